@@ -3,16 +3,13 @@
 #ifndef DTRAIN_CHECKPOINT_FIXTURE_H
 #define DTRAIN_CHECKPOINT_FIXTURE_H
 
-#include "mpi_test.h"
+#include "ranks.h"
 #include "dtrain/checkpoint.h"
 #include "dtrain/config.h"
 #include "dtrain/io.h"
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { N_UNITS = 3 };
 
@@ -133,8 +130,7 @@ static inline void close_zero(fixture *f)
 
 static inline char *in_dir(const fixture *f, const char *name, char out[PATH_MAX])
 {
-    snprintf(out, PATH_MAX, "%s/%.2000s", f->dir, name);
-    return out;
+    return in_folder(f->dir, name, out);
 }
 
 static inline bool exists_in(const fixture *f, const char *name)
@@ -154,14 +150,7 @@ static inline int open_fixture(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     *state = f;
-    if (!f || dt_comm_open(&f->comm) != DT_OK ||
-        dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK ||
-        dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || !make_units(f->units)) {
-        print_error("fixture: %s\n", dt_error_message());
-        return -1;
-    }
-    f->mpi = *(MPI_Comm *)dt_comm_mpi_handle(&f->comm);
-    return 0;
+    return f && open_ranks(&f->comm, &f->dev, &f->ledger, &f->mpi) && make_units(f->units) ? 0 : -1;
 }
 
 static inline int close_fixture(void **state)
@@ -178,20 +167,14 @@ static inline int close_fixture(void **state)
 static inline int make_dir(void **state)
 {
     fixture *f = *state;
-    strcpy(f->dir, "/tmp/dtrain-ckpt-XXXXXX");
-    if (f->comm.rank == 0 && !mkdtemp(f->dir)) f->dir[0] = '\0';
-    MPI_Bcast(f->dir, sizeof f->dir, MPI_CHAR, 0, f->mpi);
-    dt_error_clear();
-    return f->dir[0] ? 0 : -1;
+    return make_folder(&f->comm, f->mpi, "/tmp/dtrain-ckpt-XXXXXX", f->dir) ? 0 : -1;
 }
 
 static inline int remove_dir(void **state)
 {
     fixture *f = *state;
     close_zero(f);
-    dt_error_clear();
-    MPI_Barrier(f->mpi);
-    return f->comm.rank != 0 || shell("rm -rf '%s'", f->dir) ? 0 : -1;
+    return remove_folder(&f->comm, f->mpi, f->dir) ? 0 : -1;
 }
 
 static inline dt_ckpt_meta meta_of(int64_t step)
@@ -214,5 +197,7 @@ static inline dt_err save_step(fixture *f, int64_t step, int64_t keep)
     MPI_Barrier(f->mpi); /* rank 0 deletes old files after the vote */
     return err;
 }
+
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
 
 #endif

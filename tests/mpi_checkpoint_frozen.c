@@ -132,7 +132,6 @@ static void so_it_is_in_a_model_beside(void **state)
     }
 }
 
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {

@@ -8,61 +8,7 @@
  * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither
  * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies
  * between guard elements. */
-#include "mpi_test.h"
-#include "../src/comm/transport.h"
-#include "../src/device/queue.h"
-#include <math.h>
-#include <string.h>
-
-typedef struct layout {
-    const char *nodes; /* DTRAIN_FAKE_NODES */
-    bool shared, far;  /* far: on the queue device, whose memory the host cannot touch */
-} layout;
-
-static const layout layouts[] = {
-    {"", true, false},  {"", false, false},  {"2", true, false}, {"2:cyclic", true, false}, {"3", true, false},
-    {"4", true, false}, {"2", false, false}, {"", true, true},   {"2", true, true},
-};
-enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0], GUARD = 68, GUARD_BYTE = 0x5a };
-
-static const char *transport(void) { return getenv("DTRAIN_COMM") ? getenv("DTRAIN_COMM") : "auto"; }
-/* Other transports know nothing of nodes and windows. */
-static bool is_mpi(void) { return !strcmp(transport(), "auto"); }
-static int n_layouts(void) { return is_mpi() ? N_LAYOUTS : 1; }
-
-typedef struct fixture {
-    dt_comm comm;
-    dt_device dev;
-    dt_ledger ledger;
-} fixture;
-
-static dt_err open_near(fixture *f)
-{
-    f->dev = (dt_device){.ops = &dt_device_cpu_ops, .ledger = &f->ledger};
-    return f->dev.ops->open(&f->dev, 0, 1);
-}
-
-static void open_layout(fixture *f, const layout *l)
-{
-    dt_err err;
-    setenv("DTRAIN_FAKE_NODES", l->nodes, 1);
-    memset(f, 0, sizeof *f);
-    if (!is_mpi())
-        err = dt_device_open(&f->dev, "cpu", 0, 1, &f->ledger);
-    else
-        err = l->far ? dt_queue_open(&f->dev, DT_QUEUE_LATE, 0, &f->ledger) : open_near(f);
-    assert_int_equal(err, DT_OK);
-    assert_int_equal(dt_comm_open(&f->comm), DT_OK);
-    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, transport(), l->shared) == DT_OK);
-}
-
-static void close_layout(fixture *f)
-{
-    dt_comm_close(&f->comm);
-    assert_int_equal(f->ledger.total_now, 0);
-    dt_device_close(&f->dev);
-    unsetenv("DTRAIN_FAKE_NODES");
-}
+#include "comm_fixture.h"
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
@@ -94,54 +40,6 @@ typedef struct job {
     bool accumulate, ordered, in_place;
     float (*value)(int r, int64_t i);
 } job;
-
-/** An array of the device between guards, and its copy on the host. */
-typedef struct guarded {
-    dt_buf buf;
-    size_t nbytes;
-    char *copy;
-} guarded;
-
-static void *host(const guarded *g) { return g->copy + GUARD; }
-static void *device(const guarded *g) { return (char *)g->buf.ptr + GUARD; }
-
-static guarded guarded_alloc(fixture *f, size_t nbytes)
-{
-    guarded g = {.nbytes = nbytes, .copy = malloc(nbytes + 2 * GUARD)};
-    assert_non_null(g.copy);
-    assert_int_equal(dt_buf_alloc(&g.buf, &f->dev, DT_ON_DEVICE, nbytes + 2 * GUARD, DT_MEM_OTHER), DT_OK);
-    memset(g.copy, GUARD_BYTE, nbytes + 2 * GUARD);
-    return g;
-}
-
-static void guarded_free(guarded *g)
-{
-    dt_buf_free(&g->buf);
-    free(g->copy);
-}
-
-static void to_device(fixture *f, const guarded *g)
-{
-    const dt_device_ops *ops = f->dev.ops;
-    assert_int_equal(ops->copy(&f->dev, g->buf.ptr, g->copy, g->buf.nbytes, NULL), DT_OK);
-    assert_int_equal(ops->stream_sync(&f->dev, NULL), DT_OK);
-}
-
-/* When an exchange is done. */
-static void to_host(fixture *f, const guarded *g)
-{
-    const dt_device_ops *ops = f->dev.ops;
-    assert_int_equal(ops->copy(&f->dev, g->copy, g->buf.ptr, g->buf.nbytes, NULL), DT_OK);
-    assert_int_equal(ops->stream_sync(&f->dev, NULL), DT_OK);
-}
-
-static bool guards_stand(const guarded *g)
-{
-    const unsigned char *p = (const unsigned char *)g->copy;
-    for (size_t i = 0; i < GUARD; i++)
-        if (p[i] != GUARD_BYTE || p[GUARD + g->nbytes + i] != GUARD_BYTE) return false;
-    return true;
-}
 
 static float start_value(int64_t i) { return (float)(i % 7 - 3); }
 
@@ -474,127 +372,6 @@ static void exchanges_on_two_streams_do_not_disturb_each_other(void **state)
     }
 }
 
-/* ---- failure ----------------------------------------------------------------------------------------------------- */
-
-/** main() arms a fault on the last rank for the first passage. */
-static void a_rank_with_an_error_of_its_own_still_takes_part(void **state)
-{
-    fixture *f = *state;
-    open_layout(f, &layouts[0]);
-    dt_comm *c = &f->comm;
-    const bool bad = c->rank == c->nranks - 1;
-    float *all = calloc((size_t)c->nranks, sizeof *all), sum = 0.0f;
-    assert_non_null(all);
-    for (int r = 0; r < c->nranks; r++) all[r] = 1.0f;
-    dt_error_clear();
-    const dt_err reduced = dt_comm_reduce_scatter(c, all, DT_F32, &sum, DT_F32, 1, false, true, NULL);
-    const dt_err gathered = dt_comm_all_gather(c, &sum, all, sizeof sum, NULL);
-    dt_error_clear();
-    bool ok = reduced == (bad ? DT_ERR_FAULT : DT_OK) && gathered == (bad ? DT_ERR_WRITE : DT_OK);
-    for (int r = 0; r < c->nranks; r++) ok = ok && all[r] == (float)c->nranks;
-    free(all);
-    assert_all(MPI_COMM_WORLD, ok);
-    close_layout(f);
-}
-
-/** A copy to or from the device that fails on one rank, at each copy in turn. */
-static void a_failing_copy_does_not_strand_the_others(void **state)
-{
-    fixture *f = *state;
-    const layout far = {"", true, true};
-    int nranks;
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    skip_all_if(nranks == 1, "with one rank nothing is copied to the host");
-    for (int nth = 1; nth <= 3; nth++) {
-        open_layout(f, &far);
-        guarded send = guarded_alloc(f, 12u * (size_t)f->comm.nranks), recv = guarded_alloc(f, 12);
-        if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth);
-        dt_err err =
-            dt_comm_reduce_scatter(&f->comm, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true, false, NULL);
-        assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
-        if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth > 2 ? 1 : nth);
-        err = dt_comm_all_gather(&f->comm, device(&recv), device(&send), 12, NULL);
-        const dt_err late = f->dev.ops->stream_sync(&f->dev, NULL); /* of a copy back to the device */
-        if (err == DT_OK) err = late;
-        assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
-        dt_error_clear();
-        guarded_free(&send), guarded_free(&recv);
-        close_layout(f);
-    }
-}
-
-/* ---- counts, contracts ------------------------------------------------------------------------------------------- */
-
-static void traffic_and_sequence_are_counted(void **state)
-{
-    fixture *f = *state;
-    open_layout(f, &layouts[0]);
-    dt_comm *c = &f->comm;
-    float *a = calloc(10u * (size_t)c->nranks, sizeof *a), b[10];
-    assert_non_null(a);
-    const long long before = c->sequence;
-    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, b, DT_F32, 10, false, false, NULL) == DT_OK;
-    ok = dt_comm_all_gather(c, b, a, sizeof b, NULL) == DT_OK && ok;
-    ok = dt_comm_broadcast(c, b, sizeof b, 0, NULL) == DT_OK && ok;
-    free(a);
-    assert_all(MPI_COMM_WORLD, ok && c->sequence == before + 3);
-    const double each = (c->nranks - 1) * 40.0;
-    assert_all(MPI_COMM_WORLD, c->traffic_bytes == 2 * each + (c->rank == 0 ? 40.0 : 0.0));
-    close_layout(f);
-}
-
-static void overlap_that_is_not_ones_own_place_is_refused(void **state)
-{
-    fixture *f = *state;
-    open_layout(f, &layouts[0]);
-    dt_comm *c = &f->comm;
-    float *a = calloc(8u * (size_t)c->nranks, sizeof *a);
-    assert_non_null(a);
-    float *own = a + 4 * c->rank;
-    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, 4, true, false, NULL) == DT_ERR_ARG;    /* accumulate */
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_BF16, 4, false, false, NULL) == DT_ERR_ARG && ok; /* types */
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own + 1, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, NULL, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, -1, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, INT64_MAX / 2, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_all_gather(c, own + 1, a, 16, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_broadcast(c, a, 16, c->nranks, NULL) == DT_ERR_ARG && ok;
-    dt_error_clear();
-    free(a);
-    assert_all(MPI_COMM_WORLD, ok);
-    close_layout(f);
-}
-
-static void a_backend_that_was_not_built_is_refused_by_name(void **state)
-{
-    fixture *f = *state;
-    memset(f, 0, sizeof *f);
-    assert_int_equal(open_near(f), DT_OK);
-    assert_int_equal(dt_comm_open(&f->comm), DT_OK);
-    dt_error_clear();
-    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "nccl", true) == DT_ERR_USAGE);
-    assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "nccl") && strstr(dt_error_message(), "mpi"));
-    dt_error_clear();
-    assert_all(MPI_COMM_WORLD,
-               dt_comm_reduce_scatter(&f->comm, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_ARG);
-    dt_error_clear();
-    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "mpi", true) == DT_OK);
-    dt_comm_close(&f->comm);
-    dt_comm_close(&f->comm); /* twice is harmless */
-    dt_device_close(&f->dev);
-}
-
-/** The pretended layouts are known here only when all ranks share one machine. */
-static bool on_one_machine(void)
-{
-    dt_comm c;
-    unsetenv("DTRAIN_FAKE_NODES");
-    assert_int_equal(dt_comm_open(&c), DT_OK);
-    const bool one = c.n_nodes == 1;
-    dt_comm_close(&c);
-    return one;
-}
-
 static void staging_is_what_was_planned(void **state)
 {
     fixture *f = *state;
@@ -612,63 +389,6 @@ static void staging_is_what_was_planned(void **state)
     }
 }
 
-static void ranks_find_their_nodes(void **state)
-{
-    fixture *f = *state;
-    skip_all_if(!on_one_machine(), "ranks run on several machines");
-    for (int l = 0; l < n_layouts(); l++) {
-        const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1;
-        const bool cyclic = strchr(layouts[l].nodes, ':') != NULL;
-        open_layout(f, &layouts[l]);
-        const dt_comm *c = &f->comm;
-        int local = 0, n_local = 0, n_nodes = k < c->nranks ? k : c->nranks, node = 0, last = -1;
-        for (int r = 0; r < c->nranks; r++) {
-            const int color = cyclic ? r % k : r * k / c->nranks, mine = cyclic ? c->rank % k : c->rank * k / c->nranks;
-            if (color == mine && r < c->rank) local++;
-            if (color == mine) n_local++;
-            if (!cyclic && r <= c->rank && color != last) node++;
-            last = color;
-        }
-        node = cyclic ? c->rank % k : node - 1;
-        assert_all(MPI_COMM_WORLD,
-                   c->n_nodes == n_nodes && c->node == node && c->local_rank == local && c->local_nranks == n_local);
-        close_layout(f);
-    }
-    setenv("DTRAIN_FAKE_NODES", "two", 1);
-    assert_int_equal(dt_comm_open(&f->comm), DT_ERR_USAGE);
-    unsetenv("DTRAIN_FAKE_NODES");
-    dt_error_clear();
-}
-
-/** Two devices for the ranks of the node, taken in turn; and the CPU, which is one for all. */
-static void ranks_that_share_a_device_are_counted(void **state)
-{
-    dt_comm c;
-    dt_device dev;
-    dt_ledger ledger = {0};
-    const char *was = getenv("DTRAIN_DEVICE");
-    char *device = was ? strdup(was) : NULL;
-    skip_all_if(!on_one_machine(), "ranks run on several machines");
-    setenv("DTRAIN_QUEUE_DEVICES", "2", 1);
-    for (int queue = 0; queue < 2; queue++) {
-        assert_int_equal(dt_comm_open(&c), DT_OK);
-        setenv("DTRAIN_DEVICE", queue ? "queue" : "cpu", 1);
-        assert_int_equal(dt_device_open(&dev, "cpu", c.local_rank, 1, &ledger), DT_OK);
-        assert_int_equal(dt_comm_find_devices(&c, &dev), DT_OK);
-        const int mine = queue ? (c.nranks + 1 - c.rank % 2) / 2 : c.nranks;
-        assert_all(MPI_COMM_WORLD, c.n_sharing == mine && c.most_sharing == (queue ? (c.nranks + 1) / 2 : c.nranks));
-        assert_all(MPI_COMM_WORLD, dt_comm_find_devices(&c, &(dt_device){0}) == DT_OK);
-        dt_device_close(&dev);
-        dt_comm_close(&c);
-    }
-    unsetenv("DTRAIN_QUEUE_DEVICES");
-    if (device)
-        setenv("DTRAIN_DEVICE", device, 1);
-    else
-        unsetenv("DTRAIN_DEVICE");
-    free(device);
-}
-
 int main(int argc, char **argv)
 {
     static fixture f;
@@ -684,9 +404,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
     };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(a_rank_with_an_error_of_its_own_still_takes_part, &f),
-        cmocka_unit_test_prestate(a_failing_copy_does_not_strand_the_others, &f),
-        cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
         cmocka_unit_test_prestate(reduce_scatter_leaves_exact_sums, &f),
         cmocka_unit_test_prestate(reduce_scatter_takes_large_pieces, &f),
         cmocka_unit_test_prestate(results_written_around_the_cache_are_right, &f),
@@ -698,18 +415,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(what_is_queued_when_it_is_closed_arrives, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
-        cmocka_unit_test_prestate(ranks_that_share_a_device_are_counted, &f),
-        cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
-        cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
-        cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
     };
     mpi_test_begin(&argc, &argv);
     if (!is_mpi()) return mpi_test_end(cmocka_run_group_tests(of_any_transport, NULL, NULL));
-    int nranks;
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    char fault[96];
-    snprintf(fault, sizeof fault, "comm.reduce_scatter:%d:1:error,comm.all_gather:%d:1:nospace", nranks - 1,
-             nranks - 1);
-    setenv("DTRAIN_FAULT", fault, 1); /* read at the first passage of any point */
     return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

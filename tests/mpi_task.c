@@ -4,13 +4,10 @@
  * With arguments it is dtrain with that task: `mpi_task INPUT [section.key=value ...]` (tests/e2e_task.sh).
  * NP: 1 2 3
  * DEVICES: cpu queue */
-#include "mpi_test.h"
+#include "run_fixture.h"
 #include "toy_task.h"
-#include "../src/train/run.h"
-#include "dtrain/io.h"
 #include "dtrain/metrics.h"
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char model[] =
     "[run]\nthreads = 1\nseed = 3\n[model]\nmodel_type = llama\nhidden_size = 32\nintermediate_size = 88\n"
@@ -48,71 +45,31 @@ static dt_err write_start(dt_comm *comm, const char *path)
     return DT_OK;
 }
 
-struct fixture {
-    char dir[128], path[160];
-};
-
-static int this_rank(void)
-{
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    return rank;
-}
-
-static int open_fixture(void **state)
+static int write_fixture(void **state)
 {
     static struct fixture f;
+    char path[160];
     dt_comm comm = {0};
-    snprintf(f.dir, sizeof f.dir, "/tmp/dtrain-mpi-task-%d", (int)getpid());
-    MPI_Bcast(f.dir, sizeof f.dir, MPI_CHAR, 0, MPI_COMM_WORLD);
-    snprintf(f.path, sizeof f.path, "%s/start.h5", f.dir);
+    if (!make_folder(&f)) return -1;
+    snprintf(path, sizeof path, "%s/start.h5", f.dir);
     dt_err err = dt_comm_open(&comm);
-    if (!err) err = write_start(&comm, f.path);
+    if (!err) err = write_start(&comm, path);
     if (err) print_error("%s\n", dt_error_message());
     *state = &f;
     return vote_ranks(MPI_COMM_WORLD, !err) ? 0 : -1;
 }
 
-static int close_fixture(void **state)
-{
-    struct fixture *f = *state;
-    char command[192];
-    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
-    return this_rank() ? 0 : system(command);
-}
-
 /* ---- runs inside the test's process ------------------------------------------------------------------------------ */
-
-typedef struct outcome {
-    dt_err err;
-    double saved_nbytes; /* what the plan has for a checkpoint */
-    size_t n_allocs, left;
-    dt_memory planned, allocated;
-    double traffic; /* bytes sent */
-} outcome;
 
 static outcome run(const struct fixture *f, const char *name, int n_args, const char *const *args)
 {
     char path[200], out[200];
     const char *all[16] = {path, out};
-    snprintf(path, sizeof path, "model.path=%s", f->path);
+    snprintf(path, sizeof path, "model.path=%s/start.h5", f->dir);
     snprintf(out, sizeof out, "run.output_dir=%s/%s", f->dir, name);
     for (int i = 0; i < n_args; i++) all[i + 2] = args[i];
-    outcome o = {0};
-    dt_comm comm = {0};
-    dt_run r = {.start_s = dt_now_s(), .task = {.ops = &toy_ops}};
-    o.err = dt_comm_open(&comm);
-    if (!o.err) o.err = dt_config_parse(&r.cfg, "mpi_task", model, n_args + 2, all);
-    if (!o.err) o.err = dt_run_main(&r, &comm, DT_MODE_RUN);
+    const outcome o = run_text(model, NULL, &toy_ops, n_args + 2, all);
     if (o.err) print_error("%s\n", dt_error_message());
-    o.n_allocs = atomic_load(&r.ledger.n_allocs);
-    o.planned = r.planned, o.allocated = r.allocated;
-    o.saved_nbytes = r.total_steps > 0 ? run_checkpoint_nbytes(&r) : 0;
-    o.traffic = comm.traffic_bytes;
-    dt_run_close(&r);
-    dt_comm_close(&comm);
-    dt_device_close(&r.dev);
-    o.left = atomic_load(&r.ledger.total_now);
     return o;
 }
 
@@ -132,19 +89,6 @@ static double number(const struct fixture *f, const char *name, int64_t step, co
     return x;
 }
 
-static bool is_planned(const outcome *o, int stage, const char *way)
-{
-    bool ok = true;
-    for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++) {
-            if (o->planned.at[c][p] == o->allocated.at[c][p]) continue;
-            ok = false;
-            print_error("stage %d, %s: %s, %s: planned %zu, allocated %zu\n", stage, way, dt_memcat_name((dt_memcat)c),
-                        dt_place_name((dt_place)p), o->planned.at[c][p], o->allocated.at[c][p]);
-        }
-    return ok;
-}
-
 /* With the model that judges, the one beside and, at stage 3, all parameters gathered while a rollout takes place. */
 static void what_it_needs_is_planned(void **state)
 {
@@ -158,13 +102,13 @@ static void what_it_needs_is_planned(void **state)
         for (int way = 0; way < (int)(sizeof WAYS / sizeof WAYS[0]); way++)
             for (int gathered = 0; gathered <= (stage == 3); gathered++) {
                 snprintf(zero, sizeof zero, "zero.stage=%d", stage);
-                snprintf(name, sizeof name, "plan%d-%d-%d", stage, way, gathered);
+                snprintf(name, sizeof name, "plan%d-%d-%d", stage, way, gathered); /* of WAYS the second number */
                 const char *args[] = {zero, "run.max_steps=1", WAYS[way], disk,
                                       way == 3 ? "zero.offload_param=cpu" : "zero.offload_param=nvme"};
                 if (gathered) setenv("TOY_KEEP_GATHERED", "1", 1);
                 const outcome o = run(f, name, stage == 3 && way >= 3 ? 5 : 4, args);
                 unsetenv("TOY_KEEP_GATHERED");
-                assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, stage, WAYS[way]));
+                assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, name));
             }
 }
 
@@ -236,7 +180,7 @@ static void parameters_may_stay_gathered_for_a_rollout(void **state)
     unsetenv("TOY_KEEP_GATHERED");
     assert_all(MPI_COMM_WORLD, !one.err && !two.err && three.err == (nranks > 1 ? DT_ERR_USAGE : DT_OK));
     dt_error_clear();
-    assert_all(MPI_COMM_WORLD, nranks == 1 || two.traffic < 0.6 * one.traffic);
+    assert_all(MPI_COMM_WORLD, nranks == 1 || two.sent_nbytes < 0.6 * one.sent_nbytes);
     assert_all(MPI_COMM_WORLD, !memcmp(&two.planned, &two.allocated, sizeof two.planned));
     for (int64_t step = 1; step <= 3; step++)
         assert_all(MPI_COMM_WORLD, this_rank() || number(*state, "gathered-0", step, "loss") ==
@@ -346,5 +290,5 @@ int main(int argc, char **argv)
         return run_program(argc - 1, argv + 1);
     }
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(cmocka_run_group_tests(tests, write_fixture, close_fixture));
 }

@@ -3,16 +3,13 @@
 #ifndef DTRAIN_PRETRAINED_FIXTURE_H
 #define DTRAIN_PRETRAINED_FIXTURE_H
 
-#include "mpi_test.h"
+#include "ranks.h"
 #include "ref_model.h"
 #include "dtrain/export.h"
 #include "dtrain/io.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct fixture {
     dt_ledger ledger;
@@ -78,8 +75,7 @@ static inline bool weights_are(fixture *f, dt_st_type file_type)
 
 static inline char *in_dir(const fixture *f, const char *name, char out[PATH_MAX])
 {
-    snprintf(out, PATH_MAX, "%s/%.2000s", f->dir, name);
-    return out;
+    return in_folder(f->dir, name, out);
 }
 
 static inline bool exists_in(const fixture *f, const char *name)
@@ -105,14 +101,7 @@ static inline int open_fixture(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     *state = f;
-    if (!f || dt_comm_open(&f->comm) != DT_OK ||
-        dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK ||
-        dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) {
-        print_error("fixture: %s\n", dt_error_message());
-        return -1;
-    }
-    f->mpi = *(MPI_Comm *)dt_comm_mpi_handle(&f->comm);
-    return 0;
+    return f && open_ranks(&f->comm, &f->dev, &f->ledger, &f->mpi) ? 0 : -1;
 }
 
 static inline int close_fixture(void **state)
@@ -127,20 +116,14 @@ static inline int close_fixture(void **state)
 static inline int make_dir(void **state)
 {
     fixture *f = *state;
-    strcpy(f->dir, "/tmp/dtrain-hf-XXXXXX");
-    if (f->comm.rank == 0 && !mkdtemp(f->dir)) f->dir[0] = '\0';
-    MPI_Bcast(f->dir, sizeof f->dir, MPI_CHAR, 0, f->mpi);
-    dt_error_clear();
-    return f->dir[0] ? 0 : -1;
+    return make_folder(&f->comm, f->mpi, "/tmp/dtrain-hf-XXXXXX", f->dir) ? 0 : -1;
 }
 
 static inline int remove_dir(void **state)
 {
     fixture *f = *state;
     close_model(f);
-    dt_error_clear();
-    MPI_Barrier(f->mpi);
-    return f->comm.rank != 0 || shell("rm -rf '%s'", f->dir, "") ? 0 : -1;
+    return remove_folder(&f->comm, f->mpi, f->dir) ? 0 : -1;
 }
 
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)

@@ -4,8 +4,8 @@
 
 #include "mpi_test.h"
 #include "../src/device/queue.h"
+#include "../src/train/run.h"
 #include "dtrain/io.h"
-#include "dtrain/train.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,15 +41,23 @@ static inline dt_err write_data(const char *path)
     return write_tokens(path, tokens, N, 257);
 }
 
+/* A folder of the test's own, the same on all ranks. */
+static inline bool make_folder(struct fixture *f)
+{
+    dt_err err = DT_OK;
+    snprintf(f->dir, sizeof f->dir, "/tmp/dtrain-run-%d", (int)getpid());
+    MPI_Bcast(f->dir, sizeof f->dir, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (this_rank() == 0) err = dt_make_dirs(f->dir);
+    return vote_ranks(MPI_COMM_WORLD, !err);
+}
+
 static inline int open_fixture(void **state)
 {
     static struct fixture f;
     char path[160];
-    snprintf(f.dir, sizeof f.dir, "/tmp/dtrain-run-%d", (int)getpid());
-    MPI_Bcast(f.dir, sizeof f.dir, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (!make_folder(&f)) return -1;
     snprintf(path, sizeof path, "%s/train.h5", f.dir);
-    dt_err err = this_rank() ? DT_OK : dt_make_dirs(f.dir);
-    if (!this_rank() && !err) err = write_data(path);
+    const dt_err err = this_rank() ? DT_OK : write_data(path);
     *state = &f;
     return vote_ranks(MPI_COMM_WORLD, !err) ? 0 : -1;
 }
@@ -71,6 +79,8 @@ typedef struct outcome {
     size_t overhead; /* of the device, in both */
     int stage;
     dt_offload offload_optimizer, offload_param;
+    double saved_nbytes; /* what is planned for a checkpoint */
+    double sent_nbytes;
     long n_large; /* blocks that were asked for, where the test counts them */
     bool on_queue, own_memory;
     dt_queue_counts counts;
@@ -92,8 +102,10 @@ static inline outcome run_text(const char *text, const dt_optimizer_ops *optimiz
     o.overhead = r.dev.ops ? dt_device_overhead(&r.dev) : 0;
     o.stage = r.main.zero_opt.stage;
     o.offload_optimizer = r.main.zero_opt.offload_optimizer, o.offload_param = r.main.zero_opt.offload_param;
+    o.saved_nbytes = r.total_steps > 0 ? run_checkpoint_nbytes(&r) : 0;
+    o.sent_nbytes = comm.traffic_bytes;
     o.on_queue = r.dev.ops == &dt_device_queue_ops;
-    o.own_memory = r.dev.ops->own_memory;
+    o.own_memory = r.dev.ops && r.dev.ops->own_memory;
     if (o.on_queue) o.counts = dt_queue_counts_of(&r.dev);
     dt_run_close(&r);
     dt_comm_close(&comm);
@@ -104,7 +116,7 @@ static inline outcome run_text(const char *text, const dt_optimizer_ops *optimiz
 }
 
 /* The small model. args: settings; the output directory is called `name`. */
-static inline outcome run_whole(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task,
+static inline outcome run_whole(const struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task,
                                 const char *name, int n_args, const char *const *args)
 {
     static const char text[] =

@@ -1,0 +1,195 @@
+// NP: 1 2 3 4 8
+/* mpi_comm_contracts.c - what the transport promises besides the right elements: a rank that fails takes part all the
+ * same, what is sent is counted, misuse is refused, and ranks know their nodes and who shares their device. */
+#include "comm_fixture.h"
+
+/* ---- failure ----------------------------------------------------------------------------------------------------- */
+
+/** main() arms a fault on the last rank for the first passage. */
+static void a_rank_with_an_error_of_its_own_still_takes_part(void **state)
+{
+    fixture *f = *state;
+    open_layout(f, &layouts[0]);
+    dt_comm *c = &f->comm;
+    const bool bad = c->rank == c->nranks - 1;
+    float *all = calloc((size_t)c->nranks, sizeof *all), sum = 0.0f;
+    assert_non_null(all);
+    for (int r = 0; r < c->nranks; r++) all[r] = 1.0f;
+    dt_error_clear();
+    const dt_err reduced = dt_comm_reduce_scatter(c, all, DT_F32, &sum, DT_F32, 1, false, true, NULL);
+    const dt_err gathered = dt_comm_all_gather(c, &sum, all, sizeof sum, NULL);
+    dt_error_clear();
+    bool ok = reduced == (bad ? DT_ERR_FAULT : DT_OK) && gathered == (bad ? DT_ERR_WRITE : DT_OK);
+    for (int r = 0; r < c->nranks; r++) ok = ok && all[r] == (float)c->nranks;
+    free(all);
+    assert_all(MPI_COMM_WORLD, ok);
+    close_layout(f);
+}
+
+/** A copy to or from the device that fails on one rank, at each copy in turn. */
+static void a_failing_copy_does_not_strand_the_others(void **state)
+{
+    fixture *f = *state;
+    const layout far = {"", true, true};
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    skip_all_if(nranks == 1, "with one rank nothing is copied to the host");
+    for (int nth = 1; nth <= 3; nth++) {
+        open_layout(f, &far);
+        guarded send = guarded_alloc(f, 12u * (size_t)f->comm.nranks), recv = guarded_alloc(f, 12);
+        if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth);
+        dt_err err =
+            dt_comm_reduce_scatter(&f->comm, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true, false, NULL);
+        assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
+        if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth > 2 ? 1 : nth);
+        err = dt_comm_all_gather(&f->comm, device(&recv), device(&send), 12, NULL);
+        const dt_err late = f->dev.ops->stream_sync(&f->dev, NULL); /* of a copy back to the device */
+        if (err == DT_OK) err = late;
+        assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
+        dt_error_clear();
+        guarded_free(&send), guarded_free(&recv);
+        close_layout(f);
+    }
+}
+
+/* ---- counts, contracts ------------------------------------------------------------------------------------------- */
+
+static void traffic_and_sequence_are_counted(void **state)
+{
+    fixture *f = *state;
+    open_layout(f, &layouts[0]);
+    dt_comm *c = &f->comm;
+    float *a = calloc(10u * (size_t)c->nranks, sizeof *a), b[10];
+    assert_non_null(a);
+    const long long before = c->sequence;
+    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, b, DT_F32, 10, false, false, NULL) == DT_OK;
+    ok = dt_comm_all_gather(c, b, a, sizeof b, NULL) == DT_OK && ok;
+    ok = dt_comm_broadcast(c, b, sizeof b, 0, NULL) == DT_OK && ok;
+    free(a);
+    assert_all(MPI_COMM_WORLD, ok && c->sequence == before + 3);
+    const double each = (c->nranks - 1) * 40.0;
+    assert_all(MPI_COMM_WORLD, c->traffic_bytes == 2 * each + (c->rank == 0 ? 40.0 : 0.0));
+    close_layout(f);
+}
+
+static void overlap_that_is_not_ones_own_place_is_refused(void **state)
+{
+    fixture *f = *state;
+    open_layout(f, &layouts[0]);
+    dt_comm *c = &f->comm;
+    float *a = calloc(8u * (size_t)c->nranks, sizeof *a);
+    assert_non_null(a);
+    float *own = a + 4 * c->rank;
+    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, 4, true, false, NULL) == DT_ERR_ARG;    /* accumulate */
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_BF16, 4, false, false, NULL) == DT_ERR_ARG && ok; /* types */
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own + 1, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, NULL, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, -1, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, INT64_MAX / 2, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_all_gather(c, own + 1, a, 16, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_broadcast(c, a, 16, c->nranks, NULL) == DT_ERR_ARG && ok;
+    dt_error_clear();
+    free(a);
+    assert_all(MPI_COMM_WORLD, ok);
+    close_layout(f);
+}
+
+static void a_backend_that_was_not_built_is_refused_by_name(void **state)
+{
+    fixture *f = *state;
+    memset(f, 0, sizeof *f);
+    assert_int_equal(open_near(f), DT_OK);
+    assert_int_equal(dt_comm_open(&f->comm), DT_OK);
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "nccl", true) == DT_ERR_USAGE);
+    assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "nccl") && strstr(dt_error_message(), "mpi"));
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD,
+               dt_comm_reduce_scatter(&f->comm, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_ARG);
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "mpi", true) == DT_OK);
+    dt_comm_close(&f->comm);
+    dt_comm_close(&f->comm); /* twice is harmless */
+    dt_device_close(&f->dev);
+}
+
+/* ---- nodes and devices ------------------------------------------------------------------------------------------- */
+
+static void ranks_find_their_nodes(void **state)
+{
+    fixture *f = *state;
+    skip_all_if(!on_one_machine(), "ranks run on several machines");
+    for (int l = 0; l < n_layouts(); l++) {
+        const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1;
+        const bool cyclic = strchr(layouts[l].nodes, ':') != NULL;
+        open_layout(f, &layouts[l]);
+        const dt_comm *c = &f->comm;
+        int local = 0, n_local = 0, n_nodes = k < c->nranks ? k : c->nranks, node = 0, last = -1;
+        for (int r = 0; r < c->nranks; r++) {
+            const int color = cyclic ? r % k : r * k / c->nranks, mine = cyclic ? c->rank % k : c->rank * k / c->nranks;
+            if (color == mine && r < c->rank) local++;
+            if (color == mine) n_local++;
+            if (!cyclic && r <= c->rank && color != last) node++;
+            last = color;
+        }
+        node = cyclic ? c->rank % k : node - 1;
+        assert_all(MPI_COMM_WORLD,
+                   c->n_nodes == n_nodes && c->node == node && c->local_rank == local && c->local_nranks == n_local);
+        close_layout(f);
+    }
+    setenv("DTRAIN_FAKE_NODES", "two", 1);
+    assert_int_equal(dt_comm_open(&f->comm), DT_ERR_USAGE);
+    unsetenv("DTRAIN_FAKE_NODES");
+    dt_error_clear();
+}
+
+/** Two devices for the ranks of the node, taken in turn; and the CPU, which is one for all. */
+static void ranks_that_share_a_device_are_counted(void **state)
+{
+    dt_comm c;
+    dt_device dev;
+    dt_ledger ledger = {0};
+    const char *was = getenv("DTRAIN_DEVICE");
+    char *device = was ? strdup(was) : NULL;
+    skip_all_if(!on_one_machine(), "ranks run on several machines");
+    setenv("DTRAIN_QUEUE_DEVICES", "2", 1);
+    for (int queue = 0; queue < 2; queue++) {
+        assert_int_equal(dt_comm_open(&c), DT_OK);
+        setenv("DTRAIN_DEVICE", queue ? "queue" : "cpu", 1);
+        assert_int_equal(dt_device_open(&dev, "cpu", c.local_rank, 1, &ledger), DT_OK);
+        assert_int_equal(dt_comm_find_devices(&c, &dev), DT_OK);
+        const int mine = queue ? (c.nranks + 1 - c.rank % 2) / 2 : c.nranks;
+        assert_all(MPI_COMM_WORLD, c.n_sharing == mine && c.most_sharing == (queue ? (c.nranks + 1) / 2 : c.nranks));
+        assert_all(MPI_COMM_WORLD, dt_comm_find_devices(&c, &(dt_device){0}) == DT_OK);
+        dt_device_close(&dev);
+        dt_comm_close(&c);
+    }
+    unsetenv("DTRAIN_QUEUE_DEVICES");
+    if (device)
+        setenv("DTRAIN_DEVICE", device, 1);
+    else
+        unsetenv("DTRAIN_DEVICE");
+    free(device);
+}
+
+int main(int argc, char **argv)
+{
+    static fixture f;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_rank_with_an_error_of_its_own_still_takes_part, &f),
+        cmocka_unit_test_prestate(a_failing_copy_does_not_strand_the_others, &f),
+        cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
+        cmocka_unit_test_prestate(ranks_that_share_a_device_are_counted, &f),
+        cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
+        cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
+        cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
+    };
+    mpi_test_begin(&argc, &argv);
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    char fault[96];
+    snprintf(fault, sizeof fault, "comm.reduce_scatter:%d:1:error,comm.all_gather:%d:1:nospace", nranks - 1,
+             nranks - 1);
+    setenv("DTRAIN_FAULT", fault, 1); /* read at the first passage of any point */
+    return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
+}
