@@ -3,7 +3,7 @@
 # of the functions below in src/ (or in FILE...), but for the devices' own, is left out when DTRAIN_MUTANT is its number. For each number the
 # programs run on the queue device, as late as possible and in two random orders, until one fails. Prints a line a call: killed by which
 # program, or SURVIVED. A program that takes 300 s counts as one that hangs, which on a busy machine it may not do. Exit status: how many
-# survived. MUTANTS="3 17": those numbers alone.
+# survived. MUTANTS="3 17": those numbers alone, and no look at whether all tests pass with nothing left out.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 table='event_wait|event_sync|event_record|stream_sync|copy'
@@ -74,7 +74,7 @@ verdict() { # file: prints who killed it
     run mpi_comm 0 1 || { echo "killed by mpi_comm, on one rank"; return; }
     echo SURVIVED
 }
-[ "$(verdict "")" = SURVIVED ] || { echo "a test fails with nothing left out: see $tree/test.log"; exit 70; }
+[ -n "${MUTANTS:-}" ] || [ "$(verdict "")" = SURVIVED ] || { echo "a test fails with nothing left out: see $tree/test.log"; exit 70; }
 survivors=0
 while read -r number place in name; do
     [[ -z ${MUTANTS:-} || " $MUTANTS " == *" $number "* ]] || continue
