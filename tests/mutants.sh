@@ -35,7 +35,7 @@ END
 perl -0777 -i -ne '
     BEGIN { $names = shift; $n = 0 }
     my $text = $_;
-    s{(?<!dt_err )((?:[\w>-]+->ops->)?\b(?:$names))(\((?:[^()]++|(?2))*\))}{
+    s{(?<!dt_err )((?:(?:[\w>-]+->)?\bops->)?\b(?:$names))(\((?:[^()]++|(?2))*\))}{
         my ($name, $call, $before) = ($1, $&, substr $text, 0, $-[0]);
         my ($in) = $before =~ /.*^\w[^\n;=]*?(\w+)\([^;{}]*\)\s*\{/ms;
         $name =~ s/.*->//;
