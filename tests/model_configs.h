@@ -1,5 +1,5 @@
-/* model_configs.h - a small model of each family: LayerNorm, dropout and a tied table (GPT-2); norms of heads (Qwen3); as
- * many heads of keys as of queries, untied (Llama); a window, tied (Mistral). */
+/* model_configs.h - a small model of each family: LayerNorm, dropout and a tied table (GPT-2), norms of heads (Qwen3),
+ * an untied table (Llama), a window (Mistral). */
 #ifndef DTRAIN_TESTS_MODEL_CONFIGS_H
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 
