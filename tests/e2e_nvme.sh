@@ -119,7 +119,7 @@ for np in 2 3; do
     else
         skip "a limit on files on one rank of $np" "no prlimit here"
     fi
-    while_stopped $np cut zero.update cut_short
+    while_stopped $np cut zero.reduce cut_short # before anything is read ahead of the update
     expect_exit "a file that is cut short, of one rank of $np: 74" 74
     expect_text "which rank, where and why" "rank 1 .*$tmp/disk: cannot read offloaded states: [0-9]+ $offset: the file ends there"
     untouched "a file that is cut short, of one rank of $np" cut
