@@ -102,8 +102,6 @@ dt_err cuda_glu_backward(dt_device *dev, dt_activation act, const void *gate_up,
                          dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream);
 dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
                     const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-dt_err cuda_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
-                 int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
 dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
                           dt_dtype gt, bool accumulate, dt_stream *stream);
 
@@ -115,6 +113,13 @@ void cuda_range(dt_device *dev, const char *what, const char *unit);
 /** Bytes of a GPU that are free, which needs no context; SIZE_MAX: nobody tells. */
 size_t cuda_memory_seen(int ordinal);
 size_t cuda_memory_taken(const dt_device *dev);
+
+/* heads.cu */
+dt_err cuda_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
+                          float *rstd_k, dt_stream *stream);
+dt_err cuda_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
+                           void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
+                           float *scratch, dt_stream *stream);
 
 /* embedding.cu */
 dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,

@@ -1,8 +1,6 @@
-/* elementwise.cu - conversions and sums of elements, rows by index, dropout and rotary embedding: one pass over memory
- * each. */
+/* elementwise.cu - conversions and sums of elements, rows by index, dropout: one pass over memory each. */
 #include "each.cuh"
 #include "philox.cuh"
-#include <inttypes.h>
 #include <math.h>
 
 /* ---- conversions and sums ---------------------------------------------------------------------------------------- */
@@ -177,77 +175,6 @@ dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, 
         const dropout<T> op = {(const T *)x, (const T *)addend, (T *)y, least, 1.0f / (1.0f - p), key, token_key,
                                width,        (unsigned)per_row, fits};
         return launch_each(s, op, n_tok * per_row);
-    });
-    return DT_OK;
-}
-
-/* ---- rotary embedding -------------------------------------------------------------------------------------------- */
-
-/* For token t and head h the pairs (x_i, x_(half+i)), i < half, turn by the angle of table row pos[t], which holds half
- * cosines and then half sines:
- *     x_i' = x_i cos - x_(half+i) sin,  x_(half+i)' = x_(half+i) cos + x_i sin
- * sign -1 turns back. A thread takes a vector of x_i and the one of x_(half+i). */
-template <class T> struct rope {
-    static constexpr int V = vector_elems<T>, TURNS = 1;
-    T *x;
-    const int32_t *pos;
-    const float *cos_sin;
-    int64_t ld;
-    int n_heads, half;
-    float sign;
-    unsigned per_head; /* vectors of half a head */
-    bool fits;
-
-    struct item {
-        T *at;
-        int count;
-        vec<T, V> a, b;
-        vec<float, 4> cosine[V / 4], sine[V / 4];
-    };
-    __device__ item load(int64_t i) const
-    {
-        const row_place in_head = place_of(i, per_head), head = place_of(in_head.row, (unsigned)n_heads);
-        const int64_t col = in_head.in_row * V;
-        const int count = elems_left(col, half, V);
-        const bool whole = fits && count == V;
-        T *at = x + head.row * ld + head.in_row * (2 * half) + col;
-        const float *cos_at = cos_sin + pos[head.row] * (int64_t)(2 * half) + col;
-        item t = {at, count, load_vec<V>(at, count, whole), load_vec<V>(at + half, count, whole), {}, {}};
-#pragma unroll
-        for (int i = 0; i < V / 4; i++) {
-            t.cosine[i] = load_vec<4>(cos_at + 4 * i, count - 4 * i, whole);
-            t.sine[i] = load_vec<4>(cos_at + half + 4 * i, count - 4 * i, whole);
-        }
-        return t;
-    }
-    __device__ void store(const item &t) const
-    {
-        const bool whole = fits && t.count == V;
-        vec<T, V> a, b;
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-            const float low = to_float(t.a.x[j]), high = to_float(t.b.x[j]);
-            const float c = t.cosine[j / 4].x[j % 4], s = sign * t.sine[j / 4].x[j % 4];
-            a.x[j] = from_float<T>(low * c - high * s);
-            b.x[j] = from_float<T>(high * c + low * s);
-        }
-        store_vec(t.at, a, t.count, whole);
-        store_vec(t.at + half, b, t.count, whole);
-    }
-};
-
-dt_err cuda_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
-                 int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
-{
-    DT_CHECK(head_dim % 2 == 0 && ld >= n_heads * head_dim, DT_ERR_ARG,
-             "rope: %" PRId64 " heads of %" PRId64 " in rows %" PRId64 " apart", n_heads, head_dim, ld);
-    dt_stream *s = cuda_stream(dev, stream, "rope");
-    CUDA_BY_DTYPE(dt, T, "rope", {
-        const int64_t half = head_dim / 2, per_head = ceil_div(half, rope<T>::V);
-        const bool fits = vectors_fit((size_t)(ld | half) * sizeof(T), x, cos_sin);
-        const rope<T> op = {
-            (T *)x, pos, cos_sin, ld, (int)n_heads, (int)half, inverse ? -1.0f : 1.0f, (unsigned)per_head, fits};
-        return launch_each(s, op, n_tok * n_heads * per_head);
     });
     return DT_OK;
 }

@@ -49,8 +49,6 @@ typedef dt_err (*run_op)(bench *b);
         (void)s, (void)T, (void)C;                                                                                     \
         return b->ops->call;                                                                                           \
     }
-#define HEADS (s->n_heads + s->n_kv_heads)
-
 OP(copy, copy(&b->dev, b->y.ptr, b->x.ptr, (size_t)(T *C * 2), NULL))
 OP(convert, convert(&b->dev, b->grad.ptr, DT_F32, b->y.ptr, DT_BF16, T *C / 2, NULL))
 OP(add_into, add_into(&b->dev, b->x.ptr, DT_BF16, b->grad.ptr, DT_F32, true, T *C / 2, NULL))
@@ -63,12 +61,43 @@ OP(layernorm, layernorm_forward(&b->dev, b->x.ptr, b->weight.ptr, b->weight.ptr,
 OP(layernorm_backward,
    layernorm_backward(&b->dev, b->x.ptr, b->weight.ptr, b->rstd.ptr, b->rstd.ptr, b->y.ptr, b->z.ptr, true,
                       b->table.ptr, (float *)b->table.ptr + C, DT_F32, true, T, C, b->scratch.ptr, DT_BF16, NULL))
-OP(head_norm, rmsnorm_forward(&b->dev, b->wide.ptr, b->weight.ptr, b->half_wide.ptr, b->rstd.ptr, T / 4 * s->n_heads,
-                              s->head_dim, s->n_heads, b->W, b->W, EPS, DT_BF16, NULL))
-OP(head_norm_backward, rmsnorm_backward(&b->dev, b->wide.ptr, b->weight.ptr, b->rstd.ptr, b->half_wide.ptr,
-                                        b->half_wide.ptr, false, b->table.ptr, DT_F32, true, T / 4 * s->n_heads,
-                                        s->head_dim, s->n_heads, b->W, b->W, b->scratch.ptr, DT_BF16, NULL))
-OP(rope, rope(&b->dev, b->wide.ptr, b->pos.ptr, b->cos_sin.ptr, T, HEADS, s->head_dim, b->W, false, DT_BF16, NULL))
+/* q and k of T tokens in place, or with norms from `wide` to `half_wide` of a quarter of them */
+static dt_heads heads_of(const bench *b, int64_t n_tok, const void *norm)
+{
+    const shape *s = &b->s;
+    return (dt_heads){.n_tok = n_tok,
+                      .n_heads = (int)s->n_heads,
+                      .n_kv_heads = (int)s->n_kv_heads,
+                      .head_dim = (int)s->head_dim,
+                      .x_ld = b->W,
+                      .q_ld = b->W,
+                      .kv_ld = b->W,
+                      .q_norm = norm,
+                      .k_norm = norm,
+                      .eps = EPS,
+                      .pos = b->pos.ptr,
+                      .cos_sin = b->cos_sin.ptr,
+                      .dt = DT_BF16};
+}
+static char *k_in(const bench *b, const dt_buf *buf) { return (char *)buf->ptr + 2 * b->s.n_heads * b->s.head_dim; }
+static dt_err run_turned(bench *b)
+{
+    const dt_heads h = heads_of(b, b->T, NULL);
+    return b->ops->heads_forward(&b->dev, &h, b->wide.ptr, b->wide.ptr, k_in(b, &b->wide), NULL, NULL, NULL, NULL);
+}
+static dt_err run_heads(bench *b)
+{
+    const dt_heads h = heads_of(b, b->T / 4, b->weight.ptr);
+    return b->ops->heads_forward(&b->dev, &h, b->wide.ptr, b->half_wide.ptr, k_in(b, &b->half_wide), NULL, b->rstd.ptr,
+                                 b->rstd.ptr, NULL);
+}
+static dt_err run_heads_backward(bench *b)
+{
+    const dt_heads h = heads_of(b, b->T / 4, b->weight.ptr);
+    return b->ops->heads_backward(&b->dev, &h, b->wide.ptr, b->rstd.ptr, b->rstd.ptr, b->half_wide.ptr,
+                                  k_in(b, &b->half_wide), b->table.ptr, b->table.ptr, DT_F32, true, b->scratch.ptr,
+                                  NULL);
+}
 OP(silu, act_forward(&b->dev, DT_ACT_SILU, b->wide.ptr, b->half_wide.ptr, DT_BF16, T * s->F, NULL))
 OP(gelu, act_forward(&b->dev, DT_ACT_GELU, b->wide.ptr, b->half_wide.ptr, DT_BF16, T * s->F, NULL))
 OP(gelu_tanh_backward,
@@ -125,7 +154,6 @@ static dt_err measure_shape(bench *b, double n_ids)
 {
     const shape *s = &b->s;
     const double m = 2.0 * (double)(b->T * s->C), f = 2.0 * (double)(b->T * s->F),
-                 q = 2.0 * (double)(b->T / 4 * s->n_heads * s->head_dim),
                  qk = 2.0 * (double)(b->T * (s->n_heads + s->n_kv_heads) * s->head_dim);
     const struct {
         const char *name;
@@ -139,9 +167,9 @@ static dt_err measure_shape(bench *b, double n_ids)
                {"rmsnorm backward", run_rmsnorm_backward, 4 * m},
                {"layernorm", run_layernorm, 2 * m},
                {"layernorm backward", run_layernorm_backward, 4 * m},
-               {"head norm", run_head_norm, 2 * q},
-               {"head norm backward", run_head_norm_backward, 3 * q},
-               {"rope of q and k", run_rope, 2 * qk},
+               {"rope of q and k", run_turned, 2 * qk},
+               {"q, k normed, turned", run_heads, 2 * qk / 4},
+               {"the same backward", run_heads_backward, 3 * qk / 4},
                {"silu", run_silu, 2 * f},
                {"gelu", run_gelu, 2 * f},
                {"gelu_tanh backward", run_gelu_tanh_backward, 3 * f},

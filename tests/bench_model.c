@@ -176,10 +176,14 @@ TIMED(rmsnorm_backward,
        dt_dtype gt, bool acc, int64_t n, int64_t c, int64_t g, int64_t xl, int64_t yl, float *k, dt_dtype t,
        dt_stream *s),
       (dev, x, w, r, dy, dx, add, dw, gt, acc, n, c, g, xl, yl, k, t, s))
-TIMED(rope,
-      (dt_device * dev, void *x, const int32_t *p, const float *cs, int64_t n, int64_t h, int64_t d, int64_t ld, bool i,
-       dt_dtype t, dt_stream *s),
-      (dev, x, p, cs, n, h, d, ld, i, t, s))
+TIMED(heads_forward,
+      (dt_device * dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rq, float *rk,
+       dt_stream *s),
+      (dev, h, x, q, k, v, rq, rk, s))
+TIMED(heads_backward,
+      (dt_device * dev, const dt_heads *h, const void *x, const float *rq, const float *rk, void *dq, void *dk,
+       void *dqn, void *dkn, dt_dtype gt, bool acc, float *t, dt_stream *s),
+      (dev, h, x, rq, rk, dq, dk, dqn, dkn, gt, acc, t, s))
 TIMED(glu_forward,
       (dt_device * dev, dt_activation a, const void *x, void *y, dt_dtype t, int64_t n, int64_t w, dt_stream *s),
       (dev, a, x, y, t, n, w, s))
@@ -225,7 +229,8 @@ static dt_device_ops timed_table(const dt_device_ops *real)
     t.convert = timed_convert;
     t.rmsnorm_forward = timed_rmsnorm_forward;
     t.rmsnorm_backward = timed_rmsnorm_backward;
-    t.rope = timed_rope;
+    t.heads_forward = timed_heads_forward;
+    t.heads_backward = timed_heads_backward;
     t.glu_forward = timed_glu_forward;
     t.glu_backward = timed_glu_backward;
     t.classifier = timed_classifier;

@@ -37,14 +37,14 @@ CLOCKED(NORMS, layernorm_forward,
         (dt_device * dev, const void *x, const void *w, const void *b, void *y, float *m, float *r, int64_t n,
          int64_t c, float e, dt_dtype t, dt_stream *s),
         (dev, x, w, b, y, m, r, n, c, e, t, s))
-CLOCKED(group > 1 ? HEADS : NORMS, rmsnorm_forward,
+CLOCKED(NORMS, rmsnorm_forward,
         (dt_device * dev, const void *x, const void *w, void *y, float *r, int64_t n, int64_t c, int64_t group,
          int64_t x_ld, int64_t y_ld, float e, dt_dtype t, dt_stream *s),
         (dev, x, w, y, r, n, c, group, x_ld, y_ld, e, t, s))
-CLOCKED(HEADS, rope,
-        (dt_device * dev, void *x, const int32_t *p, const float *cs, int64_t n, int64_t h, int64_t d, int64_t ld,
-         bool i, dt_dtype t, dt_stream *s),
-        (dev, x, p, cs, n, h, d, ld, i, t, s))
+CLOCKED(HEADS, heads_forward,
+        (dt_device * dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rq, float *rk,
+         dt_stream *s),
+        (dev, h, x, q, k, v, rq, rk, s))
 CLOCKED(ACTIVATIONS, act_forward,
         (dt_device * dev, dt_activation a, const void *x, void *y, dt_dtype t, int64_t n, dt_stream *s),
         (dev, a, x, y, t, n, s))
@@ -58,7 +58,7 @@ static dt_device_ops with_clocks(const dt_device_ops *real)
     clocked.real = real;
     ops.layernorm_forward = clocked_layernorm_forward;
     ops.rmsnorm_forward = clocked_rmsnorm_forward;
-    ops.rope = clocked_rope;
+    ops.heads_forward = clocked_heads_forward;
     ops.act_forward = clocked_act_forward;
     ops.glu_forward = clocked_glu_forward;
     return ops;

@@ -181,6 +181,57 @@ void ref_norm_backward(const double *x, const double *weight, const double *mean
     }
 }
 
+/* One head of width d; sign -1 turns back. */
+static void turn_head(const float *row, double sign, double *y, int d)
+{
+    for (int i = 0; row && i < d / 2; i++) {
+        const double a = y[i], b = y[d / 2 + i], c = (double)row[i], s = sign * (double)row[d / 2 + i];
+        y[i] = a * c - b * s;
+        y[d / 2 + i] = b * c + a * s;
+    }
+}
+
+static const float *turn_of(const dt_heads *h, const ref_heads *r, int64_t t)
+{
+    return r->cos_sin ? r->cos_sin + (int64_t)r->pos[t] * h->head_dim : NULL;
+}
+
+void ref_heads_forward(const dt_heads *h, const ref_heads *r)
+{
+    const int d = h->head_dim, Hq = h->n_heads, Hk = h->n_kv_heads;
+    for (int64_t t = 0; t < h->n_tok; t++)
+        for (int i = 0; i < Hq + (r->v ? 2 : 1) * Hk; i++) {
+            const int64_t row = (r->kv_row ? r->kv_row[t] : t) * h->kv_ld;
+            const bool is_q = i < Hq, is_v = i >= Hq + Hk;
+            const double *weight = is_q ? r->q_norm : is_v ? NULL : r->k_norm;
+            double y[DT_ATTENTION_MAX_HEAD_DIM];
+            memcpy(y, r->x + t * h->x_ld + i * d, (size_t)d * sizeof *y);
+            if (weight) ref_norm_forward(y, weight, NULL, y, NULL, NULL, 1, d, (double)h->eps);
+            if (!is_v) turn_head(turn_of(h, r, t), 1, y, d);
+            double *to = is_q   ? r->q + t * h->q_ld + i * d
+                         : is_v ? r->v + row + (i - Hq - Hk) * d
+                                : r->k + row + (i - Hq) * d;
+            memcpy(to, y, (size_t)d * sizeof *y);
+        }
+}
+
+void ref_heads_backward(const dt_heads *h, const ref_heads *r, double *dq_norm, double *dk_norm)
+{
+    const int d = h->head_dim, Hq = h->n_heads;
+    for (int64_t t = 0; t < h->n_tok; t++)
+        for (int i = 0; i < Hq + h->n_kv_heads; i++) {
+            const bool is_q = i < Hq;
+            const double *x = r->x + t * h->x_ld + i * d, *weight = is_q ? r->q_norm : r->k_norm;
+            double *dy = is_q ? r->q + t * h->q_ld + i * d : r->k + t * h->kv_ld + (i - Hq) * d;
+            double y[DT_ATTENTION_MAX_HEAD_DIM], dx[DT_ATTENTION_MAX_HEAD_DIM], rstd;
+            turn_head(turn_of(h, r, t), -1, dy, d);
+            if (!weight) continue;
+            ref_norm_forward(x, weight, NULL, y, NULL, &rstd, 1, d, (double)h->eps);
+            ref_norm_backward(x, weight, NULL, &rstd, dy, dx, is_q ? dq_norm : dk_norm, NULL, 1, d);
+            memcpy(dy, dx, (size_t)d * sizeof *dx);
+        }
+}
+
 double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c)
 {
     uint32_t w[4];

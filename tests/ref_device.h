@@ -52,6 +52,18 @@ void ref_norm_forward(const double *x, const double *weight, const double *bias,
 void ref_norm_backward(const double *x, const double *weight, const double *mean, const double *rstd, const double *dy,
                        double *dx, double *dweight, double *dbias, int64_t n_rows, int64_t width);
 
+/** The arrays of dt_heads, in double, in its layouts; those of h itself are not looked at. Weights and table NULL:
+ *  none; kv_row NULL: row t. */
+typedef struct ref_heads {
+    const double *x, *q_norm, *k_norm;
+    const float *cos_sin;
+    const int32_t *pos, *kv_row;
+    double *q, *k, *v; /* v NULL: it stays where it is */
+} ref_heads;
+void ref_heads_forward(const dt_heads *h, const ref_heads *r);
+/** q and k: gradients, changed in place; dq_norm and dk_norm are added to. */
+void ref_heads_backward(const dt_heads *h, const ref_heads *r, double *dq_norm, double *dk_norm);
+
 /** The factor of dropout, 0 or 1/(1-p), of element c of a token. */
 double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c);
 

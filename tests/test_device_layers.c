@@ -1,4 +1,4 @@
-/* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against
+/* test_device_layers.c - elementwise operations, embedding, norms, dropout: on every instruction set, against
  * double.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
@@ -412,38 +412,7 @@ static void norm_gradients_may_go_over_dy(void **state)
     ref_drop(&mean), ref_drop(&rstd), ref_drop(&dw), ref_drop(&db);
 }
 
-/* ---- rotation, dropout ------------------------------------------------------------------------------------------- */
-
-static void rotation_turns_and_turns_back(void **state)
-{
-    fixture *f = *state;
-    enum { N_TOK = 3, N_HEADS = 2, MOST_D = 64 };
-    const int32_t pos[N_TOK] = {0, 5, 2};
-    float table[6 * MOST_D];
-    for (int way = 0; way < 2 * N_TYPES; way++) {
-        const int t = way % N_TYPES, D = way >= N_TYPES ? 64 : 34, LD = way >= N_TYPES ? 136 : 80;
-        for (int p = 0; p < 6; p++)
-            for (int i = 0; i < D / 2; i++)
-                table[p * D + i] = cosf((float)p * 0.1f * (float)i),
-                              table[p * D + D / 2 + i] = sinf((float)p * 0.1f * (float)i);
-        ref_array x = ref_random(types[t], N_TOK * LD, 1, 1), y = ref_copy(&x);
-        double *was = ref_doubles(&x), *want = ref_doubles(&x);
-        for (int tok = 0; tok < N_TOK; tok++)
-            for (int h = 0; h < N_HEADS; h++)
-                for (int i = 0; i < D / 2; i++) {
-                    const double *a = was + tok * LD + h * D + i, c = (double)table[pos[tok] * D + i],
-                                 s = (double)table[pos[tok] * D + D / 2 + i];
-                    want[tok * LD + h * D + i] = a[0] * c - a[D / 2] * s;
-                    want[tok * LD + h * D + D / 2 + i] = a[D / 2] * c + a[0] * s;
-                }
-        RUN(rope, ON(y), ARR(pos, N_TOK), ARR(table, 6 * D), N_TOK, N_HEADS, D, LD, false, types[t]);
-        assert_true(ref_near(&y, want, 0x1p-24 * 4, "rope"));
-        RUN(rope, ON(y), ARR(pos, N_TOK), ARR(table, 6 * D), N_TOK, N_HEADS, D, LD, true, types[t]);
-        /* two roundings of values up to sqrt 2 */
-        assert_true(ref_near(&y, was, t ? dt_roundoff(types[t]) * 2 : 0x1p-24 * 8, "rope back"));
-        ref_drop(&x), ref_drop(&y), free(was), free(want);
-    }
-}
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 static void dropout_takes_the_word_of_its_place(void **state)
 {
@@ -511,7 +480,6 @@ int main(void)
         cmocka_unit_test(a_frequent_token_is_summed_once),
         cmocka_unit_test(norms_and_their_gradients),
         cmocka_unit_test(norm_gradients_may_go_over_dy),
-        cmocka_unit_test(rotation_turns_and_turns_back),
         cmocka_unit_test(dropout_takes_the_word_of_its_place),
     };
     int failed = 0;

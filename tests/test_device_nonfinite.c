@@ -104,16 +104,54 @@ static void run_dropout(call *c)
     CALL(dropout, ON(c->in[0]), c->how ? ON(c->in[1]) : NULL, ON(c->out[0]), 1e-7f, 1, ARR(keys, ROWS), ROWS, WIDTH,
          c->dt);
 }
-static void make_rope(call *c)
+/* q, k and v of 2, 1 and 1 heads of 64, with a table of angles and the norms' weights where how says so. */
+enum { HEADS_LD = 4 * 64 };
+static void make_heads(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * HEADS_LD, 1, 1);
+    c->in[1] = ref_random(DT_F32, 4 * 64, 2, 1);
+    for (int i = 2; c->how && i < 4; i++) c->in[i] = ref_random(c->dt, 64, (uint64_t)i, 1);
+    c->out[0] = ref_new(c->dt, ROWS * HEADS_LD);
+}
+static dt_heads heads_of(const call *c)
+{
+    fixture *f = c->f;
+    return (dt_heads){.n_tok = ROWS,
+                      .n_heads = 2,
+                      .n_kv_heads = 1,
+                      .head_dim = 64,
+                      .x_ld = HEADS_LD,
+                      .q_ld = HEADS_LD,
+                      .kv_ld = HEADS_LD,
+                      .q_norm = c->how ? ON(c->in[2]) : NULL,
+                      .k_norm = c->how ? ON(c->in[3]) : NULL,
+                      .eps = 1e-5f,
+                      .pos = ARR(ids, ROWS),
+                      .cos_sin = ON(c->in[1]),
+                      .dt = c->dt};
+}
+static void run_heads_forward(call *c)
+{
+    fixture *f = c->f;
+    const dt_heads h = heads_of(c);
+    RUN(heads_forward, &h, ON(c->in[0]), ON(c->out[0]), ON_FROM(c->out[0], 2 * 64), ON_FROM(c->out[0], 3 * 64), NULL,
+        NULL);
+}
+static void make_heads_backward(call *c)
 {
     c->in[0] = ref_random(c->dt, ROWS * 3 * 64, 1, 1);
     c->in[1] = ref_random(DT_F32, 4 * 64, 2, 1);
     c->out[0] = ref_new(c->dt, ROWS * 3 * 64);
 }
-static void run_rope(call *c)
+/* without norms, whose backward norm_backward shows */
+static void run_heads_backward(call *c)
 {
-    memcpy(c->out[0].p, c->in[0].p, (size_t)c->in[0].n * dt_dtype_size(c->dt));
-    CALL(rope, ON(c->out[0]), ARR(ids, ROWS), ON(c->in[1]), ROWS, 3, 64, 3 * 64, c->how, c->dt);
+    fixture *f = c->f;
+    memcpy(c->out[0].p, c->in[0].p, ref_bytes(&c->in[0]));
+    dt_heads h = heads_of(c);
+    h.x_ld = h.q_ld = h.kv_ld = 3 * 64;
+    RUN(heads_backward, &h, NULL, NULL, NULL, ON(c->out[0]), ON_FROM(c->out[0], 2 * 64), NULL, NULL, DT_F32, false,
+        NULL);
 }
 static void make_embedding(call *c)
 {
@@ -403,7 +441,8 @@ static const operation operations[] = {
     {"glu_forward", 4, true, make_glu_forward, run_glu_forward},
     {"glu_backward", 4, true, make_glu, run_glu_backward},
     {"dropout", 2, false, make_dropout, run_dropout},
-    {"rope", 2, false, make_rope, run_rope},
+    {"heads_forward", 2, false, make_heads, run_heads_forward},
+    {"heads_backward", 1, false, make_heads_backward, run_heads_backward},
     {"embedding_forward", 1, false, make_embedding, run_embedding_forward},
     {"embedding_backward", 1, false, make_table, run_embedding_backward},
     {"bias_backward", 1, false, make_bias, run_bias_backward},

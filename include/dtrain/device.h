@@ -180,11 +180,16 @@ typedef struct dt_device_ops {
     /** Floats of scratch that a norm's backward wants for rows of this width (both norms). */
     int64_t (*norm_scratch_elems)(const dt_device *dev, int64_t width);
 
-    /** Rotary embedding in place, halves layout (algorithms.md 8.4): for each token t and head h < n_heads at x + t*ld
-     *  + h*head_dim, pairs (i, i + head_dim/2) turn by the angle of table row pos[t]; inverse turns back (backward).
-     *  cos_sin: float [n_pos, head_dim]: row p holds cos for i < head_dim/2, then sin. */
-    dt_err (*rope)(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
-                   int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
+    /** See dt_heads. q, k and v may be where x has them, in its rows. v NULL: it stays there. rstd_q [n_tok, n_heads],
+     *  rstd_k [n_tok, n_kv_heads]: of the norms, for backward; NULL: not wanted. */
+    dt_err (*heads_forward)(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
+                            float *rstd_k, dt_stream *stream);
+    /** dq, dk: in the gradients of q' and k', out those of q and k, in rows q_ld and kv_ld apart (kv_row is not looked
+     *  at). With norms: x as forward had it; dq_norm, dk_norm (+)= per accumulate, NULL: not wanted; scratch: float
+     *  [norm_scratch_elems(head_dim)]. */
+    dt_err (*heads_backward)(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
+                             void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
+                             float *scratch, dt_stream *stream);
 
     /* attention; lse: float [n_tok, n_heads], logsumexp of scaled scores, may be NULL in forward */
     dt_err (*attention_forward)(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,

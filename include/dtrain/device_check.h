@@ -13,6 +13,7 @@ dt_err dt_matmul_check(const dt_matmul *mm, const char *device);
 int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok);
 
 /* DT_ERR_ARG, naming what contradicts the description's contract (device.h, device_ops.h). */
+dt_err dt_heads_check(const dt_heads *h, bool has_v);
 dt_err dt_attention_check(const dt_attention *at);
 dt_err dt_classifier_check(const dt_classifier *cl);
 dt_err dt_token_rows_check(const dt_token_rows *rows);

@@ -73,6 +73,31 @@ typedef struct dt_matmul {
     dt_scaled a_scaled, b_scaled;
 } dt_matmul;
 
+/* ---- heads ------------------------------------------------------------------------------------------------------- */
+
+/** The way of q, k and v from the product that makes them to attention, head by head:
+ *
+ *      q' = turned(norm(q)),  k' = turned(norm(k)),  v' = v
+ *
+ *  norm     an RMSNorm over each head, as rmsnorm_forward computes it; without weights none
+ *  turned   rotary embedding, halves layout (algorithms.md 8.4): the pairs (i, i + head_dim/2) of token t turn by the
+ *           angle of row pos[t] of cos_sin, float [n_pos, head_dim]: cos for i < head_dim/2, then sin; cos_sin NULL:
+ *           they do not turn
+ *
+ *  What one step gives the next is rounded to dt. A token's q, k and v lie side by side in a row of x; rows of q' are
+ *  q_ld, those of k' and v' kv_ld apart. k' and v' of token t go to row kv_row[t] (distinct: a cache), NULL: row t. */
+typedef struct dt_heads {
+    int64_t n_tok;
+    int n_heads, n_kv_heads, head_dim;
+    int64_t x_ld, q_ld, kv_ld;
+    const int32_t *kv_row;
+    const void *q_norm, *k_norm; /* [head_dim], both or neither */
+    float eps;
+    const int32_t *pos;
+    const float *cos_sin;
+    dt_dtype dt;
+} dt_heads;
+
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 enum { DT_ATTENTION_MAX_HEAD_DIM = 256 };

@@ -134,11 +134,28 @@ static int64_t count_norm_scratch_elems(const dt_device *dev, int64_t width)
     return count_like(dev)->ops->norm_scratch_elems(count_like(dev), width);
 }
 
-static dt_err count_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok,
-                         int64_t n_heads, int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *s)
+/* Heads of q and k, and others, each `passes` times, with the angles of their tokens. */
+static double moved_heads(const dt_heads *h, int others, int passes)
 {
-    return MOVES("rope",
-                 (double)n_tok * (double)head_dim * (2 * (double)n_heads * size_of(dt) + (double)sizeof(float)));
+    const double heads = (double)(h->n_heads + h->n_kv_heads + others), angles = h->cos_sin ? sizeof(float) : 0;
+    return (double)h->n_tok * h->head_dim * (passes * heads * size_of(h->dt) + angles);
+}
+
+static dt_err count_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v,
+                                  float *rstd_q, float *rstd_k, dt_stream *s)
+{
+    return MOVES("heads_forward", moved_heads(h, v ? h->n_kv_heads : 0, 2));
+}
+
+static dt_err count_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q,
+                                   const float *rstd_k, void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt,
+                                   bool accumulate, float *scratch, dt_stream *s)
+{
+    const double parts = (double)count_norm_scratch_elems(dev, h->head_dim) / 2;
+    if (!h->q_norm && !h->cos_sin) return DT_OK;
+    DT_TRY(MOVES("heads_backward", moved_heads(h, 0, h->q_norm ? 3 : 2)));
+    if (!dq_norm && !dk_norm) return DT_OK;
+    return MOVES("heads_backward", ((dq_norm != NULL) + (dk_norm != NULL)) * parts * sizeof(float));
 }
 
 static dt_err count_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
@@ -358,7 +375,8 @@ const dt_device_ops dt_device_count_ops = {
     .layernorm_forward = count_layernorm_forward,
     .layernorm_backward = count_layernorm_backward,
     .norm_scratch_elems = count_norm_scratch_elems,
-    .rope = count_rope,
+    .heads_forward = count_heads_forward,
+    .heads_backward = count_heads_backward,
     .attention_forward = count_attention_forward,
     .attention_backward = count_attention_backward,
     .attention_scratch_elems = count_attention_scratch_elems,

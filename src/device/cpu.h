@@ -112,8 +112,11 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
                               bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
                               dt_stream *stream);
 int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width);
-dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
-                int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
+dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
+                         float *rstd_k, dt_stream *stream);
+dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
+                          void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
+                          float *scratch, dt_stream *stream);
 dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
                        dt_stream *stream);
 dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,

@@ -307,23 +307,94 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
     return DT_OK;
 }
 
-/* ---- rotation, dropout ------------------------------------------------------------------------------------------- */
+/* ---- heads -------------------------------------------------------------------------------------------------------
+ * A head passes through the kernels one after the other while it is in the nearest cache: the bits are those of one
+ * operation after the other. */
 
-dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
-                int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
+/* From one head to its place: norm where there is a weight, else a copy; then the rotation. The norm's rstd. */
+static float pass_head(const cpu_state *cpu, const dt_heads *h, const void *from, const void *weight, void *to,
+                       const float *turn)
 {
-    CPU_TAKES(dt);
+    float rstd = 0;
+    if (weight)
+        rstd = cpu->k->rmsnorm_forward(from, weight, to, h->head_dim, h->eps, h->dt);
+    else if (to != from)
+        memcpy(to, from, (size_t)h->head_dim * dt_dtype_size(h->dt));
+    if (turn) cpu->k->rope(to, turn, h->head_dim / 2, false, h->dt);
+    return rstd;
+}
+
+static const float *turn_of(const dt_heads *h, int64_t t)
+{
+    return h->cos_sin ? h->cos_sin + (int64_t)h->head_dim * h->pos[t] : NULL;
+}
+
+dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
+                         float *rstd_k, dt_stream *stream)
+{
+    CPU_TAKES(h->dt);
     const cpu_state *cpu = cpu_of(dev);
-    DT_CHECK(head_dim % 2 == 0 && ld >= n_heads * head_dim, DT_ERR_ARG,
-             "rope: %" PRId64 " heads of %" PRId64 " in rows %" PRId64 " apart", n_heads, head_dim, ld);
-    ROWS_OF(cpu, n_tok, n_heads * head_dim, t)
+    DT_TRY(dt_heads_check(h, v != NULL));
+    const int64_t D = h->head_dim, Hq = h->n_heads, Hk = h->n_kv_heads;
+    ROWS_OF(cpu, h->n_tok, (Hq + 2 * Hk) * D, t)
     {
-        for (int64_t h = 0; h < n_heads; h++)
-            cpu->k->rope(cpu_at_w(x, dt, t * ld + h * head_dim), cos_sin + head_dim * pos[t], head_dim / 2, inverse,
-                         dt);
+        const int64_t row = h->kv_row ? h->kv_row[t] : t;
+        const void *from = cpu_at(x, h->dt, t * h->x_ld), *k_from = cpu_at(from, h->dt, Hq * D);
+        for (int64_t i = 0; i < Hq; i++) {
+            const float rs = pass_head(cpu, h, cpu_at(from, h->dt, i * D), h->q_norm,
+                                       cpu_at_w(q, h->dt, t * h->q_ld + i * D), turn_of(h, t));
+            if (rstd_q) rstd_q[t * Hq + i] = rs;
+        }
+        for (int64_t i = 0; i < Hk; i++) {
+            const float rs = pass_head(cpu, h, cpu_at(k_from, h->dt, i * D), h->k_norm,
+                                       cpu_at_w(k, h->dt, row * h->kv_ld + i * D), turn_of(h, t));
+            if (rstd_k) rstd_k[t * Hk + i] = rs;
+        }
+        const void *v_from = cpu_at(k_from, h->dt, Hk * D);
+        void *v_to = v ? cpu_at_w(v, h->dt, row * h->kv_ld) : NULL;
+        if (v && v_to != v_from) memcpy(v_to, v_from, (size_t)(Hk * D) * dt_dtype_size(h->dt));
     }
     return DT_OK;
 }
+
+/* n heads of each token, with rows of their gradients ld apart: back through rotation and norm. x: the first of them
+ * as forward had them. blocks: NORM_BLOCKS rows of sums. */
+static void heads_back(const cpu_state *cpu, const dt_heads *h, int64_t n, const void *x, const void *weight,
+                       const float *rstd, void *dy, int64_t ld, float *blocks)
+{
+    const int64_t D = h->head_dim, n_rows = h->n_tok * n;
+    CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
+        float *sum = blocks + block * D;
+        if (weight) memset(sum, 0, (size_t)D * sizeof *sum);
+        for (int64_t r = n_rows * block / NORM_BLOCKS; r < n_rows * (block + 1) / NORM_BLOCKS; r++) {
+            void *d = cpu_at_w(dy, h->dt, row_at(r, D, n, ld));
+            if (h->cos_sin) cpu->k->rope(d, turn_of(h, r / n), D / 2, true, h->dt);
+            if (weight)
+                cpu->k->rmsnorm_backward(cpu_at(x, h->dt, row_at(r, D, n, h->x_ld)), weight, rstd[r], d, d, false, sum,
+                                         D, h->dt);
+        }
+    }
+}
+
+dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
+                          void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
+                          float *scratch, dt_stream *stream)
+{
+    CPU_TAKES(h->dt);
+    CPU_TAKES(gt);
+    const cpu_state *cpu = cpu_of(dev);
+    DT_TRY(dt_heads_check(h, false));
+    const int64_t D = h->head_dim;
+    float *of_k = h->k_norm ? scratch + NORM_BLOCKS * D : NULL;
+    heads_back(cpu, h, h->n_heads, x, h->q_norm, rstd_q, dq, h->q_ld, scratch);
+    heads_back(cpu, h, h->n_kv_heads, h->k_norm ? cpu_at(x, h->dt, h->n_heads * D) : NULL, h->k_norm, rstd_k, dk,
+               h->kv_ld, of_k);
+    if (h->q_norm && dq_norm) add_blocks(cpu, scratch, dq_norm, gt, accumulate, D);
+    if (h->k_norm && dk_norm) add_blocks(cpu, of_k, dk_norm, gt, accumulate, D);
+    return DT_OK;
+}
+
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 dt_err cpu_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
                    const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)

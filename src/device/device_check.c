@@ -55,6 +55,19 @@ dt_err dt_matmul_check(const dt_matmul *mm, const char *device)
 
 /* ---- other operations -------------------------------------------------------------------------------------------- */
 
+dt_err dt_heads_check(const dt_heads *h, bool has_v)
+{
+    const int64_t d = h->head_dim, q = h->n_heads * d, kv = h->n_kv_heads * d;
+    DT_CHECK(h->n_tok >= 0 && h->n_heads > 0 && h->n_kv_heads > 0 && d > 0 && d <= DT_ATTENTION_MAX_HEAD_DIM &&
+                 h->x_ld >= q + (has_v ? 2 : 1) * kv && h->q_ld >= q && h->kv_ld >= kv,
+             DT_ERR_ARG, "heads: %d and %d of %d (1 to %d work), row distances %" PRId64 " %" PRId64 " %" PRId64,
+             h->n_heads, h->n_kv_heads, h->head_dim, DT_ATTENTION_MAX_HEAD_DIM, h->x_ld, h->q_ld, h->kv_ld);
+    DT_CHECK(!h->cos_sin || (d % 2 == 0 && h->pos), DT_ERR_ARG, "heads: rotation of %d elements%s", h->head_dim,
+             h->pos ? "" : " without positions");
+    DT_CHECK(!h->q_norm == !h->k_norm, DT_ERR_ARG, "heads: a norm of %s alone", h->q_norm ? "q" : "k");
+    return DT_OK;
+}
+
 dt_err dt_attention_check(const dt_attention *at)
 {
     DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= DT_ATTENTION_MAX_HEAD_DIM && at->scale > 0,

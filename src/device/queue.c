@@ -172,13 +172,35 @@ static int64_t queue_norm_scratch_elems(const dt_device *dev, int64_t width)
     return queue_below(dev)->ops->norm_scratch_elems(queue_below(dev), width);
 }
 
-CALL(rope, void *in; const int32_t *pos; const float *cos_sin; int64_t n_tok; int64_t n_heads; int64_t head_dim;
-     int64_t ld; bool inverse;
-     dt_dtype dt, x->in, x->pos, x->cos_sin, x->n_tok, x->n_heads, x->head_dim, x->ld, x->inverse, x->dt)
-static dt_err queue_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok,
-                         int64_t n_heads, int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *s)
+static dt_heads near_heads(dt_device *dev, const dt_heads *h)
 {
-    return PUSH(rope, AT(x), AT(pos), AT(cos_sin), n_tok, n_heads, head_dim, ld, inverse, dt);
+    dt_heads mine = *h;
+    mine.kv_row = AT(h->kv_row);
+    mine.q_norm = AT(h->q_norm);
+    mine.k_norm = AT(h->k_norm);
+    mine.pos = AT(h->pos);
+    mine.cos_sin = AT(h->cos_sin);
+    return mine;
+}
+
+CALL(heads_forward, dt_heads h; const void *in; void *q; void *k; void *v; float *rstd_q;
+     float *rstd_k, &x->h, x->in, x->q, x->k, x->v, x->rstd_q, x->rstd_k)
+static dt_err queue_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v,
+                                  float *rstd_q, float *rstd_k, dt_stream *s)
+{
+    return PUSH(heads_forward, near_heads(dev, h), AT(x), AT(q), AT(k), AT(v), AT(rstd_q), AT(rstd_k));
+}
+
+CALL(heads_backward, dt_heads h; const void *in; const float *rstd_q; const float *rstd_k; void *dq; void *dk;
+     void *dq_norm; void *dk_norm; dt_dtype gt; bool accumulate;
+     float *scratch, &x->h, x->in, x->rstd_q, x->rstd_k, x->dq, x->dk, x->dq_norm, x->dk_norm, x->gt, x->accumulate,
+     x->scratch)
+static dt_err queue_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q,
+                                   const float *rstd_k, void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt,
+                                   bool accumulate, float *scratch, dt_stream *s)
+{
+    return PUSH(heads_backward, near_heads(dev, h), AT(x), AT(rstd_q), AT(rstd_k), AT(dq), AT(dk), AT(dq_norm),
+                AT(dk_norm), gt, accumulate, AT(scratch));
 }
 
 static dt_attention near_attention(dt_device *dev, const dt_attention *at)
@@ -399,7 +421,8 @@ const dt_device_ops dt_device_queue_ops = {
     .layernorm_forward = queue_layernorm_forward,
     .layernorm_backward = queue_layernorm_backward,
     .norm_scratch_elems = queue_norm_scratch_elems,
-    .rope = queue_rope,
+    .heads_forward = queue_heads_forward,
+    .heads_backward = queue_heads_backward,
     .attention_forward = queue_attention_forward,
     .attention_backward = queue_attention_backward,
     .attention_scratch_elems = queue_attention_scratch_elems,

@@ -94,20 +94,50 @@ static void rows_by_index(check *c, dt_dtype dt)
     end(c);
 }
 
-/* Angles are a table's, so both devices turn by the same. */
-static void rope(check *c, dt_dtype dt)
+/* Angles are a table's, so both devices turn by the same. way & 1: norms; & 2: k and v go to rows of a cache. */
+static void heads(check *c, dt_dtype dt, int head_dim, int way)
 {
-    for (int way = 0; way < 4; way++) {
-        const int64_t n_tok = 61, n_heads = 3, head_dim = way & 1 ? 72 : 64, ld = n_heads * head_dim + (way & 2);
-        int32_t pos[61];
-        for (int t = 0; t < n_tok; t++) pos[t] = t * 7 % 20;
-        begin(c, "rope, heads of %d, %s, %s", (int)head_dim, way & 2 ? "inverse" : "forward", dt_dtype_name(dt));
-        const array x = put(c, dt, n_tok * ld, 1), table = put(c, DT_F32, 20 * head_dim, 1),
-                    at_pos = put_bytes(c, pos, sizeof *pos, n_tok);
-        EACH_DEVICE (c) RUN(c, rope, at(c, x), at(c, at_pos), at(c, table), n_tok, n_heads, head_dim, ld, way & 2, dt);
-        compare(c, NULL, x, near(8, 0, dt));
-        end(c);
+    enum { TOK = 61, POS = 20, HQ = 3, HK = 2 };
+    const int64_t d = head_dim, x_ld = (HQ + 2 * HK) * d + head_dim % 16, q_ld = HQ * d, kv_ld = 2 * HK * d;
+    int32_t pos[TOK], row[TOK];
+    for (int t = 0; t < TOK; t++) pos[t] = t * 7 % POS, row[t] = (t * 5 + 3) % TOK;
+    begin(c, "heads_forward, heads_backward, heads of %d%s%s, %s", head_dim, way & 1 ? ", norms" : "",
+          way & 2 ? ", into a cache" : "", dt_dtype_name(dt));
+    const array x = put(c, dt, TOK * x_ld, 1), q = room(c, dt, TOK * q_ld), kv = room(c, dt, TOK * kv_ld),
+                rstd_q = room(c, DT_F32, TOK * HQ), rstd_k = room(c, DT_F32, TOK * HK), w = put(c, dt, 2 * d, 1),
+                dq = put(c, dt, TOK * q_ld, 1), dk = put(c, dt, TOK * kv_ld, 1), dw = put(c, DT_F32, 2 * d, 1),
+                table = put(c, DT_F32, POS * d, 1), at_pos = put_bytes(c, pos, sizeof *pos, TOK),
+                at_row = put_bytes(c, row, sizeof *row, TOK),
+                scratch = room(c, DT_F32, LARGER_OF(c, norm_scratch_elems, d));
+    EACH_DEVICE (c) {
+        const dt_heads h = {.n_tok = TOK,
+                            .n_heads = HQ,
+                            .n_kv_heads = HK,
+                            .head_dim = head_dim,
+                            .x_ld = x_ld,
+                            .q_ld = q_ld,
+                            .kv_ld = kv_ld,
+                            .kv_row = way & 2 ? at(c, at_row) : NULL,
+                            .q_norm = way & 1 ? at(c, w) : NULL,
+                            .k_norm = way & 1 ? at(c, part(w, d, d)) : NULL,
+                            .eps = 1e-5f,
+                            .pos = at(c, at_pos),
+                            .cos_sin = at(c, table),
+                            .dt = dt};
+        RUN(c, heads_forward, &h, at(c, x), at(c, q), at(c, kv), way & 2 ? at(c, part(kv, HK * d, 0)) : NULL,
+            at(c, rstd_q), at(c, rstd_k));
+        RUN(c, heads_backward, &h, at(c, x), at(c, rstd_q), at(c, rstd_k), at(c, dq), at(c, dk), at(c, dw),
+            at(c, part(dw, d, d)), DT_F32, true, at(c, scratch));
     }
+    const tolerance of_norm = way & 1 ? near(32, 4, dt) : near(8, 0, dt);
+    compare(c, "q", q, of_norm);
+    compare(c, "k and v", kv, of_norm);
+    compare(c, "rstd of q", rstd_q, way & 1 ? near(32, 0, dt) : EXACT);
+    compare(c, "rstd of k", rstd_k, way & 1 ? near(32, 0, dt) : EXACT);
+    compare(c, "dq", dq, way & 1 ? near(64, 4, dt) : near(8, 0, dt));
+    compare(c, "dk", dk, way & 1 ? near(64, 4, dt) : near(8, 0, dt));
+    compare(c, "gradients of the weights", dw, way & 1 ? near(128, 4, dt) : EXACT);
+    end(c);
 }
 
 static void bias_backward(check *c, dt_dtype dt)
@@ -311,7 +341,7 @@ void check_rows_cases(check *c)
         activations(c, dt);
         dropout(c, dt);
         rows_by_index(c, dt);
-        rope(c, dt);
+        for (int way = 0; way < 8; way++) heads(c, dt, way & 4 ? 128 : 72, way & 3);
         bias_backward(c, dt);
         sums(c, dt);
         optimizers(c, dt);

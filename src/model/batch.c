@@ -88,13 +88,6 @@ static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->host.q_start[b->n_seq] = b->n_tok;
 }
 
-/* A token's row of qkv is W/K rows of K elements, the last of them v. */
-static void stage_v_rows(dt_model *m, int32_t n_tok)
-{
-    const int32_t n = (int32_t)(m->W / m->K);
-    for (int32_t t = 0; t < n_tok; t++) m->host.v_row[t] = n * t + n - 1;
-}
-
 /* Another model may have used them since: what was kept in them is gone. */
 void dt_model_take_activations(dt_model *m)
 {
@@ -122,7 +115,6 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     memcpy(m->host.order, b->order, n * sizeof *b->order);
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
     if (dt_exists(m->wpe)) sort_by_position(m, b);
-    if (dt_model_remakes_qkv(m)) stage_v_rows(m, b->n_tok);
     stage_sequences(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
     return dt_span_to_device(m, &m->image_span, nbytes);

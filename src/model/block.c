@@ -22,8 +22,8 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .n_tok = m->n_tok,
                        .max_q_len = m->max_q_len,
                        .max_kv_len = m->max_kv_len,
-                       .q_ld = m->W,
-                       .kv_ld = m->W,
+                       .q_ld = m->L,
+                       .kv_ld = m->L,
                        .o_ld = m->Q,
                        .scale = 1,
                        .dt = m->opt.dtype,
@@ -40,60 +40,36 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
     return at;
 }
 
-/* Each head of q and k passes through an RMSNorm of width head_dim on its way from qk_raw to qkv. */
-static dt_err normalise_heads(const dt_model *m, const struct block *b, const dt_param_view *w,
-                              const struct block_acts *a)
+dt_heads dt_block_heads(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     const dt_model_config *mc = m->mc;
-    const int64_t T = m->n_tok, D = mc->head_dim, QK = m->Q + m->K, Hq = mc->num_attention_heads,
-                  Hk = mc->num_key_value_heads;
-    const float eps = (float)mc->norm_eps;
-    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_weight(w, b->q_norm), a->qkv, a->rstd_q, T * Hq, D, Hq, QK,
-                                   m->W, eps, m->opt.dtype, m->stream));
-    return m->ops->rmsnorm_forward(m->dev, dt_at(a->qk_raw, m->Q, m->elem), dt_weight(w, b->k_norm),
-                                   dt_at(a->qkv, m->Q, m->elem), a->rstd_k, T * Hk, D, Hk, QK, m->W, eps, m->opt.dtype,
-                                   m->stream);
+    return (dt_heads){.n_tok = m->n_tok,
+                      .n_heads = (int)mc->num_attention_heads,
+                      .n_kv_heads = (int)mc->num_key_value_heads,
+                      .head_dim = (int)mc->head_dim,
+                      .x_ld = m->L,
+                      .q_ld = m->L,
+                      .kv_ld = m->L,
+                      .q_norm = dt_weight(w, b->q_norm),
+                      .k_norm = dt_weight(w, b->k_norm),
+                      .eps = (float)mc->norm_eps,
+                      .pos = m->device.pos,
+                      .cos_sin = m->rope,
+                      .dt = m->opt.dtype};
 }
 
-/* q and k go through qk_raw; v goes straight to qkv, and from there to where it is kept when qkv is not. */
-static dt_err project_with_norms(const dt_model *m, const struct block *b, const dt_param_view *w,
-                                 const struct block_acts *a)
+dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
-    const int64_t T = m->n_tok, QK = m->Q + m->K;
-    const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
-    DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, PRODUCT_ALONE));
-    DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, PRODUCT_ALONE));
-    if (m->train && dt_model_remakes_qkv(m))
-        DT_TRY(m->ops->gather_rows(m->dev, a->qkv, m->device.v_row, a->v, T, m->K, m->opt.dtype, m->stream));
-    return normalise_heads(m, b, w, a);
+    const dt_heads h = dt_block_heads(m, b, w);
+    if (!h.q_norm && !h.cos_sin) return DT_OK;
+    return m->ops->heads_forward(m->dev, &h, a->raw, a->qk, dt_at(a->qk, m->Q, m->elem), NULL, a->rstd_q, a->rstd_k,
+                                 m->stream);
 }
 
-static dt_err rotate(const dt_model *m, const struct block_acts *a)
-{
-    const dt_model_config *mc = m->mc;
-    if (!m->rope) return DT_OK;
-    /* k follows q in the row: the heads of both turn in one call */
-    return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok,
-                        mc->num_attention_heads + mc->num_key_value_heads, mc->head_dim, m->W, false, m->opt.dtype,
-                        m->stream);
-}
-
-dt_err dt_block_remake_qkv(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
-{
-    DT_TRY(m->ops->scatter_rows(m->dev, a->v, m->device.v_row, a->qkv, m->n_tok, m->K, m->opt.dtype, m->stream));
-    DT_TRY(normalise_heads(m, b, w, a));
-    return rotate(m, a);
-}
-
-dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
-                            const struct block_acts *a)
+dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
     DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    if (m->mc->qk_norm)
-        DT_TRY(project_with_norms(m, b, w, a));
-    else
-        DT_TRY(dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, PRODUCT_ALONE));
-    return rotate(m, a);
+    return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->L, m->n_tok, PRODUCT_ALONE);
 }
 
 /* y = x + dropout(in W + b) */
@@ -139,8 +115,9 @@ dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param
                         bool want_output)
 {
     const dt_attention at = dt_block_attention(m, b);
-    const void *k = dt_at(a->qkv, m->Q, m->elem), *v = dt_at(a->qkv, m->Q + m->K, m->elem);
-    DT_TRY(dt_block_project_qkv(m, b, w, a));
-    DT_TRY(m->ops->attention_forward(m->dev, &at, a->qkv, k, v, a->att, m->train ? a->lse : NULL, m->stream));
+    const void *k = dt_at(a->qk, m->Q, m->elem), *v = dt_at(a->raw, m->Q + m->K, m->elem);
+    DT_TRY(dt_block_project(m, b, w, a));
+    DT_TRY(dt_block_make_qk(m, b, w, a));
+    DT_TRY(m->ops->attention_forward(m->dev, &at, a->qk, k, v, a->att, m->train ? a->lse : NULL, m->stream));
     return dt_block_finish(m, b, w, a, want_output);
 }

@@ -43,36 +43,18 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     return dt_norm_backward(m, &b->norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
 }
 
-static dt_err head_norm_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g,
-                                 const struct block_acts *a, struct tensor_at norm, int64_t at, int64_t heads,
-                                 const float *rstd)
-{
-    return m->ops->rmsnorm_backward(m->dev, dt_at(a->qk_raw, at, m->elem), dt_weight(w, norm), rstd,
-                                    dt_at(m->s.dqkv, at, m->elem), dt_at(m->s.dqk, at, m->elem), false,
-                                    dt_gradient(g, norm), g->dtype, g->accumulate, m->n_tok * heads, m->mc->head_dim,
-                                    heads, m->Q + m->K, m->W, m->s.norm, m->opt.dtype, m->stream);
-}
-
 /* From the gradient of q, k, v as attention read them to the gradient of norm1's output. */
 static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                            const struct block_acts *a)
 {
-    const dt_model_config *mc = m->mc;
-    const int64_t T = m->n_tok, QK = m->Q + m->K, Hq = mc->num_attention_heads, Hk = mc->num_key_value_heads;
-    if (m->rope)
-        DT_TRY(m->ops->rope(m->dev, m->s.dqkv, m->device.pos, m->rope, T, Hq + Hk, mc->head_dim, m->W, true,
-                            m->opt.dtype, m->stream));
+    const dt_heads h = dt_block_heads(m, b, w);
+    if (h.q_norm || h.cos_sin)
+        DT_TRY(m->ops->heads_backward(m->dev, &h, a->raw, a->rstd_q, a->rstd_k, m->s.dqkv,
+                                      dt_at(m->s.dqkv, m->Q, m->elem), dt_gradient(g, b->q_norm),
+                                      dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm, m->stream));
     DT_TRY(remake_norm(m, &b->qkv, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1));
-    if (!mc->qk_norm)
-        return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, PRODUCT_ALONE,
-                                  T);
-
-    const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
-    DT_TRY(head_norm_backward(m, w, g, a, b->q_norm, 0, Hq, a->rstd_q));
-    DT_TRY(head_norm_backward(m, w, g, a, b->k_norm, m->Q, Hk, a->rstd_k));
-    DT_TRY(dt_linear_backward(m, &qk, w, g, a->norm1, m->C, m->s.dqk, QK, m->s.dnorm, m->C, PRODUCT_ALONE, T));
-    return dt_linear_backward(m, &v, w, g, a->norm1, m->C, dt_at(m->s.dqkv, QK, m->elem), m->W, m->s.dnorm, m->C,
-                              (struct with_product){.addend = m->s.dnorm}, T);
+    return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->L, m->s.dnorm, m->C, PRODUCT_ALONE,
+                              m->n_tok);
 }
 
 static dt_err attention_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
@@ -87,9 +69,9 @@ static dt_err attention_backward(const dt_model *m, const struct block *b, const
              (long long)scratch);
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_ATTENTION), &dy));
     DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, PRODUCT_ALONE, m->n_tok));
-    if (dt_model_remakes_qkv(m)) DT_TRY(dt_block_remake_qkv(m, b, w, a));
-    DT_TRY(m->ops->attention_backward(m->dev, &at, a->qkv, dt_at(a->qkv, m->Q, e), dt_at(a->qkv, m->Q + m->K, e),
-                                      a->att, a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
+    if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(dt_block_make_qk(m, b, w, a));
+    DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, dt_at(a->qk, m->Q, e), dt_at(a->raw, m->Q + m->K, e), a->att,
+                                      a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
                                       dt_at(m->s.dqkv, m->Q + m->K, e), m->s.attention, m->stream));
     DT_TRY(qkv_backward(m, b, w, g, a));
     const struct norm_grads dnorm = dt_norm_grads_in(&b->norm1, g);

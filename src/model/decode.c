@@ -1,8 +1,7 @@
 /* decode.c - generation with a key-value cache: new tokens alone run through the blocks, their keys (after rotation)
  * and values are appended to their sequence's slot, and attention reads the slot.
  *
- * A row of a block's cache holds keys, then values. q is projected apart from k and v so that the new rows are
- * contiguous and one scatter per block moves them. */
+ * A row of a block's cache holds keys, then values. */
 #include "model_private.h"
 #include <inttypes.h>
 #include <string.h>
@@ -24,45 +23,19 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
     return DT_OK;
 }
 
-static dt_err normalise(const dt_model *m, void *x, const void *weight, float *rstd, int64_t heads, int64_t ld)
-{
-    const dt_model_config *mc = m->mc;
-    return m->ops->rmsnorm_forward(m->dev, x, weight, x, rstd, m->n_tok * heads, mc->head_dim, heads, ld, ld,
-                                   (float)mc->norm_eps, m->opt.dtype, m->stream);
-}
-
-/* q [T,Q] and kv [T,2K] of the new tokens. */
-static dt_err project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                      void *q, void *kv)
-{
-    const dt_model_config *mc = m->mc;
-    const int64_t Hq = mc->num_attention_heads, Hk = mc->num_key_value_heads;
-    const struct linear to_q = dt_linear_slice(&b->qkv, 0, m->Q), to_kv = dt_linear_slice(&b->qkv, m->Q, 2 * m->K);
-    DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    DT_TRY(dt_linear_forward(m, &to_q, w, a->norm1, m->C, q, m->Q, m->n_tok, PRODUCT_ALONE));
-    DT_TRY(dt_linear_forward(m, &to_kv, w, a->norm1, m->C, kv, 2 * m->K, m->n_tok, PRODUCT_ALONE));
-    if (mc->qk_norm) {
-        DT_TRY(normalise(m, q, dt_weight(w, b->q_norm), a->rstd_q, Hq, m->Q));
-        DT_TRY(normalise(m, kv, dt_weight(w, b->k_norm), a->rstd_k, Hk, 2 * m->K));
-    }
-    if (!m->rope) return DT_OK;
-    DT_TRY(m->ops->rope(m->dev, q, m->device.pos, m->rope, m->n_tok, Hq, mc->head_dim, m->Q, false, m->opt.dtype,
-                        m->stream));
-    return m->ops->rope(m->dev, kv, m->device.pos, m->rope, m->n_tok, Hk, mc->head_dim, 2 * m->K, false, m->opt.dtype,
-                        m->stream);
-}
-
+/* k and v go to the cache, q stays where the product has put it. */
 static dt_err block_decode(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     struct block_acts a = m->sets[0];
-    void *q = a.qkv, *kv = dt_at(a.qkv, (int64_t)m->n_tok * m->Q, m->elem), *cache = m->cache[b->layer];
+    void *k = m->cache[b->layer], *v = dt_at(k, m->K, m->elem);
     dt_attention at = dt_block_attention(m, b);
+    dt_heads h = dt_block_heads(m, b, w);
     a.x_in = a.x_mid = a.x_out = m->x[0];
-    at.q_ld = m->Q;
-    at.kv_ld = 2 * m->K;
-    DT_TRY(project(m, b, w, &a, q, kv));
-    DT_TRY(m->ops->scatter_rows(m->dev, kv, m->device.cache_row, cache, m->n_tok, 2 * m->K, m->opt.dtype, m->stream));
-    DT_TRY(m->ops->attention_forward(m->dev, &at, q, cache, dt_at(cache, m->K, m->elem), a.att, NULL, m->stream));
+    h.kv_row = m->device.cache_row;
+    h.kv_ld = at.kv_ld = 2 * m->K;
+    DT_TRY(dt_block_project(m, b, w, &a));
+    DT_TRY(m->ops->heads_forward(m->dev, &h, a.raw, a.raw, k, v, NULL, NULL, m->stream));
+    DT_TRY(m->ops->attention_forward(m->dev, &at, a.raw, k, v, a.att, NULL, m->stream));
     return dt_block_finish(m, b, w, &a, true);
 }
 

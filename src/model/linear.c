@@ -2,15 +2,6 @@
  * the norms. */
 #include "model_private.h"
 
-struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n)
-{
-    struct linear s = *l;
-    s.n_out = n;
-    s.w.offset += l->conv1d ? first : first * l->w_ld;
-    if (dt_exists(l->b)) s.b.offset += first;
-    return s;
-}
-
 static void add_to_product(const dt_model *m, const struct with_product *with, dt_matmul *mm)
 {
     mm->addend = with->addend;

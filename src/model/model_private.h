@@ -1,7 +1,7 @@
 /* model_private.h - what the files of the layer loop share.
  *
  * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim, K = num_key_value_heads *
- * head_dim, W = Q + 2K,
+ * head_dim, W = Q + 2K, L row distance of q, k and v (block_acts),
  *          F intermediate_size, U = F (plain MLP) or 2F (gate and up side by side), V vocab_size, R rows of a chunk of
  *          the head.
  * All activations are [T, width], rows contiguous unless a row distance is given. */
@@ -49,17 +49,21 @@ struct stage {
 
 /** What one block leaves behind for its backward. Without backward one set serves all blocks, and x_in = x_mid =
  *  x_out. What is cheap to make again from the rest lies in one place for all sets where it is recomputed
- *  (selective). */
+ *  (selective).
+ *
+ *  q, k and v stand in rows of distance L as the product makes them (raw). Attention reads v there, and q and k, with
+ *  the same row distance, in place too, unless the norm's backward needs them as they were (dt_model_keeps_raw): then
+ *  they stand in front of raw in the same rows, L = Q + K + W, or, where they are recomputed, in an array of their
+ *  own. */
 struct block_acts {
     void *x_in, *x_mid, *x_out;           /* [T,C]: residual stream before, between and after the two halves */
-    void *qk_raw;                         /* [T,Q+K]: q and k before their norms (qk_norm alone) */
+    void *raw;                            /* [T,W]: q, k, v */
     void *att;                            /* [T,Q] */
     void *up;                             /* [T,U]: before the activation; backward leaves its gradient here (gated) */
     float *mean1, *rstd1, *mean2, *rstd2; /* [T] */
     float *lse;                           /* [T, heads] */
-    void *qkv;                            /* [T,W]: as attention reads them, after norms and rotation */
-    void *v;                              /* [T,K]: out of qkv, which with qk_norm is one of the cheap */
     /* cheap */
+    void *qk;               /* [T,Q+K]: after norms and rotation (not recomputed where it is raw) */
     void *norm1, *norm2;    /* [T,C] */
     void *act;              /* [T,F] */
     float *rstd_q, *rstd_k; /* [T, heads] */
@@ -72,8 +76,7 @@ struct scratch {
     void *dact;  /* [T,F] */
     void *dnorm; /* [T,C] */
     void *datt;  /* [T,Q] */
-    void *dqkv;  /* [T,W] */
-    void *dqk;   /* [T,Q+K]: gradient of qk_raw */
+    void *dqkv;  /* [T,W] in rows of distance L */
     float *attention, *norm;
     int64_t attention_elems;
 };
@@ -125,7 +128,6 @@ struct image {
     int32_t *token, *pos, *order, *pos_order;
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
     int32_t *cache_row;                   /* [T]: where in the cache a new token's key goes (decode) */
-    int32_t *v_row;                       /* [T]: where in qkv its v is, in rows of K (where qkv is made again) */
 };
 
 /** Rows with a target, and what comes back for them; host and device twins like the image. */
@@ -173,7 +175,7 @@ struct dt_model {
     dt_stream *stream;
     dt_phase *phase;
 
-    int64_t C, Q, K, W, F, U, V;
+    int64_t C, Q, K, W, L, F, U, V;
     size_t elem; /* bytes of an activation or parameter */
     bool tied;
     bool dropout; /* does any layer drop? */
@@ -236,8 +238,8 @@ static inline bool dt_model_remakes(const dt_model *m)
 {
     return m->opt.training && m->opt.recompute == DT_RECOMPUTE_SELECTIVE;
 }
-/** Is q and k as attention reads them of that? */
-static inline bool dt_model_remakes_qkv(const dt_model *m) { return dt_model_remakes(m) && m->mc->qk_norm; }
+/** Does backward need q and k as they were before their norms? */
+static inline bool dt_model_keeps_raw(const dt_model *m) { return m->opt.training && m->mc->qk_norm; }
 /** Are the activations still those of its own last pass? */
 static inline bool dt_model_in_use(const dt_model *m) { return *m->in_use == m; }
 
@@ -290,8 +292,6 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           struct with_product with, int64_t n_rows);
-/** The outputs first .. first+n-1 of a linear layer. */
-struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n);
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
                        float *mean, float *rstd, int64_t n_rows);
 /** Their place in their unit's gradients. */
@@ -302,14 +302,14 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
 
 /* block.c, block_backward.c */
 dt_attention dt_block_attention(const dt_model *m, const struct block *b);
-/** qkv as attention reads it, from what selective recomputation keeps of it. */
-dt_err dt_block_remake_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
-                           const struct block_acts *a);
+/** The way of its heads from the product to attention; nothing where they do not change on it. */
+dt_heads dt_block_heads(const dt_model *m, const struct block *b, const dt_param_view *w);
+/** qk from raw. */
+dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a);
 /** act from up. */
 dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a);
-/** First half of a block up to what attention reads. */
-dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
-                            const struct block_acts *a);
+/** raw = norm1(x_in) Wqkv: the beginning of a block. */
+dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a);
 /** x_mid = x_in + att Wo: closes the first half; then the second half (x_out is left alone when want_output is false:
  *  recomputation). */
 dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,

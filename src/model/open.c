@@ -31,8 +31,13 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem, f = sizeof(float);
     s->x_mid = take(a, m->opt.training ? T : 0, m->C, e);
-    s->qk_raw = take(a, m->mc->qk_norm ? T : 0, m->Q + m->K, e);
-    s->v = take(a, dt_model_remakes_qkv(m) ? T : 0, m->K, e);
+    if (m->L > m->W) {
+        s->qk = take(a, T, m->L, e);
+        s->raw = s->qk ? dt_at(s->qk, m->Q + m->K, e) : NULL;
+    } else {
+        s->raw = take(a, T, m->W, e);
+        if (!dt_model_keeps_raw(m)) s->qk = s->raw;
+    }
     s->att = take(a, T, m->Q, e);
     s->up = take(a, T, m->U, e);
     s->mean1 = take(a, T, 1, f);
@@ -40,7 +45,6 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     s->mean2 = take(a, T, 1, f);
     s->rstd2 = take(a, T, 1, f);
     s->lse = take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
-    if (!m->mc->qk_norm) s->qkv = take(a, T, m->W, e);
 }
 
 static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
@@ -51,7 +55,7 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
     s->norm2 = take(a, T, m->C, e);
     s->act = take(a, T, m->F, e);
     if (!m->mc->qk_norm) return;
-    s->qkv = take(a, T, m->W, e);
+    if (m->L == m->W && dt_model_keeps_raw(m)) s->qk = take(a, T, m->L, e);
     s->rstd_q = take(a, T, m->mc->num_attention_heads, f);
     s->rstd_k = take(a, T, m->mc->num_key_value_heads, f);
 }
@@ -91,8 +95,7 @@ static void place_block_work(dt_model *m, struct arena *a)
     const size_t mlp_end = a->used;
     a->used = from;
     m->s.datt = take(a, T, m->Q, e);
-    m->s.dqkv = take(a, T, m->W, e);
-    m->s.dqk = take(a, m->mc->qk_norm ? T : 0, m->Q + m->K, e);
+    m->s.dqkv = take(a, T, m->L, e);
     m->s.attention = take(a, m->s.attention_elems, 1, sizeof(float));
     if (mlp_end > a->used) a->used = mlp_end;
 }
@@ -164,7 +167,6 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     i->order = take(&a, n_tok, 1, sizeof(int32_t));
     i->pos_order = take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
     i->cache_row = take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
-    i->v_row = take(&a, dt_model_remakes_qkv(m) ? n_tok : 0, 1, sizeof(int32_t));
     i->q_start = take(&a, n_seq + 1, 1, sizeof(int32_t));
     i->kv_start = take(&a, n_seq, 1, sizeof(int32_t));
     i->kv_len = take(&a, n_seq, 1, sizeof(int32_t));
@@ -311,6 +313,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->Q = mc->num_attention_heads * mc->head_dim;
     m->K = mc->num_key_value_heads * mc->head_dim;
     m->W = m->Q + 2 * m->K;
+    m->L = dt_model_keeps_raw(m) && !dt_model_remakes(m) ? m->Q + m->K + m->W : m->W;
     m->F = mc->intermediate_size;
     m->U = mc->gated_mlp ? 2 * m->F : m->F;
     m->V = mc->vocab_size;
@@ -318,8 +321,6 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->n_seq = opt->max_seq;
     m->max_q_len = m->max_kv_len = opt->max_pos < opt->max_tok ? opt->max_pos : opt->max_tok;
     m->set_holds = -1;
-    DT_CHECK(!dt_model_remakes_qkv(m) || opt->max_tok <= INT32_MAX / (m->W / m->K), DT_ERR_ARG,
-             "micro-batches of %d tokens: recomputed heads are counted in 32 bits", opt->max_tok);
     dt_stretch_size(m);
     DT_TRY(find_tensors(m));
     return make_tables(m);
