@@ -54,6 +54,7 @@ static product describe(const dt_matmul *mm, const void *a, const void *b, void 
     p.ldd = mm->accumulate ? mm->ldc : mm->ldd;
     p.d_float = (mm->accumulate ? mm->c_dtype : mm->addend_dtype) == DT_F32;
     p.bias = mm->bias;
+    p.b_scale = mm->b_scaled.scale, p.b_scale_rows = mm->b_scaled.how == dt_scaled::DT_SCALE_ROWS;
     p.epilogue = mm->epilogue, p.act = mm->act, p.aux = mm->aux, p.ld_aux = mm->ld_aux;
     p.vectors = rows_fit(c, p.ldc, mm->c_dtype) && rows_fit(p.d, p.ldd, p.d_float ? DT_F32 : mm->dt) &&
                 rows_fit(p.bias, 0, mm->dt) && (p.epilogue == DT_EPILOGUE_NONE || rows_fit(p.aux, p.ld_aux, mm->dt));
@@ -93,6 +94,7 @@ static dt_err own_product(dt_device *dev, const task &t, dt_stream *s)
     const product p = describe(&t.mm, t.a, t.b, t.c);
     if (p.k == 0) return finish(p, t.mm.dt, s);
     if (t.mm.dt == DT_F32) return cuda_product_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
+    if (p.b_scale) return cuda_product_int8(dev, p, t.mm.dt, t.mm.trans_b, s);
     return cuda_product_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);
 }
 
@@ -273,6 +275,34 @@ static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
     return m < t.mm.m ? own_product(dev, block_of(t, m, t.mm.m - m, 0, n), s) : DT_OK;
 }
 
+/* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
+
+/* Panels of columns of op(B), as numbers of dt in the workspace, go to the library one after the other: with many rows
+ * that costs less than its products are faster than ours. Its own workspace is the other half. */
+static dt_err by_panels(dt_device *dev, const task &t, dt_stream *s, bool *taken)
+{
+    const size_t half = CUDA_WORKSPACE_NBYTES / 2;
+    const int64_t most = (int64_t)(half / dt_dtype_size(t.mm.dt)) / t.mm.k / WHOLE * WHOLE;
+    const dt_scaled how = t.mm.b_scaled;
+    const int8_t *q = (const int8_t *)t.b;
+    const bool rows = how.how == dt_scaled::DT_SCALE_ROWS, tb = t.mm.trans_b;
+    for (int64_t j = 0; most > 0 && j < t.mm.n; j += most) {
+        const int64_t n = t.mm.n - j < most ? t.mm.n - j : most;
+        task panel = block_of(t, 0, t.mm.m, j, n);
+        panel.b = (char *)s->workspace + half;
+        panel.mm.b_scaled = {};
+        panel.mm.ldb = tb ? t.mm.k : n;
+        DT_TRY(cuda_dequantise(tb ? q + j * t.mm.ldb : q + j, t.mm.ldb, how.scale + (rows && tb ? j : 0), rows,
+                               tb ? n : t.mm.k, tb ? t.mm.k : n, (char *)s->workspace + half, t.mm.dt, s));
+        bool by_it = false;
+        DT_TRY(by_one_kernel(dev, panel, half, s, &by_it));
+        if (!by_it && j == 0) return DT_OK;
+        if (!by_it) DT_TRY(own_product(dev, panel, s));
+        *taken = true;
+    }
+    return DT_OK;
+}
+
 /* ---- which way --------------------------------------------------------------------------------------------------- */
 
 /* Small products are sooner computed by one kernel of our own than by a cut. */
@@ -285,7 +315,11 @@ static bool is_worth_cutting(const dt_matmul *mm)
 static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
 {
     bool taken = false;
-    if (cuda_of(dev)->products->library && !t.mm.batch_invariant && t.mm.k > 0) {
+    enum { MANY_ROWS = 256 };
+    const bool library = cuda_of(dev)->products->library && !t.mm.batch_invariant && t.mm.k > 0;
+    if (library && t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) {
+        if (t.mm.m >= MANY_ROWS) DT_TRY(by_panels(dev, t, s, &taken));
+    } else if (library) {
         DT_TRY(by_library(dev, t, s, &taken));
         if (!taken && is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
     }
@@ -296,7 +330,7 @@ dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const voi
 {
     DT_CHECK(mm->dt == DT_F32 || mm->dt == DT_BF16 || mm->dt == DT_F16, DT_ERR_ARG, "matmul: matrices of %s",
              dt_dtype_name(mm->dt));
-    DT_TRY(dt_matmul_check(mm, "cuda"));
+    DT_TRY(dt_matmul_check(mm));
     dt_stream *s = cuda_stream(dev, stream, "matmul");
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(make_sums(dev, mm, a, b, c, s));
     if (mm->m > 0 && mm->n > 0) DT_TRY(run_product(dev, {*mm, a, b, c}, s));

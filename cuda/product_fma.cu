@@ -25,13 +25,13 @@ template <int BO, bool K_IN_ROWS, int THREADS> struct carried {
     __device__ static int outer(int i) { return K_IN_ROWS ? i / BK : i % BO; }
     __device__ static int term(int i) { return K_IN_ROWS ? i % BK : i / BO; }
 
-    __device__ void load(const float *src, int64_t ld, int64_t o0, int64_t n_o, int64_t k0, int64_t n_k)
+    template <class Matrix> __device__ void load(const Matrix &src, int64_t o0, int64_t n_o, int64_t k0, int64_t n_k)
     {
 #pragma unroll
         for (int e = 0; e < N; e++) {
             const int i = e * THREADS + (int)threadIdx.x;
             const int64_t o = o0 + outer(i), k = k0 + term(i);
-            x[e] = o < n_o && k < n_k ? src[K_IN_ROWS ? o * ld + k : k * ld + o] : 0.0f;
+            x[e] = o < n_o && k < n_k ? src.at(K_IN_ROWS ? o : k, K_IN_ROWS ? k : o) : 0.0f;
         }
     }
     __device__ void store(float *tile) const
@@ -63,26 +63,27 @@ template <int BO, int T> __device__ inline void load_terms(float *x, const float
 }
 
 /* C = end of (op(A) op(B) + D + bias), one tile of C for each block; TA: A is stored [k, m]; TB: B is stored [n, k]. */
-template <class S, bool TA, bool TB> __global__ void __launch_bounds__(S::THREADS) product_fma_kernel(product p)
+template <class S, class B, bool TA, bool TB>
+__global__ void __launch_bounds__(S::THREADS) product_fma_kernel(product p, B b)
 {
     typedef carried<S::BM, !TA, S::THREADS> carry_a;
     typedef carried<S::BN, TB, S::THREADS> carry_b;
     __shared__ __align__(16) float tile_a[2][BK * carry_a::LD], tile_b[2][BK * carry_b::LD];
     const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
     const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN;
-    const float *a = static_cast<const float *>(p.a), *b = static_cast<const float *>(p.b);
+    const float_matrix a = {static_cast<const float *>(p.a), p.lda};
     const int ty = threadIdx.x / (S::BN / S::TN), tx = threadIdx.x % (S::BN / S::TN);
     carry_a next_a;
     carry_b next_b;
     float sum[S::TM][S::TN] = {};
-    next_a.load(a, p.lda, row0, p.m, 0, p.k);
-    next_b.load(b, p.ldb, col0, p.n, 0, p.k);
+    next_a.load(a, row0, p.m, 0, p.k);
+    next_b.load(b, col0, p.n, 0, p.k);
     for (int64_t k0 = 0, at = 0; k0 < p.k; k0 += BK, at ^= 1) {
         next_a.store(tile_a[at]);
         next_b.store(tile_b[at]);
         __syncthreads();
-        next_a.load(a, p.lda, row0, p.m, k0 + BK, p.k);
-        next_b.load(b, p.ldb, col0, p.n, k0 + BK, p.k);
+        next_a.load(a, row0, p.m, k0 + BK, p.k);
+        next_b.load(b, col0, p.n, k0 + BK, p.k);
 #pragma unroll
         for (int k = 0; k < BK; k++) {
             float x[S::TM], y[S::TN];
@@ -107,20 +108,39 @@ template <class S, bool TA, bool TB> __global__ void __launch_bounds__(S::THREAD
 template <class S> static dt_err run(const product &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
+    const float_matrix b = {static_cast<const float *>(p.b), p.ldb};
+    typedef float_matrix F;
     if (trans_a)
-        launch(s, grid, S::THREADS, 0, trans_b ? product_fma_kernel<S, true, true> : product_fma_kernel<S, true, false>,
-               p);
+        launch(s, grid, S::THREADS, 0,
+               trans_b ? product_fma_kernel<S, F, true, true> : product_fma_kernel<S, F, true, false>, p, b);
     else
         launch(s, grid, S::THREADS, 0,
-               trans_b ? product_fma_kernel<S, false, true> : product_fma_kernel<S, false, false>, p);
+               trans_b ? product_fma_kernel<S, F, false, true> : product_fma_kernel<S, F, false, false>, p, b);
     CUDA_LAUNCHED();
     return DT_OK;
+}
+
+/* A is not transposed. */
+template <class S> static dt_err run_int8(const product &p, bool trans_b, dt_stream *s)
+{
+    const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
+    const int8_matrix b = {static_cast<const int8_t *>(p.b), p.ldb, p.b_scale, p.b_scale_rows};
+    typedef int8_matrix Q;
+    launch(s, grid, S::THREADS, 0,
+           trans_b ? product_fma_kernel<S, Q, false, true> : product_fma_kernel<S, Q, false, false>, p, b);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+template <class S> static dt_err run_any(const product &p, bool trans_a, bool trans_b, dt_stream *s)
+{
+    return p.b_scale ? run_int8<S>(p, trans_b, s) : run<S>(p, trans_a, trans_b, s);
 }
 
 dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
-    if (p.m <= few_rows::BM) return run<few_rows>(p, trans_a, trans_b, s);
-    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm) return run<large>(p, trans_a, trans_b, s);
-    return run<medium>(p, trans_a, trans_b, s);
+    if (p.m <= few_rows::BM) return run_any<few_rows>(p, trans_a, trans_b, s);
+    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm) return run_any<large>(p, trans_a, trans_b, s);
+    return run_any<medium>(p, trans_a, trans_b, s);
 }

@@ -319,8 +319,13 @@ static void what_cannot_be_is_refused(void **state)
     refuse(f, &mm, x, "ld_aux = 2");
     mm = good, mm.sums_of = DT_SUMS_OF_A;
     refuse(f, &mm, x, "nowhere to put sums");
-    mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_OUTER, .stored = DT_F32, .scale = ARR(x, 64)};
-    refuse(f, &mm, x, "B is stored with scales");
+    mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_F32, .scale = ARR(x, 64)};
+    refuse(f, &mm, x, "B is stored as fp32 with scales");
+    mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8};
+    refuse(f, &mm, x, "without scales");
+    mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = ARR(x, 64)};
+    mm.sums_of = DT_SUMS_OF_B, mm.sums = ARR(x, 64);
+    refuse(f, &mm, x, "sums of it are wanted");
     mm = good, mm.a_scaled = (dt_scaled){.how = DT_SCALE_MATRIX, .stored = DT_F32, .scale = ARR(x, 64)};
     refuse(f, &mm, x, "A is stored with scales");
 }

@@ -313,6 +313,12 @@ void dt_device_close(dt_device *dev); /* safe on {0} */
  * computes wrong are left to the device's own kernels (distrust), and what these compute counts; *n_distrusted: how
  * many forms were, for as long as the device is open; may be NULL. */
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted);
+/** A row of weights as int8 with a scale, in host memory (algorithms.md 6.3): with c the largest |w|
+ *
+ *      q = 127 w / c, rounded, halves to even;  scale = c / 127
+ *
+ *  A row of zeros has zeros and the scale 0; one that holds a NaN or inf has a scale that is neither. */
+void dt_quantise_row(const float *w, int64_t n, int8_t *q, float *scale);
 /** Bytes of the node's memory that this process may still take, as far as the system tells. */
 size_t dt_host_memory_free(void);
 /** Bytes on the device that the backend itself holds besides what passes through the ledger: for the plan. */

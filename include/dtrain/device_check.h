@@ -5,9 +5,8 @@
 
 #include "dtrain/device_ops.h"
 
-/** DT_ERR_ARG for a description that contradicts dt_matmul. device: name of the backend, which takes no operands that
- *  are stored with scales. */
-dt_err dt_matmul_check(const dt_matmul *mm, const char *device);
+/** DT_ERR_ARG for a description that contradicts dt_matmul. */
+dt_err dt_matmul_check(const dt_matmul *mm);
 
 /** dt_device_ops.classifier_rows of a GPU, of any kind, so that a plan knows it without one. */
 int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok);

@@ -25,12 +25,13 @@ typedef enum dt_product_sums {
 } dt_product_sums;
 
 /** How A or B is stored where it is not as dt_matmul.dt says: as numbers of a narrower type that stand for themselves
- *  times a scale, one for the matrix or one for each row of op(A) (column of op(B)).
- *  A backend refuses what it does not compute (DT_ERR_ARG); none of today's does. */
+ *  times a scale, one for the matrix or one for each of its rows, as they are stored. The product is that of the matrix
+ *  of these numbers, each rounded to dt. Backends take a B of int8 behind an A that is not transposed, without
+ *  DT_SUMS_OF_B, and refuse all else (DT_ERR_ARG). */
 typedef struct dt_scaled {
-    enum { DT_SCALE_NONE, DT_SCALE_MATRIX, DT_SCALE_OUTER } how;
+    enum { DT_SCALE_NONE, DT_SCALE_MATRIX, DT_SCALE_ROWS } how;
     dt_dtype stored;
-    const float *scale; /* [1], or [m] of A and [n] of B */
+    const float *scale; /* [1], or [stored rows] */
 } dt_scaled;
 
 /** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.

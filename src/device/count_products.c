@@ -111,11 +111,21 @@ static bool is_worth_cutting(const dt_matmul *mm)
     return mm->dt == DT_BF16 && (double)mm->m * (double)mm->n * (double)mm->k >= 0x1p27;
 }
 
+/* Panels of numbers in half of a workspace, each followed by its product. */
+static int by_panels(const product *x)
+{
+    enum { MANY_ROWS = 256, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
+    const int64_t most = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k / WHOLE_COLUMNS * WHOLE_COLUMNS;
+    if (x->mm.m < MANY_ROWS || most == 0 || !has_types(&x->mm) || !has_epilogue(&x->mm)) return 1;
+    return (int)(2 * ((x->mm.n + most - 1) / most));
+}
+
 static int n_launches(const product *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
     if (mm->batch_invariant || mm->k == 0) return 1;
+    if (mm->b_scaled.how != DT_SCALE_NONE) return by_panels(x);
     launches = by_library(x);
     if (launches == 0 && is_worth_cutting(mm)) launches = by_cut(x);
     return launches ? launches : 1;
@@ -128,6 +138,7 @@ static void queue_product(dt_device *dev, dt_stream *s, const product *x)
 {
     const dt_matmul *mm = &x->mm;
     const double m = (double)mm->m, n = (double)mm->n, k = (double)mm->k, c = m * n * size_of(mm->c_dtype),
+                 of_b = size_of(mm->b_scaled.how == DT_SCALE_NONE ? mm->dt : mm->b_scaled.stored),
                  aux = mm->aux && mm->epilogue != DT_EPILOGUE_NONE ? m * n * size_of(mm->dt) : 0,
                  addend = mm->accumulate ? c
                           : mm->addend   ? m * n * size_of(mm->addend_dtype)
@@ -135,7 +146,7 @@ static void queue_product(dt_device *dev, dt_stream *s, const product *x)
     dt_launch launch = {.op = "matmul",
                         .dt = mm->dt,
                         .flops = 2 * m * n * k,
-                        .memory = (m * k + k * n) * size_of(mm->dt) + c + aux + addend};
+                        .memory = m * k * size_of(mm->dt) + k * n * of_b + c + aux + addend};
     dt_count_queue(dev, s, &launch);
     launch = (dt_launch){.op = "matmul", .memory = c + aux};
     for (int i = n_launches(x); i > 1; i--) dt_count_queue(dev, s, &launch);

@@ -55,6 +55,8 @@ struct cpu_matmul {
     size_t pad_a_size, pad_c_size;
     void *tile[3]; /* A, B, C converted to float: from the start where bf16 is, else from the first product of fp16 */
     size_t tile_size[3];
+    void *panel; /* of a B with scales, as numbers of the product's type: from the first such product on */
+    size_t panel_size;
     bool native_bf16;
     uint8_t verdicts[128]; /* by form_number() */
     bool warned, own_alone;
@@ -127,6 +129,7 @@ void cpu_matmul_close(cpu_state *cpu)
     if (!mmul) return;
     for (int i = 0; i < CACHE_SETS * CACHE_WAYS; i++) drop_entry(&mmul->entry[i / CACHE_WAYS][i % CACHE_WAYS]);
     for (int i = 0; i < 3; i++) cpu_drop(mmul->tile[i], mmul->tile_size[i]);
+    cpu_drop(mmul->panel, mmul->panel_size);
     cpu_drop(mmul->scratchpad, mmul->scratchpad_size);
     cpu_drop(mmul->pad_a, mmul->pad_a_size);
     cpu_drop(mmul->pad_c, mmul->pad_c_size);
@@ -139,7 +142,7 @@ void cpu_matmul_close(cpu_state *cpu)
 size_t cpu_matmul_held(const cpu_state *cpu)
 {
     const cpu_matmul *mmul = cpu->matmul;
-    size_t held = sizeof *mmul + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
+    size_t held = sizeof *mmul + mmul->panel_size + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
     for (int i = 0; i < 3; i++) held += converts_bf16(cpu) ? tile_nbytes[i] : mmul->tile_size[i];
     return held;
 }
@@ -513,6 +516,46 @@ static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, co
     return DT_OK;
 }
 
+/* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
+
+/* dst [rows][cols] of dt: rows of B from `row` on and columns from `col` on, as they are stored. */
+static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const int8_t *b, int64_t row, int64_t rows,
+                       int64_t col, int64_t cols, void *dst)
+{
+    const dt_scaled *how = &mm->b_scaled;
+    CPU_PARALLEL_FOR (cpu, r, rows) {
+        cpu->k->dequantise(b + (row + r) * mm->ldb + col, how->scale[how->how == DT_SCALE_ROWS ? row + r : 0],
+                           cpu_at_w(dst, mm->dt, r * cols), mm->dt, cols);
+    }
+}
+
+/* Panels of columns of op(B) become numbers of dt one after the other, small enough to be read again from cache. Each
+ * is a product of its own: elements of C are the same sums whatever the panels are. */
+static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const int8_t *b, void *c)
+{
+    enum { PANEL_NBYTES = 4 << 20, WHOLE = DT_GEMM_COLS };
+    cpu_matmul *mmul = cpu->matmul;
+    const int64_t column = mm->k * (int64_t)dt_dtype_size(mm->dt), fit = PANEL_NBYTES / (column > 0 ? column : 1),
+                  most = fit < WHOLE ? WHOLE : fit / WHOLE * WHOLE;
+    for (int64_t j = 0; j < mm->n; j += most) {
+        dt_matmul panel = *mm;
+        panel.n = dt_min_i64(most, mm->n - j);
+        DT_TRY(grow(cpu, &mmul->panel, &mmul->panel_size, (size_t)(panel.n * column)));
+        if (mm->trans_b)
+            dequantise(cpu, mm, b, j, panel.n, 0, mm->k, mmul->panel);
+        else
+            dequantise(cpu, mm, b, 0, mm->k, j, panel.n, mmul->panel);
+        panel.ldb = mm->trans_b ? mm->k : panel.n;
+        panel.b_scaled = (dt_scaled){0};
+        if (mm->bias) panel.bias = cpu_at(mm->bias, mm->dt, j);
+        if (mm->addend) panel.addend = cpu_at(mm->addend, mm->addend_dtype, j);
+        DT_TRY(run_product(cpu, &panel, a, mmul->panel, cpu_at_w(c, mm->c_dtype, j)));
+    }
+    return DT_OK;
+}
+
+/* ---- epilogues --------------------------------------------------------------------------------------------------- */
+
 /* The product that an epilogue starts from, and where its P goes: to aux where ACT keeps it. D in that place is what
  * is accumulated onto. */
 static dt_matmul product_of(const dt_matmul *mm, void **c)
@@ -529,13 +572,13 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
 {
     cpu_state *cpu = cpu_of(dev);
     CPU_TAKES(mm->dt);
-    DT_TRY(dt_matmul_check(mm, "cpu"));
+    DT_TRY(dt_matmul_check(mm));
     /* of A and B first: what has just been computed is still in cache */
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
     if (mm->m > 0 && mm->n > 0) {
         void *to = c;
         const dt_matmul p = product_of(mm, &to);
-        DT_TRY(run_product(cpu, &p, a, b, to));
+        DT_TRY(p.b_scaled.how == DT_SCALE_NONE ? run_product(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
         cpu_epilogue_act(cpu, mm, c);
     }
     return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;

@@ -2,6 +2,7 @@
 #include "dtrain/device.h"
 #include "backend.h"
 #include "queue.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,6 +118,18 @@ dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledg
     const dt_err err = planning ? ops->plan(dev, n_threads) : ops->open(dev, 0, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
     return err;
+}
+
+void dt_quantise_row(const float *w, int64_t n, int8_t *q, float *scale)
+{
+    float c = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const float size = fabsf(w[i]);
+        if (size > c || isnan(size)) c = size;
+    }
+    const bool usual = c > 0 && c < INFINITY;
+    for (int64_t i = 0; i < n; i++) q[i] = usual ? (int8_t)nearbyint(127.0 * (double)w[i] / (double)c) : 0;
+    *scale = c / 127;
 }
 
 void dt_device_close(dt_device *dev)

@@ -43,13 +43,24 @@ static dt_err check_epilogue(const dt_matmul *mm)
     return DT_OK;
 }
 
-dt_err dt_matmul_check(const dt_matmul *mm, const char *device)
+static dt_err check_scales(const dt_matmul *mm)
+{
+    const dt_scaled *b = &mm->b_scaled;
+    DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE, DT_ERR_ARG, "matmul: A is stored with scales, expected B alone");
+    if (b->how == DT_SCALE_NONE) return DT_OK;
+    DT_CHECK(b->stored == DT_I8 && b->scale, DT_ERR_ARG,
+             "matmul: B is stored as %s %s scales, expected int8 with scales", dt_dtype_name(b->stored),
+             b->scale ? "with" : "without");
+    DT_CHECK(!mm->trans_a && mm->sums_of != DT_SUMS_OF_B, DT_ERR_ARG, "matmul: B is stored with scales, and %s",
+             mm->trans_a ? "A is transposed" : "sums of it are wanted");
+    return DT_OK;
+}
+
+dt_err dt_matmul_check(const dt_matmul *mm)
 {
     DT_TRY(check_shape(mm));
     DT_TRY(check_addend(mm));
-    DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE && mm->b_scaled.how == DT_SCALE_NONE, DT_ERR_ARG,
-             "matmul: %s is stored with scales, which the %s device does not multiply",
-             mm->a_scaled.how == DT_SCALE_NONE ? "B" : "A", device);
+    DT_TRY(check_scales(mm));
     return check_epilogue(mm);
 }
 

@@ -2,6 +2,7 @@
  * tokens. */
 #include "self_check.h"
 #include <math.h>
+#include <stdlib.h>
 
 static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
@@ -14,7 +15,7 @@ static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 /* What training asks for beside op(A) op(B), and generation: each with each of the four ways to store A and B. */
 static const struct product_way {
     const char *name;
-    bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums;
+    bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums, scaled;
     dt_epilogue epilogue;
     dt_product_sums sums_of;
 } WAYS[] = {
@@ -28,8 +29,20 @@ static const struct product_way {
     {"bias and activation", .bias = true, .epilogue = DT_EPILOGUE_ACT},
     {"slope of an activation, sums of C", .epilogue = DT_EPILOGUE_ACT_BACKWARD, .sums_of = DT_SUMS_OF_C},
     {"batch-invariant", .bias = true, .batch_invariant = true},
+    {"B of int8, bias and addend", .bias = true, .addend = true, .scaled = true},
+    {"B of int8, batch-invariant", .batch_invariant = true, .scaled = true},
 };
 enum { N_WAYS = sizeof WAYS / sizeof WAYS[0] };
+
+static array put_int8(check *c, int64_t n)
+{
+    int8_t *q = malloc((size_t)n + 1);
+    for (int64_t i = 0; i < n && q; i++) q[i] = (int8_t)(dt_mix64((uint64_t)(n + i)) % 255) - 127;
+    if (!q && c->err == DT_OK) c->err = dt_fail(DT_ERR_MEMORY, "self-check: no memory for a matrix");
+    const array a = q ? put_bytes(c, q, 1, n) : (array){0};
+    free(q);
+    return a;
+}
 
 static bool product(check *c, const struct product_way *w, dt_dtype dt, const int64_t size[3], int form)
 {
@@ -60,13 +73,17 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
     begin(c, "matmul %dx%dx%d, %s%s, %s, %s", (int)m, (int)n, (int)k, ta ? "A'" : "A", tb ? "B'" : "B",
           dt_dtype_name(dt), w->name);
     const int64_t n_sums = w->sums_of == DT_SUMS_OF_A ? m : n;
-    const array a = put(c, dt, (ta ? k : m) * mm.lda, 1), b = put(c, dt, (tb ? n : k) * mm.ldb, 1),
-                bias = put(c, dt, n, 1), d = put(c, mm.addend_dtype, m * mm.ldd, 1),
+    const int64_t b_rows = tb ? n : k;
+    const array a = put(c, dt, (ta ? k : m) * mm.lda, 1), scale = put(c, DT_F32, b_rows, 1.0 / 127),
+                b = w->scaled ? put_int8(c, b_rows * mm.ldb) : put(c, dt, b_rows * mm.ldb, 1), bias = put(c, dt, n, 1),
+                d = put(c, mm.addend_dtype, m * mm.ldd, 1),
                 aux = w->epilogue == DT_EPILOGUE_ACT ? room(c, dt, m * mm.ld_aux) : put(c, dt, m * mm.ld_aux, 3),
                 to = w->accumulate ? put(c, mm.c_dtype, m * mm.ldc, 1) : room(c, mm.c_dtype, m * mm.ldc),
                 sums = w->accumulate ? put(c, mm.sums_dtype, n_sums, 1) : room(c, mm.sums_dtype, n_sums);
     c->product = &mm;
     EACH_DEVICE (c) {
+        if (w->scaled)
+            mm.b_scaled = (dt_scaled){form & 2 && n % 2 ? DT_SCALE_MATRIX : DT_SCALE_ROWS, DT_I8, at(c, scale)};
         mm.bias = w->bias ? at(c, bias) : NULL;
         mm.addend = w->addend ? at(c, d) : NULL;
         mm.aux = has_aux ? at(c, aux) : NULL;
@@ -87,7 +104,8 @@ static void products(check *c, dt_dtype dt)
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
-                while ((!WAYS[w].batch_invariant || !(form & 1)) && product(c, &WAYS[w], dt, sizes[s], form)) {
+                while ((!(WAYS[w].batch_invariant || WAYS[w].scaled) || !(form & 1)) &&
+                       product(c, &WAYS[w], dt, sizes[s], form)) {
                 }
 }
 

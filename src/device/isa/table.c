@@ -7,6 +7,7 @@
 const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .isa = DT_TEXT(DT_ISA),
     .convert = ISA_NAME(convert),
+    .dequantise = ISA_NAME(dequantise),
     .add_into = ISA_NAME(add_into),
     .add = ISA_NAME(add),
     .add_rows = ISA_NAME(add_rows),

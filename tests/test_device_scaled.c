@@ -1,0 +1,199 @@
+/* test_device_scaled.c - products with weights that are stored as int8 with scales: forward y = x W^T and backward dx =
+ * dy W, against plain loops in double and against the product of the same numbers in the type that is computed in.
+ * DEVICES: cpu queue */
+#include "device_fixture.h"
+
+static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof types / sizeof types[0] };
+
+/* One row, tiles of every kind, panels of a B that is too large for one, and odd extents at odd places. */
+static const struct size {
+    int64_t m, n, k, gap;
+} sizes[] = {{1, 1, 1, 0},     {1, 200, 129, 3}, {3, 17, 40, 0},    {16, 64, 128, 8}, {20, 75, 260, 0}, {33, 70, 65, 8},
+             {77, 130, 96, 5}, {64, 48, 16, 0},  {300, 264, 72, 0}, {5, 9, 0, 0},     {2, 50, 22000, 0}};
+enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+
+/* What goes with a product. */
+typedef struct form {
+    bool trans_b, one_scale, bias, addend, accumulate, activation, batch_invariant, float_c;
+} form;
+static const form forms[] = {
+    {.trans_b = true},
+    {.trans_b = false},
+    {.trans_b = true, .bias = true, .addend = true},
+    {.trans_b = false, .accumulate = true, .float_c = true},
+    {.trans_b = true, .one_scale = true, .bias = true, .activation = true},
+    {.trans_b = false, .one_scale = true, .addend = true},
+    {.trans_b = true, .batch_invariant = true, .bias = true},
+    {.trans_b = false, .batch_invariant = true},
+};
+enum { N_FORMS = sizeof forms / sizeof forms[0] };
+
+/* B as it is stored, its scales, and the numbers that they are, in the type that is computed in. */
+typedef struct weights {
+    int8_t *q;
+    float *scale;
+    ref_array numbers;
+} weights;
+
+static weights random_weights(dt_dtype dt, int64_t rows, int64_t ld, bool one_scale)
+{
+    weights w = {malloc((size_t)(rows * ld) + 1), malloc((size_t)(rows + 1) * sizeof *w.scale), ref_new(dt, rows * ld)};
+    assert_true(w.q && w.scale);
+    for (int64_t r = 0; r < rows; r++) w.scale[r] = (float)(dt_mix64((uint64_t)(r + 1)) % 1000) * 0x1p-10f / 127;
+    for (int64_t i = 0; i < rows * ld; i++) {
+        w.q[i] = (int8_t)((int)(dt_mix64((uint64_t)i) % 255) - 127);
+        dt_set_element(w.numbers.p, dt, i, (float)w.q[i] * w.scale[one_scale ? 0 : i / ld]);
+    }
+    return w;
+}
+
+static void drop(weights *w)
+{
+    free(w->q), free(w->scale);
+    ref_drop(&w->numbers);
+}
+
+static dt_matmul product_of(const form *how, const struct size *s, dt_dtype dt)
+{
+    return (dt_matmul){.m = s->m,
+                       .n = s->n,
+                       .k = s->k,
+                       .trans_b = how->trans_b,
+                       .lda = s->k + s->gap,
+                       .ldb = (how->trans_b ? s->k : s->n) + s->gap,
+                       .ldc = s->n + s->gap,
+                       .dt = dt,
+                       .c_dtype = how->float_c ? DT_F32 : dt,
+                       .accumulate = how->accumulate,
+                       .batch_invariant = how->batch_invariant,
+                       .ldd = s->n + 2 * s->gap,
+                       .addend_dtype = dt,
+                       .epilogue = how->activation ? DT_EPILOGUE_ACT : DT_EPILOGUE_NONE,
+                       .act = DT_ACT_SILU};
+}
+
+/* The product with B as it is stored, or (numbers) with the matrix of its numbers. */
+static void run(fixture *f, const form *how, dt_matmul mm, weights *w, bool numbers, ref_array *a, ref_array *bias,
+                ref_array *addend, ref_array *c)
+{
+    const int64_t rows = how->trans_b ? mm.n : mm.k;
+    mm.bias = how->bias ? ON(*bias) : NULL;
+    mm.addend = how->addend ? ON(*addend) : NULL;
+    if (numbers) {
+        RUN(matmul, &mm, ON(*a), ON(w->numbers), ON(*c));
+        return;
+    }
+    mm.b_scaled = (dt_scaled){how->one_scale ? DT_SCALE_MATRIX : DT_SCALE_ROWS, DT_I8, ARR(w->scale, rows)};
+    RUN(matmul, &mm, ON(*a), ARR(w->q, rows * mm.ldb), ON(*c));
+}
+
+/* Sums of k products of at most 1: test_device_matmul.c; an activation starts from P as it was rounded, and has a slope
+ * below 1.1. */
+static double error_of(const fixture *f, const form *how, const dt_matmul *mm, const double *want, int64_t n)
+{
+    const double sums = 4 * 0x1p-24 * ((double)mm->k + 4),
+                 rounded = how->activation ? 1.1 * dt_roundoff(mm->dt) * (ref_largest(want, n) + 1) : 0;
+    return 1.1 * sums + rounded + library_error(f, mm->c_dtype, how->bias + how->addend + how->accumulate, want, n);
+}
+
+static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt)
+{
+    const dt_matmul mm = product_of(how, s, dt);
+    weights w = random_weights(dt, how->trans_b ? s->n : s->k, mm.ldb, how->one_scale);
+    ref_array a = ref_random(dt, s->m * mm.lda, 1, 1), bias = ref_random(dt, s->n, 2, 1),
+              addend = ref_random(dt, s->m * mm.ldd, 3, 1), c = ref_random(mm.c_dtype, s->m * mm.ldc, 4, 1),
+              same = ref_copy(&c);
+    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&w.numbers), *bias64 = ref_doubles(&bias),
+           *addend64 = ref_doubles(&addend), *want = ref_doubles(&c);
+    ref_matmul(&mm,
+               &(ref_product){a64, b64, how->bias ? bias64 : NULL, how->addend ? addend64 : NULL, want, NULL, NULL});
+    run(f, how, mm, &w, false, &a, &bias, &addend, &c);
+    assert_true(ref_near(&c, want, error_of(f, how, &mm, want, c.n), "a product with scales"));
+    if (how->batch_invariant) { /* whose sums have one order */
+        run(f, how, mm, &w, true, &a, &bias, &addend, &same);
+        assert_memory_equal(c.p, same.p, ref_bytes(&c));
+    }
+    ref_drop(&a), ref_drop(&bias), ref_drop(&addend), ref_drop(&c), ref_drop(&same), drop(&w);
+    free(a64), free(b64), free(bias64), free(addend64), free(want);
+}
+
+static void products_are_those_of_the_numbers(void **state)
+{
+    for (int i = 0; i < N_SIZES; i++)
+        for (int k = 0; k < N_FORMS; k++)
+            for (int t = 0; t < N_TYPES; t++) check(*state, &forms[k], &sizes[i], types[t]);
+}
+
+/* ---- from weights to int8 ---------------------------------------------------------------------------------------- */
+
+static void a_row_is_rounded_to_even(void **state)
+{
+    const float w[] = {0.5f, -1, 0.25f}, zeros[3] = {0}, bad[] = {1, NAN, 2}, large[] = {1, INFINITY, 2};
+    int8_t q[3];
+    float scale;
+    dt_quantise_row(w, 3, q, &scale);
+    assert_true(q[0] == 64 && q[1] == -127 && q[2] == 32); /* 63.5 is halfway */
+    assert_true(fabsf((float)q[0] * scale - 0.503937f) < 1e-6f && fabsf((float)q[2] * scale - 0.251969f) < 1e-6f);
+    assert_true(fabsf((float)q[1] * scale + 1) < 0x1p-23f);
+    dt_quantise_row(zeros, 3, q, &scale);
+    assert_true(q[0] == 0 && q[1] == 0 && q[2] == 0 && scale == 0);
+    dt_quantise_row(bad, 3, q, &scale);
+    assert_true(isnan(scale));
+    dt_quantise_row(large, 3, q, &scale);
+    assert_true(isinf(scale));
+}
+
+/* |w - q scale| <= scale / 2, and a little for the rounding of the scale: 127 half units of it. */
+static void what_comes_back_is_half_a_step_away(void **state)
+{
+    enum { N = 1000 };
+    ref_array w = ref_random(DT_F32, N, 1, 3);
+    int8_t q[N];
+    float scale;
+    dt_quantise_row(w.p, N, q, &scale);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs(ref_get(&w, i) - (double)q[i] * (double)scale) <= (double)scale * (0.5 + 128 * 0x1p-24));
+    ref_drop(&w);
+}
+
+/* A number that is none shows, whether it is in A or among the scales. */
+static void what_is_no_number_shows(void **state)
+{
+    fixture *f = *state;
+    for (int t = 0; t < N_TYPES; t++)
+        for (int way = 0; way < 4; way++) {
+            const struct size s = {20, 40, 24, 0};
+            const form how = {.trans_b = way & 1};
+            const dt_matmul mm = product_of(&how, &s, types[t]);
+            weights w = random_weights(types[t], how.trans_b ? s.n : s.k, mm.ldb, false);
+            ref_array a = ref_random(types[t], s.m * mm.lda, 1, 1), c = ref_new(mm.c_dtype, s.m * mm.ldc);
+            if (way & 2)
+                ref_set(&a, 3 * mm.lda + 2, NAN);
+            else
+                w.scale[2] = NAN;
+            run(f, &how, mm, &w, false, &a, NULL, NULL, &c);
+            bool shows = false;
+            for (int64_t i = 0; i < c.n; i++) shows = shows || isnan(ref_get(&c, i));
+            assert_true(shows);
+            ref_drop(&a), ref_drop(&c), drop(&w);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_those_of_the_numbers),
+        cmocka_unit_test(a_row_is_rounded_to_even),
+        cmocka_unit_test(what_comes_back_is_half_a_step_away),
+        cmocka_unit_test(what_is_no_number_shows),
+    };
+    int failed = cmocka_run_group_tests_name("as it comes", tests, open_device, close_device);
+    setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
+    failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
+    unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
+    setenv("DTRAIN_BF16", "none", 1);
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}
