@@ -3,7 +3,9 @@
 #define DTRAIN_TESTS_HOST_SAMPLER_H
 
 #include "dtrain/logits.h"
+#include "dtrain/model.h"
 #include "dtrain/sampler.h"
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,6 +72,28 @@ static inline void host_draw(const dt_choice *how, const float *logits, const ui
     *token = any ? dt_token_weights_draw(&w, uniform) : -1;
     if (logp) *logp = any ? (double)logits[*token] - dt_log_sum_exp(logits, n_vocab) : 0;
     free(scratch);
+}
+
+/* What a decoder's top gives for a row of n_vocab logits, which is sequence s of a batch: by looking for the best of
+ * those that are left, again and again. */
+static inline void host_top(const dt_top *t, int32_t s, const float *logits, int64_t n_vocab)
+{
+    const double sum = dt_log_sum_exp(logits, n_vocab);
+    for (int list = 0; list < (t->seen ? 2 : 1); list++) {
+        int32_t before = -1;
+        for (int32_t i = 0; i < t->k; i++) {
+            const int64_t at = ((int64_t)s * (t->seen ? 2 : 1) + list) * t->k + i;
+            int32_t best = -1;
+            for (int32_t v = 0; v < n_vocab && (i == 0 || before >= 0); v++) {
+                const bool seen = t->seen && t->seen[s * ((n_vocab + 31) / 32) + v / 32] >> v % 32 & 1;
+                const bool behind = i == 0 || logits[v] < logits[before] || (logits[v] == logits[before] && v > before);
+                if (seen == (list == 1) && behind && logits[v] > -INFINITY && (best < 0 || logits[v] > logits[best]))
+                    best = v;
+            }
+            t->token[at] = before = best;
+            t->logp[at] = !(fabs(sum) < INFINITY) ? NAN : best < 0 ? -INFINITY : (double)logits[best] - sum;
+        }
+    }
 }
 
 #endif

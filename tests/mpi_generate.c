@@ -32,6 +32,13 @@ static dt_err fake_logits(void *self, const dt_batch *b, float *logits)
         logits[i] = f->poisoned && f->n_calls == 5 ? NAN : i % VOCAB == 0 ? -INFINITY : 1;
     return DT_OK;
 }
+static dt_err fake_top(void *self, const dt_batch *b, const dt_top *t)
+{
+    float logits[MAX_SEQ * VOCAB];
+    DT_TRY(fake_logits(self, b, logits));
+    for (int s = 0; s < b->n_seq; s++) host_top(t, s, logits + s * VOCAB, VOCAB);
+    return DT_OK;
+}
 static dt_err fake_draw(void *self, const dt_batch *b, const dt_draw *d)
 {
     float logits[MAX_SEQ * VOCAB];
@@ -65,12 +72,8 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
             .number = (uint64_t)i, .ids = w->ids[i], .n_prompt = 1 + i % 3, .n_ids = 1 + i % 3, .max_ids = 10 + 3 * i};
         if (rank_0_alone ? comm->rank == 0 : i % comm->nranks == comm->rank) w->mine[w->n_mine++] = &w->seqs[i];
     }
-    const dt_decoder d = {.self = f,
-                          .decode = fake_decode,
-                          .draw = fake_draw,
-                          .logits = fake_logits,
-                          .keep = fake_keep,
-                          .copy = fake_copy};
+    const dt_decoder d = {
+        .self = f, .decode = fake_decode, .draw = fake_draw, .top = fake_top, .keep = fake_keep, .copy = fake_copy};
     const dt_beam_options how = {.n_beams = 2, .n_return = 1, .length_penalty = 1};
     const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
                                      .eos = eos,

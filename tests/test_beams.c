@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "dtrain/generate.h"
+#include "host_sampler.h"
 #include "ref_model.h"
 
 /* ---- a decoder that is a pure function of a sequence's tokens ---------------------------------------------------- */
@@ -48,11 +49,14 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
     return DT_OK;
 }
 
-static dt_err fake_last_logits(void *self, const dt_batch *b, float *logits)
+static dt_err fake_top(void *self, const dt_batch *b, const dt_top *t)
 {
     const fake *f = self;
-    for (int32_t s = 0; s < b->n_seq; s++)
-        fake_logits(f, f->held[f->slot[s]], f->n[f->slot[s]], logits + (int64_t)s * f->n_vocab);
+    float logits[MAX_VOCAB];
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        fake_logits(f, f->held[f->slot[s]], f->n[f->slot[s]], logits);
+        host_top(t, s, logits, f->n_vocab);
+    }
     return DT_OK;
 }
 
@@ -115,7 +119,7 @@ static void free_search(search *w) { free(w->seqs), free(w->list), free(w->ids);
 
 static void run_search(search *w, fake *f, dt_ledger *ledger)
 {
-    const dt_decoder d = {f, fake_decode, NULL, fake_last_logits, fake_keep, fake_copy};
+    const dt_decoder d = {f, fake_decode, NULL, fake_top, fake_keep, fake_copy};
     dt_generate_stats stats;
     w->opt.ledger = ledger;
     assert_int_equal(dt_beam_search(&d, w->list, N_PROMPTS, &w->how, &w->opt, &stats), DT_OK);
@@ -320,7 +324,7 @@ static void a_prompt_without_room_and_wrong_numbers(void **state)
     assert_int_equal(w.seqs[2].finish, DT_FINISH_LENGTH);
     assert_int_equal(w.seqs[3].finish, DT_FINISH_MISSING);
     assert_int_equal(w.seqs[4].n_ids, w.seqs[4].max_ids);
-    const dt_decoder d = {&f, fake_decode, NULL, fake_last_logits, fake_keep, fake_copy};
+    const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_copy};
     dt_generate_stats stats;
     how.n_return = 3;
     assert_int_equal(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE);
@@ -426,14 +430,16 @@ static void check_fixture(const char *name)
     assert_non_null(fixture);
     char *config = json_dumps(json_object_get(fixture, "config"), 0);
     const int n_eos = take_ids(json_object_get(fixture, "eos"), eos);
-    dt_model_options mo = {.dtype = DT_F32,
-                           .grad_dtype = DT_F32,
-                           .max_tok = 20,
-                           .max_seq = 16,
-                           .max_pos = 24,
-                           .cache_seqs = 16,
-                           .cache_len = 24,
-                           .batch_invariant = true};
+    dt_model_options mo = {
+        .dtype = DT_F32,
+        .grad_dtype = DT_F32,
+        .max_tok = 20,
+        .max_seq = 16,
+        .max_pos = 24,
+        .cache_seqs = 16,
+        .cache_len = 24,
+        .max_top = (int32_t)json_integer_value(json_object_get(json_object_get(fixture, "config"), "vocab_size")),
+        .batch_invariant = true};
     if (ref_model_open(&r, name, config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
     check_greedy(&r, fixture, eos, n_eos, name);
     const json_t *searches = json_object_get(fixture, "searches");

@@ -62,6 +62,7 @@ static void open_model_by(ref_model *r, dt_batch *b, const char *config, dt_dtyp
     opt.training = false;
     opt.batch_invariant = batch_invariant;
     opt.cache_seqs = SLOTS;
+    opt.max_top = V;
     opt.cache_len = LEN;
     dt_error_clear();
     if (ref_model_open(r, "test", config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
@@ -250,6 +251,52 @@ static void draws_are_those_of_the_logits(void **state)
     }
 }
 
+/* The same for lists of the most probable tokens, whole and short, with one mask or none. */
+static void check_lists(ref_model *r, const dt_batch *b, int32_t k, bool masked, uint64_t seed)
+{
+    enum { WORDS = (V + 31) / 32 };
+    float logits[SEQS * V];
+    uint32_t seen[SEQS * WORDS];
+    int32_t token[SEQS * 2 * V], want[SEQS * 2 * V];
+    double logp[SEQS * 2 * V], want_logp[SEQS * 2 * V];
+    for (int i = 0; i < SEQS * WORDS; i++) seen[i] = (uint32_t)dt_mix64(seed * 100 + (uint64_t)i);
+    const dt_top t = {.k = k, .seen = masked ? seen : NULL, .token = token, .logp = logp},
+                 wanted = {.k = k, .seen = t.seen, .token = want, .logp = want_logp};
+    assert_int_equal(dt_model_last_logits(r->model, b, logits), DT_OK);
+    assert_int_equal(dt_model_top(r->model, b, &t), DT_OK);
+    for (int s = 0; s < SEQS; s++) {
+        const bool any = b->seq_start[s + 1] > b->seq_start[s];
+        host_top(&wanted, s, logits + s * V, V);
+        for (int i = s * k * (1 + masked); i < (s + 1) * k * (1 + masked); i++) {
+            assert_int_equal(token[i], any ? want[i] : -1);
+            assert_true(!any ? isnan(logp[i]) : logp[i] == want_logp[i] || fabs(logp[i] - want_logp[i]) <= 0x1p-40);
+        }
+    }
+}
+
+static void lists_are_those_of_the_logits(void **state)
+{
+    static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 3};
+    for (int i = 0; i < N_CONFIGS; i++) {
+        ref_model r;
+        dt_batch b;
+        int32_t token[SEQS * (V + 1)];
+        double logp[SEQS * (V + 1)];
+        open_model(&r, &b, CONFIGS[i], i % 2 ? DT_BF16 : DT_F32);
+        fill(&b, START, PROMPT);
+        assert_int_equal(dt_model_decode(r.model, &b, SLOT), DT_OK);
+        for (int chunks = 0; chunks < 2; chunks++) {
+            if (chunks) r.model->h.n_rows = 1; /* rows of a pass of the head */
+            for (int32_t k = 1; k <= V; k += 12)
+                for (int masked = 0; masked < 2; masked++) check_lists(&r, &b, k, masked, (uint64_t)(i * V + k));
+        }
+        const dt_top too_long = {.k = V + 1, .token = token, .logp = logp};
+        assert_int_equal(dt_model_top(r.model, &b, &too_long), DT_ERR_ARG);
+        dt_error_clear();
+        close_model(&r, &b);
+    }
+}
+
 static void a_copied_slot_goes_on_like_its_source(void **state)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0}, COPY[SEQS] = {1, 0, 3};
@@ -316,6 +363,7 @@ int main(void)
         cmocka_unit_test(decoding_gives_the_logits_of_the_whole_text),
         cmocka_unit_test(batch_invariant_logits_do_not_depend_on_batch_or_chunks),
         cmocka_unit_test(draws_are_those_of_the_logits),
+        cmocka_unit_test(lists_are_those_of_the_logits),
         cmocka_unit_test(a_copied_slot_goes_on_like_its_source),
         cmocka_unit_test(an_empty_step_passes_every_unit_and_changes_nothing),
         cmocka_unit_test(a_full_cache_and_wrong_slots_are_refused),

@@ -76,15 +76,15 @@ typedef struct dt_sequence {
     float *logps; /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
 } dt_sequence;
 
-/** What generation needs of a model. After each decode comes draw or, for beam search, logits; all three also with an
+/** What generation needs of a model. After each decode comes draw or, for beam search, top; all three also with an
  *  empty batch. */
 typedef struct dt_decoder {
     void *self;
     dt_err (*decode)(void *self, const dt_batch *b, const int32_t *slot);
     /* the next token of each sequence in b */
     dt_err (*draw)(void *self, const dt_batch *b, const dt_draw *d);
-    /* logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b; the caller may change them */
-    dt_err (*logits)(void *self, const dt_batch *b, float *logits);
+    /* the most probable next tokens of each sequence in b */
+    dt_err (*top)(void *self, const dt_batch *b, const dt_top *t);
     /* forget all but the first n_tok tokens of a slot */
     void (*keep)(void *self, int32_t slot, int32_t n_tok);
     /** Slot dst becomes what src is; the first tokens of both are the same already. */
@@ -140,6 +140,9 @@ typedef struct dt_beam_options {
     /* a prompt is done when n_beams sequences are finished; else when no running beam can beat the worst of them */
     bool early_stopping;
 } dt_beam_options;
+
+/** Tokens of a sequence that a search asks its decoder for: the model's max_top. */
+int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt);
 
 /** Beam search: for each prompt the n_return best sequences, by falling score; equal candidates by lower beam, then
  *  lower token id. seqs: n_return in a row for each prompt, which is read from the first; where fewer are found the

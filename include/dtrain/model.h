@@ -144,6 +144,7 @@ typedef struct dt_model_options {
     /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
      * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
     int32_t cache_seqs, cache_len;
+    int32_t max_top; /* tokens of a sequence that dt_model_top is asked for at most (beam search) */
     /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut;
      * passes without backward alone */
     bool batch_invariant;
@@ -227,6 +228,20 @@ typedef struct dt_draw {
 /** The next token of each sequence of b, at most cache_seqs of them, drawn on the device; after dt_model_decode.
  *  Synchronous. */
 dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d);
+
+/** The most probable next tokens of each sequence of a batch, of equal ones those with lower ids: one list, or with
+ *  `seen` two, of the tokens that are not seen and of those that are. Host arrays. */
+typedef struct dt_top {
+    int32_t k;            /* of a list, at most max_top */
+    const uint32_t *seen; /* [n_seq, (vocab_size + 31) / 32] bits; NULL: one list of all tokens */
+    int32_t *token;       /* [n_seq, lists, k] by falling logit; -1 where no more are possible, and without tokens */
+    /* [n_seq, lists, k] log-probabilities by the logits as the model gave them; NaN in all of a sequence where a logit
+     * is NaN or +inf or none is above -inf */
+    double *logp;
+} dt_top;
+
+/** As dt_model_draw. */
+dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t);
 
 /** Forget the contents of cache slots (all: slot -1). */
 void dt_model_cache_clear(dt_model *m, int32_t slot);

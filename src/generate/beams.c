@@ -4,7 +4,8 @@
  * A beam's first child takes over its slot; what the other children need is copied to the slots of beams that died,
  * from the prompt's end on alone, as all slots of a group hold the same prompt. Scores are sums of log-probabilities in
  * double; as in transformers' beam search, but not in its sampling, the repetition penalty is applied to the
- * log-probabilities, not to the logits. */
+ * log-probabilities, not to the logits. The device finds the tokens after each beam that can be among the best of all;
+ * where a beam has more of equal score than are looked at, those with larger logits, then lower ids are. */
 #include "dtrain/generate.h"
 #include "decode_loop.h"
 
@@ -48,12 +49,17 @@ typedef struct searcher {
     int n_prompts, next;
     int n_groups;
     group *groups;
-    float *logits; /* [n_slots, vocab_size] of the pass's sequences */
-    size_t logits_nbytes;
+    /* of the pass's sequences: with a penalty two lists, of tokens that are not seen and of those that are */
+    int n_lists;
+    int32_t k;         /* tokens of a list */
+    double *logp;      /* [n_slots, n_lists, k] */
+    int32_t *token;    /* [n_slots, n_lists, k] */
+    uint32_t *seen;    /* [n_slots, seen_ld]; NULL: no penalty */
+    size_t nbytes;     /* of the three */
     int32_t *id_store; /* [n_groups][3 n_beams][len] */
     candidate *best;   /* [n_best]: a heap with the worst on top, then sorted */
     int n_best, n_found;
-    bool *mark; /* [vocab_size] */
+    bool *taken; /* [n_beams] */
 } searcher;
 
 /* ---- the best continuations -------------------------------------------------------------------------------------- */
@@ -91,29 +97,23 @@ static void offer(searcher *s, const candidate *c)
 
 static int by_falling_score(const void *a, const void *b) { return better(a, b) ? -1 : 1; }
 
-/* Ids outside the vocabulary cannot come again. */
-static void mark_seen(searcher *s, const int32_t *ids, int32_t n_ids, bool seen)
-{
-    for (int32_t i = 0; i < n_ids; i++)
-        if (ids[i] >= 0 && ids[i] < s->loop.opt->vocab_size) s->mark[ids[i]] = seen;
-}
-
-/* Every token after one beam: score + log p, what has been seen being penalised (log p <= 0, so it is multiplied). */
+/* The likely tokens after one beam: score + log p, what has been seen being penalised (log p <= 0, so it is
+ * multiplied). More than n_best of either kind cannot be among the n_best of all. */
 static dt_err offer_tokens(searcher *s, const group *g, int number)
 {
-    const dt_generate_options *opt = s->loop.opt;
     const beam *b = &g->live[number];
-    const float *logits = s->logits + decode_loop_row(&s->loop, b->slot) * opt->vocab_size;
-    const double penalty = opt->sampling.repetition_penalty, sum = dt_log_sum_exp(logits, opt->vocab_size);
-    DT_CHECK(fabs(sum) < INFINITY, DT_ERR_NONFINITE,
-             "the logits' sum of exponentials is %g: the model's weights or activations are not finite", sum);
-    mark_seen(s, b->ids, g->n_ids, true);
-    for (int64_t v = 0; v < opt->vocab_size; v++) {
-        const double logp = (double)logits[v] - sum, after = s->mark[v] ? logp * penalty : logp; /* never positive */
-        const candidate c = {.score = b->score + after, .logp = b->logp + logp, .beam = number, .token = (int32_t)v};
-        if (c.score > -INFINITY && (s->n_found < s->n_best || c.score >= s->best[0].score)) offer(s, &c);
+    const int64_t from = decode_loop_row(&s->loop, b->slot) * s->n_lists * s->k;
+    DT_CHECK(!isnan(s->logp[from]), DT_ERR_NONFINITE,
+             "a logit is NaN or inf, or all are -inf: the model's weights or activations are not finite");
+    for (int list = 0; list < s->n_lists; list++) {
+        const double penalty = list == 0 ? 1 : s->loop.opt->sampling.repetition_penalty;
+        for (int64_t i = from + list * s->k, end = i + s->k; i < end && s->token[i] >= 0; i++) {
+            const double after = s->logp[i] * penalty; /* never positive */
+            const candidate c = {
+                .score = b->score + after, .logp = b->logp + s->logp[i], .beam = number, .token = s->token[i]};
+            if (c.score > -INFINITY) offer(s, &c);
+        }
     }
-    mark_seen(s, b->ids, g->n_ids, false);
     return DT_OK;
 }
 
@@ -162,8 +162,9 @@ static dt_err place_children(searcher *s, group *g, int n_next)
 {
     const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
     const dt_decoder *d = s->loop.decoder;
-    bool *taken = s->mark; /* of the group's slots; false again below */
+    bool *taken = s->taken; /* of the group's slots */
     dt_err err = DT_OK;
+    memset(taken, 0, (size_t)n_beams * sizeof *taken);
     for (int i = 0; i < n_next; i++) {
         beam *b = &g->next[i];
         if (taken[b->parent - first]) continue;
@@ -179,7 +180,6 @@ static dt_err place_children(searcher *s, group *g, int n_next)
         err = d->copy(d->self, b->parent, b->slot, g->filled[k] ? g->n_prompt : 0);
         g->filled[k] = true;
     }
-    memset(taken, 0, (size_t)n_beams * sizeof *taken);
     return err;
 }
 
@@ -279,10 +279,26 @@ static bool admit(void *self)
     return any;
 }
 
-static dt_err read_logits(void *self)
+/* Ids outside the vocabulary cannot come again. */
+static void mark_seen(const searcher *s, const beam *b, int32_t n_ids, uint32_t *seen)
+{
+    const int64_t n_vocab = s->loop.opt->vocab_size;
+    memset(seen, 0, (size_t)((n_vocab + 31) / 32) * sizeof *seen);
+    for (int32_t i = 0; i < n_ids; i++)
+        if (b->ids[i] >= 0 && b->ids[i] < n_vocab) seen[b->ids[i] / 32] |= 1u << b->ids[i] % 32;
+}
+
+static dt_err read_tokens(void *self)
 {
     const searcher *s = self;
-    return s->loop.decoder->logits(s->loop.decoder->self, &s->loop.batch, s->logits);
+    const int64_t ld = (s->loop.opt->vocab_size + 31) / 32;
+    for (const group *g = s->groups; s->seen && g < s->groups + s->n_groups; g++)
+        for (int i = 0; g->prompt >= 0 && i < g->n_live; i++) {
+            const int32_t row = decode_loop_row(&s->loop, g->live[i].slot);
+            if (row >= 0) mark_seen(s, &g->live[i], g->n_ids, s->seen + row * ld);
+        }
+    const dt_top t = {.k = s->k, .seen = s->seen, .token = s->token, .logp = s->logp};
+    return s->loop.decoder->top(s->loop.decoder->self, &s->loop.batch, &t);
 }
 
 static dt_err step_groups(void *self)
@@ -331,6 +347,34 @@ static dt_err open_group(searcher *s, group *g, int32_t *store, int32_t len)
     return DT_OK;
 }
 
+/* With several tokens that end a sequence a beam may have as many best continuations that are no use. */
+static int n_best(const dt_beam_options *how, const dt_generate_options *opt)
+{
+    return how->n_beams * (1 + (opt->n_eos > 1 ? opt->n_eos : 1));
+}
+
+int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt)
+{
+    return (int32_t)dt_min_i64(n_best(how, opt), opt->vocab_size);
+}
+
+/* One block: log-probabilities, tokens, masks. */
+static dt_err open_lists(searcher *s, const dt_generate_options *opt)
+{
+    const bool penalty = opt->sampling.repetition_penalty != 1;
+    const size_t slots = (size_t)opt->n_slots, mask = penalty ? (size_t)((opt->vocab_size + 31) / 32) : 0;
+    s->n_lists = penalty ? 2 : 1;
+    s->k = dt_beam_top(s->how, opt);
+    const size_t n = slots * (size_t)s->n_lists * (size_t)s->k;
+    s->nbytes = n * (sizeof *s->logp + sizeof *s->token) + slots * mask * sizeof *s->seen;
+    s->logp = calloc(1, s->nbytes);
+    DT_CHECK(s->logp, DT_ERR_MEMORY, "out of memory for %zu tokens of %d sequences", n, opt->n_slots);
+    s->token = (int32_t *)(s->logp + n);
+    s->seen = penalty ? (uint32_t *)(s->token + n) : NULL;
+    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
+    return DT_OK;
+}
+
 static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
 {
     const int n_beams = s->how->n_beams;
@@ -339,18 +383,13 @@ static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_
     DT_TRY(decode_loop_open(&s->loop, d, opt, stats));
     for (int i = 0; i < s->n_prompts; i++)
         if (s->seqs[i * s->how->n_return]->max_ids > len) len = s->seqs[i * s->how->n_return]->max_ids;
-    /* with several tokens that end a sequence a beam may have as many best continuations that are no use */
-    s->n_best = n_beams * (1 + (opt->n_eos > 1 ? opt->n_eos : 1));
+    s->n_best = n_best(s->how, opt);
     s->best = calloc((size_t)s->n_best, sizeof *s->best);
-    s->mark = calloc((size_t)(opt->vocab_size > n_beams ? opt->vocab_size : n_beams), sizeof *s->mark);
-    s->logits_nbytes = (size_t)opt->n_slots * (size_t)opt->vocab_size * sizeof *s->logits;
-    s->logits = malloc(s->logits_nbytes);
-    if (s->logits) dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->logits_nbytes);
+    s->taken = calloc((size_t)n_beams, sizeof *s->taken);
+    DT_TRY(open_lists(s, opt));
     s->groups = calloc((size_t)(opt->n_slots / n_beams), sizeof *s->groups);
     s->id_store = calloc((size_t)(opt->n_slots / n_beams) * 3 * (size_t)n_beams, (size_t)len * sizeof *s->id_store);
-    DT_CHECK(s->logits, DT_ERR_MEMORY, "out of memory for the logits of %d sequences (%" PRId64 " floats each)",
-             opt->n_slots, opt->vocab_size);
-    DT_CHECK(s->best && s->mark && s->groups && s->id_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens",
+    DT_CHECK(s->best && s->taken && s->groups && s->id_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens",
              opt->n_slots, len);
     for (s->n_groups = 0; s->n_groups < opt->n_slots / n_beams; s->n_groups++)
         DT_TRY(open_group(s, &s->groups[s->n_groups], s->id_store + (int64_t)s->n_groups * 3 * n_beams * len, len));
@@ -365,12 +404,12 @@ static void close_searcher(searcher *s)
         free(s->groups[i].done);
         free(s->groups[i].filled);
     }
-    if (s->logits) dt_ledger_sub(s->loop.opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->logits_nbytes);
-    free(s->logits);
+    if (s->logp) dt_ledger_sub(s->loop.opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
+    free(s->logp);
     free(s->groups);
     free(s->id_store);
     free(s->best);
-    free(s->mark);
+    free(s->taken);
     decode_loop_close(&s->loop);
 }
 
@@ -379,7 +418,7 @@ dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_promp
 {
     searcher s = {.loop = {.opt = opt}, .how = how, .seqs = seqs, .n_prompts = n_prompts};
     *stats = (dt_generate_stats){0};
-    const decode_user user = {&s, admit, read_logits, step_groups};
+    const decode_user user = {&s, admit, read_tokens, step_groups};
     const double start = dt_now_s();
     dt_err err = open_searcher(&s, d, opt, stats);
     if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);

@@ -1,7 +1,7 @@
 /* decode_loop.h - what plain decoding and beam search share: slots of the model's cache, and forward passes that feed
  * them.
  *
- * A pass is decode, then what its user reads of it: tokens that were drawn on the device, or logits.
+ * A pass is decode, then what its user reads of it: tokens that were drawn on the device, or the most probable ones.
  *
  * Continuous batching: each pass takes one token of every running sequence and fills the rest of its room with pieces
  * of prompts, so neither a long prompt nor a short answer leaves slots idle. The batch is a flat list of tokens:

@@ -26,10 +26,7 @@ static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot
     return dt_model_decode(self, b, slot_of);
 }
 static dt_err draw_by_model(void *self, const dt_batch *b, const dt_draw *d) { return dt_model_draw(self, b, d); }
-static dt_err logits_of_model(void *self, const dt_batch *b, float *logits)
-{
-    return dt_model_last_logits(self, b, logits);
-}
+static dt_err top_of_model(void *self, const dt_batch *b, const dt_top *t) { return dt_model_top(self, b, t); }
 
 static void keep_in_model(void *self, int32_t slot, int32_t n_tok) { dt_model_cache_keep(self, slot, n_tok); }
 static dt_err copy_in_model(void *self, int32_t src, int32_t dst, int32_t first)
@@ -42,7 +39,7 @@ dt_decoder dt_decoder_of_model(dt_model *m)
     return (dt_decoder){.self = m,
                         .decode = decode_by_model,
                         .draw = draw_by_model,
-                        .logits = logits_of_model,
+                        .top = top_of_model,
                         .keep = keep_in_model,
                         .copy = copy_in_model};
 }

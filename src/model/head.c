@@ -248,21 +248,31 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     return dt_model_sync(m);
 }
 
+/* Pinned copies of the rows of a mask of tokens that belong to sequences with tokens, in their order. flip: of its
+ * complement, within the vocabulary. */
+static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, bool flip, uint32_t *host,
+                         uint32_t *device)
+{
+    const int64_t ld = m->host_draws.seen_ld;
+    int64_t i = 0;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        if (b->seq_start[s + 1] == b->seq_start[s]) continue;
+        uint32_t *row = host + i++ * ld;
+        for (int64_t w = 0; w < ld; w++) row[w] = flip ? ~mask[s * ld + w] : mask[s * ld + w];
+    }
+    return m->ops->copy(m->dev, device, host, (size_t)(i * ld) * sizeof *host, m->stream);
+}
+
 /* What the device needs to draw, for the sequences that have tokens, in their order. */
 static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int64_t n_rows)
 {
     const struct draws *host = &m->host_draws, *device = &m->device_draws;
-    const size_t mask_nbytes = (size_t)host->seen_ld * sizeof *host->seen;
     int64_t i = 0;
-    for (int32_t s = 0; i < n_rows; s++) {
-        if (b->seq_start[s + 1] == b->seq_start[s]) continue;
-        if (d->uniform) host->uniform[i] = d->uniform[s];
-        if (d->seen) memcpy(host->seen + i * host->seen_ld, d->seen + s * host->seen_ld, mask_nbytes);
-        i++;
-    }
+    for (int32_t s = 0; d->uniform && i < n_rows; s++)
+        if (b->seq_start[s + 1] > b->seq_start[s]) host->uniform[i++] = d->uniform[s];
     if (d->uniform)
         DT_TRY(m->ops->copy(m->dev, device->uniform, host->uniform, (size_t)n_rows * sizeof(double), m->stream));
-    return d->seen ? m->ops->copy(m->dev, device->seen, host->seen, (size_t)n_rows * mask_nbytes, m->stream) : DT_OK;
+    return d->seen ? stage_mask(m, b, d->seen, false, host->seen, device->seen) : DT_OK;
 }
 
 /* Tokens of the rows from `first` on, whose logits are there. */
@@ -280,31 +290,112 @@ static dt_err draw_chunk(dt_model *m, const dt_draw *d, int64_t first, int64_t n
     return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, 1, 1, at->token + first, at->logp + first, m->stream);
 }
 
-dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d)
+/* What is done with a chunk of logits: the rows of the batch from `first` on. */
+typedef dt_err use_logits(dt_model *m, const void *how, int64_t first, int64_t n);
+static dt_err draw_one(dt_model *m, const void *how, int64_t first, int64_t n) { return draw_chunk(m, how, first, n); }
+
+static dt_err use_last_logits(dt_model *m, int64_t n_rows, use_logits *use, const void *how)
 {
     struct hold h;
-    const struct draws *host = &m->host_draws, *device = &m->device_draws;
-    int64_t n_rows;
-    DT_CHECK(m->cache && b->n_seq <= m->opt.cache_seqs, DT_ERR_ARG, "tokens of %d sequences, with a cache of %d",
-             b->n_seq, m->opt.cache_seqs);
-    DT_TRY(stage_last_rows(m, b, &n_rows));
-    if (n_rows > 0) DT_TRY(stage_draws(m, b, d, n_rows));
     DT_TRY(hold_units(m, &h, false));
     for (int64_t at = 0; at < n_rows; at += m->h.n_rows) {
         const int64_t n = n_rows - at < m->h.n_rows ? n_rows - at : m->h.n_rows;
         DT_TRY(chunk_logits(m, &h, m->device_rows.row + at, n));
-        DT_TRY(draw_chunk(m, d, at, n));
+        DT_TRY(use(m, how, at, n));
     }
-    DT_TRY(release_units(m, &h));
+    return release_units(m, &h);
+}
+
+static dt_err check_seqs(const dt_model *m, const dt_batch *b)
+{
+    DT_CHECK(m->cache && b->n_seq <= m->opt.cache_seqs, DT_ERR_ARG, "tokens of %d sequences, with a cache of %d",
+             b->n_seq, m->opt.cache_seqs);
+    return DT_OK;
+}
+
+static bool has_tokens(const dt_batch *b, int32_t s) { return b->n_tok > 0 && b->seq_start[s + 1] > b->seq_start[s]; }
+
+dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d)
+{
+    const struct draws *host = &m->host_draws, *device = &m->device_draws;
+    int64_t n_rows;
+    DT_TRY(check_seqs(m, b));
+    DT_TRY(stage_last_rows(m, b, &n_rows));
+    if (n_rows > 0) DT_TRY(stage_draws(m, b, d, n_rows));
+    DT_TRY(use_last_logits(m, n_rows, draw_one, d));
     if (n_rows > 0)
         DT_TRY(m->ops->copy(m->dev, host->token, device->token, (size_t)n_rows * sizeof(int32_t), m->stream));
     if (n_rows > 0 && d->logp)
         DT_TRY(m->ops->copy(m->dev, host->logp, device->logp, (size_t)n_rows * sizeof(double), m->stream));
     DT_TRY(dt_model_sync(m));
     for (int32_t s = 0, i = 0; s < b->n_seq; s++) {
-        const bool any = b->n_tok > 0 && b->seq_start[s + 1] > b->seq_start[s];
+        const bool any = has_tokens(b, s);
         d->token[s] = any ? host->token[i] : -1;
         if (d->logp) d->logp[s] = any ? host->logp[i] : NAN;
+        i += any;
+    }
+    return DT_OK;
+}
+
+/* ---- lists of tokens --------------------------------------------------------------------------------------------- */
+
+static int n_lists(const dt_top *t) { return t->seen ? 2 : 1; }
+/* Where the list of a row of the batch begins. */
+static int64_t list_at(const dt_model *m, const dt_top *t, int list, int64_t row)
+{
+    return (list * (int64_t)m->opt.cache_seqs + row) * t->k;
+}
+
+static dt_err top_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
+{
+    const struct draws *at = &m->device_draws;
+    const dt_top *t = how;
+    dt_token_rows rows = {.n_rows = n, .n_vocab = m->V, .logits_ld = m->h.logits_ld, .allowed_ld = at->seen_ld};
+    for (int list = 0; list < n_lists(t); list++) {
+        const int64_t from = list_at(m, t, list, first);
+        if (t->seen) rows.allowed = (list == 0 ? at->unseen : at->seen) + first * at->seen_ld;
+        DT_TRY(m->ops->top_tokens(m->dev, &rows, m->h.logits, t->k, at->top_token + from, at->top_logit + from,
+                                  m->stream));
+        DT_TRY(m->ops->log_softmax_at(m->dev, &rows, m->h.logits, 1, t->k, at->top_token + from, at->top_logp + from,
+                                      m->stream));
+    }
+    return DT_OK;
+}
+
+static dt_err bring_lists(dt_model *m, const dt_top *t, int64_t n_rows)
+{
+    const struct draws *host = &m->host_draws, *device = &m->device_draws;
+    for (int list = 0; n_rows > 0 && list < n_lists(t); list++) {
+        const int64_t from = list_at(m, t, list, 0);
+        const size_t n = (size_t)(n_rows * t->k);
+        DT_TRY(m->ops->copy(m->dev, host->top_token + from, device->top_token + from, n * sizeof(int32_t), m->stream));
+        DT_TRY(m->ops->copy(m->dev, host->top_logp + from, device->top_logp + from, n * sizeof(double), m->stream));
+    }
+    return dt_model_sync(m);
+}
+
+dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t)
+{
+    const struct draws *host = &m->host_draws, *device = &m->device_draws;
+    int64_t n_rows;
+    DT_TRY(check_seqs(m, b));
+    DT_CHECK(t->k > 0 && t->k <= m->opt.max_top, DT_ERR_ARG, "lists of %d tokens of a model opened for %d", t->k,
+             m->opt.max_top);
+    DT_TRY(stage_last_rows(m, b, &n_rows));
+    if (n_rows > 0 && t->seen) {
+        DT_TRY(stage_mask(m, b, t->seen, false, host->seen, device->seen));
+        DT_TRY(stage_mask(m, b, t->seen, true, host->unseen, device->unseen));
+    }
+    DT_TRY(use_last_logits(m, n_rows, top_chunk, t));
+    DT_TRY(bring_lists(m, t, n_rows));
+    for (int32_t s = 0, i = 0; s < b->n_seq; s++) {
+        const bool any = has_tokens(b, s);
+        for (int list = 0; list < n_lists(t); list++)
+            for (int32_t j = 0; j < t->k; j++) {
+                const int64_t from = list_at(m, t, list, i) + j, to = ((int64_t)s * n_lists(t) + list) * t->k + j;
+                t->token[to] = any ? host->top_token[from] : -1;
+                t->logp[to] = any ? host->top_logp[from] : NAN;
+            }
         i += any;
     }
     return DT_OK;

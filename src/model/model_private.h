@@ -97,12 +97,16 @@ struct head_work {
     struct head_sums sums;
 };
 
-/** What dt_model_draw takes and gives, of up to cache_seqs sequences; host and device twins. */
+/** What dt_model_draw and dt_model_top take and give, of up to cache_seqs sequences; host and device twins. */
 struct draws {
     double *uniform, *logp;
-    uint32_t *seen; /* [cache_seqs, seen_ld] */
+    uint32_t *seen, *unseen; /* [cache_seqs, seen_ld]; unseen, all other tokens, for dt_model_top alone */
     int32_t *token;
     int64_t seen_ld;
+    /* two lists of each sequence, [2, cache_seqs, max_top] */
+    int32_t *top_token;
+    float *top_logit;
+    double *top_logp;
 };
 
 /** A scalar head works on all tokens at once. */

@@ -197,6 +197,10 @@ static void place_draws(const dt_model *m, struct arena *a, struct draws *d)
     d->logp = take(a, n, 1, sizeof(double));
     d->seen = take(a, n, d->seen_ld, sizeof(uint32_t));
     d->token = take(a, n, 1, sizeof(int32_t));
+    d->unseen = take(a, m->opt.max_top > 0 ? n : 0, d->seen_ld, sizeof(uint32_t));
+    d->top_token = take(a, 2 * n, m->opt.max_top, sizeof(int32_t));
+    d->top_logit = take(a, 2 * n, m->opt.max_top, sizeof(float));
+    d->top_logp = take(a, 2 * n, m->opt.max_top, sizeof(double));
 }
 
 static struct span take_span(struct arena *host, struct arena *device, size_t nbytes)
@@ -261,6 +265,8 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
     DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0 && o->cache_seqs >= 0 && o->cache_len >= 0, DT_ERR_ARG,
              "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos,
              o->cache_seqs, o->cache_len);
+    DT_CHECK(o->max_top >= 0 && o->max_top <= mc->vocab_size, DT_ERR_ARG, "max_top=%d of %" PRId64 " tokens",
+             o->max_top, mc->vocab_size);
     DT_CHECK((int64_t)o->cache_seqs * o->cache_len <= INT32_MAX, DT_ERR_ARG,
              "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
     DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
