@@ -82,6 +82,12 @@ bool cuda_distrust(dt_device *dev, const dt_matmul *mm);
 
 /* ---- the table: see dtrain/device.h ------------------------------------------------------------------------------ */
 
+/* graph.c */
+dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream);
+dt_err cuda_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph);
+dt_err cuda_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream);
+void cuda_graph_destroy(dt_device *dev, dt_graph *graph);
+
 /* elementwise.cu */
 dt_err cuda_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
                     dt_stream *stream);

@@ -175,7 +175,7 @@ static dt_err open_units(ref_model *r, const char *name, const char *config_json
                          ref_build build, dt_trains trained, void *self)
 {
     *r = (ref_model){.opt = *opt};
-    r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release};
+    r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release, false};
     DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
     DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
     DT_TRY(build(&r->mc, &r->units, &r->n_units));

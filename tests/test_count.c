@@ -206,7 +206,7 @@ static launches launches_of(fixture *f, const char *shape, int n_layers, dt_dtyp
     assert_int_equal(dt_model_make_units(&mc, &units, &n_units), DT_OK);
     for (int u = 0; u < n_units; u++) largest = dt_max_i64(largest, units[u].flat_len[DT_TRAINED]);
     plain_source s = {.dtype = dtype, .units = units};
-    const dt_param_source source = {&s, params_acquire, release, grads_acquire, release};
+    const dt_param_source source = {&s, params_acquire, release, grads_acquire, release, false};
     const size_t nbytes = (size_t)largest * sizeof(float);
     assert_int_equal(dt_buf_alloc(&s.params, &f->dev, DT_ON_DEVICE, nbytes, DT_MEM_PARAMS), DT_OK);
     assert_int_equal(dt_buf_alloc(&s.grads, &f->dev, DT_ON_DEVICE, nbytes, DT_MEM_GRADS), DT_OK);

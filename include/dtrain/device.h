@@ -27,6 +27,7 @@
 typedef struct dt_device dt_device;
 typedef struct dt_stream dt_stream; /* opaque; NULL is the device's default stream */
 typedef struct dt_event dt_event;
+typedef struct dt_graph dt_graph; /* operations that were recorded, to be queued again with one call */
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -116,6 +117,17 @@ typedef struct dt_device_ops {
     /** For tools that show what a device does (NVTX): what the calling thread queues from now on is `what` of `unit`,
      *  which ends what was before; what NULL: nothing. NULL: there is no such tool for this device. */
     void (*range)(dt_device *dev, const char *what, const char *unit);
+
+    /* graphs, all four or none: NULL where the device has no use for them, and who asks runs the operations */
+    /** Operations on the stream are recorded from now on, and do not run. Descriptions, sizes and addresses are those
+     *  of the calls; what lies at the addresses is read when the graph runs. Recorded are operations on device memory
+     *  alone, copies within it too: no event, no wait, nothing of the host's. */
+    dt_err (*graph_begin)(dt_device *dev, dt_stream *stream);
+    /** The end of it. graph NULL: what was recorded is dropped (an operation failed). */
+    dt_err (*graph_end)(dt_device *dev, dt_stream *stream, dt_graph **graph);
+    /** Queue all of it, on the stream that it was recorded on, whose scratch its operations share. */
+    dt_err (*graph_launch)(dt_device *dev, dt_graph *graph, dt_stream *stream);
+    void (*graph_destroy)(dt_device *dev, dt_graph *graph); /* it is not queued: wait first. Safe on NULL */
 
     /* moving and filling; any of host (pinned) and device on either side */
     dt_err (*copy)(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream);

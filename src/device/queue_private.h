@@ -42,6 +42,10 @@ dt_err queue_event_sync(dt_device *dev, dt_event *event);
 dt_err queue_event_query(dt_device *dev, dt_event *event, bool *done);
 dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms);
 dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s);
+dt_err queue_graph_begin(dt_device *dev, dt_stream *stream);
+dt_err queue_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph);
+dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream);
+void queue_graph_destroy(dt_device *dev, dt_graph *graph);
 dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s);
 
 #endif

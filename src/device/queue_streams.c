@@ -16,9 +16,16 @@ typedef struct entry {
     _Alignas(16) char args[QUEUE_ARGS_MAX];
 } entry;
 
+struct dt_graph {
+    entry *entries;
+    int n, n_max;
+    int64_t stream; /* number of that which it was recorded on */
+};
+
 struct dt_stream {
     entry *entries;
     int n, n_max, done;
+    dt_graph *records;  /* NULL: operations are queued */
     int64_t number;     /* from 1: of the streams of the device that were ever made */
     int64_t n_run;      /* operations queued since it was made */
     unsigned eagerness; /* of 8: how often an entry runs before somebody waits */
@@ -162,15 +169,22 @@ static dt_err drain(queue_state *q, dt_stream *s, const dt_event *until)
     return DT_OK;
 }
 
+static dt_err put(entry **entries, int *n, int *n_max, const entry *e)
+{
+    if (*n == *n_max) {
+        const int grown_to = *n_max ? 2 * *n_max : 256;
+        entry *grown = realloc(*entries, (size_t)grown_to * sizeof *grown);
+        DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d queued operations", grown_to);
+        *entries = grown, *n_max = grown_to;
+    }
+    (*entries)[(*n)++] = *e;
+    return DT_OK;
+}
+
 static dt_err append(queue_state *q, dt_stream *s, const entry *e)
 {
-    if (s->n == s->n_max) {
-        const int n_max = s->n_max ? 2 * s->n_max : 256;
-        entry *grown = realloc(s->entries, (size_t)n_max * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d queued operations", n_max);
-        s->entries = grown, s->n_max = n_max;
-    }
-    s->entries[s->n++] = *e;
+    DT_CHECK(!s->records, DT_ERR_ARG, "queue device: an event or a wait in a graph");
+    DT_TRY(put(&s->entries, &s->n, &s->n_max, e));
     run_some(q);
     return DT_OK;
 }
@@ -185,8 +199,11 @@ dt_err queue_push(dt_device *dev, dt_stream *stream, const char *name, dt_err (*
     DT_CHECK(!host_argument, DT_ERR_ARG, "%s: an array is host memory, expected device memory", name);
     DT_CHECK(nbytes <= sizeof e.args, DT_ERR_ARG, "%s: %zu bytes of arguments", name, nbytes);
     memcpy(e.args, args, nbytes);
-    stream_of(dev, stream)->n_run++;
-    return append(q, stream_of(dev, stream), &e);
+    dt_stream *s = stream_of(dev, stream);
+    if (s->records) return put(&s->records->entries, &s->records->n, &s->records->n_max, &e);
+    q->counts.launches++;
+    s->n_run++;
+    return append(q, s, &e);
 }
 
 /* ---- open, close, memory ----------------------------------------------------------------------------------------- */
@@ -403,6 +420,7 @@ static dt_err take_error(queue_state *q)
 dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
+    DT_CHECK(!stream_of(dev, stream)->records, DT_ERR_ARG, "queue device: a wait for a stream that records a graph");
     q->counts.host_waits++;
     DT_TRY(drain(q, stream_of(dev, stream), NULL));
     return take_error(q);
@@ -484,6 +502,48 @@ dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
     return DT_OK;
 }
 
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+
+dt_err queue_graph_begin(dt_device *dev, dt_stream *stream)
+{
+    dt_stream *s = stream_of(dev, stream);
+    DT_CHECK(!s->records, DT_ERR_ARG, "queue device: the stream records a graph already");
+    s->records = calloc(1, sizeof *s->records);
+    DT_CHECK(s->records, DT_ERR_MEMORY, "queue device: no memory for a graph");
+    s->records->stream = s->number;
+    return DT_OK;
+}
+
+dt_err queue_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
+{
+    dt_stream *s = stream_of(dev, stream);
+    DT_CHECK(s->records, DT_ERR_ARG, "queue device: the end of a graph that was not begun");
+    if (graph)
+        *graph = s->records;
+    else
+        queue_graph_destroy(dev, s->records);
+    s->records = NULL;
+    return DT_OK;
+}
+
+dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
+{
+    queue_state *q = state_of(dev);
+    dt_stream *s = stream_of(dev, stream);
+    DT_CHECK(s->number == graph->stream, DT_ERR_ARG, "queue device: a graph of another stream");
+    q->counts.launches++;
+    s->n_run++;
+    for (int i = 0; i < graph->n; i++) DT_TRY(append(q, s, &graph->entries[i]));
+    return DT_OK;
+}
+
+void queue_graph_destroy(dt_device *dev, dt_graph *graph)
+{
+    if (!graph) return;
+    free(graph->entries);
+    free(graph);
+}
+
 /* ---- copies, and what tests put into a stream -------------------------------------------------------------------- */
 
 typedef struct copy_call {
@@ -507,6 +567,8 @@ dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_
 {
     queue_state *q = state_of(dev); /* the host's side may be any memory */
     const copy_call args = {near(dst), near(src), nbytes};
+    DT_CHECK(!stream_of(dev, s)->records || (is_far(dst) && is_far(src)), DT_ERR_ARG,
+             "queue device: a copy from or to host memory in a graph");
     const bool fails = q->fail_copy > 0 && --q->fail_copy == 0;
     q->counts.pageable_copies += is_pageable(q, dst) || is_pageable(q, src);
     return queue_push(dev, s, "copy", fails ? failing_copy : run_copy, &args, sizeof args);

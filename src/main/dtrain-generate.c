@@ -147,6 +147,7 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len)
                                  .max_pos = max_len,
                                  .cache_seqs = g->n_slots,
                                  .cache_len = max_len,
+                                 .graphs = !a->opt.no_graphs,
                                  .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : 0,
                                  .batch_invariant = true};
     return dt_model_open(&a->model, &a->frozen.mc, &mo, a->frozen.units, a->frozen.n_units, &a->dev, &a->frozen.source,

@@ -39,16 +39,9 @@ static dt_err block_decode(const dt_model *m, const struct block *b, const dt_pa
     return dt_block_finish(m, b, w, &a, true);
 }
 
-dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
+static dt_err queue_blocks(dt_model *m, const void *unused)
 {
     const dt_param_source *src = m->source;
-    DT_CHECK(m->cache, DT_ERR_ARG, "the model was opened without a key-value cache");
-    dt_model_take_activations(m);
-    DT_TRY(check_slots(m, b, slot));
-    DT_TRY(dt_model_stage_batch(m, b, slot));
-    m->train = false;
-    m->set_holds = -1;
-    dt_phase_enter(m->phase, "decode", m->units[m->embed_unit].name);
     DT_TRY(dt_embed_forward(m, m->x[0]));
     for (int64_t i = 0; i < m->n_stages; i++) {
         const int unit = m->stages[i].unit;
@@ -58,6 +51,28 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
         if (m->n_tok > 0) DT_TRY(block_decode(m, &m->stages[i].block, &w));
         DT_TRY(src->params_release(src->self, unit));
     }
+    return DT_OK;
+}
+
+/* One token for each sequence: the same operations as long as there are as many. */
+static dt_err queue_tokens(dt_model *m)
+{
+    m->max_kv_len = dt_step_len(m, m->max_kv_len);
+    const struct step_key key = {.what = STEP_BLOCKS, .n = m->n_seq, .len = m->max_kv_len};
+    return dt_step_run(m, &key, queue_blocks, NULL);
+}
+
+dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    DT_CHECK(m->cache, DT_ERR_ARG, "the model was opened without a key-value cache");
+    dt_model_take_activations(m);
+    DT_TRY(check_slots(m, b, slot));
+    DT_TRY(dt_model_stage_batch(m, b, slot));
+    m->train = false;
+    m->set_holds = -1;
+    dt_phase_enter(m->phase, "decode", m->units[m->embed_unit].name);
+    const bool tokens = m->n_tok > 0 && m->n_tok == m->n_seq && m->max_q_len == 1;
+    DT_TRY(tokens ? queue_tokens(m) : queue_blocks(m, NULL));
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)
         m->cache_used[slot[s]] += b->seq_start[s + 1] - b->seq_start[s];
     m->hidden = m->x[0];

@@ -276,9 +276,10 @@ static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int6
 }
 
 /* Tokens of the rows from `first` on, whose logits are there. */
-static dt_err draw_chunk(dt_model *m, const dt_draw *d, int64_t first, int64_t n)
+static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
 {
     const struct draws *at = &m->device_draws;
+    const dt_draw *d = how;
     const dt_token_rows rows = {.n_rows = n,
                                 .n_vocab = m->V,
                                 .logits_ld = m->h.logits_ld,
@@ -290,20 +291,36 @@ static dt_err draw_chunk(dt_model *m, const dt_draw *d, int64_t first, int64_t n
     return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, 1, 1, at->token + first, at->logp + first, m->stream);
 }
 
-/* What is done with a chunk of logits: the rows of the batch from `first` on. */
-typedef dt_err use_logits(dt_model *m, const void *how, int64_t first, int64_t n);
-static dt_err draw_one(dt_model *m, const void *how, int64_t first, int64_t n) { return draw_chunk(m, how, first, n); }
+/* The logits of the batch's last rows, and what is done with a chunk of them: the rows from `first` on. */
+struct use_of_logits {
+    int64_t n_rows;
+    dt_err (*use)(dt_model *m, const void *how, int64_t first, int64_t n);
+    const void *how;
+};
 
-static dt_err use_last_logits(dt_model *m, int64_t n_rows, use_logits *use, const void *how)
+static dt_err use_last_logits(dt_model *m, const void *arg)
 {
+    const struct use_of_logits *u = arg;
     struct hold h;
     DT_TRY(hold_units(m, &h, false));
-    for (int64_t at = 0; at < n_rows; at += m->h.n_rows) {
-        const int64_t n = n_rows - at < m->h.n_rows ? n_rows - at : m->h.n_rows;
+    for (int64_t at = 0; at < u->n_rows; at += m->h.n_rows) {
+        const int64_t n = u->n_rows - at < m->h.n_rows ? u->n_rows - at : m->h.n_rows;
         DT_TRY(chunk_logits(m, &h, m->device_rows.row + at, n));
-        DT_TRY(use(m, how, at, n));
+        DT_TRY(u->use(m, u->how, at, n));
     }
     return release_units(m, &h);
+}
+
+static dt_err queue_draws(dt_model *m, const dt_draw *d, int64_t n_rows)
+{
+    const struct use_of_logits use = {n_rows, draw_chunk, d};
+    const struct step_key key = {.what = STEP_DRAW,
+                                 .n = (int32_t)n_rows,
+                                 .masked = d->seen,
+                                 .uniform = d->uniform,
+                                 .logp = d->logp,
+                                 .how = d->how};
+    return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
 }
 
 static dt_err check_seqs(const dt_model *m, const dt_batch *b)
@@ -322,7 +339,7 @@ dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d)
     DT_TRY(check_seqs(m, b));
     DT_TRY(stage_last_rows(m, b, &n_rows));
     if (n_rows > 0) DT_TRY(stage_draws(m, b, d, n_rows));
-    DT_TRY(use_last_logits(m, n_rows, draw_one, d));
+    DT_TRY(queue_draws(m, d, n_rows));
     if (n_rows > 0)
         DT_TRY(m->ops->copy(m->dev, host->token, device->token, (size_t)n_rows * sizeof(int32_t), m->stream));
     if (n_rows > 0 && d->logp)
@@ -362,6 +379,13 @@ static dt_err top_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
     return DT_OK;
 }
 
+static dt_err queue_lists(dt_model *m, const dt_top *t, int64_t n_rows)
+{
+    const struct use_of_logits use = {n_rows, top_chunk, t};
+    const struct step_key key = {.what = STEP_TOP, .n = (int32_t)n_rows, .len = t->k, .masked = t->seen};
+    return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
+}
+
 static dt_err bring_lists(dt_model *m, const dt_top *t, int64_t n_rows)
 {
     const struct draws *host = &m->host_draws, *device = &m->device_draws;
@@ -386,7 +410,7 @@ dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t)
         DT_TRY(stage_mask(m, b, t->seen, false, host->seen, device->seen));
         DT_TRY(stage_mask(m, b, t->seen, true, host->unseen, device->unseen));
     }
-    DT_TRY(use_last_logits(m, n_rows, top_chunk, t));
+    DT_TRY(queue_lists(m, t, n_rows));
     DT_TRY(bring_lists(m, t, n_rows));
     for (int32_t s = 0, i = 0; s < b->n_seq; s++) {
         const bool any = has_tokens(b, s);

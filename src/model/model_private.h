@@ -168,6 +168,17 @@ struct stretch {
     int32_t n_have, n_rows;
 };
 
+/** What the operations of a step of generation depend on, besides the model: all that is not read from device
+ *  memory. */
+struct step_key {
+    enum { STEP_BLOCKS, STEP_DRAW, STEP_TOP } what;
+    int32_t n;   /* sequences of one token each, or rows of logits */
+    int32_t len; /* what the longest cache is taken to hold, or tokens of a list */
+    bool masked, uniform, logp;
+    dt_choice how;
+};
+struct graphs; /* graphs.c */
+
 struct dt_model {
     const dt_model_config *mc;
     dt_model_options opt;
@@ -216,8 +227,9 @@ struct dt_model {
 
     struct dt_model *user, **in_use; /* which model uses the activations now; the lender's `user` */
 
-    void **cache;        /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
-    int32_t *cache_used; /* [cache_seqs]: tokens there */
+    void **cache;          /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
+    int32_t *cache_used;   /* [cache_seqs]: tokens there */
+    struct graphs *graphs; /* NULL: there are none */
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
@@ -323,6 +335,15 @@ dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param
 /** s.dx: in the gradient of x_out, out that of x_in. */
 dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                          const struct block_acts *a);
+
+/* graphs.c */
+dt_err dt_graphs_open(dt_model *m);
+void dt_graphs_close(dt_model *m); /* nothing is queued */
+/** Queue a step: by `queue`, or as the graph that was recorded of it. */
+typedef dt_err dt_queue_step(dt_model *m, const void *how);
+dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue, const void *how);
+/** Lengths of a cache that a step is recorded for: those up to the result. */
+int32_t dt_step_len(const dt_model *m, int32_t len);
 
 /* open.c */
 /** Lay an image, or rows, out from base on (NULL: count only); bytes used. */

@@ -426,6 +426,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
     dt_err err = prepare(m, mc, opt, units, n_units, dev);
     if (err == DT_OK) err = allocate(m);
     if (err == DT_OK) err = fill_rope(m);
+    if (err == DT_OK) err = dt_graphs_open(m);
     m->n_tok = m->n_seq = 0;
     if (err == DT_OK)
         *out = m;
@@ -441,6 +442,7 @@ void dt_model_close(dt_model *m)
     if (m->staging.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i]) m->ops->event_destroy(m->dev, events[i]);
+    dt_graphs_close(m);
     if (m->in_use && dt_model_in_use(m)) *m->in_use = NULL;
     dt_buf_free(&m->activations);
     dt_buf_free(&m->data);

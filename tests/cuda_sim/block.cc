@@ -1,5 +1,6 @@
 /* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said of a mistake. */
 #include "block.h"
+#include "graphs.h"
 #include "host.h"
 #include "race.h"
 #include "streams.h"
@@ -412,6 +413,7 @@ void sim_run(const sim_launch &launch)
         sim_fail(error);
         return;
     }
+    if (sim_keep_launch(launch)) return;
     pthread_mutex_lock(&one_kernel);
     const stream_op op = streams_begin(launch.stream, launch.op, launch.kernel);
     {

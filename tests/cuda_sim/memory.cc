@@ -4,6 +4,7 @@
  * bytes and end less than 256 bytes before that page, pinned memory begins with a page; the bytes between its end and
  * the page must keep their value. Addresses are used again only when all have been. */
 #include "block.h"
+#include "graphs.h"
 #include "host.h"
 #include "memory.h"
 #include "race.h"
@@ -172,6 +173,7 @@ static cudaError_t release(space *s, void *ptr)
 cudaError_t cudaMalloc(void **ptr, size_t nbytes)
 {
     *ptr = nullptr;
+    if (sim_captures()) return sim_fail(cudaErrorStreamCaptureUnsupported);
     if (nbytes == 0) return cudaSuccess;
     if (nbytes > SIM_DEVICE_NBYTES - n_allocated || !(*ptr = allocate(&device, nbytes)))
         return sim_fail(cudaErrorMemoryAllocation);
@@ -227,6 +229,7 @@ static bool kind_holds(const void *dst, const void *src, enum cudaMemcpyKind kin
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     if (!kind_holds(dst, src, kind)) return sim_fail(cudaErrorInvalidValue);
+    if (sim_keep(stream, [=] { cudaMemcpyAsync(dst, src, nbytes, kind, stream); })) return cudaSuccess;
     check_side("a copy", src, nbytes);
     check_side("a copy", dst, nbytes);
     const char *name = sim_is_device(src) ? sim_is_device(dst) ? "copy" : "copy to the host" : "copy to the device";
@@ -247,6 +250,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcp
 }
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t stream)
 {
+    if (sim_keep(stream, [=] { cudaMemsetAsync(dst, value, nbytes, stream); })) return cudaSuccess;
     check_side("a fill", dst, nbytes);
     const stream_op op = streams_begin(stream, "fill", nullptr);
     streams_access(op, dst, nbytes, true);

@@ -41,6 +41,8 @@ const char *cudaGetErrorName(cudaError_t error)
         return "cudaErrorLaunchFailure";
     case cudaErrorNotSupported:
         return "cudaErrorNotSupported";
+    case cudaErrorStreamCaptureUnsupported:
+        return "cudaErrorStreamCaptureUnsupported";
     default:
         return "an error that nothing here returns";
     }

@@ -1,5 +1,6 @@
 /* streams.cc - twins of CUDA's streams and events, and what streams.h says of their clocks. */
 #include "block.h"
+#include "graphs.h"
 #include "host.h"
 #include "library.h"
 #include "memory.h"
@@ -350,6 +351,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     if (stream) wait_while(stream->stuck);
+    if (sim_is_captured(stream)) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> lock(streams_lock);
     host_learns(*clock_of(stream));
     return cudaSuccess;
@@ -368,6 +370,7 @@ cudaError_t cudaDeviceSynchronize(void)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     if (!event) return sim_fail(cudaErrorInvalidResourceHandle);
+    if (sim_is_captured(stream)) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> lock(streams_lock);
     take_in(clock_of(stream), event->clock);
     if (stream && event->unreached) stream->stuck = true;
@@ -389,6 +392,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    if (sim_is_captured(stream)) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> lock(streams_lock);
     clock_gettime(CLOCK_MONOTONIC, &event->at);
     event->clock = host;

@@ -28,7 +28,7 @@ typedef struct options {
     bool chat, no_think;
     const char *system, *chat_template;
     double timeout_s;
-    bool stream, jsonl, logprobs, verbose, help, version;
+    bool no_graphs, stream, jsonl, logprobs, verbose, help, version;
 } options;
 
 typedef struct app {

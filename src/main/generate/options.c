@@ -75,6 +75,8 @@ const char generate_usage[] =
     "  --zero-stage N          0, or 3: the parameters are sharded over the ranks (default 0)\n"
     "  --threads N             of a rank (default: the node's cores divided by its ranks)\n"
     "  --device NAME           auto, cpu or cuda (default auto)\n"
+    "  --no-graphs             on a GPU: do not record steps as CUDA graphs, which give the same tokens\n"
+    "                          with fewer calls\n"
     "  --timeout S             seconds without progress after which the run ends with exit code 76\n"
     "                          (default 1800)\n"
     "  -h, --help              this text\n"
@@ -89,7 +91,7 @@ enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
     PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
     TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE,
-    SCORE, ANSWERS
+    SCORE, ANSWERS, NO_GRAPHS
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
@@ -101,6 +103,7 @@ static const struct option long_options[] = {
     {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
     {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE},
     {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
+    {"no-graphs", 0, 0, NO_GRAPHS},
     {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE},
     {"answers", 1, 0, ANSWERS}, TOOL_OPTIONS, {0}};
 /* clang-format on */
@@ -181,9 +184,9 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
     const struct {
         int id;
         bool *flag;
-    } flags[] = {{CHAT, &o->chat},   {NO_THINK, &o->no_think}, {STREAM, &o->stream},
-                 {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose},
-                 {FORCE, &o->force}, {'h', &o->help},          {'V', &o->version}};
+    } flags[] = {{CHAT, &o->chat},   {NO_THINK, &o->no_think}, {NO_GRAPHS, &o->no_graphs}, {STREAM, &o->stream},
+                 {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose},     {FORCE, &o->force},
+                 {'h', &o->help},    {'V', &o->version}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (texts[i].id == id) {
             *texts[i].text = text;

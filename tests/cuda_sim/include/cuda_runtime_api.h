@@ -33,7 +33,8 @@ typedef enum cudaError {
     cudaErrorInvalidAddressSpace = 717,
     cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
-    cudaErrorNotSupported = 801
+    cudaErrorNotSupported = 801,
+    cudaErrorStreamCaptureUnsupported = 900
 } cudaError_t;
 
 typedef struct cudaStreamOfSim *cudaStream_t;
@@ -112,6 +113,16 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cuda
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t stream);
 
 /* A stream does at once what it is given; whether it might have done so later is checked (streams.h). */
+typedef struct cudaGraphOfSim *cudaGraph_t;
+typedef struct cudaGraphExecOfSim *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0, cudaStreamCaptureModeThreadLocal = 1 };
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);

@@ -97,6 +97,7 @@ extern "C" long long sim_n_launches(void);
 template <class Stream, class Lane>
 static inline void simulate(Stream *s, const void *kernel, dim3 grid, int threads, size_t shared_nbytes, Lane lane)
 {
+    static_assert(__is_trivially_copyable(Lane), "arguments of kernels are copied as bytes");
     sim_run({s->handle, s->last, kernel, grid, threads, shared_nbytes, [](void *of) { (*static_cast<Lane *>(of))(); },
              &lane, sizeof lane});
 }

@@ -1,0 +1,62 @@
+/* graph.c - operations as CUDA graphs: recorded from a stream, queued again with one call. */
+#include "cuda.h"
+#include <stdlib.h>
+
+struct dt_graph {
+    cudaGraphExec_t exec;
+    dt_stream *stream;
+};
+
+static dt_stream *stream_of(const dt_device *dev, dt_stream *stream) { return stream ? stream : &cuda_of(dev)->first; }
+
+/* Other threads, which read data or write checkpoints, may do what they like meanwhile. */
+dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream)
+{
+    DT_CUDA(cudaStreamBeginCapture(stream_of(dev, stream)->handle, cudaStreamCaptureModeThreadLocal));
+    return DT_OK;
+}
+
+static dt_err make(dt_graph **graph, cudaGraph_t recorded, dt_stream *s)
+{
+    dt_graph *g = *graph = calloc(1, sizeof *g);
+    DT_CHECK(g, DT_ERR_MEMORY, "no memory for a graph");
+    g->stream = s;
+    DT_CUDA(cudaGraphInstantiateWithFlags(&g->exec, recorded, 0));
+    return DT_OK;
+}
+
+dt_err cuda_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
+{
+    dt_stream *s = stream_of(dev, stream);
+    cudaGraph_t recorded = NULL;
+    const cudaError_t ended = cudaStreamEndCapture(s->handle, &recorded);
+    dt_err err = DT_OK;
+    if (graph) {
+        *graph = NULL;
+        err = ended == cudaSuccess ? make(graph, recorded, s)
+                                   : cuda_fail(ended, "cudaStreamEndCapture", __FILE__, __LINE__);
+        if (err != DT_OK) {
+            cuda_graph_destroy(dev, *graph);
+            *graph = NULL;
+        }
+    } else {
+        (void)cudaGetLastError(); /* it is not an error of the next operation */
+    }
+    if (recorded) cudaGraphDestroy(recorded);
+    return err;
+}
+
+dt_err cuda_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
+{
+    dt_stream *s = cuda_stream(dev, stream, "a graph");
+    DT_CHECK(s == graph->stream, DT_ERR_ARG, "a graph of another stream");
+    DT_CUDA(cudaGraphLaunch(graph->exec, s->handle));
+    return DT_OK;
+}
+
+void cuda_graph_destroy(dt_device *dev, dt_graph *graph)
+{
+    if (!graph) return;
+    if (graph->exec) cudaGraphExecDestroy(graph->exec);
+    free(graph);
+}

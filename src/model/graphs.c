@@ -1,0 +1,105 @@
+/* graphs.c - steps of generation as graphs: a step that queues the operations of one before it, with the same sizes and
+ * addresses, is recorded when it comes for the second time, and from then on queued with one call.
+ *
+ * What changes from step to step (tokens, positions, rows and lengths of the cache, masks, random numbers) lies in
+ * device memory, where the operations read it; what does not is the graph's key. Launches depend on the longest cache:
+ * lengths are rounded up to powers of two, so that a graph serves many steps. The first time of a step runs as it is
+ * because a device may have things to do once that cannot be recorded, and because most steps with many tokens do not
+ * come again.
+ *
+ * The table is small and keeps what was used last. What a driver holds for a graph is not in the plan: it tells no
+ * size. */
+#include "model_private.h"
+#include <stdlib.h>
+
+enum { N_GRAPHS = 32, SHORTEST = 256 };
+
+struct step_graph {
+    struct step_key key;
+    dt_graph *graph; /* NULL: it came once */
+    uint64_t used;   /* 0: an empty place */
+};
+struct graphs {
+    struct step_graph at[N_GRAPHS];
+    uint64_t clock;
+};
+
+dt_err dt_graphs_open(dt_model *m)
+{
+    if (!m->opt.graphs || !m->cache || !m->ops->graph_begin) return DT_OK;
+    m->graphs = calloc(1, sizeof *m->graphs);
+    DT_CHECK(m->graphs, DT_ERR_MEMORY, "no memory for a table of graphs");
+    return DT_OK;
+}
+
+static void drop(dt_model *m, struct step_graph *g)
+{
+    if (g->graph) m->ops->graph_destroy(m->dev, g->graph);
+    *g = (struct step_graph){0};
+}
+
+void dt_graphs_close(dt_model *m)
+{
+    for (int i = 0; m->graphs && i < N_GRAPHS; i++) drop(m, &m->graphs->at[i]);
+    free(m->graphs);
+    m->graphs = NULL;
+}
+
+int32_t dt_step_len(const dt_model *m, int32_t len)
+{
+    int32_t most = SHORTEST;
+    if (!m->graphs) return len;
+    while (most < len) most = most > INT32_MAX / 2 ? len : 2 * most;
+    return most < m->opt.cache_len ? most : m->opt.cache_len;
+}
+
+static bool same_choice(const dt_choice *a, const dt_choice *b)
+{
+    return a->repetition_penalty == b->repetition_penalty && a->greedy == b->greedy &&
+           a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p;
+}
+
+static bool same(const struct step_key *a, const struct step_key *b)
+{
+    return a->what == b->what && a->n == b->n && a->len == b->len && a->masked == b->masked &&
+           a->uniform == b->uniform && a->logp == b->logp && same_choice(&a->how, &b->how);
+}
+
+/* The step's place; it is new where used is 0: then what was used longest ago makes room, when it has run. */
+static dt_err find(dt_model *m, const struct step_key *key, struct step_graph **found)
+{
+    struct step_graph *oldest = m->graphs->at;
+    for (struct step_graph *g = m->graphs->at; g < m->graphs->at + N_GRAPHS; g++) {
+        *found = g;
+        if (g->used && same(&g->key, key)) return DT_OK;
+        if (g->used < oldest->used) oldest = g;
+    }
+    if (oldest->graph) DT_TRY(dt_model_sync(m));
+    drop(m, oldest);
+    oldest->key = *key;
+    *found = oldest;
+    return DT_OK;
+}
+
+static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, const void *how)
+{
+    dt_phase *const phase = m->phase;
+    DT_TRY(m->ops->graph_begin(m->dev, m->stream));
+    m->phase = NULL; /* who listens to phases records events */
+    const dt_err err = queue(m, how);
+    m->phase = phase;
+    const dt_err ended = m->ops->graph_end(m->dev, m->stream, err == DT_OK ? &g->graph : NULL);
+    return err != DT_OK ? err : ended;
+}
+
+dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue, const void *how)
+{
+    struct step_graph *g = NULL;
+    if (!m->graphs || !m->source->resident) return queue(m, how);
+    DT_TRY(find(m, key, &g));
+    const bool is_new = g->used == 0;
+    g->used = ++m->graphs->clock;
+    if (is_new) return queue(m, how);
+    if (!g->graph) DT_TRY(record(m, g, queue, how));
+    return m->ops->graph_launch(m->dev, g->graph, m->stream);
+}
