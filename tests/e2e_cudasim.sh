@@ -62,9 +62,10 @@ holds() { # DEVICE TEST
     run 0 env DTRAIN_DEVICE="$1" "$tests/$2"
     expect_exit "$2 on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
-for test in layers optimizer classifier tokens epilogue; do holds cudasim test_device_$test; done
-for test in layers optimizer classifier; do holds cudasim_races test_device_$test; done
+for test in layers heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
+for test in layers heads optimizer classifier; do holds cudasim_races test_device_$test; done
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
+holds cudasim test_model_graphs
 
 # What a device that counts counts (dtrain --plan --gpu) is what the CUDA device makes.
 holds cudasim test_count
