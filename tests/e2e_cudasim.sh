@@ -93,23 +93,20 @@ export DTRAIN_DEVICE=cudasim DTRAIN_SIM_DRIVER=13000
 checks "the first start" yes
 expect "is remembered in one file" [ "$(remembered | wc -l)" = 1 ]
 checks "the second" no
-checks "always" yes run.self_check=always
 echo damaged >"$(remembered)"
-checks "a damaged file" yes
-DTRAIN_SIM_DRIVER=13010 checks "another driver" yes
-rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"
-checks "a cache that cannot be written" yes
-expect_text "costs the check again, and says so" 'the next start repeats it, for it cannot be remembered'
-rm "$XDG_CACHE_HOME/dtrain"
+DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a damaged file, and a library that is wrong for long sums" yes
+expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, A, B', fp32, plain wrong .*: dtrain's own kernels take such products"
+expect "and nothing is remembered" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
-expect "and leaves nothing" [ ! -e "$XDG_CACHE_HOME/dtrain" ]
-DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a library that is wrong for long sums" yes
-expect_text "its products are left to our kernels" "self-check: the library computes matmul 300x40x512, A, B', fp32, plain wrong .*: dtrain's own kernels take such products"
-expect "and nothing is remembered" [ ! -e "$XDG_CACHE_HOME/dtrain" ]
-DTRAIN_FAULT=device.self_check:1:1:error train 2 wrong run.max_steps=1 batch.train_batch_size=2
+rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"
+DTRAIN_SIM_DRIVER=13010 checks "another driver, and a cache that cannot be written" yes
+expect_text "costs the check again, and says so" 'the next start repeats it, for it cannot be remembered'
+unset DTRAIN_SIM_DRIVER
+export DTRAIN_DEVICE=queue # soon done
+checks "always, of a device without versions" yes run.self_check=always
+DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_QUEUE_DEVICES=2 train 2 wrong run.max_steps=1 batch.train_batch_size=2 run.self_check=always
 expect_exit "a wrong GPU of one rank of two: all end with 70" 70
 expect "before any step" [ ! -e "$tmp/wrong/metrics.jsonl" ]
-unset DTRAIN_SIM_DRIVER
 export DTRAIN_DEVICE=queue DTRAIN_QUEUE_BELOW=cudasim
 train 2 late $small precision.dtype=bf16 zero.stage=2
 expect_exit "two simulated GPUs with late streams" 0
