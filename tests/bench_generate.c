@@ -205,8 +205,9 @@ static dt_err bench_model(const char *name, const char *json, dt_dtype dtype, in
                                   .max_pos = 64 + n_new,
                                   .cache_seqs = 8,
                                   .cache_len = 64 + n_new,
+                                  .graphs = true,
                                   .batch_invariant = true};
-    const dt_param_source source = {&j, give_params, release, NULL, NULL};
+    const dt_param_source source = {&j, give_params, release, NULL, NULL, true};
     DT_TRY(dt_model_open(&model, &j.mc, &opt, j.units, j.n_units, &j.dev, &source, NULL, NULL));
     j.dev.ops->describe(&j.dev, text, sizeof text);
     printf("%s %s (%s)\n", name, dt_dtype_name(dtype), text);

@@ -240,9 +240,9 @@ static void expect_block(fixture *f, const char *shape, int forward, int backwar
 
 /* A number that grows is a kernel that was fused and is not any more; one that falls is to be written here.
  *
- * Forward: norm, qkv, heads (rotation; Qwen3's norms too), attention, product with the residual, norm, gate and up, activation, product with the
- * residual. GPT-2 has no rotation, and its activation is the product's. Backward: of each product two, of each norm
- * two, the sums of blocks apart, of attention three. */
+ * Forward: norm, qkv, heads (rotation; Qwen3's norms too), attention, product with the residual, norm, gate and up,
+ * activation, product with the residual. GPT-2 has no rotation, and its activation is the product's. Backward: of each
+ * product two, of each norm two, the sums of blocks apart, of attention three. */
 static void a_block_has_the_launches_that_it_had(void **state)
 {
     fixture *f = *state;
