@@ -187,7 +187,7 @@ static dt_err by_library(dt_device *dev, const task &t, dt_stream *s, bool *take
 
 /* ---- odd extents ------------------------------------------------------------------------------------------------- */
 
-enum { WHOLE = 8 /* elements of bf16 in the 16 bytes that the library's fast kernels load at once */ };
+enum { WHOLE = 8 /* elements of 16 bits in the 16 bytes that the library's fast kernels load at once */ };
 
 static void *element(const void *p, dt_dtype dt, int64_t i)
 {
@@ -309,7 +309,7 @@ static dt_err by_panels(dt_device *dev, const task &t, dt_stream *s, bool *taken
 static bool is_worth_cutting(const dt_matmul *mm)
 {
     const double least = 0x1p27; /* terms */
-    return mm->dt == DT_BF16 && (double)mm->m * (double)mm->n * (double)mm->k >= least;
+    return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= least;
 }
 
 static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)

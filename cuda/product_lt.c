@@ -4,9 +4,9 @@
  * is its first operand and A its second, as they lie, and a bias along our rows is one along its columns, as it wants
  * it. D is its C, C its D.
  *
- * Sums stay float, though some kernels round them to bf16 before they add D or bias. The same call gives the same bits:
- * a split of k is allowed where its parts are kept in float and added in a step of its own, not where they are added up
- * in C. fp32 is fp32, not TF32.
+ * Sums stay float, though some kernels round them to C's type before they add D or bias. The same call gives the same
+ * bits: a split of k is allowed where its parts are kept in float and added in a step of its own, not where they are
+ * added up in C. fp32 is fp32, not TF32.
  *
  * To ask which algorithm suits a shape takes some 10 us of the host, so the answers are kept. A form of product goes to
  * the library once it has been seen to compute it (device_check.h), when it is first used.
@@ -20,6 +20,7 @@
 enum {
     CACHE_SETS = 256,
     CACHE_WAYS = 8,                             /* a set's oldest entry gives way */
+    FORMS = 1 << 11,                            /* of form_of */
     TRIAL_LEN = (DT_TRIAL_ELEMS + 63) / 64 * 64 /* floats of a matrix of a trial */
 };
 
@@ -44,7 +45,7 @@ struct cuda_library {
     cublasLtHandle_t handle;
     plan plans[CACHE_SETS][CACHE_WAYS];
     uint64_t clock;
-    uint8_t verdicts[512]; /* by form */
+    uint8_t verdicts[FORMS];
     bool warned;
     float *trial; /* five matrices of DT_TRIAL_ELEMS on the device */
 };
@@ -68,7 +69,10 @@ typedef struct call {
     bool adds;
 } call;
 
-static cudaDataType type_of(dt_dtype dt) { return dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+static cudaDataType type_of(dt_dtype dt)
+{
+    return dt == DT_BF16 ? CUDA_R_16BF : dt == DT_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
 
 #define SET(attribute, value)                                                                                          \
     DT_LT(cublasLtMatmulDescSetAttribute(&x->product, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
@@ -118,13 +122,14 @@ static uint32_t alignment_of(const void *p)
     return (uint32_t)(at & (~at + 1));
 }
 
+static uint32_t number_of(dt_dtype dt) { return dt == DT_BF16 ? 1 : dt == DT_F16 ? 2 : 0; }
+
 /* Transpositions, types, addend, bias, epilogue: what a verdict holds for, and part of a shape's key. */
 static uint32_t form_of(const dt_matmul *mm)
 {
-    return (uint32_t)mm->trans_a | (uint32_t)mm->trans_b << 1 | (uint32_t)(mm->dt == DT_BF16) << 2 |
-           (uint32_t)(mm->c_dtype == DT_BF16) << 3 | (uint32_t)(mm->accumulate || mm->addend) << 4 |
-           (uint32_t)(mm->bias != NULL) << 5 | (uint32_t)mm->epilogue << 6 |
-           (uint32_t)(mm->epilogue == DT_EPILOGUE_ACT && mm->aux) << 8;
+    return (uint32_t)mm->trans_a | (uint32_t)mm->trans_b << 1 | number_of(mm->dt) << 2 | number_of(mm->c_dtype) << 4 |
+           (uint32_t)(mm->accumulate || mm->addend) << 6 | (uint32_t)(mm->bias != NULL) << 7 |
+           (uint32_t)mm->epilogue << 8 | (uint32_t)(mm->epilogue == DT_EPILOGUE_ACT && mm->aux) << 10;
 }
 
 static shape_key key_of(const dt_matmul *mm, const void *a, const void *b, const void *c, size_t workspace_nbytes)
@@ -294,7 +299,7 @@ size_t cuda_library_version(void) { return cublasLtGetVersion(); }
 static bool has_epilogue(const dt_matmul *mm)
 {
     if (mm->epilogue == DT_EPILOGUE_NONE) return true;
-    if (mm->act != DT_ACT_GELU_TANH || mm->dt != DT_BF16 || (mm->aux && mm->act_of_aux)) return false;
+    if (mm->act != DT_ACT_GELU_TANH || mm->dt == DT_F32 || (mm->aux && mm->act_of_aux)) return false;
     if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
     return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
 }
@@ -302,8 +307,7 @@ static bool has_epilogue(const dt_matmul *mm)
 /* Bias and D are of C's type. */
 static bool has_types(const dt_matmul *mm)
 {
-    return (mm->dt == DT_F32 || mm->dt == DT_BF16) && (!mm->addend || mm->addend_dtype == mm->c_dtype) &&
-           (!mm->bias || mm->c_dtype == mm->dt);
+    return (!mm->addend || mm->addend_dtype == mm->c_dtype) && (!mm->bias || mm->c_dtype == mm->dt);
 }
 
 static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
@@ -311,7 +315,7 @@ static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
     return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
 }
 
-/* Do bf16 matrices lie in whole chunks of 16 bytes? For others the library has slow kernels alone. */
+/* Do matrices of 16 bits lie in whole chunks of 16 bytes? For others the library has slow kernels alone. */
 static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const void *c)
 {
     if (mm->dt == DT_F32) return true;

@@ -3,6 +3,7 @@
  * checked when it is run, and the workspace is spoilt. */
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cublasLt.h>
 #include "library.h"
 #include <math.h>
@@ -23,12 +24,15 @@ void demand(bool holds, const char *what)
 float load(const void *p, cudaDataType type, int64_t i)
 {
     if (type == CUDA_R_32F) return static_cast<const float *>(p)[i];
+    if (type == CUDA_R_16F) return static_cast<const __half *>(p)[i];
     return static_cast<const __nv_bfloat16 *>(p)[i];
 }
 void store(void *p, cudaDataType type, int64_t i, float x)
 {
     if (type == CUDA_R_32F)
         static_cast<float *>(p)[i] = x;
+    else if (type == CUDA_R_16F)
+        static_cast<__half *>(p)[i] = x;
     else
         static_cast<__nv_bfloat16 *>(p)[i] = x;
 }
