@@ -3,7 +3,9 @@
  *
  * A reduce-scatter is sends and receives of pieces into a staging buffer, and one kernel that adds them (nccl_fold.h):
  * NCCL's own adds in an order of its own and in the type that is sent, and neither accumulates nor mixes types. The
- * fold reads each byte that arrives once, from memory that is several times as fast as what it arrived by.
+ * fold reads each byte that arrives once, from memory that is several times as fast as what it arrived by. Where nodes
+ * have several ranks, equally many, and the order of the sum is free, a node adds up first, and a sum of each leaves
+ * it.
  *
  * The communicator does not block: whatever it is asked for may still be in progress when the call returns, and is
  * waited for here, no longer than comm.timeout. What goes wrong later is found by whoever asks (nccl_poll): the
@@ -229,20 +231,139 @@ static dt_err nccl_poll(const dt_comm *comm)
         if (r_ != ncclSuccess && r_ != ncclInProgress) return nccl_fail(state_of(comm), r_, #call);                    \
     } while (0)
 
-/* One part of the pieces: n elements at done of each. */
-static dt_err exchange_pieces(dt_comm *comm, const char *send, size_t elem, int64_t count, int64_t done, int64_t n,
-                              cudaStream_t stream)
+typedef struct reduction {
+    const char *send;
+    dt_dtype send_dt, recv_dt;
+    char *recv;
+    int64_t count;
+    bool accumulate;
+} reduction;
+
+static const char *piece(const dt_comm *comm, const reduction *d, int r, int64_t done)
+{
+    return d->send + (size_t)(comm->piece_of[r] * d->count + done) * dt_dtype_size(d->send_dt);
+}
+
+/* One part of the pieces, of all ranks at once: n elements at done of each. */
+static dt_err reduce_flat(dt_comm *comm, const reduction *d, int64_t done, int64_t n, dt_stream *s)
 {
     const nccl_state *t = state_of(comm);
-    const size_t nbytes = (size_t)n * elem;
+    const size_t nbytes = (size_t)n * dt_dtype_size(d->send_dt);
     DT_NCCL(comm, ncclGroupStart());
     for (int k = 0; k < t->n_slots; k++) {
         /* slots are in order of rank; every rank meets its neighbours first */
         const int r = comm->nranks > 1 ? (comm->rank + 1 + k) % comm->nranks : 0, slot = r > comm->rank ? r - 1 : r;
-        DT_NCCL(comm, ncclSend(send + (size_t)(r * count + done) * elem, nbytes, ncclInt8, r, t->nccl, stream));
-        DT_NCCL(comm, ncclRecv((char *)t->staged.ptr + (size_t)slot * nbytes, nbytes, ncclInt8, r, t->nccl, stream));
+        DT_NCCL(comm, ncclSend(piece(comm, d, r, done), nbytes, ncclInt8, r, t->nccl, s->handle));
+        DT_NCCL(comm, ncclRecv((char *)t->staged.ptr + (size_t)slot * nbytes, nbytes, ncclInt8, r, t->nccl, s->handle));
     }
-    return settle(comm, ncclGroupEnd(), "reduce_scatter");
+    DT_TRY(settle(comm, ncclGroupEnd(), "reduce_scatter"));
+    const nccl_fold fold = {.own = piece(comm, d, comm->rank, done),
+                            .staged = t->staged.ptr,
+                            .stride = n,
+                            .rank = comm->rank,
+                            .nranks = comm->nranks,
+                            .send_dt = d->send_dt,
+                            .recv_dt = d->recv_dt,
+                            .recv = d->recv + (size_t)done * dt_dtype_size(d->recv_dt),
+                            .accumulate = d->accumulate,
+                            .n = n};
+    return nccl_fold_pieces(s, &fold);
+}
+
+/* The staging buffer in strides of the longest part: pieces by node and neighbour, then sums by node, then those that
+ * came from other nodes. */
+typedef struct node_staging {
+    char *pieces;
+    float *sums, *came;
+    int64_t stride; /* elements */
+    int n_nodes, n_near;
+} node_staging;
+
+static bool adds_in_nodes(const dt_comm *comm)
+{
+    return comm->even_nodes && comm->n_nodes > 1 && comm->local_nranks > 1;
+}
+
+static node_staging node_staging_of(const dt_comm *comm, size_t elem)
+{
+    const nccl_state *t = state_of(comm);
+    node_staging g = {.pieces = t->staged.ptr, .n_nodes = comm->n_nodes, .n_near = comm->local_nranks - 1};
+    const size_t n_pieces = (size_t)(g.n_nodes * g.n_near), n_sums = (size_t)(2 * g.n_nodes - 1);
+    g.stride = (int64_t)(t->staged.nbytes / (n_pieces * elem + n_sums * sizeof(float))) / LINE * LINE;
+    g.sums = (float *)(void *)(g.pieces + n_pieces * (size_t)g.stride * elem);
+    g.came = g.sums + g.n_nodes * g.stride;
+    return g;
+}
+
+/* Neighbours hand each other the pieces of all ranks that have their number, and each is added up. */
+static dt_err add_in_node(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n,
+                          dt_stream *s)
+{
+    const nccl_state *t = state_of(comm);
+    const int me = comm->local_rank;
+    const size_t elem = dt_dtype_size(d->send_dt), nbytes = (size_t)n * elem;
+    DT_NCCL(comm, ncclGroupStart());
+    for (int node = 0; node < g->n_nodes; node++)
+        for (int k = 1; k <= g->n_near; k++) {
+            const int l = (me + k) % comm->local_nranks, slot = node * g->n_near + (l > me ? l - 1 : l),
+                      r = dt_comm_rank_of(comm, comm->node, l);
+            char *to = g->pieces + (size_t)(slot * g->stride) * elem;
+            DT_NCCL(comm, ncclSend(piece(comm, d, dt_comm_rank_of(comm, node, l), done), nbytes, ncclInt8, r, t->nccl,
+                                   s->handle));
+            DT_NCCL(comm, ncclRecv(to, nbytes, ncclInt8, r, t->nccl, s->handle));
+        }
+    DT_TRY(settle(comm, ncclGroupEnd(), "reduce_scatter"));
+    dt_err err = DT_OK;
+    for (int node = 0; node < g->n_nodes; node++) {
+        const nccl_fold fold = {.own = piece(comm, d, dt_comm_rank_of(comm, node, me), done),
+                                .staged = g->pieces + (size_t)(node * g->n_near * g->stride) * elem,
+                                .stride = g->stride,
+                                .rank = me,
+                                .nranks = comm->local_nranks,
+                                .send_dt = d->send_dt,
+                                .recv_dt = DT_F32,
+                                .recv = g->sums + node * g->stride,
+                                .n = n};
+        const dt_err folded = nccl_fold_pieces(s, &fold);
+        if (err == DT_OK) err = folded;
+    }
+    return err;
+}
+
+/* Ranks of one number send each other their nodes' sums, and add those that are for them in order of node. */
+static dt_err add_nodes(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n, dt_stream *s)
+{
+    const nccl_state *t = state_of(comm);
+    const size_t nbytes = (size_t)n * sizeof(float);
+    DT_NCCL(comm, ncclGroupStart());
+    for (int k = 1; k < g->n_nodes; k++) {
+        const int node = (comm->node + k) % g->n_nodes, slot = node > comm->node ? node - 1 : node,
+                  r = dt_comm_rank_of(comm, node, comm->local_rank);
+        DT_NCCL(comm, ncclSend(g->sums + node * g->stride, nbytes, ncclInt8, r, t->nccl, s->handle));
+        DT_NCCL(comm, ncclRecv(g->came + slot * g->stride, nbytes, ncclInt8, r, t->nccl, s->handle));
+    }
+    DT_TRY(settle(comm, ncclGroupEnd(), "reduce_scatter"));
+    const nccl_fold fold = {.own = g->sums + comm->node * g->stride,
+                            .staged = g->came,
+                            .stride = g->stride,
+                            .rank = comm->node,
+                            .nranks = g->n_nodes,
+                            .send_dt = DT_F32,
+                            .recv_dt = d->recv_dt,
+                            .recv = d->recv + (size_t)done * dt_dtype_size(d->recv_dt),
+                            .accumulate = d->accumulate,
+                            .n = n};
+    return nccl_fold_pieces(s, &fold);
+}
+
+/* An error of the device keeps no rank from joining. */
+static dt_err reduce_by_nodes(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n,
+                              dt_stream *s)
+{
+    const dt_err near = add_in_node(comm, d, g, done, n, s);
+    if (near == DT_ERR_COMM) return near;
+    const dt_err far = add_nodes(comm, d, g, done, n, s);
+    return near == DT_OK || far == DT_ERR_COMM ? far : near;
 }
 
 static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
@@ -251,39 +372,67 @@ static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send
     nccl_state *t = state_of(comm);
     const dt_device_ops *ops = comm->dev->ops;
     dt_stream *s = cuda_stream(comm->dev, stream, "reduce_scatter");
+    const reduction d = {send, send_dt, recv_dt, recv, count, accumulate};
+    const bool by_nodes = adds_in_nodes(comm) && !ordered;
     const size_t elem = dt_dtype_size(send_dt);
-    const int64_t most = (int64_t)(t->staged.nbytes / (size_t)t->n_slots / elem) / LINE * LINE;
+    const node_staging g = by_nodes ? node_staging_of(comm, elem) : (node_staging){0};
+    const int64_t most = by_nodes ? g.stride : (int64_t)(t->staged.nbytes / (size_t)t->n_slots / elem) / LINE * LINE;
     nccl_note *note = note_before(comm, "reduce_scatter", s->handle);
     dt_err err = ops->event_wait(comm->dev, t->free, stream); /* an error of the device keeps no rank from joining */
     for (int64_t done = 0; done < count; done += most) {
         const int64_t n = count - done < most ? count - done : most;
-        DT_TRY(exchange_pieces(comm, send, elem, count, done, n, s->handle));
-        const nccl_fold fold = {.own = (const char *)send + (size_t)(comm->rank * count + done) * elem,
-                                .staged = t->staged.ptr,
-                                .stride = n,
-                                .rank = comm->rank,
-                                .nranks = comm->nranks,
-                                .send_dt = send_dt,
-                                .recv_dt = recv_dt,
-                                .recv = (char *)recv + (size_t)done * dt_dtype_size(recv_dt),
-                                .accumulate = accumulate,
-                                .n = n};
-        const dt_err folded = nccl_fold_pieces(s, &fold);
-        if (err == DT_OK) err = folded;
+        const dt_err reduced = by_nodes ? reduce_by_nodes(comm, &d, &g, done, n, s) : reduce_flat(comm, &d, done, n, s);
+        if (reduced == DT_ERR_COMM) return reduced; /* the note stays as it is: where it stands */
+        if (err == DT_OK) err = reduced;
     }
     note_behind(note, s->handle);
     const dt_err marked = ops->event_record(comm->dev, t->free, stream);
     return err == DT_OK ? marked : err;
 }
 
+/* Each of some ranks sends the others its part, which stands in its place. in_node: those of this node; else those of
+ * one number. */
+static dt_err exchange_parts(dt_comm *comm, bool in_node, char *buf, size_t stride, size_t nbytes, dt_stream *stream)
+{
+    const nccl_state *t = state_of(comm);
+    const char *kind = in_node ? "all_gather" : "replicate";
+    dt_stream *s = cuda_stream(comm->dev, stream, kind);
+    nccl_note *note = note_before(comm, kind, s->handle);
+    const int n = in_node ? comm->local_nranks : comm->n_nodes, me = in_node ? comm->local_rank : comm->node;
+    DT_NCCL(comm, ncclGroupStart());
+    for (int k = 1; k < n; k++) {
+        const int i = (me + k) % n,
+                  r = in_node ? dt_comm_rank_of(comm, comm->node, i) : dt_comm_rank_of(comm, i, comm->local_rank);
+        DT_NCCL(comm, ncclSend(buf + (size_t)me * stride, nbytes, ncclInt8, r, t->nccl, s->handle));
+        DT_NCCL(comm, ncclRecv(buf + (size_t)i * stride, nbytes, ncclInt8, r, t->nccl, s->handle));
+    }
+    DT_TRY(settle(comm, ncclGroupEnd(), kind));
+    note_behind(note, s->handle);
+    return DT_OK;
+}
+
+static dt_err gather_in_node(dt_comm *comm, const void *send, char *recv, size_t nbytes, dt_stream *stream)
+{
+    char *own = recv + (size_t)comm->local_rank * nbytes;
+    const dt_err copied = own == send ? DT_OK : comm->dev->ops->copy(comm->dev, own, send, nbytes, stream);
+    const dt_err err = comm->local_nranks > 1 ? exchange_parts(comm, true, recv, nbytes, nbytes, stream) : DT_OK;
+    return err == DT_OK ? copied : err;
+}
+
 static dt_err nccl_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
     if (nbytes == 0) return DT_OK;
+    if (comm->n_groups > 1) return gather_in_node(comm, send, recv, nbytes, stream);
     dt_stream *s = cuda_stream(comm->dev, stream, "all_gather");
     nccl_note *note = note_before(comm, "all_gather", s->handle);
     DT_TRY(settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), "all_gather"));
     note_behind(note, s->handle);
     return DT_OK;
+}
+
+static dt_err nccl_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+{
+    return nbytes == 0 ? DT_OK : exchange_parts(comm, false, buf, stride, nbytes, stream);
 }
 
 static dt_err nccl_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
@@ -308,5 +457,6 @@ const dt_comm_ops dt_comm_nccl_ops = {
     .where = nccl_where,
     .reduce_scatter = nccl_reduce_scatter,
     .all_gather = nccl_all_gather,
+    .replicate = nccl_replicate,
     .broadcast = nccl_broadcast,
 };

@@ -12,18 +12,29 @@
 typedef struct layout {
     const char *nodes; /* DTRAIN_FAKE_NODES */
     bool shared, far;  /* far: on the queue device, whose memory the host cannot touch */
+    bool by_node;      /* a group is a node, where these have equally many ranks */
 } layout;
 
-static const layout layouts[] = {
-    {"", true, false},  {"", false, false},  {"2", true, false}, {"2:cyclic", true, false}, {"3", true, false},
-    {"4", true, false}, {"2", false, false}, {"", true, true},   {"2", true, true},
+static const layout of_mpi[] = {
+    {"", true, false, false},         {"", false, false, false}, {"2", true, false, false},
+    {"2:cyclic", true, false, false}, {"3", true, false, false}, {"4", true, false, false},
+    {"2", false, false, false},       {"", true, true, false},   {"2", true, true, false},
+    {"2:cyclic", true, false, true},  {"4", false, false, true}, {"2", true, true, true},
 };
-enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0], GUARD = 68, GUARD_BYTE = 0x5a };
+static const layout of_others[] = {
+    {"", true, false, false}, {"2", true, false, false},       {"3", true, false, false},
+    {"4", true, false, true}, {"2:cyclic", true, false, true},
+};
+enum { GUARD = 68, GUARD_BYTE = 0x5a };
 
 static inline const char *transport(void) { return getenv("DTRAIN_COMM") ? getenv("DTRAIN_COMM") : "auto"; }
-/* Other transports know nothing of nodes and windows. */
+/* Other transports know nothing of windows. */
 static inline bool is_mpi(void) { return !strcmp(transport(), "auto"); }
-static inline int n_layouts(void) { return is_mpi() ? N_LAYOUTS : 1; }
+static inline const layout *layout_at(int l) { return is_mpi() ? &of_mpi[l] : &of_others[l]; }
+static inline int n_layouts(void)
+{
+    return (int)(is_mpi() ? sizeof of_mpi / sizeof of_mpi[0] : sizeof of_others / sizeof of_others[0]);
+}
 
 typedef struct fixture {
     dt_comm comm;
@@ -48,7 +59,17 @@ static inline void open_layout(fixture *f, const layout *l)
         err = l->far ? dt_queue_open(&f->dev, DT_QUEUE_LATE, 0, &f->ledger) : open_near(f);
     assert_int_equal(err, DT_OK);
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
+    if (l->by_node) assert_int_equal(dt_comm_group(&f->comm, true), f->comm.even_nodes ? DT_OK : DT_ERR_USAGE);
+    dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, transport(), l->shared) == DT_OK);
+}
+
+/** The rank at which a piece ends. */
+static inline int rank_of_piece(const dt_comm *c, int piece)
+{
+    int r = 0;
+    while (c->piece_of[r] != piece) r++;
+    return r;
 }
 
 static inline void close_layout(fixture *f)

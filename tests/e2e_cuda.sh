@@ -39,6 +39,19 @@ for np in 1 2; do
     expect_losses "bf16: losses of $np ranks on the GPU are the CPU's" cpu-bf16 "bf16-$np" 2e-3
 done
 
+cpu 1 cpu-fp16 $steps precision.dtype=fp16
+for layout in "1 0" "2 3"; do
+    gpu "${layout% *}" "fp16-${layout% *}" $steps precision.dtype=fp16 zero.stage="${layout#* }"
+    # fp16 has three bits more than bf16
+    expect_losses "fp16: losses of ${layout% *} ranks on the GPU at stage ${layout#* } are the CPU's" cpu-fp16 "fp16-${layout% *}" 2.5e-4
+done
+
+# Two nodes that have all states each
+for stage in 1 3; do
+    DTRAIN_FAKE_NODES=2 gpu 4 "groups-s$stage" $steps zero.stage=$stage zero.shard_group=node
+    expect_losses "losses of 2 nodes of 2 ranks at stage $stage, each with all states, are the CPU's" cpu "groups-s$stage" 1e-5
+done
+
 # What is offloaded the processor updates, with bits of its own.
 gpu 2 offload-cpu $steps zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu
 expect_losses "offloaded to host memory: losses are the CPU's" cpu offload-cpu 1e-5

@@ -212,6 +212,19 @@ expect_text "that is said" '^device memory per rank: not known'
 expect_text "and how to know more" '^--device-memory SIZE, such as 80GiB, says what fits$'
 expect "nothing is claimed to fit" sh -c "! grep -qE '  fits$|auto takes' '$out'"
 
+# Groups of a node: the bytes are those of a node's ranks, nodes give each other no parameters, and more nodes are no remedy.
+sent() { sed -n "s|^sent/step to other nodes:.* stage $1: \([0-9.]*G\).*|\1|p" "$out"; } # STAGE
+plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
+world=$(sent 3)
+plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda zero.shard_group=node zero.stage=3
+expect_text "groups are named" '^ranks: 64 on 8 nodes, each with all states \(zero.shard_group = node\)$'
+expect_text "bytes of a node's 8 ranks" 'stage 1: 5.50., stage 2: 3.75., stage 3: 2.00'
+expect "fewer to other nodes at stage 3 ($(sent 3) for $world)" awk -v a="$(sent 3)" -v b="$world" 'BEGIN { exit !(a > 0 && a + 0 < b + 0) }'
+expect_text "the smallest change" 'zero.stage = 3, zero.shard_group = node, as in this configuration, does not work: the smallest change that fits is zero.shard_group = world'
+plan --ranks 12 --ranks-per-node 8 "$tmp/first.ini" zero.shard_group=node
+expect_exit "nodes of different sizes: 64" 64
+expect_text "with the numbers" 'shard_group: node needs equally many ranks on each node: of 12 ranks, 8 on a node, 4 are left for the last'
+
 # Each row of auto's order is taken where it is the first whose needs are met: memories with room for that row alone and for those behind it.
 cat >"$tmp/rows.ini" <<'INI'
 [run]

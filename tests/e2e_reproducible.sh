@@ -2,8 +2,8 @@
 # e2e_reproducible.sh - run.reproducible: losses, norms, weights and moments have the same bits on 1, 2, 3, 4, 6 and 8 ranks, at every stage,
 # with every offload, on any number of threads, and in a run that moves from layout to layout.
 #
-# A layout is ranks, stage, offload, threads, and what else must not matter: limits on exchanges, nodes, the transport, recomputation, the queue
-# device. Each model below is trained on one rank first; then on all 24 pairs of ranks and stage, with the other three taken in turn so that over
+# A layout is ranks, stage, offload, threads, and what else must not matter: limits on exchanges, nodes, groups of their ranks, the transport,
+# recomputation, the queue device. Each model below is trained on one rank first; then on all 24 pairs of ranks and stage, with the other three taken in turn so that over
 # all models any two of the six meet, and so do any ranks, stage and offload. REPRODUCIBLE=full takes all ranks x stages x offloads x threads
 # for each model instead (make test-reproducible); MODELS="plain tied" names the models.
 . "$(dirname "$0")/e2e.sh"
@@ -17,9 +17,9 @@ train 1 start run.max_steps=2
 RANKS=(1 2 3 4 6 8)
 THREADS=(1 2 3 8)
 OFFLOADS=(none optimizer:cpu optimizer:nvme all:cpu all:nvme) # parameters at stage 3 alone
-OTHER=("" "zero.reduce_bucket_size=1000 zero.allgather_bucket_size=700" "zero.overlap_comm=false data.prefetch=0" "nodes"
+OTHER=("" "zero.reduce_bucket_size=1000 zero.allgather_bucket_size=700" "zero.overlap_comm=false data.prefetch=0 zero.pin_memory=false" "nodes"
     "comm.shared_memory=false model.activation_checkpointing=selective" "zero.param_persistence_threshold=3000 model.activation_checkpointing=block"
-    "queue" "zero.pin_memory=false")
+    "queue" "groups")
 
 # Sizes such that shards are cut within tensors and rows; validations, weight decay for some tensors, clipping.
 common="run.reproducible=true run.max_steps=24 data.validation=$tmp/valid.h5 data.validation_steps=4 optimizer.max_grad_norm=0.5
@@ -58,11 +58,14 @@ fingerprint() { # DIR
 }
 
 train_on() { # DIR MODEL RANKS STAGE OFFLOAD THREADS OTHER ARGS...
-    local dir=$1 model=$2 np=$3 stage=$4 offload=$5 threads=$6 other=$7
+    local dir=$1 model=$2 np=$3 stage=$4 offload=$5 threads=$6 other=$7 nodes
     shift 7
     set -- "$np" "$dir" $common $(arguments_of "$model") zero.stage="$stage" run.threads="$threads" $(offload_of "$offload" "$stage") "$@"
     case $other in
     nodes) DTRAIN_FAKE_NODES=2 train "$@" ;;
+    groups) # nodes of equal size: of one rank up to 3 ranks, of two on 4 (not neighbours) and on 6, of four on 8
+        case $np in 4) nodes=2:cyclic ;; 6) nodes=3 ;; 8) nodes=2 ;; *) nodes=$np ;; esac
+        DTRAIN_FAKE_NODES=$nodes train "$@" zero.shard_group=node ;;
     queue) DTRAIN_DEVICE=queue train "$@" ;;
     *) train "$@" $other ;;
     esac

@@ -31,6 +31,19 @@ expect_text "it says from where" "resumed from .*step-00000004.h5"
 expect "resumed equals uninterrupted, bit for bit" same_model "$(newest whole)" "$(newest parts)"
 expect "metrics without gap or repeat" close_losses whole parts 0
 
+# two nodes that have all states each, and back
+DTRAIN_FAKE_NODES=2 train 4 groups $steps zero.stage=3 zero.shard_group=node run.max_steps=4
+expect_exit "two nodes of two ranks, each with all states" 0
+expect_text "the log says so" "zero.stage = 3, zero.shard_group = node"
+train 3 groups $steps zero.stage=2 run.max_steps=6
+DTRAIN_FAKE_NODES=2:cyclic train 4 groups $steps zero.stage=1 zero.shard_group=node
+expect_exit "and from three ranks to two nodes" 0
+expect "all in one" close_losses whole groups 1e-4
+DTRAIN_FAKE_NODES=2 train 3 uneven $steps zero.shard_group=node
+expect_exit "nodes of different sizes: 64" 64
+expect_text "with the numbers" 'zero.shard_group: the 3 ranks are spread over 2 nodes unevenly, from 1 to 2 on a node'
+expect "and nothing else" test "$(grep -c error: "$out")" = 1
+
 # other ranks and stages
 i=0
 for move in "1 0" "3 3" "4 1" "2 2" "3 0"; do

@@ -48,7 +48,7 @@ static float expected(const job *j, const dt_comm *c, int64_t i)
 {
     float sum = j->accumulate ? start_value(i) : 0.0f;
     for (int r = 0; r < c->nranks; r++) {
-        float x = j->value(r, c->rank * j->count + i);
+        float x = j->value(r, dt_comm_piece(c) * j->count + i);
         x = rounded(x, j->send_dt);
         sum = r == 0 && !j->accumulate ? x : sum + x;
     }
@@ -65,7 +65,7 @@ static bool reduce_is_right(fixture *f, const job *j)
     char *s = host(&send), *r = host(&recv);
     for (int64_t i = 0; i < j->count * c->nranks; i++) put(s, j->send_dt, i, j->value(c->rank, i));
     for (int64_t i = 0; i < j->count; i++) put(r, j->recv_dt, i, j->accumulate ? start_value(i) : NAN);
-    const size_t own = (size_t)c->rank * n * elem;
+    const size_t own = (size_t)dt_comm_piece(c) * n * elem;
     char *to = j->in_place ? (char *)device(&send) + own : device(&recv);
     to_device(f, &send), to_device(f, &recv);
     bool ok = dt_comm_reduce_scatter(c, device(&send), j->send_dt, to, j->recv_dt, j->count, j->accumulate, j->ordered,
@@ -114,7 +114,7 @@ static void reduce_scatter_leaves_exact_sums(void **state)
     fixture *f = *state;
     const int64_t counts[] = {0, 1, 2, 63, 64, 65, 1000, 4099};
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
+        open_layout(f, layout_at(l));
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
             assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], small_integer, false));
         close_layout(f);
@@ -126,8 +126,8 @@ static void reduce_scatter_takes_large_pieces(void **state)
 {
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
-        const int64_t count = (layouts[l].far ? 4500007 : 1300003) / f->comm.nranks;
+        open_layout(f, layout_at(l));
+        const int64_t count = (layout_at(l)->far ? 4500007 : 1300003) / f->comm.nranks;
         job j = {.send_dt = DT_F32, .recv_dt = DT_F32, .count = count, .value = small_integer};
         assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
         j = (job){
@@ -144,7 +144,7 @@ static void results_written_around_the_cache_are_right(void **state)
 {
     fixture *f = *state;
     const int64_t counts[] = {1, 15, 33, 4099, 70001};
-    open_layout(f, &layouts[0]);
+    open_layout(f, layout_at(0));
     dt_transport_of(&f->comm)->stream_nbytes = 0;
     for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
         assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], small_integer, false));
@@ -159,7 +159,7 @@ static void ordered_sum_is_the_left_fold_on_every_layout(void **state)
     fixture *f = *state;
     const int64_t counts[] = {1, 1001, 40003};
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
+        open_layout(f, layout_at(l));
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
             assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], wild, true));
         close_layout(f);
@@ -171,7 +171,7 @@ static void reduce_scatter_works_in_place(void **state)
     fixture *f = *state;
     const int64_t counts[] = {1, 65, 50021};
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
+        open_layout(f, layout_at(l));
         for (int way = 0; way < 18; way++) {
             static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
             const job j = {.send_dt = types[way % 3],
@@ -191,8 +191,8 @@ static void unordered_sum_repeats_its_bits(void **state)
     fixture *f = *state;
     enum { COUNT = 30011 };
     for (int l = 0; l < n_layouts(); l++) {
-        if (layouts[l].far) continue;
-        open_layout(f, &layouts[l]);
+        if (layout_at(l)->far) continue;
+        open_layout(f, layout_at(l));
         float *send = malloc(sizeof *send * COUNT * (size_t)f->comm.nranks), *a = calloc(COUNT, sizeof *a),
               *b = calloc(COUNT, sizeof *b);
         assert_true(send && a && b);
@@ -215,18 +215,18 @@ static unsigned char byte_of(int r, size_t i) { return (unsigned char)dt_mix64((
 static bool gather_is_right(fixture *f, size_t nbytes, bool in_place)
 {
     dt_comm *c = &f->comm;
-    guarded send = guarded_alloc(f, nbytes), recv = guarded_alloc(f, nbytes * (size_t)c->nranks);
+    guarded send = guarded_alloc(f, nbytes), recv = guarded_alloc(f, nbytes * (size_t)c->group_nranks);
     guarded *from = in_place ? &recv : &send;
-    const size_t offset = in_place ? (size_t)c->rank * nbytes : 0;
+    const size_t offset = in_place ? (size_t)c->group_rank * nbytes : 0;
     for (size_t i = 0; i < nbytes; i++) ((unsigned char *)host(from))[offset + i] = byte_of(c->rank, i);
     to_device(f, &send), to_device(f, &recv);
     bool ok = dt_comm_all_gather(c, (char *)device(from) + offset, device(&recv), nbytes, NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
     to_host(f, &send), to_host(f, &recv);
     const unsigned char *got = host(&recv);
-    for (int r = 0; ok && r < c->nranks; r++)
+    for (int r = 0; ok && r < c->group_nranks; r++)
         for (size_t i = 0; ok && i < nbytes; i++) {
-            ok = got[(size_t)r * nbytes + i] == byte_of(r, i);
+            ok = got[(size_t)r * nbytes + i] == byte_of(rank_of_piece(c, r * c->n_groups + c->group), i);
             if (!ok)
                 fprintf(stderr, "rank %d of %d: %zu bytes: byte %zu of rank %d is wrong\n", c->rank, c->nranks, nbytes,
                         i, r);
@@ -241,12 +241,51 @@ static void all_gather_brings_every_piece(void **state)
     fixture *f = *state;
     const size_t sizes[] = {0, 1, 3, 64, 4097, 200003, 2500001};
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
+        open_layout(f, layout_at(l));
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
             for (int in_place = 0; in_place < 2; in_place++)
                 assert_all(MPI_COMM_WORLD, gather_is_right(f, sizes[k], in_place));
-        if (layouts[l].far)
+        if (layout_at(l)->far)
             assert_all(MPI_COMM_WORLD, gather_is_right(f, (20u << 20) / (unsigned)f->comm.nranks + 1, true));
+        close_layout(f);
+    }
+}
+
+/** Parts GAP bytes apart, which stay as they are. */
+static bool replicate_is_right(fixture *f, size_t nbytes)
+{
+    enum { GAP = 12 };
+    dt_comm *c = &f->comm;
+    const size_t stride = nbytes + GAP, n = (size_t)c->n_groups;
+    guarded g = guarded_alloc(f, stride * n);
+    unsigned char *p = host(&g);
+    for (size_t i = 0; i < nbytes; i++) p[(size_t)c->group * stride + i] = byte_of(c->rank, i);
+    to_device(f, &g);
+    bool ok = dt_comm_replicate(c, device(&g), stride, nbytes, NULL) == DT_OK;
+    ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    to_host(f, &g);
+    for (size_t k = 0; ok && k < stride * n; k++) {
+        const int owner = rank_of_piece(c, c->group_rank * c->n_groups + (int)(k / stride));
+        ok = p[k] == (k % stride < nbytes ? byte_of(owner, k % stride) : GUARD_BYTE);
+    }
+    ok = ok && guards_stand(&g);
+    guarded_free(&g);
+    return ok;
+}
+
+static void ranks_of_one_number_get_each_others_parts(void **state)
+{
+    fixture *f = *state;
+    const size_t sizes[] = {0, 1, 4097, 200004};
+    for (int l = 0; l < n_layouts(); l++) {
+        open_layout(f, layout_at(l));
+        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+            assert_all(MPI_COMM_WORLD, replicate_is_right(f, sizes[k]));
+        if (layout_at(l)->far) assert_all(MPI_COMM_WORLD, replicate_is_right(f, (9u << 20) + 4));
+        if (is_mpi()) {
+            f->comm.mpi->max_message = 1000;
+            assert_all(MPI_COMM_WORLD, replicate_is_right(f, 4097));
+        }
         close_layout(f);
     }
 }
@@ -270,12 +309,12 @@ static void broadcast_makes_all_like_the_root(void **state)
 {
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
+        open_layout(f, layout_at(l));
         for (int root = 0; root < f->comm.nranks; root++) {
             assert_all(MPI_COMM_WORLD, broadcast_is_right(f, 0, root));
             assert_all(MPI_COMM_WORLD, broadcast_is_right(f, 70001, root));
         }
-        if (layouts[l].far) assert_all(MPI_COMM_WORLD, broadcast_is_right(f, (17u << 20) + 3, f->comm.nranks - 1));
+        if (layout_at(l)->far) assert_all(MPI_COMM_WORLD, broadcast_is_right(f, (17u << 20) + 3, f->comm.nranks - 1));
         close_layout(f);
     }
 }
@@ -287,7 +326,7 @@ static void what_is_queued_when_it_is_closed_arrives(void **state)
     enum { NBYTES = 70001 };
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
+        open_layout(f, layout_at(l));
         const int rank = f->comm.rank, root = f->comm.nranks - 1;
         guarded g = guarded_alloc(f, NBYTES);
         unsigned char *p = host(&g);
@@ -346,7 +385,7 @@ static bool exchange_is_right(const dt_comm *c, int kind, float plus, const guar
 static void exchanges_on_two_streams_do_not_disturb_each_other(void **state)
 {
     fixture *f = *state;
-    const layout far = {"", true, true};
+    const layout far = {"", true, true, false};
     const size_t nbytes = ON_STREAMS * sizeof(float);
     for (int kinds = 0; kinds < 9; kinds++) {
         dt_stream *streams[2] = {NULL, NULL};
@@ -377,12 +416,12 @@ static void staging_is_what_was_planned(void **state)
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
     for (int l = 0; l < n_layouts(); l++) {
-        open_layout(f, &layouts[l]);
-        const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1, per_node = (f->comm.nranks + k - 1) / k;
+        open_layout(f, layout_at(l));
+        const int k = layout_at(l)->nodes[0] ? atoi(layout_at(l)->nodes) : 1, per_node = (f->comm.nranks + k - 1) / k;
         const bool alike = f->comm.nranks % k == 0; /* what the plan's number of ranks per node can say */
-        const dt_comm_shape shape = {f->comm.nranks, per_node, 1, layouts[l].shared};
+        const dt_comm_shape shape = {f->comm.nranks, per_node, 1, layout_at(l)->shared, layout_at(l)->by_node};
         const dt_memory held = dt_ledger_now(&f->ledger), plan = dt_comm_plan(transport(), &f->dev, &shape);
-        const bool pinned = is_mpi() && layouts[l].far && f->comm.nranks > 1;
+        const bool pinned = is_mpi() && layout_at(l)->far && f->comm.nranks > 1;
         assert_all(MPI_COMM_WORLD, !alike || !memcmp(&held, &plan, sizeof plan));
         assert_all(MPI_COMM_WORLD, (plan.at[DT_MEM_STAGING][DT_ON_PINNED] > 0) == pinned);
         close_layout(f);
@@ -398,6 +437,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(ordered_sum_is_the_left_fold_on_every_layout, &f),
         cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
+        cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
         cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
         cmocka_unit_test_prestate(what_is_queued_when_it_is_closed_arrives, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
@@ -411,6 +451,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
         cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
+        cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
         cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
         cmocka_unit_test_prestate(what_is_queued_when_it_is_closed_arrives, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),

@@ -9,7 +9,7 @@
 static void a_rank_with_an_error_of_its_own_still_takes_part(void **state)
 {
     fixture *f = *state;
-    open_layout(f, &layouts[0]);
+    open_layout(f, layout_at(0));
     dt_comm *c = &f->comm;
     const bool bad = c->rank == c->nranks - 1;
     float *all = calloc((size_t)c->nranks, sizeof *all), sum = 0.0f;
@@ -30,7 +30,7 @@ static void a_rank_with_an_error_of_its_own_still_takes_part(void **state)
 static void a_failing_copy_does_not_strand_the_others(void **state)
 {
     fixture *f = *state;
-    const layout far = {"", true, true};
+    const layout far = {"", true, true, false};
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     skip_all_if(nranks == 1, "with one rank nothing is copied to the host");
@@ -57,7 +57,7 @@ static void a_failing_copy_does_not_strand_the_others(void **state)
 static void traffic_and_sequence_are_counted(void **state)
 {
     fixture *f = *state;
-    open_layout(f, &layouts[0]);
+    open_layout(f, layout_at(0));
     dt_comm *c = &f->comm;
     float *a = calloc(10u * (size_t)c->nranks, sizeof *a), b[10];
     assert_non_null(a);
@@ -75,7 +75,7 @@ static void traffic_and_sequence_are_counted(void **state)
 static void overlap_that_is_not_ones_own_place_is_refused(void **state)
 {
     fixture *f = *state;
-    open_layout(f, &layouts[0]);
+    open_layout(f, layout_at(0));
     dt_comm *c = &f->comm;
     float *a = calloc(8u * (size_t)c->nranks, sizeof *a);
     assert_non_null(a);
@@ -113,6 +113,65 @@ static void a_backend_that_was_not_built_is_refused_by_name(void **state)
     dt_device_close(&f->dev);
 }
 
+/* ---- bytes between nodes ----------------------------------------------------------------------------------------- */
+
+static const dt_comm *watched; /* whose messages to other nodes are counted */
+static double n_far_bytes;
+
+int MPI_Isend(const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    int size;
+    PMPI_Type_size(type, &size);
+    if (watched && (comm == watched->mpi->across || watched->mpi->node_of[dest] != watched->node))
+        n_far_bytes += (double)count * size;
+    return PMPI_Isend(buf, count, type, dest, tag, comm, request);
+}
+
+/** Collectives of one kind: 0 and 1 reductions of bf16, free and ordered, 2 a gather, 3 an exchange among groups. */
+static bool far_bytes_are_planned(fixture *f, const dt_comm_shape *shape, int kind)
+{
+    enum { COUNT = 5000 };
+    dt_comm *c = &f->comm;
+    guarded whole = guarded_alloc(f, COUNT * sizeof(float) * (size_t)c->nranks),
+            part = guarded_alloc(f, COUNT * sizeof(float));
+    dt_traffic traffic = {0};
+    watched = c, n_far_bytes = 0;
+    bool ok = true;
+    if (kind < 2) {
+        ok = dt_comm_reduce_scatter(c, device(&whole), DT_BF16, device(&part), DT_F32, COUNT, false, kind, NULL) ==
+             DT_OK;
+        traffic.reduced_elems = COUNT, traffic.reduced_bytes = 2 * COUNT;
+    } else if (kind == 2) {
+        ok = dt_comm_all_gather(c, device(&part), device(&whole), COUNT, NULL) == DT_OK;
+        traffic.gathered_bytes = COUNT;
+    } else {
+        ok = dt_comm_replicate(c, device(&whole), COUNT, COUNT, NULL) == DT_OK;
+        traffic.replicated_bytes = COUNT;
+    }
+    watched = NULL;
+    ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    const double planned = dt_comm_sent(transport(), &f->dev, shape, kind == 1, &traffic).between;
+    if (planned != n_far_bytes)
+        fprintf(stderr, "rank %d of %d, kind %d: %g bytes to other nodes, planned %g\n", c->rank, c->nranks, kind,
+                n_far_bytes, planned);
+    guarded_free(&whole), guarded_free(&part);
+    return ok && planned == n_far_bytes;
+}
+
+static void what_leaves_a_node_is_what_was_planned(void **state)
+{
+    fixture *f = *state;
+    skip_all_if(!on_one_machine(), "ranks run on several machines");
+    for (int l = 0; l < n_layouts(); l++) {
+        open_layout(f, layout_at(l));
+        const dt_comm_shape shape = {f->comm.nranks, f->comm.local_nranks, 1, layout_at(l)->shared,
+                                     layout_at(l)->by_node};
+        for (int kind = 0; kind < 4 && f->comm.even_nodes; kind++)
+            assert_all(MPI_COMM_WORLD, far_bytes_are_planned(f, &shape, kind));
+        close_layout(f);
+    }
+}
+
 /* ---- nodes and devices ------------------------------------------------------------------------------------------- */
 
 static void ranks_find_their_nodes(void **state)
@@ -120,9 +179,9 @@ static void ranks_find_their_nodes(void **state)
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
     for (int l = 0; l < n_layouts(); l++) {
-        const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1;
-        const bool cyclic = strchr(layouts[l].nodes, ':') != NULL;
-        open_layout(f, &layouts[l]);
+        const int k = layout_at(l)->nodes[0] ? atoi(layout_at(l)->nodes) : 1;
+        const bool cyclic = strchr(layout_at(l)->nodes, ':') != NULL;
+        open_layout(f, layout_at(l));
         const dt_comm *c = &f->comm;
         int local = 0, n_local = 0, n_nodes = k < c->nranks ? k : c->nranks, node = 0, last = -1;
         for (int r = 0; r < c->nranks; r++) {
@@ -181,6 +240,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
         cmocka_unit_test_prestate(ranks_that_share_a_device_are_counted, &f),
         cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
+        cmocka_unit_test_prestate(what_leaves_a_node_is_what_was_planned, &f),
         cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
         cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
     };

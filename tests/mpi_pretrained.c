@@ -302,9 +302,10 @@ static void a_frozen_reward_model_gives_the_values_of_pytorch(void **state)
     json_t *expected = json_load_file("tests/data/hf/qwen2_score/expected.json", 0, NULL);
     for (int stage = 0; stage <= 3; stage += 3) {
         dt_frozen_model frozen = {0};
+        const dt_zero_options kept = {.stage = stage};
         dt_error_clear();
         assert_all(f->mpi, dt_frozen_model_describe(&frozen, "tests/data/hf/qwen2_score", 3) == DT_OK);
-        assert_all(f->mpi, dt_frozen_model_load(&frozen, &f->comm, &f->dev, NULL, stage, DT_F32, NULL) == DT_OK);
+        assert_all(f->mpi, dt_frozen_model_load(&frozen, &kept, DT_F32, &f->comm, &f->dev, NULL, NULL) == DT_OK);
         assert_all(f->mpi, values_are_those_of(f, &frozen, json_object_get(expected, "values")));
         dt_frozen_model_close(&frozen);
     }
@@ -323,9 +324,10 @@ static void heads_that_do_not_fit_are_refused_by_name(void **state)
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         dt_frozen_model frozen = {0};
+        const dt_zero_options whole = {.stage = 0};
         dt_error_clear();
         assert_all(f->mpi, dt_frozen_model_describe(&frozen, all[i].model, all[i].n_labels) == DT_OK);
-        const dt_err err = dt_frozen_model_load(&frozen, &f->comm, &f->dev, NULL, 0, DT_F32, NULL);
+        const dt_err err = dt_frozen_model_load(&frozen, &whole, DT_F32, &f->comm, &f->dev, NULL, NULL);
         const bool named = f->comm.rank || strstr(dt_error_message(), all[i].word);
         assert_all(f->mpi, err == DT_ERR_DATA && named);
         dt_frozen_model_close(&frozen);

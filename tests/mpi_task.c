@@ -112,6 +112,28 @@ static void what_it_needs_is_planned(void **state)
             }
 }
 
+/* At stage 3 with offload_param no parameter stays on the device, of the model that judges neither; it judges the same.
+ * */
+static void frozen_models_leave_the_device_with_the_parameters(void **state)
+{
+    static const char *const TO[] = {"zero.offload_param=none", "zero.offload_param=cpu", "zero.offload_param=nvme"};
+    static const char *const KEYS[] = {"loss", "toy/frozen_logp"};
+    const struct fixture *f = *state;
+    char disk[160], name[3][16];
+    snprintf(disk, sizeof disk, "zero.nvme_path=%s", f->dir);
+    for (int k = 0; k < 3; k++) {
+        const char *args[] = {"zero.stage=3", "run.max_steps=3", disk, TO[k]};
+        snprintf(name[k], sizeof name[k], "frozen%d", k);
+        const outcome o = run(f, name[k], 4, args);
+        const bool left = o.allocated.at[DT_MEM_PARAMS][DT_ON_DEVICE] == 0;
+        assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, 3, TO[k]) && left == (k > 0));
+        for (int64_t step = 1; step <= 3; step++)
+            for (int i = 0; i < 2; i++)
+                assert_all(MPI_COMM_WORLD,
+                           this_rank() || number(f, name[k], step, KEYS[i]) == number(f, name[0], step, KEYS[i]));
+    }
+}
+
 /* The table as a run's checkpoint has it. */
 static bool read_table(const struct fixture *f, const char *name, int64_t step, float table[64])
 {
@@ -277,6 +299,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_it_needs_is_planned),
+        cmocka_unit_test(frozen_models_leave_the_device_with_the_parameters),
         cmocka_unit_test(each_model_has_its_own_norm_rate_and_bound),
         cmocka_unit_test(parameters_may_stay_gathered_for_a_rollout),
         cmocka_unit_test(neither_steps_nor_rollouts_allocate),

@@ -266,36 +266,45 @@ static void frozen_models_show_their_parameters(void **state)
     ref_zero_free_units(frozen);
 }
 
+/** Is each element of the tensors in so many of the ranks' pieces? */
+static bool cover(fixture *f, const dt_zero *z, const dt_piece *(*pieces)(const dt_zero *), float times)
+{
+    float *count = calloc((size_t)f->total, sizeof *count);
+    bool ok = true;
+    int n = 0;
+    for (int u = 0; u < REF_ZERO_UNITS; u++)
+        for (int k = 0; ok && k < f->units[u].n_tensors; k++, n++) {
+            const dt_piece *p = &pieces(z)[n];
+            const dt_tensor *t = &f->units[u].tensors[k];
+            ok = p->unit == u && p->tensor == k && dt_zero_tensor(z, p) == t && p->n >= 0;
+            ok = ok && (p->n == 0 || p->flat == t->offset + p->first);
+            for (int64_t i = 0; ok && i < p->n; i++) count[piece_begin(f->units, p) + i]++;
+        }
+    ok = ok && n == dt_zero_n_pieces(z);
+    MPI_Allreduce(MPI_IN_PLACE, count, (int)f->total, MPI_FLOAT, MPI_SUM, world(f));
+    for (int u = 0; u < REF_ZERO_UNITS; u++)
+        for (int k = 0; k < f->units[u].n_tensors; k++)
+            for (int64_t i = 0; i < f->units[u].tensors[k].n_elems; i++)
+                ok = ok && count[ref_zero_begin(f->units, u, k) + i] == times;
+    free(count);
+    return ok;
+}
+
 static void pieces_cover_every_tensor_once(void **state)
 {
     fixture *f = *state;
-    float *count = calloc((size_t)f->total, sizeof *count);
     for (int stage = 0; stage <= 3; stage++) {
         const run_options opt = {.zero = zero_options(stage, DT_F32, DT_F32)};
         run r;
         bool ok = run_open(&r, f, &opt) == DT_OK;
-        memset(count, 0, (size_t)f->total * sizeof *count);
-        int n = 0;
-        for (int u = 0; u < REF_ZERO_UNITS; u++)
-            for (int k = 0; ok && k < f->units[u].n_tensors; k++, n++) {
-                const dt_piece *p = &dt_zero_pieces(r.z)[n];
-                const dt_tensor *t = &f->units[u].tensors[k];
-                ok = p->unit == u && p->tensor == k && dt_zero_tensor(r.z, p) == t && p->n >= 0;
-                ok = ok && (p->n == 0 || p->flat == t->offset + p->first);
-                ok = ok &&
-                     (p->n == 0 || (dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL) == f->dev.ops->host_accessible);
-                for (int64_t i = 0; ok && i < p->n; i++) count[piece_begin(f->units, p) + i]++;
-            }
-        ok = ok && n == dt_zero_n_pieces(r.z);
-        MPI_Allreduce(MPI_IN_PLACE, count, (int)f->total, MPI_FLOAT, MPI_SUM, world(f));
-        for (int u = 0; u < REF_ZERO_UNITS; u++)
-            for (int k = 0; k < f->units[u].n_tensors; k++)
-                for (int64_t i = 0; i < f->units[u].tensors[k].n_elems; i++)
-                    ok = ok && count[ref_zero_begin(f->units, u, k) + i] == 1;
-        assert_all(world(f), ok);
+        for (int n = 0; ok && n < dt_zero_n_pieces(r.z); n++) {
+            const dt_piece *p = &dt_zero_pieces(r.z)[n];
+            ok = p->n == 0 || (dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL) == f->dev.ops->host_accessible;
+        }
+        assert_all(world(f), ok && cover(f, r.z, dt_zero_pieces, 1));
+        assert_all(world(f), cover(f, r.z, dt_zero_owned, (float)f->comm.n_groups));
         dt_zero_close(r.z);
     }
-    free(count);
 }
 
 /** Write full tensors into z, by pieces, in two calls each. */
@@ -424,10 +433,10 @@ static double bytes_of_states(const dt_memory *m)
 static void measured_state_bytes_are_the_papers_plus_padding(void **state)
 {
     fixture *f = *state;
-    const double n = f->comm.nranks;
+    const double n = f->comm.group_nranks;
     int64_t shards = 0, n_param = 0, whole = 0;
     for (int u = 0; u < REF_ZERO_UNITS; u++) {
-        const dt_shards s = dt_shards_of(f->units[u].flat_len[DT_TRAINED], f->comm.nranks);
+        const dt_shards s = dt_shards_of(f->units[u].flat_len[DT_TRAINED], f->comm.nranks, f->comm.n_groups);
         shards += s.shard_len, whole += s.padded_len, n_param += f->units[u].n_param;
     }
     const double paper[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
@@ -501,7 +510,7 @@ static void broken_brackets_are_refused(void **state)
         ok = ok && s.grads_acquire(s.self, 1, &grads) == DT_ERR_ARG; /* complete */
         double sum;
         ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_ERR_ARG; /* the other units' are missing */
-        if (stage == 3 && f->comm.nranks > 1) {
+        if (stage == 3 && f->comm.group_nranks > 1) {
             ok = ok && s.params_acquire(s.self, 1, &view) == DT_OK;
             ok = ok && s.params_acquire(s.self, 2, &view) == DT_ERR_ARG &&
                  s.params_release(s.self, 1) == DT_OK; /* no room for both */
@@ -518,7 +527,7 @@ static void too_few_live_parameters_are_refused_on_all_ranks(void **state)
     run_options opt = {.zero = zero_options(3, DT_F32, DT_F32)};
     opt.zero.max_live_parameters = 100;
     run r;
-    const dt_err want = f->comm.nranks > 1 ? DT_ERR_USAGE : DT_OK; /* a lone rank gathers nothing */
+    const dt_err want = f->comm.group_nranks > 1 ? DT_ERR_USAGE : DT_OK; /* alone in its group a rank gathers nothing */
     const bool ok = run_open(&r, f, &opt) == want && (want == DT_OK || r.z == NULL);
     dt_error_clear();
     assert_all(world(f), ok);
@@ -548,6 +557,26 @@ int main(int argc, char **argv)
         cmocka_unit_test(broken_brackets_are_refused),
         cmocka_unit_test(too_few_live_parameters_are_refused_on_all_ranks),
     };
+    const struct CMUnitTest of_groups[] = {
+        cmocka_unit_test(every_stage_trains_like_plain_loops),
+        cmocka_unit_test(buckets_and_persistent_units_change_nothing),
+        cmocka_unit_test(frozen_tensors_stay_as_they_are),
+        cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
+        cmocka_unit_test(the_random_start_depends_on_seed_and_names_alone),
+        cmocka_unit_test(pieces_cover_every_tensor_once),
+        cmocka_unit_test(states_move_between_stages_and_go_on),
+        cmocka_unit_test(a_skipped_step_leaves_no_trace),
+        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite),
+        cmocka_unit_test(what_is_held_is_what_was_planned),
+        cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
+        cmocka_unit_test(what_is_sent_is_what_was_planned),
+        cmocka_unit_test(too_few_live_parameters_are_refused_on_all_ranks),
+    };
+    int nranks, failed;
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, setup, teardown));
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    failed = cmocka_run_group_tests(tests, setup, teardown);
+    by_node = true;
+    if (nranks > 1) failed += cmocka_run_group_tests_name("groups of a node", of_groups, setup, teardown);
+    return mpi_test_end(failed);
 }

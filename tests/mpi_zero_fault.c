@@ -13,8 +13,9 @@ static void arm(int nranks)
 {
     char text[256];
     snprintf(text, sizeof text,
-             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error",
-             nranks - 1, nranks - 1, nranks - 1, nranks - 1);
+             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error,"
+             "comm.replicate:%d:2:error",
+             nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }
 
@@ -142,6 +143,37 @@ static void a_fault_while_updating_at_stage_0_reaches_the_vote(void **state)
     dt_zero_close(whole.z);
 }
 
+/* Two nodes, or three, each with all states. */
+static void a_fault_while_groups_exchange_reaches_the_vote(void **state)
+{
+    fixture *f = *state, g = *f;
+    const int n_nodes = f->comm.nranks == 3 ? 3 : 2;
+    const dt_zero_options opt = {.stage = 2,
+                                 .n_groups = n_nodes,
+                                 .param_dtype = DT_BF16,
+                                 .grad_dtype = DT_F32,
+                                 .optimizer = &dt_optimizer_adamw,
+                                 .overlap_comm = true};
+    skip_all_if(f->comm.nranks == 1, "one rank has no groups");
+    setenv("DTRAIN_FAKE_NODES", n_nodes == 3 ? "3" : "2", 1);
+    bool ok = dt_comm_open(&g.comm) == DT_OK && dt_comm_group(&g.comm, true) == DT_OK &&
+              dt_comm_attach(&g.comm, &g.dev, "mpi", true) == DT_OK;
+    unsetenv("DTRAIN_FAKE_NODES");
+    ok = ok && dt_zero_open(&g.z, &opt, g.units, REF_ZERO_UNITS, &g.comm, &g.dev, NULL, NULL) == DT_OK;
+    assert_all(world(f), ok);
+    g.model.source = dt_zero_source(g.z);
+    step(&g);
+    double sum;
+    if (dt_zero_grad_sum_squares(g.z, &sum) != DT_OK && g.err == DT_OK) g.err = DT_ERR_FAULT;
+    check_vote(&g, DT_ERR_FAULT);
+    dt_zero_discard(g.z);
+    step(&g);
+    update(&g);
+    assert_all(world(f), g.err == DT_OK);
+    dt_zero_close(g.z);
+    dt_comm_close(&g.comm);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +181,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_fault_while_reducing_reaches_the_vote),
         cmocka_unit_test(a_fault_while_updating_reaches_the_vote),
         cmocka_unit_test(a_fault_while_updating_at_stage_0_reaches_the_vote),
+        cmocka_unit_test(a_fault_while_groups_exchange_reaches_the_vote),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, setup, teardown));

@@ -169,6 +169,17 @@ int main(int argc, char **argv)
         cmocka_unit_test(wrong_options_are_refused),
     };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0); /* no sooner than waited for; and hundreds of files: no disk */
+    const struct CMUnitTest of_groups[] = {
+        cmocka_unit_test(reproducible_sums_come_down_as_they_are),
+        cmocka_unit_test(frozen_tensors_stay_as_they_are),
+        cmocka_unit_test(states_move_to_any_layout_and_go_on),
+        cmocka_unit_test(what_is_held_is_what_was_planned),
+    };
+    int nranks, failed;
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, setup, teardown));
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    failed = cmocka_run_group_tests(tests, setup, teardown);
+    by_node = true;
+    if (nranks > 1) failed += cmocka_run_group_tests_name("groups of a node", of_groups, setup, teardown);
+    return mpi_test_end(failed);
 }

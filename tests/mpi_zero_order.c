@@ -9,8 +9,8 @@
 
 enum { NRANKS = 4, HEAD = REF_ZERO_UNITS - 1, MAX_EVENTS = 4096 };
 
-/** What ran: 'g' and 'r' gather and reduction of a unit, 'f' and 'b' work of its forward and backward, 'c' of its
- *  recomputation. */
+/** What ran: 'g', 'r' and 'x' gather, reduction and exchange among groups of a unit, 'f' and 'b' work of its forward
+ *  and backward, 'c' of its recomputation. */
 typedef struct event {
     char what;
     int unit;
@@ -53,10 +53,17 @@ static dt_err note_reduce(dt_comm *comm, const void *send, dt_dtype send_dt, voi
 
 static dt_err note_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
-    return queue_note(comm->dev, stream, 'g', unit_of_phase(units), NRANKS * (int64_t)(nbytes / sizeof(float)));
+    return queue_note(comm->dev, stream, 'g', unit_of_phase(units),
+                      comm->group_nranks * (int64_t)(nbytes / sizeof(float)));
 }
 
-static const dt_comm_ops noting = {.name = "noting", .reduce_scatter = note_reduce, .all_gather = note_gather};
+static dt_err note_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+{
+    return queue_note(comm->dev, stream, 'x', unit_of_phase(units), comm->n_groups * (int64_t)(nbytes / sizeof(float)));
+}
+
+static const dt_comm_ops noting = {
+    .name = "noting", .reduce_scatter = note_reduce, .all_gather = note_gather, .replicate = note_replicate};
 
 typedef struct fixture {
     dt_ledger ledger;
@@ -89,6 +96,8 @@ static void open_zero(fixture *f, const dt_zero_options *opt, dt_queue_order ord
     f->real = f->comm.ops;
     f->comm.ops = &noting;
     f->comm.nranks = NRANKS, f->comm.rank = 1;
+    f->comm.n_groups = opt->n_groups ? opt->n_groups : 1;
+    f->comm.group_nranks = NRANKS / f->comm.n_groups, f->comm.group_rank = 1 % f->comm.group_nranks;
     assert_int_equal(dt_zero_plan_make(opt, units, REF_ZERO_UNITS, NRANKS, &f->plan), DT_OK);
     if (dt_zero_open(&f->z, opt, units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, &phase) != DT_OK)
         fail_msg("%s", dt_error_message());
@@ -353,6 +362,62 @@ static void small_units_stay_whole(void **state)
     assert_true(none.n_gather > all.n_gather && all.n_reduce == none.n_reduce);
 }
 
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+/* Of two groups of two ranks: the sums of a unit are exchanged among the groups once a step, right behind its last
+ * reduction; gathers move what two ranks hold. */
+static void sums_pass_between_groups_once_a_step(void **state)
+{
+    enum { N_MICRO = 3 };
+    for (int stage = 0; stage <= 3; stage++) {
+        dt_zero_options opt = stage_3();
+        fixture f;
+        opt.stage = stage, opt.n_groups = 2;
+        open_zero(&f, &opt, DT_QUEUE_AT_ONCE, 0);
+        for (int step = 0; step < 2; step++) {
+            const int from = ran.n;
+            for (int a = 0; a < N_MICRO; a++) micro_step(&f, a, N_MICRO);
+            update(&f, true);
+            for (int u = 0; u < REF_ZERO_UNITS; u++) {
+                const int exchanged = last_event(from, 'x', u), reduced = last_event(from, 'r', u);
+                const dt_shards s = dt_shards_of(units[u].flat_len[DT_TRAINED], NRANKS, 2);
+                assert_order(from, count_events(from, 'x', u) == 1 && exchanged == reduced + 1);
+                assert_order(from, count_events(from, 'r', u) == (stage < 2 ? 1 : N_MICRO));
+                assert_true(ran.list[exchanged].n_elems == s.shard_len && ran.list[reduced].n_elems == s.padded_len);
+                assert_true(ran.list[last_event(from, 'g', u)].n_elems % s.shard_len == 0);
+            }
+        }
+        close_zero(&f);
+    }
+}
+
+/* In a step of M micro-steps a rank of K nodes of L sends to other nodes, of P elements (fp32) on N = K L ranks, each
+ * time P/N to each node: a reduction its part of the node's sum, a gather its shard, and in groups of a node the
+ * exchange its part once, and no gather anything. */
+static void groups_of_a_node_gather_inside_it(void **state)
+{
+    enum { M = 3, K = 2 };
+    const dt_device dev = {.ops = &dt_device_cpu_ops};
+    double padded = 0;
+    assert_int_equal(ref_zero_make_units(units, false), DT_OK);
+    for (int u = 0; u < REF_ZERO_UNITS; u++)
+        padded += (double)dt_shards_of(units[u].flat_len[DT_TRAINED], NRANKS, 1).padded_len;
+    const double once = (K - 1) * padded / NRANKS * 4;
+    for (int by_node = 0; by_node < 2; by_node++)
+        for (int stage = 0; stage <= 3; stage++) {
+            const dt_comm_shape shape = {NRANKS, NRANKS / K, 1, true, by_node};
+            dt_zero_options opt = stage_3();
+            dt_zero_plan plan;
+            opt.stage = stage, opt.n_groups = by_node ? K : 1;
+            assert_int_equal(dt_zero_plan_make(&opt, units, REF_ZERO_UNITS, NRANKS, &plan), DT_OK);
+            const double micro = dt_comm_sent("mpi", &dev, &shape, false, &plan.micro_step).between,
+                         step = dt_comm_sent("mpi", &dev, &shape, false, &plan.step).between;
+            const double reductions = stage < 2 ? 1 : M, gathers = by_node ? 0 : stage < 3 ? 1 : 2 * M;
+            assert_true(M * micro + step == (reductions + gathers + by_node) * once);
+        }
+    ref_zero_free_units(units);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +427,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(prefetching_takes_room_and_no_messages),
         cmocka_unit_test(without_overlap_there_is_one_stream_and_less_room),
         cmocka_unit_test(small_units_stay_whole),
+        cmocka_unit_test(sums_pass_between_groups_once_a_step),
+        cmocka_unit_test(groups_of_a_node_gather_inside_it),
     };
     MPI_TEST_MAIN(argc, argv, tests);
 }

@@ -37,7 +37,7 @@ static void shards_cover_and_waste_little(void **state)
     const int64_t lens[] = {1, 5, 15, 16, 17, 64, 4099, 123456789, INT64_C(3) << 40};
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
         for (int k = 0; k < N_RANKS; k++) {
-            const dt_shards s = dt_shards_of(lens[i], ranks[k]);
+            const dt_shards s = dt_shards_of(lens[i], ranks[k], 1);
             assert_true(s.flat_len == lens[i] && s.padded_len == s.shard_len * ranks[k] &&
                         s.shard_len % DT_SHARD_ALIGN == 0);
             assert_true(s.flat_len <= s.padded_len && s.padded_len < s.flat_len + (int64_t)ranks[k] * DT_SHARD_ALIGN);

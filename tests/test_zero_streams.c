@@ -62,6 +62,7 @@ typedef struct exchange {
     dt_dtype send_dt, recv_dt;
     int64_t count;
     bool accumulate;
+    int64_t stride;
 } exchange;
 
 static float get(const void *x, dt_dtype t, int64_t i)
@@ -80,7 +81,7 @@ static void put(void *x, dt_dtype t, int64_t i, float value)
 static dt_err do_reduce_scatter(dt_device *cpu, const void *args)
 {
     const exchange *a = args;
-    const int64_t mine = a->comm->rank * a->count;
+    const int64_t mine = dt_comm_piece(a->comm) * a->count;
     void *recv = dt_queue_reach(a->recv);
     float *sum = calloc((size_t)a->count, sizeof *sum);
     meet(a->comm, dt_queue_reach(a->send));
@@ -98,7 +99,7 @@ static dt_err do_reduce_scatter(dt_device *cpu, const void *args)
 dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                               int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
-    const exchange a = {comm, send, recv, send_dt, recv_dt, count, accumulate};
+    const exchange a = {comm, send, recv, send_dt, recv_dt, count, accumulate, 0};
     return dt_queue_call(comm->dev, stream, do_reduce_scatter, &a, sizeof a);
 }
 
@@ -106,9 +107,9 @@ static dt_err do_all_gather(dt_device *cpu, const void *args)
 {
     const exchange *a = args;
     meet(a->comm, dt_queue_reach(a->send));
-    for (int r = 0; r < N_THREADS; r++) {
+    for (int r = 0; r < a->comm->group_nranks; r++) {
         char *to = (char *)dt_queue_reach(a->recv) + (size_t)r * (size_t)a->count;
-        const void *from = thread_of(a->comm->dev)->meet->data[r];
+        const void *from = thread_of(a->comm->dev)->meet->data[a->comm->n_groups > 1 ? a->comm->group : r];
         /* the own place is there already, and the other one reads it */
         if (to != from) memcpy(to, from, (size_t)a->count);
     }
@@ -121,6 +122,26 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
     const exchange a = {.comm = comm, .send = send, .recv = recv, .count = (int64_t)nbytes};
     thread_of(comm->dev)->n_gathers++;
     return dt_queue_call(comm->dev, stream, do_all_gather, &a, sizeof a);
+}
+
+/** count: bytes of a part, stride apart. */
+static dt_err do_replicate(dt_device *cpu, const void *args)
+{
+    const exchange *a = args;
+    char *parts = dt_queue_reach(a->recv);
+    meet(a->comm, parts);
+    for (int g = 0; g < a->comm->n_groups; g++) {
+        const char *from = thread_of(a->comm->dev)->meet->data[g];
+        if (g != a->comm->group) memcpy(parts + g * a->stride, from + g * a->stride, (size_t)a->count);
+    }
+    part(a->comm);
+    return DT_OK;
+}
+
+dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+{
+    const exchange a = {.comm = comm, .recv = buf, .count = (int64_t)nbytes, .stride = (int64_t)stride};
+    return dt_queue_call(comm->dev, stream, do_replicate, &a, sizeof a);
 }
 
 dt_err dt_comm_agree(dt_comm *comm, dt_err err) { return err; }
@@ -256,7 +277,7 @@ static dt_err hash_states(rank_thread *t, dt_zero *z)
     dt_err err = values ? DT_OK : DT_ERR_MEMORY;
     for (dt_state s = 0; s < dt_zero_n_states(z); s++)
         for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
-            const dt_piece *p = &dt_zero_pieces(z)[i];
+            const dt_piece *p = &dt_zero_owned(z)[i];
             if (!dt_zero_has_state(z, s, p)) continue;
             err = dt_zero_state_read(z, s, p, 0, p->n, values);
             t->states = hash_bytes(t->states, values, (size_t)p->n * sizeof *values);
@@ -273,7 +294,7 @@ static dt_err write_states(dt_zero *z)
     dt_err err = values ? DT_OK : DT_ERR_MEMORY;
     for (int s = 0; s < dt_zero_n_states(z); s++)
         for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
-            const dt_piece *p = &dt_zero_pieces(z)[i];
+            const dt_piece *p = &dt_zero_owned(z)[i];
             if (!dt_zero_has_state(z, (dt_state)s, p)) continue;
             for (int64_t k = 0; k < p->n; k++) values[k] = (float)((p->first + k) % 251 + 1 + i + s) * 0x1p-10f;
             err = dt_zero_state_write(z, (dt_state)s, p, 0, p->n, values);
@@ -386,6 +407,10 @@ static void run_ranks(rank_thread *t, dt_err (*run)(rank_thread *, dt_zero *), c
         assert_int_equal(dt_device_open_host(&t[r].host, 1, false, &t[r].ledger), DT_OK);
         t[r].opt.host = &t[r].host;
         t[r].comm = (dt_comm){.rank = r, .nranks = N_THREADS, .dev = &t[r].dev};
+        if (opt->n_groups > 1) /* of one rank each */
+            t[r].comm.n_groups = N_THREADS, t[r].comm.group = r, t[r].comm.group_nranks = 1;
+        else
+            t[r].comm.n_groups = 1, t[r].comm.group_rank = r, t[r].comm.group_nranks = N_THREADS;
     }
     for (int r = 0; r < N_THREADS; r++) assert_int_equal(pthread_create(&id[r], NULL, run_thread, &t[r]), 0);
     for (int r = 0; r < N_THREADS; r++) {
@@ -492,6 +517,16 @@ static void offload_of_parameters_alone_changes_no_bit(void **state)
     dt_zero_options opt = offloaded(DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, 2);
     check_orders(false, &opt);
     opt.offload_param = DT_OFFLOAD_NVME;
+    check_orders(true, &opt);
+}
+
+/* Sums are exchanged behind their reduction and before they go down. */
+static void exchange_among_groups_changes_no_bit(void **state)
+{
+    dt_zero_options opt = {.overlap_comm = true, .n_groups = N_THREADS, .reduce_bucket_size = 600};
+    check_orders(false, &opt);
+    opt = offloaded(DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 2);
+    opt.n_groups = N_THREADS;
     check_orders(true, &opt);
 }
 
@@ -685,6 +720,7 @@ int main(void)
         cmocka_unit_test(offload_to_host_memory_changes_no_bit),
         cmocka_unit_test(offload_to_a_file_changes_no_bit),
         cmocka_unit_test(offload_of_parameters_alone_changes_no_bit),
+        cmocka_unit_test(exchange_among_groups_changes_no_bit),
         cmocka_unit_test(the_file_is_read_ahead_both_ways),
         cmocka_unit_test(closing_waits_for_what_is_on_its_way),
         cmocka_unit_test(offload_works_beside_the_device),

@@ -23,11 +23,19 @@ typedef struct fixture {
 
 static MPI_Comm world(const fixture *f) { return *(MPI_Comm *)dt_comm_mpi_handle(&f->comm); }
 
+static bool by_node; /* of each run: its groups are the nodes, and there are two or three of these */
+static int n_groups = 1;
+
+/* With two ranks and three a node has one, with four two, which are not neighbours. */
 static int setup(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
+    int nranks;
     *state = f;
-    if (!f || dt_comm_open(&f->comm) != DT_OK) return -1;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    if (by_node) setenv("DTRAIN_FAKE_NODES", nranks == 3 ? "3" : "2:cyclic", 1);
+    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_comm_group(&f->comm, by_node) != DT_OK) return -1;
+    n_groups = f->comm.n_groups;
     if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
     if (dt_device_open_host(&f->host, 1, false, &f->ledger) != DT_OK) return -1;
     if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) return -1;
@@ -229,8 +237,11 @@ static bool close_to(const fixture *f, const states *a, const states *b, int n_s
 
 static dt_zero_options zero_options(int stage, dt_dtype param, dt_dtype grad)
 {
-    return (dt_zero_options){
-        .stage = stage, .param_dtype = param, .grad_dtype = grad, .optimizer = &dt_optimizer_adamw};
+    return (dt_zero_options){.stage = stage,
+                             .n_groups = n_groups,
+                             .param_dtype = param,
+                             .grad_dtype = grad,
+                             .optimizer = &dt_optimizer_adamw};
 }
 
 /** Train N_STEPS from a random start; hold parameters that the model sees, norm and states against the plain loops. */
@@ -281,13 +292,13 @@ static void check_all_stages(fixture *f, void (*vary)(run_options *, int variant
     states_free(&other);
 }
 
-/** Write all states, each piece in two calls. */
+/** Write all states, each run in two calls. */
 static dt_err put_states(run *r, const states *s)
 {
     const float *const arrays[] = {s->param, s->m, s->v};
     for (dt_state k = 0; k < dt_zero_n_states(r->z); k++)
         for (int i = 0; i < dt_zero_n_pieces(r->z); i++) {
-            const dt_piece *p = &dt_zero_pieces(r->z)[i];
+            const dt_piece *p = &dt_zero_owned(r->z)[i];
             const float *from = arrays[k] + piece_begin(r->units, p);
             const int64_t some = p->n / 3;
             DT_TRY(dt_zero_state_write(r->z, k, p, 0, some, from));

@@ -3,10 +3,16 @@
  * A communicator is opened over MPI_COMM_WORLD (duplicated, errors returned). Tensors move by the transport of the
  * backend: "mpi" (through shared memory windows between ranks of one node, MPI between nodes; serves device buffers by
  * staging them in pinned memory) or "nccl". Votes and small host values always go by MPI. Every function here is
- * collective over all ranks unless said otherwise; counts and types must agree. After DT_ERR_COMM the communicator is
- * unusable: pass the error up, main ends the job. A collective on tensors that returns another error (of a copy to or
- * from the device, or an injected one) has been joined by this rank all the same, with whatever its buffers held: keep
- * the error for the next vote. DT_ERR_ARG alone means that the rank did not join.
+ * collective over all ranks unless said otherwise; counts and types must agree.
+ *
+ * Groups. What is partitioned lies over the ranks of a group, and every group has all of it. At first there is one
+ * group of all ranks; dt_comm_group makes one of each node. A rank has a number in its group; ranks of one number in
+ * different groups hold the same.
+ *
+ * Errors. After DT_ERR_COMM the communicator is unusable: pass the error up, main ends the job. A collective on
+ * tensors that returns another error (of a copy to or from the device, or an injected one) has been joined by this
+ * rank all the same, with whatever its buffers held: keep the error for the next vote. DT_ERR_ARG alone means that
+ * the rank did not join.
  *
  * With comm->check every collective, of tensors and of host values, is preceded by an exchange of what it is. Where
  * ranks differ all of them get DT_ERR_COMM, which names a rank that differs from most, what it calls and what they
@@ -59,6 +65,7 @@ typedef struct dt_comm_ops {
     dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                              int64_t count, bool accumulate, bool ordered, dt_stream *stream);
     dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+    dt_err (*replicate)(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
     dt_err (*broadcast)(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
 } dt_comm_ops;
 
@@ -66,6 +73,10 @@ struct dt_comm {
     int rank, nranks;
     int local_rank, local_nranks; /* among the ranks of this node */
     int node, n_nodes;
+    int group_rank, group_nranks; /* among the ranks of this group */
+    int group, n_groups;
+    bool even_nodes;  /* all have equally many ranks */
+    int *piece_of;    /* [nranks] the piece of a reduce-scatter that ends at a rank: group_rank * n_groups + group */
     int n_sharing;    /* ranks on the device of this rank, itself one of them; 0 before dt_comm_find_devices */
     int most_sharing; /* on the device that most ranks share */
     bool leads;       /* the lowest of the ranks on its device */
@@ -115,6 +126,14 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
  *  could be opened). Local. */
 dt_err dt_comm_has_backend(const char *backend, const dt_device *dev);
 
+/** The ranks of each node become a group, else all ranks one. Before a transport is attached. Local; all ranks return
+ *  the same. DT_ERR_USAGE where nodes have different numbers of ranks. */
+dt_err dt_comm_group(dt_comm *comm, bool by_node);
+/** The rank with this local_rank on a node; -1: there is none. */
+int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank);
+/** This rank's piece of a reduce-scatter. */
+static inline int dt_comm_piece(const dt_comm *comm) { return comm->group_rank * comm->n_groups + comm->group; }
+
 /** Which ranks share a device: fills n_sharing and most_sharing. A rank whose device could not be opened ({0}) takes
  *  part, too. */
 dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev);
@@ -124,8 +143,9 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
 /** Collective; only after an agreed end. A rank that fails alone does not call it. */
 void dt_comm_close(dt_comm *comm);
 
-/** Leave each rank the sum of its piece:  recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[rank*count + i],
- *  0 <= i < count.
+/** Leave each rank the sum of its piece:  recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[piece*count + i],
+ *  0 <= i < count, piece = group_rank * n_groups + group. So the pieces of ranks of one number in their groups lie side
+ *  by side; with one group a rank's piece is that of its rank.
  *
  *  send  [nranks*count] of send_dt, borrowed until the stream is synced. recv [count] of recv_dt; may be this rank's
  *  own place inside send when the types are equal and accumulate is false. Added in float. ordered: strictly ((recv +
@@ -134,9 +154,13 @@ void dt_comm_close(dt_comm *comm);
 dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                               int64_t count, bool accumulate, bool ordered, dt_stream *stream);
 
-/** recv[r*nbytes ..] = send of rank r. send may be this rank's own place inside recv. Sends (nranks-1)*nbytes.
- *  Asynchronous on stream. */
+/** recv[r*nbytes ..] = send of the group's rank r. send may be this rank's own place inside recv. Sends
+ *  (group_nranks-1)*nbytes. Asynchronous on stream. */
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+
+/** buf[g*stride ..] of nbytes becomes that of the rank of group g that has this rank's number; buf[group*stride ..] is
+ *  this rank's own. stride >= nbytes. Sends (n_groups-1)*nbytes. Asynchronous on stream. */
+dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
 
 /** buf of every rank becomes root's. Device or host memory. Asynchronous on stream. */
 dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
@@ -194,6 +218,7 @@ char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size);
 typedef struct dt_comm_shape {
     int nranks, ranks_per_node, most_sharing; /* ranks on a device, at most */
     bool shared_memory;
+    bool by_node; /* dt_comm_group */
 } dt_comm_shape;
 /** The staging that a rank would hold. Local. */
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape);
@@ -201,7 +226,18 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
 /** For a plan: rank 0 of ranks that are not there, on a device that counts (dtrain/count.h): collectives on tensors
  *  queue the launches of the transport nccl. Without MPI: votes and reductions of host values are this rank's own, and
  *  other functions must not be called. Close by dt_comm_close. */
-void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node);
+void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node);
+
+/** Of collectives, what one rank hands over: of reductions its piece, of the others what it has. */
+typedef struct dt_traffic {
+    double reduced_elems, reduced_bytes, gathered_bytes, replicated_bytes;
+} dt_traffic;
+/** Bytes that a rank sends in these, to ranks of its node and of others, as the transport goes. */
+typedef struct dt_sent {
+    double within, between;
+} dt_sent;
+dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
+                     const dt_traffic *traffic);
 
 /** MPI communicator (an MPI_Comm behind a pointer), for the collectives of tests; owned by comm. */
 void *dt_comm_mpi_handle(const dt_comm *comm);

@@ -176,6 +176,9 @@
          "auto: the first that fits in memory of the stages, then of the stages with the optimizer offloaded, then " \
          "with the parameters, to cpu and then to nvme; an offload that is given is kept. auto:size: 0 below 10^9 " \
          "parameters, 2 up to 7 10^9, 3 above") \
+    ENUM(zero, shard_group, "world", "world|node", \
+         "among whom a stage shards. world: all ranks; node: the ranks of a node, and every node has a whole copy: " \
+         "parameters are gathered inside nodes alone, and only sums of gradients pass between them") \
     INT (zero, reduce_bucket_size, 2000000000, 1, INT64_MAX, "elements", \
          "at most this many gradients are reduced in one collective; a block that has more is cut and passes through " \
          "a staging buffer of this size") \
@@ -196,8 +199,8 @@
          "keep optimizer states and fp32 master weights off the device, each rank its shard, where the processor " \
          "updates them. cpu: in host memory; nvme: in a file under nvme_path; gradients gather in host memory") \
     ENUM(zero, offload_param, "none", "none|cpu|nvme", \
-         "stage 3: keep the parameters that a rank owns off the device, and bring each block when it is used. cpu: " \
-         "in host memory; nvme: in a file under nvme_path") \
+         "stage 3: keep the parameters that a rank owns off the device, and bring each block when it is used, also " \
+         "those of a task's frozen models. cpu: in host memory; nvme: in a file under nvme_path") \
     TEXT(zero, nvme_path, "", \
          "directory on a fast disk of each node for what is offloaded to nvme; the files have no name there and are " \
          "gone when the program ends, however it ends") \

@@ -23,13 +23,15 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
 /** A model of that shape, to be planned for; it cannot be loaded. Local. */
 dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like, int n_labels);
 
-/** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). compute: the stream on which its models
- *  will work. phase (may be NULL) says where it stands. Collective; all ranks return the same code but for
- *  DT_ERR_COMM. */
-dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, dt_stream *compute, int stage,
-                            dt_dtype dtype, dt_phase *phase);
+/** Load the parameters, kept as `like` says of parameters: partitioned at stage 3, and offloaded as offload_param says;
+ *  else whole on every rank. What a run's own model is kept like (dt_task.main) or {.stage}. compute: the stream on
+ *  which its models will work. phase (may be NULL) says where it stands. Collective; all ranks return the same code but
+ *  for DT_ERR_COMM. */
+dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, dt_comm *comm,
+                            dt_device *dev, dt_stream *compute, dt_phase *phase);
 /** Add what that allocates on so many ranks. Local. */
-dt_err dt_frozen_model_plan(const dt_frozen_model *f, int stage, dt_dtype dtype, int nranks, dt_memory *memory);
+dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
+                            dt_memory *memory);
 
 void dt_frozen_model_close(dt_frozen_model *f); /* local; safe on {0} and after an error */
 

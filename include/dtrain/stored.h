@@ -29,7 +29,8 @@ typedef struct dt_stored_slot {
     const dt_saved_model *of;
     dt_state state;
     const char *state_name; /* the optimizer's; NULL for parameters */
-    const dt_piece *piece;  /* what this rank holds of it; NULL without zero */
+    const dt_piece *piece;  /* what this rank is in charge of, of it; NULL without zero */
+    const dt_piece *owned;  /* what it has of it: all that it reads; NULL without zero */
     const dt_unit *unit;
     const dt_tensor *tensor;
 } dt_stored_slot;

@@ -4,10 +4,15 @@
  * Source   Rajbhandari et al., "ZeRO", SC 2020, arXiv:1910.02054: stages in section 5, volume in section 7.
  * Symbols  Psi -> n_param, N_d -> comm->nranks.
  *
- * Each part of a unit (unit.h) is cut into nranks equal shards (padded); rank r owns shard r of every state. A stage
- * only decides what is kept whole besides the owned shard. The frozen part has parameters alone: no gradients, no
- * states, nothing to gather after an update. One function serves the plan and the allocation, so they agree by
- * construction. */
+ * Each part of a unit (unit.h) is cut into equal shards (padded), one for each rank of a group (comm.h); the group's
+ * rank r owns shard r of every state. A stage only decides what is kept whole besides the owned shard. The frozen part
+ * has parameters alone: no gradients, no states, nothing to gather after an update. One function serves the plan and
+ * the allocation, so they agree by construction.
+ *
+ * With one group of all ranks a shard has one owner. With more each group has all states, so a shard has an owner in
+ * each, and each of these is in charge of an equal part of it: it sums that part's gradients over all ranks, counts it
+ * in the norm and writes it into checkpoints. The sums are then exchanged among the owners, who all make the same
+ * update. */
 #ifndef DTRAIN_ZERO_H
 #define DTRAIN_ZERO_H
 
@@ -21,7 +26,8 @@ typedef struct dt_zero dt_zero;
 typedef enum dt_offload { DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, DT_OFFLOAD_NVME } dt_offload;
 
 typedef struct dt_zero_options {
-    int stage; /* 0 .. 3 */
+    int stage;    /* 0 .. 3 */
+    int n_groups; /* of equally many ranks; 0: 1. That of the communicator */
     /* DT_F32: the trained parameters are the master; else, and where anything is offloaded, fp32 master weights are
      * kept beside them */
     dt_dtype param_dtype;
@@ -61,19 +67,20 @@ typedef struct dt_zero_options {
     const char *nvme_path;  /* directory of the files; borrowed for z's life */
 } dt_zero_options;
 
-/** Who owns what in a part of a unit: rank r owns elements [r * shard_len, (r + 1) * shard_len) of it.
- *  flat_len <= padded_len < flat_len + nranks * align, and shard_len is a multiple of align. */
+/** Who owns what in a part of a unit: a group's rank r owns elements [r * shard_len, (r + 1) * shard_len) of it, and is
+ *  in charge of charge_len of them, from group * charge_len on. flat_len <= padded_len < flat_len + nranks * align, and
+ *  charge_len is a multiple of align. One group: charge_len = shard_len. */
 typedef struct dt_shards {
-    int64_t flat_len, shard_len, padded_len;
+    int64_t flat_len, charge_len, shard_len, padded_len;
 } dt_shards;
 enum { DT_SHARD_ALIGN = 16 };
-dt_shards dt_shards_of(int64_t flat_len, int nranks);
+dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups);
 
 /** What a rank would hold and send: memory (params, grads, optimizer, staging), the exact n_param of the
  *  model, bytes per parameter of model states with padding and without, and elements sent by a rank: a step of M
  *  micro-steps sends M * sent_elems_per_micro_step + sent_elems_per_step, at stage 3 at most so (a unit that is still
- *  there when it is used again is not gathered again). With one micro-step that is 2P (N-1)/N at stages 0 to 2 and 3P
- *  (N-1)/N at stage 3 for P padded parameters.
+ *  there when it is used again is not gathered again). With one micro-step and one group that is 2P (N-1)/N at stages 0
+ *  to 2 and 3P (N-1)/N at stage 3 for P padded parameters. By kind it is in micro_step and step (dt_comm_sent).
  *
  *  In reproducible mode every micro-step is reduced, so stages 0 and 1 keep gradients as stage 2 does: fp32 sums of the
  *  owned shards. */
@@ -88,12 +95,13 @@ typedef struct dt_zero_plan {
     double formula_bytes_per_param; /* with two states 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
     double sent_elems_per_micro_step, sent_elems_per_step;
     double sent_bytes_per_micro_step, sent_bytes_per_step; /* the same in bytes of the types that are sent */
+    dt_traffic micro_step, step;
 } dt_zero_plan;
 dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan);
 
-/** Collective. Allocates all states (zeroed) and staging; units are borrowed for z's life. DT_ERR_USAGE when
- *  max_live_parameters is below what the largest units need at once (names the minimum). compute: the stream on which
- *  the model works. phase may be NULL. */
+/** Collective. Allocates all states (zeroed) and staging; units are borrowed for z's life. DT_ERR_ARG when the
+ *  communicator has other groups than the options, DT_ERR_USAGE when max_live_parameters is below what the largest
+ *  units need at once (names the minimum). compute: the stream on which the model works. phase may be NULL. */
 dt_err dt_zero_open(dt_zero **z, const dt_zero_options *opt, const dt_unit *units, int n_units, dt_comm *comm,
                     dt_device *dev, dt_stream *compute, dt_phase *phase);
 void dt_zero_close(dt_zero *z); /* local; safe on NULL */
@@ -108,9 +116,9 @@ dt_err dt_zero_init_random(dt_zero *z, uint64_t seed);
  *  1) or in each (2, 3, reproducible). */
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
 
-/** Local: sum of squares of this rank's shards of the gradients (each element counted by exactly one rank), finished
- *  when it returns. After the vote summed it, sqrt is the global norm. In reproducible mode collective and returns the
- *  global value on rank 0 and 0 elsewhere, free of order. */
+/** Local: sum of squares of the gradients that this rank is in charge of (each element counted by exactly one),
+ *  finished when it returns. After the vote summed it, sqrt is the global norm. In reproducible mode collective and
+ *  returns the global value on rank 0 and 0 elsewhere, free of order. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
 
 /** Of the gradients that dt_zero_grad_sum_squares saw last, the unit that was not finite first, in the order in which
@@ -149,6 +157,9 @@ typedef struct dt_piece {
 
 int dt_zero_n_pieces(const dt_zero *z); /* = number of tensors of all units */
 const dt_piece *dt_zero_pieces(const dt_zero *z);
+/** The same of what this rank owns, which is all that is to be written: the whole of a shard. With one group these are
+ *  the pieces; with more each group's cover every tensor once. */
+const dt_piece *dt_zero_owned(const dt_zero *z);
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
 const dt_unit *dt_zero_unit(const dt_zero *z, const dt_piece *p);
 
@@ -168,7 +179,8 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
 /** Copy elements skip .. skip+n-1 of a piece from or to host memory. Local, synchronous. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host);
-/** Bytes of this rank's shards of all that dt_zero_state_read gives, padding included: the same on all ranks. */
+/** Bytes of what this rank is in charge of, of all that dt_zero_state_read gives, padding included: the same on all
+ *  ranks. */
 size_t dt_zero_saved_nbytes(const dt_zero *z);
 /** Queue the copy of a whole piece on a stream, to host memory that must be pinned where the device is apart. What is
  *  read is there once the compute stream has come as far as it is queued now: the caller orders the stream behind it,

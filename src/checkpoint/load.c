@@ -122,10 +122,17 @@ static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
 {
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
     memset(j->raw, 0, DT_STORED_BUFFER);
-    for (int64_t at = 0; at < s->piece->n; at += step)
-        DT_TRY(dt_zero_state_write(s->of->zero, s->state, s->piece, at,
-                                   s->piece->n - at < step ? s->piece->n - at : step, j->raw));
+    for (int64_t at = 0; at < s->owned->n; at += step)
+        DT_TRY(dt_zero_state_write(s->of->zero, s->state, s->owned, at, dt_min_i64(step, s->owned->n - at), j->raw));
     return DT_OK;
+}
+
+/* Of elements first .. first+n-1 as they stand in the file, those that this rank is in charge of: every element is in
+ * the sum of all ranks once. */
+static uint64_t checksum_of(const dt_piece *charge, const char *elems, int64_t first, int64_t n, size_t size)
+{
+    const int64_t lo = dt_max_i64(first, charge->first), hi = dt_min_i64(first + n, charge->first + charge->n);
+    return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo, hi - lo, size) : 0;
 }
 
 /* This rank's run of a tensor, buffer by buffer: read, summed as it stands in the file, converted, put into the
@@ -135,21 +142,21 @@ static dt_err read_slot(load_job *j, int i)
     const dt_stored_slot *s = &j->slots[i];
     const dt_stored_location *p = &j->map.locations[i];
     dt_zero *z = s->of->zero;
-    const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->piece));
+    const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
     if (p->kept) return DT_OK;
     if (p->absent) return clear_slot(j, s);
-    char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->piece) : NULL;
-    for (int64_t at = 0; at < s->piece->n; at += step) {
-        const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = s->piece->first + at;
+    char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->owned) : NULL;
+    for (int64_t at = 0; at < s->owned->n; at += step) {
+        const int64_t n = dt_min_i64(step, s->owned->n - at), first = s->owned->first + at;
         char *to = in_place ? in_place + (size_t)at * size : j->raw;
         DT_TRY(dt_phase_poll(j->phase));
         DT_TRY(fetch(j, s, p, first, n, to));
-        if (p->has_checksum) j->sums[i] += dt_checksum(to, first, n, size);
+        if (p->has_checksum) j->sums[i] += checksum_of(s->piece, to, first, n, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(j->raw, type, j->converted, keep, n);
-        DT_TRY(dt_zero_state_write(z, s->state, s->piece, at, n, type == keep ? j->raw : j->converted));
+        DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? j->raw : j->converted));
     }
     return DT_OK;
 }
@@ -157,7 +164,7 @@ static dt_err read_slot(load_job *j, int i)
 static dt_err read_slots(load_job *j)
 {
     for (int i = 0; i < j->n_slots; i++) {
-        if (j->slots[i].piece->n == 0) continue;
+        if (j->slots[i].owned->n == 0) continue;
         dt_phase_enter(j->phase, "load", j->slots[i].tensor->name);
         DT_TRY(dt_fault("load.read"));
         DT_TRY(read_slot(j, i));

@@ -30,6 +30,7 @@ static dt_stored_slot *add_pieces(dt_stored_slot *slot, const dt_saved_model *of
                                        .state = s,
                                        .state_name = dt_zero_state_name(z, s),
                                        .piece = &pieces[i],
+                                       .owned = &dt_zero_owned(z)[i],
                                        .unit = dt_zero_unit(z, &pieces[i]),
                                        .tensor = dt_zero_tensor(z, &pieces[i])};
         }

@@ -7,6 +7,7 @@
 #include "internal.h"
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -141,6 +142,7 @@ static dt_err map_ranks(dt_comm *comm)
         while (n < mpi->max_local && dt_comm_rank_at(comm, d, n) >= 0) n++;
         if (n < mpi->min_local) mpi->min_local = n;
     }
+    comm->even_nodes = mpi->min_local == mpi->max_local;
     return DT_OK;
 }
 
@@ -206,6 +208,26 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
     return err;
 }
 
+int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank) { return dt_comm_rank_at(comm, node, local_rank); }
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+dt_err dt_comm_group(dt_comm *comm, bool by_node)
+{
+    const struct dt_comm_mpi *mpi = comm->mpi;
+    DT_CHECK(!comm->ops, DT_ERR_ARG, "dt_comm_group: a transport is attached already");
+    DT_CHECK(!by_node || comm->even_nodes, DT_ERR_USAGE,
+             "the %d ranks are spread over %d nodes unevenly, from %d to %d on a node: start equally many on each",
+             comm->nranks, comm->n_nodes, mpi->min_local, mpi->max_local);
+    comm->n_groups = by_node ? comm->n_nodes : 1;
+    comm->group = by_node ? comm->node : 0;
+    comm->group_nranks = comm->nranks / comm->n_groups;
+    comm->group_rank = by_node ? comm->local_rank : comm->rank;
+    for (int r = 0; r < comm->nranks; r++)
+        comm->piece_of[r] = by_node ? mpi->local_of[r] * comm->n_groups + mpi->node_of[r] : r;
+    return DT_OK;
+}
+
 /* ---- open, attach, close ----------------------------------------------------------------------------------------- */
 
 static dt_err open_mpi(dt_comm *comm)
@@ -216,6 +238,9 @@ static dt_err open_mpi(dt_comm *comm)
     DT_MPI(MPI_Comm_rank(mpi->world, &comm->rank));
     DT_MPI(MPI_Comm_size(mpi->world, &comm->nranks));
     DT_TRY(find_nodes(comm));
+    comm->piece_of = malloc((size_t)comm->nranks * sizeof *comm->piece_of);
+    DT_CHECK(comm->piece_of, DT_ERR_MEMORY, "no memory for a table of %d ranks", comm->nranks);
+    DT_TRY(dt_comm_group(comm, false));
     return dt_comm_vote_open(mpi);
 }
 
@@ -225,7 +250,8 @@ static void free_tables(dt_comm *comm)
     free(comm->mpi->local_of);
     free(comm->mpi->rank_at);
     free(comm->mpi);
-    comm->mpi = NULL;
+    free(comm->piece_of);
+    comm->mpi = NULL, comm->piece_of = NULL;
 }
 
 dt_err dt_comm_open(dt_comm *comm)
@@ -307,6 +333,35 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
     if (!ops || !ops->plan) return dt_comm_mpi_plan(shape, dev->ops->host_accessible);
     ops->plan(shape->nranks, &memory);
     return memory;
+}
+
+/* What a rank hands to others, in parts of what it has: of nodes of equal size that of each is the same. Where
+ * reductions add up inside a node first, every rank hands its neighbours pieces for all nodes, and sends each node one
+ * sum. */
+dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
+                     const dt_traffic *traffic)
+{
+    char why[512];
+    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
+    const bool by_mpi = !ops || ops == &dt_comm_mpi_ops;
+    const double n = shape->nranks, near = dt_min_i64(shape->ranks_per_node, shape->nranks), n_nodes = ceil(n / near);
+    const bool in_nodes = near > 1 && n_nodes > 1 && near * n_nodes == n && (shape->shared_memory || !by_mpi);
+    dt_sent sent = {(near - 1) * traffic->reduced_bytes, (n - near) * traffic->reduced_bytes};
+    if (in_nodes && !ordered)
+        sent = (dt_sent){(near - 1) * n_nodes * traffic->reduced_bytes,
+                         (n_nodes - 1) * (double)sizeof(float) * traffic->reduced_elems};
+    dt_sent gathers = {near - 1, n - near};
+    if (shape->by_node)
+        gathers.between = 0;
+    else if (!by_mpi) /* a ring, which leaves each node once */
+        gathers = (dt_sent){(n - 1) * (n - n_nodes) / n, n_nodes > 1 ? (n - 1) * n_nodes / n : 0};
+    else if (in_nodes)
+        gathers = (dt_sent){(near - 1) * n_nodes, n_nodes - 1};
+    if (n_nodes == 1) gathers.within = n - 1;
+    sent.within += gathers.within * traffic->gathered_bytes;
+    sent.between += gathers.between * traffic->gathered_bytes;
+    if (shape->by_node) sent.between += (n_nodes - 1) * traffic->replicated_bytes;
+    return sent;
 }
 
 /* All ranks take the same: with auto, nccl where all have it. */
@@ -402,7 +457,7 @@ static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_
              (int)recv_dt);
     const uintptr_t piece = (uintptr_t)count * dt_dtype_size(send_dt), s = (uintptr_t)send, r = (uintptr_t)recv;
     const uintptr_t recv_len = (uintptr_t)count * dt_dtype_size(recv_dt);
-    const bool own_place = r == s + piece * (uintptr_t)comm->rank && send_dt == recv_dt && !accumulate;
+    const bool own_place = r == s + piece * (uintptr_t)dt_comm_piece(comm) && send_dt == recv_dt && !accumulate;
     DT_CHECK(
         own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s, DT_ERR_ARG,
         "reduce_scatter: recv lies inside send, but is not this rank's place, or types differ, or accumulate is set");
@@ -429,11 +484,12 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
 {
     const dt_err fault = dt_fault("comm.all_gather");
     DT_CHECK(comm && comm->ops, DT_ERR_ARG, "all_gather: no transport attached");
-    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->nranks, DT_ERR_ARG, "all_gather: %zu bytes for %d ranks", nbytes,
-             comm->nranks);
+    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->group_nranks, DT_ERR_ARG, "all_gather: %zu bytes for %d ranks",
+             nbytes, comm->group_nranks);
     DT_CHECK(nbytes == 0 || (send && recv), DT_ERR_ARG, "all_gather: %s is NULL", send ? "recv" : "send");
     const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
-    DT_CHECK(s == r + nbytes * (uintptr_t)comm->rank || s + nbytes <= r || s >= r + nbytes * (uintptr_t)comm->nranks,
+    DT_CHECK(s == r + nbytes * (uintptr_t)comm->group_rank || s + nbytes <= r ||
+                 s >= r + nbytes * (uintptr_t)comm->group_nranks,
              DT_ERR_ARG, "all_gather: send lies inside recv, but is not this rank's place");
     DT_TRY(dt_comm_next(
         comm, &(dt_collective){.kind = "all_gather", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
@@ -441,7 +497,25 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
     const dt_err err = comm->ops->all_gather(comm, send, recv, nbytes, stream);
     dt_stream_end(comm->dev, stream);
     DT_TRY(err);
-    comm->traffic_bytes += (double)(comm->nranks - 1) * (double)nbytes;
+    comm->traffic_bytes += (double)(comm->group_nranks - 1) * (double)nbytes;
+    return fault;
+}
+
+dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+{
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "replicate: no transport attached");
+    DT_CHECK(nbytes <= stride && stride <= SIZE_MAX / 2 / (size_t)comm->n_groups, DT_ERR_ARG,
+             "replicate: %zu bytes every %zu for %d groups", nbytes, stride, comm->n_groups);
+    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "replicate: buf is NULL");
+    if (comm->n_groups == 1) return DT_OK;
+    const dt_err fault = dt_fault("comm.replicate");
+    DT_TRY(dt_comm_next(
+        comm, &(dt_collective){.kind = "replicate", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
+    begin_on_stream(comm, stream, "replicate");
+    const dt_err err = comm->ops->replicate(comm, buf, stride, nbytes, stream);
+    dt_stream_end(comm->dev, stream);
+    DT_TRY(err);
+    comm->traffic_bytes += (double)(comm->n_groups - 1) * (double)nbytes;
     return fault;
 }
 

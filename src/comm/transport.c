@@ -198,17 +198,34 @@ static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype se
 static dt_err staged_all_gather(dt_comm *comm, const char *send, char *recv, size_t nbytes, dt_stream *stream)
 {
     char *pieces = dt_transport_of(comm)->pinned.ptr;
-    const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->nranks / LINE * LINE;
+    const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->group_nranks / LINE * LINE;
     dt_err err = take_pinned(comm, stream);
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
         const size_t n = nbytes - done < most ? nbytes - done : most;
-        char *mine = pieces + (size_t)comm->rank * n;
+        char *mine = pieces + (size_t)comm->group_rank * n;
         err = first(err, copy_on(comm, mine, send + done, n, stream));
         err = first(err, sync(comm, stream));
         err = first(err, dt_transport_all_gather(comm, mine, pieces, n));
-        for (size_t r = 0; r < (size_t)comm->nranks; r++)
+        for (size_t r = 0; r < (size_t)comm->group_nranks; r++)
             if (recv + r * nbytes != send)
                 err = first(err, copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
+    }
+    return first(err, give_pinned(comm, stream));
+}
+
+static dt_err staged_replicate(dt_comm *comm, char *buf, size_t stride, size_t nbytes, dt_stream *stream)
+{
+    char *copies = dt_transport_of(comm)->pinned.ptr;
+    const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->n_groups / LINE * LINE,
+                 own = (size_t)comm->group;
+    dt_err err = take_pinned(comm, stream);
+    for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
+        const size_t n = nbytes - done < most ? nbytes - done : most;
+        err = first(err, copy_on(comm, copies + own * n, buf + own * stride + done, n, stream));
+        err = first(err, sync(comm, stream));
+        err = first(err, dt_transport_replicate(comm, copies, n, n));
+        for (size_t g = 0; g < (size_t)comm->n_groups; g++)
+            if (g != own) err = first(err, copy_on(comm, buf + g * stride + done, copies + g * n, n, stream));
     }
     return first(err, give_pinned(comm, stream));
 }
@@ -249,9 +266,15 @@ static dt_err mpi_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_
 
 static dt_err mpi_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
-    if (comm->nranks == 1) return copy_on(comm, recv, send, nbytes, stream);
+    if (comm->group_nranks == 1) return copy_on(comm, recv, send, nbytes, stream);
     if (!comm->dev->ops->host_accessible) return staged_all_gather(comm, send, recv, nbytes, stream);
     return dt_transport_all_gather(comm, send, recv, nbytes);
+}
+
+static dt_err mpi_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+{
+    if (!comm->dev->ops->host_accessible) return staged_replicate(comm, buf, stride, nbytes, stream);
+    return dt_transport_replicate(comm, buf, stride, nbytes);
 }
 
 static dt_err mpi_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
@@ -267,5 +290,6 @@ const dt_comm_ops dt_comm_mpi_ops = {
     .close = mpi_close,
     .reduce_scatter = mpi_reduce_scatter,
     .all_gather = mpi_all_gather,
+    .replicate = mpi_replicate,
     .broadcast = mpi_broadcast,
 };

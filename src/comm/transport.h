@@ -34,5 +34,6 @@ static inline bool dt_transport_near(const dt_comm *comm, int r)
 dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                                    int64_t count, bool accumulate, bool ordered);
 dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes);
+dt_err dt_transport_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes);
 
 #endif

@@ -1,23 +1,32 @@
-/* transport_gather.c - all-gather on host memory.
+/* transport_gather.c - all-gather among the ranks of a group, and exchange among groups, on host memory.
  *
  * Inside a node each rank publishes its piece in the window chunk by chunk and the others copy it to its place. Between
  * nodes pieces go by messages straight from and to the callers' buffers. Where nodes have equally many ranks, a piece
  * passes between nodes once: rank l of each node exchanges with the ranks l of the others and then publishes what it
- * received, too; else every rank sends to every rank of other nodes. */
+ * received, too; else every rank sends to every rank of other nodes. A group is all nodes or this one alone; the rest
+ * of the two is the same.
+ *
+ * Ranks of one number in different groups are on different nodes: they exchange by messages alone. */
 #include "transport.h"
 
 typedef struct gathering {
     dt_comm *comm;
     dt_transport *t;
     const char *send; /* this round's part of the piece */
-    char *recv;       /* place of this round's part of rank 0; rank r's is r * stride further */
+    char *recv;       /* place of this round's part of the group's rank 0; rank r's is r * stride further */
     size_t stride, nbytes, chunk;
+    int n_nodes; /* of the group */
     bool stream;
 } gathering;
 
-enum { TAG_GATHER = 3, ROUND_NBYTES = 64 << 20 };
+enum { TAG_GATHER = 3, TAG_REPLICA = 4, ROUND_NBYTES = 64 << 20 };
 
-static char *block_of(const gathering *g, int r) { return g->recv + (size_t)r * g->stride; }
+/** Where what rank r sends belongs; is it of this group at all? */
+static char *block_of(const gathering *g, int r)
+{
+    return g->recv + (size_t)(g->comm->piece_of[r] / g->comm->n_groups) * g->stride;
+}
+static bool is_member(const dt_comm *c, int r) { return c->piece_of[r] % c->n_groups == c->group; }
 static int64_t n_chunks(const gathering *g) { return (int64_t)((g->nbytes + g->chunk - 1) / g->chunk); }
 
 static dt_err post_exchange(gathering *g, MPI_Comm mpi, int with, int whose, MPI_Request *receive, MPI_Request *give)
@@ -35,7 +44,7 @@ static dt_err post_messages(gathering *g)
     MPI_Request *req = g->t->requests;
     for (int i = 0; i < g->t->n_requests; i++) req[i] = MPI_REQUEST_NULL;
     if (g->t->hierarchical) {
-        for (int i = 1; i < c->n_nodes; i++) {
+        for (int i = 1; i < g->n_nodes; i++) {
             const int node = (c->node + i) % c->n_nodes;
             DT_TRY(post_exchange(g, c->mpi->across, node, dt_comm_rank_at(c, node, c->local_rank), &req[node],
                                  &req[c->n_nodes + node]));
@@ -44,7 +53,7 @@ static dt_err post_messages(gathering *g)
     }
     for (int i = 1, n = 0; i < c->nranks; i++) {
         const int r = (c->rank + i) % c->nranks;
-        if (dt_transport_near(c, r)) continue;
+        if (dt_transport_near(c, r) || !is_member(c, r)) continue;
         DT_TRY(post_exchange(g, c->mpi->world, r, r, &req[n], &req[n + 1]));
         n += 2;
     }
@@ -92,7 +101,7 @@ static dt_err gather_round(gathering *g)
     if (g->chunk < LEAST_CHUNK) g->chunk = LEAST_CHUNK;
     g->chunk = dt_min_size(g->chunk, g->t->shm.slot_nbytes) / LINE * LINE;
     DT_TRY(post_messages(g));
-    const int64_t n_steps = n_chunks(g) * (g->t->hierarchical ? g->comm->n_nodes : 1);
+    const int64_t n_steps = n_chunks(g) * (g->t->hierarchical ? g->n_nodes : 1);
     DT_TRY(dt_shm_run(&g->t->shm, n_steps, fill, consume, g));
     DT_MPI(MPI_Waitall(g->t->n_requests, g->t->requests, MPI_STATUSES_IGNORE));
     return DT_OK;
@@ -110,8 +119,33 @@ dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size
                        .recv = (char *)recv + done,
                        .stride = nbytes,
                        .nbytes = dt_min_size(round, nbytes - done),
-                       .stream = nbytes * (size_t)comm->nranks >= dt_transport_of(comm)->stream_nbytes};
+                       .n_nodes = comm->n_nodes / comm->n_groups,
+                       .stream = nbytes * (size_t)comm->group_nranks >= dt_transport_of(comm)->stream_nbytes};
         DT_TRY(gather_round(&g));
     }
+    return DT_OK;
+}
+
+/* ---- among groups ------------------------------------------------------------------------------------------------ */
+
+static dt_err replicate_round(dt_comm *c, char *buf, size_t stride, int nbytes)
+{
+    MPI_Request *req = dt_transport_of(c)->requests;
+    int n = 0;
+    for (int i = 1; i < c->n_groups; i++) {
+        const int to = (c->group + i) % c->n_groups, from = (c->group - i + c->n_groups) % c->n_groups;
+        DT_MPI(MPI_Irecv(buf + (size_t)from * stride, nbytes, MPI_BYTE, from, TAG_REPLICA, c->mpi->across, &req[n++]));
+        DT_MPI(
+            MPI_Isend(buf + (size_t)c->group * stride, nbytes, MPI_BYTE, to, TAG_REPLICA, c->mpi->across, &req[n++]));
+    }
+    DT_MPI(MPI_Waitall(n, req, MPI_STATUSES_IGNORE));
+    return DT_OK;
+}
+
+dt_err dt_transport_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes)
+{
+    const size_t round = dt_min_size(ROUND_NBYTES, comm->mpi->max_message);
+    for (size_t done = 0; done < nbytes; done += round)
+        DT_TRY(replicate_round(comm, (char *)buf + done, stride, (int)dt_min_size(round, nbytes - done)));
     return DT_OK;
 }

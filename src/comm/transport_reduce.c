@@ -1,6 +1,6 @@
 /* transport_reduce.c - reduce-scatter on host memory.
  *
- * Two ways, both in steps over chunks of a piece (piece r: the elements of send that end at rank r):
+ * Two ways, both in steps over chunks of a piece (that of rank r: the elements of send that end there):
  *
  * flat          Every rank hands every other rank its piece, through the window where they share a node, by a message
  *               where not. The owner adds
@@ -30,9 +30,10 @@ enum { TAG_PIECE = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, LEAST_CH
 
 static int64_t n_chunks(const reduction *d) { return (d->count + d->chunk - 1) / d->chunk; }
 static int64_t chunk_len(const reduction *d, int64_t k) { return dt_min_i64(d->chunk, d->count - k * d->chunk); }
+/** Chunk k of the piece of rank r. */
 static const char *piece(const reduction *d, int r, int64_t k)
 {
-    return d->send + (size_t)(r * d->count + k * d->chunk) * d->elem;
+    return d->send + (size_t)(d->comm->piece_of[r] * d->count + k * d->chunk) * d->elem;
 }
 static MPI_Request *requests(const reduction *d, int64_t k)
 {

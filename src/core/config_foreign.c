@@ -49,7 +49,19 @@ static const foreign_name keys[] = {
     {"zero_stage", "zero", "stage", NULL},
     {"deepspeed", "zero", "stage",
      "the keys of that JSON file are keys of the sections here, those of zero_optimization in [zero]"},
-    {"fsdp", "zero", "stage", "full_shard is stage 3, shard_grad_op stage 2, no_shard stage 0"},
+    {"fsdp", "zero", "stage",
+     "full_shard is stage 3, shard_grad_op stage 2, no_shard stage 0; hybrid_shard is stage = 3 with shard_group = "
+     "node, "
+     "hybrid_shard_zero2 stage = 2 with it"},
+    {"sharding_strategy", "zero", "stage",
+     "FULL_SHARD is stage 3, SHARD_GRAD_OP stage 2, NO_SHARD stage 0; HYBRID_SHARD is stage = 3 with shard_group = "
+     "node, "
+     "_HYBRID_SHARD_ZERO2 stage = 2 with it"},
+    {"fsdp_sharding_strategy", "zero", "stage",
+     "FULL_SHARD is stage 3, SHARD_GRAD_OP stage 2, NO_SHARD stage 0; HYBRID_SHARD is stage = 3 with shard_group = "
+     "node, "
+     "_HYBRID_SHARD_ZERO2 stage = 2 with it"},
+    {"mics_shard_size", "zero", "shard_group", "the ranks of a node is node, with stage = 3; -1 is world"},
     {"stage3_prefetch_bucket_size", "zero", "prefetch_bucket_size",
      "blocks are gathered whole, so at least the parameters of one: 5e7 would gather none ahead of time"},
     {"stage3_param_persistence_threshold", "zero", "param_persistence_threshold",
@@ -185,6 +197,11 @@ static const struct {
      "leave it out: every block below zero.param_persistence_threshold stays whole"},
     {"", "zero_allow_untested_optimizer", "leave it out: every optimizer works at every stage"},
     {"", "zero_force_ds_cpu_optimizer", "leave it out: what is offloaded is updated by the processor's own code"},
+    {"", "zero_hpz_partition_size",
+     "all states are partitioned over zero.shard_group; a second copy of the parameters alone in each node is not "
+     "kept"},
+    {"", "mics_hierarchical_params_gather",
+     "leave it out: between nodes each parameter is sent to a node once, and with zero.shard_group = node not at all"},
     {"", "partition_activations", "model.activation_checkpointing = selective or block keeps fewer activations"},
     {"", "cpu_checkpointing", "model.activation_checkpointing = selective or block keeps fewer activations"},
     {"precision", "enabled", "precision.dtype = fp16 or bf16 is what enables it"},

@@ -393,6 +393,7 @@ static void say_what_was_done(const app *a)
 
 static dt_err run(app *a, dt_err parsed)
 {
+    const dt_zero_options stage_3 = {.stage = 3};
     DT_TRY(dt_comm_open(&a->comm));
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     TOGETHER(a, parsed);
@@ -400,7 +401,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, choose(a));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
-    TOGETHER(a, dt_frozen_model_load(&a->frozen, &a->comm, &a->dev, NULL, 3, a->kept, NULL));
+    TOGETHER(a, dt_frozen_model_load(&a->frozen, &stage_3, a->kept, &a->comm, &a->dev, NULL, NULL));
     TOGETHER(a, a->kind == KIND_HF ? write_directory(a) : write_checkpoint(a));
     say_what_was_done(a);
     return DT_OK;

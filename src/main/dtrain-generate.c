@@ -321,7 +321,8 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
-    const dt_err err = dt_frozen_model_load(&a->frozen, &a->comm, &a->dev, NULL, (int)o->stage, o->dtype, &a->phase);
+    const dt_zero_options kept = {.stage = (int)o->stage};
+    const dt_err err = dt_frozen_model_load(&a->frozen, &kept, o->dtype, &a->comm, &a->dev, NULL, &a->phase);
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
     TOGETHER(a, err);

@@ -23,29 +23,36 @@ dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like,
     return make_units(f, n_labels);
 }
 
-static dt_zero_options options(const dt_frozen_model *f, int stage, dt_dtype dtype)
+static dt_zero_options options(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype)
 {
-    return (dt_zero_options){.stage = stage,
+    return (dt_zero_options){.stage = like->stage == 3 ? 3 : 0,
+                             .n_groups = like->n_groups,
                              .param_dtype = dtype,
                              .grad_dtype = dtype,
                              .tied_unit = dt_model_tied_unit(&f->mc, f->units, f->n_units),
                              .overlap_comm = true,
-                             .prefetch_bucket_size = INT64_MAX};
+                             .prefetch_bucket_size = INT64_MAX,
+                             .offload_param = like->stage == 3 ? like->offload_param : DT_OFFLOAD_NONE,
+                             .host = like->host,
+                             .buffer_count = like->buffer_count,
+                             .pin_memory = like->pin_memory,
+                             .nvme_path = like->nvme_path};
 }
 
-dt_err dt_frozen_model_plan(const dt_frozen_model *f, int stage, dt_dtype dtype, int nranks, dt_memory *memory)
+dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
+                            dt_memory *memory)
 {
-    const dt_zero_options opt = options(f, stage, dtype);
+    const dt_zero_options opt = options(f, like, dtype);
     dt_zero_plan plan;
     DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
     dt_memory_add(memory, &plan.memory);
     return DT_OK;
 }
 
-dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, dt_stream *compute, int stage,
-                            dt_dtype dtype, dt_phase *phase)
+dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, dt_comm *comm,
+                            dt_device *dev, dt_stream *compute, dt_phase *phase)
 {
-    const dt_zero_options opt = options(f, stage, dtype);
+    const dt_zero_options opt = options(f, like, dtype);
     const dt_err err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, compute, phase);
     DT_TRY(err == DT_ERR_COMM ? err : dt_comm_agree(comm, err));
     f->source = dt_zero_source(f->zero);

@@ -113,7 +113,7 @@ static dt_err dpo_plan(const dt_task *t, int stage, dt_memory *memory)
 {
     const dpo *d = t->self;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
-    return dt_reference_plan(&d->reference, t, stage, memory);
+    return dt_reference_plan(&d->reference, t, memory);
 }
 
 static dt_err dpo_begin(dt_task *t) { return dt_reference_begin(&((dpo *)t->self)->reference, t); }

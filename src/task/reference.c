@@ -1,5 +1,5 @@
-/* reference.c - partitioned like the model in training at stage 3, else whole on every rank; both give the same
- * numbers. */
+/* reference.c - at stage 3 partitioned and offloaded like the parameters of the model in training, else whole on every
+ * rank; both give the same numbers. */
 #include "reference.h"
 #include <stdlib.h>
 
@@ -25,13 +25,11 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
     return DT_OK;
 }
 
-static int stage_of(int stage) { return stage == 3 ? 3 : 0; }
-
-dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, int stage, dt_memory *memory)
+dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory)
 {
     dt_memory model;
     if (!r->frozen.units) return DT_OK; /* a mistake that was told */
-    DT_TRY(dt_frozen_model_plan(&r->frozen, stage_of(stage), r->opt.dtype, t->nranks, memory));
+    DT_TRY(dt_frozen_model_plan(&r->frozen, &t->main->zero_opt, r->opt.dtype, t->nranks, memory));
     DT_TRY(dt_model_plan(&r->frozen.mc, &r->opt, r->frozen.units, r->frozen.n_units, t->dev, &model));
     dt_memory_add(memory, &model);
     memory->at[DT_MEM_DATA][DT_ON_HOST] += r->nbytes;
@@ -50,7 +48,7 @@ static dt_err begin_local(dt_reference *r, dt_task *t)
 
 dt_err dt_reference_begin(dt_reference *r, dt_task *t)
 {
-    DT_TRY(dt_frozen_model_load(&r->frozen, t->comm, t->dev, t->compute, stage_of(t->stage), r->opt.dtype, t->phase));
+    DT_TRY(dt_frozen_model_load(&r->frozen, &t->main->zero_opt, r->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     return dt_comm_agree(t->comm, begin_local(r, t));
 }
 

@@ -18,8 +18,8 @@ typedef struct dt_reference {
 /** In open, when t->model_opt is as wide as the batches: describe the model at path, and make the model in training
  *  lend it what it needs. path NULL: one like that (for --plan). What is wrong is returned, without the key. Local. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
-/** Add what it holds at a stage. Local. */
-dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, int stage, dt_memory *memory);
+/** Add what it holds. Local. */
+dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory);
 /** In begin. Collective, agreed. */
 dt_err dt_reference_begin(dt_reference *r, dt_task *t);
 void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */

@@ -121,7 +121,7 @@ static dt_err settle(dt_run *run, int ranks_per_node, choice *c)
     const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
     DT_TRY(run_agree(run, try_all(run, &l, ranks_per_node, c)));
     DT_TRY(take_first(run, c));
-    if (run->comm->rank == 0) run_say_trials(c->list, c->trials, c->n);
+    if (run->comm->rank == 0) run_say_trials(c->list, c->trials, c->n, run->comm->n_nodes > 1);
     return run_agree(run, c->taken < 0 ? refuse_all(run, &l, ranks_per_node, c) : write_down(run, &c->list[c->taken]));
 }
 

@@ -38,17 +38,35 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .saves_beside = run_saves_beside(run)};
 }
 
+/* Nodes of different sizes are refused elsewhere. */
+static int n_groups(const plan_setting *with)
+{
+    const bool even = with->nranks % with->ranks_per_node == 0;
+    return with->strategy.by_node && even ? with->nranks / with->ranks_per_node : 1;
+}
+
 dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m)
 {
     dt_zero_options opt = m->zero_opt;
     run_apply(&with->strategy, &opt);
+    opt.n_groups = n_groups(with);
     opt.max_live_parameters = with->max_live_parameters;
     if (with->accumulates) opt.grad_dtype = DT_F32;
     return opt;
 }
 
+static void add_traffic(dt_traffic *sum, const dt_traffic *more, double times)
+{
+    sum->reduced_elems += times * more->reduced_elems;
+    sum->reduced_bytes += times * more->reduced_bytes;
+    sum->gathered_bytes += times * more->gathered_bytes;
+    sum->replicated_bytes += times * more->replicated_bytes;
+}
+
 static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
 {
+    add_traffic(&plan->micro_step, &more->micro_step, 1);
+    add_traffic(&plan->step, &more->step, 1);
     dt_memory_add(&plan->memory, &more->memory);
     plan->sent_elems_per_micro_step += more->sent_elems_per_micro_step;
     plan->sent_bytes_per_micro_step += more->sent_bytes_per_micro_step;
@@ -91,15 +109,19 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     *plan = (rank_plan){0};
     DT_TRY(plan_zeros(run, with, &plan->zero));
     DT_TRY(dt_model_plan(&run->mc, &with->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
-    const dt_comm_shape shape = {with->nranks, with->ranks_per_node, run->most_sharing, run->cfg.comm_shared_memory};
+    const dt_comm_shape shape = {with->nranks, with->ranks_per_node, run->most_sharing, run->cfg.comm_shared_memory,
+                                 with->strategy.by_node};
     const dt_memory comm = dt_comm_plan(run->cfg.comm_backend, &run->dev, &shape), overhead = run_overhead(run);
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
     dt_memory_add(&plan->memory, &overhead);
     if (with->saves_beside) dt_saver_plan(&run->dev, plan->zero.saved_nbytes, &plan->memory);
     DT_TRY(plan_task(run, with, &plan->memory));
-    plan->sent_bytes =
-        plan->zero.sent_bytes_per_step + plan->zero.sent_bytes_per_micro_step * (double)with->batching.accumulation;
+    const double n_micro = (double)with->batching.accumulation;
+    dt_traffic step = plan->zero.step;
+    add_traffic(&step, &plan->zero.micro_step, n_micro);
+    plan->sent_bytes = plan->zero.sent_bytes_per_step + plan->zero.sent_bytes_per_micro_step * n_micro;
+    plan->sent = dt_comm_sent(run->cfg.comm_backend, &run->dev, &shape, run->cfg.run_reproducible, &step);
     return DT_OK;
 }
 

@@ -59,6 +59,15 @@ static void open_task(dt_run *run)
     DT_INFO("data: not read; planned for full rows of seq_len = %" PRId64 " tokens", run->cfg.data_seq_len);
 }
 
+static dt_err check_nodes(const dt_run *run, int per_node)
+{
+    const int rest = run->nranks > per_node ? run->nranks % per_node : 0;
+    DT_CONFIG_CHECK(!run_strategy(run).by_node || rest == 0, &run->cfg, "zero", "shard_group",
+                    "node needs equally many ranks on each node: of %d ranks, %d on a node, %d are left for the last",
+                    run->nranks, per_node, rest);
+    return DT_OK;
+}
+
 static dt_err open_for_plan(dt_run *run, int per_node)
 {
     dt_mistakes_add(&run->mistakes, require_settings(&run->cfg));
@@ -67,6 +76,7 @@ static dt_err open_for_plan(dt_run *run, int per_node)
     DT_TRY(dt_device_open_to_plan(&run->dev, run->cfg.run_device, n_threads, &run->ledger));
     DT_TRY(run_open_host(run, n_threads, true));
     run_open_config_objects(run);
+    dt_mistakes_add(&run->mistakes, check_nodes(run, per_node));
     DT_TRY(dt_mistakes_end(&run->mistakes));
     open_task(run);
     return DT_OK;
@@ -137,7 +147,8 @@ static void print_start(const planner *p)
     for (int i = 1; i < p->run->n_trained; i++)
         fprintf(p->out, "beside it: %s, %" PRId64 " parameters\n", p->run->trained[i]->name,
                 dt_units_n_trainable(p->run->trained[i]->units, p->run->trained[i]->n_units));
-    fprintf(p->out, "ranks: %d on %d node%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "");
+    fprintf(p->out, "ranks: %d on %d node%s%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "",
+            run_strategy(p->run).by_node && n_nodes > 1 ? ", each with all states (zero.shard_group = node)" : "");
     fprintf(p->out,
             "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s\n",
@@ -160,13 +171,17 @@ static void print_places(const planner *p, const trial *t)
     }
 }
 
+static bool same_offload(const strategy *a, const strategy *b)
+{
+    return a->offload_optimizer == b->offload_optimizer && a->offload_param == b->offload_param;
+}
+
 static void print_trial(const planner *p, int i)
 {
     const trial *t = &p->trials[i];
     const strategy *s = &p->list[i];
     char head[16], sent[16], offload[STRATEGY_TEXT];
-    const bool begins =
-        i == 0 || s->offload_optimizer != s[-1].offload_optimizer || s->offload_param != s[-1].offload_param;
+    const bool begins = i == 0 || !same_offload(s, &s[-1]);
     if (begins && *run_offload_text(s, offload)) fprintf(p->out, "with %s\n", offload);
     snprintf(head, sizeof head, "%d", s->stage);
     table_row(p->out, head, &t->plan.memory);
@@ -197,13 +212,28 @@ static dt_err print_strategies(planner *p)
 static void print_bytes_per_param(const planner *p)
 {
     const char *before = "\nbytes of states per parameter:";
-    for (int i = 0; i < p->n; i++) {
-        const strategy *s = &p->list[i];
-        if (s->offload_optimizer != p->list[0].offload_optimizer || s->offload_param != p->list[0].offload_param) break;
-        fprintf(p->out, "%s stage %d: %.3f", before, s->stage, p->trials[i].plan.zero.state_bytes_per_param);
+    for (int i = 0; i < p->n && same_offload(&p->list[i], &p->list[0]); i++) {
+        fprintf(p->out, "%s stage %d: %.3f", before, p->list[i].stage, p->trials[i].plan.zero.state_bytes_per_param);
         before = ",";
     }
     fputc('\n', p->out);
+}
+
+/* As the transport goes, where there are nodes to send between; offload sends no more and no less. */
+static void print_sent(const planner *p)
+{
+    char bytes[16];
+    if (p->nranks <= p->per_node) return;
+    for (int between = 0; between < 2; between++) {
+        const char *before = between ? "sent/step to other nodes:" : "sent/step in its node:";
+        for (int i = 0; i < p->n && same_offload(&p->list[i], &p->list[0]); i++) {
+            const dt_sent *sent = &p->trials[i].plan.sent;
+            fprintf(p->out, "%s stage %d: %s", before, p->list[i].stage,
+                    table_bytes(between ? sent->between : sent->within, bytes));
+            before = ",";
+        }
+        fputc('\n', p->out);
+    }
 }
 
 static int find(const planner *p, const strategy *s)
@@ -329,6 +359,7 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     print_start(&p);
     DT_TRY(print_strategies(&p));
     print_bytes_per_param(&p);
+    print_sent(&p);
     const int first = first_that_works(&p);
     if (first < 0) return nothing_fits(&p);
     DT_TRY(print_choice(&p, first));

@@ -18,7 +18,7 @@
  *                  it in every pass: more than block's recomputation, which needs nothing from outside the device
  *     nvme         12 bytes and more of each parameter come from a disk and go back: above any sum of the others */
 static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 1, 20};
-enum { COST_OF_LIVE = 8, COST_OF_HALF = 5, COST_OF_SAVES = 2 };
+enum { COST_OF_LIVE = 8, COST_OF_HALF = 5, COST_OF_SAVES = 2, COST_OF_WORLD = 10 };
 
 static const char *const recompute_words[] = {"none", "selective", "block"}; /* dt_recompute */
 enum { N_RECOMPUTE = sizeof recompute_words / sizeof recompute_words[0] };
@@ -48,7 +48,7 @@ static bool is_key(const search *s, const char *name)
 }
 
 typedef struct differences {
-    bool stage, offload_optimizer, offload_param, recompute, batch;
+    bool stage, offload_optimizer, offload_param, group, recompute, batch;
 } differences;
 
 static differences compare(const search *s, const proposal *p)
@@ -59,6 +59,7 @@ static differences compare(const search *s, const proposal *p)
         .stage = now->stage != was->stage && !as_0 && is_key(s, "stage"), /* with offload 0 does as 1 */
         .offload_optimizer = now->offload_optimizer != was->offload_optimizer && is_key(s, "offload_optimizer"),
         .offload_param = now->offload_param != was->offload_param && is_key(s, "offload_param"),
+        .group = now->by_node != was->by_node,
         .recompute = p->recompute != s->from->model_opt.recompute,
         .batch = p->micro_batch_size != s->from->batching.micro_batch_size,
     };
@@ -69,10 +70,10 @@ static void rate(const search *s, proposal *p)
     const differences d = compare(s, p);
     int halves = 0;
     for (int64_t m = p->micro_batch_size; m < s->from->batching.micro_batch_size; m *= 2) halves++;
-    p->n_keys = d.stage + d.offload_optimizer + d.offload_param + d.recompute + d.batch + p->live + p->waits;
+    p->n_keys = d.stage + d.offload_optimizer + d.offload_param + d.group + d.recompute + d.batch + p->live + p->waits;
     p->cost = cost_of_stage[p->strategy.stage] + cost_of_offload[p->strategy.offload_optimizer] +
               cost_of_offload[p->strategy.offload_param] + cost_of_recompute[p->recompute] + COST_OF_HALF * halves +
-              COST_OF_LIVE * p->live + COST_OF_SAVES * p->waits;
+              COST_OF_LIVE * p->live + COST_OF_SAVES * p->waits + COST_OF_WORLD * d.group;
 }
 
 static dt_err add(search *s, const proposal *p)
@@ -118,17 +119,26 @@ static bool saves(const search *s, const strategy *now)
                           now->offload_param >= was->offload_param);
 }
 
+static dt_err add_strategy(search *s, strategy now)
+{
+    const int first = s->from->model_opt.recompute, last = s->from->model_opt.training ? N_RECOMPUTE - 1 : first;
+    for (int r = first; r <= last && saves(s, &now); r++)
+        DT_TRY(add_batches(s, (proposal){.strategy = now, .recompute = (dt_recompute)r}));
+    return DT_OK;
+}
+
 static dt_err add_all(search *s)
 {
     strategy list[MAX_STRATEGIES + 1];
-    const int first = s->from->model_opt.recompute, last = s->from->model_opt.training ? N_RECOMPUTE - 1 : first;
     int n = run_strategies(s->run, false, list);
     bool has_own = false; /* auto may never try it */
     for (int i = 0; i < n; i++) has_own = has_own || run_same_strategy(&list[i], &s->from->strategy);
     if (!has_own) list[n++] = s->from->strategy;
-    for (int i = 0; i < n; i++)
-        for (int r = first; r <= last && saves(s, &list[i]); r++)
-            DT_TRY(add_batches(s, (proposal){.strategy = list[i], .recompute = (dt_recompute)r}));
+    for (int i = 0; i < n; i++) {
+        DT_TRY(add_strategy(s, list[i]));
+        list[i].by_node = false;
+        if (s->from->strategy.by_node) DT_TRY(add_strategy(s, list[i]));
+    }
     return DT_OK;
 }
 
@@ -212,6 +222,7 @@ static void say_keys(const search *s, const proposal *p, remedy *r)
     if (d.stage) say_number(r->keys, size, "zero.stage", now->stage);
     if (d.offload_optimizer) say(r->keys, size, "zero.offload_optimizer", run_offload_name(now->offload_optimizer));
     if (d.offload_param) say(r->keys, size, "zero.offload_param", run_offload_name(now->offload_param));
+    if (d.group) say(r->keys, size, "zero.shard_group", "world");
     if (p->live) say_number(r->keys, size, "zero.max_live_parameters", r->with.max_live_parameters);
     if (p->waits) say(r->keys, size, "checkpoint.async", "false");
     if (d.recompute) say(r->keys, size, "model.activation_checkpointing", recompute_words[p->recompute]);
@@ -239,6 +250,7 @@ static dt_err fits_on(const search *s, int64_t nranks, bool *fit)
     trial t;
     more.nranks = (int)nranks;
     more.strategy.stage = 3;
+    more.strategy.by_node = false; /* more nodes would be more copies */
     DT_TRY(run_trial(s->run, &more, s->limits, &t));
     *fit = t.works;
     return DT_OK;

@@ -163,6 +163,9 @@ static dt_err open_all(dt_run *run)
     char where[512];
     dt_config_where(&run->cfg, "run", "threads", where, sizeof where);
     dt_mistakes_add(m, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads));
+    if (!dt_config_doubted(&run->cfg, "zero", "shard_group"))
+        dt_mistakes_add(m, at_key(run, "zero", "shard_group",
+                                  dt_comm_group(run->comm, !strcmp(run->cfg.zero_shard_group, "node"))));
     run_open_config_objects(run);
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));

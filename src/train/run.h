@@ -48,15 +48,16 @@ dt_err run_check_device(dt_run *run);
 int64_t run_n_param(const dt_run *run);
 double run_checkpoint_nbytes(const dt_run *run); /* on the disk, at most */
 
-/* strategy.c: what of zero.stage and offload a plan is made for */
+/* strategy.c: what of zero.stage, offload and shard_group a plan is made for */
 typedef struct strategy {
     int stage;
     dt_offload offload_optimizer, offload_param;
+    bool by_node; /* zero.shard_group */
 } strategy;
 enum { MAX_STRATEGIES = 32, STRATEGY_TEXT = 120 };
 
-strategy run_strategy(const dt_run *run); /* the one that is configured, or was chosen */
-void run_apply(const strategy *s, dt_zero_options *opt);
+strategy run_strategy(const dt_run *run);                /* the one that is configured, or was chosen */
+void run_apply(const strategy *s, dt_zero_options *opt); /* but for the groups, which ranks and nodes decide */
 bool run_same_strategy(const strategy *a, const strategy *b);
 const char *run_offload_name(dt_offload offload); /* the word of the configuration */
 /* "zero.stage = 3, zero.offload_optimizer = cpu"; returns out */
@@ -85,7 +86,8 @@ dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m);
 typedef struct rank_plan {
     dt_zero_plan zero;
     dt_memory memory;
-    double sent_bytes;  /* in a step */
+    double sent_bytes;  /* in a step, as the papers count it */
+    dt_sent sent;       /* likewise, as the transport goes */
     int64_t needs_live; /* it works with this max_live_parameters alone; 0: with that of the setting */
 } rank_plan;
 dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan);
@@ -138,7 +140,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
 /* table.c: both log */
 void run_compare_plan(dt_run *run, const rank_plan *plan); /* with what is allocated now */
 void run_say_overhead(const dt_run *run);                  /* what the device has taken besides; after a step */
-void run_say_trials(const strategy list[], const trial trials[], int n);
+void run_say_trials(const strategy list[], const trial trials[], int n, bool nodes); /* nodes: there are several */
 
 /* remedy.c: what would make a run fit that does not; local. */
 enum { REMEDY_TEXT = 800 };

@@ -164,6 +164,7 @@ static void fill_zero_options(dt_run *run)
     const bool reduce_differs = dt_dtype_find(cfg->precision_reduce_dtype, &reduce_dtype);
     run->main.zero_opt = (dt_zero_options){
         .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
+        .n_groups = run->comm ? run->comm->n_groups : 0, /* a plan's are its own */
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : dtype,
         .reduce_differs = reduce_differs,
@@ -347,11 +348,11 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
 
 static dt_err open_zeros(dt_run *run)
 {
-    const plan_setting with = run_setting(run, run->nranks, 1);
+    const plan_setting with = run_setting(run, run->nranks, run->comm->local_nranks);
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
-        dt_zero_options opt = run_zero_options(&with, m);
-        opt.host = run->host.ops ? &run->host : &run->dev;
+        m->zero_opt.host = run->host.ops ? &run->host : &run->dev;
+        const dt_zero_options opt = run_zero_options(&with, m);
         DT_TRY(dt_zero_open(&m->zero, &opt, m->units, m->n_units, run->comm, &run->dev, run->compute, &run->phase));
     }
     return DT_OK;

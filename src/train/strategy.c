@@ -8,11 +8,13 @@
 #include "run.h"
 #include <stdlib.h>
 
+static bool by_node(const dt_run *run) { return !strcmp(run->cfg.zero_shard_group, "node"); }
+
 strategy run_strategy(const dt_run *run)
 {
     const dt_zero_options *opt = &run->main.zero_opt;
     const bool as_stage_1 = opt->stage == 0 && opt->optimizer && opt->offload_optimizer != DT_OFFLOAD_NONE;
-    return (strategy){as_stage_1 ? 1 : opt->stage, opt->offload_optimizer, opt->offload_param};
+    return (strategy){as_stage_1 ? 1 : opt->stage, opt->offload_optimizer, opt->offload_param, by_node(run)};
 }
 
 void run_apply(const strategy *s, dt_zero_options *opt)
@@ -23,7 +25,8 @@ void run_apply(const strategy *s, dt_zero_options *opt)
 
 bool run_same_strategy(const strategy *a, const strategy *b)
 {
-    return a->stage == b->stage && a->offload_optimizer == b->offload_optimizer && a->offload_param == b->offload_param;
+    return a->stage == b->stage && a->offload_optimizer == b->offload_optimizer &&
+           a->offload_param == b->offload_param && a->by_node == b->by_node;
 }
 
 const char *run_offload_name(dt_offload offload)
@@ -47,7 +50,8 @@ const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT])
 {
     char offload[STRATEGY_TEXT];
     run_offload_text(s, offload);
-    snprintf(out, STRATEGY_TEXT, "zero.stage = %d%s%.80s", s->stage, *offload ? ", " : "", offload);
+    snprintf(out, STRATEGY_TEXT, "zero.stage = %d%s%.64s%s", s->stage, *offload ? ", " : "", offload,
+             s->by_node ? ", zero.shard_group = node" : "");
     return out;
 }
 
@@ -85,7 +89,7 @@ int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEG
     for (int o = DT_OFFLOAD_NONE; o <= DT_OFFLOAD_NVME; o++)
         for (int p = DT_OFFLOAD_NONE; p <= DT_OFFLOAD_NVME; p++)
             for (int stage = 0; stage <= 3; stage++) {
-                const strategy s = {stage, (dt_offload)o, (dt_offload)p};
+                const strategy s = {stage, (dt_offload)o, (dt_offload)p, by_node(run)};
                 if (n < MAX_STRATEGIES && is_tried(run, keep_given, &s)) list[n++] = s;
             }
     return n;

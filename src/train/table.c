@@ -117,7 +117,7 @@ void run_say_overhead(const dt_run *run)
 }
 
 /* What auto has looked at: sums, where the places of categories are --plan's to tell. */
-void run_say_trials(const strategy list[], const trial *trials, int n)
+void run_say_trials(const strategy list[], const trial *trials, int n, bool nodes)
 {
     char *text = NULL, bytes[16];
     size_t nbytes = 0;
@@ -126,6 +126,7 @@ void run_say_trials(const strategy list[], const trial *trials, int n)
     fputs("zero.stage = auto, for each rank:\nstage  offload_optimizer  offload_param", f);
     for (int p = 0; p < DT_N_PLACE; p++) fprintf(f, "%8s", dt_place_name((dt_place)p));
     fprintf(f, "  %9s", "sent/step");
+    if (nodes) fprintf(f, "  %13s", "between nodes");
     for (int i = 0; i < n; i++) {
         const strategy *s = &list[i];
         const trial *t = &trials[i];
@@ -134,6 +135,7 @@ void run_say_trials(const strategy list[], const trial *trials, int n)
         for (int p = 0; p < DT_N_PLACE; p++)
             fprintf(f, "%8s", table_bytes((double)dt_memory_on(&t->plan.memory, (dt_place)p), bytes));
         fprintf(f, "  %9s", table_bytes(t->plan.sent_bytes, bytes));
+        if (nodes) fprintf(f, "  %13s", table_bytes(t->plan.sent.between, bytes));
         if (t->works)
             fputs("  fits", f);
         else if (t->short_of)

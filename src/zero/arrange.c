@@ -16,10 +16,13 @@ static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-dt_shards dt_shards_of(int64_t flat_len, int nranks)
+dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups)
 {
-    const int64_t shard_len = round_up((flat_len + nranks - 1) / nranks, DT_SHARD_ALIGN);
-    return (dt_shards){.flat_len = flat_len, .shard_len = shard_len, .padded_len = nranks * shard_len};
+    const int64_t charge_len = round_up((flat_len + nranks - 1) / nranks, DT_SHARD_ALIGN);
+    return (dt_shards){.flat_len = flat_len,
+                       .charge_len = charge_len,
+                       .shard_len = n_groups * charge_len,
+                       .padded_len = nranks * charge_len};
 }
 
 /* ---- checks and runs --------------------------------------------------------------------------------------------- */
@@ -35,6 +38,8 @@ static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
     DT_CHECK(opt->stage >= 0 && opt->stage <= 3, DT_ERR_ARG, "zero.stage is %d, expected 0 to 3", opt->stage);
     DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG, "%d units on %d ranks: expected at least one of each", n_units,
              nranks);
+    DT_CHECK(opt->n_groups >= 0 && (opt->n_groups == 0 || nranks % opt->n_groups == 0), DT_ERR_ARG,
+             "%d ranks in %d groups: expected equally many in each", nranks, opt->n_groups);
     DT_CHECK(dt_is_float(opt->param_dtype), DT_ERR_ARG, "parameters in %s: expected fp32, bf16 or fp16",
              dt_dtype_name(opt->param_dtype));
     DT_CHECK(dt_is_float(frozen), DT_ERR_ARG, "frozen parameters in %s: expected fp32, bf16 or fp16",
@@ -266,6 +271,14 @@ static void place_kept(zero_layout *l)
     }
 }
 
+/** Of what a rank is in charge of. */
+static int64_t longest_charge(const zero_layout *l)
+{
+    int64_t n = 0;
+    for (int u = 0; u < l->n_units; u++) n = dt_max_i64(n, l->units[u].part[DT_TRAINED].shards.charge_len);
+    return n;
+}
+
 static int64_t longest_shard(const zero_layout *l, dt_part part)
 {
     int64_t n = 0;
@@ -273,7 +286,8 @@ static int64_t longest_shard(const zero_layout *l, dt_part part)
     return n;
 }
 
-/** Elements of a shard that one collective of at most `bucket` elements over all ranks moves; 0 or less: no limit. */
+/** Elements of a rank's part that one collective of at most `bucket` elements over nranks moves; 0 or less: no limit.
+ *  */
 static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
 {
     if (bucket <= 0) return longest;
@@ -294,17 +308,18 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
     /* elements: small enough for a processor's last cache, large beside what a collective costs */
     enum { UPDATE_BUCKET = 1 << 20 };
-    const int64_t trained = longest_shard(l, DT_TRAINED), longest = dt_max_i64(trained, longest_shard(l, DT_FROZEN));
-    l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, trained);
-    l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->nranks, longest);
+    const int64_t charge = longest_charge(l), trained = longest_shard(l, DT_TRAINED),
+                  longest = dt_max_i64(trained, longest_shard(l, DT_FROZEN));
+    l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, charge);
+    l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->group_nranks, longest);
     l->update_per_rank =
-        per_rank(UPDATE_BUCKET, l->nranks, l->gather_per_rank < trained ? l->gather_per_rank : trained);
+        per_rank(UPDATE_BUCKET, l->group_nranks, l->gather_per_rank < trained ? l->gather_per_rank : trained);
     size_t reduce = 0, gather = 0, update = 0;
-    if (l->has_grads && l->nranks > 1 && (l->reduce_per_rank < trained || l->grad_sent != l->grad_dtype))
+    if (l->has_grads && l->nranks > 1 && (l->reduce_per_rank < charge || l->grad_sent != l->grad_dtype))
         reduce = (size_t)(l->nranks * l->reduce_per_rank) * dt_dtype_size(l->grad_sent);
-    if (l->nranks > 1 && l->gather_per_rank < longest)
-        gather = (size_t)(l->nranks * l->gather_per_rank) * widest_gathered(l);
-    if (l->whole_opt) update = (size_t)(l->nranks * l->update_per_rank) * dt_dtype_size(l->grad_kept);
+    if (l->group_nranks > 1 && l->gather_per_rank < longest)
+        gather = (size_t)(l->group_nranks * l->gather_per_rank) * widest_gathered(l);
+    if (l->whole_opt) update = (size_t)(l->group_nranks * l->update_per_rank) * dt_dtype_size(l->grad_kept);
     l->bucket_bytes = reduce > gather ? reduce : gather;
     if (update > l->bucket_bytes) l->bucket_bytes = update;
 }
@@ -422,7 +437,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->opt_place = l->grads_down ? place_of_offload(opt->offload_optimizer, DT_ON_HOST) : DT_ON_DEVICE;
     l->away_place = place_of_offload(opt->offload_param, l->host_grad_place);
     const bool offloads = l->grads_down || l->away_place != DT_ON_DEVICE;
-    l->stage = l->nranks == 1 && !offloads ? 1 : l->grads_down && opt->stage == 0 ? 1 : opt->stage;
+    l->stage = l->group_nranks == 1 && !offloads ? 1 : l->grads_down && opt->stage == 0 ? 1 : opt->stage;
     l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
     /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps
      * shards of them. */
@@ -455,7 +470,7 @@ static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_un
 {
     for (int p = 0; p < DT_N_PARTS; p++) {
         const int64_t len = unit->flat_len[p];
-        ul->part[p].shards = dt_shards_of(len, l->nranks);
+        ul->part[p].shards = dt_shards_of(len, l->nranks, l->n_groups);
         ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
         ul->part[p].place = ul->part[p].whole ? DT_ON_DEVICE : l->away_place;
     }
@@ -479,8 +494,10 @@ static dt_err arrange(zero_layout *l, const dt_zero_options *opt, const dt_unit 
 
 dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks)
 {
-    *l = (zero_layout){.nranks = nranks, .n_units = n_units};
+    *l = (zero_layout){0};
     DT_TRY(check_options(opt, n_units, nranks));
+    *l = (zero_layout){.nranks = nranks, .n_groups = opt->n_groups ? opt->n_groups : 1, .n_units = n_units};
+    l->group_nranks = nranks / l->n_groups;
     const dt_err err = arrange(l, opt, units);
     if (err != DT_OK) zero_layout_free(l);
     return err;

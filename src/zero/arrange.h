@@ -14,7 +14,7 @@ typedef struct zero_run {
     int lr_group;
 } zero_run;
 
-/** One part of a unit, cut into nranks equal shards. */
+/** One part of a unit, cut into equal shards. */
 typedef struct zero_part_layout {
     dt_shards shards; /* all 0: nothing is in the part, and nothing is kept or sent */
     bool whole;       /* kept whole on every rank, else gathered into the arena while it is held */
@@ -34,9 +34,9 @@ typedef struct zero_unit_layout {
 } zero_unit_layout;
 
 typedef struct zero_layout {
-    int nranks, n_units;
-    /* 1 on a lone rank, where a shard is the whole and all stages are the same; with offload that of the options, or
-     * 1 for 0 */
+    int nranks, n_groups, group_nranks, n_units;
+    /* 1 on the lone rank of a group, where a shard is the whole and all stages are the same; with offload that of the
+     * options, or 1 for 0 */
     int stage;
     bool has_grads;   /* there is an optimizer, and something to train */
     bool whole_grads; /* gradients gather in full buffers, else in shards by way of their arena */
@@ -60,8 +60,9 @@ typedef struct zero_layout {
     int64_t away_len[DT_N_PARTS];                        /* of parameters that are not kept on the device */
     int64_t param_arena_len[DT_N_PARTS], grad_arena_len; /* elements */
     int64_t least_live_len;                              /* of the parameters' arenas, without room to prefetch */
-    int64_t reduce_per_rank, gather_per_rank;            /* elements of a shard in one collective, at most */
-    int64_t update_per_rank;                             /* likewise where the update gathers gradients (stage 0) */
+    /* elements in one collective, at most: of what a rank is in charge of, and of a shard */
+    int64_t reduce_per_rank, gather_per_rank;
+    int64_t update_per_rank; /* likewise where the update gathers gradients (stage 0) */
     size_t param_arena_bytes[DT_N_PARTS], grad_arena_bytes, bucket_bytes, results_bytes, host_bytes;
     size_t watched_bytes;  /* slots of 16 bytes for a look at own gradients: one to work in, one a unit */
     int64_t group_len;     /* elements of a shard that are updated at a time on the host */

@@ -2,7 +2,7 @@
  *
  * A bucket bounds what one collective moves, so that a transport's own staging stays small and a later small exchange
  * does not wait behind a large one. A part within the bucket goes straight from its buffer. A larger one is cut along
- * the shards, columns a .. a+count-1 of each; these lie shard_len apart, and collectives want them side by side, so
+ * what the ranks get, columns a .. a+count-1 of each; these lie apart, and collectives want them side by side, so
  * they pass through the bucket: one more copy, only where a limit asks for it. Gradients that are sent in another type
  * than theirs pass through it, too, and are rounded there. */
 #include "zero_impl.h"
@@ -39,55 +39,67 @@ dt_err zero_copy(dt_zero *z, const char *way, int u, void *dst, const void *src,
     return err;
 }
 
-/** Move columns a .. a+count-1 of all shards between a whole buffer and the bucket, where they lie side by side. */
-static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a, int64_t count, size_t elem_size,
-                           bool to_bucket)
-{
-    for (int r = 0; r < z->comm->nranks; r++) {
-        char *in_whole = (char *)whole + (size_t)(r * shard_len + a) * elem_size;
-        char *in_bucket = (char *)z->bucket.ptr + (size_t)(r * count) * elem_size;
-        DT_TRY(z->dev->ops->copy(z->dev, to_bucket ? in_bucket : in_whole, to_bucket ? in_whole : in_bucket,
-                                 (size_t)count * elem_size, z->comm_stream));
-    }
-    return DT_OK;
-}
-
 /** Columns of gradients into the bucket, in the type in which they are sent. */
-static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, int64_t shard_len, int64_t a, int64_t count)
+static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, int64_t charge_len, int64_t a, int64_t count)
 {
     const dt_dtype sent = z->lay.grad_sent;
-    if (dt == sent) return copy_columns(z, (void *)whole, shard_len, a, count, dt_dtype_size(dt), true);
-    for (int r = 0; r < z->comm->nranks; r++)
-        DT_TRY(z->dev->ops->convert(z->dev, (const char *)whole + (size_t)(r * shard_len + a) * dt_dtype_size(dt), dt,
-                                    zero_at(&z->bucket, r * count, sent), sent, count, z->comm_stream));
+    for (int k = 0; k < z->comm->nranks; k++) {
+        const char *from = (const char *)whole + (size_t)(k * charge_len + a) * dt_dtype_size(dt);
+        void *to = zero_at(&z->bucket, k * count, sent);
+        DT_TRY(dt == sent ? z->dev->ops->copy(z->dev, to, from, (size_t)count * dt_dtype_size(dt), z->comm_stream)
+                          : z->dev->ops->convert(z->dev, from, dt, to, sent, count, z->comm_stream));
+    }
     return DT_OK;
 }
 
 dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, void *recv,
                    dt_dtype recv_dt, bool accumulate, dt_err err)
 {
-    const int64_t shard_len = shards->shard_len, most = z->lay.reduce_per_rank;
+    const int64_t charge_len = shards->charge_len, most = z->lay.reduce_per_rank;
     const dt_dtype sent = z->lay.grad_sent;
     const bool ordered = z->opt.reproducible;
-    if ((shard_len <= most && send_dt == sent) || z->comm->nranks == 1)
-        return zero_first_err(err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, shard_len, accumulate,
+    if ((charge_len <= most && send_dt == sent) || z->comm->nranks == 1)
+        return zero_first_err(err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, charge_len, accumulate,
                                                           ordered, z->comm_stream));
 
-    for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
-        const int64_t count = shard_len - a < most ? shard_len - a : most;
+    for (int64_t a = 0; a < charge_len && err != DT_ERR_COMM; a += most) {
+        const int64_t count = charge_len - a < most ? charge_len - a : most;
         char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
-        err = zero_first_err(err, pack_columns(z, send, send_dt, shard_len, a, count));
+        err = zero_first_err(err, pack_columns(z, send, send_dt, charge_len, a, count));
         err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
                                                          ordered, z->comm_stream));
     }
     return err;
 }
 
+dt_err zero_replicate(dt_zero *z, const dt_shards *shards, void *shard, dt_dtype dt, dt_err err)
+{
+    const int64_t charge_len = shards->charge_len, most = z->lay.reduce_per_rank;
+    const size_t elem_size = dt_dtype_size(dt);
+    for (int64_t a = 0; a < charge_len && z->lay.n_groups > 1 && err != DT_ERR_COMM; a += most) {
+        const int64_t count = charge_len - a < most ? charge_len - a : most;
+        err = zero_first_err(err, dt_comm_replicate(z->comm, (char *)shard + (size_t)a * elem_size,
+                                                    (size_t)charge_len * elem_size, (size_t)count * elem_size,
+                                                    z->comm_stream));
+    }
+    return err;
+}
+
+/** Columns from the bucket to their places. */
+static dt_err unpack_columns(dt_zero *z, void *whole, size_t elem_size, int64_t shard_len, int64_t a, int64_t count)
+{
+    for (int r = 0; r < z->comm->group_nranks; r++)
+        DT_TRY(z->dev->ops->copy(z->dev, (char *)whole + (size_t)(r * shard_len + a) * elem_size,
+                                 (const char *)z->bucket.ptr + (size_t)(r * count) * elem_size,
+                                 (size_t)count * elem_size, z->comm_stream));
+    return DT_OK;
+}
+
 dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *whole, dt_dtype dt, dt_err err)
 {
     const int64_t shard_len = shards->shard_len, most = z->lay.gather_per_rank;
     const size_t elem_size = dt_dtype_size(dt);
-    if (shard_len <= most || z->comm->nranks == 1)
+    if (shard_len <= most || z->comm->group_nranks == 1)
         return zero_first_err(err,
                               dt_comm_all_gather(z->comm, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
 
@@ -96,8 +108,7 @@ dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *
         const char *from = (const char *)send + (size_t)a * elem_size;
         err = zero_first_err(
             err, dt_comm_all_gather(z->comm, from, z->bucket.ptr, (size_t)count * elem_size, z->comm_stream));
-        if (err != DT_ERR_COMM)
-            err = zero_first_err(err, copy_columns(z, whole, shard_len, a, count, elem_size, false));
+        if (err != DT_ERR_COMM) err = zero_first_err(err, unpack_columns(z, whole, elem_size, shard_len, a, count));
     }
     return err;
 }

@@ -110,30 +110,39 @@ static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
     return ops->add_into(z->dev, work, DT_F32, slot, DT_F32, !first, 1, z->compute);
 }
 
-/** Full gradients [padded_len], last micro-step: own[i] = sum over ranks r of whole_r[rank * shard_len + i], which
- *  lands in the own place; at stage 0 it is gathered at once, beside the rest of backward, or by the update
- *  (gather_in_update). */
+/** What this rank is in charge of, in its shard of sums. */
+static void *charge_at(const dt_zero *z, int u, void *own)
+{
+    const int64_t skip = zero_charge(z, u, DT_TRAINED) - zero_own(z, u, DT_TRAINED);
+    return (char *)own + (size_t)skip * dt_dtype_size(z->lay.grad_kept);
+}
+
+/** Full gradients [padded_len], last micro-step: the sums land in their own place; at stage 0 they are gathered at
+ *  once, beside the rest of backward, or by the update (gather_in_update). */
 static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
 {
     void *whole = zero_grad_at(z, u, 0);
     const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
     err = zero_first_err(err, watch(z, u, whole, true));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    err = zero_reduce(z, shards, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
+    err = zero_reduce(z, shards, whole, z->lay.grad_dtype, charge_at(z, u, own), z->lay.grad_kept, false, err);
+    err = zero_replicate(z, shards, own, z->lay.grad_kept, err);
     if (z->lay.whole_opt && !z->gather_in_update && err != DT_ERR_COMM)
-        err = zero_gather(z, shards, own, whole, z->lay.grad_dtype, err);
+        err = zero_gather(z, shards, own, whole, z->lay.grad_kept, err);
     return err;
 }
 
-/** Shards: this micro-step's sum goes onto the sum of those before it, `own`. */
-static dt_err reduce_from_arena(dt_zero *z, int u, bool first_micro, void *own, dt_err err)
+/** Shards: this micro-step's sum goes onto the sum of those before it; what they come to is all owners' at the end. */
+static dt_err reduce_from_arena(dt_zero *z, const zero_deferred *d, void *own, dt_err err)
 {
-    void *micro = written_at(z, u);
-    err = zero_first_err(err, clear_gaps(z, u, micro));
-    err = zero_first_err(err, watch(z, u, micro, first_micro));
+    void *micro = written_at(z, d->unit);
+    const dt_shards *shards = zero_shards(&z->lay, d->unit, DT_TRAINED);
+    err = zero_first_err(err, clear_gaps(z, d->unit, micro));
+    err = zero_first_err(err, watch(z, d->unit, micro, d->first_micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    return zero_reduce(z, zero_shards(&z->lay, u, DT_TRAINED), micro, z->lay.grad_dtype, own, z->lay.grad_kept,
-                       !first_micro, err);
+    err = zero_reduce(z, shards, micro, z->lay.grad_dtype, charge_at(z, d->unit, own), z->lay.grad_kept,
+                      !d->first_micro, err);
+    return d->last_micro ? zero_replicate(z, shards, own, z->lay.grad_kept, err) : err;
 }
 
 /** The next slot, free when the comm stream comes to it; in it the sum so far, where there is one. */
@@ -145,10 +154,10 @@ static dt_err take_slot(dt_zero *z, int u, bool first_micro, void **slot)
     z->slot_unit[k] = u;
     if (before >= 0) DT_TRY(z->dev->ops->event_wait(z->dev, z->state[before].down, z->comm_stream));
     if (first_micro) return DT_OK;
-    const int64_t n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+    const zero_range sum = zero_summed(z, u, false);
     DT_TRY(z->dev->ops->event_wait(z->dev, z->state[u].down, z->comm_stream));
-    return zero_copy(z, "up", u, *slot, zero_sum_at(z, u, zero_own(z, u, DT_TRAINED)),
-                     (size_t)n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
+    return zero_copy(z, "up", u, charge_at(z, u, *slot), zero_sum_at(z, u, sum.lo),
+                     (size_t)sum.n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
 }
 
 /** Where this rank's shard of the sums is made on the device. */
@@ -159,17 +168,18 @@ static dt_err take_own(dt_zero *z, int u, bool first_micro, void **own)
     return DT_OK;
 }
 
-static dt_err reduce_unit(dt_zero *z, int u, bool first_micro)
+static dt_err reduce_unit(dt_zero *z, const zero_deferred *d)
 {
-    zero_unit_state *s = &z->state[u];
+    zero_unit_state *s = &z->state[d->unit];
     void *own = NULL;
-    const zero_phase before = zero_enter(z, "reduce", z->units[u].name);
-    dt_err err = zero_first_err(dt_fault("zero.reduce"), take_own(z, u, first_micro, &own));
-    err = z->lay.whole_grads ? reduce_in_place(z, u, own, err) : reduce_from_arena(z, u, first_micro, own, err);
+    const zero_phase before = zero_enter(z, "reduce", z->units[d->unit].name);
+    dt_err err = zero_first_err(dt_fault("zero.reduce"), take_own(z, d->unit, d->first_micro, &own));
+    err = z->lay.whole_grads ? reduce_in_place(z, d->unit, own, err) : reduce_from_arena(z, d, own, err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
     s->reduce_pending = true;
     s->reduce_number = zero_last_collective(z);
-    if (z->lay.grads_down && err != DT_ERR_COMM) err = zero_first_err(err, zero_send_down(z, u, own));
+    if (z->lay.grads_down && err != DT_ERR_COMM)
+        err = zero_first_err(err, zero_send_down(z, d->unit, own, d->last_micro));
     zero_leave(z, before);
     return err;
 }
@@ -191,12 +201,13 @@ dt_err zero_grads_release(void *self, int u)
     s->micro_done = z->micro_serial;
     if (z->lay.whole_grads && !z->last_micro) return DT_OK;
     if (z->lay.whole_grads && z->comm->nranks == 1 && !z->lay.grads_down) return DT_OK;
+    const zero_deferred complete = {u, z->first_micro, z->last_micro};
     if (may_stand_back(z)) {
-        z->deferred[z->n_deferred++] = (zero_deferred){u, z->first_micro};
+        z->deferred[z->n_deferred++] = complete;
         return DT_OK;
     }
     const dt_err err = zero_reduce_deferred(z);
-    return err == DT_ERR_COMM ? err : zero_first_err(err, reduce_unit(z, u, z->first_micro));
+    return err == DT_ERR_COMM ? err : zero_first_err(err, reduce_unit(z, &complete));
 }
 
 dt_err zero_reduce_oldest(dt_zero *z)
@@ -205,7 +216,7 @@ dt_err zero_reduce_oldest(dt_zero *z)
     const zero_deferred oldest = z->deferred[0];
     z->n_deferred--;
     memmove(z->deferred, z->deferred + 1, (size_t)z->n_deferred * sizeof *z->deferred);
-    return reduce_unit(z, oldest.unit, oldest.first_micro);
+    return reduce_unit(z, &oldest);
 }
 
 dt_err zero_reduce_deferred(dt_zero *z)
@@ -272,23 +283,24 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
-/** Run op over the trainable elements of the own shards, where their sums are kept. Leaves *n results of 16 bytes in
- *  z->host. A unit without frozen tensors is one call: its padding is zero. */
+/** Run op over the trainable elements that this rank is in charge of, where their sums are kept. Leaves *n results of
+ *  16 bytes in z->host. A unit without frozen tensors is one call: its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 {
     *n = 0;
     for (int u = 0; u < z->n_units; u++) {
         const zero_unit_layout *ul = &z->lay.units[u];
-        const int64_t own = zero_own(z, u, DT_TRAINED), end = own + zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+        const zero_range charge = zero_summed(z, u, false);
+        const int64_t begin = charge.lo, end = begin + charge.n;
         z->state[u].first_result = *n;
-        if (own == end) continue;
+        if (begin == end) continue;
         if (ul->all_trainable) {
-            DT_TRY(queue_one(z, op, u, own, end, shift, (*n)++));
+            DT_TRY(queue_one(z, op, u, begin, end, shift, (*n)++));
             continue;
         }
         for (int k = 0; k < ul->n_runs; k++) {
             const zero_run *run = &z->lay.runs[ul->first_run + k];
-            const int64_t lo = run->start > own ? run->start : own,
+            const int64_t lo = run->start > begin ? run->start : begin,
                           hi = run->start + run->len < end ? run->start + run->len : end;
             if (lo < hi) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
         }

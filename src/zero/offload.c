@@ -168,12 +168,13 @@ dt_err zero_offload_begin(dt_zero *z)
 
 /* ---- backward: gradients come down ------------------------------------------------------------------------------- */
 
-dt_err zero_send_down(dt_zero *z, int u, const void *sum)
+dt_err zero_send_down(dt_zero *z, int u, const void *sum, bool last_micro)
 {
     zero_unit_state *s = &z->state[u];
-    const int64_t own = zero_own(z, u, DT_TRAINED), n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+    const zero_range done = zero_summed(z, u, last_micro);
+    const size_t size = dt_dtype_size(z->lay.grad_kept), skip = (size_t)(done.lo - zero_own(z, u, DT_TRAINED)) * size;
     if (z->comm_stream != z->copy_stream) DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->copy_stream));
-    DT_TRY(zero_copy(z, "down", u, zero_sum_at(z, u, own), sum, (size_t)n * dt_dtype_size(z->lay.grad_kept),
+    DT_TRY(zero_copy(z, "down", u, zero_sum_at(z, u, done.lo), (const char *)sum + skip, (size_t)done.n * size,
                      z->copy_stream));
     return z->dev->ops->event_record(z->dev, s->down, z->copy_stream);
 }

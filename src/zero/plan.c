@@ -1,7 +1,9 @@
 /* plan.c - the arrangement's numbers as people want them: bytes, bytes per parameter, elements sent.
  *
  * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter
- * and as many for an all-gather. Stages 0 to 2 send 2 of these a step with one micro-step, stage 3 sends 3. */
+ * and as many for an all-gather. Stages 0 to 2 send 2 of these a step with one micro-step, stage 3 sends 3. With
+ * several groups a gather is one among the ranks of a group, and once a step each rank sends what it has summed to
+ * those that own the same shard in the other groups. */
 #include "arrange.h"
 
 /** Elements of a unit's tensors in a part. */
@@ -18,7 +20,7 @@ static double n_param_in(const dt_unit *u, dt_part part)
  *  states. */
 static double formula(const zero_layout *l, const dt_unit *units)
 {
-    const double n = l->nranks;
+    const double n = l->group_nranks;
     double params = 0, trained = 0;
     for (int u = 0; u < l->n_units; u++) {
         for (int p = 0; p < DT_N_PARTS; p++) {
@@ -34,41 +36,46 @@ static double formula(const zero_layout *l, const dt_unit *units)
     return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
 }
 
-static void count_trained(const zero_layout *l, const zero_part_layout *part, dt_zero_plan *plan)
+/** One collective for each kind that is not 0, of a unit; in bytes of the types. */
+typedef struct volume {
+    double reduces, gathers, replicates; /* how often */
+    dt_dtype gathered;
+} volume;
+
+static void count(const zero_layout *l, const dt_shards *s, const volume *v, dt_traffic *traffic, double *elems,
+                  double *bytes)
 {
-    const double param = (double)dt_dtype_size(l->param_dtype[DT_TRAINED]), grad = (double)dt_dtype_size(l->grad_dtype),
-                 sent = (double)dt_dtype_size(l->grad_sent);
-    const double once = (double)(part->shards.padded_len - part->shards.shard_len);
-    double gathers = 0, reduces = 0, final_gathers = 0, final_reduces = 0;
-    if (!part->whole) gathers = 2 * once; /* forward, and again in backward */
-    *(l->whole_grads ? &final_reduces : &reduces) = once;
-    if (part->whole) final_gathers = once; /* of gradients at stage 0, of parameters at 1 and 2 */
-    plan->sent_elems_per_micro_step += gathers + reduces;
-    plan->sent_elems_per_step += final_gathers + final_reduces;
-    plan->sent_bytes_per_micro_step += gathers * param + reduces * sent;
-    plan->sent_bytes_per_step += final_gathers * (l->whole_opt ? grad : param) + final_reduces * sent;
+    const double sent = (double)dt_dtype_size(l->grad_sent), kept = (double)dt_dtype_size(l->grad_kept),
+                 gathered = (double)dt_dtype_size(v->gathered);
+    const double reduce = v->reduces * (double)s->charge_len, gather = v->gathers * (double)s->shard_len,
+                 replicate = l->n_groups > 1 ? v->replicates * (double)s->charge_len : 0;
+    traffic->reduced_elems += reduce, traffic->reduced_bytes += reduce * sent;
+    traffic->gathered_bytes += gather * gathered;
+    traffic->replicated_bytes += replicate * kept;
+    *elems += (l->nranks - 1) * reduce + (l->group_nranks - 1) * gather + (l->n_groups - 1) * replicate;
+    *bytes += (l->nranks - 1) * reduce * sent + (l->group_nranks - 1) * gather * gathered +
+              (l->n_groups - 1) * replicate * kept;
 }
 
-/** What is never updated is sent where it is not kept whole: for forward, and for backward where there is one. */
-static void count_frozen(const zero_layout *l, dt_part p, const zero_part_layout *part, dt_zero_plan *plan)
+/** What is trained is reduced, in every micro-step or once; where it is not kept whole it is gathered for forward and
+ *  again for backward, else once at the end (gradients at stage 0). What is never updated is sent where it is not kept
+ *  whole. */
+static void count_part(const zero_layout *l, dt_part p, const zero_part_layout *part, dt_zero_plan *plan)
 {
-    if (part->whole) return;
-    const double once = (double)(part->shards.padded_len - part->shards.shard_len);
-    const double gathers = l->has_grads ? 2 * once : once;
-    plan->sent_elems_per_micro_step += gathers;
-    plan->sent_bytes_per_micro_step += gathers * (double)dt_dtype_size(l->param_dtype[p]);
+    const bool trained = p == DT_TRAINED && l->has_grads;
+    volume micro = {.gathers = part->whole ? 0 : l->has_grads ? 2 : 1, .gathered = l->param_dtype[p]};
+    volume step = {.gathers = part->whole && trained, .replicates = trained, .gathered = l->param_dtype[p]};
+    if (l->whole_opt) step.gathered = l->grad_kept;
+    if (trained) *(l->whole_grads ? &step.reduces : &micro.reduces) = 1;
+    count(l, &part->shards, &micro, &plan->micro_step, &plan->sent_elems_per_micro_step,
+          &plan->sent_bytes_per_micro_step);
+    count(l, &part->shards, &step, &plan->step, &plan->sent_elems_per_step, &plan->sent_bytes_per_step);
 }
 
 static void count_sent(const zero_layout *l, dt_zero_plan *plan)
 {
     for (int u = 0; u < l->n_units; u++)
-        for (int p = 0; p < DT_N_PARTS; p++) {
-            const zero_part_layout *part = &l->units[u].part[p];
-            if (p == DT_TRAINED && l->has_grads)
-                count_trained(l, part, plan);
-            else
-                count_frozen(l, (dt_part)p, part, plan);
-        }
+        for (int p = 0; p < DT_N_PARTS; p++) count_part(l, (dt_part)p, &l->units[u].part[p], plan);
 }
 
 size_t zero_saved_nbytes(const zero_layout *l)
@@ -77,7 +84,7 @@ size_t zero_saved_nbytes(const zero_layout *l)
     for (int u = 0; u < l->n_units; u++)
         for (int p = 0; p < DT_N_PARTS; p++) {
             const bool trained = p == DT_TRAINED && l->has_grads;
-            nbytes += (size_t)l->units[u].part[p].shards.shard_len *
+            nbytes += (size_t)l->units[u].part[p].shards.charge_len *
                       (trained ? sizeof(float) * (1 + (size_t)l->n_states) : dt_dtype_size(l->param_dtype[p]));
         }
     return nbytes;
@@ -96,7 +103,7 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
     int64_t shards = 0;
     for (int u = 0; u < n_units; u++)
         for (int p = 0; p < DT_N_PARTS; p++) shards += l.units[u].part[p].shards.shard_len;
-    plan->n_padding = shards - l.n_param / nranks;
+    plan->n_padding = shards - l.n_param / l.group_nranks;
     plan->state_bytes_per_param = l.n_param > 0 ? (double)states / (double)l.n_param : 0;
     plan->formula_bytes_per_param = formula(&l, units);
     count_sent(&l, plan);

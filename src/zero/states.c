@@ -1,37 +1,41 @@
 /* states.c - states by name: the pieces of named tensors that a rank is in charge of, their random start, and host
  * access for checkpoints.
  *
- * A rank is in charge of its own shard at every stage, also where it holds more, so each element has one writer. */
+ * A rank is in charge of what is its alone at every stage, also where it holds more, so each element has one writer
+ * into files. What is read from files each owner of a shard reads. */
 #include "zero_impl.h"
 #include <stdlib.h>
 #include <string.h>
 
+/** The run of a tensor that lies in elements begin .. end-1 of its part. */
+static dt_piece piece_between(int unit, int tensor, const dt_tensor *t, int64_t begin, int64_t end)
+{
+    const int64_t lo = dt_max_i64(t->offset, begin), hi = dt_min_i64(t->offset + t->n_elems, end);
+    if (lo >= hi) return (dt_piece){.unit = unit, .tensor = tensor, .flat = begin}; /* none of it is here */
+    return (dt_piece){.unit = unit, .tensor = tensor, .first = lo - t->offset, .n = hi - lo, .flat = lo};
+}
+
 dt_err zero_pieces_make(dt_zero *z)
 {
-    size_t n = 0;
-    for (int u = 0; u < z->n_units; u++) n += (size_t)z->units[u].n_tensors;
-    z->pieces = calloc(n + 1, sizeof *z->pieces);
-    DT_CHECK(z->pieces, DT_ERR_MEMORY, "out of memory for the table of %zu tensors", n);
-    for (int u = 0; u < z->n_units; u++) {
-        for (int i = 0; i < z->units[u].n_tensors; i++) {
+    int n = 0;
+    for (int u = 0; u < z->n_units; u++) n += z->units[u].n_tensors;
+    z->pieces = calloc(2 * (size_t)n + 1, sizeof *z->pieces);
+    DT_CHECK(z->pieces, DT_ERR_MEMORY, "out of memory for the table of %d tensors", n);
+    z->owned = z->pieces + n;
+    for (int u = 0; u < z->n_units; u++)
+        for (int i = 0; i < z->units[u].n_tensors; i++, z->n_pieces++) {
             const dt_tensor *t = &z->units[u].tensors[i];
-            const int64_t own = zero_own(z, u, t->part), end = own + zero_shards(&z->lay, u, t->part)->shard_len;
-            const int64_t lo = t->offset > own ? t->offset : own,
-                          hi = t->offset + t->n_elems < end ? t->offset + t->n_elems : end;
-            dt_piece *p = &z->pieces[z->n_pieces++];
-            *p = (dt_piece){.unit = u, .tensor = i, .flat = own}; /* none of it is here */
-            if (lo < hi) {
-                p->first = lo - t->offset;
-                p->n = hi - lo;
-                p->flat = lo;
-            }
+            const dt_shards *s = zero_shards(&z->lay, u, t->part);
+            const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
+            z->owned[z->n_pieces] = piece_between(u, i, t, own, own + s->shard_len);
+            z->pieces[z->n_pieces] = piece_between(u, i, t, charge, charge + s->charge_len);
         }
-    }
     return DT_OK;
 }
 
 int dt_zero_n_pieces(const dt_zero *z) { return z->n_pieces; }
 const dt_piece *dt_zero_pieces(const dt_zero *z) { return z->pieces; }
+const dt_piece *dt_zero_owned(const dt_zero *z) { return z->owned; }
 const dt_unit *dt_zero_unit(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit]; }
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &dt_zero_unit(z, p)->tensors[p->tensor]; }
 
@@ -270,8 +274,8 @@ dt_err dt_zero_init_random(dt_zero *z, uint64_t seed)
     const zero_phase before = zero_enter(z, "init", "");
     dt_err err = before_write(z);
     for (int i = 0; i < z->n_pieces && err == DT_OK; i++) {
-        zero_enter(z, "init", dt_zero_tensor(z, &z->pieces[i])->name);
-        err = init_piece(z, key, &z->pieces[i]);
+        zero_enter(z, "init", dt_zero_tensor(z, &z->owned[i])->name);
+        err = init_piece(z, key, &z->owned[i]);
     }
     zero_leave(z, before);
     return zero_first_err(err, dt_zero_state_written(z));

@@ -90,6 +90,8 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .last_unit = -1,
                        .before_last = -1};
         err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
+        if (err == DT_OK && z->lay.n_groups != comm->n_groups)
+            err = dt_fail(DT_ERR_ARG, "%d groups of states on ranks in %d groups", z->lay.n_groups, comm->n_groups);
         if (err == DT_OK) err = open_local(z);
     }
     err = dt_comm_agree(comm, err); /* one rank may be out of memory where others are not */

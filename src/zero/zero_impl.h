@@ -59,10 +59,10 @@ typedef struct zero_group {
     int64_t lo, n;
 } zero_group;
 
-/** A unit whose gradients of a micro-step are complete. */
+/** A unit whose gradients of a micro-step are complete; is that the first of its step, or the last? */
 typedef struct zero_deferred {
     int unit;
-    bool first_micro;
+    bool first_micro, last_micro;
 } zero_deferred;
 
 struct dt_zero {
@@ -100,7 +100,7 @@ struct dt_zero {
     int64_t *first_group, n_groups;
     int64_t next_read; /* the first whose states were not asked for, for this update or the next */
     int64_t n_used;    /* of buffers of fetch */
-    dt_piece *pieces;
+    dt_piece *pieces, *owned; /* [n_pieces] each, one table */
     int n_pieces;
     int last_unit, before_last;              /* the last units whose parameters were gathered into hand; -1: none */
     zero_deferred deferred[ZERO_N_DEFERRED]; /* reductions that are not yet queued, the oldest first */
@@ -152,7 +152,12 @@ static inline bool zero_is_empty(const zero_layout *l, int u, dt_part part)
 /** First element of this rank's shard in a part of a unit. */
 static inline int64_t zero_own(const dt_zero *z, int u, dt_part part)
 {
-    return z->comm->rank * zero_shards(&z->lay, u, part)->shard_len;
+    return z->comm->group_rank * zero_shards(&z->lay, u, part)->shard_len;
+}
+/** First element of it that this rank is in charge of. */
+static inline int64_t zero_charge(const dt_zero *z, int u, dt_part part)
+{
+    return dt_comm_piece(z->comm) * zero_shards(&z->lay, u, part)->charge_len;
 }
 
 /** Where element x of a part is kept, in device or in host memory; x lies in the own shard unless the kind is kept
@@ -214,14 +219,17 @@ dt_err zero_compute_after_comm(dt_zero *z);
 
 /** Sum the gradients of one part over the ranks, in buckets, on the comm stream:
  *
- *      recv[i] (+)= sum over ranks r of send_r[rank * shard_len + i],    0 <= i < shard_len
+ *      recv[i] (+)= sum over ranks r of send_r[charge + i],    0 <= i < charge_len
  *
- *  send [padded_len] of send_dt, recv [shard_len] of recv_dt, which may be the own place in send. Always joins the
+ *  send [padded_len] of send_dt, recv [charge_len] of recv_dt, which may be the own place in send. Always joins the
  *  other ranks; err is what went wrong before. */
 dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, void *recv,
                    dt_dtype recv_dt, bool accumulate, dt_err err);
-/** Gather one part, in buckets, on the comm stream: whole[r * shard_len + i] = send_r[i], all ranks r, 0 <= i <
- *  shard_len. send [shard_len], which may be the own place in whole [padded_len]. Always joins. */
+/** The owners of a shard [shard_len] give each other what each is in charge of, in buckets, on the comm stream. Always
+ *  joins. */
+dt_err zero_replicate(dt_zero *z, const dt_shards *shards, void *shard, dt_dtype dt, dt_err err);
+/** Gather one part, in buckets, on the comm stream: whole[r * shard_len + i] = send_r[i], all ranks r of the group,
+ *  0 <= i < shard_len. send [shard_len], which may be the own place in whole [padded_len]. Always joins. */
 dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *whole, dt_dtype dt, dt_err err);
 
 /** The owned shards of a part have changed: gather it where it is kept whole, behind what is queued on the stream that
@@ -288,8 +296,18 @@ dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err);
 dt_err zero_offload_open(dt_zero *z);
 void zero_offload_close(dt_zero *z);
 /** The sum for a unit's shard [shard_len], on the device, goes down to host memory, behind `reduced` and beside what
- *  follows; `down` marks its end. */
-dt_err zero_send_down(dt_zero *z, int u, const void *sum);
+ *  follows; `down` marks its end. Before the last micro-step only what this rank is in charge of is a sum. */
+dt_err zero_send_down(dt_zero *z, int u, const void *sum, bool last_micro);
+/** Elements of a unit's shard that are summed here, in the last micro-step or before it. */
+typedef struct zero_range {
+    int64_t lo, n;
+} zero_range;
+static inline zero_range zero_summed(const dt_zero *z, int u, bool last_micro)
+{
+    const dt_shards *s = zero_shards(&z->lay, u, DT_TRAINED);
+    return last_micro ? (zero_range){zero_own(z, u, DT_TRAINED), s->shard_len}
+                      : (zero_range){zero_charge(z, u, DT_TRAINED), s->charge_len};
+}
 /** All gradients are in host memory when it returns. */
 dt_err zero_wait_down(dt_zero *z);
 /** Read the states of the first sub-groups for the update to come, as far as their buffers are at rest; the host waits
