@@ -95,7 +95,7 @@ expect "is remembered in one file" [ "$(remembered | wc -l)" = 1 ]
 checks "the second" no
 echo damaged >"$(remembered)"
 DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a damaged file, and a library that is wrong for long sums" yes
-expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, A, B', fp32, plain wrong .*: dtrain's own kernels take such products"
+expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, AB', fp32, plain wrong .*: dtrain's own kernels take such products"
 expect "and nothing is remembered" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
 rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"

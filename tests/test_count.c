@@ -367,6 +367,7 @@ static void a_product_has_the_launches_of_the_cuda_device(void **state)
         const dt_matmul mm = product(b.ptr, large[i % 2], DT_BF16, i / 2 % 4, i / 8);
         expect_launches(f, &cuda, counter, b.ptr, &mm);
     }
+    assert_int_equal(cuda.ops->stream_sync(&cuda, NULL), DT_OK);
     dt_buf_free(&b);
     dt_device_close(&cuda);
     if (!counter) skip();
