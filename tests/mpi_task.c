@@ -112,8 +112,7 @@ static void what_it_needs_is_planned(void **state)
             }
 }
 
-/* At stage 3 with offload_param no parameter stays on the device, of the model that judges neither; it judges the same.
- * */
+/* At stage 3 with offload_param no parameter stays on the device, of the judge neither; it judges the same. */
 static void frozen_models_leave_the_device_with_the_parameters(void **state)
 {
     static const char *const TO[] = {"zero.offload_param=none", "zero.offload_param=cpu", "zero.offload_param=nvme"};
@@ -126,7 +125,7 @@ static void frozen_models_leave_the_device_with_the_parameters(void **state)
         snprintf(name[k], sizeof name[k], "frozen%d", k);
         const outcome o = run(f, name[k], 4, args);
         const bool left = o.allocated.at[DT_MEM_PARAMS][DT_ON_DEVICE] == 0;
-        assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, 3, TO[k]) && left == (k > 0));
+        assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, TO[k]) && left == (k > 0));
         for (int64_t step = 1; step <= 3; step++)
             for (int i = 0; i < 2; i++)
                 assert_all(MPI_COMM_WORLD,
