@@ -292,11 +292,12 @@ static dt_err by_panels(dt_device *dev, const task &t, dt_stream *s, bool *taken
         panel.b = (char *)s->workspace + half;
         panel.mm.b_scaled = {};
         panel.mm.ldb = tb ? t.mm.k : n;
+        if (j == 0 && !cuda_library_takes(cuda_of(dev)->products->library, &panel.mm, panel.a, panel.b, panel.c, s))
+            return DT_OK;
         DT_TRY(cuda_dequantise(tb ? q + j * t.mm.ldb : q + j, t.mm.ldb, how.scale + (rows && tb ? j : 0), rows,
                                tb ? n : t.mm.k, tb ? t.mm.k : n, (char *)s->workspace + half, t.mm.dt, s));
         bool by_it = false;
         DT_TRY(by_one_kernel(dev, panel, half, s, &by_it));
-        if (!by_it && j == 0) return DT_OK;
         if (!by_it) DT_TRY(own_product(dev, panel, s));
         *taken = true;
     }

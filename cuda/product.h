@@ -25,6 +25,10 @@ void cuda_library_close(cuda_library *library);
 size_t cuda_library_version(void);
 /** Take no more products of these types and transposes, whatever else is in them. False: none was taken before. */
 bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm);
+/** Is the product of a form that the library computes in one call? Tries the form when it is new, with all of the
+ *  stream's workspace. */
+bool cuda_library_takes(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, const void *c,
+                        dt_stream *s);
 /** Queue the product, without its sums, if the library computes the whole of it in one call, with the first
  *  workspace_nbytes of the stream's workspace: *taken says so. */
 dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,

@@ -244,8 +244,7 @@ static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const 
     }
     if (mm->bias) mine.bias = device[3];
     if (mm->addend) mine.addend = device[4];
-    /* the other half of the workspace may hold what the product is tried for */
-    DT_TRY(run(t->library, &mine, device[0], device[1], device[2], CUDA_WORKSPACE_NBYTES / 2, t->stream, &taken));
+    DT_TRY(run(t->library, &mine, device[0], device[1], device[2], CUDA_WORKSPACE_NBYTES, t->stream, &taken));
     DT_CUDA(cudaMemcpyAsync(c, device[2], nbytes, cudaMemcpyDeviceToHost, stream));
     DT_CUDA(cudaStreamSynchronize(stream));
     return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no such product");
@@ -324,11 +323,17 @@ static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const vo
            whole_row(mm->bias, 0, mm->dt) && (!mm->addend || whole_row(mm->addend, mm->ldd, mm->addend_dtype));
 }
 
+bool cuda_library_takes(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, const void *c,
+                        dt_stream *s)
+{
+    return has_types(mm) && has_epilogue(mm) && is_whole(mm, a, b, c) && computes(library, mm, s);
+}
+
 dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,
                             size_t workspace_nbytes, dt_stream *s, bool *taken)
 {
     *taken = false;
-    if (!has_types(mm) || !has_epilogue(mm) || !is_whole(mm, a, b, c) || !computes(library, mm, s)) return DT_OK;
+    if (!cuda_library_takes(library, mm, a, b, c, s)) return DT_OK;
     return run(library, mm, a, b, c, workspace_nbytes, s, taken);
 }
 

@@ -368,6 +368,12 @@ static void a_product_has_the_launches_of_the_cuda_device(void **state)
         expect_launches(f, &cuda, counter, b.ptr, &mm);
     }
     assert_int_equal(cuda.ops->stream_sync(&cuda, NULL), DT_OK);
+    for (int i = 0; counter && i < 2 * 3 * 2; i++) { /* B of int8 */
+        dt_matmul mm = product(b.ptr, i % 2 ? large[1] : small[1], types[i / 2 % 3], i / 6 * 2, 0);
+        mm.b_scaled = (dt_scaled){DT_SCALE_ROWS, DT_I8, (const float *)b.ptr};
+        expect_launches(f, &cuda, counter, b.ptr, &mm);
+    }
+    assert_int_equal(cuda.ops->stream_sync(&cuda, NULL), DT_OK);
     dt_buf_free(&b);
     dt_device_close(&cuda);
     if (!counter) skip();

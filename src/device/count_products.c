@@ -18,15 +18,14 @@ typedef struct product {
 static bool has_epilogue(const dt_matmul *mm)
 {
     if (mm->epilogue == DT_EPILOGUE_NONE) return true;
-    if (mm->act != DT_ACT_GELU_TANH || mm->dt != DT_BF16 || (mm->aux && mm->act_of_aux)) return false;
+    if (mm->act != DT_ACT_GELU_TANH || mm->dt == DT_F32 || (mm->aux && mm->act_of_aux)) return false;
     if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
     return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
 }
 
 static bool has_types(const dt_matmul *mm)
 {
-    return (mm->dt == DT_F32 || mm->dt == DT_BF16) && (!mm->addend || mm->addend_dtype == mm->c_dtype) &&
-           (!mm->bias || mm->c_dtype == mm->dt);
+    return (!mm->addend || mm->addend_dtype == mm->c_dtype) && (!mm->bias || mm->c_dtype == mm->dt);
 }
 
 static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
@@ -108,7 +107,7 @@ static int by_cut(const product *x)
 
 static bool is_worth_cutting(const dt_matmul *mm)
 {
-    return mm->dt == DT_BF16 && (double)mm->m * (double)mm->n * (double)mm->k >= 0x1p27;
+    return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= 0x1p27;
 }
 
 /* Panels of numbers in half of a workspace, each followed by its product. */
@@ -116,7 +115,11 @@ static int by_panels(const product *x)
 {
     enum { MANY_ROWS = 256, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
     const int64_t most = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k / WHOLE_COLUMNS * WHOLE_COLUMNS;
-    if (x->mm.m < MANY_ROWS || most == 0 || !has_types(&x->mm) || !has_epilogue(&x->mm)) return 1;
+    product panel = *x;
+    panel.b = NULL; /* it begins at a multiple of everything */
+    panel.mm.n = dt_min_i64(most, x->mm.n);
+    panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
+    if (x->mm.m < MANY_ROWS || most == 0 || !by_one_kernel(&panel)) return 1;
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
