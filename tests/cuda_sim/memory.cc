@@ -33,10 +33,11 @@ struct space {
     size_t n_addresses, align; /* of the begin of an allocation */
     sim_range range;
     char *at; /* where the last search for room ended */
+    unsigned n_searches;
     std::map<char *, allocation> all;
 };
-static space device = {"device", (size_t)1 << 38, ALIGN, {}, nullptr, {}},
-             pinned = {"pinned", (size_t)1 << 36, PAGE, {}, nullptr, {}};
+static space device = {"device", (size_t)1 << 38, ALIGN, {}, nullptr, 0, {}},
+             pinned = {"pinned", (size_t)1 << 36, PAGE, {}, nullptr, 0, {}};
 static std::mutex memory_lock;
 static std::atomic<size_t> n_allocated;
 static int n_allocations;
@@ -112,10 +113,13 @@ bool sim_is_the_device() { return sim_this_thread()->device_depth > 0; }
 
 /* ---- allocations ------------------------------------------------------------------------------------------------ */
 
-/* Pages that no allocation has, from where the last search ended. */
+/* Pages that no allocation has, from where the last search ended; from the beginning now and then, for the kernel counts
+ * pieces of memory that were protected apart, and has room for 65530 of them. */
 static char *free_pages(space *s, size_t nbytes)
 {
+    enum { SEARCHES = 4096 };
     const sim_range range = addresses_of(s);
+    if (++s->n_searches % SEARCHES == 0) s->at = range.from;
     for (bool again = false;;) {
         if (s->at + nbytes > range.to) {
             if (again) return nullptr;
