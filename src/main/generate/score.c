@@ -112,9 +112,10 @@ dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
     passes p = {0};
     const dt_zero_options kept = {.stage = (int)a->opt.stage};
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
-    dt_err err = a->opt.answers ? DT_OK
-                                : together(a, dt_frozen_model_load(&a->judge, &kept, a->opt.dtype, &a->comm, &a->dev,
-                                                                   NULL, &a->phase));
+    dt_err err =
+        a->opt.answers
+            ? DT_OK
+            : together(a, dt_frozen_model_load(&a->judge, &kept, a->opt.dtype, &a->comm, &a->dev, NULL, &a->phase));
     if (err == DT_OK) err = together(a, open_passes(a, &p));
     if (err == DT_OK) err = all_passes(a, &p, mine, n_mine);
     dt_watchdog_stop(a->watchdog);
