@@ -98,8 +98,8 @@ struct dt_zero {
     zero_ring up, swap, fetch; /* to the device; states from and to the file; parameters likewise */
     /* sub-groups, numbered unit after unit: the first of each unit, and how many there are */
     int64_t *first_group, n_groups;
-    int64_t next_read; /* the first whose states were not asked for, for this update or the next */
-    int64_t n_used;    /* of buffers of fetch */
+    int64_t next_read;        /* the first whose states were not asked for, for this update or the next */
+    int64_t n_used;           /* of buffers of fetch */
     dt_piece *pieces, *owned; /* [n_pieces] each, one table */
     int n_pieces;
     int last_unit, before_last;              /* the last units whose parameters were gathered into hand; -1: none */
