@@ -126,7 +126,8 @@ static char *free_pages(space *s, size_t nbytes)
             again = true;
             s->at = range.from;
         }
-        auto next = s->all.upper_bound(s->at); /* the first that may lie in the way begins behind, or its room does */
+        auto next =
+            s->all.lower_bound(s->at); /* the first that may lie in the way begins here or behind, or its room does */
         if (next == s->all.end() || next->second.room >= s->at + nbytes) break;
         s->at = next->second.room + next->second.room_nbytes;
     }
