@@ -120,7 +120,7 @@ template <class S> static dt_err run(const product &p, bool trans_a, bool trans_
     return DT_OK;
 }
 
-/* A is not transposed. */
+/* A is not transposed. Two tiles are enough: fp32 with int8 is for small models and tests. */
 template <class S> static dt_err run_int8(const product &p, bool trans_b, dt_stream *s)
 {
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
@@ -132,15 +132,11 @@ template <class S> static dt_err run_int8(const product &p, bool trans_b, dt_str
     return DT_OK;
 }
 
-template <class S> static dt_err run_any(const product &p, bool trans_a, bool trans_b, dt_stream *s)
-{
-    return p.b_scale ? run_int8<S>(p, trans_b, s) : run<S>(p, trans_a, trans_b, s);
-}
-
 dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
-    if (p.m <= few_rows::BM) return run_any<few_rows>(p, trans_a, trans_b, s);
-    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm) return run_any<large>(p, trans_a, trans_b, s);
-    return run_any<medium>(p, trans_a, trans_b, s);
+    if (p.b_scale) return p.m <= few_rows::BM ? run_int8<few_rows>(p, trans_b, s) : run_int8<large>(p, trans_b, s);
+    if (p.m <= few_rows::BM) return run<few_rows>(p, trans_a, trans_b, s);
+    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm) return run<large>(p, trans_a, trans_b, s);
+    return run<medium>(p, trans_a, trans_b, s);
 }
