@@ -365,6 +365,11 @@ static void every_mistake_is_named(void **state)
          "input.ini:2: [run] num_train_epochs: unknown key; num_train_epochs is epochs in [run] here"},
         {"[run]\nbf16 = true\n", NULL,
          "input.ini:2: [run] bf16: unknown key; bf16 is dtype in [precision] here: bf16 = true is dtype = bf16"},
+        {"[zero]\nmics_shard_size = 8\nzero_hpz_partition_size = 8\n", NULL,
+         "input.ini:2: [zero] mics_shard_size: unknown key; mics_shard_size is shard_group in [zero] here: the ranks "
+         "of a node is node, with stage = 3; -1 is world\n"
+         "input.ini:3: [zero] zero_hpz_partition_size: all states are partitioned over zero.shard_group; a second copy "
+         "of the parameters alone in each node is not kept"},
         {"[zero_optimization]\nstage = 2\n", NULL,
          "input.ini:1: [zero_optimization]: unknown section; such settings are in [zero]"},
         {"", "run.lr_scheduler_type=cosine",
@@ -406,7 +411,7 @@ static void every_mistake_is_named(void **state)
          "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
          "input.ini:3: [run] threads: expected an integer from 0 to 4096, found 'y'\n"
          "command line: run.z: unknown key; [run] has task, output_dir, seed, max_steps, epochs, device, threads, "
-         "reproducible, time_limit, early_stopping_patience, early_stopping_threshold, max_skipped_steps"},
+         "self_check, reproducible, time_limit, early_stopping_patience, early_stopping_threshold, max_skipped_steps"},
         {"[optimzer]\nlr = 1\nfoo = 2\n[run]\n  seed = 1\nseed = 2\nseed = 3\n[data]\nseq_len = 0\n", NULL,
          "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]\n"
          "input.ini:5: expected a key or a [section] in the first column, found an indented line: 'seed = 1'\n"
