@@ -86,11 +86,11 @@ static inline dt_err back_to_host(fixture *f, const char *op, dt_err err)
 }
 
 /* Are products a library's that may round P before it adds D or bias, and start an activation from P before it is
- * rounded? cuBLASLt does, with bf16. */
+ * rounded? cuBLASLt does, in 16 bits. */
 static inline bool library_rounds(const fixture *f, dt_dtype c_dtype)
 {
     const char *products = getenv("DTRAIN_CUDA_PRODUCT");
-    return c_dtype == DT_BF16 && !strcmp(OPS(f)->name, "cuda") && !(products && !strcmp(products, "own"));
+    return c_dtype != DT_F32 && !strcmp(OPS(f)->name, "cuda") && !(products && !strcmp(products, "own"));
 }
 
 /* What that may add to the error of sums want[n] with n_added numbers of at most 1 each: half a unit of each partial
@@ -100,7 +100,8 @@ static inline double library_error(const fixture *f, dt_dtype c_dtype, int n_add
     double largest = 0;
     for (int64_t i = 0; i < n; i++)
         if (fabs(want[i]) > largest) largest = fabs(want[i]);
-    return library_rounds(f, c_dtype) ? n_added * 0x1p-9 * (largest + n_added) : 0;
+    const double half_unit = c_dtype == DT_F16 ? 0x1p-12 : 0x1p-9;
+    return library_rounds(f, c_dtype) ? n_added * half_unit * (largest + n_added) : 0;
 }
 
 static inline int open_device(void **state)
