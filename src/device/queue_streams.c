@@ -344,7 +344,7 @@ dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
     queue_state *q = state_of(dev);
     if (place == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
     DT_TRY(q->below.ops->alloc(&q->below, place, nbytes, ptr));
-    /* NaN in every type; a device below whose memory the host does not reach sees to that itself, as the simulator does */
+    /* NaN in every type; a device below whose memory the host does not reach sees to that itself: the simulator */
     if (place != DT_ON_DEVICE || q->below.ops->host_accessible) memset(*ptr, 0xff, nbytes);
     const dt_err err = place == DT_ON_PINNED ? note_pinned(q, *ptr, nbytes) : DT_OK;
     if (err != DT_OK) q->below.ops->free(&q->below, place, *ptr, nbytes);
