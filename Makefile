@@ -247,8 +247,12 @@ docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table 
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
 	@sed -i '/^<!-- tools\/plan_tables.sh/q' docs/memory.md && tools/plan_tables.sh >> docs/memory.md
 	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
-lint:  ## clang-tidy and cppcheck; do comments cite pages and sections that exist?
+kernels:  ## write docs/gpu-kernels.md: registers, spills and occupancy of the CUDA kernels, for all chips (nvcc; some minutes)
+	+@$(MAKE) --no-print-directory BUILD=build/kernels CUDA_ARCHS="80 90 100" build/kernels/libdtrain_cuda.so build/kernels/libdtrain_nccl.so
+	@NVCC=$(NVCC) tools/cuda_kernels.sh build/kernels --table > docs/gpu-kernels.md
+lint:  ## clang-tidy and cppcheck; do comments cite pages and sections that exist? has docs/gpu-kernels.md the kernels that were built?
 	@tools/check_citations.sh
+	@if ls $(BUILD)/cuda/*.ptxas >/dev/null 2>&1; then tools/cuda_kernels.sh $(BUILD) --compare docs/gpu-kernels.md; fi
 	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr -Iinclude -D_GNU_SOURCE --error-exitcode=1 src
 	@clang-tidy --quiet $(LIB_SRC) -- $(CPPFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null) -std=c11 -fopenmp
 format:  ## clang-format in place
@@ -289,6 +293,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -1,0 +1,26 @@
+# cuda_kernels.awk - what the assembler said of each kernel (BUILD/cuda/*.ptxas) and their PTX (BUILD/cuda/*.keep/*.ptx), as lines
+#
+#   KERNEL <tab> CHIP <tab> registers <tab> stack <tab> spilled (bytes stored and loaded) <tab> static shared memory <tab> threads (launch bounds, 0: none) <tab> fp64 instructions
+#
+# PTX is read for threads and fp64; sorted and with names as C++ has them by the caller: tools/cuda_kernels.sh.
+FNR == 1 { file = FILENAME }
+file ~ /\.ptx$/ {
+    if ($0 ~ /^\.target/) { chip = $2; sub(/,.*/, "", chip); sub(/a$/, "", chip) }
+    if (match($0, /\.entry [A-Za-z0-9_$]+/)) { kernel = substr($0, RSTART + 7, RLENGTH - 7); fp64[kernel, chip] += 0 }
+    if (match($0, /^\.maxntid +[0-9]+/)) { n = $2; sub(/,.*/, "", n); threads[kernel, chip] = n }
+    if ($0 ~ /^\t[^.\/]*\.f64/ && $0 !~ /^\t(ld|st|mov)\./) fp64[kernel, chip]++
+    next
+}
+/Compiling entry function/ { split($0, part, "'"); kernel = part[2]; chip = part[4]; sub(/a$/, "", chip); next }
+/bytes stack frame/ { stack[kernel, chip] = $1; spilled[kernel, chip] = $5 + $9; next }
+/Used [0-9]+ registers/ {
+    match($0, /Used [0-9]+/)
+    seen[kernel, chip] = substr($0, RSTART + 5, RLENGTH - 5)
+    shared[kernel, chip] = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART, RLENGTH) + 0 : 0
+}
+END {
+    for (k in seen) {
+        split(k, at, SUBSEP)
+        printf "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", at[1], at[2], seen[k], stack[k], spilled[k], shared[k], threads[k], fp64[k]
+    }
+}
