@@ -113,8 +113,8 @@ bool sim_is_the_device() { return sim_this_thread()->device_depth > 0; }
 
 /* ---- allocations ------------------------------------------------------------------------------------------------ */
 
-/* Pages that no allocation has, from where the last search ended; from the beginning now and then, for the kernel counts
- * pieces of memory that were protected apart, and has room for 65530 of them. */
+/* Pages that no allocation has, from where the last search ended; from the beginning now and then, for the kernel
+ * counts pieces of memory that were protected apart, and has room for 65530 of them. */
 static char *free_pages(space *s, size_t nbytes)
 {
     enum { SEARCHES = 4096 };
