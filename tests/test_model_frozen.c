@@ -159,15 +159,14 @@ static void expect_products(const ref_model *r, const dt_batch *b, int *n_weight
 {
     const struct dt_model *m = r->model;
     const int n_chunks = (int)((b->n_target + m->h.n_rows - 1) / m->h.n_rows);
-    const int n_layers = (int)r->mc.num_hidden_layers, each = r->mc.qk_norm ? 5 : 4;
+    const int n_layers = (int)r->mc.num_hidden_layers, each = 4; /* of a block */
     int lowest = r->n_units;
     *n_weight = dt_is_trained(m->head.w) ? n_chunks : 0;
     for (int u = r->n_units - 1; u >= 0; u--) {
         if (r->units[u].flat_len[DT_TRAINED] > 0) lowest = u;
         for (int i = 0; u > 0 && u <= n_layers && i < r->units[u].n_tensors; i++) {
             const dt_tensor *t = &r->units[u].tensors[i];
-            if (t->n_dims == 2 && t->new_group && t->part == DT_TRAINED)
-                *n_weight += 1 + (r->mc.qk_norm && strstr(t->name, "q_proj")); /* v apart from q and k */
+            *n_weight += t->n_dims == 2 && t->new_group && t->part == DT_TRAINED;
         }
     }
     const int below = lowest <= n_layers ? n_layers + 1 - (lowest > 1 ? lowest : 1) : 0;
