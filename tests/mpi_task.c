@@ -121,9 +121,9 @@ static void frozen_models_leave_the_device_with_the_parameters(void **state)
     char disk[160], name[3][16];
     snprintf(disk, sizeof disk, "zero.nvme_path=%s", f->dir);
     for (int k = 0; k < 3; k++) {
-        const char *args[] = {"zero.stage=3", "run.max_steps=3", disk, TO[k]};
+        const char *args[] = {"zero.stage=3", "run.max_steps=3", "run.reproducible=true", disk, TO[k]};
         snprintf(name[k], sizeof name[k], "frozen%d", k);
-        const outcome o = run(f, name[k], 4, args);
+        const outcome o = run(f, name[k], 5, args);
         const bool left = o.allocated.at[DT_MEM_PARAMS][DT_ON_DEVICE] == 0;
         assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, TO[k]) && left == (k > 0));
         for (int64_t step = 1; step <= 3; step++)
