@@ -1,0 +1,116 @@
+/* rollout.h - completions of prompts by the model in training, and what is known of them.
+ *
+ * A rollout is everybody's: each rank generates and scores a share of it, then all ranks hold the whole. So groups,
+ * minibatches, normalisers, resuming and the record of it depend neither on the number of ranks nor on who made which
+ * part. Rows are completions; the num_generations completions of a prompt stand together. */
+#ifndef DTRAIN_ROLLOUT_H
+#define DTRAIN_ROLLOUT_H
+
+#include "dtrain/generate.h"
+#include "dtrain/task.h"
+
+enum { DT_MAX_ROLLOUT_ARRAYS = 8 };
+
+typedef struct dt_rollout_options {
+    const char *section;    /* of the task's keys, for messages: "grpo" */
+    int64_t n_rows;         /* of a rollout, over all ranks: a multiple of num_generations */
+    int num_generations;    /* completions of a prompt */
+    int32_t max_completion; /* tokens of a completion, the one that ends it included */
+    const char *stop_token; /* NULL or "": the model's EOS tokens; else the only one that ends a completion */
+    dt_sampling sampling;   /* seed and all */
+    const char *from_file;  /* grpo.rollouts: completions come from there; "": they are generated */
+    int n_arrays;           /* numbers kept for each token of a completion; names are in checkpoints and records */
+    const char *array_name[DT_MAX_ROLLOUT_ARRAYS];
+} dt_rollout_options;
+
+/** A completion and its prompt. */
+typedef struct dt_rollout_row {
+    int64_t prompt;  /* sample of the dataset, of all its files */
+    uint64_t number; /* among all completions of the run: keys its random numbers */
+    int32_t n_prompt, n_new;
+    bool ended; /* its last token is one that ends a completion; else it was cut at max_completion */
+} dt_rollout_row;
+
+typedef struct dt_rollout dt_rollout;
+
+/* ---- its life: as the functions of a task of the same names ------------------------------------------------------ */
+
+/** In open: the prompts of data.train (kind prompts) or of from_file; asks in t->model_opt for a cache and for
+ *  micro-batches of micro_batch_size of the longest rows; says what it needs in t (keep_gathered, saved_nbytes, n
+ *  prompts an epoch). What is wrong joins t->mistakes. Local. NULL after no memory. */
+dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
+dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory); /* local */
+dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);                                          /* collective, agreed */
+void dt_rollout_close(dt_rollout *r, dt_task *t);                                            /* local; safe on NULL */
+/** Prompts, rows, arrays; the same on all ranks. Collective, agreed. */
+dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_items *items);
+dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_items *items);
+
+/* ---- making one -------------------------------------------------------------------------------------------------- */
+
+int64_t dt_rollout_n_prompts(const dt_rollout *r); /* of an epoch */
+int64_t dt_rollout_n_rows(const dt_rollout *r);    /* that are there */
+int64_t dt_rollout_number(const dt_rollout *r);    /* of this rollout, from 0; -1: there is none yet */
+
+/** Begin the next rollout, empty. Local. */
+void dt_rollout_start(dt_rollout *r);
+/** Generate, or read, until all n_rows are there, with the prompts that come next. Collective. DT_ERR_NONFINITE: logits.
+ *  DT_ERR_STOP when a signal or the time limit asks for it; then there is no rollout. */
+dt_err dt_rollout_fill(dt_rollout *r, dt_task *t);
+/** Leave out the rows of which drop is true, whole groups (dynamic sampling); dt_rollout_fill brings others. Local, the
+ *  same on all ranks. drop: [n_rows]. */
+void dt_rollout_drop(dt_rollout *r, const bool *drop);
+
+const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row);
+const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row); /* [n_prompt + n_new] */
+/** Numbers of an array: [n_new + 1], one a token of the completion and one for the state behind the last one (critics;
+ *  else 0). */
+float *dt_rollout_array(dt_rollout *r, int array, int64_t row);
+/** Text without special tokens; "" without a tokenizer. Borrowed until the next call. whole: with special tokens. */
+const char *dt_rollout_text(dt_rollout *r, int64_t row, bool completion, bool whole);
+/** Other fields of the prompt's record as JSON ("{}": none), and the answer's ids (n 0: none). Borrowed. */
+const char *dt_rollout_record(const dt_rollout *r, int64_t row);
+
+/* ---- passes over it ---------------------------------------------------------------------------------------------- */
+
+/** Micro-batch `micro` of this rank of a step that takes the rows order[first .. first+n-1]: by *Order of samples*,
+ *  micro-batch j has m of them and goes to rank j mod N. A sequence is prompt and completion whole; targets are the
+ *  completion's tokens, the last token has none. Empty where this rank has nothing. Valid until the next call.
+ *  *row: [n_seq] of the batch's sequences. Local. */
+const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n,
+                                 int micro, const int64_t **row);
+int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n); /* of a step of so many rows */
+
+/** What a model says of each token of a batch: out [n_tok], for token i of its target (or of itself, values). Collective
+ *  where the model is. */
+typedef dt_err (*dt_rollout_scorer)(void *self, dt_task *t, const dt_batch *b, float *out);
+/** Let a model see all rows, each rank in its micro-batches of dt_rollout_micro over the whole order, and keep on all
+ *  ranks what it says: of the tokens that predict the completion's (element k: from the token before the completion's
+ *  k-th), and of the last one (element n_new). Collective. */
+dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self,
+                        int array);
+/** Log-probabilities by the model in training as it is, at t's temperature, from a pass like that of a step: the first
+ *  ratio of new to old is exactly 1. Collective. A dt_rollout_scorer. */
+dt_err dt_rollout_policy(void *self, dt_task *t, const dt_batch *b, float *out);
+
+/** Numbers of rows that ranks found for their share: rank k mod N has filled in the rows of group k, others hold 0; then
+ *  all have all. x: [n_rows, n]. Bits are kept, NaN included. Collective. */
+dt_err dt_rollout_share(const dt_rollout *r, dt_task *t, double *x, int n);
+bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row);
+
+/* ---- what is said of it ------------------------------------------------------------------------------------------ */
+
+/** Lengths, share of completions without an end, gap between the sampler's and the scorer's log-probabilities, seconds
+ *  of generation; under PREFIX/completions/mean_length ... as TRL names them. In open, then of each rollout. */
+void dt_rollout_declare(dt_rollout *r, dt_sums *sums, const char *prefix);
+void dt_rollout_collect(const dt_rollout *r, dt_task *t);
+
+/** A line of OUTPUT_DIR/rollouts.jsonl for each row, where log.rollouts asks for it, and some completions on the
+ *  terminal now and then (log.completions). rewards: [n_rows, n_funcs] by name; advantages: [n_rows] or NULL. Rank 0
+ *  writes; a failure is agreed on. Collective. */
+dt_err dt_rollout_write(dt_rollout *r, dt_task *t, int64_t step, int n_funcs, const char *const *name,
+                        const double *rewards, const double *advantages);
+/** Rewards that from_file gave: [n_rows, n]; NULL: it has none. */
+const double *dt_rollout_given_rewards(const dt_rollout *r, int *n);
+
+#endif
