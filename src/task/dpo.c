@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct dpo {
     dt_dpo_loss loss_of;
@@ -84,14 +83,12 @@ static dt_err count_validation(const dt_task *t, dpo *d)
     return DT_OK;
 }
 
-/* Planned before a model is there, for one like that which is trained. */
 static void open_reference(dt_task *t, dpo *d)
 {
     const bool named = *t->cfg->dpo_reference_path;
     const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
     if (t->n_units == 0 || (t->comm && !*path)) return; /* told already */
-    const bool there = t->comm || (*path && access(path, F_OK) == 0);
-    dt_mistakes_add(t->mistakes, dt_reference_open(&d->reference, t, there ? path : NULL));
+    dt_mistakes_add(t->mistakes, dt_reference_open(&d->reference, t, path));
 }
 
 static void dpo_open(dt_task *t)

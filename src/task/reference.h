@@ -1,22 +1,18 @@
-/* reference.h - a frozen model that scores the batches of a task: the reference of a policy. Private to src/task.
- *
- * It works in the activations of the model in training, so it has its pass before the training forward of a batch. */
+/* reference.h - the reference of a policy: a frozen model that says how probable the targets of a task's batches are.
+ * Private to src/task. When it works, and how it is kept: scorer.h. */
 #ifndef DTRAIN_TASK_REFERENCE_H
 #define DTRAIN_TASK_REFERENCE_H
 
-#include "dtrain/frozen_model.h"
-#include "dtrain/task.h"
+#include "scorer.h"
 
 typedef struct dt_reference {
-    dt_frozen_model frozen;
-    dt_model_options opt;
-    dt_model *model;
+    dt_scorer scorer;
     float *logp; /* [max_tok] of the last batch's targets */
     size_t nbytes;
 } dt_reference;
 
-/** In open, when t->model_opt is as wide as the batches: describe the model at path, and make the model in training
- *  lend it what it needs. path NULL: one like that (for --plan). What is wrong is returned, without the key. Local. */
+/** In open, when t->model_opt is as wide as the batches. path NULL, or "" in a plan: one like the model in training.
+ *  What is wrong is returned, without the key. Local. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
 /** Add what it holds. Local. */
 dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory);

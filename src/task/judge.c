@@ -1,0 +1,51 @@
+/* judge.c - a scalar head behind a frozen model. */
+#include "judge.h"
+#include <stdlib.h>
+
+dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path)
+{
+    DT_TRY(dt_scorer_open(&j->scorer, t, name, path, 1));
+    const dt_model_options *opt = &j->scorer.opt;
+    j->nbytes = ((size_t)opt->max_tok + (size_t)opt->max_seq) * sizeof *j->value;
+    return DT_OK;
+}
+
+dt_err dt_judge_plan(const dt_judge *j, const dt_task *t, dt_memory *memory)
+{
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += j->nbytes;
+    return dt_scorer_plan(&j->scorer, t, memory);
+}
+
+static dt_err alloc(dt_judge *j, dt_ledger *ledger)
+{
+    j->value = calloc(1, j->nbytes);
+    DT_CHECK(j->value, DT_ERR_MEMORY, "no memory for the scores of %s", j->scorer.name);
+    j->score = j->value + j->scorer.opt.max_tok;
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, j->nbytes);
+    return DT_OK;
+}
+
+dt_err dt_judge_begin(dt_judge *j, dt_task *t)
+{
+    DT_TRY(dt_comm_agree(t->comm, alloc(j, t->ledger)));
+    return dt_scorer_begin(&j->scorer, t);
+}
+
+void dt_judge_close(dt_judge *j, dt_ledger *ledger)
+{
+    dt_scorer_close(&j->scorer);
+    if (j->value) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, j->nbytes);
+    free(j->value);
+    *j = (dt_judge){0};
+}
+
+dt_err dt_judge_score(dt_judge *j, dt_task *t, const dt_batch *b)
+{
+    DT_TRY(dt_scorer_forward(&j->scorer, t, b));
+    DT_TRY(dt_model_values(j->scorer.model, b, j->value));
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const int32_t end = b->seq_start[s + 1];
+        j->score[s] = end > b->seq_start[s] ? j->value[end - 1] : 0;
+    }
+    return DT_OK;
+}
