@@ -117,6 +117,12 @@ typedef struct dt_task_ops {
     /** One of t->n_validation micro-steps of a validation, into t->sums. Collective inside. */
     dt_err (*evaluate)(dt_task *t, int64_t micro);
 
+    /** A step is everybody's: its sums are brought together (dt_sums_value), its update is done or, applied false, left
+     *  out; step counts this one. What the next step works with may change now, alike on all ranks. Before the step is
+     *  reported and saved: a DT_SUM_REAL that is added to now, by every rank alike, is shown with the step. Collective;
+     *  a local error ends the job. NULL: nothing to do. */
+    dt_err (*after_step)(dt_task *t, int64_t step, bool applied);
+
     /** The step that follows so many samples, whatever the batch size was. Local. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
     /** What a resume needs besides the position in the data; rank 0's is kept. Collective, agreed. NULL, as load:

@@ -11,8 +11,8 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
     DT_TRY(planned ? dt_frozen_model_of_shape(&s->frozen, t->mc, n_labels)
                    : dt_frozen_model_describe(&s->frozen, path, n_labels));
     DT_CHECK(s->frozen.mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: %s has %lld, the model in training %lld", path, name,
-             (long long)s->frozen.mc.vocab_size, (long long)t->mc->vocab_size);
+             "%s: vocab_size: %s has %lld, the model in training %lld", path, name, (long long)s->frozen.mc.vocab_size,
+             (long long)t->mc->vocab_size);
     s->opt = (dt_model_options){.dtype = trained->dtype,
                                 .grad_dtype = trained->dtype,
                                 .max_tok = trained->max_tok,

@@ -303,6 +303,16 @@ static void count_step(const dt_run *run, progress *p, bool skip)
     p->tokens += (int64_t)dt_sums_value(s, run->counted.tokens);
 }
 
+/* What a save copies may change there, too. */
+static dt_err tell_task(dt_run *run, const progress *p, bool applied)
+{
+    dt_task *t = &run->task;
+    if (!t->ops->after_step) return DT_OK;
+    dt_phase_enter(&run->phase, "update", "task");
+    DT_TRY(dt_saver_hold(run->saving.saver));
+    return t->ops->after_step(t, p->step, applied);
+}
+
 /* One superstep; *stop: what the ranks agreed on. */
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
@@ -317,6 +327,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     else
         DT_TRY(update(run, p));
     count_step(run, p, skip);
+    DT_TRY(tell_task(run, p, !skip));
     in->loss += dt_sums_shown(&run->sums, run->counted.loss);
     in->seconds += dt_now_s() - begin_s, in->n_skipped += skip;
     dt_sums_add_to_total(&run->sums);

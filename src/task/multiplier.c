@@ -1,0 +1,41 @@
+/* multiplier.c - updates of a Lagrange multiplier in the logarithm. A step is proportional to the multiplier itself, so
+ * values near 0 would never be left: hence min. Where max or min holds it, log_value goes on, but not far, and comes
+ * back at once when the violation changes its sign (anti-windup). */
+#include "multiplier.h"
+#include <math.h>
+
+#define LEAST 1e-8
+#define LARGEST 20.0
+#define KEPT 0.95 /* of the moving average of costs */
+
+double dt_multiplier_value(const dt_multiplier *m) { return fmin(fmax(exp(m->log_value), m->min), m->max); }
+
+void dt_multiplier_move(dt_multiplier *m, double level)
+{
+    const double value = dt_multiplier_value(m), violation = level - m->limit, free = exp(m->log_value);
+    if ((free > m->max && violation < 0) || (free < m->min && violation > 0)) m->log_value = log(value);
+    m->log_value = fmin(fmax(m->log_value + m->lr * value * violation, log(LEAST)), log(LARGEST));
+}
+
+void dt_multiplier_tell(dt_multiplier *m, double cost)
+{
+    m->ema = m->n_costs++ == 0 ? cost : KEPT * m->ema + (1 - KEPT) * cost;
+    dt_multiplier_move(m, m->ema);
+}
+
+dt_err dt_multiplier_save(const dt_multiplier *m, dt_items *items)
+{
+    const double value = dt_multiplier_value(m);
+    DT_TRY(dt_items_add(items, "lambda", DT_ITEM_F64, 1, &value)); /* for people: it follows from the next */
+    DT_TRY(dt_items_add(items, "log_lambda", DT_ITEM_F64, 1, &m->log_value));
+    DT_TRY(dt_items_add(items, "cost_ema", DT_ITEM_F64, 1, &m->ema));
+    return dt_items_add(items, "lambda_updates", DT_ITEM_I64, 1, &m->n_costs);
+}
+
+dt_err dt_multiplier_load(dt_multiplier *m, const dt_items *items)
+{
+    if (!dt_items_find(items, "log_lambda")) return DT_OK;
+    DT_TRY(dt_items_get(items, "log_lambda", DT_ITEM_F64, 1, &m->log_value));
+    DT_TRY(dt_items_get(items, "cost_ema", DT_ITEM_F64, 1, &m->ema));
+    return dt_items_get(items, "lambda_updates", DT_ITEM_I64, 1, &m->n_costs);
+}

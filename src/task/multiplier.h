@@ -1,0 +1,36 @@
+/* multiplier.h - the Lagrange multiplier of a limit on costs (algorithms.md 3.4): while costs exceed the limit it
+ * rises, and what it weighs counts for more. Private to src/task.
+ *
+ * Its state is a function of the costs it was told, so it is the same on all ranks where these are. */
+#ifndef DTRAIN_TASK_MULTIPLIER_H
+#define DTRAIN_TASK_MULTIPLIER_H
+
+#include "dtrain/items.h"
+
+typedef struct dt_multiplier {
+    double lr;        /* eta */
+    double min, max;  /* of lambda: what is used is kept between them */
+    double limit;     /* d */
+    double log_value; /* of lambda before it is kept between them */
+    double ema;       /* of costs; meaningless before the first */
+    int64_t n_costs;  /* it was told */
+} dt_multiplier;
+
+/** The value in use: exp(log_value) within min .. max. */
+double dt_multiplier_value(const dt_multiplier *m);
+
+/** The level of costs is here: with lambda the value in use and v = level - limit,
+ *
+ *     log_value <- log(lambda)                     where log_value is beyond max and v < 0, or below min and v > 0
+ *     log_value <- log_value + lr lambda v         kept within log 1e-8 .. log 20
+ */
+void dt_multiplier_move(dt_multiplier *m, double level);
+/** The same with ema <- 0.95 ema + 0.05 cost (the first time: cost) as the level. */
+void dt_multiplier_tell(dt_multiplier *m, double cost);
+
+enum { DT_MULTIPLIER_NBYTES = 4 * 8 }; /* that save leaves */
+/** Into a checkpoint, and out of it; one that does not have it leaves m as it is. Local. */
+dt_err dt_multiplier_save(const dt_multiplier *m, dt_items *items);
+dt_err dt_multiplier_load(dt_multiplier *m, const dt_items *items);
+
+#endif
