@@ -16,10 +16,12 @@ typedef struct dt_rollout_options {
     int64_t n_rows;         /* of a rollout, over all ranks: a multiple of num_generations */
     int num_generations;    /* completions of a prompt */
     int32_t max_completion; /* tokens of a completion, the one that ends it included */
-    const char *stop_token; /* NULL or "": the model's EOS tokens; else the only one that ends a completion */
-    dt_sampling sampling;   /* seed and all */
-    const char *from_file;  /* grpo.rollouts: completions come from there; "": they are generated */
-    int n_arrays;           /* numbers kept for each token of a completion; names are in checkpoints and records */
+    /* NULL, "" or "eos": the model's EOS tokens; else the only one that ends a completion, as the tokenizer writes it
+     * or its id */
+    const char *stop_token;
+    dt_sampling sampling;  /* seed and all */
+    const char *from_file; /* grpo.rollouts: completions come from there; "": they are generated */
+    int n_arrays;          /* numbers kept for each token of a completion; names are in checkpoints and records */
     const char *array_name[DT_MAX_ROLLOUT_ARRAYS];
 } dt_rollout_options;
 
@@ -35,9 +37,11 @@ typedef struct dt_rollout dt_rollout;
 
 /* ---- its life: as the functions of a task of the same names ------------------------------------------------------ */
 
-/** In open: the prompts of data.train (kind prompts) or of from_file; asks in t->model_opt for a cache and for
- *  micro-batches of micro_batch_size of the longest rows; says what it needs in t (keep_gathered, saved_nbytes, n
- *  prompts an epoch). What is wrong joins t->mistakes. Local. NULL after no memory. */
+/** In open: the prompts of data.train (kind prompts), which becomes t->train, or of from_file; asks in t->model_opt for
+ *  a cache and for micro-batches of micro_batch_size of the longest rows; adds to t->saved_nbytes what
+ *  dt_rollout_save leaves, and asks for t->keep_gathered. t->temperature is the caller's to set. A row has at most
+ *  data.seq_len tokens: of a longer prompt the last ones count. What is wrong joins t->mistakes. Local. NULL after no
+ *  memory. */
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
 dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory); /* local */
 dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);                                          /* collective, agreed */
@@ -50,12 +54,13 @@ dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_items *items);
 
 int64_t dt_rollout_n_prompts(const dt_rollout *r); /* of an epoch */
 int64_t dt_rollout_n_rows(const dt_rollout *r);    /* that are there */
-int64_t dt_rollout_number(const dt_rollout *r);    /* of this rollout, from 0; -1: there is none yet */
+int64_t dt_rollout_number(const dt_rollout *r);    /* of this rollout; -1: there is none */
 
-/** Begin the next rollout, empty. Local. */
-void dt_rollout_start(dt_rollout *r);
-/** Generate, or read, until all n_rows are there, with the prompts that come next. Collective. DT_ERR_NONFINITE: logits.
- *  DT_ERR_STOP when a signal or the time limit asks for it; then there is no rollout. */
+/** Begin the rollout of this number, empty. Local. */
+void dt_rollout_start(dt_rollout *r, int64_t number);
+/** Generate, or read, until all n_rows are there, with the prompts that come next. Collective, agreed.
+ *  DT_ERR_NONFINITE: logits. DT_ERR_STOP when a signal or the time limit asks for it: then there is no rollout, and all
+ *  is as it was before dt_rollout_start, so that a resumed run makes the same one; to be passed up. */
 dt_err dt_rollout_fill(dt_rollout *r, dt_task *t);
 /** Leave out the rows of which drop is true, whole groups (dynamic sampling); dt_rollout_fill brings others. Local, the
  *  same on all ranks. drop: [n_rows]. */
@@ -66,9 +71,11 @@ const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row); /* [n_prompt + 
 /** Numbers of an array: [n_new + 1], one a token of the completion and one for the state behind the last one (critics;
  *  else 0). */
 float *dt_rollout_array(dt_rollout *r, int array, int64_t row);
-/** Text without special tokens; "" without a tokenizer. Borrowed until the next call. whole: with special tokens. */
+/** Text without special tokens; "" without a tokenizer. Borrowed until the next call for a prompt, or a completion.
+ *  whole: with special tokens. NULL: no memory. */
 const char *dt_rollout_text(dt_rollout *r, int64_t row, bool completion, bool whole);
-/** Other fields of the prompt's record as JSON ("{}": none), and the answer's ids (n 0: none). Borrowed. */
+/** Other fields of the prompt's record as JSON ("{}": none). Borrowed until the next call. NULL: an error, which is
+ *  recorded. */
 const char *dt_rollout_record(const dt_rollout *r, int64_t row);
 
 /* ---- passes over it ---------------------------------------------------------------------------------------------- */
@@ -86,30 +93,38 @@ int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n); /* of 
 typedef dt_err (*dt_rollout_scorer)(void *self, dt_task *t, const dt_batch *b, float *out);
 /** Let a model see all rows, each rank in its micro-batches of dt_rollout_micro over the whole order, and keep on all
  *  ranks what it says: of the tokens that predict the completion's (element k: from the token before the completion's
- *  k-th), and of the last one (element n_new). Collective. */
+ *  k-th), and of the last one (element n_new). Collective, agreed. DT_ERR_STOP: as dt_rollout_fill. */
 dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self,
                         int array);
 /** Log-probabilities by the model in training as it is, at t's temperature, from a pass like that of a step: the first
- *  ratio of new to old is exactly 1. Collective. A dt_rollout_scorer. */
+ *  ratio of new to old is exactly 1. Collective. A dt_rollout_scorer; self is not looked at. What was scored so last
+ *  is what the sampler's log-probabilities are compared with. */
 dt_err dt_rollout_policy(void *self, dt_task *t, const dt_batch *b, float *out);
 
-/** Numbers of rows that ranks found for their share: rank k mod N has filled in the rows of group k, others hold 0; then
- *  all have all. x: [n_rows, n]. Bits are kept, NaN included. Collective. */
+/** Numbers of rows that each rank has found for those that are its own; then all have all. x: [n_rows, n]; what others
+ *  hold there does not matter. Bits are kept, NaN included. Collective. */
 dt_err dt_rollout_share(const dt_rollout *r, dt_task *t, double *x, int n);
+/** Rows that follow each other belong to one rank, equally many to each (one more to some): whole groups wherever a
+ *  rank's number of rows divides by num_generations. */
 bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row);
 
 /* ---- what is said of it ------------------------------------------------------------------------------------------ */
 
 /** Lengths, share of completions without an end, gap between the sampler's and the scorer's log-probabilities, seconds
- *  of generation; under PREFIX/completions/mean_length ... as TRL names them. In open, then of each rollout. */
+ *  of generation and scoring; under PREFIX/completions/mean_length ... as TRL names them. In open; then once in each
+ *  step, of the rollout that it works with. Local. */
 void dt_rollout_declare(dt_rollout *r, dt_sums *sums, const char *prefix);
 void dt_rollout_collect(const dt_rollout *r, dt_task *t);
+/** For a rollout that is not scored by dt_rollout_policy: in collect of a step whose model is the one that generated, the
+ *  log-probabilities of its batch, for the gap. row: of dt_rollout_micro. Local. */
+void dt_rollout_compare(const dt_rollout *r, dt_task *t, const dt_batch *b, const int64_t *row, const float *logp);
 
-/** A line of OUTPUT_DIR/rollouts.jsonl for each row, where log.rollouts asks for it, and some completions on the
- *  terminal now and then (log.completions). rewards: [n_rows, n_funcs] by name; advantages: [n_rows] or NULL. Rank 0
- *  writes; a failure is agreed on. Collective. */
-dt_err dt_rollout_write(dt_rollout *r, dt_task *t, int64_t step, int n_funcs, const char *const *name,
-                        const double *rewards, const double *advantages);
+/** A line of OUTPUT_DIR/rollouts.jsonl for each group, which from_file reads, where log.rollouts asks for it, and some
+ *  completions on the terminal now and then (log.completions). Once a rollout, when it is scored: the lines carry the
+ *  step at work. rewards: [n_rows, n_funcs] by name; advantages: [n_rows] or NULL. Rank 0 writes. Collective,
+ *  agreed. DT_ERR_WRITE. */
+dt_err dt_rollout_write(dt_rollout *r, dt_task *t, int n_funcs, const char *const *name, const double *rewards,
+                        const double *advantages);
 /** Rewards that from_file gave: [n_rows, n]; NULL: it has none. */
 const double *dt_rollout_given_rewards(const dt_rollout *r, int *n);
 
