@@ -131,11 +131,13 @@ cat >"$tmp/prompts.jsonl" <<'RECORDS'
 {"question": "1+1?", "answer": 2}
 RECORDS
 run 0 ./dtrain-data --force -o "$tmp/r.h5" "$tmp/prompts.jsonl"
-is "kind prompts" "$(field "$tmp/r.h5" kind) $(field "$tmp/r.h5" answers)" "prompts yes"
+is "kind prompts" "$(field "$tmp/r.h5" kind) $(field "$tmp/r.h5" answers) $(field "$tmp/r.h5" records)" "prompts yes yes"
 is "a question is a turn, with its answer" "$(./dtrain-data show "$tmp/r.h5" 1 | tail -n +2)" "User: 1+1?
 Assistant:
 ---- answer: 1 tokens
-2"
+2
+---- record
+{\"question\":\"1+1?\",\"answer\":2}"
 printf '[run]\ntask = sft\noutput_dir = %s\n[model]\nmodel_type = gpt2\nhidden_size = 8\nnum_hidden_layers = 1\nnum_attention_heads = 1\nvocab_size = 257\nmax_position_embeddings = 32\n[data]\ntrain = %s\nseq_len = 16\n[batch]\ntrain_batch_size = 1\n' "$tmp/run" "$tmp/p.h5" >"$tmp/p.ini"
 run 0 ./dtrain --check "$tmp/p.ini"
 expect_exit "no task trains on preferences yet" 65

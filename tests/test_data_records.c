@@ -400,6 +400,71 @@ static void what_has_nothing_to_learn_is_counted(void **state)
     assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
 }
 
+static void check_record(dt_dataset *d, int64_t i, const char *want)
+{
+    char *json;
+    assert_int_equal(dt_dataset_read_record(d, i, &json), DT_OK);
+    assert_string_equal(json, want);
+    free(json);
+}
+
+/* What reward functions are given; in shards each file begins anew. */
+static void the_other_fields_of_a_prompt_are_kept(void **state)
+{
+    static const char records[] =
+        "{\"prompt\": \"p\", \"prompt_ids\": [1], \"level\": 3, \"tests\": [{\"in\": \"\\u0000\\u00e4\"}], "
+        "\"completion_ids\": []}\n"
+        "{\"question\": \"q\", \"answer\": 0.5}\n"
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"plain\"}]}\n";
+    static const char *const want[] = {"{\"level\":3,\"tests\":[{\"in\":\"\\u0000\303\244\"}]}",
+                                       "{\"question\":\"q\",\"answer\":0.5}", "{}"};
+    dt_make_options o = options();
+    dt_make_stats stats;
+    o.kind = "prompts";
+    for (o.n_shards = 0; o.n_shards <= 3; o.n_shards += 3) {
+        assert_int_equal(make(records, &o, &stats), DT_OK);
+        for (int i = 0; i < 3; i++) {
+            char path[192];
+            snprintf(path, sizeof path, "%.*s-%05d-of-00003.h5", (int)strlen(output) - 3, output, i);
+            dt_dataset *d = open_output(o.n_shards ? path : output);
+            assert_true(dt_dataset_get_info(d)->has_records);
+            check_record(d, o.n_shards ? 0 : i, want[i]);
+            dt_dataset_close(d);
+            unlink(path);
+        }
+    }
+    o.n_shards = 0;
+    assert_int_equal(make("{\"prompt\": \"p\"}\n", &o, &stats), DT_OK);
+    dt_dataset *d = open_output(output);
+    assert_false(dt_dataset_get_info(d)->has_records);
+    check_record(d, 0, "{}");
+    dt_dataset_close(d);
+}
+
+static void a_record_that_is_no_object_is_refused(void **state)
+{
+    static const char *const bad[] = {"[1]", "{}x", "{\"a\":", "1", "{\"a\": \"\xff\"}"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        dt_dataset_writer *w;
+        dt_dataset *d;
+        char *json;
+        assert_int_equal(dt_dataset_create(&w, output, DT_DATASET_PROMPTS, 257, "bytes", false), DT_OK);
+        assert_int_equal(dt_dataset_add(w, (const int32_t[]){1}, NULL, 1), DT_OK);
+        assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
+        assert_int_equal(dt_dataset_add(w, (const int32_t[]){2}, NULL, 1), DT_OK);
+        assert_int_equal(dt_dataset_add_record(w, bad[i], strlen(bad[i])), DT_OK);
+        assert_int_equal(dt_dataset_commit(w), DT_OK);
+        assert_int_equal(dt_dataset_open(&d, output), DT_OK);
+        check_record(d, 0, "{}");
+        dt_error_clear();
+        assert_int_equal(dt_dataset_read_record(d, 1, &json), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "record 1 in records/bytes: expected a JSON object"));
+        dt_error_clear();
+        assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA);
+        dt_dataset_close(d);
+    }
+}
+
 /* algorithms.md 1.1: of L tokens a turn of |src| and |tgt| has floor(L |src| / (|src| + |tgt|)), and floor(L |tgt| /
  * ...) with its end. */
 static void turns_share_the_length(void **state)
@@ -446,6 +511,8 @@ int main(void)
         cmocka_unit_test_setup(preferences_have_two_sides, clear),
         cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
         cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),
+        cmocka_unit_test_setup(the_other_fields_of_a_prompt_are_kept, clear),
+        cmocka_unit_test_setup(a_record_that_is_no_object_is_refused, clear),
         cmocka_unit_test_setup(ids_and_masks_are_those_of_transformers, clear),
         cmocka_unit_test_setup(what_is_too_long_is_cut_or_left_out, clear),
         cmocka_unit_test_setup(what_has_nothing_to_learn_is_counted, clear),

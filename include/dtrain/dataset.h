@@ -40,15 +40,16 @@ typedef struct dt_dataset_info {
     int64_t vocab_size;
     int64_t n_tokens;        /* of the main side */
     int64_t n_second_tokens; /* of rejected texts, of answers */
+    int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
     int token_nbytes;        /* 2 or 4 */
-    bool has_weights, has_margins, has_safety, has_answers, has_checksums;
+    bool has_weights, has_margins, has_safety, has_answers, has_records, has_checksums;
     bool sealed; /* has a checksum of everything except the arrays, too; it was verified when the file was opened */
 } dt_dataset_info;
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
 /** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights and
- *  margins finite, prompts not longer than their samples, checksums (where the file carries them) agree. DT_ERR_DATA
+ *  margins finite, prompts not longer than their samples, records JSON objects, checksums (where the file carries them) agree. DT_ERR_DATA
  *  naming the first thing that is wrong and its index. each_piece, when not NULL, is called before each piece that is
  *  read; its error ends the verification. */
 dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
@@ -70,6 +71,11 @@ typedef struct dt_pair {
     dt_safety safety[DT_N_SIDES];       /* unknown where the file has none */
 } dt_pair;
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* preference */
+
+/** The fields of the record that prompt i was made of (kind prompts), for reward functions: a JSON object of all but
+ *  prompt, prompt_ids, completion and completion_ids; "{}" where the file has none. Malloc'ed, with a 0 behind it.
+ *  DT_ERR_DATA: what is there is no JSON object. */
+dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json);
 
 /** How the samples of a file fill rows of seq_len tokens with a packing (none, wrapped, bfd, bfd_split), as training
  *  would pack them. DT_ERR_USAGE: not for this kind. Memory as in training. */
@@ -94,8 +100,8 @@ typedef struct dt_dataset_writer dt_dataset_writer;
 
 /** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed
  *  to PATH, at the commit; or several, see dt_commit. Tokens are stored as uint16 when vocab_size <= 65536, else
- *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety and answers are in the file when
- *  some sample has one. DT_ERR_WRITE when the folder cannot be written. */
+ *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety, answers and records are in the
+ *  file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
 dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size,
                          const char *tokenizer, bool with_weights);
 /** Name the template of its conversations, for the attribute chat_template. Copied. DT_ERR_MEMORY. */
@@ -104,6 +110,8 @@ dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template);
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
 /** The same for either side of a pair, or for an answer. */
 dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n);
+/** The record of a prompt: a JSON object of nbytes bytes. Once a sample, before its end; not called: "{}". */
+dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbytes);
 /** End the document or sample under way (an empty one counts, too). weight is stored if the writer was opened
  *  with_weights. */
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight);

@@ -16,11 +16,11 @@
 
 enum { COPY_NBYTES = 1 << 20 };
 
-/* One file: samples first .. first+n-1, and of each side the tokens they have. */
+/* One file: samples first .. first+n-1, and of each part (both sides, records) the tokens or bytes they have. */
 typedef struct shard {
     char *path, *part;
     int64_t first, n;
-    uint64_t token[DT_N_SIDES], token_end[DT_N_SIDES];
+    uint64_t token[DT_N_PARTS], token_end[DT_N_PARTS];
 } shard;
 
 typedef struct commit {
@@ -44,9 +44,10 @@ static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.sh
 
 /* ---- which samples go where -------------------------------------------------------------------------------------- */
 
-static dt_err offset_at(const dt_dataset_writer *w, dt_side side, int64_t i, uint64_t *value)
+static dt_err offset_at(const dt_dataset_writer *w, int side, int64_t i, uint64_t *value)
 {
-    const dt_temp_array *s = &w->column[side == DT_SIDE_FIRST ? DT_COL_OFFSETS : DT_COL_SECOND_OFFSETS];
+    static const dt_column offsets[DT_N_PARTS] = {DT_COL_OFFSETS, DT_COL_SECOND_OFFSETS, DT_COL_RECORD_OFFSETS};
+    const dt_temp_array *s = &w->column[offsets[side]];
     *value = 0;
     return s->path ? dt_temp_array_read(s, i, 1, value) : DT_OK;
 }
@@ -88,9 +89,9 @@ static dt_err add_shard(commit *k, int64_t first, int64_t end)
     k->shards = more;
     shard *s = &k->shards[k->n_shards++];
     *s = (shard){.first = first, .n = end - first};
-    for (int side = 0; side < DT_N_SIDES; side++) {
-        DT_TRY(offset_at(k->w, (dt_side)side, first, &s->token[side]));
-        DT_TRY(offset_at(k->w, (dt_side)side, end, &s->token_end[side]));
+    for (int side = 0; side < DT_N_PARTS; side++) {
+        DT_TRY(offset_at(k->w, side, first, &s->token[side]));
+        DT_TRY(offset_at(k->w, side, end, &s->token_end[side]));
     }
     return DT_OK;
 }
@@ -259,7 +260,7 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     int n = 0;
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         if (!w->wanted[c]) continue;
-        const dt_side side = dt_column_side((dt_column)c);
+        const int side = dt_column_side((dt_column)c);
         const dt_per per = dt_column_per((dt_column)c);
         output *o = &outputs[n++];
         *o = (output){.from = &w->column[c],

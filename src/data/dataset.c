@@ -19,8 +19,9 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 {
     const dt_array *list[DT_N_ARRAYS] = {
-        &d->tokens,           &d->offsets,          &d->loss_mask, &d->weights,   &d->second_tokens, &d->second_offsets,
-        &d->prompt_length[0], &d->prompt_length[1], &d->margins,   &d->safety[0], &d->safety[1]};
+        &d->tokens,         &d->offsets,          &d->loss_mask,        &d->weights, &d->second_tokens,
+        &d->second_offsets, &d->prompt_length[0], &d->prompt_length[1], &d->margins, &d->safety[0],
+        &d->safety[1],      &d->records,          &d->record_offsets};
     memcpy(all, list, sizeof list);
 }
 
@@ -138,6 +139,8 @@ static dt_err open_head(dt_dataset *d, bool *has_offsets)
         i->kind == DT_DATASET_PREFERENCE && (has_array(d, "chosen/safety") || has_array(d, "rejected/safety"));
     i->has_answers =
         i->kind == DT_DATASET_PROMPTS && (has_array(d, "answers/tokens") || has_array(d, "answers/offsets"));
+    i->has_records =
+        i->kind == DT_DATASET_PROMPTS && (has_array(d, "records/bytes") || has_array(d, "records/offsets"));
     return DT_OK;
 }
 
@@ -155,8 +158,8 @@ static dt_err check_offset_ends(const dt_dataset *d, const dt_array *offsets, co
     DT_TRY(dt_array_read(offsets, offsets->n_elems - 1, 1, &last));
     DT_CHECK(first == 0, DT_ERR_DATA, "%s: %s[0]: expected 0, found %" PRIu64, d->path, offsets->name, first);
     DT_CHECK(last == (uint64_t)tokens->n_elems, DT_ERR_DATA,
-             "%s: %s[%" PRId64 "]: expected the number of tokens, %" PRId64 ", found %" PRIu64, d->path, offsets->name,
-             offsets->n_elems - 1, tokens->n_elems, last);
+             "%s: %s[%" PRId64 "]: expected the number of %s, %" PRId64 ", found %" PRIu64, d->path, offsets->name,
+             offsets->n_elems - 1, tokens == &d->records ? "bytes" : "tokens", tokens->n_elems, last);
     return DT_OK;
 }
 
@@ -196,6 +199,19 @@ static dt_err open_pairs(dt_dataset *d)
     return open_column(d, &d->safety[1], "rejected/safety", DT_ARRAY_U8);
 }
 
+static dt_err open_prompts(dt_dataset *d)
+{
+    if (d->info.has_answers) {
+        DT_TRY(open_side(d, "answers/tokens", "answers/offsets", &d->second_tokens, &d->second_offsets));
+        DT_TRY(check_length(d, &d->second_offsets, d->offsets.n_elems, "offsets"));
+    }
+    if (!d->info.has_records) return DT_OK;
+    DT_TRY(open_one(d, &d->records, "records/bytes", DT_ARRAY_U8));
+    DT_TRY(open_one(d, &d->record_offsets, "records/offsets", DT_ARRAY_U64));
+    DT_TRY(check_offset_ends(d, &d->record_offsets, &d->records));
+    return check_length(d, &d->record_offsets, d->offsets.n_elems, "offsets");
+}
+
 static dt_err open_texts(dt_dataset *d, bool has_offsets)
 {
     const dt_dataset_kind kind = d->info.kind;
@@ -210,9 +226,7 @@ static dt_err open_texts(dt_dataset *d, bool has_offsets)
         DT_TRY(check_length(d, &d->loss_mask, d->tokens.n_elems, "tokens"));
     }
     if (d->info.has_weights) DT_TRY(open_column(d, &d->weights, "weights", DT_ARRAY_F32));
-    if (!d->info.has_answers) return DT_OK;
-    DT_TRY(open_side(d, "answers/tokens", "answers/offsets", &d->second_tokens, &d->second_offsets));
-    return check_length(d, &d->second_offsets, d->offsets.n_elems, "offsets");
+    return kind == DT_DATASET_PROMPTS ? open_prompts(d) : DT_OK;
 }
 
 static void close_hdf5(dt_dataset *d)
@@ -246,6 +260,7 @@ static dt_err open_all(dt_dataset *d)
     d->info.n_tokens = d->tokens.n_elems;
     d->info.token_nbytes = d->tokens.elem_size;
     d->info.n_second_tokens = d->second_tokens.n_elems;
+    d->info.n_record_nbytes = d->records.n_elems;
     d->info.path = d->path;
     d->info.tokenizer = d->tokenizer ? d->tokenizer : "";
     d->info.chat_template = d->chat_template ? d->chat_template : "";

@@ -14,9 +14,13 @@ struct dt_dataset {
     dt_array tokens, offsets, loss_mask, weights; /* n_elems 0 where the file has none */
     dt_array second_tokens, second_offsets;       /* of rejected texts, of answers */
     dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES];
+    dt_array records, record_offsets; /* bytes of JSON */
 };
 
-enum { DT_N_ARRAYS = 11 };
+/* Records are kept as the texts of a third side, of bytes in the place of token ids. */
+enum { DT_RECORDS = DT_N_SIDES, DT_N_PARTS };
+
+enum { DT_N_ARRAYS = 13 };
 /** All arrays of a file, those that it has not with path NULL. */
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
 
@@ -24,8 +28,8 @@ void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
  *  offset[0 .. n]; an error it returns ends the walk. fn NULL: the check alone. */
 typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
 dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
-/** The same walk over the offsets of either side. */
-dt_err dt_dataset_each_side_block(dt_dataset *d, dt_side side, dt_documents_fn *fn, void *arg);
+/** The same walk over the offsets of a part: DT_SIDE_FIRST, DT_SIDE_SECOND or DT_RECORDS. */
+dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg);
 
 /** Weights of samples first .. first+n-1, of a file that has them. */
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight);

@@ -1,6 +1,7 @@
 /* dataset_read.c - what is in an open dataset file, checked as it is read: nothing that was not looked at leaves this
  * file. */
 #include "dataset_file.h"
+#include "dtrain/json.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -10,16 +11,17 @@
 
 enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
 
-static const dt_array *tokens_of(const dt_dataset *d, dt_side side)
+static const dt_array *tokens_of(const dt_dataset *d, int side)
 {
-    return side == DT_SIDE_FIRST ? &d->tokens : &d->second_tokens;
+    return side == DT_RECORDS ? &d->records : side == DT_SIDE_FIRST ? &d->tokens : &d->second_tokens;
 }
-static const dt_array *offsets_of(const dt_dataset *d, dt_side side)
+static const dt_array *offsets_of(const dt_dataset *d, int side)
 {
-    return side == DT_SIDE_FIRST ? &d->offsets : &d->second_offsets;
+    return side == DT_RECORDS ? &d->record_offsets : side == DT_SIDE_FIRST ? &d->offsets : &d->second_offsets;
 }
+static const char *elements_of(int side) { return side == DT_RECORDS ? "bytes" : "tokens"; }
 
-dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
+static dt_err part_of(dt_dataset *d, int side, int64_t i, int64_t *first, int64_t *n)
 {
     const dt_array *offsets = offsets_of(d, side);
     const int64_t n_tokens = tokens_of(d, side)->n_elems;
@@ -32,11 +34,16 @@ dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t 
     DT_TRY(dt_array_read(offsets, i, 2, o));
     DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)n_tokens, DT_ERR_DATA,
              "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64
-             " tokens): offsets must not decrease",
-             d->path, offsets->name, i, o[0], o[1], n_tokens);
+             " %s): offsets must not decrease",
+             d->path, offsets->name, i, o[0], o[1], n_tokens, elements_of(side));
     *first = (int64_t)o[0];
     *n = (int64_t)(o[1] - o[0]);
     return DT_OK;
+}
+
+dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
+{
+    return part_of(d, side, i, first, n);
 }
 
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
@@ -131,7 +138,42 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
     return DT_OK;
 }
 
-static dt_err check_block(const dt_dataset *d, dt_side side, int64_t first, int64_t n, const uint64_t *offset)
+/* Looked at as a whole: what reward functions are given goes to programs of the user's. */
+static dt_err check_record(const dt_dataset *d, int64_t i, const char *text, int64_t n)
+{
+    json_t *json;
+    dt_err err = dt_json_parse(&json, "", text, (size_t)n, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
+    if (err == DT_OK && !json_is_object(json)) err = dt_fail(DT_ERR_DATA, "found another value");
+    json_decref(json);
+    if (err != DT_ERR_DATA) return err;
+    char reason[256];
+    snprintf(reason, sizeof reason, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s: record %" PRId64 " in %s: expected a JSON object: %s", d->path, i, d->records.name,
+                   reason);
+}
+
+dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
+{
+    int64_t first = 0, n = 0;
+    *json = NULL;
+    DT_CHECK(d->info.kind == DT_DATASET_PROMPTS, DT_ERR_ARG, "%s: a dataset of kind %s has no records", d->path,
+             dt_dataset_kind_name(d->info.kind));
+    if (d->info.has_records) DT_TRY(part_of(d, DT_RECORDS, i, &first, &n));
+    char *text = malloc((size_t)n + sizeof "{}");
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for a record of %" PRId64 " bytes", d->path, n);
+    strcpy(text, "{}");
+    dt_err err = n ? dt_array_read(&d->records, first, n, text) : DT_OK;
+    if (n) text[n] = '\0';
+    if (err == DT_OK && n) err = check_record(d, i, text, n);
+    if (err == DT_OK)
+        *json = text;
+    else
+        free(text);
+    return err;
+}
+
+static dt_err check_block(const dt_dataset *d, int side, int64_t first, int64_t n, const uint64_t *offset)
 {
     const uint64_t n_tokens = (uint64_t)tokens_of(d, side)->n_elems;
     uint64_t decreases = offset[n] > n_tokens;
@@ -139,13 +181,13 @@ static dt_err check_block(const dt_dataset *d, dt_side side, int64_t first, int6
     if (!decreases) return DT_OK;
     int64_t bad = 0;
     while (bad < n && offset[bad + 1] >= offset[bad] && offset[bad + 1] <= n_tokens) bad++;
-    return dt_fail(DT_ERR_DATA,
-                   "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRIu64
-                   " tokens): offsets must not decrease",
-                   d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens);
+    return dt_fail(
+        DT_ERR_DATA,
+        "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRIu64 " %s): offsets must not decrease",
+        d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens, elements_of(side));
 }
 
-dt_err dt_dataset_each_side_block(dt_dataset *d, dt_side side, dt_documents_fn *fn, void *arg)
+dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg)
 {
     uint64_t *offset = malloc((BLOCK_DOCUMENTS + 1) * sizeof *offset);
     DT_CHECK(offset, DT_ERR_MEMORY, "%s: no memory to read its offsets", d->path);

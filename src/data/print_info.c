@@ -103,7 +103,8 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
     if (i->n_documents > 0 && pairs) DT_TRY(print_lengths(d, DT_SIDE_SECOND, "rejected"));
     if (i->kind == DT_DATASET_SFT) DT_TRY(print_targets(d));
     if (pairs) DT_TRY(print_pairs(d));
-    if (i->kind == DT_DATASET_PROMPTS) printf("answers      %s\n", yes(i->has_answers));
+    if (i->kind == DT_DATASET_PROMPTS)
+        printf("answers      %s\nrecords      %s\n", yes(i->has_answers), yes(i->has_records));
     if (seq_len > 0 && (i->kind == DT_DATASET_TOKENS || i->kind == DT_DATASET_SFT)) DT_TRY(print_rows(d, seq_len));
     DT_TRY(dt_dataset_verify(d, NULL, NULL));
     printf("verified     %s\n",

@@ -84,15 +84,28 @@ static dt_err show_pair(const view *v, int64_t i)
     return DT_OK;
 }
 
+static dt_err show_record(const view *v, int64_t i)
+{
+    char *json;
+    DT_TRY(dt_dataset_read_record(v->d, i, &json));
+    printf("---- record\n");
+    print_bytes(json, strlen(json));
+    putchar('\n');
+    free(json);
+    return DT_OK;
+}
+
 static dt_err show_prompt(const view *v, int64_t i)
 {
     int64_t first, n;
     DT_TRY(dt_dataset_document(v->d, i, &first, &n));
     DT_TRY(print_side(v, DT_SIDE_FIRST, first, n, -1));
-    if (!v->d->info.has_answers) return DT_OK;
-    DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_SECOND, i, &first, &n));
-    printf("---- answer: %" PRId64 " tokens\n", n);
-    return print_side(v, DT_SIDE_SECOND, first, n, -1);
+    if (v->d->info.has_answers) {
+        DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_SECOND, i, &first, &n));
+        printf("---- answer: %" PRId64 " tokens\n", n);
+        DT_TRY(print_side(v, DT_SIDE_SECOND, first, n, -1));
+    }
+    return v->d->info.has_records ? show_record(v, i) : DT_OK;
 }
 
 static dt_err show_text(const view *v, int64_t i)

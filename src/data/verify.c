@@ -64,6 +64,17 @@ static dt_err verify_array(const job *j, const dt_array *a, check_fn *check)
     return DT_OK;
 }
 
+/* By sample: each record is parsed. */
+static dt_err verify_records(dt_dataset *d, int64_t first, int64_t n, void *buffer)
+{
+    for (int64_t i = first; i < first + n && i < d->info.n_documents; i++) {
+        char *json;
+        DT_TRY(dt_dataset_read_record(d, i, &json));
+        free(json);
+    }
+    return DT_OK;
+}
+
 /* Offsets first: what they say is used to look at the rest. */
 static dt_err verify_all(const job *j)
 {
@@ -71,8 +82,12 @@ static dt_err verify_all(const job *j)
     if (d->offsets.path) DT_TRY(dt_dataset_each_block(d, j->each_piece ? show_block : NULL, (void *)j));
     if (d->second_offsets.path)
         DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_SECOND, j->each_piece ? show_block : NULL, (void *)j));
+    if (d->record_offsets.path)
+        DT_TRY(dt_dataset_each_side_block(d, DT_RECORDS, j->each_piece ? show_block : NULL, (void *)j));
     DT_TRY(verify_array(j, &d->offsets, NULL));
     DT_TRY(verify_array(j, &d->second_offsets, NULL));
+    DT_TRY(verify_array(j, &d->record_offsets, verify_records));
+    DT_TRY(verify_array(j, &d->records, NULL));
     DT_TRY(verify_array(j, &d->tokens, verify_tokens));
     DT_TRY(verify_array(j, &d->second_tokens, verify_second));
     DT_TRY(verify_array(j, &d->loss_mask, verify_mask));

@@ -14,7 +14,9 @@ const char *dt_column_name(dt_dataset_kind kind, dt_column c)
                                                     [DT_COL_SECOND_TOKENS] = "answers/tokens",
                                                     [DT_COL_SECOND_OFFSETS] = "answers/offsets",
                                                     [DT_COL_MASK] = "loss_mask",
-                                                    [DT_COL_WEIGHTS] = "weights"};
+                                                    [DT_COL_WEIGHTS] = "weights",
+                                                    [DT_COL_RECORDS] = "records/bytes",
+                                                    [DT_COL_RECORD_OFFSETS] = "records/offsets"};
     static const char *const pairs[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "chosen/tokens",
                                                     [DT_COL_OFFSETS] = "chosen/offsets",
                                                     [DT_COL_SECOND_TOKENS] = "rejected/tokens",
@@ -29,8 +31,9 @@ const char *dt_column_name(dt_dataset_kind kind, dt_column c)
 
 dt_per dt_column_per(dt_column c)
 {
-    if (c == DT_COL_TOKENS || c == DT_COL_SECOND_TOKENS || c == DT_COL_MASK) return DT_PER_TOKEN;
-    return c == DT_COL_OFFSETS || c == DT_COL_SECOND_OFFSETS ? DT_PER_OFFSET : DT_PER_SAMPLE;
+    if (c == DT_COL_TOKENS || c == DT_COL_SECOND_TOKENS || c == DT_COL_MASK || c == DT_COL_RECORDS) return DT_PER_TOKEN;
+    return c == DT_COL_OFFSETS || c == DT_COL_SECOND_OFFSETS || c == DT_COL_RECORD_OFFSETS ? DT_PER_OFFSET
+                                                                                           : DT_PER_SAMPLE;
 }
 
 static void free_writer(dt_dataset_writer *w)
@@ -42,9 +45,18 @@ static void free_writer(dt_dataset_writer *w)
     free(w);
 }
 
+/* Is it written only where some sample has something in it? */
+static bool is_optional(dt_dataset_kind kind, dt_column c)
+{
+    if (c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS) return kind == DT_DATASET_PROMPTS;
+    return c == DT_COL_MARGINS || c == DT_COL_SAFETY || c == DT_COL_SECOND_SAFETY || c == DT_COL_RECORDS ||
+           c == DT_COL_RECORD_OFFSETS;
+}
+
 static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
 {
-    const bool pairs = w->kind == DT_DATASET_PREFERENCE, other = pairs || w->kind == DT_DATASET_PROMPTS;
+    const bool pairs = w->kind == DT_DATASET_PREFERENCE, prompts = w->kind == DT_DATASET_PROMPTS,
+               other = pairs || prompts;
     const int id = w->vocab_size <= 65536 ? 2 : 4;
     const int elem_size[DT_N_COLUMNS] = {[DT_COL_TOKENS] = id,
                                          [DT_COL_OFFSETS] = 8,
@@ -56,12 +68,13 @@ static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
                                          [DT_COL_SECOND_PROMPT] = pairs ? 4 : 0,
                                          [DT_COL_MARGINS] = pairs ? 4 : 0,
                                          [DT_COL_SAFETY] = pairs,
-                                         [DT_COL_SECOND_SAFETY] = pairs};
+                                         [DT_COL_SECOND_SAFETY] = pairs,
+                                         [DT_COL_RECORDS] = prompts,
+                                         [DT_COL_RECORD_OFFSETS] = prompts ? 8 : 0};
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         const uint64_t zero = 0;
         if (!elem_size[c]) continue;
-        w->wanted[c] = c != DT_COL_MARGINS && c != DT_COL_SAFETY && c != DT_COL_SECOND_SAFETY &&
-                       (pairs || (c != DT_COL_SECOND_TOKENS && c != DT_COL_SECOND_OFFSETS));
+        w->wanted[c] = !is_optional(w->kind, (dt_column)c);
         DT_TRY(dt_temp_array_open(&w->column[c], w->path, elem_size[c]));
         if (dt_column_per((dt_column)c) == DT_PER_OFFSET) DT_TRY(dt_temp_array_add(&w->column[c], &zero, 1));
     }
@@ -137,6 +150,15 @@ dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *id
     return add_ids(w, c, ids, n);
 }
 
+dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbytes)
+{
+    DT_CHECK(w->column[DT_COL_RECORDS].path, DT_ERR_ARG, "%s: kind %s has no records", w->path,
+             dt_dataset_kind_name(w->kind));
+    w->wanted[DT_COL_RECORDS] = w->wanted[DT_COL_RECORD_OFFSETS] = true;
+    w->open_document = true;
+    return dt_temp_array_add(&w->column[DT_COL_RECORDS], json, (int64_t)nbytes);
+}
+
 static dt_err end_side(dt_dataset_writer *w, dt_column tokens, dt_column offsets)
 {
     const uint64_t end = (uint64_t)w->column[tokens].n_elems;
@@ -149,6 +171,7 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
     w->n_documents++;
     DT_TRY(end_side(w, DT_COL_TOKENS, DT_COL_OFFSETS));
     DT_TRY(end_side(w, DT_COL_SECOND_TOKENS, DT_COL_SECOND_OFFSETS));
+    DT_TRY(end_side(w, DT_COL_RECORDS, DT_COL_RECORD_OFFSETS));
     return w->column[DT_COL_WEIGHTS].path ? dt_temp_array_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
 }
 

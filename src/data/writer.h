@@ -3,11 +3,11 @@
 #ifndef DTRAIN_DATA_WRITER_H
 #define DTRAIN_DATA_WRITER_H
 
-#include "dtrain/dataset.h"
+#include "dataset_file.h"
 #include "temp_array.h"
 
 /* What an array has one element of, and how it is cut into shards. */
-typedef enum dt_per { DT_PER_TOKEN, DT_PER_SAMPLE, DT_PER_OFFSET } dt_per;
+typedef enum dt_per { DT_PER_TOKEN, DT_PER_SAMPLE, DT_PER_OFFSET } dt_per; /* of records, a byte is a token */
 
 /* Every array that a dataset can have. It is kept when its dt_temp_array has a path,
  * and written when it is wanted, too. */
@@ -23,6 +23,8 @@ typedef enum dt_column {
     DT_COL_MARGINS,
     DT_COL_SAFETY,
     DT_COL_SECOND_SAFETY,
+    DT_COL_RECORDS,
+    DT_COL_RECORD_OFFSETS,
     DT_N_COLUMNS
 } dt_column;
 
@@ -39,8 +41,10 @@ struct dt_dataset_writer {
 /** How an array is called in a file of this kind, and what it has an element of. */
 const char *dt_column_name(dt_dataset_kind kind, dt_column c);
 dt_per dt_column_per(dt_column c);
-static inline dt_side dt_column_side(dt_column c)
+/** DT_SIDE_FIRST, DT_SIDE_SECOND or DT_RECORDS. */
+static inline int dt_column_side(dt_column c)
 {
+    if (c == DT_COL_RECORDS || c == DT_COL_RECORD_OFFSETS) return DT_RECORDS;
     return c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS ? DT_SIDE_SECOND : DT_SIDE_FIRST;
 }
 

@@ -93,6 +93,15 @@ static void write_sides(hid_t f, bytes *b, bool pairs, bool chunked, size_t n, c
     array(f, "margins", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, n_documents, chunked, margins);
 }
 
+/* Records of which each is what an offset says of the bytes that are left. */
+static void write_records(hid_t f, bytes *b, bool chunked, size_t n_documents, const uint64_t *offsets)
+{
+    group(f, "records");
+    const size_t n = offsets[n_documents] < b->left ? (size_t)offsets[n_documents] : b->left;
+    array(f, "records/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, n, chunked, b->at);
+    array(f, "records/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, n_documents + 1, chunked, offsets);
+}
+
 static void write_recipe(const char *path, bytes *b, unsigned flags)
 {
     uint32_t tokens[512];
@@ -126,6 +135,7 @@ static void write_recipe(const char *path, bytes *b, unsigned flags)
     if (sft) array(f, "loss_mask", H5T_STD_U8LE, H5T_NATIVE_UINT8, n_mask_off && n ? n - 1 : n, chunked, mask);
     if (sft && flags & 16) array(f, "weights", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, n_documents, chunked, weights);
     if (two) write_sides(f, b, flags & 1, chunked, n, tokens, n_documents, offsets, weights);
+    if (two && flags & 64) write_records(f, b, chunked, n_documents, offsets);
     H5Fclose(f);
     dt_h5_unlock();
 }
@@ -197,6 +207,9 @@ static void look(const char *path, int64_t seq_len)
             int64_t first, n;
             const dt_err err = pairs ? dt_dataset_read_pair(d, i, &pair) : DT_OK;
             must(!good || err == DT_OK);
+            char *json = NULL;
+            if (info->kind == DT_DATASET_PROMPTS) must(dt_dataset_read_record(d, i, &json) == DT_OK || !good);
+            free(json);
             if (pairs || info->has_answers)
                 must(dt_dataset_side_document(d, DT_SIDE_SECOND, i, &first, &n) == DT_OK || !good);
         }

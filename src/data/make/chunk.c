@@ -50,16 +50,36 @@ dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s)
     return DT_OK;
 }
 
+dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json)
+{
+    const size_t n = strlen(json), need = p->n_records + n;
+    if (need > p->records_alloc) {
+        char *more = realloc(p->records, 2 * need);
+        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu bytes", n);
+        p->records = more;
+        p->records_alloc = 2 * need;
+    }
+    memcpy(p->records + p->n_records, json, n);
+    p->n_records = need;
+    s->n_record = n;
+    return DT_OK;
+}
+
 void dt_chunk_clear(dt_chunk *p)
 {
     for (int i = 0; i < p->n_samples; i++) free(p->samples[i].problem);
     p->n_samples = p->n_items = 0;
-    p->n_text = 0;
+    p->n_text = p->n_records = 0;
     p->err = DT_OK;
     if (p->text_alloc > KEPT_NBYTES) {
         free(p->text);
         p->text = NULL;
         p->text_alloc = 0;
+    }
+    if (p->records_alloc > KEPT_NBYTES) {
+        free(p->records);
+        p->records = NULL;
+        p->records_alloc = 0;
     }
     for (int s = 0; s < DT_N_SIDES; s++) {
         p->ids[s].n = 0;
@@ -77,6 +97,7 @@ void dt_chunk_free(dt_chunk *p)
     free(p->text);
     free(p->items);
     free(p->samples);
+    free(p->records);
     for (int s = 0; s < DT_N_SIDES; s++) {
         free(p->ids[s].id);
         free(p->mask[s]);

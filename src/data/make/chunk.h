@@ -21,6 +21,7 @@ typedef struct dt_sample {
     bool text;
     bool truncated, parted, too_long, has_second, is_chat;
     size_t n[DT_N_SIDES]; /* ids, in a row in the chunk's */
+    size_t n_record;      /* bytes, in a row in the chunk's; 0: there is none */
     dt_pair pair;
     float weight;
     uint64_t hash; /* of what decides between training and validation */
@@ -38,7 +39,9 @@ typedef struct dt_chunk {
     int n_samples, samples_alloc;
     dt_ids ids[DT_N_SIDES];
     uint8_t *mask[DT_N_SIDES]; /* as long as ids */
-    dt_err err;                /* after the samples: what ended the work on this chunk */
+    char *records;             /* JSON objects of prompts, one after the other */
+    size_t n_records, records_alloc;
+    dt_err err; /* after the samples: what ended the work on this chunk */
     char message[1024];
 } dt_chunk;
 
@@ -50,6 +53,8 @@ enum {
 dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item); /* item's place is filled in */
 /* one more, zeroed; valid until the next */
 dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s);
+/** Append the record of a sample. */
+dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json);
 /** Empty, ready for the next turn; what one long record has made large is given back. */
 void dt_chunk_clear(dt_chunk *p);
 void dt_chunk_free(dt_chunk *p);

@@ -102,6 +102,7 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
     s->is_chat = record->is_chat;
     DT_TRY(encode_side(recipe, e, record, DT_SIDE_FIRST, p, s));
     if (s->has_second) DT_TRY(encode_side(recipe, e, record, DT_SIDE_SECOND, p, s));
+    if (record->fields) DT_TRY(dt_chunk_add_record(p, s, record->fields));
     const int32_t *ids =
         p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */
     const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];

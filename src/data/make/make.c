@@ -46,7 +46,7 @@ static dt_err work_on_record(const make *k, worker *w, dt_chunk *p, const dt_chu
 /* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the chunk. */
 static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item)
 {
-    const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n};
+    const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n}, records = p->n_records;
     dt_sample *s;
     DT_TRY(dt_chunk_sample(p, &s));
     s->item = item;
@@ -60,6 +60,8 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
         p->ids[side].n = before[side];
         s->n[side] = 0;
     }
+    p->n_records = records;
+    s->n_record = 0;
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
 }
 

@@ -148,7 +148,8 @@ static bool is_empty(const dt_sample *s, const uint8_t *mask)
     }
 }
 
-static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask)
+static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask,
+                           const char *record)
 {
     if (s->too_long || is_empty(s, mask)) {
         *(s->too_long ? &o->stats->n_too_long : &o->stats->n_dropped) += 1;
@@ -159,6 +160,7 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *con
     dt_dataset_writer *to = choose(o, s->hash);
     DT_TRY(dt_dataset_add(to, ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
     if (s->has_second) DT_TRY(dt_dataset_add_side(to, DT_SIDE_SECOND, ids[1], (int64_t)s->n[1]));
+    if (s->n_record) DT_TRY(dt_dataset_add_record(to, record, s->n_record));
     DT_TRY(s->kind == DT_DATASET_PREFERENCE ? dt_dataset_end_pair(to, &s->pair)
                                             : dt_dataset_end_document(to, s->weight));
     return count(o, to, (int64_t)(s->n[0] + s->n[1]));
@@ -194,25 +196,28 @@ static dt_err name_template(dt_outputs *o)
     return err;
 }
 
-static dt_err write_sample(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask)
+static dt_err write_sample(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask,
+                           const char *record)
 {
     if (s->problem) return bad(o, s->item, s->problem);
     if (!o->kind_known) DT_TRY(begin(o, s->kind));
     if (s->kind != o->stats->kind) return mixed(o, s);
     if (s->is_chat && !o->template_named) DT_TRY(name_template(o));
-    return s->text ? write_text(o, s, ids[0]) : write_record(o, s, ids, mask);
+    return s->text ? write_text(o, s, ids[0]) : write_record(o, s, ids, mask, record);
 }
 
 dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 {
     const int32_t *ids[DT_N_SIDES] = {p->ids[0].id, p->ids[1].id};
     const uint8_t *mask = p->mask[0];
+    const char *record = p->records;
     for (int i = 0; i < p->n_samples; i++) {
         const dt_sample *s = &p->samples[i];
-        DT_TRY(write_sample(o, s, ids, mask));
+        DT_TRY(write_sample(o, s, ids, mask, record));
         for (int side = 0; side < DT_N_SIDES; side++)
             if (ids[side]) ids[side] += s->n[side];
         if (mask) mask += s->n[0];
+        if (record) record += s->n_record;
     }
     o->stats->nbytes_read = p->nbytes_read;
     return p->err == DT_OK ? DT_OK : dt_fail(p->err, "%s", p->message);

@@ -1,5 +1,5 @@
 /* parse_prompt.c - records to generate from: {prompt}, a text or messages, or {question, answer}. A question is a
- * user's turn; an answer is kept as plain text for the reward. */
+ * user's turn; an answer is kept as plain text for the reward, and so are all other fields, as JSON. */
 #include "parse_record.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +21,20 @@ static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
     return dt_pieces_text(&r->side[DT_SIDE_SECOND].pieces, r->owned, strlen(r->owned), true);
 }
 
+/* All but those that a reward function is given anyway, of the completion that it looks at. */
+static dt_err keep_fields(dt_parsed_record *r, const json_t *json)
+{
+    static const char *const others[] = {"prompt", "prompt_ids", "completion", "completion_ids"};
+    json_t *copy = json_copy((json_t *)json);
+    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the fields of a record");
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) json_object_del(copy, others[i]);
+    const bool any = json_object_size(copy) > 0;
+    if (any) r->fields = json_dumps(copy, JSON_COMPACT);
+    json_decref(copy);
+    DT_CHECK(!any || r->fields, DT_ERR_MEMORY, "no memory for the fields of a record");
+    return DT_OK;
+}
+
 static dt_err add_question(dt_parsed_record *r, const json_t *text, const dt_rules *rules)
 {
     DT_TRY(dt_messages_add(&r->messages[0], DT_ROLE_USER, json_string_value(text), json_string_length(text)));
@@ -30,6 +44,7 @@ static dt_err add_question(dt_parsed_record *r, const json_t *text, const dt_rul
 dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt = json_object_get(json, "prompt"), *question;
+    DT_TRY(keep_fields(r, json));
     DT_TRY(add_answer(r, json_object_get(json, "answer")));
     if (!prompt) {
         DT_TRY(dt_required_text(json, "question", &question));

@@ -273,6 +273,8 @@ static void reset(dt_parsed_record *r)
         r->side[s].pieces.n = 0;
         r->side[s] = (dt_text_side){.pieces = r->side[s].pieces};
     }
+    free(r->fields);
+    r->fields = NULL;
     r->has_second = r->is_chat = false;
     r->weight = 1;
     r->pair = (dt_pair){0};
@@ -307,5 +309,6 @@ void dt_parsed_record_free(dt_parsed_record *r)
         dt_pieces_free(&r->side[s].pieces);
     }
     free(r->owned);
+    free(r->fields);
     *r = (dt_parsed_record){0};
 }

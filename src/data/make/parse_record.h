@@ -36,7 +36,8 @@ typedef struct dt_parsed_record {
     float weight;
     dt_pair pair; /* margin and safety */
     dt_messages messages[DT_N_SIDES];
-    char *owned; /* JSON written out: tools, an answer that is no text */
+    char *owned;  /* JSON written out: tools, an answer that is no text */
+    char *fields; /* of a prompt's record, as JSON; NULL: it has none besides the prompt */
 } dt_parsed_record;
 
 /** DT_ERR_DATA with the reason, without file and line. */
