@@ -351,10 +351,10 @@ static dt_err one_step(struct job *j, dt_model *model, dt_device *dev, const dt_
     for (int i = 0; i < j->n_units; i++) j->fresh[i] = true;
     DT_TRY(dt_model_forward(model, b, true, step));
     at[1] = done_at(dev);
-    DT_TRY(dt_model_head(model, b, u, 1, false));
+    DT_TRY(dt_model_head(model, b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL));
     at[2] = done_at(dev);
     DT_TRY(dt_model_backward(model, b));
-    DT_TRY(dt_model_results(model, logp, NULL, NULL));
+    DT_TRY(dt_model_results(model, &(dt_head_results){.logp = logp}));
     at[3] = done_at(dev);
     DT_TRY(update(j, dev, step));
     at[4] = done_at(dev);

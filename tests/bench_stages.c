@@ -185,9 +185,9 @@ static void step(bench *b, trained *t)
     for (int i = 0; i <= t->how->more_micro; i++) {
         dt_zero_begin_micro(t->zero, i, 1 + t->how->more_micro);
         check(dt_model_forward(t->model, &b->batch, true, t->t));
-        check(dt_model_head(t->model, &b->batch, b->u, 1, false));
+        check(dt_model_head(t->model, &b->batch, &(dt_head_pass){.inv_temperature = 1, .u = b->u}, NULL));
         check(dt_model_backward(t->model, &b->batch));
-        check(dt_model_results(t->model, b->logp, NULL, NULL));
+        check(dt_model_results(t->model, &(dt_head_results){.logp = b->logp}));
     }
     check(dt_zero_grad_sum_squares(t->zero, &squares));
     check(dt_zero_update(t->zero, &with, NULL));

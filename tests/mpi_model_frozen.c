@@ -83,9 +83,9 @@ static dt_err micro_step(fixture *f, int64_t step, int64_t job)
     DT_TRY(fill(f, step, job));
     for (int t = 0; t < f->b.n_tok; t++) u[t] = (float)(1.0 / N_JOBS * (double)f->b.weight[t] / (double)f->b.n_target);
     DT_TRY(dt_model_forward(f->model, &f->b, true, step));
-    DT_TRY(dt_model_head(f->model, &f->b, u, 1, false));
+    DT_TRY(dt_model_head(f->model, &f->b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL));
     DT_TRY(dt_model_backward(f->model, &f->b));
-    DT_TRY(dt_model_results(f->model, logp, NULL, NULL));
+    DT_TRY(dt_model_results(f->model, &(dt_head_results){.logp = logp}));
     for (int t = 0; t < f->b.n_tok; t++) f->loss -= (double)logp[t] / f->b.n_target / N_JOBS;
     return DT_OK;
 }

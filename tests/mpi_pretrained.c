@@ -106,7 +106,7 @@ static bool open_trainer(trainer *t, fixture *f, const char *expected)
     return t->n_seq > 0 &&
            dt_model_open(&t->model, &f->mc, &opt, f->units, f->n_units, &f->dev, &t->source, NULL, NULL) == DT_OK &&
            dt_batch_alloc(&t->b, MAX_TOK, MAX_TOK, &f->ledger) == DT_OK &&
-           dt_task_buffers_alloc(&t->buffers, MAX_TOK, 0, &f->ledger) == DT_OK;
+           dt_task_buffers_alloc(&t->buffers, &opt, 0, &f->ledger) == DT_OK;
 }
 
 static void close_trainer(trainer *t)

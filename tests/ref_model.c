@@ -347,9 +347,9 @@ dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double sca
     float *logp = calloc((size_t)b->max_tok + 1, sizeof *logp), *u = calloc((size_t)b->max_tok + 1, sizeof *u);
     dt_err err = logp && u ? dt_model_forward(r->model, b, true, step) : DT_ERR_MEMORY;
     for (int32_t t = 0; u && t < b->n_tok; t++) u[t] = (float)(scale * (double)b->weight[t] / (double)b->n_target);
-    if (err == DT_OK) err = dt_model_head(r->model, b, u, 1, false);
+    if (err == DT_OK) err = dt_model_head(r->model, b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL);
     if (err == DT_OK) err = dt_model_backward(r->model, b);
-    if (err == DT_OK) err = dt_model_results(r->model, logp, NULL, NULL);
+    if (err == DT_OK) err = dt_model_results(r->model, &(dt_head_results){.logp = logp});
     if (err == DT_OK && loss) *loss = mean_loss(b, logp);
     free(logp);
     free(u);

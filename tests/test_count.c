@@ -191,7 +191,8 @@ static launches of_step(dt_model *m, const dt_batch *b, long long (*count)(void 
     const long long from = count(self);
     assert_int_equal(dt_model_forward(m, b, true, 0), DT_OK);
     const long long head = count(self);
-    assert_int_equal(dt_model_head(m, b, u, 1, true), DT_OK);
+    assert_int_equal(
+        dt_model_head(m, b, &(dt_head_pass){.inv_temperature = 1, .u = u}, &(dt_head_results){.entropy = u}), DT_OK);
     const long long backward = count(self);
     assert_int_equal(dt_model_backward(m, b), DT_OK);
     return (launches){(int)(head - from), (int)(backward - head), (int)(count(self) - backward)};

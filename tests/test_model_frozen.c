@@ -272,7 +272,7 @@ static void backward_ends_at_the_lowest_unit_with_something_to_train(void **stat
         dt_batch b;
         open_model(&r, &b, QWEN3, &opt, &c);
         assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-        assert_int_equal(dt_model_head(r.model, &b, u, 1, false), DT_OK);
+        assert_int_equal(dt_model_head(r.model, &b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL), DT_OK);
         const size_t before = r.calls_len;
         assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
         assert_string_equal(r.calls + before, CASES[i].calls);

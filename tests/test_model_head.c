@@ -9,6 +9,7 @@
 #include "../src/model/model_private.h"
 #include "model_configs.h"
 #include "model_fixture.h"
+#include "ref_device.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,25 +55,6 @@ static void plain_norm_backward(const struct dt_model *m, const ref_model *r, co
     }
 }
 
-/* logp, hit and entropy of z/T, and dz = u/T (softmax - onehot). */
-static void plain_classifier(struct plain_head *p, double inv_t, int32_t target, double u, double *logp, int *hit,
-                             double *entropy)
-{
-    double top = -INFINITY, sum = 0;
-    *hit = 1;
-    for (int64_t v = 0; v < p->V; v++) top = fmax(top, p->z[v] * inv_t);
-    for (int64_t v = 0; v < p->V; v++) sum += exp(p->z[v] * inv_t - top);
-    const double lse = top + log(sum);
-    *logp = p->z[target] * inv_t - lse;
-    *entropy = 0;
-    for (int64_t v = 0; v < p->V; v++) {
-        const double lp = p->z[v] * inv_t - lse;
-        *entropy -= exp(lp) * lp;
-        if (p->z[v] > p->z[target]) *hit = 0;
-        p->dz[v] = u * inv_t * (exp(lp) - (v == target));
-    }
-}
-
 static void assert_close(const char *what, int64_t i, double expected, double found, double tolerance)
 {
     if (!(fabs(expected - found) <= tolerance))
@@ -87,29 +69,76 @@ static void *from_device(ref_model *r, const void *src, size_t nbytes)
     return host;
 }
 
-static void check_head(const char *config)
+enum { N_HEAD = 1540, CHUNK = 512 }; /* 1027 rows with a target: three chunks */
+
+/* What a head is asked, and what it says: [N_HEAD]. */
+struct asked {
+    float u[N_HEAD], entropy_weight[N_HEAD], logp[N_HEAD], entropy[N_HEAD];
+    uint8_t hit[N_HEAD];
+    dt_head_pass pass;
+    dt_head_results results;
+};
+
+static void ask(struct asked *a, bool more)
 {
-    enum { N = 1540, CHUNK = 512 }; /* 1027 rows with a target: three chunks */
-    const dt_model_options opt = ref_options(N, 128, DT_F32);
+    for (int t = 0; t < N_HEAD; t++) {
+        a->u[t] = (float)ref_number("u", t);
+        a->entropy_weight[t] = (float)ref_number("entropy", t);
+    }
+    a->pass = (dt_head_pass){.inv_temperature = 0.75f, .u = a->u};
+    a->results = (dt_head_results){.logp = a->logp, .hit = a->hit, .entropy = a->entropy};
+    if (more) a->pass.entropy_weight = a->entropy_weight;
+}
+
+/* The row of token t, whose logits are there, as the plain classifier takes it. */
+static ref_row row_of(const struct asked *a, const struct plain_head *p, int32_t target, int32_t t)
+{
+    return (ref_row){.n = p->V,
+                     .z = p->z,
+                     .target = target,
+                     .inv_t = (double)a->pass.inv_temperature,
+                     .weight = (double)a->u[t],
+                     .entropy_weight = a->pass.entropy_weight ? (double)a->entropy_weight[t] : 0};
+}
+
+static bool is_largest(const ref_row *row)
+{
+    for (int64_t v = 0; v < row->n; v++)
+        if (row->z[v] > row->z[row->target]) return false;
+    return true;
+}
+
+/* Its results are the device's, which rounds logits of size 4 to 2^-22 and sums 24 products. */
+static void check_results(const struct asked *a, const ref_row *row, int32_t t)
+{
+    const ref_row_values want = ref_classifier(row);
+    assert_close("logp", t, want.logp, (double)a->logp[t], 4e-6);
+    assert_close("entropy", t, want.entropy, (double)a->entropy[t], 1e-5);
+    assert_close("hit", t, row->target >= 0 && is_largest(row), a->hit[t], 0);
+}
+
+static void check_head(const char *config, bool more)
+{
+    dt_model_options opt = ref_options(N_HEAD, 128, DT_F32);
     static const int32_t LENS[] = {128, 100, 128, 1, 128, 128, 87, 128, 128, 128, 128, 128, 128, 72};
-    static float u[N], logp[N], entropy[N];
-    static uint8_t hit[N];
+    static struct asked a;
     ref_model r;
     dt_batch b;
+    if (more) opt.head = DT_HEAD_ENTROPY_WEIGHT;
     open_plain_model(&r, &b, config, &opt);
     ref_batch_fill(&b, 61, 0, 14, LENS, 3);
-    assert_int_equal(b.n_tok, N);
+    assert_int_equal(b.n_tok, N_HEAD);
     const struct dt_model *m = r.model;
     if (m->h.n_rows > CHUNK) r.model->h.n_rows = CHUNK; /* a GPU works on more at a time */
     assert_true(b.n_target > 2 * m->h.n_rows);
-    for (int t = 0; t < N; t++) u[t] = (float)ref_number("u", t);
+    ask(&a, more);
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, u, 0.75f, true), DT_OK);
-    assert_int_equal(dt_model_results(r.model, logp, hit, entropy), DT_OK);
+    assert_int_equal(dt_model_head(r.model, &b, &a.pass, &a.results), DT_OK);
+    assert_int_equal(dt_model_results(r.model, &a.results), DT_OK);
 
     const int64_t C = m->C, V = m->V;
-    float *hidden = from_device(&r, m->hidden, (size_t)(N * C) * sizeof(float)),
-          *dx_all = from_device(&r, m->s.dx, (size_t)(N * C) * sizeof(float));
+    float *hidden = from_device(&r, m->hidden, (size_t)(N_HEAD * C) * sizeof(float)),
+          *dx_all = from_device(&r, m->s.dx, (size_t)(N_HEAD * C) * sizeof(float));
     struct plain_head p = {C,
                            V,
                            calloc((size_t)C, 8),
@@ -120,13 +149,12 @@ static void check_head(const char *config)
                            0};
     double *dw = calloc((size_t)(V * C), 8), *dnorm = calloc((size_t)C, 8), *dx = calloc((size_t)C, 8);
     for (int32_t t = 0; t < b.n_tok; t++) {
-        const float *got = dx_all + t * C;
-        double want_logp = 0, want_entropy = 0;
-        int want_hit = 0;
         memset(dx, 0, (size_t)C * 8);
+        plain_forward(m, &r, &p, hidden + t * C);
+        const ref_row row = row_of(&a, &p, b.target[t], t);
+        check_results(&a, &row, t);
         if (b.target[t] >= 0) {
-            plain_forward(m, &r, &p, hidden + t * C);
-            plain_classifier(&p, 0.75, b.target[t], (double)u[t], &want_logp, &want_hit, &want_entropy);
+            ref_classifier_gradient(&row, p.dz);
             for (int64_t c = 0; c < C; c++) {
                 p.dy[c] = 0;
                 for (int64_t v = 0; v < V; v++) {
@@ -137,12 +165,8 @@ static void check_head(const char *config)
             }
             plain_norm_backward(m, &r, &p, dx);
         }
-        /* the device rounds logits of size 4 to 2^-22 and sums 24 products; gradients are below 1 and sum at most 61
-         * terms */
-        assert_close("logp", t, want_logp, (double)logp[t], 4e-6);
-        assert_close("entropy", t, want_entropy, (double)entropy[t], 1e-5);
-        assert_close("hit", t, want_hit, hit[t], 0);
-        for (int64_t c = 0; c < C; c++) assert_close("dx of token", t, dx[c], (double)got[c], 2e-6);
+        /* gradients are below 1 and sum at most 61 terms */
+        for (int64_t c = 0; c < C; c++) assert_close("dx of token", t, dx[c], (double)dx_all[t * C + c], 2e-6);
     }
     /* sums over 1027 tokens of terms below 1: a random walk of roundings, each 2^-24 of a running sum of size
      * sqrt(1027): 1027^(1/2) * 2^-24 * 32 = 6e-5, halved as the running sum grows only to that */
@@ -158,8 +182,30 @@ static void check_head(const char *config)
 
 static void the_chunked_head_is_the_plain_loop(void **state)
 {
-    check_head(GPT2);  /* tied, LayerNorm */
-    check_head(LLAMA); /* untied, RMSNorm */
+    check_head(GPT2, false);  /* tied, LayerNorm */
+    check_head(LLAMA, false); /* untied, RMSNorm */
+}
+
+static void terms_of_whole_distributions_have_their_gradient(void **state)
+{
+    check_head(GPT2, true);
+    check_head(LLAMA, true);
+}
+
+static void a_head_does_not_do_what_its_model_was_not_opened_for(void **state)
+{
+    static struct asked a;
+    const dt_model_options opt = ref_options(64, 32, DT_F32);
+    ref_model r;
+    dt_batch b;
+    open_plain_model(&r, &b, LLAMA, &opt);
+    ref_batch_fill(&b, 61, 0, 1, (const int32_t[]){9}, 0);
+    ask(&a, true);
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_head(r.model, &b, &a.pass, NULL), DT_ERR_ARG);
+    assert_non_null(strstr(dt_error_message(), "was not opened for"));
+    dt_error_clear();
+    close_model(&r, &b);
 }
 
 /* ---- bf16 gradients ---- */
@@ -309,6 +355,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_chunked_head_is_the_plain_loop),
+        cmocka_unit_test(terms_of_whole_distributions_have_their_gradient),
+        cmocka_unit_test(a_head_does_not_do_what_its_model_was_not_opened_for),
         cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded_once),
         cmocka_unit_test(the_vocabulary_gradient_is_rounded_once),
     };

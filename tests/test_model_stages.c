@@ -435,7 +435,7 @@ static void units_that_are_no_model_are_refused(void **state)
     open_model(&r, &b, QWEN3, &opt, build_values);
     assert_int_equal(dt_model_values(r.model, &b, x), DT_ERR_ARG); /* before its forward */
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, x, 1, false), DT_ERR_ARG);
+    assert_int_equal(dt_model_head(r.model, &b, &(dt_head_pass){.inv_temperature = 1, .u = x}, NULL), DT_ERR_ARG);
     assert_int_equal(dt_model_logp(r.model, &b, 1, x, NULL, NULL), DT_ERR_ARG);
     close_model(&r, &b);
     dt_error_clear();

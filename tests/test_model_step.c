@@ -148,7 +148,8 @@ static dt_err queue_micro_step(ref_model *r, dt_batch *b, int k, float *u)
     ref_batch_fill(b, 61, k, 3, LENS[k], 4);
     for (int32_t t = 0; t < b->n_tok; t++) u[t] = 0.01f * (float)(1 + k);
     DT_TRY(dt_model_forward(r->model, b, true, k));
-    DT_TRY(dt_model_head(r->model, b, u, 1, true));
+    DT_TRY(dt_model_head(r->model, b, &(dt_head_pass){.inv_temperature = 1, .u = u},
+                         &(dt_head_results){.hit = (uint8_t *)u, .entropy = u}));
     for (int32_t t = 0; t < b->n_tok; t++) u[t] = NAN; /* the caller's arrays are free again */
     return dt_model_backward(r->model, b);
 }
@@ -169,10 +170,11 @@ static void logits_may_be_asked_for_between_head_and_backward(void **state)
         for (int32_t t = 0; t < b.n_tok; t++) u[t] = 0.01f;
         assert_int_equal(dt_model_forward(plain.model, &b, true, k), DT_OK);
         assert_int_equal(dt_model_forward(asks.model, &c, true, k), DT_OK);
-        assert_int_equal(dt_model_head(plain.model, &b, u, 1, false), DT_OK);
-        assert_int_equal(dt_model_head(asks.model, &c, u, 1, false), DT_OK);
+        assert_int_equal(dt_model_head(plain.model, &b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL), DT_OK);
+        assert_int_equal(dt_model_head(asks.model, &c, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL), DT_OK);
         assert_int_equal(dt_model_last_logits(asks.model, &c, logits), DT_OK);
-        assert_int_equal(dt_model_results(asks.model, u, NULL, NULL), DT_ERR_ARG); /* their rows are gone */
+        assert_int_equal(dt_model_results(asks.model, &(dt_head_results){.logp = u}),
+                         DT_ERR_ARG); /* their rows are gone */
         dt_error_clear();
         assert_int_equal(dt_model_backward(plain.model, &b), DT_OK);
         assert_int_equal(dt_model_backward(asks.model, &c), DT_OK);
@@ -199,14 +201,19 @@ static void a_micro_batch_may_follow_before_the_last_one_is_done(void **state)
             assert_int_equal(waits.dev.ops->stream_sync(&waits.dev, NULL), DT_OK);
             assert_int_equal(queue_micro_step(&runs_on, &c, a, u), DT_OK);
         }
-        assert_int_equal(dt_model_results(waits.model, logp[0], hit[0], entropy[0]), DT_OK);
-        assert_int_equal(dt_model_results(runs_on.model, logp[1], hit[1], entropy[1]), DT_OK);
+        assert_int_equal(
+            dt_model_results(waits.model, &(dt_head_results){.logp = logp[0], .hit = hit[0], .entropy = entropy[0]}),
+            DT_OK);
+        assert_int_equal(
+            dt_model_results(runs_on.model, &(dt_head_results){.logp = logp[1], .hit = hit[1], .entropy = entropy[1]}),
+            DT_OK);
         assert_memory_equal(logp[0], logp[1], sizeof logp[0]);
         assert_memory_equal(hit[0], hit[1], sizeof hit[0]);
         assert_memory_equal(entropy[0], entropy[1], sizeof entropy[0]);
         same_gradients(&waits, &runs_on, 0);
         assert_int_equal(dt_model_forward(runs_on.model, &c, true, 0), DT_OK);
-        assert_int_equal(dt_model_results(runs_on.model, logp[1], NULL, NULL), DT_ERR_ARG); /* gone with the forward */
+        assert_int_equal(dt_model_results(runs_on.model, &(dt_head_results){.logp = logp[1]}),
+                         DT_ERR_ARG); /* gone with the forward */
         dt_error_clear();
         close_model(&runs_on, &c);
         close_model(&waits, &b);
@@ -254,9 +261,10 @@ static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
                 if (accumulate) set_gradients(&r, 0.5f);
                 r.calls_len = 0;
                 assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-                assert_int_equal(dt_model_head(r.model, &b, u, 1, false), DT_OK);
+                assert_int_equal(dt_model_head(r.model, &b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL),
+                                 DT_OK);
                 assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
-                assert_int_equal(dt_model_results(r.model, logp, NULL, NULL), DT_OK);
+                assert_int_equal(dt_model_results(r.model, &(dt_head_results){.logp = logp}), DT_OK);
                 for (int t = 0; t < b.n_tok; t++) assert_true(logp[t] == 0);
                 all_gradients(&r, accumulate ? 0.5 : 0);
                 assert_string_equal(r.calls, order);
@@ -397,7 +405,7 @@ static void bad_batches_are_refused_with_what_was_expected(void **state)
     b.pos[4] = 4;
     b.target[0] = 61;
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, u, 1, false), DT_ERR_DATA);
+    assert_int_equal(dt_model_head(r.model, &b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL), DT_ERR_DATA);
     b.target[0] = 1;
     b.seq_start[1] = 12;
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_ARG);
@@ -406,9 +414,11 @@ static void bad_batches_are_refused_with_what_was_expected(void **state)
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_ARG);
     fill(&r, &b, 2, LENS);
     assert_int_equal(dt_model_forward(r.model, &b, false, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, u, 1, false), DT_ERR_ARG);     /* nothing was kept */
-    assert_int_equal(dt_model_results(r.model, logp, NULL, NULL), DT_ERR_ARG); /* and nothing computed */
-    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);              /* and all is well again */
+    assert_int_equal(dt_model_head(r.model, &b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL),
+                     DT_ERR_ARG); /* nothing was kept */
+    assert_int_equal(dt_model_results(r.model, &(dt_head_results){.logp = logp}),
+                     DT_ERR_ARG);                                 /* and nothing computed */
+    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK); /* and all is well again */
     close_model(&r, &b);
 }
 

@@ -129,6 +129,12 @@ typedef struct dt_stage_ops {
     dt_err (*backward)(void *self, const dt_stage_pass *p); /* writes every tensor of the trained part */
 } dt_stage_ops;
 
+/** What a vocabulary's head can be asked for at the price of memory (dt_model_options.head); see dt_head_pass and
+ *  dt_head_results. */
+enum {
+    DT_HEAD_ENTROPY_WEIGHT = 1,
+};
+
 typedef struct dt_model_options {
     dt_dtype dtype;
     dt_dtype grad_dtype; /* of the views that grads_acquire gives */
@@ -153,6 +159,7 @@ typedef struct dt_model_options {
     bool batch_invariant;
     const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: there are none */
     void *own_stage_self;
+    unsigned head; /* what a vocabulary's head is asked for besides logp, hit and entropy: a sum of DT_HEAD_... */
     /* gradients are those of the loss times this, as it is when the head runs; NULL: 1. The caller's, for the model's
      * life */
     const double *loss_scale;
@@ -185,20 +192,41 @@ void dt_model_close(dt_model *m);
  *  b->token_key. b is free again on return. DT_ERR_DATA: a token outside the vocabulary, a position outside max_pos. */
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step);
 
-/** Log-probabilities of the targets (0 where there is none), from the hidden states of the last forward. Host arrays
- *  [n_tok]; hit (argmax is the target) and entropy may be NULL. inv_temperature as a rule 1. The host waits, and the
- *  device then for the host: in a training micro-step only for objectives whose weights depend on logp. */
+/** A pass of a vocabulary's head over the tokens that have a target. With the logits z of a token, its target v and the
+ *  temperature T
+ *
+ *      s = z/T        p = softmax(s)        logp = log p_v        entropy H = - sum over the vocabulary of p log p
+ *
+ *  and the gradient that dt_model_head makes is that of a loss L with dL/dlogp_t = -u_t, of which - kappa_t H_t is a
+ *  part. Arrays are the host's, [n_tok]; what they hold of tokens without a target is not looked at. */
+typedef struct dt_head_pass {
+    float inv_temperature;       /* 1/T, as a rule 1 */
+    const float *u;              /* for dt_model_head, which needs it */
+    const float *entropy_weight; /* kappa; NULL: 0. Needs DT_HEAD_ENTROPY_WEIGHT */
+} dt_head_pass;
+
+/** What it computes of each token: [n_tok], host memory, 0 where there is no target. NULL: not wanted. */
+typedef struct dt_head_results {
+    float *logp;
+    uint8_t *hit; /* the target is the most probable token, of equal ones the one with the lowest id */
+    float *entropy;
+} dt_head_results;
+
+/** A pass without gradient, of the hidden states of the last forward. The host waits, and the device then for the host:
+ *  in a training micro-step only for objectives whose weights depend on what it predicts. */
+dt_err dt_model_predict(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *out);
+/** The same for log-probabilities; hit and entropy may be NULL. */
 dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy);
 
-/** The head, forward and backward in one pass, for known weights: u[t] = -dL/dlogp_t (host, [n_tok]; free again on
- *  return, as b). Computes logp, with metrics also hit and entropy, for dt_model_results; adds the head's parameter
+/** The head, forward and backward in one pass, for known weights (the caller's again on return, as b). Computes logp
+ *  and what else is not NULL in `wanted`, which nobody writes to, for dt_model_results; adds the head's parameter
  *  gradients, leaves the gradient of the hidden states for dt_model_backward. Does not wait. Tied: holds the gradients
  *  of the embedding from here until dt_model_backward has added the embedding's. */
-dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, bool metrics);
+dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted);
 
-/** What the last dt_model_head computed, as dt_model_logp gives it; until the next forward. Waits for the head alone:
- *  best called when backward is queued. hit and entropy NULL where the head was called without metrics. */
-dt_err dt_model_results(dt_model *m, float *logp, uint8_t *hit, float *entropy);
+/** What the last dt_model_head computed, of it what is not NULL in out and was wanted; until the next forward. Waits
+ *  for the head alone: best called when backward is queued. */
+dt_err dt_model_results(dt_model *m, const dt_head_results *out);
 
 /** What a scalar head makes of each token: value [n_tok, n_labels] = norm(x) score^T, of the hidden states of the last
  *  forward. Host array. Synchronous. */

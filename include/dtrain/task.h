@@ -47,7 +47,8 @@ typedef struct dt_micro {
     double inv_norm;
 } dt_micro;
 
-/** What the model predicts of the tokens of a batch: [n_tok], 0 where there is no target. */
+/** What the model predicts of the tokens of a batch, its logits divided by the task's temperature: [n_tok], 0 where
+ *  there is no target. */
 typedef struct dt_predictions {
     const float *logp;
     const uint8_t *hit; /* the target was the most probable token */
@@ -57,21 +58,25 @@ typedef struct dt_predictions {
 
 /** What a task makes of them. */
 typedef struct dt_weights {
-    float *u;      /* [n_tok]: -dL/dlogp_t */
+    float *u; /* [n_tok]: -dL/dlogp_t */
+    /* [n_tok]: kappa_t, where - kappa_t times the entropy is a part of L; NULL unless the task has asked for them
+     * (DT_HEAD_ENTROPY_WEIGHT in t->model_opt->head), and then all are to be written */
+    float *entropy;
     float *dvalue; /* of a scalar head, and then nothing else: [n_tok, n_labels], dL/dvalue */
 } dt_weights;
 
-/** Host arrays of one micro-batch, allocated once. n_labels: of a scalar head; 0: the head is the vocabulary's. */
+/** Host arrays of one micro-batch of a model, allocated once. n_labels: of a scalar head; 0: the head is the
+ *  vocabulary's. */
 typedef struct dt_task_buffers {
-    float *u, *logp, *entropy;
-    uint8_t *hit;
+    float *u, *entropy_weight;
+    dt_head_results results;
     float *value, *dvalue;
     void *block;
     size_t nbytes;
 } dt_task_buffers;
-dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, int n_labels, dt_ledger *ledger);
+dt_err dt_task_buffers_alloc(dt_task_buffers *t, const dt_model_options *opt, int n_labels, dt_ledger *ledger);
 void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger);
-size_t dt_task_buffers_nbytes(int32_t max_tok, int n_labels); /* for the plan */
+size_t dt_task_buffers_nbytes(const dt_model_options *opt, int n_labels); /* for the plan */
 
 typedef struct dt_task dt_task;
 
@@ -164,6 +169,7 @@ struct dt_task {
      * NULL: none, also after a mistake */
     dt_loader *train, *valid;
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
+    double temperature;                         /* logits are divided by it; 0: by 1 */
     bool keep_gathered;                         /* dt_zero_options.keep_gathered of the model: it rolls out */
     int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
     double saved_nbytes;                        /* of the arrays that save leaves, together, at most */
@@ -181,6 +187,8 @@ extern const dt_task_ops *const dt_tasks[];
 /** The one of that name, NULL: none. */
 const dt_task_ops *dt_task_find(const char *name);
 
+/** 1 / t->temperature, as heads are told. */
+float dt_task_inv_temperature(const dt_task *t);
 /** One micro-step: forward, weights, head, backward, metrics; also with an empty batch. Collective inside (the units'
  *  acquire and release). */
 dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step);

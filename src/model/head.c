@@ -141,10 +141,42 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
 
-static dt_err run_chunks(dt_model *m, struct hold *h, float inv_temperature, bool metrics)
+/* ---- what is asked ----------------------------------------------------------------------------------------------- */
+
+static void list_results(const dt_head_results *r, float *list[N_RESULTS])
+{
+    list[RESULT_LOGP] = r->logp;
+    list[RESULT_ENTROPY] = r->entropy;
+}
+
+/* Which of them, beside logp, are computed and brought. */
+static dt_err ask(dt_model *m, const dt_head_results *wanted)
+{
+    float *list[N_RESULTS] = {0};
+    if (wanted) list_results(wanted, list);
+    for (int i = 0; i < N_RESULTS; i++) {
+        m->asked.real[i] = list[i] || i == RESULT_LOGP ? m->host_results.real[i] : NULL;
+        DT_CHECK(m->asked.real[i] || !list[i], DT_ERR_ARG,
+                 "the model was not opened for all that its head is asked for");
+    }
+    m->asked.hit = wanted && wanted->hit ? m->host_results.hit : NULL;
+    return DT_OK;
+}
+
+/* The place on the device of a result from row `at` on; NULL: it was not asked for. */
+static float *result_at(const dt_model *m, enum result i, int64_t at)
+{
+    return m->asked.real[i] ? m->device_results.real[i] + at : NULL;
+}
+
+static const float *weight_at(const struct hold *h, const float *weight, int64_t at)
+{
+    return h->grads && weight ? weight + at : NULL;
+}
+
+static dt_err run_chunks(dt_model *m, struct hold *h, const dt_head_pass *pass)
 {
     const struct rows *in = &m->device_rows;
-    const struct results *out = &m->device_results;
     const int64_t n_rows = m->n_rows;
     if (h->grads && n_rows < m->n_tok)
         DT_TRY(m->ops->zero(m->dev, m->s.dx, (size_t)(m->n_tok * m->C) * m->elem, m->stream));
@@ -153,60 +185,71 @@ static dt_err run_chunks(dt_model *m, struct hold *h, float inv_temperature, boo
         const dt_classifier cl = {.n_rows = n,
                                   .n_vocab = m->V,
                                   .logits_ld = m->h.logits_ld,
-                                  .inv_temperature = inv_temperature,
+                                  .inv_temperature = pass->inv_temperature,
                                   .dlogits_dtype = m->opt.dtype,
                                   .target = in->target + at,
-                                  .weight = h->grads ? in->weight + at : NULL,
-                                  .logp = out->logp + at,
-                                  .hit = metrics ? out->hit + at : NULL,
-                                  .entropy = metrics ? out->entropy + at : NULL};
+                                  .weight = weight_at(h, in->weight, at),
+                                  .entropy_weight = weight_at(h, pass->entropy_weight ? in->entropy_weight : NULL, at),
+                                  .logp = result_at(m, RESULT_LOGP, at),
+                                  .hit = m->asked.hit ? m->device_results.hit + at : NULL,
+                                  .entropy = result_at(m, RESULT_ENTROPY, at)};
         DT_TRY(chunk_logits(m, h, in->row + at, n));
         DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, m->stream));
         if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
     }
     m->have_results = true;
-    m->have_metrics = metrics;
     return n_rows > 0 ? dt_span_to_host(m, &m->results_span, m->results_span.nbytes) : DT_OK;
 }
 
-dt_err dt_model_results(dt_model *m, float *logp, uint8_t *hit, float *entropy)
+dt_err dt_model_results(dt_model *m, const dt_head_results *out)
 {
     const size_t n = (size_t)m->n_tok;
+    float *list[N_RESULTS];
+    list_results(out, list);
     DT_CHECK(m->have_results, DT_ERR_ARG, "results are there from the head to the next forward");
-    DT_CHECK(m->have_metrics || (!hit && !entropy), DT_ERR_ARG, "the head was not asked for hit and entropy");
+    for (int i = 0; i < N_RESULTS; i++)
+        DT_CHECK(m->asked.real[i] || !list[i], DT_ERR_ARG, "results that the head was not asked for");
+    DT_CHECK(m->asked.hit || !out->hit, DT_ERR_ARG, "results that the head was not asked for");
     DT_TRY(dt_span_wait(m, &m->results_span));
     if (m->n_rows > 0) m->image_span.moving = m->rows_span.moving = false; /* queued before, on the same stream */
-    memset(logp, 0, n * sizeof *logp);
-    if (hit) memset(hit, 0, n);
-    if (entropy) memset(entropy, 0, n * sizeof *entropy);
-    for (int64_t i = 0; i < m->n_rows; i++) {
-        const int32_t t = m->host_rows.row[i];
-        logp[t] = m->host_results.logp[i];
-        if (hit) hit[t] = m->host_results.hit[i];
-        if (entropy) entropy[t] = m->host_results.entropy[i];
+    for (int i = 0; i < N_RESULTS; i++) {
+        if (!list[i]) continue;
+        memset(list[i], 0, n * sizeof *list[i]);
+        for (int64_t r = 0; r < m->n_rows; r++) list[i][m->host_rows.row[r]] = m->asked.real[i][r];
     }
+    if (!out->hit) return DT_OK;
+    memset(out->hit, 0, n);
+    for (int64_t r = 0; r < m->n_rows; r++) out->hit[m->host_rows.row[r]] = m->asked.hit[r];
     return DT_OK;
+}
+
+dt_err dt_model_predict(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *out)
+{
+    struct hold h;
+    DT_TRY(dt_model_stage_rows(m, b, pass, false));
+    DT_TRY(ask(m, out));
+    DT_TRY(hold_units(m, &h, false));
+    DT_TRY(run_chunks(m, &h, pass));
+    DT_TRY(release_units(m, &h));
+    return dt_model_results(m, out);
 }
 
 dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy)
 {
-    struct hold h;
-    DT_TRY(dt_model_stage_rows(m, b, NULL));
-    DT_TRY(hold_units(m, &h, false));
-    DT_TRY(run_chunks(m, &h, inv_temperature, hit || entropy));
-    DT_TRY(release_units(m, &h));
-    return dt_model_results(m, logp, hit, entropy);
+    return dt_model_predict(m, b, &(dt_head_pass){.inv_temperature = inv_temperature},
+                            &(dt_head_results){.logp = logp, .hit = hit, .entropy = entropy});
 }
 
-dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, bool metrics)
+dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted)
 {
     struct hold h;
-    DT_CHECK(m->train, DT_ERR_ARG, "the head's backward needs a forward in training mode");
-    DT_TRY(dt_model_stage_rows(m, b, u));
+    DT_CHECK(m->train && pass->u, DT_ERR_ARG, "the head's backward needs a forward in training mode, and weights");
+    DT_TRY(dt_model_stage_rows(m, b, pass, true));
+    DT_TRY(ask(m, wanted));
     DT_TRY(hold_units(m, &h, true));
     begin_sums(m, &h, m->n_rows);
     if (m->n_rows == 0) DT_TRY(zero_head_grads(m, &h));
-    DT_TRY(run_chunks(m, &h, inv_temperature, metrics));
+    DT_TRY(run_chunks(m, &h, pass));
     DT_TRY(end_sums(m, &h, m->n_rows));
     DT_TRY(release_units(m, &h));
     m->have_dx = true;
@@ -222,8 +265,8 @@ static dt_err stage_last_rows(dt_model *m, const dt_batch *b, int64_t *n_rows)
     DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     m->have_results = false;
-    dt_model_place_rows(m->rows_span.host, b->n_tok, &m->host_rows);
-    dt_model_place_rows(m->rows_span.device, b->n_tok, &m->device_rows);
+    dt_model_place_rows(m, m->rows_span.host, b->n_tok, &m->host_rows);
+    dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
     for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++)
         if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[(*n_rows)++] = b->seq_start[s + 1] - 1;
     return *n_rows > 0 ? dt_span_to_device(m, &m->rows_span, (size_t)*n_rows * sizeof *m->host_rows.row) : DT_OK;

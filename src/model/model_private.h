@@ -134,13 +134,15 @@ struct image {
     int32_t *cache_row;                   /* [T]: where in the cache a new token's key goes (decode) */
 };
 
-/** Rows with a target, and what comes back for them; host and device twins like the image. */
+/** Rows with a target, and what comes back for them; host and device twins like the image. NULL: what the model was not
+ *  opened for (dt_model_options.head). */
 struct rows {
     int32_t *row, *target;
-    float *weight;
+    float *weight, *entropy_weight;
 };
+enum result { RESULT_LOGP, RESULT_ENTROPY, N_RESULTS };
 struct results {
-    float *logp, *entropy;
+    float *real[N_RESULTS];
     uint8_t *hit;
 };
 
@@ -234,8 +236,8 @@ struct dt_model {
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
     bool train, have_hidden, have_dx;
-    /* the head's results are on their way or there: of n_rows rows, with hit and entropy or without */
-    bool have_results, have_metrics;
+    bool have_results;    /* the head's results are on their way or there: of n_rows rows */
+    struct results asked; /* host twins of those that it was asked for; NULL: of others */
     int64_t n_rows;
     int64_t step;
     int64_t set_holds; /* where blocks are recomputed whole: the stage whose activations the one set holds, -1: none */
@@ -348,7 +350,7 @@ int32_t dt_step_len(const dt_model *m, int32_t len);
 /* open.c */
 /** Lay an image, or rows, out from base on (NULL: count only); bytes used. */
 size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i);
-size_t dt_model_place_rows(char *base, int64_t n_tok, struct rows *r);
+size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r);
 
 /* batch.c */
 /** A pass of this model begins. */
@@ -356,8 +358,8 @@ void dt_model_take_activations(dt_model *m);
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache
  *  (decode). */
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);
-/** Compact the rows with a target (u may be NULL) and copy them; m->n_rows of them. */
-dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u);
+/** Compact the rows with a target and their weights and copy them; m->n_rows of them. grads: the weights count. */
+dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads);
 /** Queue a copy of a span's first bytes. */
 dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes);
 dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes);

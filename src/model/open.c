@@ -173,19 +173,26 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     return a.used;
 }
 
-size_t dt_model_place_rows(char *base, int64_t n_tok, struct rows *r)
+/* Places that are there for what the model was opened for. */
+static float *take_if(bool wanted, struct arena *a, int64_t rows)
+{
+    return wanted ? take(a, rows, 1, sizeof(float)) : NULL;
+}
+
+size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r)
 {
     struct arena a = {.base = base};
     r->row = take(&a, n_tok, 1, sizeof(int32_t));
     r->target = take(&a, n_tok, 1, sizeof(int32_t));
     r->weight = take(&a, n_tok, 1, sizeof(float));
+    r->entropy_weight = take_if(m->opt.head & DT_HEAD_ENTROPY_WEIGHT, &a, n_tok);
     return a.used;
 }
 
 static void place_results(const dt_model *m, struct arena *a, struct results *r)
 {
-    r->logp = take(a, m->opt.max_tok, 1, sizeof(float));
-    r->entropy = take(a, m->opt.max_tok, 1, sizeof(float));
+    r->real[RESULT_LOGP] = take(a, m->opt.max_tok, 1, sizeof(float));
+    r->real[RESULT_ENTROPY] = take(a, m->opt.max_tok, 1, sizeof(float));
     r->hit = take(a, m->opt.max_tok, 1, sizeof(uint8_t));
 }
 
@@ -215,7 +222,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     struct image largest;
     struct rows most;
     m->image_span = take_span(host, device, dt_model_place_image(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
-    m->rows_span = take_span(host, device, dt_model_place_rows(NULL, m->opt.max_tok, &most));
+    m->rows_span = take_span(host, device, dt_model_place_rows(m, NULL, m->opt.max_tok, &most));
     const size_t at_host = host->used, at_device = device->used;
     place_results(m, host, &m->host_results);
     place_results(m, device, &m->device_results);

@@ -40,5 +40,5 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger)
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b)
 {
     DT_TRY(dt_scorer_forward(&r->scorer, t, b));
-    return dt_model_logp(r->scorer.model, b, 1.0f, r->logp, NULL, NULL);
+    return dt_model_logp(r->scorer.model, b, dt_task_inv_temperature(t), r->logp, NULL, NULL);
 }

@@ -139,6 +139,7 @@ static dt_err weights_of_all(dt_task *t, const dt_micro *m, const dt_predictions
     const int n_labels = t->ops->n_labels;
     for (int32_t i = 0; i < m->batch->n_tok; i++) {
         if (!n_labels) w->u[i] = 1;
+        if (w->entropy) w->entropy[i] = 1;
         for (int k = 0; k < n_labels; k++) w->dvalue[i * n_labels + k] = 1;
     }
     return DT_OK;
@@ -180,7 +181,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     t->ops = &s->ops, t->zero = s->main.zero, t->main = &s->main, t->compute = s->compute;
     DT_TRY(dt_model_open(&t->model, &run->mc, &with->model_opt, run->units, run->n_units, &s->dev, &s->source,
                          s->compute, &run->phase));
-    DT_TRY(dt_task_buffers_alloc(&t->buffers, with->model_opt.max_tok, s->ops.n_labels, &s->ledger));
+    DT_TRY(dt_task_buffers_alloc(&t->buffers, &with->model_opt, s->ops.n_labels, &s->ledger));
     return make_rows(s, with->batching.micro_batch_size, run->cfg.data_seq_len);
 }
 

@@ -100,7 +100,7 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     main.zero_opt = run_zero_options(with, &run->main);
     task.main = &main, task.model_opt = &model_opt;
     task.nranks = with->nranks, task.batching = with->batching;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(model_opt.max_tok, task.ops->n_labels);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, task.ops->n_labels);
     return task.ops->plan(&task, with->strategy.stage, memory);
 }
 

@@ -370,7 +370,7 @@ dt_err run_open_states(dt_run *run)
                                &run->source, run->compute, &run->phase);
     dt_task *t = &run->task;
     if (err == DT_OK) err = run_open_saver(run);
-    if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, run->model_opt.max_tok, t->ops->n_labels, &run->ledger);
+    if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, &run->model_opt, t->ops->n_labels, &run->ledger);
     DT_TRY(dt_comm_agree(run->comm, err));
     t->stage = run->main.zero_opt.stage, t->compute = run->compute;
     t->zero = run->main.zero, t->model = run->model;
