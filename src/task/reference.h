@@ -3,7 +3,7 @@
 #ifndef DTRAIN_TASK_REFERENCE_H
 #define DTRAIN_TASK_REFERENCE_H
 
-#include "scorer.h"
+#include "dtrain/scorer.h"
 
 typedef struct dt_reference {
     dt_scorer scorer;

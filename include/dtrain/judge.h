@@ -1,9 +1,10 @@
-/* judge.h - a frozen model with a scalar head that scores the batches of a task: a reward or a safety model. Private to
- * src/task. When it works, and how it is kept: scorer.h. Targets of a batch do not matter to it. */
-#ifndef DTRAIN_TASK_JUDGE_H
-#define DTRAIN_TASK_JUDGE_H
+/* judge.h - a frozen model with a scalar head that scores the batches of a task: a reward or a safety model.
+ *
+ * When it works, and how it is kept: scorer.h. Targets of a batch do not matter to it. */
+#ifndef DTRAIN_JUDGE_H
+#define DTRAIN_JUDGE_H
 
-#include "scorer.h"
+#include "dtrain/scorer.h"
 
 /** {0} to start from. */
 typedef struct dt_judge {

@@ -1,11 +1,11 @@
 /* scorer.h - a frozen model that gives the tokens of a task's batches a number each: what a reference and a judge have
- * in common. Private to src/task.
+ * in common.
  *
  * It works in the activations of the model in training, so it has its pass before the training forward of a batch. At
  * stage 3 it is partitioned and offloaded like the parameters of that model, else whole on every rank; both give the
  * same numbers. */
-#ifndef DTRAIN_TASK_SCORER_H
-#define DTRAIN_TASK_SCORER_H
+#ifndef DTRAIN_SCORER_H
+#define DTRAIN_SCORER_H
 
 #include "dtrain/frozen_model.h"
 #include "dtrain/task.h"

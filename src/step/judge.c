@@ -1,5 +1,5 @@
 /* judge.c - a scalar head behind a frozen model. */
-#include "judge.h"
+#include "dtrain/judge.h"
 #include <stdlib.h>
 
 dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path)

@@ -1,5 +1,5 @@
 /* scorer.c - a frozen model beside the one in training. */
-#include "scorer.h"
+#include "dtrain/scorer.h"
 #include <unistd.h>
 
 dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
