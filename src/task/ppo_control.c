@@ -1,0 +1,75 @@
+/* ppo_control.c - small states that change once a rollout. */
+#include "ppo_control.h"
+#include <math.h>
+
+#define LARGEST_ERROR 0.2 /* of a divergence, relative to its target */
+
+void dt_kl_controller_tell(dt_kl_controller *c, double kl, int64_t n)
+{
+    if (!c->adaptive) return;
+    const double error = fmin(fmax(kl / c->target - 1, -LARGEST_ERROR), LARGEST_ERROR);
+    c->coef *= 1 + error * (double)n / c->horizon;
+}
+
+/* Chan's rule for two sets of numbers: squares around the common mean. */
+void dt_running_tell(dt_running *m, const double *x, int64_t n)
+{
+    double sum = 0, squares = 0;
+    if (n == 0) return;
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    const double mean = sum / (double)n, delta = mean - m->mean, total = m->n + (double)n;
+    for (int64_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+    squares += m->variance * m->n + delta * delta * m->n * (double)n / total;
+    *m = (dt_running){.n = total, .mean = m->mean + delta * (double)n / total, .variance = squares / total};
+}
+
+double dt_running_std(const dt_running *m) { return m->n < 2 ? 1 : sqrt(m->variance * m->n / (m->n - 1)); }
+
+void dt_window_tell(dt_window *w, double x) { w->last[w->n++ % w->room] = x; }
+
+double dt_window_mean(const dt_window *w)
+{
+    const int64_t n = w->n < w->room ? w->n : w->room;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += w->last[i];
+    return n > 0 ? sum / (double)n : 0;
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
+
+dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_items *items)
+{
+    return dt_items_add(items, "kl_coef", DT_ITEM_F64, 1, &c->coef);
+}
+
+/* Where it is not adaptive, what the configuration says now counts. */
+dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_items *items)
+{
+    return c->adaptive ? dt_items_get(items, "kl_coef", DT_ITEM_F64, 1, &c->coef) : DT_OK;
+}
+
+dt_err dt_running_save(const dt_running *m, dt_items *items)
+{
+    const double all[] = {m->n, m->mean, m->variance};
+    return dt_items_add(items, "scores", DT_ITEM_F64, 3, all);
+}
+
+dt_err dt_running_load(dt_running *m, const dt_items *items)
+{
+    double all[3];
+    DT_TRY(dt_items_get(items, "scores", DT_ITEM_F64, 3, all));
+    *m = (dt_running){.n = all[0], .mean = all[1], .variance = all[2]};
+    return DT_OK;
+}
+
+dt_err dt_window_save(const dt_window *w, dt_items *items)
+{
+    DT_TRY(dt_items_add(items, "n_costs", DT_ITEM_I64, 1, &w->n));
+    return dt_items_add(items, "costs", DT_ITEM_F64, w->room, w->last);
+}
+
+dt_err dt_window_load(dt_window *w, const dt_items *items)
+{
+    DT_TRY(dt_items_get(items, "n_costs", DT_ITEM_I64, 1, &w->n));
+    return dt_items_get(items, "costs", DT_ITEM_F64, w->room, w->last);
+}

@@ -1,0 +1,44 @@
+/* ppo_control.h - what PPO keeps from one rollout to the next: the coefficient of the divergence, the moments of scores,
+ * the last costs (algorithms.md 4.2, 4.4, 4.5). Private to src/task. All of it is a function of what it was told, so it
+ * is the same on all ranks where that is. */
+#ifndef DTRAIN_TASK_PPO_CONTROL_H
+#define DTRAIN_TASK_PPO_CONTROL_H
+
+#include "dtrain/items.h"
+
+/** The coefficient follows a target of the divergence (Ziegler et al., arXiv:1909.08593, 2.2): told the kl of a rollout
+ *  of n completions,
+ *
+ *     coef <- coef (1 + clip(kl / target - 1, -0.2, 0.2) n / horizon)
+ */
+typedef struct dt_kl_controller {
+    double coef;
+    bool adaptive; /* else it stays */
+    double target, horizon;
+} dt_kl_controller;
+void dt_kl_controller_tell(dt_kl_controller *c, double kl, int64_t n);
+
+/** Mean and variance of all numbers so far, kept like those of TRL's RunningMoments: {.variance = 1} to start from. */
+typedef struct dt_running {
+    double n, mean, variance; /* biased */
+} dt_running;
+void dt_running_tell(dt_running *m, const double *x, int64_t n);
+double dt_running_std(const dt_running *m); /* unbiased; 1 before there are two */
+
+/** The mean of the last `room` numbers. last: [room], borrowed. */
+typedef struct dt_window {
+    double *last;
+    int64_t room, n; /* n: told so far */
+} dt_window;
+void dt_window_tell(dt_window *w, double x);
+double dt_window_mean(const dt_window *w); /* 0 of nothing */
+
+/** Into a checkpoint and out of it, on every rank. Local. A window of another size is DT_ERR_DATA. */
+dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_items *items);
+dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_items *items);
+dt_err dt_running_save(const dt_running *m, dt_items *items);
+dt_err dt_running_load(dt_running *m, const dt_items *items);
+dt_err dt_window_save(const dt_window *w, dt_items *items);
+dt_err dt_window_load(dt_window *w, const dt_items *items);
+
+#endif
