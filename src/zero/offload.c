@@ -231,10 +231,8 @@ static bool is_at_rest(dt_zero *z, const zero_buffer *b)
 /* The update before wrote a sub-group from the buffer into which it is read: where that is at rest, the file has it. */
 dt_err zero_offload_ahead(dt_zero *z)
 {
-    while (z->next_read < dt_min_i64(z->swap.n, z->n_groups) && is_at_rest(z, &z->swap.buffer[z->next_read])) {
-        DT_TRY(wait_requests(z, &z->swap.buffer[z->next_read]));
+    while (z->next_read < dt_min_i64(z->swap.n, z->n_groups) && is_at_rest(z, &z->swap.buffer[z->next_read]))
         DT_TRY(move_states(z, z->next_read++, false, z->lay.n_states));
-    }
     return DT_OK;
 }
 
