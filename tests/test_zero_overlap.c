@@ -181,6 +181,43 @@ static void parameters_are_used_while_they_are_written(void **state)
     free(t);
 }
 
+static int n_to_write(const zero_ring *r)
+{
+    int n = 0;
+    for (int i = 0; i < r->n; i++) n += r->buffer[i].to_write;
+    return n;
+}
+
+/** The device rounds parameters that are kept in the file. There is a buffer for each unit: the first ones are written
+ *  while the device fills the last half of them, and those as soon as somebody looks after they have come down. */
+static dt_err update_and_look(rank_thread *t, dt_zero *z)
+{
+    const dt_param_source s = dt_zero_source(z);
+    const int half = z->fetch.n / 2;
+    dt_param_view view;
+    DT_TRY(dt_zero_init_random(z, 1));
+    DT_TRY(one_update(t, z, 1));
+    DT_CHECK(n_under_way(&z->fetch) > 0 && n_to_write(&z->fetch) == half, DT_ERR_ARG,
+             "%d of %d buffers are being written, %d wait for the device", n_under_way(&z->fetch), z->fetch.n,
+             n_to_write(&z->fetch));
+    DT_TRY(t->dev.ops->stream_sync(&t->dev, NULL));
+    dt_zero_begin_micro(z, 0, 1);
+    DT_TRY(s.params_acquire(s.self, 0, &view));
+    DT_CHECK(n_to_write(&z->fetch) == 0, DT_ERR_ARG, "what had come down was not written");
+    return s.params_release(s.self, 0);
+}
+
+static void parameters_are_written_as_they_come_down(void **state)
+{
+    rank_thread *t = calloc(N_THREADS, sizeof *t);
+    dt_zero_options opt = offloaded(DT_OFFLOAD_NONE, DT_OFFLOAD_NVME, REF_ZERO_UNITS);
+    opt.stage = 3;
+    opt.param_dtype = DT_BF16, opt.grad_dtype = DT_F32;
+    opt.optimizer = &dt_optimizer_adamw;
+    run_ranks(t, update_and_look, &opt, false, DT_QUEUE_LATE, 0);
+    free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +225,7 @@ int main(void)
         cmocka_unit_test(closing_waits_for_what_is_on_its_way),
         cmocka_unit_test(offload_works_beside_the_device),
         cmocka_unit_test(parameters_are_used_while_they_are_written),
+        cmocka_unit_test(parameters_are_written_as_they_come_down),
     };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
