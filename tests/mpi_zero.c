@@ -363,7 +363,48 @@ static void a_skipped_step_leaves_no_trace(void **state)
     states_free(&want), states_free(&got);
 }
 
-static void non_finite_gradients_make_the_norm_non_finite(void **state)
+/** Two micro-steps of zeros, but for infinity in the first: of unit 2 on the last rank, of unit 1 on rank 0. */
+static dt_err step_with_infinity(run *r)
+{
+    const dt_param_source *s = &r->model.source;
+    const dt_comm *comm = &r->f->comm;
+    for (int k = 0; k < 2 * REF_ZERO_UNITS; k++) {
+        const int micro = k / REF_ZERO_UNITS, u = k % REF_ZERO_UNITS;
+        const int64_t len = r->units[u].flat_len[DT_TRAINED];
+        dt_grad_view view;
+        if (u == 0) dt_zero_begin_micro(r->z, micro, 2);
+        DT_TRY(s->grads_acquire(s->self, u, &view));
+        uint16_t *data = calloc((size_t)len, sizeof *data);
+        if (micro == 0 && ((u == 2 && comm->rank == comm->nranks - 1) || (u == 1 && comm->rank == 0)))
+            data[70] = 0x7f80;
+        dt_err err = view.accumulate ? DT_OK : ref_zero_write(&r->f->dev, view.data, len, view.dtype, data);
+        if (err == DT_OK) err = r->f->dev.ops->stream_sync(&r->f->dev, NULL);
+        free(data);
+        DT_TRY(err);
+        DT_TRY(s->grads_release(s->self, u));
+    }
+    return DT_OK;
+}
+
+/** The owner of the sum knows the unit; the rank that it came from knows where it looks at what it sends. */
+static bool infinity_is_found(run *r, bool watched)
+{
+    dt_comm *comm = &r->f->comm;
+    const int rank = comm->rank, last = comm->nranks - 1;
+    const int own = !watched && last > 0 ? -1 : rank == last ? 2 : rank == 0 ? 1 : -1;
+    double sum = 0;
+    dt_zero_watch(r->z, watched);
+    dt_err err = step_with_infinity(r);
+    if (err == DT_OK) err = dt_zero_grad_sum_squares(r->z, &sum);
+    const dt_nonfinite found = dt_zero_nonfinite(r->z);
+    double values[2] = {sum, found.sum_unit};
+    if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, values, 1, DT_SUM);
+    if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, values + 1, 1, DT_MAX);
+    dt_zero_discard(r->z);
+    return err == DT_OK && !isfinite(values[0]) && values[1] == 2 && found.own_unit == own;
+}
+
+static void non_finite_gradients_make_the_norm_non_finite_and_are_found(void **state)
 {
     fixture *f = *state;
     for (int stage = 0; stage <= 3; stage++)
@@ -371,23 +412,9 @@ static void non_finite_gradients_make_the_norm_non_finite(void **state)
             run_options opt = {.zero = zero_options(stage, DT_BF16, DT_BF16)};
             opt.zero.reproducible = reproducible;
             run r;
-            double sum = 0;
-            dt_grad_view view;
             bool ok = run_open(&r, f, &opt) == DT_OK;
-            dt_zero_begin_micro(r.z, 0, 1);
-            for (int u = 0; ok && u < REF_ZERO_UNITS; u++) {
-                ok = r.model.source.grads_acquire(r.model.source.self, u, &view) == DT_OK && !view.accumulate;
-                const int64_t len = f->units[u].flat_len[DT_TRAINED];
-                uint16_t *data = calloc((size_t)len, sizeof *data);
-                if (u == 2 && f->comm.rank == f->comm.nranks - 1) data[70] = 0x7f80; /* infinity, on the last rank */
-                ok = ok && ref_zero_write(&f->dev, view.data, len, view.dtype, data) == DT_OK &&
-                     f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
-                free(data);
-                ok = r.model.source.grads_release(r.model.source.self, u) == DT_OK && ok;
-            }
-            ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_OK &&
-                 dt_comm_reduce_host_f64(&f->comm, &sum, 1, DT_SUM) == DT_OK;
-            assert_all(world(f), ok && !isfinite(sum));
+            for (int watched = 0; watched < 2; watched++) ok = ok && infinity_is_found(&r, watched);
+            assert_all(world(f), ok);
             dt_zero_close(r.z);
         }
 }
@@ -550,7 +577,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(pieces_cover_every_tensor_once),
         cmocka_unit_test(states_move_between_stages_and_go_on),
         cmocka_unit_test(a_skipped_step_leaves_no_trace),
-        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite),
+        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite_and_are_found),
         cmocka_unit_test(what_is_held_is_what_was_planned),
         cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
         cmocka_unit_test(what_is_sent_is_what_was_planned),
@@ -566,7 +593,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(pieces_cover_every_tensor_once),
         cmocka_unit_test(states_move_between_stages_and_go_on),
         cmocka_unit_test(a_skipped_step_leaves_no_trace),
-        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite),
+        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite_and_are_found),
         cmocka_unit_test(what_is_held_is_what_was_planned),
         cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
         cmocka_unit_test(what_is_sent_is_what_was_planned),
