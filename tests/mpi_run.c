@@ -134,6 +134,22 @@ static bool read_saved(const struct fixture *f, const char *name, int step, cons
     return ok;
 }
 
+/* The update that comes next is held back until the states are copied. Two runs, whose saved tensors are the same. */
+static void training_goes_on_behind_the_copy_of_a_save(void **state)
+{
+    enum { N = 64 * 160 };
+    static const char tensor[] = "/model/model.layers.1.mlp.up_proj.weight";
+    static float at_once[N], beside[N];
+    const char *waits[] = {"run.max_steps=4", "checkpoint.save_steps=2"};
+    const char *goes_on[] = {"run.max_steps=4", "checkpoint.save_steps=2", "checkpoint.async=true"};
+    const outcome a = run(*state, "at-once", 2, waits), b = run(*state, "beside", 3, goes_on);
+    assert_all(MPI_COMM_WORLD, !a.err && !b.err);
+    for (int step = 2; step <= 4; step += 2)
+        assert_all(MPI_COMM_WORLD, read_saved(*state, "at-once", step, tensor, at_once, N) &&
+                                       read_saved(*state, "beside", step, tensor, beside, N) &&
+                                       !memcmp(at_once, beside, sizeof at_once));
+}
+
 static void a_task_says_what_is_trained(void **state)
 {
     enum { N = 64 * 160 };
@@ -423,6 +439,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_trace_holds_all_ranks),
         cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
         cmocka_unit_test(planned_is_allocated_in_every_category_and_place),
+        cmocka_unit_test(training_goes_on_behind_the_copy_of_a_save),
         cmocka_unit_test(a_task_says_what_is_trained),
         cmocka_unit_test(metrics_say_each_memory),
         cmocka_unit_test(a_plan_opens_nothing),
