@@ -7,13 +7,14 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 table='event_wait|event_sync|event_record|stream_sync|copy'
-others='zero_comm_after|zero_comm_after_compute|zero_compute_after_comm|wait_reduced|zero_send_down|zero_send_away|copy_up' # those that call them
+others='zero_copy|zero_compute_wait|zero_comm_after|zero_comm_after_compute|zero_compute_after_comm|wait_reduced|zero_send_down|zero_send_away|copy_up' # those that call them
 others="$others|zero_wait_down|zero_offload_begin|zero_drain|zero_forget|zero_buffer_wait|wait_requests|write_what_came|zero_fetch_write"
 others="$others|dt_swap_wait|dt_swap_read|dt_swap_write|dt_saver_hold"
 others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_zero_state_fetch|dt_span_wait|dt_span_to_device|dt_span_to_host|dt_model_sync|copy_on|sync"
 files=${*:-$(ls src/*/*.c | grep -v '^src/device/')}
-programs='test_zero_streams test_model_step test_model_head test_model_stages test_model_decode test_model_reference test_generate test_beams mpi_comm mpi_zero
- mpi_zero_offload mpi_zero_fault mpi_run mpi_checkpoint mpi_checkpoint_async mpi_pretrained mpi_export mpi_generate mpi_task'
+programs='test_zero_overlap test_zero_streams test_model_step test_model_head test_model_stages test_model_decode test_model_graphs test_model_reference
+ test_generate test_beams test_timeline test_count mpi_comm mpi_zero mpi_zero_offload mpi_zero_fault mpi_run mpi_checkpoint mpi_checkpoint_async
+ mpi_pretrained mpi_export mpi_generate mpi_task'
 tree=build/mutants
 export DTRAIN_DEVICE=queue TEST_RESULTS=/dev/null
 . tests/environment.sh
@@ -56,11 +57,11 @@ verdict() { # file: prints who killed it
     local all=$programs
     case $1 in # the likeliest first
     src/comm/*) all="mpi_comm $programs" ;;
-    src/zero/*) all="test_zero_streams mpi_zero_offload mpi_zero $programs" ;;
+    src/zero/*) all="test_zero_overlap test_zero_streams mpi_zero_offload mpi_zero $programs" ;;
     src/model/*) all="test_model_step $programs" ;;
     src/checkpoint/saver.c) all="mpi_checkpoint_async $programs" ;;
     src/checkpoint/*) all="mpi_checkpoint $programs" ;;
-    src/task/*) all="mpi_run mpi_task $programs" ;;
+    src/task/* | src/train/*) all="mpi_run mpi_task $programs" ;;
     src/pretrained/*) all="mpi_pretrained mpi_export $programs" ;;
     esac
     for seed in 0 1 2; do
