@@ -1,8 +1,8 @@
 /* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of
  * samples" and "Dataset files".
  *
- * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft) or a pair of texts (kind
- * preference), each of which is a sequence of its own. Which samples an optimizer step takes is a pure function of
+ * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind
+ * preference), each of which is a sequence of its own, or a prompt (kind prompts). Which samples an optimizer step takes is a pure function of
  * (configuration, step): resuming needs a step number, not an iterator. */
 #ifndef DTRAIN_DATA_H
 #define DTRAIN_DATA_H
@@ -19,6 +19,7 @@ typedef struct dt_loader_options {
     const char *packing; /* auto, none, wrapped, bfd, bfd_split */
     bool document_mask, shuffle, drop_last;
     bool pairs;               /* the files are of kind preference, and each sample is a pair of texts */
+    bool prompts;             /* the files are of kind prompts: there are no batches, samples are read one by one */
     bool truncate;            /* pairs: a longer text is cut after seq_len tokens; else its pair is left out */
     int64_t max_samples;      /* 0: all */
     int64_t train_batch_size; /* G */
@@ -43,6 +44,7 @@ typedef struct dt_data_info {
     bool has_safety;                 /* pairs: some file says which answers are safe */
     int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */
+    int64_t longest_prompt;          /* tokens */
     const char *path, *tokenizer;    /* of the first file, and what it was made with; "" when it names none */
     const char *chat_template;       /* of the first file that names one; "": none does */
     const char *other_template_path; /* the first file that names another one than that; NULL: none */
@@ -81,5 +83,13 @@ dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b
  * rank makes the same number of calls. */
 int64_t dt_loader_n_eval(const dt_loader *l); /* micro-steps per rank */
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
+
+/* Prompts: a run takes them one after the other, epoch after epoch. */
+/** Sample number of the run's i-th prompt: all samples of an epoch before those of the next. */
+int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
+/** Tokens of a prompt, the last max of them where it has more. ids: [max]. Local. DT_ERR_DATA. */
+dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
+/** The other fields of its record, a JSON object: malloc'ed. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_loader_record(dt_loader *l, int64_t sample, char **json);
 
 #endif

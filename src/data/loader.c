@@ -138,6 +138,7 @@ static dt_err open_order(dt_loader *l)
 
 static size_t scratch_nbytes(const dt_loader *l)
 {
+    if (l->opt.prompts) return 0;
     return (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len;
 }
 
@@ -152,6 +153,7 @@ size_t dt_loader_nbytes(const dt_loader *l)
 static dt_err open_batches(dt_loader *l)
 {
     const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size, max_tok = l->sources.max_tok;
+    if (l->opt.prompts) return DT_OK;
     const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq; /* a sequence has a token */
     l->info.max_tok = (int32_t)(m * max_tok);
     l->info.max_seq = (int32_t)(m * max_seq);
@@ -202,6 +204,7 @@ static dt_err open_all(dt_loader *l)
                              .n_dropped = l->sources.n_dropped,
                              .n_too_long = l->sources.n_too_long,
                              .has_safety = l->sources.has_safety,
+                             .longest_prompt = l->opt.prompts ? l->sources.max_tok : 0,
                              .n_packed = l->order.n == l->sources.n_samples ? l->sources.n_packed : 0,
                              .of_documents = l->sources.samples[0].dataset->info.kind == DT_DATASET_TOKENS,
                              .steps_per_epoch = l->order.steps_per_epoch,
@@ -295,4 +298,31 @@ dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
 {
     DT_CHECK(micro >= 0, DT_ERR_ARG, "micro-step %" PRId64 " of an evaluation", micro);
     return take(l, &(dt_request){true, 0, micro}, b);
+}
+
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
+
+int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i)
+{
+    return dt_order_sample(&l->order, i / l->order.n_eff, i % l->order.n_eff);
+}
+
+dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n)
+{
+    int64_t in_file, first, n_tok;
+    const dt_samples *set = dt_sources_find(&l->sources, sample, &in_file);
+    dt_dataset *d = set->dataset;
+    *n = 0;
+    DT_TRY(dt_fault("data.read"));
+    DT_TRY(dt_dataset_document(d, in_file, &first, &n_tok));
+    const int64_t kept = dt_min_i64(n_tok, max);
+    *n = (int32_t)kept;
+    return dt_dataset_read_tokens(d, first + n_tok - kept, kept, ids);
+}
+
+dt_err dt_loader_record(dt_loader *l, int64_t sample, char **json)
+{
+    int64_t in_file;
+    const dt_samples *set = dt_sources_find(&l->sources, sample, &in_file);
+    return dt_dataset_read_record(set->dataset, in_file, json);
 }

@@ -1,4 +1,4 @@
-/* samples.c - what the four ways share; the shift of targets for whole documents is here and nowhere else. */
+/* samples.c - what the five ways share; the shift of targets for whole documents is here and nowhere else. */
 #include "samples.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,12 @@
-/* samples.h - how one dataset file becomes samples. Four ways, one table of functions each; what a step needs to know
+/* samples.h - how one dataset file becomes samples. Five ways, one table of functions each; what a step needs to know
  * of a sample before it is read (tokens, targets, weight) each of them answers from memory, so that counts of a whole
  * step cost no reading.
  *
  *   wrapped  kind tokens: sample i is tokens i*T .. i*T+T-1, cut at document starts with document_mask
  *   records  kind sft: sample i is the i-th record that has a target
  *   packed   either of these kinds, best-fit decreasing: sample i is a row of whole documents or records
- *   pairs    kind preference: sample i is the i-th pair with an answer on both sides, two sequences */
+ *   pairs    kind preference: sample i is the i-th pair with an answer on both sides, two sequences
+ *   prompts  kind prompts: sample i is the i-th prompt; of no batch */
 #ifndef DTRAIN_DATA_SAMPLES_H
 #define DTRAIN_DATA_SAMPLES_H
 
@@ -38,6 +39,7 @@ typedef struct dt_samples_ops {
     const char *name;
     dt_err (*open)(dt_samples *set); /* fills n_samples, n_dropped, n_too_long, max_tok, max_seq, impl */
     void (*close)(dt_samples *set);
+    /* of prompts NULL, as fill */
     void (*counts)(const dt_samples *set, int64_t i, dt_sample_counts *c);
     /** Append sample i to the batch: token, target, pos, weight, seq_start and n_tok, n_seq. The batch has room. */
     dt_err (*fill)(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch);
@@ -50,13 +52,14 @@ struct dt_samples {
     int64_t n_samples;
     int64_t n_dropped;  /* documents or records without any target, pairs without an answer */
     int64_t n_too_long; /* pairs */
-    int64_t max_tok;    /* tokens of a sample, at most: T */
+    int64_t max_tok;    /* tokens of a sample, at most: T; of prompts those of the longest */
     int64_t max_seq;    /* sequences of a sample, at most */
     void *impl;
     size_t nbytes; /* of dt_samples_alloc */
 };
 
-extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_pairs;
+extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_pairs,
+    dt_samples_prompts;
 
 dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt);
 void dt_samples_close(dt_samples *set); /* safe on {0} */

@@ -29,7 +29,9 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
     const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
     *lo = (dt_samples_options){
         .seq_len = opt->seq_len, .document_mask = opt->document_mask, .truncate = opt->truncate, .ledger = opt->ledger};
-    if (opt->pairs) {
+    if (opt->prompts) {
+        *ops = &dt_samples_prompts;
+    } else if (opt->pairs) {
         DT_CHECK(automatic || strcmp(packing, "none") == 0, DT_ERR_USAGE,
                  "%s: packing = %s: pairs are not packed (and not padded): expected auto or none", opt->where, packing);
         *ops = &dt_samples_pairs;
@@ -53,8 +55,8 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
                  opt->where, d->path);
         *ops = &dt_samples_packed;
     }
-    DT_CHECK(*ops == &dt_samples_records || *ops == &dt_samples_pairs || d->info.n_documents >= 0 ||
-                 (*ops == &dt_samples_wrapped && !opt->document_mask),
+    DT_CHECK(*ops == &dt_samples_records || *ops == &dt_samples_pairs || *ops == &dt_samples_prompts ||
+                 d->info.n_documents >= 0 || (*ops == &dt_samples_wrapped && !opt->document_mask),
              DT_ERR_DATA, "%s: %s needs the starts of documents: dataset offsets is missing", d->path,
              *ops == &dt_samples_wrapped ? "document_mask = true" : "packing by document");
     return DT_OK;
@@ -75,10 +77,14 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
              "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path,
              d->info.vocab_size, opt->vocab_size);
-    const bool pairs = d->info.kind == DT_DATASET_PREFERENCE;
-    DT_CHECK(opt->pairs ? pairs : d->info.kind == DT_DATASET_TOKENS || d->info.kind == DT_DATASET_SFT, DT_ERR_DATA,
-             "%s: kind %s: expected %s for this task", d->path, dt_dataset_kind_name(d->info.kind),
-             opt->pairs ? "preference (records with chosen and rejected)" : "tokens or sft");
+    const dt_dataset_kind kind = d->info.kind;
+    DT_CHECK(opt->prompts ? kind == DT_DATASET_PROMPTS
+             : opt->pairs ? kind == DT_DATASET_PREFERENCE
+                          : kind == DT_DATASET_TOKENS || kind == DT_DATASET_SFT,
+             DT_ERR_DATA, "%s: kind %s: expected %s for this task", d->path, dt_dataset_kind_name(kind),
+             opt->prompts ? "prompts (dtrain-data --kind prompts makes it)"
+             : opt->pairs ? "preference (records with chosen and rejected)"
+                          : "tokens or sft");
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->samples[0].dataset->info;
     DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA,
@@ -147,6 +153,7 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
              opt->seq_len);
     DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
              "%s: no sample in it has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
+    DT_CHECK(any || !opt->prompts, DT_ERR_DATA, "%s: no prompt in it", item);
     DT_CHECK(any, DT_ERR_DATA, "%s: no sample in it: one needs at least %" PRId64 " tokens", item, opt->seq_len + 1);
     s->entry_first[++s->n_entries] = s->n_samples;
     return DT_OK;
