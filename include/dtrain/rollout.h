@@ -76,7 +76,7 @@ float *dt_rollout_array(dt_rollout *r, int array, int64_t row);
 const char *dt_rollout_text(dt_rollout *r, int64_t row, bool completion, bool whole);
 /** Other fields of the prompt's record as JSON ("{}": none). Borrowed until the next call. NULL: an error, which is
  *  recorded. */
-const char *dt_rollout_record(const dt_rollout *r, int64_t row);
+const char *dt_rollout_record(dt_rollout *r, int64_t row);
 
 /* ---- passes over it ---------------------------------------------------------------------------------------------- */
 

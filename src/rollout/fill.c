@@ -1,0 +1,65 @@
+/* fill.c - a rollout becomes whole: prompts, completions of a share of them by each rank, the completions of all.
+ *
+ * Ranks tell each other what they have made as words that are zero where they have nothing: sums of integers keep every
+ * bit, and no rank needs to know who made what. */
+#include "rollout_private.h"
+#include <string.h>
+
+dt_err rollout_sum(dt_comm *comm, void *x, size_t nbytes)
+{
+    enum { MOST = 1 << 24 };
+    uint64_t *word = x;
+    for (size_t at = 0, n = nbytes / sizeof *word; at < n; at += MOST)
+        DT_TRY(dt_comm_sum_host_u64(comm, word + at, (int)dt_min_size(n - at, MOST)));
+    return DT_OK;
+}
+
+static void clear(char *x, size_t row_nbytes, int64_t from, int64_t end)
+{
+    memset(x + (size_t)from * row_nbytes, 0, (size_t)(end - from) * row_nbytes);
+}
+
+dt_err rollout_join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end)
+{
+    clear(x, row_nbytes, first, from);
+    clear(x, row_nbytes, end, first + n);
+    return rollout_sum(comm, (char *)x + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
+}
+
+/* The rows from `first` on: their prompts, in the order of the epoch. The same on all ranks. */
+static dt_err add_prompts(dt_rollout *r, int64_t first)
+{
+    for (int64_t i = first; i < r->opt.n_rows; i++) {
+        dt_rollout_row *row = &r->row[i];
+        int32_t *ids = r->ids + i * r->ids_ld;
+        const bool begins = i % r->opt.num_generations == 0;
+        if (begins) {
+            *row = (dt_rollout_row){.prompt = dt_loader_prompt_at(r->prompts, r->now.next_prompt++)};
+            DT_TRY(dt_loader_prompt(r->prompts, row->prompt, r->max_prompt, ids, &row->n_prompt));
+        } else {
+            *row = r->row[i - 1];
+            memcpy(ids, ids - r->ids_ld, (size_t)row->n_prompt * sizeof *ids);
+        }
+        row->number = r->now.next_completion++;
+    }
+    return DT_OK;
+}
+
+static dt_err fill(dt_rollout *r, dt_task *t)
+{
+    const int64_t first = r->n_rows;
+    const double begin_s = dt_now_s();
+    dt_phase_enter(t->phase, "rollout", "prompts");
+    DT_TRY(dt_comm_agree(t->comm, add_prompts(r, first)));
+    DT_TRY(rollout_sample(r, t, first));
+    r->n_rows = r->opt.n_rows;
+    r->seconds += dt_now_s() - begin_s;
+    return DT_OK;
+}
+
+dt_err dt_rollout_fill(dt_rollout *r, dt_task *t)
+{
+    const dt_err err = r->n_rows < r->opt.n_rows ? fill(r, t) : DT_OK;
+    if (err == DT_ERR_STOP) rollout_undo(r);
+    return err;
+}

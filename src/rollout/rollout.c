@@ -1,0 +1,336 @@
+/* rollout.c - opening and closing, and what can be asked of the rows that are there. */
+#include "rollout_private.h"
+#include "dtrain/pretrained.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static dt_err open_prompts(dt_rollout *r, dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    char where[512];
+    const dt_loader_options opt = {.files = cfg->data_train,
+                                   .where = dt_config_where(cfg, "data", "train", where, sizeof where),
+                                   .seq_len = cfg->data_seq_len,
+                                   .prompts = true,
+                                   .shuffle = cfg->data_shuffle,
+                                   .train_batch_size = 1,
+                                   .micro_batch_size = 1,
+                                   .nranks = 1,
+                                   .seed = (uint64_t)cfg->run_seed,
+                                   .vocab_size = t->mc->vocab_size,
+                                   .planning = !t->comm,
+                                   .ledger = t->ledger,
+                                   .phase = t->phase};
+    if (!*cfg->data_train || dt_config_doubted(cfg, "data", "train")) return DT_OK; /* told already */
+    DT_TRY(dt_loader_open(&t->train, &opt));
+    r->prompts = t->train;
+    r->n_prompts = dt_loader_info(r->prompts)->n_samples;
+    return DT_OK;
+}
+
+/* How long prompts and rows are, at most. A row is at most data.seq_len tokens, as every sequence of a run. */
+static dt_err find_lengths(dt_rollout *r, const dt_task *t)
+{
+    const dt_rollout_options *o = &r->opt;
+    const int64_t T = t->cfg->data_seq_len, room = T - o->max_completion;
+    char where[512];
+    r->max_prompt = (int32_t)dt_max_i64(room, 1);
+    r->max_len = (int32_t)T;
+    DT_CHECK(room > 0, DT_ERR_USAGE,
+             "%s: seq_len = %" PRId64 " tokens of prompt and completion together leave none for the prompt: "
+             "completions of section [%s] have up to %d",
+             dt_config_where(t->cfg, "data", "seq_len", where, sizeof where), T, o->section, o->max_completion);
+    if (!r->prompts) return DT_OK;
+    const int64_t longest = dt_loader_info(r->prompts)->longest_prompt;
+    if (longest > room && t->comm && t->comm->rank == 0)
+        DT_WARN("[data] train: the longest prompt has %" PRId64 " tokens: with seq_len = %" PRId64
+                " and completions of up to %d the last %" PRId64 " of a prompt are kept",
+                longest, T, o->max_completion, room);
+    r->max_prompt = (int32_t)dt_min_i64(longest, room);
+    r->max_len = r->max_prompt + o->max_completion;
+    return DT_OK;
+}
+
+/* Rows that a rank generates, at most. */
+static int64_t share_of(const dt_rollout *r, int nranks) { return (r->opt.n_rows + nranks - 1) / nranks; }
+
+/* Sequences at a time: all of a rank's rows at once is fastest, as each pass reads the weights. The cache lies where
+ * training keeps its activations: what fits there costs nothing. */
+static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots)
+{
+    enum { LEAST = 16 };
+    dt_model_options with = *t->model_opt;
+    dt_memory trains, generates;
+    const int64_t most = dt_min_i64(share_of(r, t->nranks), with.max_tok);
+    *n_slots = (int32_t)dt_min_i64(most, LEAST);
+    if (!t->dev->ops || t->n_units == 0) return DT_OK;
+    DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &trains));
+    with.cache_len = r->max_len, with.batch_invariant = true;
+    for (int64_t low = *n_slots + 1, high = most; low <= high;) {
+        const int64_t n = low + (high - low) / 2;
+        with.cache_seqs = (int32_t)n;
+        with.max_seq = (int32_t)dt_max_i64(t->model_opt->max_seq, n);
+        DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &generates));
+        const bool fits = dt_memory_of(&generates, DT_MEM_ACTIVATIONS) <= dt_memory_of(&trains, DT_MEM_ACTIVATIONS);
+        if (fits)
+            *n_slots = (int32_t)n, low = n + 1;
+        else
+            high = n - 1;
+    }
+    return DT_OK;
+}
+
+static dt_err widen_model(dt_rollout *r, dt_task *t)
+{
+    dt_model_options *o = t->model_opt;
+    int32_t n_slots;
+    DT_TRY(find_slots(r, t, &n_slots));
+    o->cache_seqs = n_slots, o->cache_len = r->max_len;
+    o->max_seq = (int32_t)dt_max_i64(o->max_seq, n_slots);
+    o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
+    r->generate = (dt_generate_options){.sampling = r->opt.sampling,
+                                        .vocab_size = t->mc->vocab_size,
+                                        .n_slots = n_slots,
+                                        .max_tok = o->max_tok,
+                                        .logp = true,
+                                        .ledger = t->ledger};
+    return DT_OK;
+}
+
+dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
+{
+    dt_rollout *r = calloc(1, sizeof *r);
+    if (!r) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for rollouts"));
+        return NULL;
+    }
+    r->opt = *opt;
+    r->now.number = r->before.number = r->policy = -1;
+    dt_mistakes_add(t->mistakes, open_prompts(r, t));
+    dt_mistakes_add(t->mistakes, find_lengths(r, t));
+    dt_mistakes_add(t->mistakes, dt_sampling_check(&opt->sampling));
+    dt_mistakes_add(t->mistakes, widen_model(r, t));
+    t->saved_nbytes += rollout_saved_nbytes(r);
+    return r;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static int64_t even(int64_t n) { return n + n % 2; }
+
+static void *place(char *block, size_t *used, int64_t n, size_t elem_size)
+{
+    void *at = block ? block + *used : NULL;
+    *used += ((size_t)n * elem_size + 7) / 8 * 8;
+    return at;
+}
+
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_rollout *r, char *block, int64_t n_share, int64_t micro_batch_size, int32_t max_tok)
+{
+    const int64_t n = r->opt.n_rows;
+    size_t used = 0;
+    r->n_share = n_share;
+    r->ids_ld = even(r->max_len), r->sampled.ld = even(r->opt.max_completion);
+    r->row = place(block, &used, n, sizeof *r->row);
+    r->ids = place(block, &used, n * r->ids_ld, sizeof *r->ids);
+    r->sampled.at = place(block, &used, n * r->sampled.ld, sizeof(float));
+    for (int i = 0; i < r->opt.n_arrays; i++) {
+        r->array[i].ld = even(r->opt.max_completion + 1);
+        r->array[i].at = place(block, &used, n * r->array[i].ld, sizeof(float));
+    }
+    r->sequence = place(block, &used, n_share, sizeof *r->sequence);
+    r->sequences = place(block, &used, n_share, sizeof *r->sequences);
+    r->logps = place(block, &used, n_share * r->max_len, sizeof(float));
+    r->rows_of_micro = place(block, &used, micro_batch_size, sizeof *r->rows_of_micro);
+    r->scores = place(block, &used, max_tok, sizeof *r->scores);
+    return used;
+}
+
+static int32_t batch_tok(const dt_rollout *r, int64_t micro_batch_size)
+{
+    return (int32_t)(micro_batch_size * r->max_len);
+}
+
+dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory)
+{
+    dt_rollout counted;
+    dt_generate_options generate;
+    if (!r) return DT_OK;
+    counted = *r;
+    generate = r->generate;
+    generate.max_tok = t->model_opt->max_tok;
+    const int64_t m = t->batching.micro_batch_size;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, NULL, share_of(r, t->nranks), m, batch_tok(r, m)) +
+                                           dt_batch_nbytes(batch_tok(r, m), (int32_t)m) +
+                                           dt_generator_nbytes(&generate) + dt_loader_nbytes(r->prompts);
+    return DT_OK;
+}
+
+static dt_err alloc(dt_rollout *r, const dt_task *t)
+{
+    const int64_t m = t->batching.micro_batch_size, n_share = share_of(r, t->nranks);
+    r->nbytes = lay_out(r, NULL, n_share, m, batch_tok(r, m));
+    r->block = calloc(1, r->nbytes);
+    DT_CHECK(r->block, DT_ERR_MEMORY, "no memory for rollouts of %" PRId64 " completions: %zu bytes", r->opt.n_rows,
+             r->nbytes);
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
+    lay_out(r, r->block, n_share, m, batch_tok(r, m));
+    return dt_batch_alloc(&r->batch, batch_tok(r, m), (int32_t)m, t->ledger);
+}
+
+/* ---- beginning --------------------------------------------------------------------------------------------------- */
+
+static void add_end(dt_rollout *r, const dt_task *t, int32_t id)
+{
+    for (int i = 0; i < r->n_eos; i++)
+        if (r->eos[i] == id) return;
+    if (id >= 0 && id < t->mc->vocab_size) r->eos[r->n_eos++] = id;
+}
+
+/* The model's own: generation_config.json's, or else config.json's, and the tokenizer's. */
+static dt_err find_model_ends(dt_rollout *r, const dt_task *t)
+{
+    dt_pretrained from = {0};
+    if (*t->cfg->model_path) DT_TRY(dt_pretrained_describe(&from, t->cfg->model_path));
+    for (int i = 0; i < from.generation.n_eos; i++) add_end(r, t, from.generation.eos[i]);
+    for (int i = 0; from.generation.n_eos == 0 && i < t->mc->n_eos; i++) add_end(r, t, t->mc->eos_token_id[i]);
+    if (r->tokenizer) add_end(r, t, dt_tokenizer_get_info(r->tokenizer)->eos);
+    dt_pretrained_free(&from);
+    return DT_OK;
+}
+
+static dt_err find_ends(dt_rollout *r, const dt_task *t)
+{
+    const char *stop = r->opt.stop_token;
+    char where[512], *end;
+    if (!stop || !*stop || !strcmp(stop, "eos")) return find_model_ends(r, t);
+    int32_t id = r->tokenizer ? dt_tokenizer_find(r->tokenizer, stop) : -1;
+    if (id < 0) {
+        const long long number = strtoll(stop, &end, 10);
+        if (!*end && number >= 0 && number < t->mc->vocab_size) id = (int32_t)number;
+    }
+    dt_config_where(t->cfg, r->opt.section, "stop_token", where, sizeof where);
+    DT_CHECK(id >= 0 && id < t->mc->vocab_size, DT_ERR_USAGE,
+             "%s: expected eos, a token of the vocabulary or its id, found %s%s", where, stop,
+             r->tokenizer ? "" : ", and there is no tokenizer to look it up");
+    add_end(r, t, id);
+    return DT_OK;
+}
+
+/* Without one that can be read here there are no texts, and all else works. */
+static void open_tokenizer(dt_rollout *r, const dt_task *t)
+{
+    const char *name = t->cfg->model_tokenizer;
+    if (!*name || dt_tokenizer_open(&r->tokenizer, name) == DT_OK) return;
+    r->tokenizer = NULL;
+    if (t->comm->rank == 0) DT_WARN("completions have no text: %s", dt_error_message());
+    dt_error_clear();
+}
+
+static dt_err begin_local(dt_rollout *r, dt_task *t)
+{
+    DT_TRY(alloc(r, t));
+    open_tokenizer(r, t);
+    DT_TRY(find_ends(r, t));
+    if (r->n_eos == 0 && t->comm->rank == 0)
+        DT_WARN("the model names no token that ends a text: every completion has %s tokens", "all its");
+    const dt_decoder decoder = dt_decoder_of_model(t->model);
+    r->generate.eos = r->eos, r->generate.n_eos = r->n_eos;
+    r->generate.lockstep = t->stage == 3 ? t->comm : NULL;
+    return dt_generator_open(&r->generator, &decoder, &r->generate);
+}
+
+dt_err dt_rollout_begin(dt_rollout *r, dt_task *t) { return dt_comm_agree(t->comm, begin_local(r, t)); }
+
+void dt_rollout_close(dt_rollout *r, dt_task *t)
+{
+    if (!r) return;
+    dt_generator_close(r->generator);
+    dt_tokenizer_close(r->tokenizer);
+    dt_batch_free(&r->batch, t->ledger);
+    if (r->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
+    free(r->block);
+    for (int i = 0; i < 2; i++) free(r->text[i]);
+    free(r->record);
+    dt_loader_close(t->train);
+    t->train = NULL;
+    free(r);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+int64_t dt_rollout_n_prompts(const dt_rollout *r) { return r->n_prompts; }
+int64_t dt_rollout_n_rows(const dt_rollout *r) { return r->n_rows; }
+int64_t dt_rollout_number(const dt_rollout *r) { return r->now.number; }
+const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row) { return &r->row[row]; }
+const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row) { return r->ids + row * r->ids_ld; }
+
+float *dt_rollout_array(dt_rollout *r, int array, int64_t row) { return r->array[array].at + row * r->array[array].ld; }
+
+bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row)
+{
+    return row >= rollout_first_of(r->n_rows, t->comm->rank, t->nranks) &&
+           row < rollout_first_of(r->n_rows, t->comm->rank + 1, t->nranks);
+}
+
+void dt_rollout_start(dt_rollout *r, int64_t number)
+{
+    r->before = r->now;
+    r->now.number = number;
+    r->n_rows = 0;
+    r->policy = -1;
+    r->seconds = r->score_seconds = 0;
+}
+
+void rollout_undo(dt_rollout *r)
+{
+    r->now = r->before;
+    r->n_rows = 0;
+}
+
+/* Rows that stay move up, with all that is known of them. */
+static void move_row(dt_rollout *r, int64_t from, int64_t to)
+{
+    r->row[to] = r->row[from];
+    memcpy(r->ids + to * r->ids_ld, r->ids + from * r->ids_ld, (size_t)r->ids_ld * sizeof *r->ids);
+    for (int i = -1; i < r->opt.n_arrays; i++) {
+        const rollout_floats *a = i < 0 ? &r->sampled : &r->array[i];
+        memcpy(a->at + to * a->ld, a->at + from * a->ld, (size_t)a->ld * sizeof(float));
+    }
+}
+
+void dt_rollout_drop(dt_rollout *r, const bool *drop)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n_rows; i++) {
+        if (drop[i]) continue;
+        if (n != i) move_row(r, i, n);
+        n++;
+    }
+    r->n_rows = n;
+}
+
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
+
+const char *dt_rollout_text(dt_rollout *r, int64_t row, bool completion, bool whole)
+{
+    const dt_rollout_row *x = &r->row[row];
+    const int32_t *ids = dt_rollout_ids(r, row) + (completion ? x->n_prompt : 0);
+    char **text = &r->text[completion];
+    size_t nbytes;
+    if (!r->tokenizer) return "";
+    free(*text);
+    *text = dt_decode(r->tokenizer, ids, completion ? x->n_new : x->n_prompt, !whole, &nbytes);
+    return *text;
+}
+
+const char *dt_rollout_record(dt_rollout *r, int64_t row)
+{
+    free(r->record);
+    r->record = NULL;
+    return dt_loader_record(r->prompts, r->row[row].prompt, &r->record) == DT_OK ? r->record : NULL;
+}

@@ -1,0 +1,77 @@
+/* rollout_private.h - what the files of src/rollout share. */
+#ifndef DTRAIN_ROLLOUT_PRIVATE_H
+#define DTRAIN_ROLLOUT_PRIVATE_H
+
+#include "dtrain/rollout.h"
+#include "dtrain/tokenizer.h"
+
+/* Where the run stands in its prompts and completions. */
+typedef struct rollout_place {
+    int64_t number;      /* of the rollout, -1: none */
+    int64_t next_prompt; /* of all epochs */
+    uint64_t next_completion;
+} rollout_place;
+
+/* Numbers of each token of all rows: [n_rows, ld]. */
+typedef struct rollout_floats {
+    float *at;
+    int64_t ld;
+} rollout_floats;
+
+struct dt_rollout {
+    dt_rollout_options opt;
+    dt_loader *prompts;          /* t->train; NULL: there is none */
+    int64_t n_prompts;           /* of an epoch */
+    int32_t max_prompt, max_len; /* tokens of a prompt and of a row, at most */
+    int32_t eos[DT_MAX_EOS + 2];
+    int n_eos;
+    dt_tokenizer *tokenizer; /* NULL: none that can be read here */
+    dt_generate_options generate;
+    dt_generator *generator;
+
+    rollout_place now, before; /* before: dt_rollout_start */
+    int64_t n_rows;
+
+    /* One block. Rows of arrays are whole words of 8 bytes, in which ranks exchange them. */
+    void *block;
+    size_t nbytes;
+    dt_rollout_row *row; /* [n_rows] */
+    int32_t *ids;        /* [n_rows, ids_ld] */
+    int64_t ids_ld;
+    rollout_floats sampled;                      /* max_completion numbers: log-probabilities by the sampler */
+    rollout_floats array[DT_MAX_ROLLOUT_ARRAYS]; /* max_completion + 1 */
+    dt_sequence *sequence;                       /* [n_share]: those of this rank */
+    dt_sequence **sequences;                     /* [n_share] */
+    float *logps;                                /* [n_share, max_len] */
+    int64_t n_share;
+    int64_t *rows_of_micro; /* [micro_batch_size] */
+    float *scores;          /* [max_tok] */
+    dt_batch batch;
+
+    struct {
+        int n, n_tok, least, largest, n_cut, n_ended, ended_tok, ended_least, ended_largest;
+        int gap, gap_tok, gap_largest, seconds, score_seconds;
+    } sums;
+    int policy;                    /* the array that dt_rollout_policy has filled in for these rows, -1: none */
+    double seconds, score_seconds; /* of this rollout, on this rank */
+
+    char *text[2]; /* of a prompt, of a completion: borrowed until the next */
+    char *record;
+};
+
+/** This rank's rows among n: first .. end-1. */
+static inline int64_t rollout_first_of(int64_t n, int rank, int nranks) { return n * rank / nranks; }
+
+/** Every byte is zero but on one rank: all get all. nbytes: a multiple of 8. Collective. */
+dt_err rollout_sum(dt_comm *comm, void *x, size_t nbytes);
+/** The rows first .. first+n-1 of an array, of which each rank has from .. end-1: all get all. Rows of whole words of 8
+ *  bytes. Collective. */
+dt_err rollout_join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end);
+double rollout_saved_nbytes(const dt_rollout *r); /* saved.c */
+/** As it was before dt_rollout_start. */
+void rollout_undo(dt_rollout *r);
+
+/* sample.c: the rows from `first` on, by the model. Collective, agreed. */
+dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first);
+
+#endif

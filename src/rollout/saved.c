@@ -1,0 +1,169 @@
+/* saved.c - a rollout in a checkpoint: it depends on no rank, so rank 0's is everybody's. */
+#include "rollout_private.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PLACE_LEN = 7, ROW_LEN = 5 };
+
+double rollout_saved_nbytes(const dt_rollout *r)
+{
+    const double n = (double)r->opt.n_rows, tokens = (double)r->max_len,
+                 floats = (double)(1 + r->opt.n_arrays) * (double)(r->opt.max_completion + 1);
+    return 8 * PLACE_LEN + n * (8 * ROW_LEN + 4 * tokens + 4 * floats);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+static dt_err add_place(const dt_rollout *r, dt_items *items)
+{
+    const int64_t place[PLACE_LEN] = {
+        r->now.number,          r->now.next_prompt,   (int64_t)r->now.next_completion, r->n_rows, r->opt.n_rows,
+        r->opt.num_generations, r->opt.max_completion};
+    return dt_items_add(items, "rollout", DT_ITEM_I64, PLACE_LEN, place);
+}
+
+static dt_err add_rows(const dt_rollout *r, dt_items *items)
+{
+    DT_TRY(dt_items_add(items, "rollout_rows", DT_ITEM_I64, r->n_rows * ROW_LEN, NULL));
+    int64_t *x = dt_items_find(items, "rollout_rows")->data;
+    for (int64_t i = 0; i < r->n_rows; i++, x += ROW_LEN) {
+        const dt_rollout_row *row = &r->row[i];
+        x[0] = row->prompt, x[1] = (int64_t)row->number, x[2] = row->n_prompt, x[3] = row->n_new, x[4] = row->ended;
+    }
+    return DT_OK;
+}
+
+/* Tokens, and numbers of them, without what is between the rows. */
+static int64_t n_ids(const dt_rollout *r, int64_t row) { return r->row[row].n_prompt + r->row[row].n_new; }
+
+static dt_err add_ids(const dt_rollout *r, dt_items *items)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n_rows; i++) n += n_ids(r, i);
+    DT_TRY(dt_items_add(items, "rollout_ids", DT_ITEM_I32, n, NULL));
+    int32_t *x = dt_items_find(items, "rollout_ids")->data;
+    for (int64_t i = 0; i < r->n_rows; i++, x += n_ids(r, i - 1))
+        memcpy(x, dt_rollout_ids(r, i), (size_t)n_ids(r, i) * sizeof *x);
+    return DT_OK;
+}
+
+/* more: 1 where there is a number behind the last token, too. */
+static dt_err add_floats(const dt_rollout *r, dt_items *items, const char *name, const rollout_floats *a, int more)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n_rows; i++) n += r->row[i].n_new + more;
+    DT_TRY(dt_items_add(items, name, DT_ITEM_F32, n, NULL));
+    float *x = dt_items_find(items, name)->data;
+    for (int64_t i = 0; i < r->n_rows; i++) {
+        const int64_t n_row = r->row[i].n_new + more;
+        memcpy(x, a->at + i * a->ld, (size_t)n_row * sizeof *x);
+        x += n_row;
+    }
+    return DT_OK;
+}
+
+static const char *name_of(const dt_rollout *r, int array, char out[DT_ITEM_NAME])
+{
+    snprintf(out, DT_ITEM_NAME, "rollout_%.40s", r->opt.array_name[array]);
+    return out;
+}
+
+static dt_err save(const dt_rollout *r, dt_items *items)
+{
+    char name[DT_ITEM_NAME];
+    DT_TRY(add_place(r, items));
+    if (r->n_rows == 0) return DT_OK;
+    DT_TRY(add_rows(r, items));
+    DT_TRY(add_ids(r, items));
+    DT_TRY(add_floats(r, items, "rollout_sampled", &r->sampled, 0));
+    for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(add_floats(r, items, name_of(r, i, name), &r->array[i], 1));
+    return DT_OK;
+}
+
+dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_items *items)
+{
+    return dt_comm_agree(t->comm, save(r, items));
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
+
+static dt_err take_rows(dt_rollout *r, const dt_items *items, int64_t n)
+{
+    const dt_item *rows = dt_items_find(items, "rollout_rows");
+    DT_CHECK(rows && rows->type == DT_ITEM_I64 && rows->n == n * ROW_LEN, DT_ERR_DATA,
+             "the rollout in the checkpoint has no rows");
+    const int64_t *x = rows->data;
+    for (int64_t i = 0; i < n; i++, x += ROW_LEN) {
+        DT_CHECK(x[2] > 0 && x[2] <= r->max_len && x[3] >= 0 && x[3] <= r->opt.max_completion &&
+                     x[2] + x[3] <= r->max_len,
+                 DT_ERR_DATA, "row %" PRId64 " of the rollout in the checkpoint: %" PRId64 " and %" PRId64 " tokens", i,
+                 x[2], x[3]);
+        r->row[i] = (dt_rollout_row){.prompt = x[0],
+                                     .number = (uint64_t)x[1],
+                                     .n_prompt = (int32_t)x[2],
+                                     .n_new = (int32_t)x[3],
+                                     .ended = x[4] != 0};
+    }
+    return DT_OK;
+}
+
+static dt_err take_ids(dt_rollout *r, const dt_items *items, int64_t n)
+{
+    int64_t n_all = 0;
+    for (int64_t i = 0; i < n; i++) n_all += n_ids(r, i);
+    const dt_item *ids = dt_items_find(items, "rollout_ids");
+    DT_CHECK(ids && ids->type == DT_ITEM_I32 && ids->n == n_all, DT_ERR_DATA,
+             "the rollout in the checkpoint has other tokens than its rows say");
+    const int32_t *x = ids->data;
+    for (int64_t i = 0; i < n; i++, x += n_ids(r, i - 1))
+        memcpy(r->ids + i * r->ids_ld, x, (size_t)n_ids(r, i) * sizeof *x);
+    return DT_OK;
+}
+
+static dt_err take_floats(dt_rollout *r, const dt_items *items, const char *name, const rollout_floats *a, int more,
+                          int64_t n)
+{
+    int64_t n_all = 0;
+    for (int64_t i = 0; i < n; i++) n_all += r->row[i].n_new + more;
+    const dt_item *item = dt_items_find(items, name);
+    DT_CHECK(item && item->type == DT_ITEM_F32 && item->n == n_all, DT_ERR_DATA,
+             "the rollout in the checkpoint has no %s of its rows", name);
+    const float *x = item->data;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t n_row = r->row[i].n_new + more;
+        memcpy(a->at + i * a->ld, x, (size_t)n_row * sizeof *x);
+        x += n_row;
+    }
+    return DT_OK;
+}
+
+static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
+{
+    int64_t place[PLACE_LEN];
+    char name[DT_ITEM_NAME];
+    DT_TRY(dt_items_get(items, "rollout", DT_ITEM_I64, PLACE_LEN, place));
+    const int64_t n = place[3];
+    r->now = (rollout_place){place[0], place[1], (uint64_t)place[2]};
+    r->n_rows = 0;
+    if (n == 0) return DT_OK;
+    if (n != r->opt.n_rows || place[5] != r->opt.num_generations || place[6] != r->opt.max_completion) {
+        r->now.number = -1;
+        if (t->comm->rank == 0)
+            DT_WARN("the rollout in the checkpoint has %" PRId64 " completions, %" PRId64
+                    " of a prompt: it is left out, as rollouts are of %" PRId64 " and %d now",
+                    place[4], place[5], r->opt.n_rows, r->opt.num_generations);
+        return DT_OK;
+    }
+    DT_TRY(take_rows(r, items, n));
+    DT_TRY(take_ids(r, items, n));
+    DT_TRY(take_floats(r, items, "rollout_sampled", &r->sampled, 0, n));
+    for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(take_floats(r, items, name_of(r, i, name), &r->array[i], 1, n));
+    r->n_rows = n;
+    return DT_OK;
+}
+
+dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_items *items)
+{
+    return dt_comm_agree(t->comm, load(r, t, items));
+}
