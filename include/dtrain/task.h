@@ -9,6 +9,7 @@
 #define DTRAIN_TASK_H
 
 #include "dtrain/data.h"
+#include "dtrain/frozen_model.h"
 #include "dtrain/items.h"
 #include "dtrain/model.h"
 #include "dtrain/sums.h"
@@ -37,7 +38,7 @@ typedef struct dt_trained {
     int sum_squares;       /* number of the sum: of its gradients */
     char norm_metric[DT_SUM_NAME];
 } dt_trained;
-enum { DT_MAX_TRAINED = 4 };
+enum { DT_MAX_TRAINED = 4, DT_MAX_SAVED = DT_MAX_TRAINED + 1 /* dt_task.kept */ };
 
 /** What one micro-step trains on. */
 typedef struct dt_micro {
@@ -175,6 +176,10 @@ struct dt_task {
     double saved_nbytes;                        /* of the arrays that save leaves, together, at most */
     dt_trained beside[DT_MAX_TRAINED - 1];      /* dt_task_train_beside */
     int n_beside;
+    /* a frozen model that the task changes in after_step: in checkpoints like those that are trained. The task loads
+     * it; a resume then finds in it what the checkpoint has. NULL: there is none */
+    dt_frozen_model *kept;
+    const char *kept_name;
 };
 
 /** Train these units beside the model, in open: the run plans, opens and closes their zero, counts them in checkpoints

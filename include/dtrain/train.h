@@ -59,7 +59,7 @@ typedef struct dt_save_cost {
 typedef struct dt_saving {
     dt_saver *saver; /* NULL: training waits for checkpoints */
     dt_ckpt_meta meta;
-    dt_saved_model models[DT_MAX_TRAINED];
+    dt_saved_model models[DT_MAX_SAVED];
     int n_models;
     char *dir;
     bool is_best;

@@ -49,6 +49,16 @@ dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *lik
     return DT_OK;
 }
 
+dt_err dt_frozen_model_saved_nbytes(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
+                                    size_t *nbytes)
+{
+    const dt_zero_options opt = options(f, like, dtype);
+    dt_zero_plan plan;
+    DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
+    *nbytes = plan.saved_nbytes;
+    return DT_OK;
+}
+
 dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, dt_comm *comm,
                             dt_device *dev, dt_stream *compute, dt_phase *phase)
 {

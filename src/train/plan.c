@@ -22,6 +22,7 @@ double run_checkpoint_nbytes(const dt_run *run)
         const dt_optimizer_ops *o = m->zero_opt.optimizer; /* NULL: of an evaluation */
         nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, o ? o->n_states : 0);
     }
+    if (run->task.kept) nbytes += dt_checkpoint_model_nbytes(run->task.kept->units, run->task.kept->n_units, 0);
     return nbytes;
 }
 
@@ -104,6 +105,18 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     return task.ops->plan(&task, with->strategy.stage, memory);
 }
 
+static dt_err plan_saver(const dt_run *run, const plan_setting *with, size_t nbytes, dt_memory *memory)
+{
+    size_t kept = 0;
+    if (!with->saves_beside) return DT_OK;
+    if (run->task.kept) {
+        const dt_zero_options like = run_zero_options(with, &run->main);
+        DT_TRY(dt_frozen_model_saved_nbytes(run->task.kept, &like, with->model_opt.dtype, with->nranks, &kept));
+    }
+    dt_saver_plan(&run->dev, nbytes + kept, memory);
+    return DT_OK;
+}
+
 dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
 {
     *plan = (rank_plan){0};
@@ -115,7 +128,7 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
     dt_memory_add(&plan->memory, &overhead);
-    if (with->saves_beside) dt_saver_plan(&run->dev, plan->zero.saved_nbytes, &plan->memory);
+    DT_TRY(plan_saver(run, with, plan->zero.saved_nbytes, &plan->memory));
     DT_TRY(plan_task(run, with, &plan->memory));
     const double n_micro = (double)with->batching.accumulation;
     dt_traffic step = plan->zero.step;

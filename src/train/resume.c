@@ -137,7 +137,7 @@ static dt_err list_candidates(dt_run *run, const char *dir)
 }
 
 /* As a checkpoint knows them. */
-int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_TRAINED])
+int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED])
 {
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
@@ -147,7 +147,22 @@ int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_TRAINED])
                                      .n_units = m->n_units,
                                      .state_updates = m->state_updates};
     }
-    return run->n_trained;
+    const dt_frozen_model *kept = run->task.kept;
+    if (!kept) return run->n_trained;
+    models[run->n_trained] = (dt_saved_model){
+        .name = run->task.kept_name, .zero = kept->zero, .units = kept->units, .n_units = kept->n_units};
+    return run->n_trained + 1;
+}
+
+int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT_MAX_SAVED])
+{
+    const int n = run_list_models(run, models);
+    dt_ckpt_states states = {0};
+    if (n == run->n_trained) return n;
+    const bool is_there = dt_checkpoint_read_states(path, models[n - 1].name, &states) == DT_OK;
+    dt_ckpt_states_free(&states);
+    dt_error_clear();
+    return is_there ? n : n - 1;
 }
 
 /* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
@@ -155,10 +170,10 @@ int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_TRAINED])
 static dt_err look_at(const dt_run *run, const char *path)
 {
     dt_ckpt_meta meta;
-    dt_saved_model models[DT_MAX_TRAINED];
+    dt_saved_model models[DT_MAX_SAVED];
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_err err = run_check_changes(run, path, &meta);
-    if (err == DT_OK) err = dt_checkpoint_fits(path, models, run_list_models(run, models));
+    if (err == DT_OK) err = dt_checkpoint_fits(path, models, run_list_saved(run, path, models));
     dt_ckpt_meta_free(&meta);
     return err;
 }
@@ -231,14 +246,14 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
 /* Agreed. */
 static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
-    dt_saved_model models[DT_MAX_TRAINED];
-    const int n = run_list_models(run, models);
+    dt_saved_model models[DT_MAX_SAVED];
+    const int n = run_list_saved(run, path, models);
     dt_err err = DT_OK;
-    for (int i = 0; i < n && err == DT_OK; i++)
+    for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);
     DT_TRY(run_agree(run, err));
     DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
-    for (int i = 0; i < n && err == DT_OK; i++)
+    for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         if (!models[i].with_states) err = dt_zero_clear_states(models[i].zero);
     return run_agree(run, err);
 }

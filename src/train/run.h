@@ -184,8 +184,10 @@ dt_err run_best_publish(dt_run *run, int64_t step, const char *dir); /* its chec
 dt_err run_best_load(dt_run *run, const progress *p);                /* at the end; collective, agreed */
 
 /* resume.c */
-/* the run's models as checkpoints know them; returns how many */
-int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_TRAINED]);
+/* the run's models as checkpoints know them, those that are trained first; returns how many */
+int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED]);
+/* the same, of what a checkpoint has: one that was made before the task kept a frozen model goes without */
+int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT_MAX_SAVED]);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */

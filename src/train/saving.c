@@ -15,6 +15,7 @@ dt_err run_open_saver(dt_run *run)
     size_t nbytes = 0;
     if (!run_saves_beside(run)) return DT_OK;
     for (int i = 0; i < run->n_trained; i++) nbytes += dt_zero_saved_nbytes(run->trained[i]->zero);
+    if (run->task.kept) nbytes += dt_zero_saved_nbytes(run->task.kept->zero);
     return dt_saver_open(&run->saving.saver, run->comm, &run->dev, run->compute, nbytes);
 }
 

@@ -369,10 +369,10 @@ dt_err run_open_states(dt_run *run)
     dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev,
                                &run->source, run->compute, &run->phase);
     dt_task *t = &run->task;
-    if (err == DT_OK) err = run_open_saver(run);
     if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, &run->model_opt, t->ops->n_labels, &run->ledger);
     DT_TRY(dt_comm_agree(run->comm, err));
     t->stage = run->main.zero_opt.stage, t->compute = run->compute;
     t->zero = run->main.zero, t->model = run->model;
-    return t->ops->begin ? t->ops->begin(t) : DT_OK;
+    if (t->ops->begin) DT_TRY(t->ops->begin(t));
+    return dt_comm_agree(run->comm, run_open_saver(run));
 }
