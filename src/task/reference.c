@@ -1,6 +1,12 @@
-/* reference.c - the vocabulary's head behind a frozen model. */
+/* reference.c - the vocabulary's head behind a frozen model, and how that follows the policy.
+ *
+ * Both models are cut into the same shards whatever their stages are (zero.h), so a rank mixes what it owns of the one
+ * into what it owns of the other, and what the reference keeps whole is gathered then. */
 #include "reference.h"
 #include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 1 << 16 }; /* elements of either model on their way at a time */
 
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
@@ -9,30 +15,71 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
     return DT_OK;
 }
 
+static const char *first_difference(const dt_frozen_model *f, const dt_task *t)
+{
+    for (int u = 0; u < t->n_units; u++) {
+        const dt_unit *mine = &t->units[u], *its = &f->units[u];
+        if (u >= f->n_units || its->n_tensors != mine->n_tensors) return mine->name;
+        for (int i = 0; i < mine->n_tensors; i++) {
+            const dt_tensor *a = &mine->tensors[i], *b = &its->tensors[i];
+            if (strcmp(a->name, b->name) != 0 || a->n_elems != b->n_elems) return a->name;
+        }
+    }
+    return f->n_units == t->n_units ? NULL : f->units[t->n_units].name;
+}
+
+dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup)
+{
+    dt_frozen_model *f = &r->scorer.frozen;
+    if (sync_steps == 0 || !f->units) return DT_OK; /* a mistake that was told */
+    const char *other = first_difference(f, t);
+    DT_CHECK(!other, DT_ERR_DATA, "%s: a reference that follows the model in training has its shape; %s differs",
+             f->from.path, other);
+    r->sync_steps = sync_steps, r->mixup = mixup;
+    t->kept = f, t->kept_name = "reference";
+    return DT_OK;
+}
+
+static size_t chunk_nbytes(const dt_reference *r) { return r->sync_steps ? 2 * CHUNK * sizeof(float) : 0; }
+
 dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory)
 {
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += r->nbytes;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += r->nbytes + chunk_nbytes(r);
     return dt_scorer_plan(&r->scorer, t, memory);
 }
 
 static dt_err alloc(dt_reference *r, dt_ledger *ledger)
 {
-    r->logp = calloc(1, r->nbytes);
+    r->logp = calloc(1, r->nbytes + chunk_nbytes(r));
     DT_CHECK(r->logp, DT_ERR_MEMORY, "no memory for the log-probabilities of the reference");
-    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
+    r->chunk = r->logp + r->scorer.opt.max_tok;
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes + chunk_nbytes(r));
+    return DT_OK;
+}
+
+/* The pieces of both models are the same. */
+static dt_err check_pieces(const dt_reference *r, const dt_task *t)
+{
+    const dt_piece *mine = dt_zero_owned(t->zero), *its = dt_zero_owned(r->scorer.frozen.zero);
+    for (int i = 0; r->sync_steps && i < dt_zero_n_pieces(t->zero); i++)
+        DT_CHECK(mine[i].unit == its[i].unit && mine[i].tensor == its[i].tensor && mine[i].first == its[i].first &&
+                     mine[i].n == its[i].n,
+                 DT_ERR_FAULT, "tensor %s: the shards of the reference are not those of the model in training",
+                 dt_zero_tensor(t->zero, &mine[i])->name);
     return DT_OK;
 }
 
 dt_err dt_reference_begin(dt_reference *r, dt_task *t)
 {
     DT_TRY(dt_comm_agree(t->comm, alloc(r, t->ledger)));
-    return dt_scorer_begin(&r->scorer, t);
+    DT_TRY(dt_scorer_begin(&r->scorer, t));
+    return dt_comm_agree(t->comm, check_pieces(r, t));
 }
 
 void dt_reference_close(dt_reference *r, dt_ledger *ledger)
 {
     dt_scorer_close(&r->scorer);
-    if (r->logp) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
+    if (r->logp) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes + chunk_nbytes(r));
     free(r->logp);
     *r = (dt_reference){0};
 }
@@ -40,5 +87,33 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger)
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b)
 {
     DT_TRY(dt_scorer_forward(&r->scorer, t, b));
-    return dt_model_logp(r->scorer.model, b, dt_task_inv_temperature(t), r->logp, NULL, NULL);
+    return dt_model_logp(r->scorer.model, b, 1.0f, r->logp, NULL, NULL);
+}
+
+static dt_err mix_piece(dt_reference *r, dt_zero *policy, const dt_piece *p)
+{
+    dt_zero *z = r->scorer.frozen.zero;
+    const dt_dtype of_policy = dt_zero_state_dtype(policy, DT_STATE_PARAM, p),
+                   own = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
+    const float mixup = (float)r->mixup, rest = (float)(1 - r->mixup);
+    void *from = r->chunk, *to = (float *)r->chunk + CHUNK;
+    for (int64_t at = 0; at < p->n; at += CHUNK) {
+        const int64_t n = dt_min_i64(CHUNK, p->n - at);
+        DT_TRY(dt_zero_state_read(policy, DT_STATE_PARAM, p, at, n, from));
+        DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, to));
+        for (int64_t i = 0; i < n; i++)
+            dt_set_element(to, own, i, rest * dt_element(to, own, i) + mixup * dt_element(from, of_policy, i));
+        DT_TRY(dt_zero_state_write(z, DT_STATE_PARAM, p, at, n, to));
+    }
+    return DT_OK;
+}
+
+dt_err dt_reference_after_step(dt_reference *r, dt_task *t, int64_t step)
+{
+    if (r->sync_steps == 0 || step % r->sync_steps != 0) return DT_OK;
+    dt_phase_enter(t->phase, "update", r->scorer.name);
+    DT_TRY(dt_fault("reference.sync"));
+    const dt_piece *pieces = dt_zero_owned(t->zero);
+    for (int i = 0; i < dt_zero_n_pieces(t->zero); i++) DT_TRY(mix_piece(r, t->zero, &pieces[i]));
+    return dt_zero_state_written(r->scorer.frozen.zero);
 }
