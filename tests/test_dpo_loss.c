@@ -14,6 +14,12 @@ static void assert_near(double found, double expected, double tolerance)
 
 static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
 
+static double loss_of(const dt_dpo_loss *l, double beta, const double ratio[2], const int64_t n_tok[2], double g[2])
+{
+    const dt_dpo_pair pair = {.ratio = {ratio[0], ratio[1]}, .n_tok = {n_tok[0], n_tok[1]}};
+    return dt_dpo_loss_of(l, beta, &pair, g);
+}
+
 static dt_dpo_loss one(dt_dpo_type type, double smoothing)
 {
     return (dt_dpo_loss){
@@ -34,10 +40,10 @@ static void the_worked_numbers(void **state)
     double g[2];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const dt_dpo_loss l = one(cases[i].type, cases[i].smoothing);
-        assert_near(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g), cases[i].loss, 5e-7); /* they have six digits */
+        assert_near(loss_of(&l, 0.1, ratio, n_tok, g), cases[i].loss, 5e-7); /* they have six digits */
     }
     const dt_dpo_loss l = one(DT_DPO_SIGMOID, 0);
-    dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g);
+    loss_of(&l, 0.1, ratio, n_tok, g);
     assert_near(g[0], -0.0425557, 5e-8);
     assert_near(g[1], 0.0425557, 5e-8);
 }
@@ -48,7 +54,7 @@ static void a_loss_of_equals_is_log_two(void **state)
     const int64_t n_tok[2] = {3, 9};
     double g[2];
     const dt_dpo_loss l = one(DT_DPO_SIGMOID, 0);
-    assert_true(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g) == log(2));
+    assert_true(loss_of(&l, 0.1, ratio, n_tok, g) == log(2));
     assert_near(g[0], -0.05, 1e-15);
 }
 
@@ -58,12 +64,12 @@ static void derivatives_of(dt_dpo_loss l, uint64_t *seed)
     const double ratio[2] = {4 * uniform(seed) - 2, 4 * uniform(seed) - 2};
     const int64_t n_tok[2] = {1 + (int64_t)(6 * uniform(seed)), 1 + (int64_t)(6 * uniform(seed))};
     double g[2], other[2];
-    const double loss = dt_dpo_loss_of(&l, beta, ratio, n_tok, g);
+    const double loss = loss_of(&l, beta, ratio, n_tok, g);
     for (int side = 0; side < 2; side++) {
         double up[2] = {ratio[0], ratio[1]}, down[2] = {ratio[0], ratio[1]};
         up[side] += h, down[side] -= h;
-        const double above = dt_dpo_loss_of(&l, beta, up, n_tok, other),
-                     below = dt_dpo_loss_of(&l, beta, down, n_tok, other), slope = (above - below) / (2 * h);
+        const double above = loss_of(&l, beta, up, n_tok, other), below = loss_of(&l, beta, down, n_tok, other),
+                     slope = (above - below) / (2 * h);
         if (l.type[0] == DT_DPO_HINGE && fabs(above + below - 2 * loss) > 1e-9) return; /* its corner */
         /* h^2 / 6 times the third derivative, which is largest for discopop, (beta / tau)^3 / 8 times the loss; and
          * rounding, 1e-16 / h times the loss */
@@ -92,9 +98,8 @@ static void losses_are_added_with_their_weights(void **state)
     const dt_dpo_loss first = one(DT_DPO_SIGMOID, 0), second = one(DT_DPO_BCO_PAIR, 0);
     const dt_dpo_loss l = {
         .n_types = 3, .type = {DT_DPO_SIGMOID, DT_DPO_BCO_PAIR, DT_DPO_SFT}, .weight = {0.8, 0.2, 1}, .tau = 0.05};
-    const double expected =
-        0.8 * dt_dpo_loss_of(&first, 0.1, ratio, n_tok, a) + 0.2 * dt_dpo_loss_of(&second, 0.1, ratio, n_tok, b);
-    assert_near(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, both), expected, 1e-15);
+    const double expected = 0.8 * loss_of(&first, 0.1, ratio, n_tok, a) + 0.2 * loss_of(&second, 0.1, ratio, n_tok, b);
+    assert_near(loss_of(&l, 0.1, ratio, n_tok, both), expected, 1e-15);
     for (int side = 0; side < 2; side++) assert_near(both[side], 0.8 * a[side] + 0.2 * b[side], 1e-15);
     assert_true(dt_dpo_weight(&l, DT_DPO_SFT) == 1 && dt_dpo_weight(&l, DT_DPO_IPO) == 0);
 }
@@ -107,7 +112,7 @@ static void great_ratios_do_not_overflow(void **state)
     for (int type = 0; type < DT_DPO_SFT; type++) {
         if (type == DT_DPO_DISCOPOP) continue; /* e^-z by its definition */
         dt_dpo_loss l = one((dt_dpo_type)type, 0.1);
-        assert_true(isfinite(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g)) && isfinite(g[0]) && isfinite(g[1]));
+        assert_true(isfinite(loss_of(&l, 0.1, ratio, n_tok, g)) && isfinite(g[0]) && isfinite(g[1]));
     }
 }
 

@@ -269,10 +269,11 @@
     REAL(dpo, beta, 0.1, 1e-6, 1e6, "", "how strongly the model is held to the reference") \
     TEXT(dpo, loss_type, "sigmoid", \
          "loss of a pair, or several, comma separated, that are added with loss_weights: sigmoid, cdpo, robust, " \
-         "hinge, ipo, sigmoid_norm, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, sft") \
+         "hinge, ipo, sigmoid_norm, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, aot, " \
+         "aot_unpaired, sft") \
     TEXT(dpo, loss_weights, "", "weights of the losses in loss_type, in their order; empty: 1 each") \
     REAL(dpo, label_smoothing, 0, 0, 0.5, "probability", \
-         "that a pair is the wrong way round: for cdpo, robust (below 0.5) and exo_pair (above 0)") \
+         "that a pair is the wrong way round: for cdpo, robust (below 0.5), exo_pair (above 0), aot and aot_unpaired") \
     ENUM(dpo, f_divergence, "reverse_kl", "reverse_kl|forward_kl|js_divergence|alpha_divergence", \
          "what holds the model to the reference, of the losses sigmoid, cdpo, robust, hinge, ipo, sigmoid_norm, " \
          "exo_pair and discopop") \
@@ -280,13 +281,34 @@
     REAL(dpo, discopop_tau, 0.05, 1e-6, 1e6, "", "temperature of discopop") \
     REAL(dpo, ld_alpha, 1, 0, 1, "", \
          "weight of the tokens of an answer beyond the length of the other one; 1: the same as of the others") \
+    BOOL(dpo, average, false, "means of an answer's log-probabilities in the place of their sums") \
     TEXT(dpo, reference_path, "", \
          "model that the log-probabilities are compared with, a directory or a checkpoint; empty: model.path") \
-    REAL(dpo, beta_w, 0, 0, 1e6, "", \
-         "MM-DPO: beta grows with the margin m of a pair in the data, beta (1 + beta_w (1 - exp(-beta_k m))); 0: it " \
-         "does not") \
+    INT (dpo, sync_reference_steps, 0, 0, INT64_MAX, "optimizer steps", \
+         "after every so many steps the reference becomes sync_reference_mixup times the model in training plus the " \
+         "rest of itself (512 is usual); 0: never") \
+    REAL(dpo, sync_reference_mixup, 0.6, 0, 1, "", "see sync_reference_steps") \
+    TEXT(dpo, helpful_path, "", \
+         "MM-DPO: frozen reward model that says by how much the chosen answer of a pair is better, a directory or a " \
+         "checkpoint; empty: the data says it, or nobody") \
+    MAYBE(dpo, beta_w, number, 0, 1e6, "", "", \
+          "beta grows with this margin m of a pair, beta (1 + beta_w (1 - exp(-beta_k m))); 0: it does not; not set: " \
+          "0.5 with helpful_path or harmless_path, else 0") \
     REAL(dpo, beta_k, 0.5, 0, 1e6, "", "how fast it grows") \
     ENUM(dpo, negative_margin, "clamp", "clamp|abs", "a margin below 0 counts as 0 (clamp) or as its size (abs)") \
+    TEXT(dpo, harmless_path, "", \
+         "Safe-MM-DPO: frozen safety model (rm.kind = harmless). A second loss has its margins, and weighs lambda / (1 " \
+         "+ lambda) beside 1 / (1 + lambda); empty: there is no such loss") \
+    REAL(dpo, lambda_init, 1, 1e-8, 20, "", "lambda at the start") \
+    REAL(dpo, lambda_lr, 0.01, 0, 1e3, "", \
+         "how fast lambda rises while the expected cost (minus safety) is above cost_limit, and falls below it") \
+    REAL(dpo, lambda_max, 10, 1e-8, 20, "", "the largest lambda") \
+    REAL(dpo, lambda_min, 0.01, 1e-8, 20, "", "the smallest lambda") \
+    REAL(dpo, cost_limit, 0, -1e6, 1e6, "cost", "expected cost at which lambda stays") \
+    MAYBE(dpo, kl_coef, number, 0, 1e6, "", "", \
+          "weight of the KL divergence from the reference, a mean over the tokens of chosen answers; not set: 0.1 " \
+          "with harmless_path, else 0") \
+    ENUM(dpo, kl_estimator, "k3", "k3", "how it is found; k3: from the probabilities of the answer's tokens") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

@@ -79,7 +79,15 @@ static value sppo_hard(const double x[DT_N_SIDES], double beta)
     return (value){c * c + r * r, {2 * c / beta, 2 * r / beta}};
 }
 
-static value loss_of(const dt_dpo_loss *l, dt_dpo_type type, double beta, const double x[DT_N_SIDES])
+static value aot_unpaired(const dt_dpo_loss *l, double beta, const double x[DT_N_SIDES], const double partner[])
+{
+    const value chosen = cdpo(beta * (x[0] - partner[DT_AOT_OF_CHOSEN]), l->label_smoothing),
+                rejected = cdpo(beta * (partner[DT_AOT_OF_REJECTED] - x[1]), l->label_smoothing);
+    return (value){chosen.loss, {chosen.slope[0], rejected.slope[1]}};
+}
+
+static value loss_of(const dt_dpo_loss *l, dt_dpo_type type, double beta, const double x[DT_N_SIDES],
+                     const dt_dpo_pair *pair)
 {
     const double a = beta * x[0], b = beta * x[1], z = a - b;
     switch (type) {
@@ -105,6 +113,10 @@ static value loss_of(const dt_dpo_loss *l, dt_dpo_type type, double beta, const 
         return apo_zero(a, b);
     case DT_DPO_APO_DOWN:
         return apo_down(a, b);
+    case DT_DPO_AOT:
+        return cdpo(beta * (pair->difference - pair->partner[DT_AOT_OF_PAIR]), l->label_smoothing);
+    case DT_DPO_AOT_UNPAIRED:
+        return aot_unpaired(l, beta, x, pair->partner);
     case DT_DPO_SFT:
         return (value){0};
     default:
@@ -131,8 +143,7 @@ static double diverge(const dt_dpo_loss *l, double ratio, double *slope)
     return (exp(fmin(k * ratio, MOST)) - 1) / k;
 }
 
-double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const double ratio[DT_N_SIDES],
-                      const int64_t n_tok[DT_N_SIDES], double gradient[DT_N_SIDES])
+double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const dt_dpo_pair *pair, double gradient[DT_N_SIDES])
 {
     double loss = 0;
     gradient[0] = gradient[1] = 0;
@@ -141,10 +152,11 @@ double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const double ratio[DT_N
         const bool mean = type == DT_DPO_IPO || type == DT_DPO_SIGMOID_NORM;
         double x[DT_N_SIDES], slope[DT_N_SIDES] = {1, 1};
         for (int side = 0; side < DT_N_SIDES; side++) {
-            x[side] = type <= DT_DPO_DISCOPOP ? diverge(l, ratio[side], &slope[side]) : ratio[side];
-            if (mean) x[side] /= (double)n_tok[side], slope[side] /= (double)n_tok[side];
+            const double ratio = pair->ratio[side], n_tok = (double)pair->n_tok[side];
+            x[side] = type <= DT_DPO_DISCOPOP ? diverge(l, ratio, &slope[side]) : ratio;
+            if (mean) x[side] /= n_tok, slope[side] /= n_tok;
         }
-        const value v = loss_of(l, type, beta, x);
+        const value v = loss_of(l, type, beta, x, pair);
         loss += l->weight[k] * v.loss;
         for (int side = 0; side < DT_N_SIDES; side++)
             gradient[side] += l->weight[k] * beta * v.slope[side] * slope[side];
@@ -154,9 +166,9 @@ double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const double ratio[DT_N
 
 /* ---- from a configuration ---------------------------------------------------------------------------------------- */
 
-static const char *const names[DT_N_DPO_TYPES] = {"sigmoid",      "cdpo",     "robust",   "hinge",    "ipo",
-                                                  "sigmoid_norm", "exo_pair", "discopop", "nca_pair", "bco_pair",
-                                                  "sppo_hard",    "apo_zero", "apo_down", "sft"};
+static const char *const names[DT_N_DPO_TYPES] = {
+    "sigmoid",  "cdpo",     "robust",    "hinge",    "ipo",      "sigmoid_norm", "exo_pair",     "discopop",
+    "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "aot",          "aot_unpaired", "sft"};
 
 double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type)
 {
@@ -171,6 +183,8 @@ static bool has(const dt_dpo_loss *l, dt_dpo_type type)
         if (l->type[k] == type) return true;
     return false;
 }
+
+bool dt_dpo_needs_partners(const dt_dpo_loss *l) { return has(l, DT_DPO_AOT) || has(l, DT_DPO_AOT_UNPAIRED); }
 
 static dt_err add_type(dt_dpo_loss *l, const dt_config *cfg, const char *word)
 {
@@ -217,7 +231,8 @@ static dt_err read_lists(dt_dpo_loss *l, const dt_config *cfg)
 static dt_err check_smoothing(const dt_dpo_loss *l, const dt_config *cfg)
 {
     const double e = l->label_smoothing;
-    const bool used = has(l, DT_DPO_CDPO) || has(l, DT_DPO_ROBUST) || has(l, DT_DPO_EXO_PAIR);
+    const bool used =
+        has(l, DT_DPO_CDPO) || has(l, DT_DPO_ROBUST) || has(l, DT_DPO_EXO_PAIR) || dt_dpo_needs_partners(l);
     DT_CONFIG_CHECK(e == 0 || used, cfg, "dpo", "label_smoothing",
                     "expected 0 for this loss_type (with smoothing, sigmoid is called cdpo), found %g", e);
     DT_CONFIG_CHECK(e > 0 || !has(l, DT_DPO_EXO_PAIR), cfg, "dpo", "label_smoothing",

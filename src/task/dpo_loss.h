@@ -19,11 +19,26 @@ typedef enum dt_dpo_type {
     DT_DPO_SPPO_HARD,
     DT_DPO_APO_ZERO,
     DT_DPO_APO_DOWN,
+    DT_DPO_AOT,
+    DT_DPO_AOT_UNPAIRED,
     DT_DPO_SFT, /* of the chosen text alone, and divided by tokens: the task's */
     DT_N_DPO_TYPES
 } dt_dpo_type;
 
 typedef enum dt_divergence { DT_REVERSE_KL, DT_FORWARD_KL, DT_JS_DIVERGENCE, DT_ALPHA_DIVERGENCE } dt_divergence;
+
+/** What other pairs are to a pair (aot.h): the reference's difference of log-probabilities that stands where the
+ *  policy's does in their orders; the ratio of a rejected answer where its chosen one stands; the other way round. */
+enum { DT_AOT_OF_PAIR, DT_AOT_OF_CHOSEN, DT_AOT_OF_REJECTED, DT_AOT_PARTNERS };
+
+/** What a loss sees of a pair. */
+typedef struct dt_dpo_pair {
+    double
+        ratio[DT_N_SIDES]; /* of the chosen and the rejected answer: log pi - log reference, sums over n_tok tokens */
+    int64_t n_tok[DT_N_SIDES];
+    double difference;               /* log pi of the chosen answer less that of the rejected one */
+    double partner[DT_AOT_PARTNERS]; /* for DT_DPO_AOT and DT_DPO_AOT_UNPAIRED */
+} dt_dpo_pair;
 
 /** What is added up for each pair: weight[k] times the loss type[k]. */
 typedef struct dt_dpo_loss {
@@ -40,9 +55,12 @@ dt_err dt_dpo_loss_make(dt_dpo_loss *l, const dt_config *cfg);
 /** The weight of a type, 0: it is not among them. */
 double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type);
 
-/** ratio: log-ratios of the chosen and the rejected answer, log pi - log reference, sums over n_tok tokens each.
- *  Returns the loss but for DT_DPO_SFT; gradient [2]: its derivatives by the ratios. */
-double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const double ratio[DT_N_SIDES],
-                      const int64_t n_tok[DT_N_SIDES], double gradient[DT_N_SIDES]);
+/** Does it contain losses for which pairs are compared with others? */
+bool dt_dpo_needs_partners(const dt_dpo_loss *l);
+
+/** Returns the loss of a pair but for DT_DPO_SFT; gradient [2]: the derivatives by its ratios of the loss of all pairs,
+ *  which for DT_DPO_AOT_UNPAIRED is that of this pair's chosen answer and of the pair whose partner is its rejected
+ *  one. */
+double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const dt_dpo_pair *pair, double gradient[DT_N_SIDES]);
 
 #endif

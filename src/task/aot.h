@@ -1,0 +1,33 @@
+/* aot.h - preference optimisation by optimal transport (arXiv 2406.05882): not each chosen answer is compared with its
+ * rejected one, but the chosen ones of a set with its rejected ones, each in order. Private to src/task.
+ *
+ * A set is a step's pairs, of all ranks and micro-steps; of a validation as many as a step has, in the order of the
+ * data. */
+#ifndef DTRAIN_TASK_AOT_H
+#define DTRAIN_TASK_AOT_H
+
+#include "dpo_loss.h"
+
+/** What is known of a pair: sums of its answers' log-probabilities. */
+enum { DT_AOT_POLICY, DT_AOT_REFERENCE = DT_N_SIDES, DT_AOT_NUMBERS = 2 * DT_N_SIDES };
+
+typedef struct dt_aot_key {
+    double x;
+    int64_t pair;
+} dt_aot_key;
+
+/** {0} to start from. */
+typedef struct dt_aot {
+    int64_t n_alloc;                    /* pairs */
+    double *number;                     /* [n_alloc, DT_AOT_NUMBERS]: of each pair, by side */
+    double (*partner)[DT_AOT_PARTNERS]; /* [n_alloc]: what dt_aot_match finds */
+    dt_aot_key *key[2];                 /* [n_alloc] each */
+    void *block;
+} dt_aot;
+
+size_t dt_aot_nbytes(int64_t n_pairs);                              /* for the plan */
+dt_err dt_aot_alloc(dt_aot *a, int64_t n_pairs, dt_ledger *ledger); /* local */
+void dt_aot_free(dt_aot *a, dt_ledger *ledger);                     /* safe on {0} */
+void dt_aot_match(dt_aot *a, int64_t n_pairs, int64_t n_of_set);    /* the last set may be smaller */
+
+#endif

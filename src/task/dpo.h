@@ -1,0 +1,71 @@
+/* dpo.h - what the files of the task dpo share: dpo.c is its table, dpo_pairs.c what a batch's pairs are worth,
+ * dpo_sums.c what is counted, dpo_partners.c the passes of losses that compare pairs with others. Private to
+ * src/task. */
+#ifndef DTRAIN_TASK_DPO_H
+#define DTRAIN_TASK_DPO_H
+
+#include "aot.h"
+#include "dtrain/judge.h"
+#include "multiplier.h"
+#include "reference.h"
+
+/** What pairs are judged by, each with a beta of its own (algorithms.md 3.4). */
+enum { DPO_HELPFUL, DPO_HARMLESS, DPO_GOALS };
+
+typedef struct dpo_sums {
+    int loss, n_pairs, correct, n_chosen, hit, entropy, n_target, n_tok, n_samples;
+    int reward[DT_N_SIDES], margin, logp[DT_N_SIDES], kl;
+    int goal_loss[DPO_GOALS], delta[DPO_GOALS], beta[DPO_GOALS];
+    int cost, cost_ema, lambda;
+} dpo_sums;
+
+typedef struct dpo {
+    dt_dpo_loss loss_of;
+    double beta_w, kl_coef;
+    bool has_judge[DPO_GOALS];
+    dt_reference reference;
+    dt_judge judge[DPO_GOALS];
+    dt_multiplier multiplier;
+    dt_aot aot;
+    dt_micro step;      /* of the step at work, but for the batch */
+    int64_t first_pair; /* of the batch, in aot */
+    double inv_chosen;  /* 1 / the tokens of the step's chosen answers */
+    /* what a mean over the tokens of chosen answers is multiplied by to be added to a sum over pairs: of the step, and
+     * of the whole validation */
+    double pairs_per_token[2];
+    dpo_sums sums;
+} dpo;
+
+/** What a pair says of itself, by the policy, the reference and the judges. */
+typedef struct dpo_answers {
+    dt_dpo_pair pair;
+    int64_t shorter;             /* answer, tokens */
+    double logp[DT_N_SIDES];     /* as the ratio has it: with ld_alpha, or averaged */
+    double sum_logp[DT_N_SIDES]; /* over all tokens */
+    double kl;                   /* over the chosen answer */
+    double delta[DPO_GOALS];     /* by how much the chosen answer is better */
+    double beta[DPO_GOALS];
+    double cost; /* that the policy would be expected to have if it chose between the two */
+} dpo_answers;
+
+/** Pair k of a batch that reference and judges have scored. */
+dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p);
+/** Its loss but for what is a mean over tokens, and its derivatives by the two ratios; by_goal: with the beta of each
+ *  goal alone. */
+double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES]);
+/** What the terms that are means over tokens of chosen answers are, added up over this one. */
+double dpo_token_loss(const dpo *d, const dpo_answers *a);
+/** u of a pair's tokens. */
+void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers *a, const dt_predictions *p,
+               double inv_norm, float *u);
+
+void dpo_declare(const dt_task *t, dpo *d);
+void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
+
+/** For losses that need partners: score all pairs of a step, or of the validation, and find them. Collective. */
+dt_err dpo_match_step(dt_task *t, int64_t step);
+dt_err dpo_match_validation(dt_task *t);
+/** Pairs of which partners are found at once, at most. */
+int64_t dpo_most_pairs(const dt_task *t);
+
+#endif

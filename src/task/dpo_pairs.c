@@ -1,0 +1,126 @@
+/* dpo_pairs.c - from log-probabilities to what a pair is worth: ratios, margins and betas, its loss and the weights of
+ * its tokens. */
+#include "dpo.h"
+#include "pair_loss.h"
+#include <math.h>
+#include <string.h>
+
+static int64_t count_targets(const dt_batch *b, int64_t sequence)
+{
+    int64_t n = 0;
+    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) n += b->target[i] >= 0;
+    return n;
+}
+
+/* What the n-th token of an answer counts for: ld_alpha beyond the length of the other answer, and of a mean its
+ * part. */
+static double share_of(const dt_config *cfg, const dpo_answers *a, int side, int64_t n)
+{
+    return (n < a->shorter ? 1 : cfg->dpo_ld_alpha) / (cfg->dpo_average ? (double)a->pair.n_tok[side] : 1);
+}
+
+/* k3 of what is taken (http://joschu.net/blog/kl-approx.html); its derivative by logp into slope. */
+static double kl_of(double logp, double reference, double *slope)
+{
+    const double off = reference - logp;
+    *slope = -expm1(off);
+    return expm1(off) - off;
+}
+
+static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, const dt_predictions *p, dpo_answers *a)
+{
+    const dpo *d = t->self;
+    const int64_t sequence = DT_N_SIDES * k + side;
+    int64_t n = 0;
+    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
+        if (b->target[i] < 0) continue;
+        const double share = share_of(t->cfg, a, side, n++), logp = (double)p->logp[i],
+                     reference = (double)d->reference.logp[i];
+        double slope;
+        a->pair.ratio[side] += share * (logp - reference);
+        a->logp[side] += share * logp;
+        a->sum_logp[side] += logp;
+        if (side == 0 && d->kl_coef > 0) a->kl += kl_of(logp, reference, &slope);
+    }
+}
+
+/* MM-DPO: beta of a pair, by how much its chosen answer is better. */
+static double beta_of(const dt_config *cfg, double w, double delta)
+{
+    const double size = strcmp(cfg->dpo_negative_margin, "abs") == 0 ? fabs(delta) : fmax(delta, 0);
+    return cfg->dpo_beta * (1 + w * -expm1(-cfg->dpo_beta_k * size));
+}
+
+static double mean_logp(const dpo_answers *a, int side) { return a->sum_logp[side] / (double)a->pair.n_tok[side]; }
+
+static void judge(const dt_task *t, const dt_batch *b, int64_t k, dpo_answers *a)
+{
+    const dpo *d = t->self;
+    a->delta[DPO_HELPFUL] = (double)b->margin[k];
+    for (int goal = 0; goal < DPO_GOALS; goal++) {
+        const float *score = d->judge[goal].score + DT_N_SIDES * k;
+        if (d->has_judge[goal]) a->delta[goal] = (double)score[0] - (double)score[1];
+        a->beta[goal] = beta_of(t->cfg, d->beta_w, a->delta[goal]);
+    }
+    if (!d->has_judge[DPO_HARMLESS]) return;
+    const float *safety = d->judge[DPO_HARMLESS].score + DT_N_SIDES * k;
+    const double first = dt_sigmoid(mean_logp(a, 0) - mean_logp(a, 1));
+    a->cost = -first * (double)safety[0] - (1 - first) * (double)safety[1];
+}
+
+dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p)
+{
+    const dpo *d = t->self;
+    dpo_answers a = {0};
+    for (int side = 0; side < DT_N_SIDES; side++) a.pair.n_tok[side] = count_targets(b, DT_N_SIDES * k + side);
+    a.shorter = dt_min_i64(a.pair.n_tok[0], a.pair.n_tok[1]);
+    for (int side = 0; side < DT_N_SIDES; side++) add_up(t, b, k, side, p, &a);
+    a.pair.difference = a.logp[0] - a.logp[1];
+    if (d->aot.block) memcpy(a.pair.partner, d->aot.partner[d->first_pair + k], sizeof a.pair.partner);
+    judge(t, b, k, &a);
+    return a;
+}
+
+double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES])
+{
+    by_goal[DPO_HELPFUL] = dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HELPFUL], &a->pair, slope);
+    if (!d->has_judge[DPO_HARMLESS]) return by_goal[DPO_HELPFUL];
+    double other[DT_N_SIDES];
+    by_goal[DPO_HARMLESS] = dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HARMLESS], &a->pair, other);
+    const double lambda = dt_multiplier_value(&d->multiplier), helpful = 1 / (1 + lambda), harmless = 1 - helpful;
+    for (int side = 0; side < DT_N_SIDES; side++) slope[side] = helpful * slope[side] + harmless * other[side];
+    return helpful * by_goal[DPO_HELPFUL] + harmless * by_goal[DPO_HARMLESS];
+}
+
+double dpo_token_loss(const dpo *d, const dpo_answers *a)
+{
+    return d->kl_coef * a->kl - dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * a->sum_logp[0];
+}
+
+static void weigh_side(const dt_task *t, const dt_batch *b, int64_t k, int side, const dpo_answers *a,
+                       const dt_predictions *p, double slope, float *u)
+{
+    const dpo *d = t->self;
+    const int64_t sequence = DT_N_SIDES * k + side;
+    const double sft = side == 0 ? dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * d->inv_chosen : 0,
+                 kl = side == 0 ? d->kl_coef * d->inv_chosen : 0;
+    int64_t n = 0;
+    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
+        u[i] = 0;
+        if (b->target[i] < 0) continue;
+        double x = -slope * share_of(t->cfg, a, side, n++) + sft, kl_slope;
+        if (kl > 0) {
+            kl_of((double)p->logp[i], (double)d->reference.logp[i], &kl_slope);
+            x -= kl * kl_slope;
+        }
+        u[i] = (float)x;
+    }
+}
+
+void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers *a, const dt_predictions *p,
+               double inv_norm, float *u)
+{
+    double by_goal[DPO_GOALS], slope[DT_N_SIDES];
+    dpo_loss_of(t->self, a, by_goal, slope);
+    for (int side = 0; side < DT_N_SIDES; side++) weigh_side(t, b, k, side, a, p, slope[side] * inv_norm, u);
+}

@@ -1,0 +1,135 @@
+/* dpo_sums.c - what the task dpo counts and shows. */
+#include "dpo.h"
+#include "pairs.h"
+
+static void declare_common(dpo_sums *d, dt_sums *s)
+{
+    d->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
+    d->n_pairs = dt_sums_declare(s, "dpo/pairs", DT_SUM_UNITS, 1);
+    d->correct = dt_sums_declare(s, "dpo/correct", DT_SUM_UNITS, 1);
+    d->reward[0] = dt_sums_declare(s, "dpo/reward_of_chosen", DT_SUM_LOSS, 1);
+    d->reward[1] = dt_sums_declare(s, "dpo/reward_of_rejected", DT_SUM_LOSS, 1);
+    d->margin = dt_sums_declare(s, "dpo/margin", DT_SUM_LOSS, 1);
+    d->logp[0] = dt_sums_declare(s, "dpo/logp_of_chosen", DT_SUM_LOSS, 1);
+    d->logp[1] = dt_sums_declare(s, "dpo/logp_of_rejected", DT_SUM_LOSS, 1);
+    d->beta[DPO_HELPFUL] = dt_sums_declare(s, "dpo/betas", DT_SUM_LOSS, 1);
+    d->n_chosen = dt_sums_declare(s, "dpo/tokens_of_chosen", DT_SUM_UNITS, 1);
+    d->hit = dt_sums_declare(s, "dpo/hits", DT_SUM_UNITS, 1);
+    d->entropy = dt_sums_declare(s, "dpo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
+    d->n_target = dt_sums_declare(s, "dpo/targets", DT_SUM_UNITS, 1);
+    d->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
+    d->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
+    pairs_show(s, "loss", "validation_loss", "loss", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/chosen", "dpo/validation_rewards/chosen", "dpo/reward_of_chosen", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/rejected", "dpo/validation_rewards/rejected", "dpo/reward_of_rejected", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/accuracies", "dpo/validation_rewards/accuracies", "dpo/correct", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/margins", "dpo/validation_rewards/margins", "dpo/margin", "dpo/pairs");
+    pairs_show(s, "dpo/logps/chosen", "dpo/validation_logps/chosen", "dpo/logp_of_chosen", "dpo/pairs");
+    pairs_show(s, "dpo/logps/rejected", "dpo/validation_logps/rejected", "dpo/logp_of_rejected", "dpo/pairs");
+    pairs_show(s, "dpo/mean_token_accuracy", "dpo/validation_mean_token_accuracy", "dpo/hits", "dpo/tokens_of_chosen");
+    pairs_show(s, "dpo/entropy", "dpo/validation_entropy", "dpo/entropies", "dpo/targets");
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta", "dpo/betas", "dpo/pairs", NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
+}
+
+static void declare_kl(dpo_sums *d, dt_sums *s)
+{
+    d->kl = dt_sums_declare(s, "dpo/kls", DT_SUM_LOSS, 1);
+    pairs_show(s, "dpo/kl", "dpo/validation_kl", "dpo/kls", "dpo/tokens_of_chosen");
+}
+
+static void declare_helpful(dpo_sums *d, dt_sums *s)
+{
+    d->delta[DPO_HELPFUL] = dt_sums_declare(s, "dpo/helpful_deltas", DT_SUM_LOSS, 1);
+    pairs_show(s, "dpo/delta_helpful", "dpo/validation_delta_helpful", "dpo/helpful_deltas", "dpo/pairs");
+}
+
+static void declare_harmless(dpo_sums *d, dt_sums *s)
+{
+    d->delta[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_deltas", DT_SUM_LOSS, 1);
+    d->beta[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_betas", DT_SUM_LOSS, 1);
+    d->goal_loss[DPO_HELPFUL] = dt_sums_declare(s, "dpo/helpful_losses", DT_SUM_LOSS, 1);
+    d->goal_loss[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_losses", DT_SUM_LOSS, 1);
+    d->cost = dt_sums_declare(s, "dpo/costs", DT_SUM_LOSS, 1);
+    d->cost_ema = dt_sums_declare(s, "dpo/cost_ema", DT_SUM_REAL, 1);
+    d->lambda = dt_sums_declare(s, "dpo/lambda", DT_SUM_REAL, 1);
+    pairs_show(s, "dpo/delta_harmless", "dpo/validation_delta_harmless", "dpo/harmless_deltas", "dpo/pairs");
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta_harmless", "dpo/harmless_betas", "dpo/pairs", NULL);
+    pairs_show(s, "dpo/loss_helpful", "dpo/validation_loss_helpful", "dpo/helpful_losses", "dpo/pairs");
+    pairs_show(s, "dpo/loss_harmless", "dpo/validation_loss_harmless", "dpo/harmless_losses", "dpo/pairs");
+    pairs_show(s, "dpo/cost", "dpo/validation_cost", "dpo/costs", "dpo/pairs");
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/cost_ema", "dpo/cost_ema", NULL, NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/lambda", "dpo/lambda", NULL, NULL);
+}
+
+void dpo_declare(const dt_task *t, dpo *d)
+{
+    declare_common(&d->sums, t->sums);
+    if (d->kl_coef > 0) declare_kl(&d->sums, t->sums);
+    if (d->has_judge[DPO_HELPFUL]) declare_helpful(&d->sums, t->sums);
+    if (d->has_judge[DPO_HARMLESS]) declare_harmless(&d->sums, t->sums);
+}
+
+static void collect_tokens(dt_task *t, const dt_batch *b, const dt_predictions *p)
+{
+    const dpo_sums *d = &((const dpo *)t->self)->sums;
+    int64_t n_hit = 0, n_chosen = 0;
+    double entropy = 0;
+    for (int32_t s = 0; s < b->n_seq; s++)
+        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
+            if (b->target[i] < 0) continue;
+            entropy += (double)p->entropy[i];
+            n_chosen += s % DT_N_SIDES == 0;
+            n_hit += s % DT_N_SIDES == 0 && p->hit[i];
+        }
+    dt_sums_count(t->sums, d->hit, n_hit);
+    dt_sums_count(t->sums, d->n_chosen, n_chosen);
+    dt_sums_add(t->sums, d->entropy, entropy);
+    dt_sums_count(t->sums, d->n_target, b->n_target);
+}
+
+static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goal[DPO_GOALS])
+{
+    const dpo *d = t->self;
+    const dpo_sums *s = &d->sums;
+    if (d->has_judge[DPO_HELPFUL]) dt_sums_add(t->sums, s->delta[DPO_HELPFUL], a->delta[DPO_HELPFUL]);
+    if (!d->has_judge[DPO_HARMLESS]) return;
+    dt_sums_add(t->sums, s->delta[DPO_HARMLESS], a->delta[DPO_HARMLESS]);
+    dt_sums_add(t->sums, s->beta[DPO_HARMLESS], a->beta[DPO_HARMLESS]);
+    for (int goal = 0; goal < DPO_GOALS; goal++) dt_sums_add(t->sums, s->goal_loss[goal], by_goal[goal]);
+    dt_sums_add(t->sums, s->cost, a->cost);
+}
+
+static void collect_pair(dt_task *t, const dpo_answers *a)
+{
+    const dpo *d = t->self;
+    const dpo_sums *s = &d->sums;
+    const double *ratio = a->pair.ratio, beta = a->beta[DPO_HELPFUL];
+    dt_sums_count(t->sums, s->correct, ratio[0] > ratio[1]);
+    dt_sums_add(t->sums, s->margin, beta * (ratio[0] - ratio[1]));
+    dt_sums_add(t->sums, s->beta[DPO_HELPFUL], beta);
+    if (d->kl_coef > 0) dt_sums_add(t->sums, s->kl, a->kl);
+    for (int side = 0; side < DT_N_SIDES; side++) {
+        dt_sums_add(t->sums, s->reward[side], beta * ratio[side]);
+        dt_sums_add(t->sums, s->logp[side], a->logp[side]);
+    }
+}
+
+void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    const dpo *d = t->self;
+    const dt_batch *b = m->batch;
+    const double per_token = d->pairs_per_token[m->inv_norm == 0];
+    double loss = 0, by_goal[DPO_GOALS], slope[DT_N_SIDES];
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        const dpo_answers a = dpo_look_at(t, b, k, p);
+        loss += dpo_loss_of(d, &a, by_goal, slope) + per_token * dpo_token_loss(d, &a);
+        collect_pair(t, &a);
+        collect_judged(t, &a, by_goal);
+    }
+    dt_sums_add(t->sums, d->sums.loss, loss);
+    collect_tokens(t, b, p);
+    dt_sums_count(t->sums, d->sums.n_pairs, b->n_samples);
+    dt_sums_count(t->sums, d->sums.n_tok, b->n_tok);
+    dt_sums_count(t->sums, d->sums.n_samples, b->n_samples);
+}
