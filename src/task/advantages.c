@@ -1,0 +1,93 @@
+/* advantages.c - sums are taken in the order of rows, which all ranks hold: everybody computes the same bits. */
+#include "advantages.h"
+#include <math.h>
+
+static const double SMALLEST_DEVIATION = 1e-4; /* added to what is divided by */
+static const double NO_DEVIATION = 1e-8;       /* a deviation of equal numbers is rounding */
+
+dt_moments dt_moments_of(const double *x, int64_t n, int64_t stride)
+{
+    dt_moments m = {.deviation = NAN};
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (!isnan(x[i * stride])) sum += x[i * stride], m.n++;
+    m.mean = sum / (double)m.n; /* NaN of none */
+    for (int64_t i = 0; i < n; i++)
+        if (!isnan(x[i * stride])) squares += (x[i * stride] - m.mean) * (x[i * stride] - m.mean);
+    if (m.n > 1) m.deviation = sqrt(squares / (double)(m.n - 1));
+    return m;
+}
+
+/* NaN where nothing applies. */
+static double weighted_sum(const dt_advantage_rule *rule, const double *reward)
+{
+    double sum = 0;
+    bool any = false;
+    for (int k = 0; k < rule->n_funcs; k++) {
+        if (isnan(reward[k])) continue;
+        sum += rule->weight[k] * reward[k];
+        any = true;
+    }
+    return any ? sum : NAN;
+}
+
+static double zero_if_unknown(double x) { return isnan(x) ? 0 : x; }
+
+static double normalized(double x, const dt_moments *m) { return (x - m->mean) / (m->deviation + SMALLEST_DEVIATION); }
+
+/* A group, each of whose functions is normalised by itself, into sum; rows without any stay NaN. */
+static void sum_normalized(const dt_advantage_rule *rule, const double *reward, const double *total, double *sum)
+{
+    const int n = rule->num_generations;
+    for (int i = 0; i < n; i++) sum[i] = isnan(total[i]) ? NAN : 0;
+    for (int k = 0; k < rule->n_funcs; k++) {
+        const dt_moments m = dt_moments_of(reward + k, n, rule->n_funcs);
+        for (int i = 0; i < n; i++)
+            sum[i] += rule->weight[k] * zero_if_unknown(normalized(reward[i * rule->n_funcs + k], &m));
+    }
+}
+
+static double normalize_then_sum(const dt_advantage_rule *rule, int64_t n_rows, const double *reward,
+                                 const double *total, double *advantage)
+{
+    for (int64_t i = 0; i < n_rows; i += rule->num_generations)
+        sum_normalized(rule, reward + i * rule->n_funcs, total + i, advantage + i);
+    const dt_moments all = dt_moments_of(advantage, n_rows, 1);
+    for (int64_t i = 0; i < n_rows; i++) advantage[i] = zero_if_unknown(normalized(advantage[i], &all));
+    return all.deviation <= NO_DEVIATION;
+}
+
+static double sum_then_normalize(const dt_advantage_rule *rule, int64_t n_rows, const double *total, double *advantage)
+{
+    const int n = rule->num_generations;
+    const dt_moments all = dt_moments_of(total, n_rows, 1);
+    int64_t n_zero = 0;
+    for (int64_t at = 0; at < n_rows; at += n) {
+        const dt_moments group = dt_moments_of(total + at, n, 1);
+        const double deviation = rule->scale == DT_SCALED_BY_BATCH ? all.deviation : group.deviation;
+        const double by = rule->scale == DT_UNSCALED ? 1 : deviation + SMALLEST_DEVIATION;
+        if (deviation <= NO_DEVIATION) n_zero += n;
+        for (int64_t i = at; i < at + n; i++) advantage[i] = zero_if_unknown((total[i] - group.mean) / by);
+    }
+    return n_rows > 0 ? (double)n_zero / (double)n_rows : 0;
+}
+
+double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double *reward, double *total,
+                     double *advantage, bool *flat)
+{
+    const int n = rule->num_generations;
+    for (int64_t i = 0; i < n_rows; i++) total[i] = weighted_sum(rule, reward + i * rule->n_funcs);
+    for (int64_t g = 0; g < n_rows / n; g++) {
+        const double deviation = dt_moments_of(total + g * n, n, 1).deviation;
+        flat[g] = !(deviation > NO_DEVIATION);
+    }
+    return rule->normalize_then_sum ? normalize_then_sum(rule, n_rows, reward, total, advantage)
+                                    : sum_then_normalize(rule, n_rows, total, advantage);
+}
+
+double dt_overlong_penalty(int32_t length, int32_t longest, int32_t cache)
+{
+    const int32_t over = length - (longest - cache);
+    if (over <= 0) return 0;
+    return length <= longest ? -(double)over / cache : -1;
+}

@@ -1,0 +1,63 @@
+/* quantile.c - selection by digits: numbers keep their place, only counts travel. Each round finds 8 more bits of the
+ * number of a rank in the order of all. */
+#include "quantile.h"
+#include <math.h>
+#include <string.h>
+
+enum { BITS = 8, N_DIGITS = 1 << BITS };
+
+/* A number whose order as an integer is that of x. */
+static uint32_t key_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
+}
+
+static float number_of(uint32_t key)
+{
+    const uint32_t bits = key >> 31 ? key & ~(UINT32_C(1) << 31) : ~key;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static dt_err sum(dt_comm *comm, int64_t *values, int n)
+{
+    return comm ? dt_comm_reduce_host_i64(comm, values, n, DT_SUM) : DT_OK;
+}
+
+/* The key of place k in the order of all, k counted from 0. */
+static dt_err select_key(dt_comm *comm, const float *x, int64_t n, int64_t k, uint32_t *key)
+{
+    *key = 0;
+    for (int shift = 32 - BITS; shift >= 0; shift -= BITS) {
+        int64_t count[N_DIGITS] = {0};
+        int digit = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const uint32_t mine = key_of(x[i]);
+            const bool same_so_far = shift == 32 - BITS || mine >> (shift + BITS) == *key >> (shift + BITS);
+            if (same_so_far) count[mine >> shift & (N_DIGITS - 1)]++;
+        }
+        DT_TRY(sum(comm, count, N_DIGITS));
+        while (digit < N_DIGITS - 1 && k >= count[digit]) k -= count[digit++];
+        *key |= (uint32_t)digit << shift;
+    }
+    return DT_OK;
+}
+
+dt_err dt_quantile(dt_comm *comm, const float *x, int64_t n, float q, float *quantile)
+{
+    int64_t n_all = n;
+    uint32_t below, above;
+    DT_TRY(sum(comm, &n_all, 1));
+    *quantile = NAN;
+    if (n_all == 0) return DT_OK;
+    const float place = q * (float)(n_all - 1); /* fp32, as torch has it: it decides who is at the quantile itself */
+    const int64_t at = dt_min_i64((int64_t)floorf(place), n_all - 1);
+    DT_TRY(select_key(comm, x, n, at, &below));
+    DT_TRY(select_key(comm, x, n, dt_min_i64((int64_t)ceilf(place), n_all - 1), &above));
+    const float low = number_of(below), high = number_of(above);
+    *quantile = low + (high - low) * (place - floorf(place));
+    return DT_OK;
+}

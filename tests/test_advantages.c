@@ -1,0 +1,202 @@
+/* test_advantages.c - how a completion compares with its group: the worked numbers of algorithms.md 5.2, plain loops,
+ * functions that do not apply, and groups that say nothing. */
+#include "../src/task/advantages.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { G = 4, N_GROUPS = 5, N_FUNCS = 3, N = G * N_GROUPS };
+
+/* Sums of a few doubles near 1: ten roundings. */
+static const double ROUNDING = 1e-14;
+
+static void assert_near(double found, double expected, double tolerance)
+{
+    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.17g, found %.17g", expected, found);
+}
+
+static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
+
+typedef struct results {
+    double total[N], advantage[N], share;
+    bool flat[N_GROUPS];
+} results;
+
+static const double one[N_FUNCS] = {1}, weights[N_FUNCS] = {1, 0.5, 2};
+
+static results of(dt_advantage_rule rule, int64_t n_rows, const double *reward)
+{
+    results r;
+    r.share = dt_advantages(&rule, n_rows, reward, r.total, r.advantage, r.flat);
+    return r;
+}
+
+static void the_worked_numbers(void **state)
+{
+    const double reward[G] = {1, 0, 0, 1};
+    const dt_advantage_rule group = {.num_generations = G, .n_funcs = 1, .weight = one};
+    dt_advantage_rule none = group;
+    none.scale = DT_UNSCALED;
+    const results r = of(group, G, reward), plain = of(none, G, reward);
+    for (int i = 0; i < G; i++) {
+        assert_near(r.advantage[i], reward[i] > 0 ? 0.865875 : -0.865875, 5e-7); /* it has six digits */
+        assert_near(plain.advantage[i], reward[i] - 0.5, 0);
+    }
+    assert_true(!r.flat[0] && r.share == 0);
+    (void)state;
+}
+
+static void fill(double *reward, uint64_t seed)
+{
+    for (int i = 0; i < N * N_FUNCS; i++) reward[i] = floor(3 * uniform(&seed));
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < N_FUNCS; k++)
+            if (uniform(&seed) < 0.2) reward[i * N_FUNCS + k] = NAN;
+}
+
+static double mean_of(const double *x, int n)
+{
+    double sum = 0;
+    int known = 0;
+    for (int i = 0; i < n; i++)
+        if (!isnan(x[i])) sum += x[i], known++;
+    return sum / known;
+}
+
+static double deviation_of(const double *x, int n)
+{
+    double sum = 0;
+    int known = 0;
+    for (int i = 0; i < n; i++)
+        if (!isnan(x[i])) sum += pow(x[i] - mean_of(x, n), 2), known++;
+    return sqrt(sum / (known - 1));
+}
+
+static double sum_of(const double *reward)
+{
+    double sum = 0;
+    int known = 0;
+    for (int k = 0; k < N_FUNCS; k++)
+        if (!isnan(reward[k])) sum += weights[k] * reward[k], known++;
+    return known ? sum : NAN;
+}
+
+static void expect_of_sums(const double *reward, dt_scale_rewards scale, double *expected)
+{
+    double total[N];
+    for (int i = 0; i < N; i++) total[i] = sum_of(reward + i * N_FUNCS);
+    for (int i = 0; i < N; i++) {
+        const double *group = total + i / G * G;
+        const double by = scale == DT_SCALED_BY_GROUP   ? deviation_of(group, G) + 1e-4
+                          : scale == DT_SCALED_BY_BATCH ? deviation_of(total, N) + 1e-4
+                                                        : 1;
+        const double a = (total[i] - mean_of(group, G)) / by;
+        expected[i] = isnan(a) ? 0 : a;
+    }
+}
+
+static void expect_of_normalized(const double *reward, double *expected)
+{
+    double sum[N];
+    for (int i = 0; i < N; i++) {
+        sum[i] = isnan(sum_of(reward + i * N_FUNCS)) ? NAN : 0;
+        for (int k = 0; k < N_FUNCS; k++) {
+            double x[G];
+            for (int j = 0; j < G; j++) x[j] = reward[(i / G * G + j) * N_FUNCS + k];
+            const double a = (x[i % G] - mean_of(x, G)) / (deviation_of(x, G) + 1e-4);
+            if (!isnan(a)) sum[i] += weights[k] * a;
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        const double a = (sum[i] - mean_of(sum, N)) / (deviation_of(sum, N) + 1e-4);
+        expected[i] = isnan(a) ? 0 : a;
+    }
+}
+
+static void they_are_those_of_plain_loops(void **state)
+{
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        double reward[N * N_FUNCS], expected[N];
+        fill(reward, seed * 1000);
+        for (int scale = DT_SCALED_BY_GROUP; scale <= DT_UNSCALED; scale++)
+            for (int first = 0; first < 2; first++) {
+                const dt_advantage_rule rule = {.num_generations = G,
+                                                .n_funcs = N_FUNCS,
+                                                .weight = weights,
+                                                .scale = (dt_scale_rewards)scale,
+                                                .normalize_then_sum = first};
+                const results r = of(rule, N, reward);
+                if (first)
+                    expect_of_normalized(reward, expected);
+                else
+                    expect_of_sums(reward, rule.scale, expected);
+                /* a deviation that is rounding alone is divided by 1e-4 */
+                for (int i = 0; i < N; i++) assert_near(r.advantage[i], expected[i], 1e4 * ROUNDING);
+            }
+    }
+    (void)state;
+}
+
+static void what_applies_to_nothing_counts_for_nothing(void **state)
+{
+    const double reward[2 * G] = {1, NAN, 0, 0.5, NAN, NAN, 3, NAN};
+    const dt_advantage_rule rule = {.num_generations = G, .n_funcs = 1, .weight = one};
+    const results r = of(rule, 2 * G, reward);
+    assert_near(r.advantage[0], 0.5 / (0.5 + 1e-4), ROUNDING);
+    assert_near(r.advantage[1], 0, 0);
+    assert_near(r.advantage[2], -0.5 / (0.5 + 1e-4), ROUNDING);
+    assert_true(isnan(r.total[1]) && r.total[3] == 0.5);
+    for (int i = G; i < 2 * G; i++) assert_near(r.advantage[i], 0, 0); /* the one of its group is alone */
+    assert_true(!r.flat[0] && r.flat[1]);
+    assert_near(r.share, 0, 0); /* a deviation that is not known is not 0 */
+    (void)state;
+}
+
+static void a_group_of_equal_rewards_is_flat(void **state)
+{
+    const double reward[2 * G] = {0.1, 0.1, 0.1, 0.1, 0, 1, 0, 0};
+    dt_advantage_rule rule = {.num_generations = G, .n_funcs = 1, .weight = one};
+    results r = of(rule, 2 * G, reward);
+    assert_true(r.flat[0] && !r.flat[1]);
+    assert_near(r.share, 0.5, 0);
+    for (int i = 0; i < G; i++) assert_near(r.advantage[i], 0, 1e4 * ROUNDING);
+    rule.scale = DT_SCALED_BY_BATCH;
+    r = of(rule, 2 * G, reward);
+    assert_true(r.flat[0] && r.share == 0); /* the deviation that is looked at is that of all */
+    (void)state;
+}
+
+static void moments_leave_out_what_is_not_known(void **state)
+{
+    const double x[] = {1, 9, NAN, 9, 3, 9};
+    const dt_moments m = dt_moments_of(x, 3, 2), none = dt_moments_of(x + 2, 1, 1), alone = dt_moments_of(x, 1, 1);
+    assert_true(m.n == 2 && m.mean == 2);
+    assert_near(m.deviation, sqrt(2), ROUNDING);
+    assert_true(none.n == 0 && isnan(none.mean) && isnan(none.deviation));
+    assert_true(alone.mean == 1 && isnan(alone.deviation));
+    (void)state;
+}
+
+static void long_completions_are_penalized(void **state)
+{
+    const int32_t length[] = {1, 80, 81, 90, 100, 101};
+    const double expected[] = {0, 0, -0.05, -0.5, -1, -1};
+    for (int i = 0; i < 6; i++) assert_near(dt_overlong_penalty(length[i], 100, 20), expected[i], ROUNDING);
+    assert_near(dt_overlong_penalty(100, 100, 0), 0, 0);
+    assert_near(dt_overlong_penalty(101, 100, 0), -1, 0);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_worked_numbers),
+                                       cmocka_unit_test(they_are_those_of_plain_loops),
+                                       cmocka_unit_test(what_applies_to_nothing_counts_for_nothing),
+                                       cmocka_unit_test(a_group_of_equal_rewards_is_flat),
+                                       cmocka_unit_test(moments_leave_out_what_is_not_known),
+                                       cmocka_unit_test(long_completions_are_penalized)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
