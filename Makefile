@@ -12,12 +12,12 @@ HDF5_CFLAGS := $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
 HDF5_LIBS   := $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5)
 PREFIX   ?= /usr/local
 COMMIT   ?= $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
-BUILD    ?= build/$(if $(SAN),san,release)
+BUILD    ?= build/$(if $(SAN),$(if $(filter thread,$(SAN)),tsan,san),release)
 CFLAGS   ?= -O2 -g
 WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH's MPI_STATUSES_IGNORE, the address 1, for an array
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(HDF5_CFLAGS)
-override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
+override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=$(if $(filter thread,$(SAN)),thread,address$(,)undefined) -fno-omit-frame-pointer)
 # Files of offloaded states go through io_uring where liburing is, else through the C library's POSIX AIO. LIBURING= leaves it out.
 LIBURING ?= $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
 LDLIBS   += $(HDF5_LIBS) $(if $(LIBURING),$(shell pkg-config --libs $(LIBURING))) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
@@ -216,6 +216,11 @@ mutants-cuda:  ## the same for each barrier, wait, shuffle and guard of the CUDA
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
 	$(MAKEAGAIN) SAN=1 CUDA=0 check
 	$(MAKEAGAIN) fuzz
+# Writers of checkpoints, transfers of swap files, readers ahead, signals, watchdogs, and two ranks as threads. One rank of one OpenMP thread
+# each: the thread sanitizer does not see what libgomp orders.
+WITH_THREADS = test_swap_file test_data_loader test_data_make test_zero_streams test_zero_overlap test_signals mpi_checkpoint_async mpi_zero_offload mpi_run
+sanitize-threads: test-setup  ## the tests of what runs beside each other in one process under the thread sanitizer
+	$(MAKEAGAIN) SAN=thread CUDA=0 FUZZ= SIM_LIBS= TEST_SRC="$(WITH_THREADS:%=tests/%.c)" OMP_NUM_THREADS=1 NP=1 check ONLY="$(WITH_THREADS)"
 fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
 	@tools/setup.sh fuzz
 	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory BUILD=build/fuzz SAN=1 CUDA=0 CFLAGS="-O1 -g -fsanitize=fuzzer-no-link -Wno-pass-failed" \
@@ -293,6 +298,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)

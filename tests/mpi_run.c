@@ -8,11 +8,11 @@
 #include <math.h>
 
 /* Every large block that the process asks for passes here, whoever asks: the program, MPI, HDF5, the matrix library.
- * The address sanitizer has taken this place already: under it the ledger alone is held still. */
+ * The sanitizers have taken this place already: under them the ledger alone is held still. */
 enum { LARGE = 64 * 1024 };
 static atomic_long n_large;
 
-#ifndef __SANITIZE_ADDRESS__
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);

@@ -90,12 +90,20 @@ static inline int run_by(const char *way, const struct CMUnitTest *tests, size_t
     return _cmocka_run_group_tests(way, by_way, n, NULL, NULL);
 }
 
+/* The C library makes the threads of its POSIX AIO past the thread sanitizer, which then crashes in their memory. */
+#ifdef __SANITIZE_THREAD__
+enum { HAS_POSIX_AIO = false };
+#else
+enum { HAS_POSIX_AIO = true };
+#endif
+
 /** The tests (32 at most) by each way; returns how many failed. */
 static inline int run_by_each_way(const struct CMUnitTest *tests, size_t n)
 {
     const char *const ways[] = {"io_uring", "posix_aio", "io_uring,buffered", "posix_aio,buffered", "late,buffered"};
     int n_failed = 0;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) n_failed += run_by(ways[i], tests, n);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (HAS_POSIX_AIO || !strstr(ways[i], "posix_aio")) n_failed += run_by(ways[i], tests, n);
     return n_failed;
 }
 
