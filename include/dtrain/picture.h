@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PICTURE_H
 #define DTRAIN_PICTURE_H
 
-#include "dtrain/metrics.h"
+#include "dtrain/curve.h"
 
 typedef enum dt_style {
     DT_STYLE_RAW, /* faint, beneath all others */

@@ -1,6 +1,6 @@
 /* curve.c - smoothing and thinning happen here and not in gnuplot, whose filters know neither a centred mean with
  * shortened ends nor an outline. */
-#include "dtrain/metrics.h"
+#include "dtrain/curve.h"
 
 #include <math.h>
 #include <stdlib.h>
