@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_style.sh - the shape of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md): calls go down,
-# private headers stay inside, MPI is spoken in comm alone.
+# e2e_style.sh - the shape of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md): calls and includes go
+# down, private headers stay inside, MPI is spoken in comm alone.
 . "$(dirname "$0")/e2e.sh"
 build=${BUILD:-build/release}
 find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort >"$tmp/sources"
@@ -34,6 +34,20 @@ awk '$1 ~ /^[TDRBV]$/ { room[$2] = $3; at[$2] = $4 } { line[NR] = $0 }
      END { for (i = 1; i <= NR; i++) { split(line[i], f, " ")
            if (f[1] == "U" && at[f[2]] > f[4] + 0) print f[5] ": calls " f[2] " of the room " room[f[2]] ", which is above" } }' "$tmp/symbols" >"$out"
 expect "calls between rooms go down" test ! -s "$out"
+
+# A header in include/ is of the room whose objects define most of the functions that it names; what a room includes must not be of one above.
+for header in include/dtrain/*.h; do
+    room=$(grep -oE '\bdt_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u | awk 'NR == FNR { if ($1 == "T") room[$2] = $3; next } $1 in room { print room[$1] }' \
+        "$tmp/symbols" - | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }')
+    [ -z "$room" ] || echo "$(basename "$header") $room"
+done >"$tmp/headers"
+expect "headers are of many rooms" test "$(cut -d' ' -f2 "$tmp/headers" | sort -u | wc -l)" -gt 10
+grep -rnE '#include "dtrain/' src include --include='*.[ch]' | sed -E 's|^([^:]*):([0-9]+):.*"dtrain/([a-z_]+\.h)".*|\1 \2 \3|' | awk -v rooms="$rooms main" '
+    BEGIN { n = split(rooms, list, " "); for (i = 1; i <= n; i++) at[list[i]] = i }
+    NR == FNR { of[$1] = $2; next }
+    { split($1, path, "/"); room = path[1] == "src" ? path[2] : of[path[3]]
+      if (room != "" && at[of[$3]] > at[room]) print $1 ":" $2 ": includes " $3 " of the room " of[$3] ", which is above" }' "$tmp/headers" - >"$out"
+expect "includes between rooms go down" test ! -s "$out"
 
 ls -d src/*/ | xargs -n1 basename | grep -vx main | sort >"$tmp/folders"
 expect "every folder of src is a room of the Makefile" cmp "$tmp/folders" <(tr ' ' '\n' <<<"$rooms" | sort)
