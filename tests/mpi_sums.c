@@ -127,6 +127,32 @@ static void a_loss_that_one_rank_cannot_count_is_no_number_on_all(void **state)
 }
 
 /* The rank with another set says which metric is the first that differs, and all ranks end together. */
+/* Of the numbers 1 .. 3 n, three on each rank: (m^2 - 1) / 12 for m of them in a row, all of it exact in doubles up to the
+ * two divisions. Of nothing, 0. */
+static void a_variance_is_of_the_numbers_of_all_ranks(void **state)
+{
+    dt_comm *c = *state;
+    dt_sums s = {0};
+    const int n = dt_sums_declare(&s, "n", DT_SUM_UNITS, 1), sum = dt_sums_declare(&s, "sum", DT_SUM_LOSS, 1),
+              squares = dt_sums_declare(&s, "squares", DT_SUM_LOSS, 1);
+    dt_sums_show_variance(&s, DT_SHOW_TRAIN, "variance", "squares", "sum", "n");
+    assert_all(MPI_COMM_WORLD, dt_sums_settle(&s, c) == DT_OK);
+    const dt_shown *what = dt_sums_find_shown(&s, DT_SHOW_TRAIN, "variance");
+    bool ok = dt_sums_shown(&s, what) == 0;
+    for (int i = 1; i <= 3; i++) {
+        const double x = 3 * c->rank + i;
+        dt_sums_count(&s, n, 1), dt_sums_add(&s, sum, x), dt_sums_add(&s, squares, x * x);
+    }
+    dt_vote vote = {0};
+    ok = ok && dt_sums_vote(&s, c, &vote) == DT_OK;
+    dt_sums_add_to_total(&s);
+    const double m = 3 * c->nranks, expected = (m * m - 1) / 12;
+    ok = ok && fabs(dt_sums_shown(&s, what) - expected) < 1e-13 * m * m;
+    ok = ok && dt_sums_shown_of_total(&s, what) == dt_sums_shown(&s, what);
+    dt_sums_close(&s);
+    assert_all(MPI_COMM_WORLD, ok);
+}
+
 static void a_rank_that_counts_something_else_is_an_error_at_start(void **state)
 {
     dt_comm *c = *state;
@@ -174,6 +200,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(any_number_of_sums_comes_together_in_one_vote),
         cmocka_unit_test(units_do_not_overflow),
         cmocka_unit_test(a_loss_that_one_rank_cannot_count_is_no_number_on_all),
+        cmocka_unit_test(a_variance_is_of_the_numbers_of_all_ranks),
         cmocka_unit_test(a_rank_that_counts_something_else_is_an_error_at_start),
         cmocka_unit_test(mistakes_in_declarations_are_told_at_start),
     };

@@ -31,10 +31,11 @@ typedef struct dt_sum {
     int at;      /* its value, or the first of two */
 } dt_sum;
 
-/** What is shown: top / bottom, 0 where bottom is 0; or without bottom the sum itself. */
+/** What is shown: top / bottom, 0 where bottom is 0; or without bottom the sum itself; or a variance. */
 typedef struct dt_shown {
     char name[DT_SUM_NAME];
     int top, bottom;       /* bottom -1: none */
+    int mean;              /* -1, or a sum: (mean / bottom)^2 is taken off top / bottom */
     double (*map)(double); /* NULL, or what is shown is this function of it */
 } dt_shown;
 typedef enum dt_show_when { DT_SHOW_TRAIN, DT_SHOW_VALIDATION, DT_N_SHOW } dt_show_when;
@@ -60,6 +61,10 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
 /** Declare what is shown of sums that were declared before; bottom NULL: of top alone. */
 void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *top, const char *bottom,
                   double (*map)(double));
+/** Of n numbers with these sums of their squares and of themselves the variance is shown, biased: squares / n - (sum /
+ *  n)^2. */
+void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, const char *squares, const char *sum,
+                           const char *n);
 /** The number of a sum, -1: there is none of that name. */
 int dt_sums_find(const dt_sums *s, const char *name);
 

@@ -21,8 +21,9 @@ typedef struct dt_batching {
 } dt_batching;
 
 /** A model that a run trains: its own, or one that the task trains beside it (the critic of a policy). Each has updates
- *  of its own: its gradients are clipped by their own norm, its learning rates are in groups of its own, its optimizer
- *  keeps its own states. All follow [scheduler], from their own peaks, and take or leave a step together. */
+ *  of its own: its learning rates are in groups of its own, its optimizer keeps its own states, its gradients are
+ *  clipped by their own norm unless they share one. All follow [scheduler], from their own peaks, and take or leave a
+ *  step together. */
 typedef struct dt_trained {
     const char *name; /* in checkpoints, metrics and messages; NULL: the run's own model */
     dt_unit *units;   /* [n_units] */
@@ -31,6 +32,10 @@ typedef struct dt_trained {
     dt_optimizer_step settings; /* lr, grad_scale and t are set for each update */
     dt_lr_groups groups;        /* peak rates by dt_tensor.lr_group */
     double max_grad_norm;       /* 0: gradients are not clipped */
+    /* beside the run's own model: clipped by one norm, of its gradients and those of the run's own model and of all
+     * others that share it */
+    bool shares_norm;
+    const char *model_config; /* beside: config.json of what is exported to OUTPUT_DIR/name; NULL: it is not */
 
     /* the run's */
     dt_zero *zero;         /* from begin on */
@@ -170,6 +175,8 @@ struct dt_task {
      * NULL: none, also after a mistake */
     dt_loader *train, *valid;
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
+    int64_t total_steps;                        /* where run.max_steps does not say; 0: run.epochs tells */
+    int64_t schedule_steps;                     /* that [scheduler] counts as one: of a rollout; 0: 1 */
     double temperature;                         /* logits are divided by it; 0: by 1 */
     bool keep_gathered;                         /* dt_zero_options.keep_gathered of the model: it rolls out */
     int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
@@ -180,6 +187,10 @@ struct dt_task {
      * it; a resume then finds in it what the checkpoint has. NULL: there is none */
     dt_frozen_model *kept;
     const char *kept_name;
+
+    /* the task's answer in after_step, 0 before: so many of the steps that follow are left out. They are not counted,
+     * the run is shorter by as many, and their samples count as done */
+    int64_t left_out;
 };
 
 /** Train these units beside the model, in open: the run plans, opens and closes their zero, counts them in checkpoints

@@ -50,14 +50,19 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
     return s->n_sums++;
 }
 
-void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *top, const char *bottom,
-                  double (*map)(double))
+/* The number of a sum that `name` is made of; NULL: of none. */
+static int part_of(dt_sums *s, const char *name, const char *part)
 {
-    const dt_shown what = {.top = dt_sums_find(s, top), .bottom = bottom ? dt_sums_find(s, bottom) : -1, .map = map};
-    dt_err err = check_name(name, !dt_sums_find_shown(s, when, name));
-    if (err == DT_OK && (what.top < 0 || (bottom && what.bottom < 0)))
-        err = dt_fail(DT_ERR_ARG, "metric `%s` is made of `%s`, which is not declared", name,
-                      what.top < 0 ? top : bottom);
+    const int i = part ? dt_sums_find(s, part) : -1;
+    if (part && i < 0)
+        keep_error(s, dt_fail(DT_ERR_ARG, "metric `%s` is made of `%s`, which is not declared", name, part));
+    return i;
+}
+
+static void show(dt_sums *s, dt_show_when when, const char *name, dt_shown what)
+{
+    const dt_err err = check_name(name, !dt_sums_find_shown(s, when, name));
+    if (s->err != DT_OK) return;
     dt_shown *shown = err == DT_OK ? realloc(s->shown[when], (size_t)(s->n_shown[when] + 1) * sizeof *shown) : NULL;
     if (!shown) {
         keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "no memory for the metric %s", name) : err);
@@ -67,6 +72,20 @@ void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *t
     shown += s->n_shown[when]++;
     *shown = what;
     snprintf(shown->name, sizeof shown->name, "%s", name);
+}
+
+void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *top, const char *bottom,
+                  double (*map)(double))
+{
+    const int above = part_of(s, name, top), below = part_of(s, name, bottom);
+    show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = -1, .map = map});
+}
+
+void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, const char *squares, const char *sum,
+                           const char *n)
+{
+    const int above = part_of(s, name, squares), below = part_of(s, name, n), mean = part_of(s, name, sum);
+    show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = mean});
 }
 
 /* A line for each declaration. */
@@ -83,8 +102,9 @@ static char *describe(const dt_sums *s)
     for (int w = 0; w < DT_N_SHOW; w++)
         for (int i = 0; i < s->n_shown[w]; i++) {
             const dt_shown *what = &s->shown[w][i];
-            fprintf(f, "`%s`%s = %s / %s\n", what->name, when[w], s->sum[what->top].name,
-                    what->bottom < 0 ? "1" : s->sum[what->bottom].name);
+            fprintf(f, "`%s`%s = %s / %s%s%s\n", what->name, when[w], s->sum[what->top].name,
+                    what->bottom < 0 ? "1" : s->sum[what->bottom].name, what->mean < 0 ? "" : " less that squared of ",
+                    what->mean < 0 ? "" : s->sum[what->mean].name);
         }
     if (fclose(f) == 0) return text;
     free(text);
@@ -279,6 +299,10 @@ static double shown_of(const dt_sums *s, const dt_shown *what, const dt_vote_val
     if (what->bottom >= 0) {
         const double bottom = value_of(&s->sum[what->bottom], values, nonfinite);
         x = isnan(x) || bottom != 0 ? x / bottom : 0;
+        if (what->mean >= 0 && bottom != 0) {
+            const double mean = value_of(&s->sum[what->mean], values, nonfinite) / bottom;
+            x = x > mean * mean ? x - mean * mean : isnan(x) ? x : 0;
+        }
     } else if (sum->kind != DT_SUM_LARGEST && sum->kind != DT_SUM_LEAST) {
         x /= n;
     }

@@ -126,26 +126,38 @@ static dt_err make_template(const dt_run *run, char **jinja)
     return DT_OK;
 }
 
-dt_err run_export(dt_run *run)
+/* Collective, agreed. */
+static dt_err export_model(dt_run *run, const dt_trained *m, const char *config, const char *jinja)
 {
-    char *dir = NULL, *jinja = NULL;
-    if (!exports(run)) return DT_OK;
+    char *dir = NULL;
     const double begin_s = dt_now_s();
-    const bool named = asprintf(&dir, "%s/hf", run->cfg.run_output_dir) >= 0;
-    dt_err err = named ? make_template(run, &jinja) : dt_fail(DT_ERR_MEMORY, "no memory for a path");
-    err = dt_comm_agree(run->comm, err);
-    const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF;
+    const bool named = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, m->name ? m->name : "hf") >= 0;
+    dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path"));
+    const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF && !m->name;
     const dt_export_options opt = {.dir = dir,
                                    .dtype = export_type(run),
-                                   .model_config = run->mc.json,
+                                   .model_config = config,
                                    .tokenizer = run->cfg.model_tokenizer,
                                    .chat_template = jinja,
                                    .generation_from = from_hf ? run->pretrained.path : NULL};
-    if (err == DT_OK) err = dt_export(run->comm, run->main.zero, &opt, &run->phase);
+    if (err == DT_OK) err = dt_export(run->comm, m->zero, &opt, &run->phase);
     if (err == DT_OK)
-        DT_INFO("model exported to %s in %.2f s%s%.200s", dir, dt_now_s() - begin_s,
+        DT_INFO("%s exported to %s in %.2f s%s%.200s", m->name ? m->name : "model", dir, dt_now_s() - begin_s,
                 jinja ? ", with the chat template " : "", jinja ? run->cfg.model_chat_template : "");
-    free(jinja);
     if (named) free(dir);
+    return err;
+}
+
+dt_err run_export(dt_run *run)
+{
+    char *jinja = NULL;
+    if (!exports(run)) return DT_OK;
+    dt_err err = dt_comm_agree(run->comm, make_template(run, &jinja));
+    for (int i = 0; i < run->n_trained && err == DT_OK; i++) {
+        const dt_trained *m = run->trained[i];
+        const char *config = m->name ? m->model_config : run->mc.json;
+        if (config) err = export_model(run, m, config, jinja);
+    }
+    free(jinja);
     return err;
 }

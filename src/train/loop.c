@@ -176,13 +176,31 @@ static double norm_of(const dt_run *run, const dt_trained *m)
     return sqrt(dt_sums_value(&run->sums, m->sum_squares)) / run->scale.scale;
 }
 
-/* Of the update after so many. */
-static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t updates)
+/* What a model's gradients are clipped by: their own norm, or one of all that share it. */
+static double clip_norm_of(const dt_run *run, const dt_trained *m)
 {
-    return dt_schedule_lr(&run->schedule, m->groups.group[group].lr, updates);
+    double squares = 0;
+    if (m->name && !m->shares_norm) return norm_of(run, m);
+    for (int i = 0; i < run->n_trained; i++) {
+        const dt_trained *other = run->trained[i];
+        if (!other->name || other->shares_norm) squares += dt_sums_value(&run->sums, other->sum_squares);
+    }
+    return sqrt(squares) / run->scale.scale;
 }
 
-/* Each model by its own norm, rates and states; or none of them. */
+/* Where [scheduler] is: it counts updates, or the rollouts of a task that makes some. */
+static int64_t schedule_place(const dt_run *run, const progress *p)
+{
+    const int64_t n = run->task.schedule_steps;
+    return n > 1 ? p->data_step / n : p->updates;
+}
+
+static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t place)
+{
+    return dt_schedule_lr(&run->schedule, m->groups.group[group].lr, place);
+}
+
+/* Each model by its norm, rates and states; or none of them. */
 static dt_err update(dt_run *run, const progress *p)
 {
     dt_phase_enter(&run->phase, "update", "");
@@ -192,8 +210,8 @@ static dt_err update(dt_run *run, const progress *p)
         const double largest = m->max_grad_norm;
         double lr[DT_MAX_LR_GROUPS];
         dt_optimizer_step step = m->settings;
-        for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, p->updates);
-        step.grad_scale = (largest > 0 ? fmin(1, largest / (norm_of(run, m) + 1e-6)) : 1) / run->scale.scale;
+        for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, schedule_place(run, p));
+        step.grad_scale = (largest > 0 ? fmin(1, largest / (clip_norm_of(run, m) + 1e-6)) : 1) / run->scale.scale;
         step.t = ++m->state_updates;
         DT_TRY(dt_zero_update(m->zero, &step, lr));
     }
@@ -207,26 +225,26 @@ static void discard(const dt_run *run)
 
 /* ---- its record -------------------------------------------------------------------------------------------------- */
 
-/* Rates and norms besides the fixed fields, which are those of the run's own model. updates: done before the step. */
-static int metrics_of_trained(const dt_run *run, int64_t updates, dt_metric *more)
+/* Rates and norms besides the fixed fields, which are those of the run's own model. place: of the step in the schedule. */
+static int metrics_of_trained(const dt_run *run, int64_t place, dt_metric *more)
 {
     int n = 0;
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
         for (int k = i ? 0 : 1; k < m->groups.n; k++)
-            more[n++] = (dt_metric){m->groups.group[k].metric, lr_of(run, m, k, updates)};
+            more[n++] = (dt_metric){m->groups.group[k].metric, lr_of(run, m, k, place)};
         if (i) more[n++] = (dt_metric){m->norm_metric, norm_of(run, m)};
     }
     return n;
 }
 
 /* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
-static int more_metrics(dt_run *run, const progress *p, int64_t updates)
+static int more_metrics(dt_run *run, const progress *p, int64_t place)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     dt_metric *more = run->shown;
-    int n = metrics_of_trained(run, updates, more);
+    int n = metrics_of_trained(run, place, more);
     for (int i = 0; i < s->n_shown[DT_SHOW_TRAIN]; i++) {
         const dt_shown *what = &s->shown[DT_SHOW_TRAIN][i];
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
@@ -244,16 +262,16 @@ static int more_metrics(dt_run *run, const progress *p, int64_t updates)
     return n;
 }
 
-static dt_err report_step(dt_run *run, const progress *p, int64_t updates, interval *in)
+static dt_err report_step(dt_run *run, const progress *p, int64_t place, interval *in)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
-    const int n_more = more_metrics(run, p, updates);
+    const int n_more = more_metrics(run, p, place);
     const double n_steps = (double)s->n_steps, rate = dt_sums_total(s, c->tokens) / in->seconds;
     const double flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len);
     const dt_train_record rec = {.step = p->step,
                                  .loss = in->loss / n_steps,
-                                 .lr = lr_of(run, &run->main, 0, updates),
+                                 .lr = lr_of(run, &run->main, 0, place),
                                  .grad_norm = norm_of(run, &run->main),
                                  .tokens = p->tokens,
                                  .samples = p->samples,
@@ -303,21 +321,33 @@ static void count_step(const dt_run *run, progress *p, bool skip)
     p->tokens += (int64_t)dt_sums_value(s, run->counted.tokens);
 }
 
+/* Steps that the task leaves out: the data goes on behind them, and the run ends so much sooner. */
+static void leave_out(dt_run *run, progress *p)
+{
+    const int64_t n = run->task.left_out;
+    run->task.left_out = 0;
+    p->data_step += n;
+    p->samples += n * run->batching.train_batch_size;
+    run->total_steps = dt_max_i64(p->step, run->total_steps - n);
+}
+
 /* What a save copies may change there, too. */
-static dt_err tell_task(dt_run *run, const progress *p, bool applied)
+static dt_err tell_task(dt_run *run, progress *p, bool applied)
 {
     dt_task *t = &run->task;
     if (!t->ops->after_step) return DT_OK;
     dt_phase_enter(&run->phase, "update", "task");
     DT_TRY(dt_saver_hold(run->saving.saver));
-    return t->ops->after_step(t, p->step, applied);
+    DT_TRY(t->ops->after_step(t, p->step, applied));
+    leave_out(run, p);
+    return DT_OK;
 }
 
 /* One superstep; *stop: what the ranks agreed on. */
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
     const double begin_s = dt_now_s();
-    const int64_t updates = p->updates;
+    const int64_t place = schedule_place(run, p);
     dt_vote vote;
     DT_TRY(compute_and_agree(run, p, &vote));
     *stop = vote.stop;
@@ -333,7 +363,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     dt_sums_add_to_total(&run->sums);
 
     /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
-    if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, updates, in));
+    if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, place, in));
     if (skip && !vote.nonfinite) return DT_OK; /* a step without targets says nothing about the numbers */
     return run_judge_step(run, p, vote.nonfinite);
 }

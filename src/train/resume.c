@@ -33,15 +33,17 @@ static void tell_new_place(const dt_run *run, const progress *p, const dt_config
                 is, sample, epoch);
 }
 
-/* What is left of the epochs is counted in the present batches. */
+/* What is left of the epochs is counted in the present batches; of a schedule of rollouts the place follows from the
+ * data's. */
 static void place_in_data(dt_run *run, progress *p, const dt_config *before)
 {
     p->data_step = run->task.ops->step_after(&run->task, p->samples);
     if (p->data_step == p->step) return;
     tell_new_place(run, p, before);
-    if (run->cfg.run_max_steps) return;
-    run->total_steps = p->step + (run->total_steps > p->data_step ? run->total_steps - p->data_step : 0);
-    dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
+    const bool by_rollouts = run->task.schedule_steps > 1;
+    if (run->cfg.run_max_steps && !by_rollouts) return;
+    run->total_steps = p->step + dt_max_i64(0, run->total_steps - p->data_step);
+    if (!by_rollouts) run_make_schedule(run);
 }
 
 /* ---- which checkpoint -------------------------------------------------------------------------------------------- */

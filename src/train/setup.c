@@ -315,15 +315,22 @@ void run_open_config_objects(dt_run *run)
     run->main.max_grad_norm = cfg->optimizer_max_grad_norm;
 }
 
+void run_make_schedule(dt_run *run)
+{
+    const int64_t n = dt_max_i64(1, run->task.schedule_steps);
+    dt_schedule_make(&run->schedule, &run->cfg, (run->total_steps + n - 1) / n, run->batching.train_batch_size);
+}
+
 static dt_err count_steps(dt_run *run)
 {
     char where[512];
     const int64_t per_epoch = run->task.steps_per_epoch;
     DT_CHECK(per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
              dt_config_where(&run->cfg, "data", "train", where, sizeof where), run->task.samples_per_epoch);
-    run->total_steps =
-        run->cfg.run_max_steps ? run->cfg.run_max_steps : (int64_t)ceil(run->cfg.run_epochs * (double)per_epoch);
-    dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
+    run->total_steps = run->cfg.run_max_steps    ? run->cfg.run_max_steps
+                       : run->task.total_steps   ? run->task.total_steps
+                                                 : (int64_t)ceil(run->cfg.run_epochs * (double)per_epoch);
+    run_make_schedule(run);
     return DT_OK;
 }
 
