@@ -1,20 +1,30 @@
 #!/bin/bash
-# check_citations.sh - every page of docs/ that a comment cites must exist and have what is cited: algorithms.md 8.5, algorithms.md appendix B,
-# architecture.md idea 2, interface.md "Dataset file". Prints what does not; exit status 1 then.
+# check_citations.sh - every page of docs/ that a comment cites must exist and have what is cited: algorithms.md 8.5, algorithms.md 3.1 and 3.2,
+# algorithms.md appendix B, architecture.md idea 2, interface.md "Dataset files"; also where a line ends inside. Prints what does not; exit status 1 then.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-bad=0
-while IFS=: read -r file line cited; do
-    page=${cited%%.md*}.md
-    section=$(sed -E 's/^[a-z]+\.md[, ]*(section |appendix |idea )?//; s/"//g' <<<"$cited")
-    if [ ! -f "docs/$page" ]; then
-        echo "$file:$line: cites $page, which docs/ does not have"
-    elif [ -n "$section" ] && ! grep -qE "^(#+ )?${section//./\\.}(\.? |$)" "docs/$page"; then
-        echo "$file:$line: cites $page \"$section\", which that page does not have"
-    else
-        continue
-    fi
-    bad=1
-done < <(grep -rnoE '\b[a-z]+\.md([, ]+((section |appendix |idea )?([0-9]+(\.[0-9]+)*|[A-Z](\.[0-9]+)?)\b|"[^"]+"))?' --include='*.[ch]' --include='*.cu' \
-    include src cuda tests 2>/dev/null)
-exit $bad
+find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort | xargs perl -0777 -ne '
+    BEGIN {
+        $bad = 0;
+        $section = qr/\d+(?:\.\d+)*\b|[A-Z](?:\.\d+)?\b|"[^"]+"/;
+        $gap = qr/\s+(?:\*\s+)?/;
+        $list = qr/(?:(?:section|sections|appendix|idea)$gap)?$section(?:(?:,|$gap(?:and|to))$gap$section)*/;
+    }
+    my $text = $_;
+    while ($text =~ /\b([a-z]+)\.md(?:,?$gap($list))?/g) {
+        my ($page, $cited, $line) = ($1, $2 // "", 1 + (substr($text, 0, $-[0]) =~ tr/\n//));
+        $text_of{$page} //= do { my $file; open($file, "<", "docs/$page.md") ? <$file> : "" };
+        if ($text_of{$page} eq "") {
+            print "$ARGV:$line: cites $page.md, which docs/ does not have\n";
+            $bad = 1;
+            next;
+        }
+        for my $s ($cited =~ /$section/g) {
+            $s =~ s/"//g;
+            $s =~ s/$gap/ /g;
+            next if $text_of{$page} =~ /^(?:#+ )?\Q$s\E(?:\.? |\.?$)/m;
+            print "$ARGV:$line: cites $page.md \"$s\", which that page does not have\n";
+            $bad = 1;
+        }
+    }
+    END { $? = $bad }' || exit 1

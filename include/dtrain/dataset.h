@@ -179,7 +179,7 @@ typedef struct dt_make_options {
     const char *truncate;
     const char *weight_key; /* NULL, or the field of a record that holds its weight (sft) */
     bool as_chat;           /* texts of prompts and completions become turns of user and assistant */
-    /* chats: source and target of each turn share max_length (algorithms.md 1.1, ShareGPT turns) */
+    /* chats: source and target of each turn share max_length (algorithms.md 1.1, turn budgets) */
     bool turn_budgets;
     int64_t max_length; /* tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
