@@ -22,6 +22,7 @@ typedef struct dt_batch {
     float *weight;
     /* [n_tok]: dt_mix64 of (sample number in the dataset, place in the sample): for random numbers */
     uint64_t *token_key;
+    int64_t *sample; /* [n_samples]: its number in the dataset, counted through all files as given */
     /* of pairs (kind preference): sample k has the sequences 2k, the chosen text, and 2k + 1, the rejected one */
     float *margin;    /* [n_samples], by how much the chosen one is better; 0: not known */
     uint8_t *safety;  /* [n_seq]: dt_safety */

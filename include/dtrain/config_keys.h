@@ -284,6 +284,9 @@
     BOOL(dpo, average, false, "means of an answer's log-probabilities in the place of their sums") \
     TEXT(dpo, reference_path, "", \
          "model that the log-probabilities are compared with, a directory or a checkpoint; empty: model.path") \
+    BOOL(dpo, precompute_reference, false, \
+         "find the reference's log-probabilities before the training and keep them in OUTPUT_DIR/reference-logps.bin, " \
+         "so that it takes no memory; the file is made once, and refused when model, data or lengths are others now") \
     INT (dpo, sync_reference_steps, 0, 0, INT64_MAX, "optimizer steps", \
          "after every so many steps the reference becomes sync_reference_mixup times the model in training plus the " \
          "rest of itself (512 is usual); 0: never") \
@@ -297,8 +300,8 @@
     REAL(dpo, beta_k, 0.5, 0, 1e6, "", "how fast it grows") \
     ENUM(dpo, negative_margin, "clamp", "clamp|abs", "a margin below 0 counts as 0 (clamp) or as its size (abs)") \
     TEXT(dpo, harmless_path, "", \
-         "Safe-MM-DPO: frozen safety model (rm.kind = harmless). A second loss has its margins, and weighs lambda / (1 " \
-         "+ lambda) beside 1 / (1 + lambda); empty: there is no such loss") \
+         "Safe-MM-DPO: frozen safety model (rm.kind = harmless). A second loss has its margins, and weighs " \
+         "lambda / (1 + lambda) beside 1 / (1 + lambda); empty: there is no such loss") \
     REAL(dpo, lambda_init, 1, 1e-8, 20, "", "lambda at the start") \
     REAL(dpo, lambda_lr, 0.01, 0, 1e3, "", \
          "how fast lambda rises while the expected cost (minus safety) is above cost_limit, and falls below it") \

@@ -38,7 +38,7 @@ static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
     DT_TRY(set->ops->fill(set, in_file, b, &l->scratch));
     const uint64_t key = dt_mix64((uint64_t)sample);
     for (int32_t t = base; t < b->n_tok; t++) b->token_key[t] = dt_mix64(key + (uint64_t)(t - base));
-    b->n_samples++;
+    b->sample[b->n_samples++] = sample;
     return DT_OK;
 }
 
@@ -256,6 +256,15 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), voi
     for (int i = 0; i < l->sources.n_files; i++)
         DT_TRY(dt_dataset_verify(l->sources.samples[i].dataset, each_piece, arg));
     return DT_OK;
+}
+
+int64_t dt_loader_n_target(const dt_loader *l, int64_t sample)
+{
+    int64_t in_file;
+    dt_sample_counts c;
+    const dt_samples *set = dt_sources_find(&l->sources, sample, &in_file);
+    set->ops->counts(set, in_file, &c);
+    return c.n_target;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */

@@ -18,6 +18,8 @@ static void check(dt_task *t)
     if (!t->comm) return; /* --plan */
     dt_task_need_data(t, "train", t->cfg->data_train);
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
+    if (t->cfg->dpo_precompute_reference)
+        dt_task_need(t, "run", "output_dir", t->cfg->run_output_dir, "a directory for what is precomputed");
 }
 
 static dt_err count_validation(const dt_task *t, dpo *d)
@@ -43,6 +45,8 @@ static dt_err check_settings(const dt_config *cfg, const dt_dpo_loss *l)
     const bool own_mean = dt_dpo_weight(l, DT_DPO_IPO) > 0 || dt_dpo_weight(l, DT_DPO_SIGMOID_NORM) > 0;
     DT_CONFIG_CHECK(!cfg->dpo_average || !own_mean, cfg, "dpo", "average",
                     "loss_type = ipo and sigmoid_norm divide by the lengths of answers themselves; expected false");
+    DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || cfg->dpo_sync_reference_steps == 0, cfg, "dpo",
+                    "precompute_reference", "a reference that follows (sync_reference_steps) is not known before");
     DT_CONFIG_CHECK(cfg->dpo_lambda_min <= cfg->dpo_lambda_max, cfg, "dpo", "lambda_min",
                     "expected at most lambda_max = %g, found %g", cfg->dpo_lambda_max, cfg->dpo_lambda_min);
     DT_CONFIG_CHECK(cfg->dpo_lambda_init >= cfg->dpo_lambda_min && cfg->dpo_lambda_init <= cfg->dpo_lambda_max, cfg,
@@ -67,15 +71,21 @@ static dt_err read_settings(const dt_task *t, dpo *d)
     return check_settings(cfg, &d->loss_of);
 }
 
+static dt_err open_reference(dt_task *t, dpo *d, const char *path)
+{
+    const dt_config *cfg = t->cfg;
+    if (cfg->dpo_precompute_reference) return dt_precomputed_open(&d->precomputed, t, path);
+    DT_TRY(dt_reference_open(&d->reference, t, path));
+    return dt_reference_follow(&d->reference, t, cfg->dpo_sync_reference_steps, cfg->dpo_sync_reference_mixup);
+}
+
 static void open_models(dt_task *t, dpo *d)
 {
     static const char *const names[DPO_GOALS] = {"the helpful model", "the harmless model"};
     const bool named = *t->cfg->dpo_reference_path;
     const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
     if (t->n_units == 0 || (t->comm && !*path)) return; /* told already */
-    dt_mistakes_add(t->mistakes, dt_reference_open(&d->reference, t, path));
-    dt_mistakes_add(t->mistakes, dt_reference_follow(&d->reference, t, t->cfg->dpo_sync_reference_steps,
-                                                     t->cfg->dpo_sync_reference_mixup));
+    dt_mistakes_add(t->mistakes, open_reference(t, d, path));
     for (int goal = 0; goal < DPO_GOALS; goal++)
         if (d->has_judge[goal])
             dt_mistakes_add(t->mistakes, dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal)));
@@ -94,8 +104,10 @@ static void dpo_open(dt_task *t)
     dpo_declare(t, d);
     dt_mistakes_add(t->mistakes, count_validation(t, d));
     open_models(t, d);
-    if (d->has_judge[DPO_HARMLESS]) t->saved_nbytes += DT_MULTIPLIER_NBYTES;
+    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_PRECOMPUTED_NBYTES;
 }
+
+static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_reference; }
 
 static dt_err dpo_plan(const dt_task *t, int stage, dt_memory *memory)
 {
@@ -103,7 +115,8 @@ static dt_err dpo_plan(const dt_task *t, int stage, dt_memory *memory)
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
     if (dt_dpo_needs_partners(&d->loss_of)) memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_aot_nbytes(dpo_most_pairs(t));
     for (int goal = 0; goal < DPO_GOALS; goal++) DT_TRY(dt_judge_plan(&d->judge[goal], t, memory));
-    return dt_reference_plan(&d->reference, t, memory);
+    return precomputes(t) ? dt_precomputed_plan(&d->precomputed, t, memory)
+                          : dt_reference_plan(&d->reference, t, memory);
 }
 
 static dt_err dpo_begin(dt_task *t)
@@ -113,7 +126,7 @@ static dt_err dpo_begin(dt_task *t)
     DT_TRY(dt_comm_agree(t->comm, partners ? dt_aot_alloc(&d->aot, dpo_most_pairs(t), t->ledger) : DT_OK));
     for (int goal = 0; goal < DPO_GOALS; goal++)
         if (d->has_judge[goal]) DT_TRY(dt_judge_begin(&d->judge[goal], t));
-    return dt_reference_begin(&d->reference, t);
+    return precomputes(t) ? dt_precomputed_begin(&d->precomputed, t) : dt_reference_begin(&d->reference, t);
 }
 
 static void dpo_close(dt_task *t)
@@ -122,6 +135,7 @@ static void dpo_close(dt_task *t)
     dt_task_close_data(t);
     if (!d) return;
     dt_reference_close(&d->reference, t->ledger);
+    dt_precomputed_close(&d->precomputed, t->ledger);
     for (int goal = 0; goal < DPO_GOALS; goal++) dt_judge_close(&d->judge[goal], t->ledger);
     dt_aot_free(&d->aot, t->ledger);
     free(d);
@@ -130,12 +144,20 @@ static void dpo_close(dt_task *t)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
+dt_err dpo_score_reference(dt_task *t, const dt_batch *b)
+{
+    dpo *d = t->self;
+    return precomputes(t) ? dt_precomputed_read(&d->precomputed, d->part, b) : dt_reference_score(&d->reference, t, b);
+}
+
+const float *dpo_reference_logp(const dpo *d) { return d->precomputed.block ? d->precomputed.logp : d->reference.logp; }
+
 static dt_err score(dt_task *t, const dt_batch *b)
 {
     dpo *d = t->self;
     for (int goal = 0; goal < DPO_GOALS; goal++)
         if (d->has_judge[goal]) DT_TRY(dt_judge_score(&d->judge[goal], t, b));
-    return dt_reference_score(&d->reference, t, b);
+    return dpo_score_reference(t, b);
 }
 
 static dt_err begin_step(dt_task *t, int64_t step)
@@ -158,6 +180,7 @@ static int64_t first_pair(const dt_task *t, int64_t micro)
 static dt_err dpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 {
     dpo *d = t->self;
+    d->part = DT_OF_TRAINING;
     if (micro == 0) DT_TRY(begin_step(t, step));
     *m = d->step;
     d->first_pair = first_pair(t, micro);
@@ -180,6 +203,7 @@ static dt_err dpo_evaluate(dt_task *t, int64_t micro)
     dpo *d = t->self;
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
+    d->part = DT_OF_VALIDATION;
     if (micro == 0 && d->aot.block) DT_TRY(dpo_match_validation(t));
     d->first_pair = first_pair(t, micro);
     DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
@@ -204,18 +228,22 @@ static dt_err dpo_after_step(dt_task *t, int64_t step, bool applied)
     return dt_reference_after_step(&d->reference, t, step);
 }
 
-static dt_err dpo_save(dt_task *t, dt_items *items)
+static dt_err save(const dt_task *t, dt_items *items)
 {
     const dpo *d = t->self;
-    const dt_err err = d->has_judge[DPO_HARMLESS] ? dt_multiplier_save(&d->multiplier, items) : DT_OK;
-    return dt_comm_agree(t->comm, err);
+    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_save(&d->multiplier, items));
+    return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : DT_OK;
 }
 
-static dt_err dpo_load(dt_task *t, const dt_items *items)
+static dt_err load(const dt_task *t, const dt_items *items)
 {
     dpo *d = t->self;
-    return dt_comm_agree(t->comm, d->has_judge[DPO_HARMLESS] ? dt_multiplier_load(&d->multiplier, items) : DT_OK);
+    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_load(&d->multiplier, items));
+    return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : DT_OK;
 }
+
+static dt_err dpo_save(dt_task *t, dt_items *items) { return dt_comm_agree(t->comm, save(t, items)); }
+static dt_err dpo_load(dt_task *t, const dt_items *items) { return dt_comm_agree(t->comm, load(t, items)); }
 
 const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .trains = true,

@@ -7,6 +7,7 @@
 #include "aot.h"
 #include "dtrain/judge.h"
 #include "multiplier.h"
+#include "precomputed.h"
 #include "reference.h"
 
 /** What pairs are judged by, each with a beta of its own (algorithms.md 3.4). */
@@ -24,12 +25,14 @@ typedef struct dpo {
     double beta_w, kl_coef;
     bool has_judge[DPO_GOALS];
     dt_reference reference;
+    dt_precomputed precomputed; /* in its place */
     dt_judge judge[DPO_GOALS];
     dt_multiplier multiplier;
     dt_aot aot;
     dt_micro step;      /* of the step at work, but for the batch */
     int64_t first_pair; /* of the batch, in aot */
-    double inv_chosen;  /* 1 / the tokens of the step's chosen answers */
+    dt_precomputed_part part;
+    double inv_chosen; /* 1 / the tokens of the step's chosen answers */
     /* what a mean over the tokens of chosen answers is multiplied by to be added to a sum over pairs: of the step, and
      * of the whole validation */
     double pairs_per_token[2];
@@ -65,6 +68,10 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
 /** For losses that need partners: score all pairs of a step, or of the validation, and find them. Collective. */
 dt_err dpo_match_step(dt_task *t, int64_t step);
 dt_err dpo_match_validation(dt_task *t);
+/** Let the reference score a batch of d->part. Collective. */
+dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
+/** What it said of the last one. */
+const float *dpo_reference_logp(const dpo *d);
 /** Pairs of which partners are found at once, at most. */
 int64_t dpo_most_pairs(const dt_task *t);
 

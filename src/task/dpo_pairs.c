@@ -35,7 +35,7 @@ static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, con
     for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
         if (b->target[i] < 0) continue;
         const double share = share_of(t->cfg, a, side, n++), logp = (double)p->logp[i],
-                     reference = (double)d->reference.logp[i];
+                     reference = (double)dpo_reference_logp(d)[i];
         double slope;
         a->pair.ratio[side] += share * (logp - reference);
         a->logp[side] += share * logp;
@@ -110,7 +110,7 @@ static void weigh_side(const dt_task *t, const dt_batch *b, int64_t k, int side,
         if (b->target[i] < 0) continue;
         double x = -slope * share_of(t->cfg, a, side, n++) + sft, kl_slope;
         if (kl > 0) {
-            kl_of((double)p->logp[i], (double)d->reference.logp[i], &kl_slope);
+            kl_of((double)p->logp[i], (double)dpo_reference_logp(d)[i], &kl_slope);
             x -= kl * kl_slope;
         }
         u[i] = (float)x;

@@ -14,7 +14,7 @@ static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
 {
     dpo *d = t->self;
     const dt_predictions p = {.logp = t->buffers.results.logp};
-    DT_TRY(dt_reference_score(&d->reference, t, b));
+    DT_TRY(dpo_score_reference(t, b));
     dt_phase_enter(t->phase, "score", "policy");
     DT_TRY(dt_model_forward(t->model, b, false, 0));
     DT_TRY(dt_model_logp(t->model, b, 1.0f, t->buffers.results.logp, NULL, NULL));
