@@ -1,4 +1,5 @@
-/* test_train.c - batch sizes and intervals: pure functions of the configuration. */
+/* test_train.c - batch sizes and intervals, pure functions of the configuration; and the words of its keys that name
+ * tables. */
 #include "dtrain/train.h"
 #include <math.h>
 #include <setjmp.h>
@@ -155,6 +156,56 @@ static void saves_of_the_best_come_with_validations(void **state)
     dt_error_clear();
 }
 
+/* ---- words that name tables -------------------------------------------------------------------------------------- */
+
+/** The words that a key may have, as config_keys.h lists them: "a|b|c". */
+static const char *words_of(const char *wanted)
+{
+    const char *words = "";
+#define PASS(...)
+#define LOOK(section, key, otherwise, words_, help)                                                                    \
+    if (!strcmp(wanted, #section "." #key)) words = words_;
+    DT_CONFIG_KEYS(PASS, PASS, PASS, LOOK, PASS, PASS)
+#undef LOOK
+#undef PASS
+    return words;
+}
+
+/** The next of them, and what is left; false: there is none. */
+static bool next_word(const char **words, char word[32])
+{
+    const int len = (int)strcspn(*words, "|");
+    snprintf(word, 32, "%.*s", len, *words);
+    *words += len + ((*words)[len] == '|');
+    return len > 0;
+}
+
+static void every_task_that_can_be_named_has_a_table_and_every_table_a_name(void **state)
+{
+    (void)state;
+    char word[32];
+    int n = 0, n_tables = 0;
+    for (const char *words = words_of("run.task"); next_word(&words, word); n++)
+        if (!dt_task_find(word)) fail_msg("run.task = %s is in no table", word);
+    while (dt_tasks[n_tables]) n_tables++;
+    assert_int_equal(n, n_tables);
+}
+
+static void every_optimizer_that_can_be_named_has_a_table(void **state)
+{
+    (void)state;
+    char word[32], text[64];
+    int n = 0;
+    for (const char *words = words_of("optimizer.type"); next_word(&words, word); n++) {
+        snprintf(text, sizeof text, "[optimizer]\ntype = %s\n", word);
+        dt_config cfg = config(text);
+        const dt_optimizer_ops *o = dt_optimizer_of(&cfg);
+        if (!o || strcmp(o->name, word) != 0) fail_msg("optimizer.type = %s is %s", word, o ? o->name : "no table");
+        dt_config_free(&cfg);
+    }
+    assert_true(n >= 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +215,8 @@ int main(void)
         cmocka_unit_test(intervals_below_one_are_shares),
         cmocka_unit_test(an_interval_is_a_share_or_whole),
         cmocka_unit_test(saves_of_the_best_come_with_validations),
+        cmocka_unit_test(every_task_that_can_be_named_has_a_table_and_every_table_a_name),
+        cmocka_unit_test(every_optimizer_that_can_be_named_has_a_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ typedef struct dt_optimizer_ops {
  *  (algorithms.md 0). */
 extern const dt_optimizer_ops dt_optimizer_adamw, dt_optimizer_adam, dt_optimizer_sgd, dt_optimizer_sgd_plain;
 
-/** The one that [optimizer] type and momentum ask for. */
+/** The one that [optimizer] type and momentum ask for: each word that type may have names one. */
 const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg);
 /** What [optimizer] says of every update; lr, grad_scale and t are 0. DT_ERR_USAGE: betas. */
 dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg);

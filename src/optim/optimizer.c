@@ -64,11 +64,11 @@ const dt_optimizer_ops dt_optimizer_sgd_plain = {.name = "sgd", .step = sgd_plai
 
 const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg)
 {
-    static const dt_optimizer_ops *const all[] = {&dt_optimizer_adam, &dt_optimizer_sgd};
+    static const dt_optimizer_ops *const all[] = {&dt_optimizer_adamw, &dt_optimizer_adam, &dt_optimizer_sgd};
     if (!strcmp(cfg->optimizer_type, "sgd") && cfg->optimizer_momentum == 0) return &dt_optimizer_sgd_plain;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!strcmp(cfg->optimizer_type, all[i]->name)) return all[i];
-    return &dt_optimizer_adamw;
+    return NULL;
 }
 
 dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg)

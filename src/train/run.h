@@ -232,6 +232,6 @@ typedef struct validation_end {
     int64_t n_done, n;
 } validation_end;
 dt_err run_validate(dt_run *run, int64_t step, validation_end *end);
-dt_err run_evaluate(dt_run *run, int64_t step); /* task eval */
+dt_err run_evaluate(dt_run *run, int64_t step); /* a task that takes no step */
 
 #endif
