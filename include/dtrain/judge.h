@@ -17,6 +17,9 @@ typedef struct dt_judge {
 /** In open, when t->model_opt is as wide as the batches. name, in messages: "the reward model". What is wrong is
  *  returned, without the key; what dt_judge_begin finds too is that the model has no scalar head. Local. */
 dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path);
+/** The same for batches of the caller's own (dt_scorer_open_apart). */
+dt_err dt_judge_open_apart(dt_judge *j, dt_task *t, const char *name, const char *path, int32_t max_pos,
+                           int32_t max_seq);
 /** Add what it holds; nothing for {0}. Local. */
 dt_err dt_judge_plan(const dt_judge *j, const dt_task *t, dt_memory *memory);
 /** In begin. Collective, agreed. */

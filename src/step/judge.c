@@ -2,11 +2,23 @@
 #include "dtrain/judge.h"
 #include <stdlib.h>
 
+static size_t nbytes_of(const dt_model_options *opt)
+{
+    return ((size_t)opt->max_tok + (size_t)opt->max_seq) * sizeof(float);
+}
+
 dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path)
 {
     DT_TRY(dt_scorer_open(&j->scorer, t, name, path, 1));
-    const dt_model_options *opt = &j->scorer.opt;
-    j->nbytes = ((size_t)opt->max_tok + (size_t)opt->max_seq) * sizeof *j->value;
+    j->nbytes = nbytes_of(&j->scorer.opt);
+    return DT_OK;
+}
+
+dt_err dt_judge_open_apart(dt_judge *j, dt_task *t, const char *name, const char *path, int32_t max_pos,
+                           int32_t max_seq)
+{
+    DT_TRY(dt_scorer_open_apart(&j->scorer, t, name, path, 1, max_pos, max_seq));
+    j->nbytes = nbytes_of(&j->scorer.opt);
     return DT_OK;
 }
 

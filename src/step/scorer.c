@@ -2,28 +2,46 @@
 #include "dtrain/scorer.h"
 #include <unistd.h>
 
-dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
+static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const char *path, int n_labels)
 {
-    dt_model_options *trained = t->model_opt;
     const bool planned = !t->comm && (!*path || access(path, F_OK) != 0);
-    dt_memory memory;
     s->name = name;
-    DT_TRY(planned ? dt_frozen_model_of_shape(&s->frozen, t->mc, n_labels)
-                   : dt_frozen_model_describe(&s->frozen, path, n_labels));
-    DT_CHECK(s->frozen.mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: %s has %lld, the model in training %lld", path, name, (long long)s->frozen.mc.vocab_size,
-             (long long)t->mc->vocab_size);
-    s->opt = (dt_model_options){.dtype = trained->dtype,
-                                .grad_dtype = trained->dtype,
-                                .max_tok = trained->max_tok,
-                                .max_seq = trained->max_seq,
-                                .max_pos = trained->max_pos};
+    return planned ? dt_frozen_model_of_shape(&s->frozen, t->mc, n_labels)
+                   : dt_frozen_model_describe(&s->frozen, path, n_labels);
+}
+
+/* What it needs to work is lent by the model in training. */
+static dt_err borrow(dt_scorer *s, dt_task *t)
+{
+    dt_memory memory;
+    s->opt.dtype = s->opt.grad_dtype = t->model_opt->dtype;
     if (!t->dev->ops) return DT_OK;
     DT_TRY(dt_model_plan(&s->frozen.mc, &s->opt, s->frozen.units, s->frozen.n_units, t->dev, &memory));
     const size_t lent = (size_t)memory.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
-    if (trained->lend_nbytes < lent) trained->lend_nbytes = lent;
+    if (t->model_opt->lend_nbytes < lent) t->model_opt->lend_nbytes = lent;
     s->opt.borrows = true;
     return DT_OK;
+}
+
+dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
+{
+    const dt_model_options *trained = t->model_opt;
+    DT_TRY(describe(s, t, name, path, n_labels));
+    DT_CHECK(s->frozen.mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
+             "%s: vocab_size: %s has %lld, the model in training %lld", path, name, (long long)s->frozen.mc.vocab_size,
+             (long long)t->mc->vocab_size);
+    s->opt = (dt_model_options){.max_tok = trained->max_tok, .max_seq = trained->max_seq, .max_pos = trained->max_pos};
+    return borrow(s, t);
+}
+
+dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
+                            int32_t max_seq)
+{
+    DT_TRY(describe(s, t, name, path, n_labels));
+    const int32_t most = (int32_t)dt_min_i64(max_pos, s->frozen.mc.max_position_embeddings);
+    const int64_t n_tok = dt_max_i64(most, t->model_opt->max_tok);
+    s->opt = (dt_model_options){.max_tok = (int32_t)n_tok, .max_seq = max_seq, .max_pos = most};
+    return borrow(s, t);
 }
 
 dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory)

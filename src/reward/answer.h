@@ -1,0 +1,21 @@
+/* answer.h - the answer in a text, and whether two answers are the same. Private to src/reward. */
+#ifndef DTRAIN_REWARD_ANSWER_H
+#define DTRAIN_REWARD_ANSWER_H
+
+#include "dtrain/core.h"
+
+/** Where the answer of a text lies: within the last <answer>...</answer>, where there is one; of that, what follows the
+ *  last #### up to the end of its line, or what the last \boxed{...} holds; white space around it left out. Without any
+ *  of these marks the whole text is the answer. */
+typedef struct dt_answer {
+    const char *at;
+    size_t n;
+} dt_answer;
+dt_answer dt_answer_in(const char *text);
+
+/** Do two answers say the same? Numbers are compared as numbers (1,000 and 1e3; 1/2 and 0.5; $5 and 5.00), to within
+ *  what writing them in binary costs; anything else as text, without regard to case, to runs of white space, to a point
+ *  at the end and to the forms that Unicode calls compatible (NFKC). DT_ERR_MEMORY. */
+dt_err dt_answers_equal(dt_answer a, dt_answer b, bool *equal);
+
+#endif

@@ -1,0 +1,243 @@
+/* builtin.c - a function is a name, how its parameters are read and how a completion is judged. docs/rewards.md says
+ * each of them in words.
+ *
+ * What the parameters leave open comes from the record: length and keywords may differ from prompt to prompt. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "builtin.h"
+#include "answer.h"
+#include <inttypes.h>
+#include <math.h>
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct function {
+    const char *name, *help;
+    dt_err (*read)(dt_builtin *b, const char *parameters); /* NULL: it has none */
+    dt_err (*score)(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
+} function;
+
+struct dt_builtin {
+    const function *what;
+    double least, most;  /* length, in tokens; most 0: the record's */
+    char *words;         /* keywords, separated by |; NULL: the record's */
+    pcre2_code *pattern; /* format */
+};
+
+/* ---- accuracy ---------------------------------------------------------------------------------------------------- */
+
+/* The answer that a record gives, as text: malloc'ed; *text NULL: it gives none. */
+static dt_err answer_of_record(const json_t *record, char **text)
+{
+    const json_t *answer = json_object_get(record, "answer");
+    if (!answer || json_is_null(answer)) answer = json_object_get(record, "solution");
+    *text = NULL;
+    if (!answer || json_is_null(answer)) return DT_OK;
+    *text = json_is_string(answer) ? strdup(json_string_value(answer)) : json_dumps(answer, JSON_ENCODE_ANY);
+    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for the answer of a record");
+    return DT_OK;
+}
+
+static dt_err accuracy(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
+{
+    char *text;
+    bool equal = false;
+    DT_TRY(answer_of_record(record, &text));
+    const dt_answer want = text ? dt_answer_in(text) : (dt_answer){0}, found = dt_answer_in(s->completion);
+    dt_err err = DT_OK;
+    if (want.n == 0)
+        *reward = (double)NAN;
+    else if ((err = dt_answers_equal(found, want, &equal)) == DT_OK)
+        *reward = equal;
+    free(text);
+    return err;
+}
+
+/* ---- format ------------------------------------------------------------------------------------------------------ */
+
+#define NO_TAG "(?:(?!</?think>|</?answer>).)*+"
+#define THINK_ANSWER "\\s*<think>" NO_TAG "</think>\\s*<answer>" NO_TAG "</answer>\\s*"
+
+static dt_err read_format(dt_builtin *b, const char *parameters)
+{
+    const char *pattern = parameters ? parameters : THINK_ANSWER;
+    const uint32_t how = PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOTALL | PCRE2_UTF;
+    int number = 0;
+    size_t at = 0;
+    b->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, how, &number, &at, NULL);
+    if (b->pattern) return DT_OK;
+    PCRE2_UCHAR why[160];
+    pcre2_get_error_message(number, why, sizeof why);
+    return dt_fail(DT_ERR_USAGE, "format:%s: expected a regular expression of PCRE2: %s at character %zu", pattern,
+                   (const char *)why, at);
+}
+
+/* An expression that runs into PCRE2's limits on steps and memory has not matched. */
+static dt_err format(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
+{
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(b->pattern, NULL);
+    DT_CHECK(match, DT_ERR_MEMORY, "no memory to match a regular expression");
+    *reward = pcre2_match(b->pattern, (PCRE2_SPTR)s->completion, strlen(s->completion), 0, 0, match, NULL) >= 0;
+    pcre2_match_data_free(match);
+    return DT_OK;
+}
+
+/* ---- length ------------------------------------------------------------------------------------------------------ */
+
+static bool is_length(double x) { return x >= 1 && x <= INT32_MAX && x == floor(x); }
+
+static dt_err read_length(dt_builtin *b, const char *parameters)
+{
+    if (!parameters) return DT_OK;
+    char *end;
+    b->least = b->most = strtod(parameters, &end);
+    if (*end == ':') b->most = strtod(end + 1, &end);
+    DT_CHECK(!*end && is_length(b->least) && is_length(b->most) && b->least <= b->most, DT_ERR_USAGE,
+             "length:%s: expected length:TARGET or length:LEAST:MOST, in tokens, at least 1", parameters);
+    return DT_OK;
+}
+
+/* The record's length: a number, or a list of the least and the most. */
+static dt_err length_of_record(const json_t *record, double *least, double *most)
+{
+    const json_t *length = json_object_get(record, "length");
+    const bool range = json_is_array(length) && json_array_size(length) == 2;
+    if (!length || json_is_null(length)) return DT_OK;
+    *least = json_number_value(range ? json_array_get(length, 0) : length);
+    *most = json_number_value(range ? json_array_get(length, 1) : length);
+    DT_CHECK(is_length(*least) && is_length(*most) && *least <= *most, DT_ERR_DATA,
+             "field length of a record: expected a number of tokens, or a list of the least and the most");
+    return DT_OK;
+}
+
+/* 1 within the range, and 0 at no token and at twice the most. */
+static dt_err length(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
+{
+    double least = b->least, most = b->most;
+    const double n = s->n_completion;
+    if (most == 0) DT_TRY(length_of_record(record, &least, &most));
+    *reward = most == 0 ? (double)NAN : n < least ? n / least : n > most ? fmax(0, 2 - n / most) : 1;
+    return DT_OK;
+}
+
+/* ---- keywords ---------------------------------------------------------------------------------------------------- */
+
+static dt_err read_keywords(dt_builtin *b, const char *parameters)
+{
+    if (!parameters) return DT_OK;
+    DT_CHECK(parameters[strspn(parameters, "| ")], DT_ERR_USAGE, "keywords:%s: expected words, as in keywords:yes|no",
+             parameters);
+    b->words = strdup(parameters);
+    DT_CHECK(b->words, DT_ERR_MEMORY, "no memory for keywords");
+    return DT_OK;
+}
+
+static dt_err look_for(const char *text, const char *word, size_t n, int *n_words, int *n_found)
+{
+    while (n > 0 && *word == ' ') word++, n--;
+    while (n > 0 && word[n - 1] == ' ') n--;
+    if (n == 0) return DT_OK;
+    char *copy = strndup(word, n);
+    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for a keyword");
+    ++*n_words;
+    *n_found += strcasestr(text, copy) != NULL;
+    free(copy);
+    return DT_OK;
+}
+
+static dt_err look_for_all(const char *text, const char *words, int *n_words, int *n_found)
+{
+    for (const char *p = words; *p; p += *p == '|') {
+        const size_t n = strcspn(p, "|");
+        DT_TRY(look_for(text, p, n, n_words, n_found));
+        p += n;
+    }
+    return DT_OK;
+}
+
+/* The record's keywords: a text as in the parameters, or a list of texts. */
+static dt_err look_for_records(const char *text, const json_t *record, int *n_words, int *n_found)
+{
+    const json_t *words = json_object_get(record, "keywords"), *word;
+    size_t i;
+    if (!words || json_is_null(words)) return DT_OK;
+    if (json_is_string(words)) return look_for_all(text, json_string_value(words), n_words, n_found);
+    DT_CHECK(json_is_array(words), DT_ERR_DATA, "field keywords of a record: expected a text or a list of texts");
+    json_array_foreach(words, i, word)
+    {
+        DT_CHECK(json_is_string(word), DT_ERR_DATA, "field keywords of a record: expected a list of texts");
+        DT_TRY(look_for(text, json_string_value(word), json_string_length(word), n_words, n_found));
+    }
+    return DT_OK;
+}
+
+static dt_err keywords(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
+{
+    int n_words = 0, n_found = 0;
+    DT_TRY(b->words ? look_for_all(s->completion, b->words, &n_words, &n_found)
+                    : look_for_records(s->completion, record, &n_words, &n_found));
+    *reward = n_words ? (double)n_found / n_words : (double)NAN;
+    return DT_OK;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+static const function functions[] = {
+    {"accuracy", "accuracy: 1 where the answer after #### or in <answer> is the record's", NULL, accuracy},
+    {"format",
+     "format: 1 where the whole text is <think>...</think><answer>...</answer>; format:PATTERN: another expression",
+     read_format, format},
+    {"length", "length:TARGET or length:LEAST:MOST: 1 for so many tokens, less for fewer and more", read_length,
+     length},
+    {"keywords", "keywords:A|B|C: the share of these words that the completion has", read_keywords, keywords},
+};
+enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
+
+bool dt_builtin_named(int i, const char **name, const char **help)
+{
+    if (i < 0 || i >= N_FUNCTIONS) return false;
+    *name = functions[i].name;
+    *help = functions[i].help;
+    return true;
+}
+
+static dt_err read(dt_builtin *b, const char *parameters)
+{
+    if (b->what->read) return b->what->read(b, parameters);
+    DT_CHECK(!parameters, DT_ERR_USAGE, "%s:%s: %s has no parameters", b->what->name, parameters, b->what->name);
+    return DT_OK;
+}
+
+dt_err dt_builtin_open(dt_builtin **out, const char *text)
+{
+    const size_t n = strcspn(text, ":");
+    const function *what = NULL;
+    for (int i = 0; i < N_FUNCTIONS && !what; i++)
+        if (strlen(functions[i].name) == n && strncmp(text, functions[i].name, n) == 0) what = &functions[i];
+    *out = NULL;
+    if (!what) return DT_OK;
+    dt_builtin *b = calloc(1, sizeof *b);
+    DT_CHECK(b, DT_ERR_MEMORY, "no memory for a reward function");
+    b->what = what;
+    const dt_err err = read(b, text[n] ? text + n + 1 : NULL);
+    if (err == DT_OK)
+        *out = b;
+    else
+        dt_builtin_close(b);
+    return err;
+}
+
+void dt_builtin_close(dt_builtin *b)
+{
+    if (!b) return;
+    pcre2_code_free(b->pattern);
+    free(b->words);
+    free(b);
+}
+
+const char *dt_builtin_name(const dt_builtin *b) { return b->what->name; }
+
+dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
+{
+    return b->what->score(b, s, record, reward);
+}

@@ -1,0 +1,23 @@
+/* builtin.h - reward functions that look at a completion and need nothing else. Private to src/reward. */
+#ifndef DTRAIN_REWARD_BUILTIN_H
+#define DTRAIN_REWARD_BUILTIN_H
+
+#include "dtrain/json.h"
+#include "dtrain/reward.h"
+
+typedef struct dt_builtin dt_builtin;
+
+/** NAME or NAME:PARAMETERS. *b is NULL, without an error, where NAME is no built-in function. DT_ERR_USAGE: the
+ *  parameters; DT_ERR_MEMORY. */
+dt_err dt_builtin_open(dt_builtin **b, const char *text);
+void dt_builtin_close(dt_builtin *b); /* safe on NULL */
+const char *dt_builtin_name(const dt_builtin *b);
+
+/** The reward of a completion; NaN: the function does not apply. record: of s, parsed. Local. DT_ERR_MEMORY, DT_ERR_DATA:
+ *  a field of the record is not what it should be. */
+dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
+
+/** The i-th name, with what may follow it and a line about it; false: there are no more. */
+bool dt_builtin_named(int i, const char **name, const char **help);
+
+#endif

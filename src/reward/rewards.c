@@ -1,0 +1,340 @@
+/* rewards.c - the list of functions. What a rank can say of its rows comes first, then what its programs say, then
+ * models, in which all ranks take part; then all ranks have all rewards. */
+#include "builtin.h"
+#include "exchange.h"
+#include "model.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One of the three. */
+typedef struct function {
+    char name[64];
+    double weight;
+    dt_builtin *builtin;
+    dt_program *program;
+    dt_reward_model *model;
+} function;
+
+struct dt_rewards {
+    const char *section;
+    int n;
+    function of[DT_MAX_REWARDS];
+    const char *name[DT_MAX_REWARDS];
+    int n_programs;
+    dt_program *program[DT_MAX_REWARDS];
+    double timeout_s;
+};
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static dt_err unknown(const char *text)
+{
+    char list[160] = "";
+    const char *name, *help;
+    for (int i = 0; dt_builtin_named(i, &name, &help); i++) {
+        const size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s, ", name);
+    }
+    return dt_fail(DT_ERR_USAGE, "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s", list, text);
+}
+
+static dt_err open_program(dt_rewards *w, function *f, const dt_task *t, const char *command)
+{
+    f->program = calloc(1, sizeof *f->program);
+    DT_CHECK(f->program, DT_ERR_MEMORY, "no memory for a reward function");
+    w->program[w->n_programs++] = f->program;
+    DT_TRY(dt_program_open(f->program, command, t->comm != NULL)); /* a plan may be made elsewhere */
+    snprintf(f->name, sizeof f->name, "%s", f->program->name);
+    return DT_OK;
+}
+
+static dt_err open_model(function *f, dt_task *t, const char *path)
+{
+    f->model = calloc(1, sizeof *f->model);
+    DT_CHECK(f->model, DT_ERR_MEMORY, "no memory for a reward function");
+    const dt_err err = dt_reward_model_open(f->model, t, path);
+    snprintf(f->name, sizeof f->name, "%s", f->model->name);
+    return err;
+}
+
+static dt_err open_function(dt_rewards *w, function *f, dt_task *t, const char *text)
+{
+    static const char command[] = "command:", model[] = "model:";
+    if (strncmp(text, command, sizeof command - 1) == 0) return open_program(w, f, t, text + sizeof command - 1);
+    if (strncmp(text, model, sizeof model - 1) == 0) return open_model(f, t, text + sizeof model - 1);
+    DT_TRY(dt_builtin_open(&f->builtin, text));
+    if (!f->builtin) return unknown(text);
+    snprintf(f->name, sizeof f->name, "%s", dt_builtin_name(f->builtin));
+    return DT_OK;
+}
+
+/* In metrics: letters, digits and . - _, and no two alike. */
+static void settle_name(dt_rewards *w, int k)
+{
+    char *name = w->of[k].name, base[48];
+    for (char *c = name; *c; c++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_", *c)) *c = '_';
+    snprintf(base, sizeof base, "%s", name);
+    for (int number = 2, other = 0; other < k;) {
+        if (strcmp(name, w->of[other++].name) != 0) continue;
+        snprintf(name, sizeof w->of[k].name, "%s-%d", base, number++);
+        other = 0;
+    }
+    w->name[k] = name;
+}
+
+static void open_functions(dt_rewards *w, dt_task *t, char **items, int n)
+{
+    static const char key[] = "reward_funcs";
+    if (n > DT_MAX_REWARDS)
+        dt_mistakes_add(t->mistakes, dt_config_fail(t->cfg, w->section, key, "expected at most %d functions, found %d",
+                                                    DT_MAX_REWARDS, n));
+    for (int k = 0; k < n && k < DT_MAX_REWARDS; k++) {
+        const dt_err err = open_function(w, &w->of[k], t, items[k]);
+        /* what is wrong with a model's files is told as of any model */
+        dt_mistakes_add(t->mistakes, err == DT_ERR_USAGE ? dt_config_blame(t->cfg, w->section, key, err) : err);
+        w->n = k + 1;
+        settle_name(w, k);
+    }
+}
+
+static dt_err read_weights(dt_rewards *w, const dt_task *t, char **items, int n)
+{
+    static const char key[] = "reward_weights";
+    for (int k = 0; k < w->n; k++) w->of[k].weight = 1;
+    if (n == 0) return DT_OK;
+    if (n != w->n)
+        return dt_config_fail(t->cfg, w->section, key, "expected a weight for each of %d reward functions, found %d",
+                              w->n, n);
+    for (int k = 0; k < n; k++) {
+        char *end;
+        w->of[k].weight = strtod(items[k], &end);
+        if (*end || end == items[k] || !(fabs(w->of[k].weight) <= 1e6))
+            return dt_config_fail(t->cfg, w->section, key, "expected a number from -1e6 to 1e6, found %s", items[k]);
+    }
+    return DT_OK;
+}
+
+dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *funcs, const char *weights)
+{
+    char **items = NULL, **numbers = NULL;
+    int n_items = 0, n_numbers = 0;
+    dt_rewards *w = calloc(1, sizeof *w);
+    if (!w) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for reward functions"));
+        return NULL;
+    }
+    w->section = section;
+    w->timeout_s = t->cfg->comm_timeout;
+    dt_err err = dt_config_split(funcs ? funcs : "", &items, &n_items);
+    if (err == DT_OK) err = dt_config_split(weights ? weights : "", &numbers, &n_numbers);
+    if (err == DT_OK) {
+        open_functions(w, t, items, n_items);
+        err = read_weights(w, t, numbers, n_numbers);
+    }
+    dt_mistakes_add(t->mistakes, err);
+    dt_list_free(items, n_items);
+    dt_list_free(numbers, n_numbers);
+    return w;
+}
+
+dt_err dt_rewards_plan(const dt_rewards *w, const dt_task *t, dt_memory *memory)
+{
+    for (int k = 0; k < w->n; k++)
+        if (w->of[k].model) DT_TRY(dt_reward_model_plan(w->of[k].model, t, memory));
+    return DT_OK;
+}
+
+static dt_err start_programs(dt_rewards *w, const dt_comm *comm)
+{
+    DT_TRY(dt_fault("reward.start"));
+    for (int k = 0; k < w->n_programs; k++)
+        DT_TRY(dt_program_start(w->program[k], comm->rank, comm->nranks, comm->local_rank));
+    return DT_OK;
+}
+
+dt_err dt_rewards_begin(dt_rewards *w, dt_task *t)
+{
+    DT_TRY(dt_comm_agree(t->comm, start_programs(w, t->comm)));
+    for (int k = 0; k < w->n; k++)
+        if (w->of[k].model) DT_TRY(dt_reward_model_begin(w->of[k].model, t));
+    return DT_OK;
+}
+
+void dt_rewards_close(dt_rewards *w, dt_task *t)
+{
+    if (!w) return;
+    for (int k = 0; k < DT_MAX_REWARDS; k++) {
+        function *f = &w->of[k];
+        dt_builtin_close(f->builtin);
+        if (f->program) dt_program_close(f->program);
+        if (f->model) dt_reward_model_close(f->model, t);
+        free(f->program);
+        free(f->model);
+    }
+    free(w);
+}
+
+int dt_rewards_n(const dt_rewards *w) { return w->n; }
+const char *dt_rewards_name(const dt_rewards *w, int k) { return w->name[k]; }
+const char *const *dt_rewards_names(const dt_rewards *w) { return w->name; }
+double dt_rewards_weight(const dt_rewards *w, int k) { return w->of[k].weight; }
+
+/* ---- what is looked at ------------------------------------------------------------------------------------------- */
+
+static dt_err sample_of(dt_rollout *r, int64_t row, dt_reward_sample *s)
+{
+    const dt_rollout_row *x = dt_rollout_row_of(r, row);
+    const int32_t *ids = dt_rollout_ids(r, row);
+    *s = (dt_reward_sample){.prompt = dt_rollout_text(r, row, false, false),
+                            .completion = dt_rollout_text(r, row, true, false),
+                            .prompt_ids = ids,
+                            .completion_ids = ids + x->n_prompt,
+                            .n_prompt = x->n_prompt,
+                            .n_completion = x->n_new,
+                            .record = dt_rollout_record(r, row)};
+    DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "no memory for the text of a completion");
+    return s->record ? DT_OK : DT_ERR_DATA; /* which is recorded */
+}
+
+static dt_err parse_record(const dt_reward_sample *s, json_t **record)
+{
+    return dt_json_parse(record, "the record of a prompt", s->record, strlen(s->record),
+                         DT_JSON_NUL | DT_JSON_LAST_KEY);
+}
+
+/* ---- built-in functions ------------------------------------------------------------------------------------------ */
+
+static dt_err score_sample(const dt_rewards *w, const dt_reward_sample *s, double *reward)
+{
+    json_t *record;
+    DT_TRY(parse_record(s, &record));
+    dt_err err = DT_OK;
+    for (int k = 0; k < w->n && err == DT_OK; k++)
+        if (w->of[k].builtin) err = dt_builtin_score(w->of[k].builtin, s, record, &reward[k]);
+    json_decref(record);
+    return err;
+}
+
+static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, const int64_t *mine, int64_t n, double *reward)
+{
+    bool any = false;
+    for (int k = 0; k < w->n; k++) any |= w->of[k].builtin != NULL;
+    for (int64_t i = 0; i < n && any; i++) {
+        dt_reward_sample s;
+        DT_TRY(sample_of(r, mine[i], &s));
+        DT_TRY(score_sample(w, &s, reward + mine[i] * w->n));
+    }
+    return DT_OK;
+}
+
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
+
+typedef struct share {
+    dt_rollout *rollout;
+    const int64_t *mine; /* rows of this rank */
+} share;
+
+static json_t *list_of(const int32_t *ids, int32_t n)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; list && i < n; i++)
+        if (json_array_append_new(list, json_integer(ids[i])) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
+/* What a program reads of one completion. */
+static dt_err write_request(const dt_reward_sample *s, char **line)
+{
+    json_t *record;
+    DT_TRY(parse_record(s, &record));
+    json_t *object = json_object(); /* in this order; the record has none of these names, or they are left out */
+    const bool made = object && json_object_set_new(object, "prompt", json_string(s->prompt)) == 0 &&
+                      json_object_set_new(object, "completion", json_string(s->completion)) == 0 &&
+                      json_object_set_new(object, "prompt_ids", list_of(s->prompt_ids, s->n_prompt)) == 0 &&
+                      json_object_set_new(object, "completion_ids", list_of(s->completion_ids, s->n_completion)) == 0 &&
+                      json_object_update_missing(object, record) == 0;
+    *line = made ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    json_decref(record);
+    DT_CHECK(*line, DT_ERR_MEMORY, "no memory for what a reward function is given");
+    return DT_OK;
+}
+
+static dt_err request(void *self, int64_t i, char **line)
+{
+    const share *s = self;
+    dt_reward_sample sample;
+    DT_TRY(sample_of(s->rollout, s->mine[i], &sample));
+    return write_request(&sample, line);
+}
+
+/* Answers of all programs come at the same time, each program's in a row. */
+static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *mine, int64_t n, dt_err err,
+                           double *reward)
+{
+    share s = {.rollout = r, .mine = mine};
+    double *answers = calloc((size_t)(n * w->n_programs) + 1, sizeof *answers), *of[DT_MAX_REWARDS];
+    if (!answers && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "no memory for %" PRId64 " rewards", n);
+    for (int p = 0; p < w->n_programs && answers; p++) of[p] = answers + p * n;
+    const dt_questions q = {.n = n, .request = request, .self = &s};
+    err = dt_programs_ask(w->program, w->n_programs, &q, of, w->timeout_s, err, t->comm, t->phase);
+    for (int k = 0, p = 0; k < w->n && err == DT_OK; k++) {
+        if (!w->of[k].program) continue;
+        for (int64_t i = 0; i < n; i++) reward[mine[i] * w->n + k] = of[p][i];
+        p++;
+    }
+    free(answers);
+    return err;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+/* Rows that another rank has seen are zero here, so that their bits add up to the reward. */
+static dt_err share_all(dt_comm *comm, double *reward, int64_t n)
+{
+    enum { PIECE = 1024 };
+    uint64_t piece[PIECE];
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t k = dt_min_i64(n - at, PIECE);
+        memcpy(piece, reward + at, (size_t)k * sizeof *piece);
+        DT_TRY(dt_comm_sum_host_u64(comm, piece, (int)k));
+        memcpy(reward + at, piece, (size_t)k * sizeof *piece);
+    }
+    return DT_OK;
+}
+
+dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, double *out)
+{
+    const int64_t n_rows = dt_rollout_n_rows(r);
+    int64_t n = 0, *mine = malloc((size_t)(n_rows + 1) * sizeof *mine);
+    memset(out, 0, (size_t)(n_rows * w->n) * sizeof *out);
+    dt_phase_enter(t->phase, "reward", NULL);
+    dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the rewards of %" PRId64 " rows", n_rows);
+    for (int64_t row = 0; row < n_rows && mine; row++)
+        if (dt_rollout_is_mine(r, t, row)) mine[n++] = row;
+    if (err == DT_OK) err = score_builtin(w, r, mine, n, out);
+    err = ask_programs(w, t, r, mine, n, err, out); /* agreed, also without programs */
+    free(mine);
+    DT_TRY(err);
+    for (int k = 0; k < w->n; k++)
+        if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, out + k, w->n));
+    return share_all(t->comm, out, n_rows * w->n);
+}
+
+double dt_rewards_total(const dt_rewards *w, const double *rewards)
+{
+    double sum = 0;
+    bool any = false;
+    for (int k = 0; k < w->n; k++) {
+        if (isnan(rewards[k])) continue;
+        sum += w->of[k].weight * rewards[k];
+        any = true;
+    }
+    return any ? sum : (double)NAN;
+}

@@ -1,0 +1,284 @@
+/* test_rewards.c - reward functions against plain cases: what is an answer, what equals it, formats, lengths, words; and
+ * what is wrong with a list of functions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../src/reward/answer.h"
+#include "../src/reward/builtin.h"
+
+/* NaN: does not apply. */
+static double reward_of(const char *function, const char *completion, int32_t n_tokens, const char *record)
+{
+    dt_builtin *b;
+    json_t *json;
+    double reward = -99;
+    const dt_reward_sample s = {.prompt = "", .completion = completion, .n_completion = n_tokens, .record = record};
+    dt_error_clear();
+    assert_int_equal(dt_json_parse(&json, "record", record, strlen(record), 0), DT_OK);
+    assert_int_equal(dt_builtin_open(&b, function), DT_OK);
+    assert_non_null(b);
+    if (dt_builtin_score(b, &s, json, &reward) != DT_OK) reward = -1;
+    dt_builtin_close(b);
+    json_decref(json);
+    return reward;
+}
+
+static void same(const char *function, const char *completion, int32_t n_tokens, const char *record, double want)
+{
+    const double found = reward_of(function, completion, n_tokens, record);
+    if (isnan(want) ? !isnan(found) : found != want)
+        fail_msg("%s of \"%s\" (%d tokens, record %s): expected %g, found %g: %s", function, completion, (int)n_tokens,
+                 record, want, found, dt_error_message());
+}
+
+static void the_answer_of_a_text_is_found(void **state)
+{
+    static const struct {
+        const char *text, *answer;
+    } cases[] = {
+        {"12", "12"},
+        {"  two words \n", "two words"},
+        {"so 3+4 is\n#### 7\nthat is all", "7"},
+        {"#### 1\n#### 2", "2"},
+        {"<think>#### 5</think><answer> 6 </answer> #### 8", "6"},
+        {"<answer>1</answer> no, <answer>2</answer>", "2"},
+        {"<answer>it is\n#### 9</answer>", "9"},
+        {"<answer>3", "<answer>3"}, /* never closed: no answer in tags */
+        {"</answer>4", "</answer>4"},
+        {"<answer>1 <answer>2</answer>", "2"},
+        {"thus \\boxed{1} or \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"},
+        {"\\boxed{1", "\\boxed{1"},
+        {"####", ""},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const dt_answer a = dt_answer_in(cases[i].text);
+        char found[64];
+        snprintf(found, sizeof found, "%.*s", (int)a.n, a.at);
+        assert_string_equal(found, cases[i].answer);
+    }
+}
+
+static void answers_are_compared_by_what_they_say(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool equal;
+    } cases[] = {
+        {"7", "7", true},
+        {"7", "8", false},
+        {"7", "7.0", true},
+        {"1,000", "1000", true},
+        {"1,234,567.5", "1234567.5", true},
+        {"1,00", "100", false}, /* not thousands */
+        {"1e3", "1000", true},
+        {"+5", "5", true},
+        {"-5", "5", false},
+        {"$5.00", "5", true},
+        {"-$5", "-5", true},
+        {"1/2", "0.5", true},
+        {"3 / 4", "0.75", true},
+        {"1/3", "0.3333", false},
+        {"0.1", ".1", true},
+        {"0.1", "1e-1", true},
+        {"1/0", "1/0", true}, /* no number, and the same text */
+        {"12.", "12", true},
+        {"12 apples", "12", false},
+        {"nan", "nan", true},
+        {"nan", "0", false},
+        {"0x10", "16", false},
+        {"inf", "1e999", false},
+        {"Paris", "paris.", true},
+        {"new  york", "New\nYork", true},
+        {"Stra\303\237e", "STRASSE", true},
+        {"\357\274\221\357\274\222", "12", true}, /* full-width digits */
+        {"\303\244", "a\314\210", true},          /* composed and not */
+        {"a", "b", false},
+        {"", "0", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int swapped = 0; swapped < 2; swapped++) {
+            const char *x = swapped ? cases[i].b : cases[i].a, *y = swapped ? cases[i].a : cases[i].b;
+            bool equal;
+            assert_int_equal(dt_answers_equal((dt_answer){x, strlen(x)}, (dt_answer){y, strlen(y)}, &equal), DT_OK);
+            if (equal != cases[i].equal) fail_msg("\"%s\" and \"%s\"", x, y);
+        }
+}
+
+static void accuracy_compares_with_the_record(void **state)
+{
+    same("accuracy", "it is\n#### 12", 5, "{\"answer\": \"6 + 6 = 12\\n#### 12\"}", 1);
+    same("accuracy", "<think>hm</think><answer>12</answer>", 5, "{\"answer\": 12}", 1);
+    same("accuracy", "13", 5, "{\"answer\": 12}", 0);
+    same("accuracy", "12", 5, "{\"solution\": \"12\"}", 1);
+    same("accuracy", "true", 5, "{\"answer\": true}", 1);
+    same("accuracy", "12", 5, "{\"answer\": null, \"solution\": \"12\"}", 1);
+    same("accuracy", "", 0, "{\"answer\": \"12\"}", 0);
+    same("accuracy", "12", 5, "{}", (double)NAN);
+    same("accuracy", "12", 5, "{\"answer\": \" \"}", (double)NAN);
+}
+
+static void a_format_is_that_of_the_whole_text(void **state)
+{
+    same("format", "<think>a</think><answer>b</answer>", 5, "{}", 1);
+    same("format", "\n<think>\na\n</think>\n<answer>b\n</answer>\n", 5, "{}", 1);
+    same("format", "<think></think><answer></answer>", 5, "{}", 1);
+    same("format", "x<think>a</think><answer>b</answer>", 5, "{}", 0);
+    same("format", "<think>a</think><answer>b</answer>x", 5, "{}", 0);
+    same("format", "<think>a</think> and <answer>b</answer>", 5, "{}", 0);
+    same("format", "<think>a</think></think><answer>b</answer>", 5, "{}", 0);
+    same("format", "<think>a</think><answer>b<answer>c</answer>", 5, "{}", 0);
+    same("format", "<think>a</think>", 5, "{}", 0);
+    same("format:\\d+", "123", 5, "{}", 1);
+    same("format:\\d+", "123 ", 5, "{}", 0);
+    same("format:a.b", "a\nb", 5, "{}", 1);
+    same("format:(a+)+", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 5, "{}", 0); /* a limit */
+    char *text = malloc(1000064);
+    memset(text, 'x', 1000000);
+    memcpy(text, "<think>", 7);
+    strcpy(text + 1000000, "</think><answer>1</answer>");
+    same("format", text, 5, "{}", 1);
+    free(text);
+}
+
+static void lengths_fall_off_outside_of_their_range(void **state)
+{
+    static const struct {
+        const char *function;
+        int32_t n;
+        double want;
+    } cases[] = {{"length:10", 10, 1},    {"length:10", 5, 0.5},    {"length:10", 15, 0.5}, {"length:10", 0, 0},
+                 {"length:10", 20, 0},    {"length:10", 30, 0},     {"length:4:8", 4, 1},   {"length:4:8", 8, 1},
+                 {"length:4:8", 3, 0.75}, {"length:4:8", 10, 0.75}, {"length:4:8", 16, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        same(cases[i].function, "", cases[i].n, "{\"length\": 3}", cases[i].want);
+    same("length", "", 3, "{\"length\": 3}", 1);
+    same("length", "", 8, "{\"length\": [2, 4]}", 0);
+    same("length", "", 8, "{}", (double)NAN);
+    same("length", "", 8, "{\"length\": 0}", -1); /* an error */
+    same("length", "", 8, "{\"length\": [4, 2]}", -1);
+    same("length", "", 8, "{\"length\": \"4\"}", -1);
+}
+
+static void keywords_are_counted_once_each(void **state)
+{
+    same("keywords:yes|no", "Yes, yes", 5, "{}", 0.5);
+    same("keywords: yes | no ", "NO and YES", 5, "{}", 1);
+    same("keywords:yes", "maybe", 5, "{\"keywords\": \"maybe\"}", 0);
+    same("keywords", "maybe", 5, "{\"keywords\": \"maybe|x y\"}", 0.5);
+    same("keywords", "a b c d", 5, "{\"keywords\": [\"a\", \"b c\", \"e\", \"f\"]}", 0.5);
+    same("keywords", "a", 5, "{}", (double)NAN);
+    same("keywords", "a", 5, "{\"keywords\": []}", (double)NAN);
+    same("keywords", "a", 5, "{\"keywords\": [1]}", -1);
+}
+
+static void parameters_that_do_not_fit_are_refused(void **state)
+{
+    static const struct {
+        const char *function, *says;
+    } cases[] = {{"accuracy:1", "accuracy has no parameters"}, {"length:", "expected length:TARGET"},
+                 {"length:0", "expected length:TARGET"},       {"length:2.5", "expected length:TARGET"},
+                 {"length:8:4", "expected length:TARGET"},     {"length:4:8:9", "expected length:TARGET"},
+                 {"length:long", "expected length:TARGET"},    {"keywords:", "expected words"},
+                 {"keywords: | ", "expected words"},           {"format:(", "expected a regular expression"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_builtin *b;
+        dt_error_clear();
+        assert_int_equal(dt_builtin_open(&b, cases[i].function), DT_ERR_USAGE);
+        assert_null(b);
+        assert_non_null(strstr(dt_error_message(), cases[i].function));
+        assert_non_null(strstr(dt_error_message(), cases[i].says));
+    }
+    dt_builtin *b;
+    assert_int_equal(dt_builtin_open(&b, "accurate"), DT_OK);
+    assert_null(b);
+}
+
+/* A task that has nothing but a configuration. */
+static dt_rewards *open_list(dt_config *cfg, dt_mistakes *mistakes, const char *funcs, const char *weights)
+{
+    dt_task t = {.cfg = cfg, .mistakes = mistakes};
+    return dt_rewards_open(&t, "grpo", funcs, weights);
+}
+
+static void lists_of_functions_have_names_and_weights(void **state)
+{
+    dt_config cfg;
+    dt_mistakes mistakes = {0};
+    assert_int_equal(dt_config_parse(&cfg, "test.ini", "", 0, NULL), DT_OK);
+    dt_rewards *w = open_list(&cfg, &mistakes,
+                              "accuracy, length:4, length:8, command:python3 -u /x/judge.py --port 1, "
+                              "command:./a b=c, command:env A=1 sh 'my judge.sh'",
+                              "1, 0.5, -2, 0, 1, 1");
+    assert_int_equal(mistakes.n, 0);
+    assert_int_equal(dt_rewards_n(w), 6);
+    static const char *const names[] = {"accuracy", "length", "length-2", "judge.py", "a", "my_judge.sh"};
+    for (int k = 0; k < 6; k++) {
+        assert_string_equal(dt_rewards_name(w, k), names[k]);
+        assert_string_equal(dt_rewards_names(w)[k], names[k]);
+    }
+    const double nan = (double)NAN;
+    assert_true(dt_rewards_total(w, (const double[]){1, 1, 1, 5, 0, 0}) == -0.5);
+    assert_true(dt_rewards_total(w, (const double[]){1, nan, 0.25, nan, nan, nan}) == 0.5);
+    assert_true(isnan(dt_rewards_total(w, (const double[]){nan, nan, nan, nan, nan, nan})));
+    assert_true(dt_rewards_weight(w, 2) == -2);
+    dt_rewards_close(w, &(dt_task){.cfg = &cfg});
+    w = open_list(&cfg, &mistakes, "format", "");
+    assert_true(dt_rewards_weight(w, 0) == 1);
+    dt_rewards_close(w, &(dt_task){.cfg = &cfg});
+    dt_config_free(&cfg);
+}
+
+static void what_is_wrong_with_a_list_names_the_key(void **state)
+{
+    static const struct {
+        const char *funcs, *weights, *says;
+    } cases[] = {
+        {"correct", "",
+         "reward_funcs (default): expected accuracy, format, length, keywords, model:DIRECTORY or command:PROGRAM "
+         "ARGS, found correct"},
+        {"length:0", "", "reward_funcs (default): length:0: expected length:TARGET"},
+        {"accuracy, format", "1",
+         "reward_weights (default): expected a weight for each of 2 reward functions, found 1"},
+        {"accuracy", "nan", "reward_weights (default): expected a number from -1e6 to 1e6, found nan"},
+        {"accuracy", "1x", "found 1x"},
+        {"command:", "", "expected command:PROGRAM ARGS"},
+        {"command:a | b", "", "what belongs to a shell"},
+        {"command:\"a", "", "expected a program and its arguments"},
+        {"command:$DTRAIN_TEST_NO_SUCH_NAME", "", "a variable of the environment is not set"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg;
+        dt_mistakes mistakes = {0};
+        assert_int_equal(dt_config_parse(&cfg, "test.ini", "", 0, NULL), DT_OK);
+        dt_error_clear();
+        dt_rewards *w = open_list(&cfg, &mistakes, cases[i].funcs, cases[i].weights);
+        assert_int_equal(mistakes.n, 1);
+        if (!strstr(mistakes.text, cases[i].says)) fail_msg("expected %s, found %s", cases[i].says, mistakes.text);
+        assert_int_equal(dt_mistakes_end(&mistakes), DT_ERR_USAGE);
+        dt_error_clear();
+        dt_rewards_close(w, &(dt_task){.cfg = &cfg});
+        dt_config_free(&cfg);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_answer_of_a_text_is_found),
+        cmocka_unit_test(answers_are_compared_by_what_they_say),
+        cmocka_unit_test(accuracy_compares_with_the_record),
+        cmocka_unit_test(a_format_is_that_of_the_whole_text),
+        cmocka_unit_test(lengths_fall_off_outside_of_their_range),
+        cmocka_unit_test(keywords_are_counted_once_each),
+        cmocka_unit_test(parameters_that_do_not_fit_are_refused),
+        cmocka_unit_test(lists_of_functions_have_names_and_weights),
+        cmocka_unit_test(what_is_wrong_with_a_list_names_the_key),
+    };
+    return cmocka_run_group_tests_name("rewards", tests, NULL, NULL);
+}
