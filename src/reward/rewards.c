@@ -321,6 +321,7 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     if (err == DT_OK) err = score_builtin(w, r, mine, n, out);
     err = ask_programs(w, t, r, mine, n, err, out); /* agreed, also without programs */
     free(mine);
+    if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);
     for (int k = 0; k < w->n; k++)
         if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, out + k, w->n));

@@ -60,6 +60,6 @@ static dt_err fill(dt_rollout *r, dt_task *t)
 dt_err dt_rollout_fill(dt_rollout *r, dt_task *t)
 {
     const dt_err err = r->n_rows < r->opt.n_rows ? fill(r, t) : DT_OK;
-    if (err == DT_ERR_STOP) rollout_undo(r);
+    if (err == DT_ERR_STOP) dt_rollout_undo(r);
     return err;
 }

@@ -286,7 +286,7 @@ void dt_rollout_start(dt_rollout *r, int64_t number)
     r->seconds = r->score_seconds = 0;
 }
 
-void rollout_undo(dt_rollout *r)
+void dt_rollout_undo(dt_rollout *r)
 {
     r->now = r->before;
     r->n_rows = 0;

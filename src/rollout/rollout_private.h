@@ -68,9 +68,6 @@ dt_err rollout_sum(dt_comm *comm, void *x, size_t nbytes);
  *  bytes. Collective. */
 dt_err rollout_join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end);
 double rollout_saved_nbytes(const dt_rollout *r); /* saved.c */
-/** As it was before dt_rollout_start. */
-void rollout_undo(dt_rollout *r);
-
 /* sample.c: the rows from `first` on, by the model. Collective, agreed. */
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first);
 
