@@ -96,8 +96,8 @@ int64_t dt_model_max_length(const dt_model_config *mc);
 
 /** Floating-point operations of forward and backward for sequences of these lengths: 6 per parameter of matrices and
  *  token (looking up an embedding costs none, a head counts also when it is tied), and attention's over the causal half
- *  of the squares. */
-double dt_model_train_flops(const dt_model_config *mc, int64_t n_tok, double sum_seq_len_squared);
+ *  of the squares. n_labels: of a scalar head; 0: the head is the vocabulary's. */
+double dt_model_train_flops(const dt_model_config *mc, int64_t n_labels, int64_t n_tok, double sum_seq_len_squared);
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 

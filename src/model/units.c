@@ -167,11 +167,12 @@ int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_un
 /* Forward is 2 operations per matrix element and token, backward 4. Attention: q k^T and p v over the causal half of
  * len^2, 2 Q len^2 forward, twice that backward. Windows and norms are not counted: what a perfect program could not
  * leave out. */
-double dt_model_train_flops(const dt_model_config *mc, int64_t n_tok, double sum_seq_len_squared)
+double dt_model_train_flops(const dt_model_config *mc, int64_t n_labels, int64_t n_tok, double sum_seq_len_squared)
 {
     const double C = (double)mc->hidden_size, F = (double)mc->intermediate_size, L = (double)mc->num_hidden_layers;
     const double Q = (double)(mc->num_attention_heads * mc->head_dim),
                  K = (double)(mc->num_key_value_heads * mc->head_dim);
     const double block = C * (Q + 2 * K) + Q * C + (mc->gated_mlp ? 3 : 2) * C * F;
-    return 6 * (L * block + (double)mc->vocab_size * C) * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
+    const double head = (double)(n_labels > 0 ? n_labels : mc->vocab_size) * C;
+    return 6 * (L * block + head) * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
 }

@@ -268,7 +268,6 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t place, interva
     const dt_loop_sums *c = &run->counted;
     const int n_more = more_metrics(run, p, place);
     const double n_steps = (double)s->n_steps, rate = dt_sums_total(s, c->tokens) / in->seconds;
-    const double flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len);
     const dt_train_record rec = {.step = p->step,
                                  .loss = in->loss / n_steps,
                                  .lr = lr_of(run, &run->main, 0, place),
@@ -280,7 +279,7 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t place, interva
                                  .memory_device = (int64_t)dt_sums_value(s, c->memory_device),
                                  .memory_pinned = (int64_t)dt_sums_value(s, c->memory_pinned),
                                  .memory_host = (int64_t)dt_sums_value(s, c->memory_host),
-                                 .mfu = run->peak_flops > 0 ? flops_per_token * rate / run->peak_flops : 0,
+                                 .mfu = run->peak_flops > 0 ? run_flops_per_token(run) * rate / run->peak_flops : 0,
                                  .skipped = in->n_skipped > 0,
                                  .more = run->shown,
                                  .n_more = n_more};
