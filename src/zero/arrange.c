@@ -114,7 +114,7 @@ typedef struct arena_kind {
     bool grads;
 } arena_kind;
 
-static int64_t place_len(const zero_part_layout *p) { return round_up(p->shards.padded_len, DT_GROUP_ALIGN); }
+static int64_t held_len(const zero_part_layout *p) { return round_up(p->shards.padded_len, DT_GROUP_ALIGN); }
 
 /** Is unit u in such an arena? All trained parts have gradients; parameters are there unless they are kept whole. */
 static bool is_in(const zero_layout *l, arena_kind kind, int u)
@@ -123,7 +123,7 @@ static bool is_in(const zero_layout *l, arena_kind kind, int u)
     return p->shards.flat_len > 0 && (kind.grads || !p->whole);
 }
 
-static int64_t *place_of(zero_layout *l, arena_kind kind, int u)
+static int64_t *held_at(zero_layout *l, arena_kind kind, int u)
 {
     return kind.grads ? &l->units[u].grad_held_at : &l->units[u].part[kind.part].held_at;
 }
@@ -135,7 +135,7 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
     int64_t base = 0, stretch = 0, before = 0;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
-        const int64_t len = place_len(&l->units[u].part[kind.part]);
+        const int64_t len = held_len(&l->units[u].part[kind.part]);
         if (u == tied_unit) {
             base = len;
             continue;
@@ -147,10 +147,10 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
     bool at_end = false;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
-        const int64_t len = place_len(&l->units[u].part[kind.part]);
-        *place_of(l, kind, u) = base + (at_end && ahead > 0 ? stretch - len : 0);
+        const int64_t len = held_len(&l->units[u].part[kind.part]);
+        *held_at(l, kind, u) = base + (at_end && ahead > 0 ? stretch - len : 0);
         if (u == tied_unit)
-            *place_of(l, kind, u) = 0;
+            *held_at(l, kind, u) = 0;
         else
             at_end = !at_end;
     }
@@ -163,8 +163,8 @@ static int64_t place_apart(zero_layout *l, arena_kind kind)
     int64_t end = 0;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
-        *place_of(l, kind, u) = end;
-        end += place_len(&l->units[u].part[kind.part]);
+        *held_at(l, kind, u) = end;
+        end += held_len(&l->units[u].part[kind.part]);
     }
     return end;
 }
@@ -191,7 +191,7 @@ static int64_t live_len(const zero_layout *l, int u)
 {
     int64_t n = 0;
     for (int p = 0; p < DT_N_PARTS; p++)
-        if (is_in(l, (arena_kind){.part = (dt_part)p}, u)) n += place_len(&l->units[u].part[p]);
+        if (is_in(l, (arena_kind){.part = (dt_part)p}, u)) n += held_len(&l->units[u].part[p]);
     return n;
 }
 
