@@ -106,7 +106,10 @@ const char *dt_missing_model_hint(const char *path, int why, char *out, size_t s
 
 /** "DIR/NAME" and an ending; false when it does not fit into out [PATH_MAX]. */
 bool dt_join_path(char *out, const char *dir, const char *name, const char *ending);
-bool dt_is_file(const char *path); /* a regular one, or a link to one */
+/** The same without an ending, and is there anything of that name? */
+bool dt_is_in(char *out, const char *dir, const char *name);
+bool dt_has_ending(const char *name, const char *ending); /* with something before it */
+bool dt_is_file(const char *path);                        /* a regular one, or a link to one */
 bool dt_is_directory(const char *path);
 /** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes. */
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);

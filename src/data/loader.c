@@ -24,8 +24,6 @@ struct dt_loader {
     dt_prefetch *prefetch; /* NULL: read when needed */
 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 /* Append a sample to the batch. A token's key is made of the sample's number and its own in the sample: random numbers
@@ -102,7 +100,7 @@ static dt_err check_options(const dt_loader_options *o)
     DT_CHECK(o->micro_batch_size <= INT32_MAX / n_texts / o->seq_len, DT_ERR_USAGE,
              "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where,
              INT32_MAX / n_texts, o->micro_batch_size, o->seq_len);
-    DT_CHECK(ceil_div(ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX &&
+    DT_CHECK(dt_ceil_div(dt_ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX &&
                  o->train_batch_size <= INT64_MAX / 4,
              DT_ERR_USAGE, "%s: train_batch_size %" PRId64 " makes too many micro-batches of %" PRId64, o->where,
              o->train_batch_size, o->micro_batch_size);
@@ -300,7 +298,7 @@ dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b
 
 int64_t dt_loader_n_eval(const dt_loader *l)
 {
-    return ceil_div(ceil_div(l->order.n, l->opt.micro_batch_size), l->opt.nranks);
+    return dt_ceil_div(dt_ceil_div(l->order.n, l->opt.micro_batch_size), l->opt.nranks);
 }
 
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)

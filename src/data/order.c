@@ -7,8 +7,6 @@
 #include "order.h"
 #include <math.h>
 
-static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 /* ---- mixing ------------------------------------------------------------------------------------------------------ */
 
 /* Largest remainder; every entry gets a slot, however small its weight. */
@@ -79,7 +77,7 @@ static int64_t mixed_sample(const dt_order *o, uint64_t g)
 void dt_order_init(dt_order *o, bool drop_last)
 {
     o->n_eff = drop_last ? o->n - o->n % o->m : o->n;
-    o->steps_per_epoch = ceil_div(o->n_eff, o->G);
+    o->steps_per_epoch = dt_ceil_div(o->n_eff, o->G);
 }
 
 void dt_order_step(const dt_order *o, int64_t step, int64_t *epoch, int64_t *first, int64_t *count)
@@ -93,7 +91,7 @@ int64_t dt_order_n_micro(const dt_order *o, int64_t step)
 {
     int64_t epoch, first, count;
     dt_order_step(o, step, &epoch, &first, &count);
-    return ceil_div(ceil_div(count, o->m), o->nranks);
+    return dt_ceil_div(dt_ceil_div(count, o->m), o->nranks);
 }
 
 void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first,

@@ -15,6 +15,17 @@ bool dt_join_path(char *out, const char *dir, const char *name, const char *endi
     return (size_t)snprintf(out, PATH_MAX, "%s/%s%s", dir, name, ending) < PATH_MAX;
 }
 
+bool dt_is_in(char *out, const char *dir, const char *name)
+{
+    return dt_join_path(out, dir, name, "") && access(out, F_OK) == 0;
+}
+
+bool dt_has_ending(const char *name, const char *ending)
+{
+    const size_t n = strlen(name), m = strlen(ending);
+    return n > m && strcmp(name + n - m, ending) == 0;
+}
+
 bool dt_is_file(const char *path)
 {
     struct stat st;

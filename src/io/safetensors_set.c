@@ -143,18 +143,13 @@ static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
 
 /* ---- which files ------------------------------------------------------------------------------------------------- */
 
-static bool exists(const char *dir, const char *name, char path[PATH_MAX])
-{
-    return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0;
-}
-
 static dt_err fail_without_weights(const char *dir)
 {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
                                          "flax_model.msgpack"};
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        DT_CHECK(!exists(dir, others[i], path), DT_ERR_DATA,
+        DT_CHECK(!dt_is_in(path, dir, others[i]), DT_ERR_DATA,
                  "%s: weights in this form are not read (a pickle may run any code); expected %s or %s: save the model "
                  "again "
                  "with save_pretrained(..., safe_serialization=True)",
@@ -174,8 +169,8 @@ dt_err dt_safetensors_open(dt_safetensors *s, const char *path)
 {
     char file[PATH_MAX];
     if (!dt_is_directory(path)) return open_one(s, path);
-    if (exists(path, ST_SINGLE, file)) return open_one(s, file);
-    if (exists(path, ST_INDEX, file)) return open_index(s, path, file);
+    if (dt_is_in(file, path, ST_SINGLE)) return open_one(s, file);
+    if (dt_is_in(file, path, ST_INDEX)) return open_index(s, path, file);
     return fail_without_weights(path);
 }
 

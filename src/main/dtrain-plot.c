@@ -56,12 +56,6 @@ static dt_err parse_axis(const char *text, dt_axis *axis)
     return dt_fail(DT_ERR_USAGE, "--x: expected step, tokens or time, found '%s'", text);
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), k = strlen(end);
-    return n > k && strcmp(text + n - k, end) == 0;
-}
-
 static dt_err parse_options(options *opt, int argc, char **argv)
 {
     static const struct option longs[] = {{"output", required_argument, 0, 'o'},
@@ -83,7 +77,7 @@ static dt_err parse_options(options *opt, int argc, char **argv)
     }
     if (opt->help || opt->version) return DT_OK;
     DT_CHECK(optind < argc, DT_ERR_USAGE, "expected the directory of a run; see dtrain-plot --help");
-    DT_CHECK(!opt->output || ends_with(opt->output, ".png") || ends_with(opt->output, ".svg"), DT_ERR_USAGE,
+    DT_CHECK(!opt->output || dt_has_ending(opt->output, ".png") || dt_has_ending(opt->output, ".svg"), DT_ERR_USAGE,
              "--output: expected a name that ends in .png or .svg, found '%s'", opt->output);
     DT_CHECK(!opt->names || (opt->n_names > 0 && opt->n_names <= DT_MAX_PANELS), DT_ERR_USAGE,
              "--metrics: expected 1 to %d names, found %d", DT_MAX_PANELS, opt->n_names);

@@ -14,11 +14,6 @@
 
 enum { MAX_CONFIG = 1 << 26 }; /* bytes */
 
-static bool exists(const char *dir, const char *name, char path[PATH_MAX])
-{
-    return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0;
-}
-
 static dt_err copy_text(char **to, const char *from)
 {
     *to = strdup(from);
@@ -89,9 +84,9 @@ static dt_err describe(dt_pretrained *p, const char *path)
     DT_CHECK(dt_is_directory(path) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
              "%s: expected the directory that holds this file and its config.json", path);
     if (!dt_is_directory(path)) return describe_checkpoint(p, path);
-    if (exists(path, "config.json", file)) return describe_directory(p, path, file);
+    if (dt_is_in(file, path, "config.json")) return describe_directory(p, path, file);
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
-        DT_CHECK(!exists(path, signs[i], file), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path,
+        DT_CHECK(!dt_is_in(file, path, signs[i]), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path,
                  signs[i]);
     return describe_checkpoint(p, path);
 }

@@ -1,6 +1,7 @@
 /* content.c - is this text at all? Every file has bytes that can be trained on, so what was given by mistake must be
  * recognised by what is in it. */
 #include "input.h"
+#include "dtrain/io.h"
 #include <ctype.h>
 #include <string.h>
 
@@ -89,12 +90,6 @@ static bool looks_like_records(const char *p, const char *end)
     return p < end && *p == ':';
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n > m && strcmp(name + n - m, end) == 0;
-}
-
 dt_err dt_input_check_content(dt_input *in, bool json, bool automatic)
 {
     const char *text = in->buffer + in->at;
@@ -105,7 +100,7 @@ dt_err dt_input_check_content(dt_input *in, bool json, bool automatic)
     if (json) return DT_OK;
     DT_CHECK(!looks_like_records(text, text + n), DT_ERR_DATA,
              "%s: looks like JSON lines: add --format json (or --format text to train on the JSON itself)", in->path);
-    DT_CHECK(!ends_with(in->path, ".csv") && !ends_with(in->path, ".tsv"), DT_ERR_DATA,
+    DT_CHECK(!dt_has_ending(in->path, ".csv") && !dt_has_ending(in->path, ".tsv"), DT_ERR_DATA,
              "%s: looks like a table: convert it to JSON lines, python3 -c 'import pandas as p, sys; "
              "p.read_csv(sys.argv[1]).to_json(sys.argv[2], "
              "orient=\"records\", lines=True)' FILE.csv FILE.jsonl (or --format text to train on it as it is)",

@@ -1,6 +1,7 @@
 /* reader.c - files to chunks. A chunk is handed over when it has enough, wherever files end in it. */
 #include "reader.h"
 #include "input.h"
+#include "dtrain/io.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -9,20 +10,14 @@
 
 /* ---- which files ------------------------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n > m && strcmp(name + n - m, end) == 0;
-}
-
 static bool is_json_name(const char *path)
 {
-    return ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json");
+    return dt_has_ending(path, ".jsonl") || dt_has_ending(path, ".ndjson") || dt_has_ending(path, ".json");
 }
 
 static int wanted(const struct dirent *e)
 {
-    return e->d_name[0] != '.' && (is_json_name(e->d_name) || ends_with(e->d_name, ".txt"));
+    return e->d_name[0] != '.' && (is_json_name(e->d_name) || dt_has_ending(e->d_name, ".txt"));
 }
 
 /* Takes path. */

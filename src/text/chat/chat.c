@@ -2,6 +2,7 @@
  * Rendering then only lists pieces. */
 #include "chat_private.h"
 
+#include "dtrain/io.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,16 +93,10 @@ static dt_err unknown_name(const char *name)
                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n > m && strcmp(name + n - m, end) == 0;
-}
-
 static dt_err find_form(dt_chat *c, const char *name)
 {
     if (*name == '{') return dt_chat_template_parse("template", name, strlen(name), &c->form, &c->root);
-    if (strchr(name, '/') || ends_with(name, ".json")) return dt_chat_template_read(name, &c->form, &c->root);
+    if (strchr(name, '/') || dt_has_ending(name, ".json")) return dt_chat_template_read(name, &c->form, &c->root);
     const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
     const bool automatic = strcmp(name, "auto") == 0;
     const dt_chat_template *form = !automatic            ? dt_chat_template_find(name)
