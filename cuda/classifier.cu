@@ -9,9 +9,15 @@
  *     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
  *
+ * A third pass between them makes sum exp(d)^2 where it is asked for: it would take registers from the first.
+ *
  * Compiled without contraction, fused products being written: what a row gives does not depend on what else is
  * asked. */
 #include "kernel.cuh"
+
+/* What is asked for: logp, hit and the gradient of logp; terms and results that depend on whole distributions; and
+ * sums of squared probabilities. */
+enum { PLAIN, MORE, SQUARES };
 
 /* Threads of a block; elements that a thread takes in a turn, in pieces of 4; those that the block does. */
 enum { THREADS = 1024, EACH = 8, TURN = THREADS * EACH };
@@ -111,11 +117,11 @@ struct more_sums {
 
 /* Where a maximum moves from m to m', sums are scaled by a = e^(m - m'):
  *     sum <- a sum,    es <- a (es + sum (m - m'))       since e^(s-m') (s-m') = a e^(s-m) ((s-m) + (m-m')) */
-template <bool MORE> __device__ static inline void raise_max(softmax_sum &st, more_sums &more, float max)
+template <int ASKED> __device__ static inline void raise_max(softmax_sum &st, more_sums &more, float max)
 {
     if (max <= st.max) return;
     const float moved = st.max - max, a = expf(moved); /* 0 where there was nothing yet */
-    if (MORE) {
+    if (ASKED) {
         more.es = a > 0.0f ? a * fmaf(st.sum, moved, more.es) : 0.0f;
         more.apart = a > 0.0f ? a * more.apart : 0.0f;
     }
@@ -124,14 +130,14 @@ template <bool MORE> __device__ static inline void raise_max(softmax_sum &st, mo
 }
 
 /* Bring x into the sums; e[i] is e^d of each. A NaN makes the sum one. */
-template <bool MORE>
+template <int ASKED>
 __device__ static inline void add_turn(softmax_sum &st, more_sums &more, const float x[EACH], float inv_t,
                                        float e[EACH])
 {
     float max = st.max, sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < EACH; i++) max = fmaxf(max, x[i] * inv_t);
-    raise_max<MORE>(st, more, max);
+    raise_max<ASKED>(st, more, max);
     const float m = st.max == -INFINITY ? 0.0f : st.max; /* all excluded so far: e^-inf = 0 */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
@@ -181,14 +187,14 @@ __device__ static void add_more(row_sums &r, const float x[EACH], float e[EACH],
     for (int i = 0; i < EACH; i++) apart += e[i] > 0.0f ? e[i] * (x[i] * inv_t - y[i] * inv_t) : 0.0f;
     r.more.apart += apart;
     more_sums none = {0, 0, 0};
-    add_turn<false>(r.ref, none, y, inv_t, e);
+    add_turn<PLAIN>(r.ref, none, y, inv_t, e);
 }
 
-template <bool MORE, bool aligned>
+template <int ASKED, bool aligned>
 __device__ static row_sums read_row(const dt_classifier &cl, const row_cache &cache, const float *z, const float *ref,
                                     int64_t target)
 {
-    constexpr int AHEAD = MORE ? 1 : 2; /* turns that are loaded together */
+    constexpr int AHEAD = ASKED ? 1 : 2; /* turns that are loaded together */
     const int64_t n = cl.n_vocab;
     const float inv_t = cl.inv_temperature, of_target = z[target];
     row_sums r = {{-INFINITY, 0}, {-INFINITY, 0}, {0, 0, 0}, true};
@@ -200,11 +206,11 @@ __device__ static row_sums read_row(const dt_classifier &cl, const row_cache &ca
         for (int l = 0; l < AHEAD; l++) {
             if ((int64_t)(turn + l) * TURN >= n) break;
             keep_turn(cache, turn + l, x[l]);
-            add_turn<MORE>(r.own, r.more, x[l], inv_t, e);
+            add_turn<ASKED>(r.own, r.more, x[l], inv_t, e);
             if (cl.hit)
                 r.first = r.first && none_before(x[l], offset_in_turn(target, (int64_t)(turn + l) * TURN), of_target);
         }
-        if (MORE) add_more(r, x[0], e, ref, (int64_t)turn * TURN, n, inv_t, aligned);
+        if (ASKED) add_more(r, x[0], e, ref, (int64_t)turn * TURN, n, inv_t, aligned);
     }
     return r;
 }
@@ -219,7 +225,7 @@ struct row_values {
 };
 
 /* Join the threads' sums, each at its own maximum. */
-template <bool MORE> __device__ static row_values join(const row_sums &r, bool ref)
+template <int ASKED> __device__ static row_values join(const row_sums &r, bool ref)
 {
     row_values v;
     v.max = block_reduce(r.own.max, larger());
@@ -228,7 +234,7 @@ template <bool MORE> __device__ static row_values join(const row_sums &r, bool r
     v.log_sum = log(v.sum);
     v.lse = (double)v.max + v.log_sum;
     v.first = block_sum(r.first ? 0 : 1) == 0;
-    if (!MORE) return v;
+    if (!ASKED) return v;
     const double es = a > 0.0f ? (double)a * ((double)r.more.es + (double)r.own.sum * (double)moved) : 0.0;
     v.entropy = v.log_sum - block_sum(es) / v.sum;
     v.sum_s = block_sum(r.more.s);
@@ -243,21 +249,42 @@ template <bool MORE> __device__ static row_values join(const row_sums &r, bool r
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* By one thread. of_target: the target's logit. */
-template <bool MORE>
+template <int ASKED>
 __device__ static void store_results(const dt_classifier &cl, const row_values &v, float of_target, int64_t row)
 {
     const double logp = (double)fmaf(of_target, cl.inv_temperature, -v.max) - v.log_sum;
     if (cl.logp) cl.logp[row] = (float)logp;
     if (cl.hit) cl.hit[row] = v.first;
-    if (!MORE) return;
+    if (!ASKED) return;
     if (cl.entropy) cl.entropy[row] = (float)v.entropy;
     if (cl.kl) cl.kl[row] = (float)v.kl;
+    if (cl.mean_logit) cl.mean_logit[row] = (float)(v.sum_s / (double)cl.n_vocab);
     if (cl.loss) {
         const double eps = (double)cl.label_smoothing;
         double loss = -(1 - eps) * logp + (double)cl.z_loss * v.lse * v.lse;
         if (eps > 0) loss -= eps * (v.sum_s / (double)cl.n_vocab - v.lse);
         cl.loss[row] = (float)loss;
     }
+}
+
+/* ---- sums of squares --------------------------------------------------------------------------------------------- */
+
+template <bool aligned>
+__device__ static void store_squares(const dt_classifier &cl, const row_values &v, const row_cache &cache,
+                                     const float *z, int64_t row)
+{
+    float sum = 0.0f;
+    for (int turn = 0; (int64_t)turn * TURN < cl.n_vocab; turn++) {
+        float x[EACH];
+        load_again<aligned>(cache, z, turn, cl.n_vocab, x);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const float e = expf(fmaf(x[i], cl.inv_temperature, -v.max));
+            sum += e * e;
+        }
+    }
+    const double all = block_sum((double)sum);
+    if (threadIdx.x == 0) cl.log_sum_squares[row] = (float)(log(all) - 2 * v.log_sum);
 }
 
 /* ---- second pass ------------------------------------------------------------------------------------------------- */
@@ -269,12 +296,12 @@ struct gradient_terms {
 
 __device__ static inline float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
 
-template <bool MORE>
+template <int ASKED>
 __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_values &v, bool ref, int64_t row)
 {
     const float inv_t = cl.inv_temperature, w = weight_of(cl.weight, row) * inv_t;
     gradient_terms g = {v.max, 0, (float)((double)w / v.sum), 0, 0, 0, w};
-    if (!MORE) return g;
+    if (!ASKED) return g;
     const double eps = (double)cl.label_smoothing, entropy_w = (double)(weight_of(cl.entropy_weight, row) * inv_t),
                  kl_w = (double)(weight_of(cl.kl_weight, row) * inv_t);
     double base = (double)w * (1 + 2 * (double)cl.z_loss * v.lse) + entropy_w * (v.entropy - v.log_sum);
@@ -291,7 +318,7 @@ __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_val
 /* z [n] becomes dlogits in place. Narrow gradients go over the front of their own float row: turn t is written over
  * floats of turn t/2, so no thread may write it before all have read that one. A barrier behind the loads of turn b
  * makes turns up to 2b + 1 safe. */
-template <class T, bool MORE, bool aligned>
+template <class T, int ASKED, bool aligned>
 __device__ static void write_gradient(const dt_classifier &cl, const gradient_terms &g, const row_cache &cache,
                                       float *z, const float *ref, int64_t target)
 {
@@ -304,7 +331,7 @@ __device__ static void write_gradient(const dt_classifier &cl, const gradient_te
         const int at_target = offset_in_turn(target, first);
         float x[EACH], y[EACH];
         load_again<aligned>(cache, z, turn, n, x);
-        if (MORE && ref) load_turn<aligned>(ref, first, n, y);
+        if (ASKED && ref) load_turn<aligned>(ref, first, n, y);
         if (sizeof(T) < sizeof(float) && turn == barrier) {
             __syncthreads();
             barrier = 2 * turn + 2;
@@ -312,7 +339,7 @@ __device__ static void write_gradient(const dt_classifier &cl, const gradient_te
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const float d = fmaf(x[i], inv_t, -g.max), e = expf(d);
-            if (MORE) {
+            if (ASKED) {
                 float factor = fmaf(g.slope, d, g.base);
                 if (ref) factor = fmaf(g.kl, d - fmaf(y[i], inv_t, -g.ref_max), factor);
                 x[i] = (e > 0.0f ? e * factor : 0.0f) - g.shift;
@@ -332,47 +359,49 @@ __host__ __device__ static inline bool wants_gradient(const dt_classifier &cl)
     return cl.weight || cl.entropy_weight || cl.kl_weight;
 }
 
-template <class T> __device__ static void clear_row(const dt_classifier &cl, float *z, int64_t row)
+template <class T, int ASKED> __device__ static void clear_row(const dt_classifier &cl, float *z, int64_t row)
 {
     if (threadIdx.x == 0) {
         if (cl.logp) cl.logp[row] = 0;
         if (cl.hit) cl.hit[row] = 0;
-        if (cl.entropy) cl.entropy[row] = 0;
-        if (cl.kl) cl.kl[row] = 0;
-        if (cl.loss) cl.loss[row] = 0;
+        if (ASKED && cl.entropy) cl.entropy[row] = 0;
+        if (ASKED && cl.kl) cl.kl[row] = 0;
+        if (ASKED && cl.loss) cl.loss[row] = 0;
+        if (ASKED && cl.mean_logit) cl.mean_logit[row] = 0;
+        if (ASKED == SQUARES) cl.log_sum_squares[row] = 0;
     }
     if (!wants_gradient(cl)) return;
     for (int64_t i = threadIdx.x; i < cl.n_vocab; i += THREADS) reinterpret_cast<T *>(z)[i] = from_float<T>(0.0f);
 }
 
-template <class T, bool MORE, bool aligned>
+template <class T, int ASKED, bool aligned>
 __device__ static void work_on_row(const dt_classifier &cl, const row_cache &cache, float *z, const float *ref,
                                    int64_t target, int64_t row)
 {
     const float of_target = z[target];
-    const row_values v = join<MORE>(read_row<MORE, aligned>(cl, cache, z, ref, target), ref != nullptr);
-    if (threadIdx.x == 0) store_results<MORE>(cl, v, of_target, row);
+    const row_values v = join<ASKED>(read_row<ASKED, aligned>(cl, cache, z, ref, target), ref != nullptr);
+    if (threadIdx.x == 0) store_results<ASKED>(cl, v, of_target, row);
+    if (ASKED == SQUARES) store_squares<aligned>(cl, v, cache, z, row);
     if (wants_gradient(cl))
-        write_gradient<T, MORE, aligned>(cl, terms_of<MORE>(cl, v, ref != nullptr, row), cache, z, ref, target);
+        write_gradient<T, ASKED, aligned>(cl, terms_of<ASKED>(cl, v, ref != nullptr, row), cache, z, ref, target);
 }
 
-/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. MORE: is anything asked for but logp, hit
- * and the gradient of logp? Rows that start at a multiple of 16 bytes are read in such pieces; the order of sums is the
- * same in others. */
-template <class T, bool MORE>
+/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. Rows that start at a multiple of 16 bytes are
+ * read in such pieces; the order of sums is the same in others. */
+template <class T, int ASKED>
 __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, float *logits, int cached_turns)
 {
     DYNAMIC_SHARED(float, shared);
     const row_cache cache = {shared, cached_turns};
     const int64_t row = blockIdx.x, target = cl.target[row];
     float *z = logits + row * cl.logits_ld;
-    const float *ref = MORE && (cl.kl || cl.kl_weight) ? cl.ref_logits + row * cl.ref_ld : nullptr;
+    const float *ref = ASKED && (cl.kl || cl.kl_weight) ? cl.ref_logits + row * cl.ref_ld : nullptr;
     if (target < 0)
-        clear_row<T>(cl, z, row);
+        clear_row<T, ASKED>(cl, z, row);
     else if ((((size_t)z | (size_t)ref) & 15) == 0)
-        work_on_row<T, MORE, true>(cl, cache, z, ref, target, row);
+        work_on_row<T, ASKED, true>(cl, cache, z, ref, target, row);
     else
-        work_on_row<T, MORE, false>(cl, cache, z, ref, target, row);
+        work_on_row<T, ASKED, false>(cl, cache, z, ref, target, row);
 }
 
 /* Turns of a row that a block keeps: two blocks are to fit on a processor beside their sums, so that one has work while
@@ -390,13 +419,15 @@ dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, d
 {
     DT_TRY(dt_classifier_check(cl));
     if (cl->n_rows == 0) return DT_OK;
-    const bool more = cl->entropy || cl->kl || cl->loss || cl->entropy_weight || cl->kl_weight ||
+    const bool more = cl->entropy || cl->kl || cl->loss || cl->mean_logit || cl->entropy_weight || cl->kl_weight ||
                       cl->label_smoothing > 0 || cl->z_loss > 0;
     dt_stream *s = cuda_stream(dev, stream, "classifier");
     const int turns = turns_to_cache(cuda_of(dev), cl);
     const size_t shared_nbytes = (size_t)turns * TURN * sizeof(float);
     CUDA_BY_DTYPE(wants_gradient(*cl) ? cl->dlogits_dtype : DT_F32, T, "classifier", {
-        const auto kernel = more ? classifier_kernel<T, true> : classifier_kernel<T, false>;
+        const auto kernel = cl->log_sum_squares ? classifier_kernel<T, SQUARES>
+                            : more              ? classifier_kernel<T, MORE>
+                                                : classifier_kernel<T, PLAIN>;
         CUDA_ALLOW_SHARED(kernel, shared_nbytes);
         launch(s, (unsigned)cl->n_rows, THREADS, shared_nbytes, kernel, *cl, logits, turns);
     });

@@ -347,14 +347,17 @@ ref_row_values ref_classifier(const ref_row *r)
     ref_row_values x = {0};
     if (r->target < 0) return x;
     const double lse = log_sum_exp(r->z, r->n, r->inv_t), ref_lse = r->q ? log_sum_exp(r->q, r->n, r->inv_t) : 0;
-    double sum_logp = 0;
+    double sum_logp = 0, squares = 0;
     for (int64_t v = 0; v < r->n; v++) {
         const double logp = r->z[v] * r->inv_t - lse;
         sum_logp += logp;
+        squares += exp(2 * logp);
+        x.mean_logit += r->z[v] * r->inv_t / (double)r->n;
         if (logp == -INFINITY) continue;
         x.entropy -= exp(logp) * logp;
         if (r->q) x.kl += exp(logp) * (logp - (r->q[v] * r->inv_t - ref_lse));
     }
+    x.log_sum_squares = log(squares);
     x.logp = r->z[r->target] * r->inv_t - lse;
     x.loss = -(1 - r->smoothing) * x.logp + r->z_loss * lse * lse;
     if (r->smoothing > 0) x.loss -= r->smoothing / (double)r->n * sum_logp;

@@ -82,7 +82,7 @@ typedef struct ref_row {
     double inv_t, smoothing, z_loss, weight, entropy_weight, kl_weight;
 } ref_row;
 typedef struct ref_row_values {
-    double logp, entropy, kl, loss;
+    double logp, entropy, kl, loss, log_sum_squares, mean_logit;
     double objective; /* weight loss - entropy_weight entropy + kl_weight kl */
 } ref_row_values;
 ref_row_values ref_classifier(const ref_row *r);

@@ -1,5 +1,6 @@
 /* test_device_classifier.c - the classifier on every instruction set, against double: log-probabilities, entropy,
- * divergence, smoothed loss and z-loss, and the gradient of each, also against differences.
+ * divergence, smoothed loss and z-loss, the gradient of each, also against differences, sums of squared probabilities
+ * and mean logits.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
@@ -8,13 +9,14 @@ static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
 enum { ROWS = 4 };
+enum { LOGP, ENTROPY, KL, LOSS, SQUARES, MEAN, N_VALUES };
 static const float weights[ROWS] = {1, -0.5f, 3, 0}, entropy_weights[ROWS] = {0.3f, 2, 1, 0},
                    kl_weights[ROWS] = {1, 0.1f, 1, 0.7f};
 
 /* Rows of logits of two models, and what is asked of them. */
 typedef struct rows {
     dt_classifier cl; /* without pointers */
-    bool weight, entropy, kl;
+    bool weight, entropy, kl, squares;
     int32_t target[ROWS];
     ref_array z, q;
 } rows;
@@ -47,15 +49,18 @@ static ref_row ref_of(const rows *x, const double *z, const double *q, int r)
 }
 
 /* Results into values and hit, and, with gradient, dlogits over z. */
-static void run_rows(fixture *f, const rows *x, const ref_array *z, bool gradient, ref_array values[4], uint8_t *hit)
+static void run_rows(fixture *f, const rows *x, const ref_array *z, bool gradient, ref_array values[N_VALUES],
+                     uint8_t *hit)
 {
     dt_classifier cl = x->cl;
     cl.target = ARR(x->target, ROWS);
-    if (x->kl) cl.ref_logits = ON(x->q), cl.kl = ON(values[2]);
+    if (x->kl) cl.ref_logits = ON(x->q), cl.kl = ON(values[KL]);
     if (gradient && x->weight) cl.weight = ARR(weights, ROWS);
     if (gradient && x->entropy) cl.entropy_weight = ARR(entropy_weights, ROWS);
     if (gradient && x->kl) cl.kl_weight = ARR(kl_weights, ROWS);
-    cl.logp = ON(values[0]), cl.entropy = ON(values[1]), cl.loss = ON(values[3]);
+    cl.logp = ON(values[LOGP]), cl.entropy = ON(values[ENTROPY]), cl.loss = ON(values[LOSS]);
+    if (x->squares) cl.log_sum_squares = ON(values[SQUARES]);
+    cl.mean_logit = ON(values[MEAN]);
     cl.hit = ARR(hit, ROWS);
     RUN(classifier, &cl, ON(*z));
 }
@@ -75,28 +80,34 @@ static void check_hits(const rows *x, const double *z, const uint8_t *hit)
 
 /* e^(s-m) has a relative error of (|s - m| + 2) 2^-24 (the argument rounds once), sums of n of them average it; logp <=
  * 60 rounds once; gradients are at most |w|/T <= 2. Terms of whole distributions multiply it by logarithms of
- * probabilities, at most `most`; a mean of those adds up 256 of them in a row in float. */
+ * probabilities, at most `most`; a mean of those adds up 256 of them in a row in float. The logarithm of a sum of
+ * squares has the errors of four such values. */
 static void check_rows(fixture *f, rows *x, double scale)
 {
     const int64_t n = x->cl.n_vocab, ld = x->cl.logits_ld;
     const double s = scale * (double)x->cl.inv_temperature, err = 0x1p-24 * (8 + 4 * s), most = 2 * s + log((double)n),
                  eps = (double)x->cl.label_smoothing, zeta = (double)x->cl.z_loss;
     const double beyond = (1 + 2 * zeta * most) + (x->entropy || x->kl ? 2 * most : 0);
-    double *z64 = ref_doubles(&x->z), *q64 = ref_doubles(&x->q), want[4][ROWS], *grad = calloc((size_t)n, 8);
-    ref_array values[4], was = ref_copy(&x->z);
+    double *z64 = ref_doubles(&x->z), *q64 = ref_doubles(&x->q), want[N_VALUES][ROWS], *grad = calloc((size_t)n, 8);
+    ref_array values[N_VALUES], was = ref_copy(&x->z);
     uint8_t hit[ROWS];
     for (int r = 0; r < ROWS; r++) {
         const ref_row row = ref_of(x, z64, q64, r);
         const ref_row_values v = ref_classifier(&row);
-        want[0][r] = v.logp, want[1][r] = v.entropy, want[2][r] = v.kl, want[3][r] = v.loss;
+        want[LOGP][r] = v.logp, want[ENTROPY][r] = v.entropy, want[KL][r] = v.kl, want[LOSS][r] = v.loss;
+        want[SQUARES][r] = v.log_sum_squares, want[MEAN][r] = v.mean_logit;
     }
-    for (int i = 0; i < 4; i++) values[i] = ref_new(DT_F32, ROWS);
+    for (int i = 0; i < N_VALUES; i++) values[i] = ref_new(DT_F32, ROWS);
     for (int gradient = 0; gradient < 2; gradient++) {
         memset(hit, 2, ROWS);
         run_rows(f, x, &x->z, gradient, values, hit);
-        assert_true(ref_near(&values[0], want[0], err, "logp") && ref_near(&values[1], want[1], err * 4, "entropy"));
-        if (x->kl) assert_true(ref_near(&values[2], want[2], err * (2 + most), "kl"));
-        assert_true(ref_near(&values[3], want[3], err + 256 * 0x1p-24 * eps * most + zeta * 2 * most * err, "loss"));
+        assert_true(ref_near(&values[LOGP], want[LOGP], err, "logp") &&
+                    ref_near(&values[ENTROPY], want[ENTROPY], err * 4, "entropy"));
+        if (x->kl) assert_true(ref_near(&values[KL], want[KL], err * (2 + most), "kl"));
+        assert_true(
+            ref_near(&values[LOSS], want[LOSS], err + 256 * 0x1p-24 * eps * most + zeta * 2 * most * err, "loss"));
+        assert_true(ref_near(&values[MEAN], want[MEAN], 256 * 0x1p-24 * most, "mean logit"));
+        if (x->squares) assert_true(ref_near(&values[SQUARES], want[SQUARES], 4 * err, "sum of squares"));
         check_hits(x, z64, hit);
         if (!gradient) assert_memory_equal(x->z.p, was.p, ref_bytes(&was));
     }
@@ -109,7 +120,7 @@ static void check_rows(fixture *f, rows *x, double scale)
         for (int64_t v = n; v < ld; v++) assert_true(((float *)x->z.p)[r * ld + v] == ((float *)was.p)[r * ld + v]);
         ref_drop(&got);
     }
-    for (int i = 0; i < 4; i++) ref_drop(&values[i]);
+    for (int i = 0; i < N_VALUES; i++) ref_drop(&values[i]);
     ref_drop(&was), free(z64), free(q64), free(grad);
 }
 
@@ -120,6 +131,7 @@ static void log_probabilities_and_their_gradient(void **state)
     for (int i = 0; i < 5; i++)
         for (int way = 0; way < 2 * N_TYPES; way++) {
             rows x = make_rows(sizes[i], way & 1 ? 0.7f : 1, way & 1 ? 30 : 5, types[way >> 1]);
+            x.squares = way & 1;
             if (sizes[i] > 4) ref_set(&x.z, 3, -INFINITY); /* a class that cannot be */
             check_rows(*state, &x, way & 1 ? 30 : 5);
             drop_rows(&x);
@@ -132,7 +144,7 @@ static void all_terms_and_their_gradients(void **state)
     for (int i = 0; i < 5; i++)
         for (int way = 1; way < 32 * N_TYPES; way++) {
             rows x = make_rows(sizes[i], way & 16 ? 0.7f : 1, way & 16 ? 15 : 4, types[way >> 5]);
-            x.entropy = way & 1, x.kl = way & 2;
+            x.entropy = way & 1, x.kl = way & 2, x.squares = way % 3 == 0;
             x.cl.label_smoothing = way & 4 ? 0.1f : 0, x.cl.z_loss = way & 4 ? 1e-3f : 0;
             x.weight = !(way & 8 && way & 3);
             if (sizes[i] > 4 && !(way & 4)) ref_set(&x.z, 3, -INFINITY), ref_set(&x.q, 3, -INFINITY);
@@ -154,9 +166,9 @@ static void gradients_are_those_of_the_objective(void **state)
         x.entropy = way & 2, x.kl = way & 4;
         x.cl.label_smoothing = way & 8 ? 0.2f : 0, x.cl.z_loss = way & 8 ? 0.05f : 0;
         double *z64 = ref_doubles(&x.z), *q64 = ref_doubles(&x.q), grad[29];
-        ref_array values[4];
+        ref_array values[N_VALUES];
         uint8_t hit[ROWS];
-        for (int i = 0; i < 4; i++) values[i] = ref_new(DT_F32, ROWS);
+        for (int i = 0; i < N_VALUES; i++) values[i] = ref_new(DT_F32, ROWS);
         run_rows(f, &x, &x.z, true, values, hit);
         for (int r = 0; r < ROWS; r++) {
             const ref_row row = ref_of(&x, z64, q64, r);
@@ -172,7 +184,7 @@ static void gradients_are_those_of_the_objective(void **state)
                 assert_true(fabs((double)((float *)x.z.p)[r * x.cl.logits_ld + v] - slope) <= error);
             }
         }
-        for (int i = 0; i < 4; i++) ref_drop(&values[i]);
+        for (int i = 0; i < N_VALUES; i++) ref_drop(&values[i]);
         drop_rows(&x), free(z64), free(q64);
     }
 }
@@ -202,11 +214,11 @@ static void results_do_not_depend_on_what_else_is_asked(void **state)
 {
     fixture *f = *state;
     rows x = make_rows(2000, 1, 6, DT_F32);
-    ref_array all[4];
-    float logp[ROWS], entropy[ROWS], kl[ROWS], loss[ROWS];
+    ref_array all[N_VALUES];
+    float logp[ROWS], entropy[ROWS], kl[ROWS], loss[ROWS], squares[ROWS], mean[ROWS];
     uint8_t hit[ROWS];
-    for (int i = 0; i < 4; i++) all[i] = ref_new(DT_F32, ROWS);
-    x.kl = true;
+    for (int i = 0; i < N_VALUES; i++) all[i] = ref_new(DT_F32, ROWS);
+    x.kl = x.squares = true;
     run_rows(f, &x, &x.z, false, all, hit);
     dt_classifier cl = x.cl;
     cl.target = ARR(x.target, ROWS), cl.logp = ARR(logp, ROWS);
@@ -217,11 +229,17 @@ static void results_do_not_depend_on_what_else_is_asked(void **state)
     RUN(classifier, &cl, ON(x.z));
     cl.target = ARR(x.target, ROWS), cl.kl = NULL, cl.ref_logits = NULL, cl.loss = ARR(loss, ROWS);
     RUN(classifier, &cl, ON(x.z));
-    assert_memory_equal(all[0].p, logp, sizeof logp);
-    assert_memory_equal(all[2].p, kl, sizeof kl);
-    assert_memory_equal(all[3].p, loss, sizeof loss);
-    assert_memory_equal(all[1].p, entropy, sizeof entropy);
-    for (int i = 0; i < 4; i++) ref_drop(&all[i]);
+    cl.target = ARR(x.target, ROWS), cl.loss = NULL, cl.log_sum_squares = ARR(squares, ROWS);
+    RUN(classifier, &cl, ON(x.z));
+    cl.target = ARR(x.target, ROWS), cl.log_sum_squares = NULL, cl.mean_logit = ARR(mean, ROWS);
+    RUN(classifier, &cl, ON(x.z));
+    assert_memory_equal(all[SQUARES].p, squares, sizeof squares);
+    assert_memory_equal(all[MEAN].p, mean, sizeof mean);
+    assert_memory_equal(all[LOGP].p, logp, sizeof logp);
+    assert_memory_equal(all[KL].p, kl, sizeof kl);
+    assert_memory_equal(all[LOSS].p, loss, sizeof loss);
+    assert_memory_equal(all[ENTROPY].p, entropy, sizeof entropy);
+    for (int i = 0; i < N_VALUES; i++) ref_drop(&all[i]);
     drop_rows(&x);
 }
 

@@ -167,10 +167,12 @@ typedef struct dt_classifier {
     const float *ref_logits;                          /* y, for K; must not overlap logits */
     int64_t ref_ld;
 
-    float *logp;         /* [n_rows] */
-    uint8_t *hit;        /* [n_rows] 1 where the largest logit, the lowest id on ties, is the target's */
-    float *entropy, *kl; /* [n_rows] */
-    float *loss;         /* [n_rows] */
+    float *logp;            /* [n_rows] */
+    uint8_t *hit;           /* [n_rows] 1 where the largest logit, the lowest id on ties, is the target's */
+    float *entropy, *kl;    /* [n_rows] */
+    float *loss;            /* [n_rows] */
+    float *log_sum_squares; /* [n_rows] log sum_v p_v^2 */
+    float *mean_logit;      /* [n_rows] 1/V sum_v s_v */
 } dt_classifier;
 
 /* ---- choosing tokens --------------------------------------------------------------------------------------------- */

@@ -295,6 +295,8 @@ static dt_classifier near_classifier(dt_device *dev, const dt_classifier *cl)
     mine.entropy = AT(cl->entropy);
     mine.kl = AT(cl->kl);
     mine.loss = AT(cl->loss);
+    mine.log_sum_squares = AT(cl->log_sum_squares);
+    mine.mean_logit = AT(cl->mean_logit);
     return mine;
 }
 

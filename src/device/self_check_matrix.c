@@ -242,12 +242,13 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
                 targets = put_bytes(c, target, sizeof *target, N_ROWS),
                 weights = put_bytes(c, weight, sizeof *weight, N_ROWS), logp = room(c, DT_F32, N_ROWS),
                 entropy = room(c, DT_F32, N_ROWS), kl = room(c, DT_F32, N_ROWS), loss = room(c, DT_F32, N_ROWS),
-                hit = room_bytes(c, 1, N_ROWS);
+                squares = room(c, DT_F32, N_ROWS), mean = room(c, DT_F32, N_ROWS), hit = room_bytes(c, 1, N_ROWS);
     EACH_DEVICE (c) {
         cl.target = at(c, targets), cl.weight = at(c, weights);
         cl.entropy_weight = cl.kl_weight = terms & 2 ? at(c, weights) : NULL;
         cl.ref_logits = terms & 2 ? at(c, ref) : NULL, cl.kl = terms & 2 ? at(c, kl) : NULL;
         cl.logp = at(c, logp), cl.hit = at(c, hit), cl.entropy = at(c, entropy), cl.loss = at(c, loss);
+        cl.log_sum_squares = terms == 1 ? at(c, squares) : NULL, cl.mean_logit = terms ? at(c, mean) : NULL;
         RUN(c, classifier, &cl, at(c, logits));
     }
     /* e^x of x down to -10, in sums of all classes; means multiply it by logarithms of as much */
@@ -255,6 +256,8 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
     compare(c, "hit", hit, EXACT);
     compare(c, "entropy", entropy, near(1024, 0, DT_F32));
     compare(c, "loss", loss, near(1024, 0, DT_F32));
+    if (terms == 1) compare(c, "sum of squared probabilities", squares, near(1024, 0, DT_F32));
+    if (terms) compare(c, "mean logit", mean, near(256, 0, DT_F32));
     if (terms & 2) compare(c, "kl", kl, near(4096, 0, DT_F32));
     for (int r = 0; r < N_ROWS; r++) {
         array row = part(logits, r * ld, n_vocab);

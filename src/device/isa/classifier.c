@@ -75,6 +75,23 @@ static double sum_below(const float *z, int64_t n, float inv_t, float max)
     return total;
 }
 
+/* sum of exp(d)^2 */
+static double sum_squares(const float *z, int64_t n, float inv_t, float max)
+{
+    double total = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t end = n - first < BLOCK ? n : first + BLOCK;
+        float sum = 0;
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = first; i < end; i++)
+        {
+            const float e = exp_below(z[i] * inv_t - max);
+            sum += e * e;
+        }
+        total += (double)sum;
+    }
+    return total;
+}
+
 /* sum of exp(d) (d - d_r) */
 static double sum_apart(const float *z, const float *ref, int64_t n, float inv_t, float max, float ref_max)
 {
@@ -213,6 +230,8 @@ static void clear_row(const dt_classifier *cl, float *z, int64_t row)
     if (cl->entropy) cl->entropy[row] = 0;
     if (cl->kl) cl->kl[row] = 0;
     if (cl->loss) cl->loss[row] = 0;
+    if (cl->log_sum_squares) cl->log_sum_squares[row] = 0;
+    if (cl->mean_logit) cl->mean_logit[row] = 0;
     if (wants_gradient(cl)) memset(z, 0, (size_t)cl->n_vocab * dt_dtype_size(cl->dlogits_dtype));
 }
 
@@ -241,5 +260,8 @@ void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int64_t row)
     if (cl->entropy) cl->entropy[row] = (float)v.entropy;
     if (cl->kl) cl->kl[row] = (float)v.kl;
     if (cl->loss) cl->loss[row] = (float)loss_of_row(cl, &v, z, logp);
+    if (cl->log_sum_squares)
+        cl->log_sum_squares[row] = (float)(log(sum_squares(z, n, inv_t, v.st.max)) - 2 * v.log_sum);
+    if (cl->mean_logit) cl->mean_logit[row] = (float)((double)v.st.max + sum_below(z, n, inv_t, v.st.max) / (double)n);
     if (wants_gradient(cl)) write_gradient_of_row(cl, &v, z, ref, target, row);
 }
