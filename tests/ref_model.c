@@ -133,10 +133,11 @@ dt_model_options ref_options(int32_t max_tok, int32_t max_pos, dt_dtype dtype)
 
 static void fill_weights(ref_model *r)
 {
+    const uint64_t other = r->guest ? 1 : 0;
     for (int u = 0; u < r->n_units; u++) {
         for (int i = 0; i < r->units[u].n_tensors; i++) {
             const dt_tensor *t = &r->units[u].tensors[i];
-            const uint64_t hash = name_hash(t->name);
+            const uint64_t hash = name_hash(t->name) + (other << 32);
             for (int64_t e = 0; e < t->n_elems; e++)
                 ref_set_param(r, u, ref_at(r, u, t) + e, formula_weight(t, hash, e));
         }
@@ -171,19 +172,23 @@ static dt_err alloc_units(ref_model *r)
     return DT_OK;
 }
 
-static dt_err open_units(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
-                         ref_build build, dt_trains trained, void *self)
+static dt_err open_units(ref_model *r, ref_model *host, const char *name, const char *config_json,
+                         const dt_model_options *opt, ref_build build, dt_trains trained, void *self)
 {
-    *r = (ref_model){.opt = *opt};
+    *r = (ref_model){.opt = *opt, .guest = host != NULL};
     r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release, false};
-    DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
+    if (host)
+        r->dev = host->dev;
+    else
+        DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
     DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
     DT_TRY(build(&r->mc, &r->units, &r->n_units));
     dt_units_choose_trained(r->units, r->n_units, trained, self);
     DT_TRY(alloc_units(r));
     fill_weights(r);
     ref_model_forget_grads(r);
-    return dt_model_open(&r->model, &r->mc, &r->opt, r->units, r->n_units, &r->dev, &r->source, NULL, NULL);
+    return dt_model_open(&r->model, &r->mc, &r->opt, r->units, r->n_units, host ? &host->dev : &r->dev, &r->source,
+                         NULL, NULL);
 }
 
 static bool all_are_trained(void *self, const dt_tensor *t) { return true; }
@@ -196,13 +201,18 @@ dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, c
 dt_err ref_model_open_built(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
                             ref_build build)
 {
-    return open_units(r, name, config_json, opt, build, all_are_trained, NULL);
+    return open_units(r, NULL, name, config_json, opt, build, all_are_trained, NULL);
+}
+
+dt_err ref_model_open_beside(ref_model *q, ref_model *r, const char *config_json, const dt_model_options *opt)
+{
+    return open_units(q, r, "beside", config_json, opt, dt_model_make_units, all_are_trained, NULL);
 }
 
 dt_err ref_model_open_part(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
                            dt_trains trained, void *self)
 {
-    return open_units(r, name, config_json, opt, dt_model_make_units, trained, self);
+    return open_units(r, NULL, name, config_json, opt, dt_model_make_units, trained, self);
 }
 
 static void free_rows(void *rows, int n)
@@ -230,7 +240,7 @@ void ref_model_close(ref_model *r)
     free(r->calls);
     dt_model_free_units(r->units, r->n_units);
     dt_model_config_free(&r->mc);
-    dt_device_close(&r->dev);
+    if (!r->guest) dt_device_close(&r->dev);
     r->model = NULL;
 }
 

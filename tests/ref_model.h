@@ -25,6 +25,7 @@ typedef struct ref_model {
     char *calls;       /* the order of acquires and releases, as text */
     size_t calls_len;
     bool misused;
+    bool guest; /* on another's device */
 } ref_model;
 
 /** Options for tests: one batch of max_tok tokens, training, gradients fp32. */
@@ -39,6 +40,8 @@ dt_err ref_model_open_part(ref_model *r, const char *name, const char *config_js
 typedef dt_err (*ref_build)(const dt_model_config *mc, dt_unit **units, int *n_units);
 dt_err ref_model_open_built(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
                             ref_build build);
+/** A second model on r's device, with other weights: it may borrow r's activations. Closed before r. */
+dt_err ref_model_open_beside(ref_model *q, ref_model *r, const char *config_json, const dt_model_options *opt);
 void ref_model_close(ref_model *r);
 /** Bytes still counted after ref_model_close: 0, or a leak. */
 size_t ref_model_left(const ref_model *r);

@@ -73,32 +73,40 @@ enum { N_HEAD = 1540, CHUNK = 512 }; /* 1027 rows with a target: three chunks */
 
 /* What a head is asked, and what it says: [N_HEAD]. */
 struct asked {
-    float u[N_HEAD], entropy_weight[N_HEAD], logp[N_HEAD], entropy[N_HEAD];
+    float u[N_HEAD], entropy_weight[N_HEAD], kl_weight[N_HEAD];
+    float logp[N_HEAD], entropy[N_HEAD], squares[N_HEAD], mean[N_HEAD], kl[N_HEAD];
     uint8_t hit[N_HEAD];
     dt_head_pass pass;
     dt_head_results results;
 };
+enum { ALL_OF_IT = DT_HEAD_ENTROPY_WEIGHT | DT_HEAD_SUM_SQUARES | DT_HEAD_MEAN_LOGIT | DT_HEAD_DIVERGENCE };
 
-static void ask(struct asked *a, bool more)
+/* reference NULL: what needs no more than logp, hit and entropy. */
+static void ask(struct asked *a, dt_model *reference)
 {
     for (int t = 0; t < N_HEAD; t++) {
         a->u[t] = (float)ref_number("u", t);
         a->entropy_weight[t] = (float)ref_number("entropy", t);
+        a->kl_weight[t] = (float)ref_number("kl", t);
     }
     a->pass = (dt_head_pass){.inv_temperature = 0.75f, .u = a->u};
     a->results = (dt_head_results){.logp = a->logp, .hit = a->hit, .entropy = a->entropy};
-    if (more) a->pass.entropy_weight = a->entropy_weight;
+    if (!reference) return;
+    a->pass.entropy_weight = a->entropy_weight, a->pass.kl_weight = a->kl_weight, a->pass.reference = reference;
+    a->results.log_sum_squares = a->squares, a->results.mean_logit = a->mean, a->results.kl = a->kl;
 }
 
-/* The row of token t, whose logits are there, as the plain classifier takes it. */
-static ref_row row_of(const struct asked *a, const struct plain_head *p, int32_t target, int32_t t)
+/* The row of token t as the plain classifier takes it, z and q: logits of the model and of its reference, [V]. */
+static ref_row row_of(const struct asked *a, int64_t V, const double *z, const double *q, int32_t target, int32_t t)
 {
-    return (ref_row){.n = p->V,
-                     .z = p->z,
+    return (ref_row){.n = V,
+                     .z = z,
+                     .q = q,
                      .target = target,
                      .inv_t = (double)a->pass.inv_temperature,
                      .weight = (double)a->u[t],
-                     .entropy_weight = a->pass.entropy_weight ? (double)a->entropy_weight[t] : 0};
+                     .entropy_weight = a->pass.entropy_weight ? (double)a->entropy_weight[t] : 0,
+                     .kl_weight = a->pass.kl_weight ? (double)a->kl_weight[t] : 0};
 }
 
 static bool is_largest(const ref_row *row)
@@ -115,55 +123,46 @@ static void check_results(const struct asked *a, const ref_row *row, int32_t t)
     assert_close("logp", t, want.logp, (double)a->logp[t], 4e-6);
     assert_close("entropy", t, want.entropy, (double)a->entropy[t], 1e-5);
     assert_close("hit", t, row->target >= 0 && is_largest(row), a->hit[t], 0);
+    if (!a->pass.reference) return;
+    assert_close("sum of squares", t, want.log_sum_squares, (double)a->squares[t], 1e-5);
+    assert_close("mean logit", t, want.mean_logit, (double)a->mean[t], 4e-6);
+    assert_close("divergence", t, want.kl, (double)a->kl[t], 1e-5);
 }
 
-static void check_head(const char *config, bool more)
+static struct plain_head make_plain(const struct dt_model *m)
 {
-    dt_model_options opt = ref_options(N_HEAD, 128, DT_F32);
-    static const int32_t LENS[] = {128, 100, 128, 1, 128, 128, 87, 128, 128, 128, 128, 128, 128, 72};
-    static struct asked a;
-    ref_model r;
-    dt_batch b;
-    if (more) opt.head = DT_HEAD_ENTROPY_WEIGHT;
-    open_plain_model(&r, &b, config, &opt);
-    ref_batch_fill(&b, 61, 0, 14, LENS, 3);
-    assert_int_equal(b.n_tok, N_HEAD);
-    const struct dt_model *m = r.model;
-    if (m->h.n_rows > CHUNK) r.model->h.n_rows = CHUNK; /* a GPU works on more at a time */
-    assert_true(b.n_target > 2 * m->h.n_rows);
-    ask(&a, more);
-    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, &a.pass, &a.results), DT_OK);
-    assert_int_equal(dt_model_results(r.model, &a.results), DT_OK);
+    const size_t C = (size_t)m->C, V = (size_t)m->V;
+    return (struct plain_head){m->C, m->V, calloc(C, 8), calloc(C, 8), calloc(V, 8), calloc(V, 8), calloc(C, 8), 0};
+}
 
+static void free_plain(struct plain_head *p) { free(p->y), free(p->x_hat), free(p->z), free(p->dz), free(p->dy); }
+
+/* What the head of m has made of hidden states, and its gradients. ref: the reference and its hidden states; NULL. */
+static void check_against_plain(ref_model *r, const dt_batch *b, const struct asked *a, const ref_model *ref,
+                                const float *hidden, const float *ref_hidden, const float *dx_all)
+{
+    const struct dt_model *m = r->model;
     const int64_t C = m->C, V = m->V;
-    float *hidden = from_device(&r, m->hidden, (size_t)(N_HEAD * C) * sizeof(float)),
-          *dx_all = from_device(&r, m->s.dx, (size_t)(N_HEAD * C) * sizeof(float));
-    struct plain_head p = {C,
-                           V,
-                           calloc((size_t)C, 8),
-                           calloc((size_t)C, 8),
-                           calloc((size_t)V, 8),
-                           calloc((size_t)V, 8),
-                           calloc((size_t)C, 8),
-                           0};
+    const int out = m->tied ? 0 : r->n_units - 1;
+    struct plain_head p = make_plain(m), q = make_plain(ref ? ref->model : m);
     double *dw = calloc((size_t)(V * C), 8), *dnorm = calloc((size_t)C, 8), *dx = calloc((size_t)C, 8);
-    for (int32_t t = 0; t < b.n_tok; t++) {
+    for (int32_t t = 0; t < b->n_tok; t++) {
         memset(dx, 0, (size_t)C * 8);
-        plain_forward(m, &r, &p, hidden + t * C);
-        const ref_row row = row_of(&a, &p, b.target[t], t);
-        check_results(&a, &row, t);
-        if (b.target[t] >= 0) {
+        plain_forward(m, r, &p, hidden + t * C);
+        if (ref) plain_forward(ref->model, ref, &q, ref_hidden + t * ref->model->C);
+        const ref_row row = row_of(a, V, p.z, ref ? q.z : NULL, b->target[t], t);
+        check_results(a, &row, t);
+        if (b->target[t] >= 0) {
             ref_classifier_gradient(&row, p.dz);
             for (int64_t c = 0; c < C; c++) {
                 p.dy[c] = 0;
                 for (int64_t v = 0; v < V; v++) {
-                    p.dy[c] += p.dz[v] * ref_param(&r, m->tied ? 0 : r.n_units - 1, m->head.w.offset + v * C + c);
+                    p.dy[c] += p.dz[v] * ref_param(r, out, m->head.w.offset + v * C + c);
                     dw[v * C + c] += p.dz[v] * p.y[c];
                 }
                 dnorm[c] += p.dy[c] * p.x_hat[c];
             }
-            plain_norm_backward(m, &r, &p, dx);
+            plain_norm_backward(m, r, &p, dx);
         }
         /* gradients are below 1 and sum at most 61 terms */
         for (int64_t c = 0; c < C; c++) assert_close("dx of token", t, dx[c], (double)dx_all[t * C + c], 2e-6);
@@ -171,40 +170,122 @@ static void check_head(const char *config, bool more)
     /* sums over 1027 tokens of terms below 1: a random walk of roundings, each 2^-24 of a running sum of size
      * sqrt(1027): 1027^(1/2) * 2^-24 * 32 = 6e-5, halved as the running sum grows only to that */
     for (int64_t i = 0; i < V * C; i++)
-        assert_close("head gradient", i, dw[i], ref_grad(&r, m->tied ? 0 : r.n_units - 1, m->head.w.offset + i), 3e-5);
+        assert_close("head gradient", i, dw[i], ref_grad(r, out, m->head.w.offset + i), 3e-5);
     for (int64_t c = 0; c < C; c++)
-        assert_close("norm gradient", c, dnorm[c], ref_grad(&r, r.n_units - 1, m->final_norm.w.offset + c), 3e-5);
-    assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
-    void *const all[] = {p.y, p.x_hat, p.z, p.dz, p.dy, dw, dnorm, dx, hidden, dx_all};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+        assert_close("norm gradient", c, dnorm[c], ref_grad(r, r->n_units - 1, m->final_norm.w.offset + c), 3e-5);
+    free_plain(&p), free_plain(&q);
+    free(dw), free(dnorm), free(dx);
+}
+
+/* A reference that works in the activations of r, before it. */
+static void open_reference(ref_model *q, ref_model *r, const char *config)
+{
+    dt_model_options opt = r->opt;
+    opt.training = false, opt.head = 0, opt.lend_nbytes = 0;
+    opt.borrows = true, opt.lender = r->model, opt.keeps_hidden = true;
+    if (ref_model_open_beside(q, r, config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
+}
+
+/* reference: the configuration of a model to diverge from; NULL: nothing is asked that needs more memory. */
+static void check_head(const char *config, const char *reference)
+{
+    static const int32_t LENS[] = {128, 100, 128, 1, 128, 128, 87, 128, 128, 128, 128, 128, 128, 72};
+    static struct asked a;
+    dt_model_options opt = ref_options(N_HEAD, 128, DT_F32);
+    ref_model r, q = {0};
+    dt_batch b;
+    if (reference) opt.head = ALL_OF_IT, opt.lend_nbytes = 1 << 24;
+    open_plain_model(&r, &b, config, &opt);
+    ref_batch_fill(&b, 61, 0, 14, LENS, 3);
+    assert_int_equal(b.n_tok, N_HEAD);
+    struct dt_model *m = r.model;
+    if (m->h.n_rows > CHUNK) m->h.n_rows = CHUNK; /* a GPU works on more at a time */
+    assert_true(b.n_target > 2 * m->h.n_rows);
+    if (reference) {
+        open_reference(&q, &r, reference);
+        assert_int_equal(dt_model_forward(q.model, &b, false, 0), DT_OK);
+    }
+    ask(&a, q.model);
+    assert_int_equal(dt_model_forward(m, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_head(m, &b, &a.pass, &a.results), DT_OK);
+    assert_int_equal(dt_model_results(m, &a.results), DT_OK);
+    float *hidden = from_device(&r, m->hidden, (size_t)(N_HEAD * m->C) * sizeof(float)),
+          *dx = from_device(&r, m->s.dx, (size_t)(N_HEAD * m->C) * sizeof(float)), *of_q = NULL;
+    if (reference) of_q = from_device(&r, q.model->hidden, (size_t)(N_HEAD * q.model->C) * sizeof(float));
+    check_against_plain(&r, &b, &a, reference ? &q : NULL, hidden, of_q, dx);
+    assert_int_equal(dt_model_backward(m, &b), DT_OK);
+    free(hidden), free(dx), free(of_q);
+    if (reference) ref_model_close(&q);
+    assert_false(q.misused);
     close_model(&r, &b);
 }
 
 static void the_chunked_head_is_the_plain_loop(void **state)
 {
-    check_head(GPT2, false);  /* tied, LayerNorm */
-    check_head(LLAMA, false); /* untied, RMSNorm */
+    check_head(GPT2, NULL);  /* tied, LayerNorm */
+    check_head(LLAMA, NULL); /* untied, RMSNorm */
 }
 
-static void terms_of_whole_distributions_have_their_gradient(void **state)
+static void terms_of_whole_distributions_are_those_of_the_plain_loop(void **state)
 {
-    check_head(GPT2, true);
-    check_head(LLAMA, true);
+    check_head(GPT2, LLAMA); /* another width, too */
+    check_head(LLAMA, MISTRAL);
 }
 
 static void a_head_does_not_do_what_its_model_was_not_opened_for(void **state)
 {
     static struct asked a;
-    const dt_model_options opt = ref_options(64, 32, DT_F32);
-    ref_model r;
+    dt_model_options opt = ref_options(64, 32, DT_F32);
+    ref_model r, q;
     dt_batch b;
+    opt.lend_nbytes = 1 << 20;
     open_plain_model(&r, &b, LLAMA, &opt);
+    open_reference(&q, &r, LLAMA);
     ref_batch_fill(&b, 61, 0, 1, (const int32_t[]){9}, 0);
-    ask(&a, true);
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, &a.pass, NULL), DT_ERR_ARG);
-    assert_non_null(strstr(dt_error_message(), "was not opened for"));
+    for (int i = 0; i < 5; i++) {
+        ask(&a, NULL);
+        if (i == 0) a.pass.entropy_weight = a.u;
+        if (i == 1) a.pass.kl_weight = a.u, a.pass.reference = q.model;
+        if (i == 2) a.results.log_sum_squares = a.squares;
+        if (i == 3) a.results.mean_logit = a.mean;
+        if (i == 4) a.results.kl = a.kl, a.pass.reference = q.model;
+        assert_int_equal(dt_model_head(r.model, &b, &a.pass, &a.results), DT_ERR_ARG);
+        assert_non_null(strstr(dt_error_message(), "was not opened for"));
+        dt_error_clear();
+    }
+    ref_model_close(&q);
+    close_model(&r, &b);
+}
+
+/* Another model may use the activations in between; a batch that it has not seen it cannot be asked for. */
+static void a_reference_is_there_for_its_last_batch(void **state)
+{
+    static struct asked a;
+    dt_model_options opt = ref_options(64, 32, DT_F32);
+    float logp[2][64];
+    ref_model r, q;
+    dt_batch b;
+    opt.head = ALL_OF_IT, opt.lend_nbytes = 1 << 20;
+    open_plain_model(&r, &b, LLAMA, &opt);
+    open_reference(&q, &r, GPT2);
+    ref_batch_fill(&b, 61, 0, 2, (const int32_t[]){9, 20}, 0);
+    ask(&a, q.model);
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_predict(r.model, &b, &a.pass, &a.results), DT_ERR_ARG);
+    assert_non_null(strstr(dt_error_message(), "the reference's forward of the same batch"));
     dt_error_clear();
+    assert_int_equal(dt_model_forward(q.model, &b, false, 0), DT_OK);
+    assert_int_equal(dt_model_logp(q.model, &b, 1, logp[0], NULL, NULL), DT_OK);
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_logp(q.model, &b, 1, logp[1], NULL, NULL), DT_OK);
+    assert_memory_equal(logp[0], logp[1], (size_t)b.n_tok * sizeof(float));
+    assert_int_equal(dt_model_predict(r.model, &b, &a.pass, &a.results), DT_OK);
+    ref_batch_fill(&b, 61, 0, 1, (const int32_t[]){9}, 0);
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_predict(r.model, &b, &a.pass, &a.results), DT_ERR_ARG);
+    dt_error_clear();
+    ref_model_close(&q);
     close_model(&r, &b);
 }
 
@@ -355,8 +436,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_chunked_head_is_the_plain_loop),
-        cmocka_unit_test(terms_of_whole_distributions_have_their_gradient),
+        cmocka_unit_test(terms_of_whole_distributions_are_those_of_the_plain_loop),
         cmocka_unit_test(a_head_does_not_do_what_its_model_was_not_opened_for),
+        cmocka_unit_test(a_reference_is_there_for_its_last_batch),
         cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded_once),
         cmocka_unit_test(the_vocabulary_gradient_is_rounded_once),
     };

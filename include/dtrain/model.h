@@ -133,6 +133,9 @@ typedef struct dt_stage_ops {
  *  dt_head_results. */
 enum {
     DT_HEAD_ENTROPY_WEIGHT = 1,
+    DT_HEAD_SUM_SQUARES = 2,
+    DT_HEAD_MEAN_LOGIT = 4,
+    DT_HEAD_DIVERGENCE = 8, /* from a reference: its value and its gradient */
 };
 
 typedef struct dt_model_options {
@@ -169,6 +172,9 @@ typedef struct dt_model_options {
      * begins a pass. The lender is closed last. */
     size_t lend_nbytes;
     bool borrows;
+    /* hidden states of the last forward and the work space of the head have memory of their own: the head still works
+     * when another model uses the activations. For a model that others' heads compare with (dt_head_pass.reference) */
+    bool keeps_hidden;
     struct dt_model *lender;
 } dt_model_options;
 
@@ -197,12 +203,21 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
  *
  *      s = z/T        p = softmax(s)        logp = log p_v        entropy H = - sum over the vocabulary of p log p
  *
- *  and the gradient that dt_model_head makes is that of a loss L with dL/dlogp_t = -u_t, of which - kappa_t H_t is a
- *  part. Arrays are the host's, [n_tok]; what they hold of tokens without a target is not looked at. */
+ *  and with the distribution q that a reference has at the same token and temperature K = sum of p (log p - log q). The
+ *  gradient that dt_model_head makes is that of
+ *
+ *      L = sum over tokens of  - u_t logp_t - entropy_weight_t H_t + kl_weight_t K_t
+ *
+ *  Arrays are the host's, [n_tok]; what they hold of tokens without a target is not looked at. */
 typedef struct dt_head_pass {
     float inv_temperature;       /* 1/T, as a rule 1 */
     const float *u;              /* for dt_model_head, which needs it */
-    const float *entropy_weight; /* kappa; NULL: 0. Needs DT_HEAD_ENTROPY_WEIGHT */
+    const float *entropy_weight; /* NULL: 0. Needs DT_HEAD_ENTROPY_WEIGHT */
+    const float *kl_weight;      /* NULL: 0. Needs DT_HEAD_DIVERGENCE and a reference */
+    /* another model on the same device and stream, opened for the same max_tok and vocabulary, whose last forward was
+     * of this batch: its head's units are acquired, with those of this model. NULL: there is none; the same on all
+     * ranks */
+    dt_model *reference;
 } dt_head_pass;
 
 /** What it computes of each token: [n_tok], host memory, 0 where there is no target. NULL: not wanted. */
@@ -210,6 +225,9 @@ typedef struct dt_head_results {
     float *logp;
     uint8_t *hit; /* the target is the most probable token, of equal ones the one with the lowest id */
     float *entropy;
+    float *log_sum_squares; /* log sum over the vocabulary of p^2. Needs DT_HEAD_SUM_SQUARES */
+    float *mean_logit;      /* of s, over the vocabulary. Needs DT_HEAD_MEAN_LOGIT */
+    float *kl;              /* K. Needs DT_HEAD_DIVERGENCE and a reference */
 } dt_head_results;
 
 /** A pass without gradient, of the hidden states of the last forward. The host waits, and the device then for the host:

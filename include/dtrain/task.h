@@ -59,7 +59,10 @@ typedef struct dt_predictions {
     const float *logp;
     const uint8_t *hit; /* the target was the most probable token */
     const float *entropy;
-    const float *value; /* of a scalar head, and then nothing else: [n_tok, n_labels] */
+    /* NULL unless the task has asked for them in t->model_opt->head */
+    const float *log_sum_squares;
+    const float *mean_logit, *kl; /* and then there for collect alone, not yet for weights */
+    const float *value;           /* of a scalar head, and then nothing else: [n_tok, n_labels] */
 } dt_predictions;
 
 /** What a task makes of them. */
@@ -68,13 +71,14 @@ typedef struct dt_weights {
     /* [n_tok]: kappa_t, where - kappa_t times the entropy is a part of L; NULL unless the task has asked for them
      * (DT_HEAD_ENTROPY_WEIGHT in t->model_opt->head), and then all are to be written */
     float *entropy;
+    float *kl;     /* [n_tok]: likewise of + kl_t times the divergence from t->reference (DT_HEAD_DIVERGENCE) */
     float *dvalue; /* of a scalar head, and then nothing else: [n_tok, n_labels], dL/dvalue */
 } dt_weights;
 
 /** Host arrays of one micro-batch of a model, allocated once. n_labels: of a scalar head; 0: the head is the
  *  vocabulary's. */
 typedef struct dt_task_buffers {
-    float *u, *entropy_weight;
+    float *u, *entropy_weight, *kl_weight;
     dt_head_results results;
     float *value, *dvalue;
     void *block;
@@ -180,8 +184,11 @@ struct dt_task {
     double temperature;                         /* logits are divided by it; 0: by 1 */
     bool keep_gathered;                         /* dt_zero_options.keep_gathered of the model: it rolls out */
     int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
-    double saved_nbytes;                        /* of the arrays that save leaves, together, at most */
-    dt_trained beside[DT_MAX_TRAINED - 1];      /* dt_task_train_beside */
+    /* in begin: what divergences are from (DT_HEAD_DIVERGENCE); its forward of a batch comes before the micro-step's.
+     * NULL: there are none */
+    dt_model *reference;
+    double saved_nbytes;                   /* of the arrays that save leaves, together, at most */
+    dt_trained beside[DT_MAX_TRAINED - 1]; /* dt_task_train_beside */
     int n_beside;
     /* a frozen model that the task changes in after_step: in checkpoints like those that are trained. The task loads
      * it; a resume then finds in it what the checkpoint has. NULL: there is none */

@@ -134,13 +134,13 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     const float scale = grads ? dt_model_loss_scale(m) : 1.0f;
     int64_t n = 0;
     m->have_results = false;
-    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
-             "the head needs the forward of its own batch first");
+    DT_CHECK(dt_model_has_hidden(m, b->n_tok), DT_ERR_ARG, "the head needs the forward of its own batch first");
     DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     const size_t nbytes = dt_model_place_rows(m, m->rows_span.host, b->n_tok, h);
     dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
-    DT_CHECK(h->entropy_weight || !w->entropy_weight, DT_ERR_ARG, "the model was not opened for weights of entropies");
+    DT_CHECK((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight), DT_ERR_ARG,
+             "the model was not opened for weights of entropies or divergences");
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
         DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64,
@@ -149,6 +149,7 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
         h->target[n] = b->target[t];
         put_weight(h->weight, n, w->u, t, scale);
         put_weight(h->entropy_weight, n, w->entropy_weight, t, scale);
+        put_weight(h->kl_weight, n, w->kl_weight, t, scale);
         n++;
     }
     m->n_rows = n;

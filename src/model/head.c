@@ -7,6 +7,7 @@
  * narrower type than fp32 they are added up in fp32 and rounded once, at the end or, tied, when the embedding has added
  * its part (embed.c). */
 #include "model_private.h"
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -147,10 +148,13 @@ static void list_results(const dt_head_results *r, float *list[N_RESULTS])
 {
     list[RESULT_LOGP] = r->logp;
     list[RESULT_ENTROPY] = r->entropy;
+    list[RESULT_SUM_SQUARES] = r->log_sum_squares;
+    list[RESULT_MEAN_LOGIT] = r->mean_logit;
+    list[RESULT_KL] = r->kl;
 }
 
 /* Which of them, beside logp, are computed and brought. */
-static dt_err ask(dt_model *m, const dt_head_results *wanted)
+static dt_err ask(dt_model *m, const dt_head_pass *pass, const dt_head_results *wanted)
 {
     float *list[N_RESULTS] = {0};
     if (wanted) list_results(wanted, list);
@@ -160,6 +164,8 @@ static dt_err ask(dt_model *m, const dt_head_results *wanted)
                  "the model was not opened for all that its head is asked for");
     }
     m->asked.hit = wanted && wanted->hit ? m->host_results.hit : NULL;
+    DT_CHECK(pass->reference || (!pass->kl_weight && !m->asked.real[RESULT_KL]), DT_ERR_ARG,
+             "a divergence from no reference");
     return DT_OK;
 }
 
@@ -174,8 +180,30 @@ static const float *weight_at(const struct hold *h, const float *weight, int64_t
     return h->grads && weight ? weight + at : NULL;
 }
 
-static dt_err run_chunks(dt_model *m, struct hold *h, const dt_head_pass *pass)
+/* Its logits are made for the same rows, in a place of its own. */
+static dt_err check_reference(const dt_model *m, const dt_model *ref)
 {
+    DT_CHECK(ref != m && ref->dev == m->dev && ref->stream == m->stream && ref->n_labels == 0 && ref->V == m->V &&
+                 ref->h.n_rows >= m->h.n_rows,
+             DT_ERR_ARG,
+             "a reference with %" PRId64 " tokens in chunks of %" PRId64 ", of a model with %" PRId64
+             " in chunks of %" PRId64,
+             ref->V, ref->h.n_rows, m->V, m->h.n_rows);
+    DT_CHECK(dt_model_has_hidden(ref, m->n_tok), DT_ERR_ARG,
+             "the head needs the reference's forward of the same batch first, and its hidden states to be kept");
+    return DT_OK;
+}
+
+static dt_err hold_reference(const dt_model *m, dt_model *ref, struct hold *h)
+{
+    if (!ref) return DT_OK;
+    DT_TRY(check_reference(m, ref));
+    return hold_units(ref, h, false);
+}
+
+static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const dt_head_pass *pass)
+{
+    dt_model *ref = pass->reference;
     const struct rows *in = &m->device_rows;
     const int64_t n_rows = m->n_rows;
     if (h->grads && n_rows < m->n_tok)
@@ -190,10 +218,17 @@ static dt_err run_chunks(dt_model *m, struct hold *h, const dt_head_pass *pass)
                                   .target = in->target + at,
                                   .weight = weight_at(h, in->weight, at),
                                   .entropy_weight = weight_at(h, pass->entropy_weight ? in->entropy_weight : NULL, at),
+                                  .kl_weight = weight_at(h, pass->kl_weight ? in->kl_weight : NULL, at),
+                                  .ref_logits = ref ? ref->h.logits : NULL,
+                                  .ref_ld = ref ? ref->h.logits_ld : 0,
                                   .logp = result_at(m, RESULT_LOGP, at),
                                   .hit = m->asked.hit ? m->device_results.hit + at : NULL,
-                                  .entropy = result_at(m, RESULT_ENTROPY, at)};
+                                  .entropy = result_at(m, RESULT_ENTROPY, at),
+                                  .log_sum_squares = result_at(m, RESULT_SUM_SQUARES, at),
+                                  .mean_logit = result_at(m, RESULT_MEAN_LOGIT, at),
+                                  .kl = result_at(m, RESULT_KL, at)};
         DT_TRY(chunk_logits(m, h, in->row + at, n));
+        if (ref) DT_TRY(chunk_logits(ref, h_ref, in->row + at, n));
         DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, m->stream));
         if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
     }
@@ -225,11 +260,13 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
 
 dt_err dt_model_predict(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *out)
 {
-    struct hold h;
+    struct hold h, h_ref;
     DT_TRY(dt_model_stage_rows(m, b, pass, false));
-    DT_TRY(ask(m, out));
+    DT_TRY(ask(m, pass, out));
     DT_TRY(hold_units(m, &h, false));
-    DT_TRY(run_chunks(m, &h, pass));
+    DT_TRY(hold_reference(m, pass->reference, &h_ref));
+    DT_TRY(run_chunks(m, &h, &h_ref, pass));
+    if (pass->reference) DT_TRY(release_units(pass->reference, &h_ref));
     DT_TRY(release_units(m, &h));
     return dt_model_results(m, out);
 }
@@ -242,15 +279,17 @@ dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, floa
 
 dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted)
 {
-    struct hold h;
+    struct hold h, h_ref;
     DT_CHECK(m->train && pass->u, DT_ERR_ARG, "the head's backward needs a forward in training mode, and weights");
     DT_TRY(dt_model_stage_rows(m, b, pass, true));
-    DT_TRY(ask(m, wanted));
+    DT_TRY(ask(m, pass, wanted));
     DT_TRY(hold_units(m, &h, true));
+    DT_TRY(hold_reference(m, pass->reference, &h_ref));
     begin_sums(m, &h, m->n_rows);
     if (m->n_rows == 0) DT_TRY(zero_head_grads(m, &h));
-    DT_TRY(run_chunks(m, &h, pass));
+    DT_TRY(run_chunks(m, &h, &h_ref, pass));
     DT_TRY(end_sums(m, &h, m->n_rows));
+    if (pass->reference) DT_TRY(release_units(pass->reference, &h_ref));
     DT_TRY(release_units(m, &h));
     m->have_dx = true;
     return DT_OK;

@@ -61,6 +61,14 @@ static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, con
     return dt_block_backward(m, &s->block, w, g, &a);
 }
 
+static dt_err keep_hidden(dt_model *m)
+{
+    if (!m->kept_hidden) return DT_OK;
+    const void *from = m->hidden;
+    m->hidden = m->kept_hidden;
+    return m->n_tok > 0 ? m->ops->copy(m->dev, m->hidden, from, (size_t)(m->n_tok * m->C) * m->elem, m->stream) : DT_OK;
+}
+
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
 {
     const dt_param_source *src = m->source;
@@ -84,7 +92,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
     }
     m->hidden = m->train ? m->x[m->n_x - 1] : m->x[0];
     m->have_hidden = true;
-    return DT_OK;
+    return keep_hidden(m);
 }
 
 static dt_err backward_unit(dt_model *m, int64_t i)

@@ -138,9 +138,9 @@ struct image {
  *  opened for (dt_model_options.head). */
 struct rows {
     int32_t *row, *target;
-    float *weight, *entropy_weight;
+    float *weight, *entropy_weight, *kl_weight;
 };
-enum result { RESULT_LOGP, RESULT_ENTROPY, N_RESULTS };
+enum result { RESULT_LOGP, RESULT_ENTROPY, RESULT_SUM_SQUARES, RESULT_MEAN_LOGIT, RESULT_KL, N_RESULTS };
 struct results {
     float *real[N_RESULTS];
     uint8_t *hit;
@@ -209,7 +209,7 @@ struct dt_model {
     int64_t first_trained;
     int64_t first_kept; /* first_trained, or 0 */
 
-    dt_buf activations, data, staging, table;
+    dt_buf activations, kept, data, staging, table;
     float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
     struct stretch stretch;
     void **x; /* [n_x]: inputs of stages from first_kept on; the last is the output */
@@ -242,6 +242,7 @@ struct dt_model {
     int64_t step;
     int64_t set_holds; /* where blocks are recomputed whole: the stage whose activations the one set holds, -1: none */
     void *hidden;      /* [T,C]: output of the last block */
+    void *kept_hidden; /* [T,C]: where it is copied behind a forward (keeps_hidden); NULL: it is not */
     /* of a tied table that is trained: held from the head's backward to the embedding's; what it has so far is in
      * h.sums.out, where that exists */
     dt_grad_view tied_grads;
@@ -260,6 +261,11 @@ static inline bool dt_model_remakes(const dt_model *m)
 static inline bool dt_model_keeps_raw(const dt_model *m) { return m->opt.training && m->mc->qk_norm; }
 /** Are the activations still those of its own last pass? */
 static inline bool dt_model_in_use(const dt_model *m) { return *m->in_use == m; }
+/** Can its head work on the hidden states of a batch of so many tokens? */
+static inline bool dt_model_has_hidden(const dt_model *m, int32_t n_tok)
+{
+    return m->have_hidden && m->n_tok == n_tok && (m->hidden == m->kept_hidden || dt_model_in_use(m));
+}
 
 static inline char *dt_at(const void *base, int64_t elems, size_t elem_size)
 {

@@ -22,9 +22,11 @@ static void *take(struct arena *a, int64_t rows, int64_t width, size_t elem)
     return a->base ? a->base + at : NULL;
 }
 
-enum { ACTIVATIONS, DATA, STAGING, TABLE, N_ARENAS };
-static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_DATA, DT_MEM_STAGING, DT_MEM_OTHER};
-static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
+/* KEPT: activations that are not borrowed. */
+enum { ACTIVATIONS, KEPT, DATA, STAGING, TABLE, N_ARENAS };
+static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_ACTIVATIONS, DT_MEM_DATA, DT_MEM_STAGING,
+                                             DT_MEM_OTHER};
+static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
 static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
@@ -141,7 +143,7 @@ static void place_value_head(dt_model *m, struct arena *a)
     v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? take(a, T, m->n_labels, m->elem) : NULL;
 }
 
-static void place_work(dt_model *m, struct arena *a)
+static void place_work(dt_model *m, struct arena *a, struct arena *kept)
 {
     if (m->opt.training) {
         const int64_t norm =
@@ -154,7 +156,7 @@ static void place_work(dt_model *m, struct arena *a)
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;
     a->used = from;
-    (m->n_labels > 0 ? place_value_head : place_head)(m, a);
+    (m->n_labels > 0 ? place_value_head : place_head)(m, m->opt.keeps_hidden ? kept : a);
     if (block_end > a->used) a->used = block_end;
 }
 
@@ -186,6 +188,7 @@ size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct 
     r->target = take(&a, n_tok, 1, sizeof(int32_t));
     r->weight = take(&a, n_tok, 1, sizeof(float));
     r->entropy_weight = take_if(m->opt.head & DT_HEAD_ENTROPY_WEIGHT, &a, n_tok);
+    r->kl_weight = take_if(m->opt.head & DT_HEAD_DIVERGENCE, &a, n_tok);
     return a.used;
 }
 
@@ -193,6 +196,9 @@ static void place_results(const dt_model *m, struct arena *a, struct results *r)
 {
     r->real[RESULT_LOGP] = take(a, m->opt.max_tok, 1, sizeof(float));
     r->real[RESULT_ENTROPY] = take(a, m->opt.max_tok, 1, sizeof(float));
+    r->real[RESULT_SUM_SQUARES] = take_if(m->opt.head & DT_HEAD_SUM_SQUARES, a, m->opt.max_tok);
+    r->real[RESULT_MEAN_LOGIT] = take_if(m->opt.head & DT_HEAD_MEAN_LOGIT, a, m->opt.max_tok);
+    r->real[RESULT_KL] = take_if(m->opt.head & DT_HEAD_DIVERGENCE, a, m->opt.max_tok);
     r->hit = take(a, m->opt.max_tok, 1, sizeof(uint8_t));
 }
 
@@ -260,7 +266,8 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
     m->x[0] = take(a, m->opt.max_tok, m->C, m->elem);
     place_set(m, a, 0);
-    place_work(m, a);
+    place_work(m, a, &arenas[KEPT]);
+    m->kept_hidden = m->opt.keeps_hidden ? take(&arenas[KEPT], m->opt.max_tok, m->C, m->elem) : NULL;
     place_kept(m, a);
     if (m->opt.lend_nbytes > a->used) a->used = m->opt.lend_nbytes;
     m->rope = take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
@@ -390,7 +397,7 @@ static dt_err check_lender(const dt_model *m, size_t nbytes)
 
 static dt_err allocate(dt_model *m)
 {
-    dt_buf *const bufs[N_ARENAS] = {&m->activations, &m->data, &m->staging, &m->table};
+    dt_buf *const bufs[N_ARENAS] = {&m->activations, &m->kept, &m->data, &m->staging, &m->table};
     struct arena arenas[N_ARENAS] = {{0}};
     DT_TRY(count(m, arenas));
     if (m->opt.borrows) DT_TRY(check_lender(m, arenas[ACTIVATIONS].used));
@@ -452,6 +459,7 @@ void dt_model_close(dt_model *m)
     dt_graphs_close(m);
     if (m->in_use && dt_model_in_use(m)) *m->in_use = NULL;
     dt_buf_free(&m->activations);
+    dt_buf_free(&m->kept);
     dt_buf_free(&m->data);
     dt_buf_free(&m->staging);
     dt_buf_free(&m->table);

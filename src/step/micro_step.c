@@ -6,16 +6,25 @@
 static size_t place(dt_task_buffers *t, float *block, const dt_model_options *opt, int n_labels)
 {
     const size_t n = (size_t)opt->max_tok, n_values = n * (size_t)n_labels;
-    float **const reals[] = {&t->u, &t->results.logp, &t->results.entropy, &t->entropy_weight};
-    const bool wanted[] = {true, true, true, opt->head & DT_HEAD_ENTROPY_WEIGHT};
+    const struct {
+        float **at;
+        bool wanted;
+    } arrays[] = {{&t->u, true},
+                  {&t->results.logp, true},
+                  {&t->results.entropy, true},
+                  {&t->entropy_weight, opt->head & DT_HEAD_ENTROPY_WEIGHT},
+                  {&t->results.log_sum_squares, opt->head & DT_HEAD_SUM_SQUARES},
+                  {&t->results.mean_logit, opt->head & DT_HEAD_MEAN_LOGIT},
+                  {&t->kl_weight, opt->head & DT_HEAD_DIVERGENCE},
+                  {&t->results.kl, opt->head & DT_HEAD_DIVERGENCE}};
     size_t used = 0;
     if (n_labels) {
         if (block) t->value = block, t->dvalue = block + n_values;
         return 2 * n_values * sizeof *block;
     }
-    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
-        if (!wanted[i]) continue;
-        if (block) *reals[i] = block + used;
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        if (!arrays[i].wanted) continue;
+        if (block) *arrays[i].at = block + used;
         used += n;
     }
     if (block) t->results.hit = (uint8_t *)(block + used);
@@ -47,46 +56,69 @@ void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger)
 
 float dt_task_inv_temperature(const dt_task *t) { return t->temperature > 0 ? (float)(1 / t->temperature) : 1.0f; }
 
-static dt_predictions predictions(const dt_task_buffers *b)
+/* What a pass over a batch is asked for. Of two passes the last one: what costs a product of the reference's, or is for
+ * metrics alone, is left to it. */
+static dt_head_results results_of(const dt_task *t, bool last)
 {
-    return (dt_predictions){
-        .logp = b->results.logp, .hit = b->results.hit, .entropy = b->results.entropy, .value = b->value};
+    dt_head_results r = t->buffers.results;
+    if (!last) r.mean_logit = NULL;
+    if (!last || !t->reference) r.kl = NULL;
+    return r;
+}
+
+static dt_head_pass pass_of(const dt_task *t, bool last)
+{
+    const dt_task_buffers *b = &t->buffers;
+    dt_head_pass p = {.inv_temperature = dt_task_inv_temperature(t), .u = b->u, .entropy_weight = b->entropy_weight};
+    if (last && t->reference) p.reference = t->reference, p.kl_weight = b->kl_weight;
+    return p;
+}
+
+static dt_predictions predictions(const dt_task *t, bool last)
+{
+    const dt_head_results r = results_of(t, last);
+    return (dt_predictions){.logp = r.logp,
+                            .hit = r.hit,
+                            .entropy = r.entropy,
+                            .log_sum_squares = r.log_sum_squares,
+                            .mean_logit = r.mean_logit,
+                            .kl = r.kl,
+                            .value = t->buffers.value};
 }
 
 /* A pass of the head without backward. */
-static dt_err predict(dt_task *t, const dt_batch *batch)
+static dt_err predict(dt_task *t, const dt_batch *batch, bool last)
 {
-    const dt_task_buffers *b = &t->buffers;
-    if (t->ops->n_labels) return dt_model_values(t->model, batch, b->value);
-    return dt_model_predict(t->model, batch, &(dt_head_pass){.inv_temperature = dt_task_inv_temperature(t)},
-                            &b->results);
+    const dt_head_pass pass = pass_of(t, last);
+    const dt_head_results results = results_of(t, last);
+    if (t->ops->n_labels) return dt_model_values(t->model, batch, t->buffers.value);
+    return dt_model_predict(t->model, batch, &pass, &results);
 }
 
 /* The task's weights for the head: from the batch alone, or from what the model predicts. */
 static dt_err find_weights(dt_task *t, const dt_micro *m)
 {
     const dt_task_buffers *b = &t->buffers;
-    const dt_predictions p = predictions(b);
-    dt_weights w = {.u = b->u, .entropy = b->entropy_weight, .dvalue = b->dvalue};
+    const dt_predictions p = predictions(t, false);
+    dt_weights w = {.u = b->u, .entropy = b->entropy_weight, .kl = b->kl_weight, .dvalue = b->dvalue};
     if (t->ops->weights_known) return t->ops->weights(t, m, NULL, &w);
-    DT_TRY(predict(t, m->batch));
+    DT_TRY(predict(t, m->batch, false));
     return t->ops->weights(t, m, &p, &w);
 }
 
 static dt_err head(dt_task *t, const dt_micro *m)
 {
-    const dt_task_buffers *b = &t->buffers;
-    const dt_head_pass pass = {
-        .inv_temperature = dt_task_inv_temperature(t), .u = b->u, .entropy_weight = b->entropy_weight};
+    const dt_head_pass pass = pass_of(t, true);
+    const dt_head_results wanted = results_of(t, true);
     DT_TRY(find_weights(t, m));
-    if (t->ops->n_labels) return dt_model_value_head(t->model, m->batch, b->dvalue);
-    return dt_model_head(t->model, m->batch, &pass, &b->results);
+    if (t->ops->n_labels) return dt_model_value_head(t->model, m->batch, t->buffers.dvalue);
+    return dt_model_head(t->model, m->batch, &pass, &wanted);
 }
 
 dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
 {
-    const dt_task_buffers *b = &t->buffers;
-    const dt_predictions p = predictions(b);
+    const dt_head_results results = results_of(t, true);
+    const dt_predictions p = predictions(t, true);
     dt_phase_enter(t->phase, "forward", "");
     DT_TRY(dt_model_forward(t->model, m->batch, true, step));
     dt_phase_enter(t->phase, "head", "");
@@ -95,18 +127,18 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
     DT_TRY(dt_model_backward(t->model, m->batch));
     if (t->ops->train_beside) DT_TRY(t->ops->train_beside(t, m));
     /* of a head of values they are there; else the device has backward to do meanwhile */
-    if (!t->ops->n_labels) DT_TRY(dt_model_results(t->model, &b->results));
+    if (!t->ops->n_labels) DT_TRY(dt_model_results(t->model, &results));
     t->ops->collect(t, m, &p);
     return DT_OK;
 }
 
 dt_err dt_task_forward(dt_task *t, const dt_micro *m)
 {
-    const dt_predictions p = predictions(&t->buffers);
+    const dt_predictions p = predictions(t, true);
     dt_phase_enter(t->phase, "forward", "");
     DT_TRY(dt_model_forward(t->model, m->batch, false, 0));
     dt_phase_enter(t->phase, "head", "");
-    DT_TRY(predict(t, m->batch));
+    DT_TRY(predict(t, m->batch, true));
     t->ops->collect(t, m, &p);
     return DT_OK;
 }

@@ -11,6 +11,7 @@ enum { CHUNK = 1 << 16 }; /* elements of either model on their way at a time */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
     DT_TRY(dt_scorer_open(&r->scorer, t, "the reference", path ? path : "", 0));
+    r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
     r->nbytes = (size_t)r->scorer.opt.max_tok * sizeof *r->logp;
     return DT_OK;
 }
@@ -73,6 +74,7 @@ dt_err dt_reference_begin(dt_reference *r, dt_task *t)
 {
     DT_TRY(dt_comm_agree(t->comm, alloc(r, t->ledger)));
     DT_TRY(dt_scorer_begin(&r->scorer, t));
+    if (r->scorer.opt.keeps_hidden) t->reference = r->scorer.model;
     return dt_comm_agree(t->comm, check_pieces(r, t));
 }
 
@@ -87,7 +89,7 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger)
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b)
 {
     DT_TRY(dt_scorer_forward(&r->scorer, t, b));
-    return dt_model_logp(r->scorer.model, b, 1.0f, r->logp, NULL, NULL);
+    return dt_model_logp(r->scorer.model, b, dt_task_inv_temperature(t), r->logp, NULL, NULL);
 }
 
 static dt_err mix_piece(dt_reference *r, dt_zero *policy, const dt_piece *p)

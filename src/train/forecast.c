@@ -140,6 +140,7 @@ static dt_err weights_of_all(dt_task *t, const dt_micro *m, const dt_predictions
     for (int32_t i = 0; i < m->batch->n_tok; i++) {
         if (!n_labels) w->u[i] = 1;
         if (w->entropy) w->entropy[i] = 1;
+        if (w->kl) w->kl[i] = 1;
         for (int k = 0; k < n_labels; k++) w->dvalue[i * n_labels + k] = 1;
     }
     return DT_OK;
