@@ -1,0 +1,261 @@
+/* test_reward_program.c - a program that judges completions, on one rank: its answers, its environment, its ends, and
+ * that nothing of it is left behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include "reward_scripts.h"
+
+enum { MANY = 600 };
+
+/* To the end of n completions of so many bytes. */
+static dt_err ask(dt_program *p, int64_t n, int nbytes, double *reward, double timeout_s)
+{
+    bool done = false;
+    dt_program_begin(p, n);
+    for (;;) {
+        struct pollfd fds[3];
+        DT_TRY(dt_program_go_on(p, numbered, &nbytes, reward, timeout_s, &done));
+        if (done) return DT_OK;
+        poll(fds, (nfds_t)dt_program_waits_for(p, fds), 50);
+    }
+}
+
+static bool is_gone(pid_t group) { return kill(-group, 0) != 0 && errno == ESRCH; }
+
+static bool goes_within(pid_t group, double most_s)
+{
+    for (const double until_s = dt_now_s() + most_s; dt_now_s() < until_s && !is_gone(group);)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    return is_gone(group);
+}
+
+static void answers_come_in_order(void **state)
+{
+    static double reward[MANY];
+    dt_program p;
+    assert_int_equal(start_script(&p, ECHO_NUMBERS), DT_OK);
+    for (int turn = 0; turn < 2; turn++) {
+        memset(reward, 0, sizeof reward);
+        assert_int_equal(ask(&p, MANY, 1000, reward, 60), DT_OK); /* far more than pipes hold */
+        for (int k = 0; k < MANY; k++) assert_true(reward[k] == k);
+    }
+    assert_int_equal(ask(&p, 0, 0, reward, 60), DT_OK);
+    const pid_t group = p.pid;
+    dt_program_close(&p);
+    assert_true(is_gone(group));
+}
+
+/* It reads 500 requests before it answers the first, and says more on its error output than a pipe holds. */
+static void one_that_reads_far_ahead_holds_nothing_up(void **state)
+{
+    double reward[1000];
+    dt_program p;
+    assert_int_equal(start_script(&p,
+                                  "yes warning | head -20000 >&2\n"
+                                  "while IFS= read -r l; do n=$((n + 1)); [ $((n % 500)) != 0 ] || yes -- -0.5 | head "
+                                  "-500; done"),
+                     DT_OK);
+    assert_int_equal(ask(&p, 1000, 300, reward, 60), DT_OK);
+    for (int k = 0; k < 1000; k++) assert_true(reward[k] == -0.5);
+    dt_program_close(&p);
+}
+
+static void numbers_and_null_are_answers(void **state)
+{
+    const double want[] = {1, -2.5, 0.001, (double)NAN, 0, 7};
+    double reward[6];
+    dt_program p;
+    assert_int_equal(
+        start_script(&p, "printf '1\\n-2.5\\r\\n 1e-3 \\nnull\\n-0\\n' >\"$0.lines\"\n"
+                         "while IFS= read -r l && IFS= read -r answer <&3; do printf '%s\\n' \"$answer\"; done 3<"
+                         "\"$0.lines\"\nprintf 7; exec >&-; cat >&2"),
+        DT_OK);
+    /* the last one without the end of its line */
+    assert_int_equal(ask(&p, 6, 10, reward, 60), DT_OK);
+    for (int k = 0; k < 6; k++) assert_true(isnan(want[k]) ? isnan(reward[k]) : reward[k] == want[k]);
+    dt_program_close(&p);
+}
+
+static void what_it_does_wrong_is_told_with_its_last_lines(void **state)
+{
+    static const struct {
+        const char *script, *says[3];
+    } cases[] = {
+        {"read -r a; echo 1; read -r a; echo oh dear >&2; exit 3",
+         {"it has ended with exit status 3 after 1 of 4 answers", "oh dear", "its last lines:\n    1\n"}},
+        {"read -r a; kill -9 $$", {"it was ended by signal 9", "after 0 of 4 answers", "it has printed nothing"}},
+        {"exit 0", {"it has ended with exit status 0 after 0 of 4"}},
+        {"read -r a; echo hello; cat >/dev/null", {"answer 1 of 4: expected a number or null", "    hello"}},
+        {"read -r a; echo nan; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; echo NaN; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; echo Infinity; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; echo 1e999; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; echo true; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; echo '\"1\"'; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; echo 1; read -r a; echo 1 2; cat >/dev/null", {"answer 2 of 4", "    1\n    1 2"}},
+        {"read -r a; echo; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; yes | tr -d '\\n'", {"answer 1 of 4: expected a number or null"}}, /* a line without an end */
+        {"echo loading; cat >/dev/null", {"it answered without being asked", "loading"}},
+        {"for i in 1 2 3 4 5; do read -r a; echo 1; done; cat >/dev/null",
+         {"no answer for 1 s"}}, /* 4 fit, see below */
+        {"read -r a; exec <&-; sleep 100", {"it has closed its input after 0 of 4"}},
+        {"exec >&-; sleep 100", {"it has closed its output after 0 of 4"}},
+        {"read -r a; echo 1; cat >/dev/null", {"no answer for 1 s (comm.timeout), after 1 of 4", "at once?"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const bool stalls = strstr(cases[i].says[0], "no answer") != NULL;
+        double reward[4];
+        dt_program p;
+        dt_error_clear();
+        assert_int_equal(start_script(&p, cases[i].script), DT_OK);
+        if (strncmp(cases[i].script, "echo", 4) == 0) /* before it is asked */
+            for (struct pollfd fd = {.fd = p.output, .events = POLLIN}; poll(&fd, 1, 5000) < 1;) continue;
+        /* requests of 100 KB: not all of them can be waiting in the pipe */
+        dt_err err = ask(&p, 4, 100000, reward, stalls ? 1 : 60);
+        if (err == DT_OK) err = ask(&p, 4, 100000, reward, stalls ? 1 : 60);
+        assert_int_equal(err, DT_ERR_DATA);
+        for (int k = 0; k < 3 && cases[i].says[k]; k++)
+            if (!strstr(dt_error_message(), cases[i].says[k]))
+                fail_msg("%s\nexpected: %s\nfound: %s", cases[i].script, cases[i].says[k], dt_error_message());
+        assert_non_null(strstr(dt_error_message(), script_path));
+        dt_program_close(&p);
+    }
+}
+
+/* More answers than questions: seen when the next are asked, at the latest. */
+static void an_answer_too_many_is_seen(void **state)
+{
+    double reward[4];
+    dt_program p;
+    dt_error_clear();
+    assert_int_equal(start_script(&p, "while read -r a; do echo 1; n=$((n + 1)); [ $n != 4 ] || echo 5; done"), DT_OK);
+    dt_err err = ask(&p, 4, 10, reward, 60);
+    for (int turn = 0; turn < 100 && err == DT_OK; turn++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        err = ask(&p, 0, 10, reward, 60);
+    }
+    assert_int_equal(err, DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "it answered without being asked"));
+    dt_program_close(&p);
+}
+
+/* It sees three descriptors, no variable of a launcher, its rank, and signals as a shell's children do. */
+static void it_is_started_as_from_a_shell(void **state)
+{
+    static const char script[] = "n=$(ls /proc/self/fd | wc -l)\n" /* ls has one of its own */
+                                 "ign=$(sed -n 's/^SigIgn:[[:space:]]*//p' /proc/self/status)\n"
+                                 "group=$(sed 's/.*) . [0-9]* \\([0-9]*\\) .*/\\1/' /proc/$$/stat)\n"
+                                 "[ \"$n\" = 4 ] || echo \"$n descriptors\" >&2\n"
+                                 "[ \"$group\" = $$ ] || echo \"group $group\" >&2\n"
+                                 "[ $((0x$ign & 0x5003)) = 0 ] || echo \"ignored $ign\" >&2\n"
+                                 "[ -z \"$(env | grep '^OMPI_\\|^PMIX_')\" ] || echo launcher >&2\n"
+                                 "[ \"$DTRAIN_RANK $DTRAIN_NRANKS $DTRAIN_LOCAL_RANK\" = '2 5 1' ] || echo ranks >&2\n"
+                                 "[ \"$PYTHONUNBUFFERED\" = 1 ] || echo python >&2\n"
+                                 "while read -r a; do echo 1; done";
+    const int inherited = open("/dev/null", O_RDONLY); /* without FD_CLOEXEC */
+    sigset_t held, before;
+    double reward[1];
+    dt_program p;
+    setenv("OMPI_COMM_WORLD_RANK", "2", 1);
+    sigemptyset(&held);
+    sigaddset(&held, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &held, &before); /* as the program that trains has it */
+    signal(SIGPIPE, SIG_IGN);
+    assert_int_equal(start_script(&p, script), DT_OK);
+    signal(SIGPIPE, SIG_DFL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    assert_int_equal(ask(&p, 1, 10, reward, 60), DT_OK);
+    if (p.n_tail && strcmp(p.tail, "\n    1") != 0) fail_msg("%s", p.tail);
+    dt_program_close(&p);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    close(inherited);
+}
+
+/* One that does not hear the end of its input, with children of its own. */
+static void nothing_of_it_is_left(void **state)
+{
+    double reward[1];
+    dt_program p;
+    assert_int_equal(start_script(&p, "trap '' TERM\n(trap '' TERM; sleep 1000) &\nread -r a; echo 1\n"
+                                      "while :; do sleep 1000; done"),
+                     DT_OK);
+    assert_int_equal(ask(&p, 1, 10, reward, 60), DT_OK);
+    const pid_t group = p.pid, guard = p.guard;
+    assert_false(is_gone(group));
+    dt_program_close(&p);
+    assert_true(goes_within(group, 5)); /* its children are init's to bury */
+    assert_true(kill(guard, 0) != 0 && errno == ESRCH);
+}
+
+/* The process that has started it is killed: there is no time to end anything. */
+static void it_goes_with_its_rank(void **state)
+{
+    int ends[2];
+    pid_t group = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t rank = fork();
+    if (rank == 0) {
+        dt_program p;
+        double reward[1];
+        if (start_script(&p, "read -r a; echo 1; while :; do sleep 1000; done") != DT_OK) _exit(1);
+        if (ask(&p, 1, 10, reward, 60) != DT_OK || write(ends[1], &p.pid, sizeof p.pid) < 0) _exit(1);
+        kill(getpid(), SIGKILL);
+    }
+    assert_int_equal(read(ends[0], &group, sizeof group), sizeof group);
+    waitpid(rank, NULL, 0);
+    assert_true(goes_within(group, 20));
+    close(ends[0]), close(ends[1]);
+}
+
+static void what_cannot_be_started_is_refused(void **state)
+{
+    static const struct {
+        const char *command, *says;
+    } cases[] = {{"/no/such/judge.sh 1", "/no/such/judge.sh: there is no such program"},
+                 {"no-such-program-of-dtrain", "there is no such program, or it may not be executed"},
+                 {"/tmp", "there is no such program, or it may not be executed"},
+                 {"/etc/passwd", "may not be executed"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_program p;
+        dt_error_clear();
+        assert_int_equal(dt_program_open(&p, cases[i].command, true), DT_ERR_USAGE);
+        if (!strstr(dt_error_message(), cases[i].says)) fail_msg("%s", dt_error_message());
+        dt_program_close(&p);
+    }
+    dt_program p; /* it is found, and is no program */
+    dt_error_clear();
+    FILE *f = fopen(script_path, "w");
+    fputs("\177ELF what is this", f);
+    fclose(f);
+    chmod(script_path, 0700);
+    assert_int_equal(dt_program_open(&p, script_path, true), DT_OK);
+    assert_int_equal(dt_program_start(&p, 0, 1, 0), DT_ERR_FAULT);
+    assert_non_null(strstr(dt_error_message(), "cannot start it"));
+    dt_program_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_come_in_order),
+        cmocka_unit_test(one_that_reads_far_ahead_holds_nothing_up),
+        cmocka_unit_test(numbers_and_null_are_answers),
+        cmocka_unit_test(what_it_does_wrong_is_told_with_its_last_lines),
+        cmocka_unit_test(an_answer_too_many_is_seen),
+        cmocka_unit_test(it_is_started_as_from_a_shell),
+        cmocka_unit_test(nothing_of_it_is_left),
+        cmocka_unit_test(it_goes_with_its_rank),
+        cmocka_unit_test(what_cannot_be_started_is_refused),
+    };
+    dt_log_open(0, 1, "test");
+    setenv("DTRAIN_LOG", "warn", 1);
+    return cmocka_run_group_tests_name("reward_program", tests, open_scripts, remove_scripts);
+}
