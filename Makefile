@@ -277,7 +277,7 @@ install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentatio
 	install -m 644 $(wildcard input/*.ini input/*.jsonl) $(DEST)/share/dtrain/input
 	for p in $(PROGRAMS); do install -m 644 tools/completion/dtrain.bash $(DEST)/share/bash-completion/completions/$$p || exit 1; done
 	install -m 644 tools/completion/_dtrain $(DEST)/share/zsh/site-functions
-	install -m 755 tools/wandb_offline.py $(DEST)/share/dtrain/tools
+	install -m 755 tools/wandb_offline.py $(wildcard tools/reward_*) $(DEST)/share/dtrain/tools
 	install -m 644 $(wildcard input/models/*) $(DEST)/share/dtrain/input/models
 	for job in $(wildcard jobs/*); do sed 's|^bin=.*|bin=$(PREFIX)/bin|' $$job > $(DEST)/share/dtrain/$$job && chmod 644 $(DEST)/share/dtrain/$$job || exit 1; done
 	for form in '' .lua; do sed -e 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g; s|@MODULES@|$(MODULES)|g; s|@BUILT_WITH@|$(BUILT_WITH)|g' \

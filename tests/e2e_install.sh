@@ -11,7 +11,7 @@ for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtr
     expect_exit "$program --help, installed" 0
 done
 for file in share/man/man1/dtrain.1 share/doc/dtrain/README.md share/doc/dtrain/LICENSE share/doc/dtrain/docs/keys.md share/dtrain/input/demo.ini \
-    share/dtrain/input/models/qwen2.5-7b.ini share/dtrain/jobs/slurm.sh share/man/man1/dtrain-generate.1 share/dtrain/tools/wandb_offline.py \
+    share/dtrain/input/models/qwen2.5-7b.ini share/dtrain/jobs/slurm.sh share/man/man1/dtrain-generate.1 share/dtrain/tools/wandb_offline.py share/dtrain/tools/reward_sum.py \
     share/bash-completion/completions/dtrain-info share/zsh/site-functions/_dtrain; do
     expect "$file is installed" test -s "$root$prefix/$file"
 done
