@@ -1,0 +1,362 @@
+/* mpi_task_head.c - a task that asks of its model's head all that there is beside log-probabilities: a temperature,
+ * weights of entropies, sums of squared probabilities, mean logits, and divergences from a reference over the whole
+ * vocabulary.
+ *
+ *     L = 1/N sum over targets t of  - a logp_t - b H_t + c K_t,    with logits divided by T
+ *
+ * N targets of all ranks, the same in every step. The reference is another model of the same vocabulary, so that its
+ * width and its head are its own.
+ * NP: 1 2 3
+ * DEVICES: cpu queue */
+#include "mpi_test.h"
+#include "../src/task/reference.h"
+#include "dtrain/metrics.h"
+#include "dtrain/train.h"
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LEN = 10, N_STEPS = 6 };
+#define TEMPERATURE 0.8
+
+static const char model[] = "[run]\nthreads = 1\nseed = 3\nmax_steps = 6\nreproducible = true\n[model]\n"
+                            "path = tests/data/hf/llama\n[data]\nseq_len = 10\nvalidation_steps = 1\n[batch]\n"
+                            "micro_batch_size = 2\ntrain_batch_size = 12\n[optimizer]\nlr = 0.01\n[scheduler]\n"
+                            "type = constant\n[checkpoint]\nsave_steps = 100\n[log]\nreport_to = jsonl\n";
+
+/* Of the runs that follow. */
+static struct {
+    double a, b, c;
+    const char *reference;
+    bool all_on_first; /* the first rank has all samples, in more micro-steps; the others have empty batches */
+} how;
+
+typedef struct head_task {
+    dt_reference reference;
+    dt_batch batch;
+    int loss, targets, entropy, squares, mean, kl;
+} head_task;
+
+static void check(dt_task *t) { (void)t; }
+
+static void show(dt_task *t, const char *name, const char *validation)
+{
+    dt_sums_show(t->sums, DT_SHOW_TRAIN, name, name, "targets", NULL);
+    dt_sums_show(t->sums, DT_SHOW_VALIDATION, validation, name, "targets", NULL);
+}
+
+static void open_task(dt_task *t)
+{
+    head_task *h = calloc(1, sizeof *h);
+    t->self = h;
+    if (!h) return;
+    h->loss = dt_sums_declare(t->sums, "loss", DT_SUM_LOSS, 1);
+    h->targets = dt_sums_declare(t->sums, "targets", DT_SUM_UNITS, 1);
+    dt_sums_declare(t->sums, "tokens", DT_SUM_UNITS, 1);
+    dt_sums_declare(t->sums, "samples", DT_SUM_UNITS, 1);
+    h->entropy = dt_sums_declare(t->sums, "entropy", DT_SUM_LOSS, 1);
+    h->squares = dt_sums_declare(t->sums, "squares", DT_SUM_LOSS, 1);
+    h->mean = dt_sums_declare(t->sums, "mean", DT_SUM_LOSS, 1);
+    h->kl = dt_sums_declare(t->sums, "kl", DT_SUM_LOSS, 1);
+    show(t, "loss", "validation_loss"), show(t, "entropy", "validation_entropy");
+    show(t, "squares", "validation_squares"), show(t, "mean", "validation_mean"), show(t, "kl", "validation_kl");
+    t->steps_per_epoch = 1000, t->samples_per_epoch = 1000 * t->batching.train_batch_size;
+    t->n_validation = t->batching.accumulation;
+    t->temperature = TEMPERATURE;
+    const int32_t m = (int32_t)t->batching.micro_batch_size;
+    if (t->model_opt->max_tok < m * LEN) t->model_opt->max_tok = m * LEN;
+    if (t->model_opt->max_seq < m) t->model_opt->max_seq = m;
+    if (t->model_opt->max_pos < LEN) t->model_opt->max_pos = LEN;
+    t->model_opt->head = DT_HEAD_ENTROPY_WEIGHT | DT_HEAD_SUM_SQUARES | DT_HEAD_MEAN_LOGIT | DT_HEAD_DIVERGENCE;
+    dt_mistakes_add(t->mistakes, dt_reference_open(&h->reference, t, how.reference));
+}
+
+static dt_err plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    (void)stage;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
+    return dt_reference_plan(&((head_task *)t->self)->reference, t, memory);
+}
+
+static dt_err begin(dt_task *t)
+{
+    head_task *h = t->self;
+    DT_TRY(dt_comm_agree(t->comm, dt_batch_alloc(&h->batch, t->model_opt->max_tok, t->model_opt->max_seq, t->ledger)));
+    return dt_reference_begin(&h->reference, t);
+}
+
+static void close_task(dt_task *t)
+{
+    head_task *h = t->self;
+    if (!h) return;
+    dt_reference_close(&h->reference, t->ledger);
+    dt_batch_free(&h->batch, t->ledger);
+    free(h);
+    t->self = NULL;
+}
+
+/* Every third token has no target. first: number of the first sample; -1: there is none. */
+static void fill(dt_task *t, int64_t first)
+{
+    dt_batch *b = &((head_task *)t->self)->batch;
+    b->n_tok = b->n_seq = 0;
+    b->seq_start[0] = 0;
+    b->n_samples = first < 0 ? 0 : t->batching.micro_batch_size;
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        const uint64_t sample = (uint64_t)(first + k);
+        for (int i = 0; i < LEN; i++, b->n_tok++) {
+            b->token[b->n_tok] = (int32_t)(dt_mix64(sample * LEN + (uint64_t)i) % 61);
+            b->target[b->n_tok] = i % 3 == 1 ? -1 : (int32_t)(dt_mix64(sample * LEN + (uint64_t)i + 1) % 61);
+            b->weight[b->n_tok] = i % 3 == 1 ? 0 : 1;
+            b->pos[b->n_tok] = i;
+            b->token_key[b->n_tok] = sample * LEN + (uint64_t)i;
+        }
+        b->full_len[b->n_seq++] = 0;
+        b->seq_start[b->n_seq] = b->n_tok;
+    }
+    dt_batch_finish(b);
+}
+
+static dt_err take(dt_task *t, int64_t micro, dt_micro *m)
+{
+    head_task *h = t->self;
+    const int64_t size = t->batching.micro_batch_size, n_targets = t->batching.train_batch_size * (LEN - LEN / 3);
+    int64_t at = micro * t->nranks + t->comm->rank;
+    if (how.all_on_first) at = t->comm->rank == 0 ? micro : -1;
+    fill(t, at < 0 ? -1 : at * size);
+    *m = (dt_micro){.batch = &h->batch,
+                    .n_micro = (int)(t->batching.accumulation * (how.all_on_first ? t->nranks : 1)),
+                    .inv_norm = 1 / (double)n_targets};
+    return dt_reference_score(&h->reference, t, &h->batch);
+}
+
+static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    (void)step;
+    return take(t, micro, m);
+}
+
+/* What is for metrics alone is not there yet. */
+static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
+{
+    (void)t;
+    if (!p->logp || !p->entropy || !p->log_sum_squares || p->kl || p->mean_logit) return DT_ERR_ARG;
+    for (int32_t i = 0; i < m->batch->n_tok; i++) {
+        w->u[i] = (float)(how.a * m->inv_norm);
+        w->entropy[i] = (float)(how.b * m->inv_norm);
+        w->kl[i] = (float)(how.c * m->inv_norm);
+    }
+    return DT_OK;
+}
+
+static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    const head_task *h = t->self;
+    const dt_batch *b = m->batch;
+    double loss = 0, entropy = 0, squares = 0, mean = 0, kl = 0;
+    for (int32_t i = 0; i < b->n_tok; i++) {
+        loss += -how.a * (double)p->logp[i] - how.b * (double)p->entropy[i] + how.c * (double)p->kl[i];
+        entropy += (double)p->entropy[i], squares += (double)p->log_sum_squares[i];
+        mean += (double)p->mean_logit[i], kl += (double)p->kl[i];
+    }
+    dt_sums_add(t->sums, h->loss, loss), dt_sums_add(t->sums, h->entropy, entropy);
+    dt_sums_add(t->sums, h->squares, squares), dt_sums_add(t->sums, h->mean, mean);
+    dt_sums_add(t->sums, h->kl, kl);
+    dt_sums_count(t->sums, h->targets, b->n_target);
+    dt_sums_count(t->sums, dt_sums_find(t->sums, "tokens"), b->n_tok);
+    dt_sums_count(t->sums, dt_sums_find(t->sums, "samples"), b->n_samples);
+}
+
+static dt_err evaluate(dt_task *t, int64_t micro)
+{
+    const bool all_on_first = how.all_on_first;
+    dt_micro m;
+    how.all_on_first = false;
+    const dt_err err = take(t, micro, &m);
+    how.all_on_first = all_on_first;
+    return err == DT_OK ? dt_task_forward(t, &m) : err;
+}
+
+static int64_t step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
+
+static const dt_task_ops head_ops = {.name = "head",
+                                     .trains = true,
+                                     .no_dropout = true,
+                                     .check = check,
+                                     .open = open_task,
+                                     .plan = plan,
+                                     .begin = begin,
+                                     .close = close_task,
+                                     .next_micro = next_micro,
+                                     .weights = weights,
+                                     .collect = collect,
+                                     .evaluate = evaluate,
+                                     .step_after = step_after};
+
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
+
+static char dir[64];
+
+static int this_rank(void)
+{
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+
+/* Is it whole: nothing fails, what is planned is allocated, nothing is left? */
+static bool run(const char *name, int n_args, const char *const *args)
+{
+    char out[100];
+    const char *all[8] = {out};
+    snprintf(out, sizeof out, "run.output_dir=%s/%s", dir, name);
+    for (int i = 0; i < n_args; i++) all[i + 1] = args[i];
+    dt_comm comm = {0};
+    dt_run r = {.start_s = dt_now_s(), .task = {.ops = &head_ops}};
+    dt_err err = dt_comm_open(&comm);
+    if (!err) err = dt_config_parse(&r.cfg, "mpi_task_head", model, n_args + 1, all);
+    if (!err) err = dt_run_main(&r, &comm, DT_MODE_RUN);
+    if (err) print_error("%s\n", dt_error_message());
+    const bool as_planned = !memcmp(&r.planned, &r.allocated, sizeof r.planned);
+    dt_run_close(&r);
+    dt_comm_close(&comm);
+    dt_device_close(&r.dev);
+    return !err && as_planned && atomic_load(&r.ledger.total_now) == 0;
+}
+
+/* Columns of a run's report, by step. */
+enum { LOSS, ENTROPY, SQUARES, MEAN, KL, VALID_LOSS, VALID_KL, N_COLUMNS };
+typedef struct course {
+    double at[N_COLUMNS][N_STEPS + 1];
+} course;
+
+static course read_course(const char *name)
+{
+    static const char *const names[N_COLUMNS] = {"loss", "entropy",         "squares",      "mean",
+                                                 "kl",   "validation_loss", "validation_kl"};
+    char path[120];
+    course c;
+    dt_metrics m = {0};
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", dir, name);
+    for (int k = 0; k < N_COLUMNS; k++)
+        for (int s = 0; s <= N_STEPS; s++) c.at[k][s] = NAN;
+    if (dt_metrics_read(&m, path) == DT_OK) {
+        const double *step = dt_metrics_column(&m, "step");
+        for (int k = 0; k < N_COLUMNS && step; k++) {
+            const double *value = dt_metrics_column(&m, names[k]);
+            for (int64_t i = 0; value && i < m.n_rows; i++)
+                if (step[i] >= 0 && step[i] <= N_STEPS && !isnan(value[i])) c.at[k][(int)step[i]] = value[i];
+        }
+    }
+    dt_metrics_free(&m);
+    return c;
+}
+
+/* To the bit. */
+static bool same(const course *a, const course *b)
+{
+    for (int k = 0; k < N_COLUMNS; k++)
+        for (int s = 1; s <= N_STEPS; s++)
+            if (!(a->at[k][s] == b->at[k][s])) {
+                print_error("column %d, step %d: %.17g and %.17g\n", k, s, a->at[k][s], b->at[k][s]);
+                return false;
+            }
+    return true;
+}
+
+static void all_terms(const char *reference)
+{
+    how.a = 1, how.b = 0.1, how.c = 0.5, how.reference = reference;
+    how.all_on_first = false;
+}
+
+/* What a validation sees behind a step is what the next one begins with. */
+static bool validation_agrees(const course *c)
+{
+    bool ok = true;
+    for (int s = 1; s < N_STEPS; s++)
+        ok = ok && c->at[VALID_LOSS][s] == c->at[LOSS][s + 1] && c->at[VALID_KL][s] == c->at[KL][s + 1];
+    return ok;
+}
+
+/* With parameters in host memory, too: the reference's head is brought between two uses of the model's. */
+static void all_stages_are_the_same(void **state)
+{
+    (void)state;
+    course first = {0};
+    all_terms("tests/data/hf/qwen3");
+    for (int stage = 0; stage <= 4; stage++) {
+        char zero[32], name[16];
+        snprintf(zero, sizeof zero, "zero.stage=%d", stage < 4 ? stage : 3);
+        snprintf(name, sizeof name, "stage%d", stage);
+        assert_all(MPI_COMM_WORLD, run(name, stage < 4 ? 1 : 2, (const char *[]){zero, "zero.offload_param=cpu"}));
+        const course c = read_course(name);
+        if (stage == 0) first = c;
+        assert_all(MPI_COMM_WORLD, this_rank() || (same(&first, &c) && validation_agrees(&c)));
+    }
+    assert_all(MPI_COMM_WORLD, this_rank() || first.at[LOSS][N_STEPS] < first.at[LOSS][1]);
+}
+
+/* Micro-batches that are empty on all ranks but one: nobody waits for ever, and what the others compute is what one rank
+ * computes by itself. */
+static void who_has_the_samples_does_not_matter(void **state)
+{
+    (void)state;
+    const char *stage3[] = {"zero.stage=3"};
+    all_terms("tests/data/hf/gpt2");
+    assert_all(MPI_COMM_WORLD, run("shared", 1, stage3));
+    how.all_on_first = true;
+    assert_all(MPI_COMM_WORLD, run("alone", 1, stage3));
+    const course a = read_course("shared"), b = read_course("alone");
+    assert_all(MPI_COMM_WORLD, this_rank() || same(&a, &b));
+}
+
+static void a_policy_comes_back_to_its_reference(void **state)
+{
+    (void)state;
+    all_terms("tests/data/hf/mistral");
+    how.a = how.b = 0;
+    assert_all(MPI_COMM_WORLD, run("back", 0, NULL));
+    const course c = read_course("back");
+    assert_all(MPI_COMM_WORLD, this_rank() || (c.at[KL][1] > 0 && c.at[KL][N_STEPS] < 0.5 * c.at[KL][1]));
+}
+
+/* From itself a model has not moved, to the bit; a bonus on entropy raises it. */
+static void a_model_moves_from_itself(void **state)
+{
+    (void)state;
+    all_terms("tests/data/hf/llama");
+    how.a = how.c = 0;
+    assert_all(MPI_COMM_WORLD, run("itself", 0, NULL));
+    const course c = read_course("itself");
+    assert_all(MPI_COMM_WORLD, this_rank() || (c.at[KL][1] == 0 && c.at[KL][2] > 0));
+    assert_all(MPI_COMM_WORLD, this_rank() || c.at[ENTROPY][N_STEPS] > c.at[ENTROPY][1]);
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/dtrain-mpi-task-head-%d", (int)getpid());
+    MPI_Bcast(dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
+    return 0;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    char command[100];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return this_rank() ? 0 : system(command);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_stages_are_the_same),
+        cmocka_unit_test(who_has_the_samples_does_not_matter),
+        cmocka_unit_test(a_policy_comes_back_to_its_reference),
+        cmocka_unit_test(a_model_moves_from_itself),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, make_dir, remove_dir));
+}
