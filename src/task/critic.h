@@ -1,0 +1,44 @@
+/* critic.h - a model with a scalar head that is trained beside a policy: what it expects of the text before each token.
+ * Private to src/task.
+ *
+ * Its states are the run's (dt_task_train_beside); it has activations of its own, for its forward and backward come
+ * while those of the policy are kept. It is exported beside the run's model, to OUTPUT_DIR/NAME. */
+#ifndef DTRAIN_TASK_CRITIC_H
+#define DTRAIN_TASK_CRITIC_H
+
+#include "dtrain/pretrained.h"
+#include "dtrain/task.h"
+
+/** {0} to start from. */
+typedef struct dt_critic {
+    const char *name; /* NULL: there is none */
+    double sign;      /* of a value: 1; -1 where the model scores what values are the opposite of */
+    dt_pretrained from;
+    dt_model_config mc;
+    dt_unit *units;
+    int n_units;
+    dt_trained *trained;
+    dt_model_options opt;
+    dt_param_source source;
+    dt_model *model;
+    float *value;  /* [max_tok] of the last batch, with the sign */
+    float *dvalue; /* [max_tok] dL/dvalue, the caller's to fill in for the whole batch */
+    size_t nbytes;
+} dt_critic;
+
+/** In open, when t->model_opt is as wide as the batches. path: the model to start from, a reward model or a language
+ *  model, which gets a new head. Where it is not there and a run is planned, one like that in training is planned for.
+ *  name is borrowed. What is wrong is returned, without the key: DT_ERR_DATA for another vocabulary. Local. */
+dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign);
+/** Add what it holds besides its states; nothing for {0}. Local. */
+dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory);
+/** In begin: its weights to start from. Collective, agreed. */
+dt_err dt_critic_begin(dt_critic *c, dt_task *t);
+void dt_critic_close(dt_critic *c, dt_ledger *ledger); /* local; safe on {0} and after an error */
+
+/** c->value of a batch, which may be empty; dt_critic_learn may follow. Collective. */
+dt_err dt_critic_look(dt_critic *c, dt_task *t, const dt_batch *b);
+/** The backward for c->dvalue, which it may change. Collective. */
+dt_err dt_critic_learn(dt_critic *c, dt_task *t, const dt_batch *b);
+
+#endif
