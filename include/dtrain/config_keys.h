@@ -12,9 +12,10 @@
 
 /* clang-format off */
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
-    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|eval", \
+    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|ppo|eval", \
          "what the run does: pretrain on tokens, sft: fine-tune on samples with answers, rm: train a reward model on " \
-         "pairs of answers, dpo: align a model with pairs of answers, eval: measure the loss on data.validation") \
+         "pairs of answers, dpo: align a model with pairs of answers, ppo: align it with rewards of its own answers, eval: " \
+         "measure the loss on data.validation") \
     TEXT(run, output_dir, "", \
          "directory that the run writes to: config.ini, metrics.jsonl, checkpoints/, TensorBoard events; every " \
          "task but eval needs it") \
@@ -312,6 +313,57 @@
           "weight of the KL divergence from the reference, a mean over the tokens of chosen answers; not set: 0.1 " \
           "with harmless_path, else 0") \
     ENUM(dpo, kl_estimator, "k3", "k3", "how it is found; k3: from the probabilities of the answer's tokens") \
+    TEXT(ppo, reward_path, "", \
+         "reward model that scores completions, a directory or a checkpoint; the critic starts from it; it counts as " \
+         "the first of reward_funcs") \
+    TEXT(ppo, reward_funcs, "", \
+         "functions that score completions, comma separated: names of built-in ones, model:DIRECTORY, command:PROGRAM " \
+         "ARGUMENTS; their weighted sum is the score") \
+    TEXT(ppo, reward_weights, "", "weights of reward_path, if any, and reward_funcs, in their order; empty: 1 each") \
+    TEXT(ppo, value_path, "", \
+         "model that the critic starts from; empty: the reward model, else model.path with a new head") \
+    TEXT(ppo, reference_path, "", "model that the policy is held to; empty: model.path") \
+    TEXT(ppo, cost_path, "", \
+         "PPO-Lagrangian: safety model (rm.kind = harmless) whose negative score is the cost of a completion; the " \
+         "keys of lambda and cost below are for it alone") \
+    TEXT(ppo, rollouts, "", \
+         "file of completions to train on instead of generating them, as log.rollouts writes it; its rewards take the " \
+         "place of reward functions") \
+    INT (ppo, total_episodes, 0, 0, INT64_MAX, "completions", \
+         "length of the run when max_steps is 0, rounded up to whole rollouts; 0: run.epochs over the prompts") \
+    INT (ppo, num_ppo_epochs, 4, 1, 1000000, "", "times that a rollout is trained on") \
+    INT (ppo, num_mini_batches, 1, 1, 1000000, "", \
+         "optimizer steps in such an epoch; each takes train_batch_size completions, so a rollout has this many times " \
+         "as many") \
+    INT (ppo, response_length, 53, 1, 16777216, "tokens", "longest completion") \
+    REAL(ppo, temperature, 0.7, 0.001, 1000, "", "logits are divided by it, in sampling and in all log-probabilities") \
+    TEXT(ppo, stop_token, "eos", \
+         "token that ends a completion: eos, or a token of the vocabulary as text or id") \
+    REAL(ppo, missing_eos_penalty, 0, 0, 1e6, "", "taken off the score of a completion that was cut") \
+    BOOL(ppo, use_score_scaling, false, "divide scores by the standard deviation of all scores so far") \
+    BOOL(ppo, use_score_norm, false, "with use_score_scaling: take their mean off first") \
+    REAL(ppo, score_clip, 0, 0, 1e6, "", "then keep scores within plus and minus this; 0: do not") \
+    BOOL(ppo, whiten_rewards, false, "divide the rewards of tokens by their standard deviation, over the whole rollout") \
+    REAL(ppo, kl_coef, 0.05, 0, 1e6, "", "penalty for each nat of divergence from the reference") \
+    ENUM(ppo, kl_estimator, "k1", "k1|k3", \
+         "divergence at a token, with d = log reference - log policy: k1: -d; k3: exp(d) - 1 - d") \
+    BOOL(ppo, adaptive_kl, false, "kl_coef follows the divergence, which is to be adaptive_kl_target") \
+    REAL(ppo, adaptive_kl_target, 6, 1e-6, 1e6, "nats", "of a completion") \
+    REAL(ppo, adaptive_kl_horizon, 10000, 1, 1e12, "completions", "how slowly kl_coef follows") \
+    REAL(ppo, target_kl, 0, 0, 1e6, "nats", \
+         "leave out the remaining epochs of a rollout when policy/approxkl of one is above this; 0: never") \
+    REAL(ppo, gamma, 1, 0, 1, "", "discount of later rewards") \
+    REAL(ppo, lam, 0.95, 0, 1, "", "lambda of generalised advantage estimation") \
+    REAL(ppo, cliprange, 0.2, 0, 1e6, "", "the policy gains nothing from ratios further than this from 1") \
+    REAL(ppo, cliprange_value, 0.2, 0, 1e6, "", "the same for values, around those of the rollout; 0: not clipped") \
+    REAL(ppo, vf_coef, 0.1, 0, 1e6, "", "weight of the critic's loss") \
+    REAL(ppo, ent_coef, 0, 0, 1e6, "", "weight of the entropy of the policy, as a bonus") \
+    REAL(ppo, lambda_init, 1, 1e-8, 20, "", "multiplier of costs at the start") \
+    REAL(ppo, lambda_lr, 0.1, 0, 1e6, "", "how fast its logarithm rises with costs above cost_limit") \
+    REAL(ppo, lambda_max, 5, 1e-8, 20, "", "its largest value") \
+    REAL(ppo, lambda_min, 0.01, 1e-8, 20, "", "its smallest value") \
+    REAL(ppo, cost_limit, 0, -1e6, 1e6, "", "mean cost that is allowed") \
+    INT (ppo, cost_window, 128, 1, 100000000, "completions", "costs are averaged over the last so many") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

@@ -258,5 +258,6 @@ extern const dt_task_ops dt_task_pretrain, dt_task_sft; /* language_model.c: the
 extern const dt_task_ops dt_task_eval;                  /* evaluation.c */
 extern const dt_task_ops dt_task_rm;                    /* reward_model.c */
 extern const dt_task_ops dt_task_dpo;                   /* dpo.c */
+extern const dt_task_ops dt_task_ppo;                   /* ppo.c */
 
 #endif

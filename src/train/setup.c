@@ -327,9 +327,9 @@ static dt_err count_steps(dt_run *run)
     const int64_t per_epoch = run->task.steps_per_epoch;
     DT_CHECK(per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
              dt_config_where(&run->cfg, "data", "train", where, sizeof where), run->task.samples_per_epoch);
-    run->total_steps = run->cfg.run_max_steps    ? run->cfg.run_max_steps
-                       : run->task.total_steps   ? run->task.total_steps
-                                                 : (int64_t)ceil(run->cfg.run_epochs * (double)per_epoch);
+    run->total_steps = run->cfg.run_max_steps  ? run->cfg.run_max_steps
+                       : run->task.total_steps ? run->task.total_steps
+                                               : (int64_t)ceil(run->cfg.run_epochs * (double)per_epoch);
     run_make_schedule(run);
     return DT_OK;
 }

@@ -1,0 +1,408 @@
+/* ppo.c - proximal policy optimisation (algorithms.md 4): a policy that is rewarded for its completions, and a critic
+ * that says what was to be expected. */
+#include "ppo.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static bool has_rewards(const dt_config *cfg) { return *cfg->ppo_reward_path || *cfg->ppo_reward_funcs; }
+
+static void check(dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    if (cfg->ppo_use_score_norm && !cfg->ppo_use_score_scaling)
+        dt_mistakes_add(t->mistakes, dt_config_fail(cfg, "ppo", "use_score_norm", "it needs use_score_scaling"));
+    if (!t->comm) return; /* --plan */
+    if (!*cfg->ppo_rollouts) dt_task_need_data(t, "train", cfg->data_train);
+    dt_task_need(t, "model", "path", cfg->model_path, "a model to align");
+    if (!*cfg->ppo_rollouts && !*cfg->ppo_reward_funcs)
+        dt_task_need(t, "ppo", "reward_path", cfg->ppo_reward_path, "a reward model, or reward_funcs");
+    if (*cfg->data_validation && t->comm->rank == 0) DT_WARN("data.validation is not used: task ppo has no validation");
+}
+
+static dt_err open_rollout(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const dt_config *cfg = t->cfg;
+    dt_rollout_options opt = {.section = "ppo",
+                              .n_rows = ppo_n_rows(t),
+                              .num_generations = 1,
+                              .max_completion = (int32_t)cfg->ppo_response_length,
+                              .stop_token = cfg->ppo_stop_token,
+                              .sampling = dt_sampling_default(),
+                              .from_file = cfg->ppo_rollouts,
+                              .n_arrays = p->with_costs ? PPO_N_ARRAYS : PPO_COST_VALUE,
+                              .array_name = {[PPO_OLD] = "logps",
+                                             [PPO_REFERENCE] = "ref_logps",
+                                             [PPO_ADVANTAGE] = "advantages",
+                                             [PPO_VALUE] = "values",
+                                             [PPO_RETURN] = "returns",
+                                             [PPO_COST_VALUE] = "cost_values",
+                                             [PPO_COST_RETURN] = "cost_returns"}};
+    opt.sampling.temperature = t->temperature;
+    opt.sampling.seed = (uint64_t)cfg->run_seed;
+    p->rollout = dt_rollout_open(t, &opt);
+    return DT_OK;
+}
+
+/* A model that a run is planned for need not be there. */
+static dt_err at_key(const dt_task *t, const char *key, dt_err err)
+{
+    return err == DT_ERR_DATA ? dt_config_blame(t->cfg, "ppo", key, err) : err;
+}
+
+static void open_reference(dt_task *t)
+{
+    const char *path = *t->cfg->ppo_reference_path ? t->cfg->ppo_reference_path : t->cfg->model_path;
+    const bool there = t->comm || (*path && access(path, F_OK) == 0);
+    dt_mistakes_add(t->mistakes, dt_reference_open(&ppo_of(t)->reference, t, there ? path : NULL));
+}
+
+/* The reward model counts as the first of the functions. */
+static void open_rewards(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const dt_config *cfg = t->cfg;
+    const bool model = *cfg->ppo_reward_path;
+    char *funcs = NULL;
+    p->n_funcs = 1;
+    if (!has_rewards(cfg)) return; /* a file's, or told already */
+    if (asprintf(&funcs, "%s%s%s%s", model ? "model:" : "", cfg->ppo_reward_path,
+                 model && *cfg->ppo_reward_funcs ? "," : "", cfg->ppo_reward_funcs) < 0) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the names of reward functions"));
+        return;
+    }
+    p->rewards = dt_rewards_open(t, "ppo", funcs, cfg->ppo_reward_weights);
+    if (p->rewards) p->n_funcs = (int)dt_max_i64(1, dt_rewards_n(p->rewards));
+    free(funcs);
+}
+
+/* The critic begins as what it is to foresee, else as the policy. */
+static void open_critics(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const dt_config *cfg = t->cfg;
+    const char *key = *cfg->ppo_value_path ? "value_path" : "reward_path";
+    const char *path = *cfg->ppo_value_path    ? cfg->ppo_value_path
+                       : *cfg->ppo_reward_path ? cfg->ppo_reward_path
+                                               : cfg->model_path;
+    dt_mistakes_add(t->mistakes, at_key(t, key, dt_critic_open(&p->critic[0], t, "critic", path, 1)));
+    if (!p->with_costs) return;
+    dt_mistakes_add(t->mistakes,
+                    at_key(t, "cost_path", dt_judge_open(&p->cost, t, "the cost model", cfg->ppo_cost_path)));
+    dt_mistakes_add(t->mistakes,
+                    at_key(t, "cost_path", dt_critic_open(&p->critic[1], t, "cost_critic", cfg->ppo_cost_path, -1)));
+}
+
+static void open_models(dt_task *t)
+{
+    if (t->n_units == 0 || (t->comm && !*t->cfg->model_path)) return; /* told already */
+    open_reference(t);
+    open_rewards(t);
+    open_critics(t);
+}
+
+static void set_controllers(ppo *p, const dt_config *cfg)
+{
+    p->kl = (dt_kl_controller){.coef = cfg->ppo_kl_coef,
+                               .adaptive = cfg->ppo_adaptive_kl,
+                               .target = cfg->ppo_adaptive_kl_target,
+                               .horizon = cfg->ppo_adaptive_kl_horizon};
+    p->running = (dt_running){.variance = 1};
+    p->costs.room = cfg->ppo_cost_window;
+    p->lambda = (dt_multiplier){.lr = cfg->ppo_lambda_lr,
+                                .min = cfg->ppo_lambda_min,
+                                .max = cfg->ppo_lambda_max,
+                                .limit = cfg->ppo_cost_limit,
+                                .log_value = log(cfg->ppo_lambda_init)};
+}
+
+/* Rollouts are whole: those that give at least so many episodes. */
+static void count_steps(dt_task *t)
+{
+    const ppo *p = ppo_of(t);
+    const dt_config *cfg = t->cfg;
+    const int64_t n_prompts = dt_rollout_n_prompts(p->rollout), n_rows = ppo_n_rows(t), n_steps = ppo_n_steps(cfg);
+    const int64_t episodes =
+        cfg->ppo_total_episodes ? cfg->ppo_total_episodes : (int64_t)ceil(cfg->run_epochs * (double)n_prompts);
+    t->schedule_steps = n_steps;
+    if (n_prompts == 0) return; /* told already */
+    t->total_steps = (episodes + n_rows - 1) / n_rows * n_steps;
+    t->steps_per_epoch = (n_prompts + n_rows - 1) / n_rows * n_steps;
+    t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
+}
+
+static void ppo_open(dt_task *t)
+{
+    ppo *p = calloc(1, sizeof *p);
+    if (!p) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        return;
+    }
+    t->self = p;
+    p->with_costs = *t->cfg->ppo_cost_path;
+    t->temperature = t->cfg->ppo_temperature + 1e-7; /* TRL's */
+    if (t->cfg->ppo_ent_coef > 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
+    set_controllers(p, t->cfg);
+    dt_mistakes_add(t->mistakes, open_rollout(t));
+    if (!p->rollout) return;
+    open_models(t);
+    count_steps(t);
+    ppo_declare(t);
+    dt_rollout_declare(p->rollout, t->sums, "ppo");
+    t->saved_nbytes += (double)(PPO_N_NUMBERS + 16 + p->costs.room) * sizeof(double);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static void *place(char *block, size_t *used, int64_t n, size_t elem_size)
+{
+    void *at = block ? block + *used : NULL;
+    *used += ((size_t)n * elem_size + 7) / 8 * 8;
+    return at;
+}
+
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(ppo *p, char *block, int64_t n)
+{
+    size_t used = 0;
+    p->order = place(block, &used, n, sizeof *p->order);
+    p->reward = place(block, &used, n * p->n_funcs, sizeof *p->reward);
+    p->score = place(block, &used, n, sizeof *p->score);
+    p->cost_of = place(block, &used, p->with_costs ? n : 0, sizeof *p->cost_of);
+    p->costs.last = place(block, &used, p->with_costs ? p->costs.room : 0, sizeof *p->costs.last);
+    p->tokens = place(block, &used, n, sizeof *p->tokens);
+    p->len = place(block, &used, n, sizeof *p->len);
+    return used;
+}
+
+static dt_err ppo_plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    ppo counted = *ppo_of(t);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, NULL, ppo_n_rows(t));
+    DT_TRY(dt_rollout_plan(counted.rollout, t, stage, memory));
+    DT_TRY(dt_reference_plan(&counted.reference, t, memory));
+    if (counted.rewards) DT_TRY(dt_rewards_plan(counted.rewards, t, memory));
+    if (counted.with_costs) DT_TRY(dt_judge_plan(&counted.cost, t, memory));
+    for (int i = 0; i < PPO_MAX_CRITICS; i++) DT_TRY(dt_critic_plan(&counted.critic[i], t, memory));
+    return DT_OK;
+}
+
+static dt_err alloc(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    p->nbytes = lay_out(p, NULL, ppo_n_rows(t));
+    p->block = calloc(1, p->nbytes);
+    DT_CHECK(p->block, DT_ERR_MEMORY, "no memory for the scores of rollouts: %zu bytes", p->nbytes);
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
+    lay_out(p, p->block, ppo_n_rows(t));
+    return DT_OK;
+}
+
+static dt_err ppo_begin(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    DT_TRY(dt_comm_agree(t->comm, alloc(t)));
+    DT_TRY(dt_rollout_begin(p->rollout, t));
+    DT_TRY(dt_reference_begin(&p->reference, t));
+    if (p->rewards) DT_TRY(dt_rewards_begin(p->rewards, t));
+    if (p->with_costs) DT_TRY(dt_judge_begin(&p->cost, t));
+    for (int i = 0; i < PPO_MAX_CRITICS; i++) DT_TRY(dt_critic_begin(&p->critic[i], t));
+    return DT_OK;
+}
+
+static void ppo_close(dt_task *t)
+{
+    ppo *p = t->self;
+    if (!p) return;
+    for (int i = 0; i < PPO_MAX_CRITICS; i++) dt_critic_close(&p->critic[i], t->ledger);
+    dt_judge_close(&p->cost, t->ledger);
+    dt_rewards_close(p->rewards, t);
+    dt_reference_close(&p->reference, t->ledger);
+    dt_rollout_close(p->rollout, t);
+    if (p->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
+    free(p->block);
+    free(p);
+    t->self = NULL;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t sequence)
+{
+    const ppo *p = ppo_of(t);
+    const dt_rollout_row *row = dt_rollout_row_of(p->rollout, p->row[sequence]);
+    return (ppo_completion){.row = p->row[sequence],
+                            .first = b->seq_start[sequence] + row->n_prompt - 1,
+                            .n = row->n_new,
+                            .n_states = dt_ppo_n_states(row->n_new, (int32_t)t->cfg->ppo_response_length)};
+}
+
+void ppo_shuffle(dt_task *t, int64_t rollout, int64_t epoch)
+{
+    ppo *p = ppo_of(t);
+    const uint64_t of_rollout = dt_rng_key((uint64_t)t->cfg->run_seed, DT_RNG_MINIBATCH) + (uint64_t)rollout;
+    const uint64_t key = dt_mix64(dt_mix64(of_rollout) + (uint64_t)epoch), n = (uint64_t)ppo_n_rows(t);
+    for (uint64_t i = 0; i < n; i++) p->order[i] = (int64_t)(t->cfg->data_shuffle ? dt_rng_permute(key, n, i) : i);
+}
+
+/* What means over the minibatch's tokens and states are divided by: every rank knows the lengths of all. */
+static void count_minibatch(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const int64_t n = t->batching.train_batch_size;
+    int64_t n_tok = 0, n_states = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t n_new = dt_rollout_row_of(p->rollout, p->order[p->first + i])->n_new;
+        n_tok += n_new, n_states += dt_ppo_n_states(n_new, (int32_t)t->cfg->ppo_response_length);
+    }
+    p->step = (dt_micro){.n_micro = dt_rollout_n_micro(p->rollout, t, n), .inv_norm = 1 / (double)dt_max_i64(1, n_tok)};
+    p->inv_states = 1 / (double)dt_max_i64(1, n_states);
+}
+
+static dt_err begin_step(dt_task *t, int64_t step)
+{
+    ppo *p = ppo_of(t);
+    const int64_t n_steps = ppo_n_steps(t->cfg), n_mini = t->cfg->ppo_num_mini_batches;
+    const int64_t rollout = step / n_steps, mini = step % n_steps % n_mini;
+    if (dt_rollout_number(p->rollout) != rollout) DT_TRY(ppo_roll_out(t, rollout));
+    p->epoch = step % n_steps / n_mini;
+    p->first = mini * t->batching.train_batch_size;
+    if (mini == 0) p->epoch_kl[0] = p->epoch_kl[1] = 0;
+    ppo_shuffle(t, rollout, p->epoch);
+    count_minibatch(t);
+    dt_rollout_collect(p->rollout, t);
+    return DT_OK;
+}
+
+static dt_err ppo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    ppo *p = ppo_of(t);
+    if (micro == 0) DT_TRY(begin_step(t, step));
+    *m = p->step;
+    m->batch = dt_rollout_micro(p->rollout, t, p->order, p->first, t->batching.train_batch_size, micro, &p->row);
+    return DT_OK;
+}
+
+static dt_err ppo_weights(dt_task *t, const dt_micro *m, const dt_predictions *predicted, dt_weights *w)
+{
+    const ppo *p = ppo_of(t);
+    const dt_batch *b = m->batch;
+    memset(w->u, 0, (size_t)b->n_tok * sizeof *w->u);
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const ppo_completion c = ppo_completion_of(t, b, s);
+        const float *old = dt_rollout_array(p->rollout, PPO_OLD, c.row);
+        const float *advantage = dt_rollout_array(p->rollout, PPO_ADVANTAGE, c.row);
+        for (int32_t k = 0; k < c.n; k++) {
+            const dt_ppo_term term = dt_ppo_policy_loss((double)predicted->logp[c.first + k], (double)old[k],
+                                                        (double)advantage[k], t->cfg->ppo_cliprange);
+            w->u[c.first + k] = (float)(term.slope * m->inv_norm);
+        }
+    }
+    for (int32_t i = 0; w->entropy && i < b->n_tok; i++)
+        w->entropy[i] = b->target[i] < 0 ? 0.0f : (float)(t->cfg->ppo_ent_coef * m->inv_norm);
+    return DT_OK;
+}
+
+static dt_err train_critic(dt_task *t, const dt_batch *b, int i)
+{
+    ppo *p = ppo_of(t);
+    dt_critic *critic = &p->critic[i];
+    const double weight = t->cfg->ppo_vf_coef * p->inv_states;
+    DT_TRY(dt_critic_look(critic, t, b));
+    ppo_collect_critic(t, b, i);
+    memset(critic->dvalue, 0, (size_t)b->n_tok * sizeof *critic->dvalue);
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const ppo_completion c = ppo_completion_of(t, b, s);
+        const float *old = dt_rollout_array(p->rollout, PPO_VALUE + 2 * i, c.row);
+        const float *target = dt_rollout_array(p->rollout, PPO_RETURN + 2 * i, c.row);
+        for (int32_t k = 0; k < c.n_states; k++) {
+            const dt_ppo_term term = dt_ppo_value_loss((double)critic->value[c.first + k], (double)old[k],
+                                                       (double)target[k], t->cfg->ppo_cliprange_value);
+            critic->dvalue[c.first + k] = (float)(term.slope * weight);
+        }
+    }
+    return dt_critic_learn(critic, t, b);
+}
+
+static dt_err ppo_train_beside(dt_task *t, const dt_micro *m)
+{
+    for (int i = 0; i < 1 + ppo_of(t)->with_costs; i++) DT_TRY(train_critic(t, m->batch, i));
+    return DT_OK;
+}
+
+/* The rest of a rollout's epochs is left out when one has led too far away. */
+static dt_err ppo_after_step(dt_task *t, int64_t step, bool applied)
+{
+    ppo *p = ppo_of(t);
+    const dt_config *cfg = t->cfg;
+    const int64_t n_mini = cfg->ppo_num_mini_batches;
+    const bool epoch_ends = p->first == (n_mini - 1) * t->batching.train_batch_size;
+    (void)step, (void)applied;
+    ppo_collect_numbers(t);
+    p->epoch_kl[0] += dt_sums_value(t->sums, p->sums.approxkl);
+    p->epoch_kl[1] += dt_sums_value(t->sums, p->sums.n_tok);
+    if (cfg->ppo_target_kl > 0 && epoch_ends && p->epoch_kl[0] > cfg->ppo_target_kl * p->epoch_kl[1])
+        t->left_out = (cfg->ppo_num_ppo_epochs - 1 - p->epoch) * n_mini;
+    return DT_OK;
+}
+
+static int64_t ppo_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
+
+/* ---- what a resume needs ----------------------------------------------------------------------------------------- */
+
+static dt_err save_local(const dt_task *t, dt_items *items)
+{
+    const ppo *p = ppo_of(t);
+    DT_TRY(dt_items_add(items, "ppo_numbers", DT_ITEM_F64, PPO_N_NUMBERS, p->number));
+    DT_TRY(dt_items_add(items, "ppo_epoch_kl", DT_ITEM_F64, 2, p->epoch_kl));
+    DT_TRY(dt_kl_controller_save(&p->kl, items));
+    DT_TRY(dt_running_save(&p->running, items));
+    if (!p->with_costs) return DT_OK;
+    DT_TRY(dt_window_save(&p->costs, items));
+    return dt_multiplier_save(&p->lambda, items);
+}
+
+static dt_err ppo_save(dt_task *t, dt_items *items)
+{
+    DT_TRY(dt_rollout_save(ppo_of(t)->rollout, t, items));
+    return dt_comm_agree(t->comm, save_local(t, items));
+}
+
+static dt_err load_local(dt_task *t, const dt_items *items)
+{
+    ppo *p = ppo_of(t);
+    DT_TRY(dt_items_get(items, "ppo_numbers", DT_ITEM_F64, PPO_N_NUMBERS, p->number));
+    DT_TRY(dt_items_get(items, "ppo_epoch_kl", DT_ITEM_F64, 2, p->epoch_kl));
+    DT_TRY(dt_kl_controller_load(&p->kl, items));
+    DT_TRY(dt_running_load(&p->running, items));
+    if (!p->with_costs || !dt_items_find(items, "costs")) return DT_OK;
+    DT_TRY(dt_window_load(&p->costs, items));
+    return dt_multiplier_load(&p->lambda, items);
+}
+
+static dt_err ppo_load(dt_task *t, const dt_items *items)
+{
+    DT_TRY(dt_rollout_load(ppo_of(t)->rollout, t, items));
+    return dt_comm_agree(t->comm, load_local(t, items));
+}
+
+const dt_task_ops dt_task_ppo = {.name = "ppo",
+                                 .trains = true,
+                                 .no_dropout = true,
+                                 .check = check,
+                                 .open = ppo_open,
+                                 .plan = ppo_plan,
+                                 .begin = ppo_begin,
+                                 .close = ppo_close,
+                                 .next_micro = ppo_next_micro,
+                                 .weights = ppo_weights,
+                                 .train_beside = ppo_train_beside,
+                                 .collect = ppo_collect,
+                                 .after_step = ppo_after_step,
+                                 .step_after = ppo_step_after,
+                                 .save = ppo_save,
+                                 .load = ppo_load};

@@ -1,0 +1,132 @@
+/* ppo_metrics.c - what PPO counts, under TRL's names. */
+#include "ppo.h"
+#include <math.h>
+
+static const char *const number_names[PPO_N_NUMBERS] = {
+    [PPO_KL] = "ppo/objective/kl",
+    [PPO_ENTROPY] = "ppo/objective/entropy",
+    [PPO_NON_SCORE] = "ppo/objective/non_score_reward",
+    [PPO_RLHF] = "ppo/objective/rlhf_reward",
+    [PPO_SCORES] = "ppo/objective/scores",
+    [PPO_EOS] = "ppo/val/num_eos_tokens",
+    [PPO_KL_COEF] = "ppo/kl_coef",
+    [PPO_COSTS] = "ppo/objective/costs",
+    [PPO_EPISODE_COST] = "ppo/episode_cost",
+    [PPO_LAMBDA] = "ppo/lambda",
+};
+
+static const char *const value_names[PPO_MAX_CRITICS][4] = {
+    {"ppo/value_losses", "ppo/values_clipped", "ppo/loss/value", "ppo/val/clipfrac"},
+    {"ppo/cost_value_losses", "ppo/cost_values_clipped", "ppo/loss/cost_value", "ppo/val/cost_clipfrac"}};
+
+static double plus_one(double x) { return x + 1; }
+
+static void declare_critic(ppo *p, dt_sums *s, int i)
+{
+    const char *const *name = value_names[i];
+    p->sums.value[i] = dt_sums_declare(s, name[0], DT_SUM_LOSS, 1);
+    p->sums.value_clipped[i] = dt_sums_declare(s, name[1], DT_SUM_UNITS, 1);
+    dt_sums_show(s, DT_SHOW_TRAIN, name[2], name[0], "ppo/states", NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, name[3], name[1], "ppo/states", NULL);
+}
+
+void ppo_declare(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    dt_sums *s = t->sums;
+    p->sums.loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
+    p->sums.n_tok = dt_sums_declare(s, "ppo/tokens", DT_SUM_UNITS, 1);
+    p->sums.policy = dt_sums_declare(s, "ppo/policy_losses", DT_SUM_LOSS, 1);
+    p->sums.approxkl = dt_sums_declare(s, "ppo/approxkls", DT_SUM_LOSS, 1);
+    p->sums.clipped = dt_sums_declare(s, "ppo/clipped", DT_SUM_UNITS, 1);
+    p->sums.entropy = dt_sums_declare(s, "ppo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
+    p->sums.ratio = dt_sums_declare(s, "ppo/ratios_less_1", DT_SUM_LOSS, 1);
+    p->sums.ratio_squares = dt_sums_declare(s, "ppo/ratios_less_1_squared", DT_SUM_LOSS, 1);
+    p->sums.n_states = dt_sums_declare(s, "ppo/states", DT_SUM_UNITS, 1);
+    p->sums.tokens = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
+    p->sums.samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
+    p->sums.episode = dt_sums_declare(s, "ppo/episode", DT_SUM_LARGEST, 1);
+    dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "ppo/tokens", NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/loss/policy", "ppo/policy_losses", "ppo/tokens", NULL);
+    for (int i = 0; i < 1 + p->with_costs; i++) declare_critic(p, s, i);
+    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/policy/approxkl", "ppo/approxkls", "ppo/tokens", NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/policy/clipfrac", "ppo/clipped", "ppo/tokens", NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/policy/entropy", "ppo/entropies", "ppo/tokens", NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/val/ratio", "ppo/ratios_less_1", "ppo/tokens", plus_one);
+    dt_sums_show_variance(s, DT_SHOW_TRAIN, "ppo/val/ratio_var", "ppo/ratios_less_1_squared", "ppo/ratios_less_1",
+                          "ppo/tokens");
+    for (int i = 0; i < (p->with_costs ? PPO_N_NUMBERS : PPO_N_WITHOUT_COSTS); i++) {
+        p->sums.number[i] = dt_sums_declare(s, number_names[i], DT_SUM_REAL, 1);
+        dt_sums_show(s, DT_SHOW_TRAIN, number_names[i], number_names[i], NULL, NULL);
+    }
+    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/episode", "ppo/episode", NULL, NULL);
+}
+
+/* ---- a micro-step ------------------------------------------------------------------------------------------------ */
+
+static void collect_completion(dt_task *t, const dt_batch *b, int32_t sequence, const dt_predictions *predicted)
+{
+    ppo *p = ppo_of(t);
+    const ppo_completion c = ppo_completion_of(t, b, sequence);
+    const float *old = dt_rollout_array(p->rollout, PPO_OLD, c.row);
+    const float *advantage = dt_rollout_array(p->rollout, PPO_ADVANTAGE, c.row);
+    double loss = 0, entropy = 0, approxkl = 0, ratio = 0, squares = 0;
+    int64_t n_clipped = 0;
+    for (int32_t k = 0; k < c.n; k++) {
+        const double logp = (double)predicted->logp[c.first + k], off = logp - (double)old[k], less_1 = expm1(off);
+        const dt_ppo_term term = dt_ppo_policy_loss(logp, (double)old[k], (double)advantage[k], t->cfg->ppo_cliprange);
+        loss += term.loss, n_clipped += term.clipped;
+        approxkl += 0.5 * off * off;
+        ratio += less_1, squares += less_1 * less_1;
+        entropy += (double)predicted->entropy[c.first + k];
+    }
+    dt_sums_add(t->sums, p->sums.loss, loss - t->cfg->ppo_ent_coef * entropy);
+    dt_sums_add(t->sums, p->sums.policy, loss);
+    dt_sums_add(t->sums, p->sums.approxkl, approxkl);
+    dt_sums_add(t->sums, p->sums.ratio, ratio);
+    dt_sums_add(t->sums, p->sums.ratio_squares, squares);
+    dt_sums_add(t->sums, p->sums.entropy, entropy);
+    dt_sums_count(t->sums, p->sums.clipped, n_clipped);
+    dt_sums_count(t->sums, p->sums.n_tok, c.n);
+    dt_sums_count(t->sums, p->sums.n_states, c.n_states);
+}
+
+void ppo_collect(dt_task *t, const dt_micro *m, const dt_predictions *predicted)
+{
+    const ppo *p = ppo_of(t);
+    const dt_batch *b = m->batch;
+    for (int32_t s = 0; s < b->n_seq; s++) collect_completion(t, b, s, predicted);
+    dt_sums_count(t->sums, p->sums.tokens, b->n_tok);
+    dt_sums_count(t->sums, p->sums.samples, b->n_samples);
+}
+
+/* The loss of a step is shown as a sum over its tokens, divided by their number: a mean over states is such a sum with a
+ * factor. */
+void ppo_collect_critic(dt_task *t, const dt_batch *b, int critic)
+{
+    ppo *p = ppo_of(t);
+    const double factor = t->cfg->ppo_vf_coef * p->inv_states / p->step.inv_norm;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const ppo_completion c = ppo_completion_of(t, b, s);
+        const float *old = dt_rollout_array(p->rollout, PPO_VALUE + 2 * critic, c.row);
+        const float *target = dt_rollout_array(p->rollout, PPO_RETURN + 2 * critic, c.row);
+        double loss = 0;
+        int64_t n_clipped = 0;
+        for (int32_t k = 0; k < c.n_states; k++) {
+            const dt_ppo_term term = dt_ppo_value_loss((double)p->critic[critic].value[c.first + k], (double)old[k],
+                                                       (double)target[k], t->cfg->ppo_cliprange_value);
+            loss += term.loss, n_clipped += term.clipped;
+        }
+        dt_sums_add(t->sums, p->sums.loss, loss * factor);
+        dt_sums_add(t->sums, p->sums.value[critic], loss);
+        dt_sums_count(t->sums, p->sums.value_clipped[critic], n_clipped);
+    }
+}
+
+void ppo_collect_numbers(dt_task *t)
+{
+    const ppo *p = ppo_of(t);
+    for (int i = 0; i < (p->with_costs ? PPO_N_NUMBERS : PPO_N_WITHOUT_COSTS); i++)
+        dt_sums_add(t->sums, p->sums.number[i], p->number[i]);
+    dt_sums_add(t->sums, p->sums.episode, (double)((dt_rollout_number(p->rollout) + 1) * ppo_n_rows(t)));
+}

@@ -1,0 +1,219 @@
+/* ppo_rollout.c - from prompts to advantages (algorithms.md 4.2, 4.3, 4.5).
+ *
+ * Models see the rows in the micro-batches of the first epoch, so that their first step starts from the very numbers of
+ * the rollout. What follows is done by every rank for all rows: it is little, and nobody has to wait or tell. */
+#include "ppo.h"
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- what models say --------------------------------------------------------------------------------------------- */
+
+static void copy(float *out, const float *from, const dt_batch *b)
+{
+    memcpy(out, from, (size_t)b->n_tok * sizeof *out);
+}
+
+static dt_err by_reference(void *self, dt_task *t, const dt_batch *b, float *out)
+{
+    dt_reference *r = self;
+    DT_TRY(dt_reference_score(r, t, b));
+    copy(out, r->logp, b);
+    return DT_OK;
+}
+
+static dt_err by_judge(void *self, dt_task *t, const dt_batch *b, float *out)
+{
+    dt_judge *j = self;
+    DT_TRY(dt_judge_score(j, t, b));
+    copy(out, j->value, b);
+    return DT_OK;
+}
+
+static dt_err by_critic(void *self, dt_task *t, const dt_batch *b, float *out)
+{
+    dt_critic *c = self;
+    DT_TRY(dt_critic_look(c, t, b));
+    copy(out, c->value, b);
+    return DT_OK;
+}
+
+/* A safety model scores the whole text at its last token; its cost is the opposite. */
+static dt_err find_costs(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_judge, &p->cost, PPO_COST_RETURN));
+    for (int64_t i = 0; i < ppo_n_rows(t); i++)
+        p->cost_of[i] =
+            -(double)dt_rollout_array(p->rollout, PPO_COST_RETURN, i)[dt_rollout_row_of(p->rollout, i)->n_new];
+    return DT_OK;
+}
+
+static dt_err ask_models(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, dt_rollout_policy, NULL, PPO_OLD));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_reference, &p->reference, PPO_REFERENCE));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[0], PPO_VALUE));
+    if (!p->with_costs) return DT_OK;
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[1], PPO_COST_VALUE));
+    return find_costs(t);
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* Those of a file take the place of functions. The same on all ranks. */
+static dt_err take_given(dt_task *t, const double *given, int n)
+{
+    ppo *p = ppo_of(t);
+    const int n_funcs = p->rewards ? dt_rewards_n(p->rewards) : n;
+    DT_CHECK(given, DT_ERR_DATA, "%s gives no rewards: name ppo.reward_path or ppo.reward_funcs", t->cfg->ppo_rollouts);
+    DT_CHECK(n == n_funcs, DT_ERR_DATA,
+             "%s: expected %d rewards of a completion, one for each reward function, found %d", t->cfg->ppo_rollouts,
+             n_funcs, n);
+    for (int64_t i = 0; i < ppo_n_rows(t); i++) {
+        double sum = 0;
+        for (int k = 0; k < n && !p->rewards; k++) sum += isnan(given[i * n + k]) ? 0 : given[i * n + k];
+        p->score[i] = p->rewards ? dt_rewards_total(p->rewards, given + i * n) : sum;
+    }
+    if (p->rewards) memcpy(p->reward, given, (size_t)(ppo_n_rows(t) * n) * sizeof *given);
+    return DT_OK;
+}
+
+static dt_err ask_functions(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    int n;
+    const double *given = dt_rollout_given_rewards(p->rollout, &n);
+    if (given || !p->rewards) return dt_comm_agree(t->comm, take_given(t, given, n));
+    DT_TRY(dt_rewards_score(p->rewards, t, p->rollout, p->order, p->reward));
+    for (int64_t i = 0; i < ppo_n_rows(t); i++)
+        p->score[i] = dt_rewards_total(p->rewards, p->reward + i * dt_rewards_n(p->rewards));
+    return DT_OK;
+}
+
+/* By the moments of all scores so far, these included. */
+static void scale_scores(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const dt_config *cfg = t->cfg;
+    if (!cfg->ppo_use_score_scaling) return;
+    dt_running_tell(&p->running, p->score, ppo_n_rows(t));
+    const double factor = 1 / (dt_running_std(&p->running) + FLT_EPSILON);
+    const double mean = cfg->ppo_use_score_norm ? p->running.mean : 0;
+    for (int64_t i = 0; i < ppo_n_rows(t); i++) p->score[i] = (p->score[i] - mean) * factor;
+}
+
+static void settle_scores(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const double most = t->cfg->ppo_score_clip;
+    for (int64_t i = 0; i < ppo_n_rows(t); i++) {
+        if (isnan(p->score[i])) p->score[i] = 0; /* no function applies */
+        if (!dt_rollout_row_of(p->rollout, i)->ended) p->score[i] -= t->cfg->ppo_missing_eos_penalty;
+    }
+    scale_scores(t);
+    for (int64_t i = 0; i < ppo_n_rows(t) && most > 0; i++) p->score[i] = fmin(fmax(p->score[i], -most), most);
+}
+
+/* ---- advantages -------------------------------------------------------------------------------------------------- */
+
+/* Rewards of all tokens, where their advantages will be; of costs where their returns will be. What the policy is
+ * punished for by the divergence, it is punished for in both. */
+static void find_rewards(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const dt_kl_estimator how = strcmp(t->cfg->ppo_kl_estimator, "k3") == 0 ? DT_KL_K3 : DT_KL_K1;
+    const dt_ppo_penalty taken = {how, p->kl.coef}, added = {how, -p->kl.coef};
+    const int64_t n_rows = ppo_n_rows(t);
+    double kl = 0, entropy = 0, score = 0, cost = 0;
+    int64_t n_ended = 0;
+    for (int64_t i = 0; i < n_rows; i++) {
+        const dt_rollout_row *row = dt_rollout_row_of(p->rollout, i);
+        const int32_t n = row->n_new, n_states = dt_ppo_n_states(n, (int32_t)t->cfg->ppo_response_length);
+        const float *old = dt_rollout_array(p->rollout, PPO_OLD, i);
+        const float *reference = dt_rollout_array(p->rollout, PPO_REFERENCE, i);
+        p->tokens[i] = dt_rollout_array(p->rollout, PPO_ADVANTAGE, i), p->len[i] = n_states;
+        kl += dt_ppo_rewards(&taken, old, reference, n, n_states, p->score[i], p->tokens[i]);
+        for (int32_t k = 0; k < n; k++) entropy -= (double)old[k];
+        score += p->score[i], n_ended += row->ended;
+        if (!p->with_costs) continue;
+        dt_ppo_rewards(&added, old, reference, n, n_states, p->cost_of[i],
+                       dt_rollout_array(p->rollout, PPO_COST_RETURN, i));
+        cost += p->cost_of[i];
+    }
+    const double each = 1 / (double)n_rows;
+    p->number[PPO_KL] = kl * each, p->number[PPO_ENTROPY] = entropy * each, p->number[PPO_SCORES] = score * each;
+    p->number[PPO_NON_SCORE] = -p->kl.coef * kl * each;
+    p->number[PPO_RLHF] = p->number[PPO_NON_SCORE] + p->number[PPO_SCORES];
+    p->number[PPO_EOS] = (double)n_ended, p->number[PPO_KL_COEF] = p->kl.coef, p->number[PPO_COSTS] = cost * each;
+}
+
+/* What stood there were rewards: advantages, with the values the returns. */
+static void find_returns(const dt_task *t, const float *value, int32_t n_states, float *reward, float *returns)
+{
+    dt_ppo_advantages(value, n_states, t->cfg->ppo_gamma, t->cfg->ppo_lam, reward);
+    for (int32_t k = 0; k < n_states && returns != reward; k++) returns[k] = reward[k] + value[k];
+}
+
+static void find_advantages(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const double lambda = dt_multiplier_value(&p->lambda);
+    const int64_t n_rows = ppo_n_rows(t);
+    if (t->cfg->ppo_whiten_rewards) dt_ppo_whiten(p->tokens, p->len, n_rows, true);
+    for (int64_t i = 0; i < n_rows; i++) {
+        const int32_t n_states = p->len[i];
+        float *advantage = p->tokens[i];
+        find_returns(t, dt_rollout_array(p->rollout, PPO_VALUE, i), n_states, advantage,
+                     dt_rollout_array(p->rollout, PPO_RETURN, i));
+        p->len[i] = dt_rollout_row_of(p->rollout, i)->n_new;
+        if (!p->with_costs) continue;
+        const float *value = dt_rollout_array(p->rollout, PPO_COST_VALUE, i);
+        float *of_cost = dt_rollout_array(p->rollout, PPO_COST_RETURN, i);
+        find_returns(t, value, n_states, of_cost, of_cost);
+        for (int32_t k = 0; k < n_states; k++) {
+            advantage[k] = (float)dt_ppo_combined((double)advantage[k], (double)of_cost[k], lambda);
+            of_cost[k] += value[k];
+        }
+    }
+    dt_ppo_whiten(p->tokens, p->len, n_rows, false);
+}
+
+/* What the next rollout will work with: a rollout uses what was known before it. */
+static void tell_controllers(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const int64_t n_rows = ppo_n_rows(t);
+    dt_kl_controller_tell(&p->kl, p->number[PPO_KL], n_rows);
+    if (!p->with_costs) return;
+    for (int64_t i = 0; i < n_rows; i++) dt_window_tell(&p->costs, p->cost_of[i]);
+    p->number[PPO_LAMBDA] = dt_multiplier_value(&p->lambda);
+    p->number[PPO_EPISODE_COST] = dt_window_mean(&p->costs);
+    dt_multiplier_move(&p->lambda, p->number[PPO_EPISODE_COST]);
+}
+
+static dt_err make(dt_task *t, int64_t number)
+{
+    ppo *p = ppo_of(t);
+    DT_TRY(dt_rollout_fill(p->rollout, t));
+    ppo_shuffle(t, number, 0);
+    DT_TRY(ask_models(t));
+    return ask_functions(t);
+}
+
+dt_err ppo_roll_out(dt_task *t, int64_t number)
+{
+    ppo *p = ppo_of(t);
+    static const char *const given[] = {"reward"};
+    dt_rollout_start(p->rollout, number);
+    const dt_err err = make(t, number);
+    if (err == DT_ERR_STOP) dt_rollout_undo(p->rollout);
+    DT_TRY(err);
+    settle_scores(t);
+    find_rewards(t);
+    find_advantages(t);
+    tell_controllers(t);
+    return dt_rollout_write(p->rollout, t, p->rewards ? dt_rewards_n(p->rewards) : 1,
+                            p->rewards ? dt_rewards_names(p->rewards) : given, p->rewards ? p->reward : p->score, NULL);
+}
