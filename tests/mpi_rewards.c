@@ -1,6 +1,6 @@
 // NP: 1 2 4
-/* mpi_rewards.c - programs of all ranks at the same time: what one rank's program does wrong all ranks hear, and none is
- * waited for. */
+/* mpi_rewards.c - programs of all ranks at the same time: what one rank's program does wrong all ranks hear, and none
+ * is waited for. */
 #include "mpi_test.h"
 #include "../src/reward/exchange.h"
 #include "reward_scripts.h"

@@ -1,4 +1,5 @@
-/* reward_scripts.h - programs of a few lines of shell that judge well, badly or not at all, in a folder of their own. */
+/* reward_scripts.h - programs of a few lines of shell that judge well, badly or not at all, in a folder of their
+ * own. */
 #ifndef DTRAIN_TESTS_REWARD_SCRIPTS_H
 #define DTRAIN_TESTS_REWARD_SCRIPTS_H
 

@@ -1,5 +1,5 @@
-/* test_rewards.c - reward functions against plain cases: what is an answer, what equals it, formats, lengths, words; and
- * what is wrong with a list of functions. */
+/* test_rewards.c - reward functions against plain cases: what is an answer, what equals it, formats, lengths, words;
+ * and what is wrong with a list of functions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -23,8 +23,8 @@ typedef struct dt_scorer {
  *  planned, one like that in training is planned for. name is borrowed. What is wrong is returned, without the key: no
  *  such model, DT_ERR_DATA for another vocabulary. Local. */
 dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels);
-/** The same for batches of the caller's own, whose tokens are those of the other model: at most max_seq sequences, each of
- *  at most max_pos tokens, or as many as the model has positions; s->opt says what there is room for. */
+/** The same for batches of the caller's own, whose tokens are those of the other model: at most max_seq sequences, each
+ *  of at most max_pos tokens, or as many as the model has positions; s->opt says what there is room for. */
 dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
                             int32_t max_seq);
 /** Add what it holds. Local. */

@@ -6,7 +6,7 @@
 
 /* ---- its tokenizer ----------------------------------------------------------------------------------------------- */
 
-/* Does the model have another tokenizer than the policy? Where one of the two is not known, ids are taken as they are. */
+/* Has the model another tokenizer than the policy? Where one of the two is not known, ids are taken as they are. */
 static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
 {
     dt_pretrained from = {0};

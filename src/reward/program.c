@@ -293,7 +293,7 @@ void dt_program_close(dt_program *p)
 
 /* ---- what it says ------------------------------------------------------------------------------------------------ */
 
-static dt_err append(dt_line *l, const char *bytes, size_t n)
+static dt_err append(dt_program_line *l, const char *bytes, size_t n)
 {
     if (l->n + n + 1 > l->n_alloc) {
         const size_t want = 2 * (l->n + n + 1);
@@ -358,7 +358,7 @@ static dt_err take_answer(dt_program *p, const char *line, void *reward)
 }
 
 /* Whole lines among new bytes, each to take; what follows the last stays. */
-static dt_err cut_lines(dt_program *p, dt_line *l, const char *bytes, size_t n,
+static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, size_t n,
                         dt_err (*take)(dt_program *, const char *, void *), void *reward)
 {
     for (const char *end; n > 0 && (end = memchr(bytes, '\n', n));) {
@@ -376,7 +376,7 @@ static dt_err cut_lines(dt_program *p, dt_line *l, const char *bytes, size_t n,
 }
 
 /* All that is there now. At the end of the file the descriptor is closed. */
-static dt_err read_all(dt_program *p, int *fd, dt_line *l, dt_err (*take)(dt_program *, const char *, void *),
+static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take)(dt_program *, const char *, void *),
                        void *reward)
 {
     char bytes[1 << 14];

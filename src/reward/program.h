@@ -15,10 +15,10 @@
 
 enum { DT_PROGRAM_TAIL = 1024 }; /* bytes of its last lines that a message shows */
 
-typedef struct dt_line {
+typedef struct dt_program_line {
     char *text;
     size_t n, n_alloc;
-} dt_line;
+} dt_program_line;
 
 /** {0} to start from. */
 typedef struct dt_program {
@@ -30,9 +30,9 @@ typedef struct dt_program {
     pid_t pid, guard;         /* 0: none */
     int input, output, error; /* its ends of the three, here; -1: closed */
     int life;                 /* the pipe on which the guard waits */
-    dt_line request;          /* being written */
+    dt_program_line request;  /* being written */
     size_t written;
-    dt_line answer, remark; /* a line of its output, of its error output, that is not complete */
+    dt_program_line answer, remark; /* a line of its output, of its error output, that is not complete */
     char tail[DT_PROGRAM_TAIL];
     size_t n_tail;
     int64_t n, n_asked, n_answered; /* of the completions under way */
@@ -52,8 +52,9 @@ void dt_program_close(dt_program *p);
 typedef dt_err (*dt_request_fn)(void *self, int64_t k, char **line);
 /** n completions are to be judged. */
 void dt_program_begin(dt_program *p, int64_t n);
-/** Write and read what goes without waiting; answers to reward[0 .. n), NaN for null. *done: all n are there. DT_ERR_DATA
- *  with its last lines: it has ended, gave no answer for timeout_s seconds, or answered something else, or unasked. */
+/** Write and read what goes without waiting; answers to reward[0 .. n), NaN for null. *done: all n are there.
+ *  DT_ERR_DATA with its last lines: it has ended, gave no answer for timeout_s seconds, or answered something else, or
+ *  unasked. */
 dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double *reward, double timeout_s, bool *done);
 /** What go_on would wait for: at most 3. Returns how many. */
 int dt_program_waits_for(const dt_program *p, struct pollfd *fds);
