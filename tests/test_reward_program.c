@@ -152,6 +152,8 @@ static void it_is_started_as_from_a_shell(void **state)
 {
     static const char script[] = "n=$(ls /proc/self/fd | wc -l)\n" /* ls has one of its own */
                                  "ign=$(sed -n 's/^SigIgn:[[:space:]]*//p' /proc/self/status)\n"
+                                 "blk=$(sed -n 's/^SigBlk:[[:space:]]*//p' /proc/self/status)\n"
+                                 "[ $((0x$blk & 0x5203)) = 512 ] || echo \"blocked $blk\" >&2\n"
                                  "group=$(sed 's/.*) . [0-9]* \\([0-9]*\\) .*/\\1/' /proc/$$/stat)\n"
                                  "[ \"$n\" = 4 ] || echo \"$n descriptors\" >&2\n"
                                  "[ \"$group\" = $$ ] || echo \"group $group\" >&2\n"

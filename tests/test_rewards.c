@@ -84,6 +84,7 @@ static void answers_are_compared_by_what_they_say(void **state)
         {"1/2", "0.5", true},
         {"3 / 4", "0.75", true},
         {"1/3", "0.3333", false},
+        {"0.3/0.1", "3", true}, /* three roundings: 2.9999999999999996 */
         {"0.1", ".1", true},
         {"0.1", "1e-1", true},
         {"1/0", "1/0", true}, /* no number, and the same text */
