@@ -51,9 +51,32 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt);
 dt_err dt_report_train(dt_report *r, const dt_train_record *rec); /* r may be NULL in all of these */
 dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_metric *more, int n_more);
+/** What a step is at that takes its time, for the progress line alone: shown now and then. */
+void dt_report_activity(dt_report *r, int64_t step, const char *text);
 void dt_report_end_line(dt_report *r); /* what is printed next has a line of its own */
 dt_err dt_report_done(dt_report *r);   /* all steps are done: TensorBoard shows the run as a success */
 dt_err dt_report_flush(dt_report *r);  /* to the disk: before a checkpoint names the step */
 void dt_report_close(dt_report *r);
+
+/** A file of JSON objects, one a line, each with the "step" that it belongs to, any number to a step. */
+typedef struct dt_journal dt_journal;
+/** last_step 0: a new file takes the place of what is there. Else lines go behind those that are there, without the
+ *  lines of later steps and what is not a whole line. DT_ERR_WRITE, DT_ERR_DATA. */
+dt_err dt_journal_open(dt_journal **j, const char *path, int64_t last_step);
+/** Whole lines, all or none of them. DT_ERR_WRITE. */
+dt_err dt_journal_write(dt_journal *j, const char *lines, size_t nbytes);
+dt_err dt_journal_sync(dt_journal *j); /* safe on NULL, as close */
+void dt_journal_close(dt_journal *j);
+
+/** Lines of one kind: which of them are shown. */
+typedef struct dt_cadence {
+    int64_t n_shown;
+    double last_s; /* clock at the last one shown */
+} dt_cadence;
+/** Is the record of this moment shown as a line of its own? every_s >= 0: when so much time has passed since the last
+ *  one. every_s < 0: the first ten; behind them one in 10 seconds or in 2 % of the time that the run has taken,
+ *  whichever is longer, and at least one every 10 minutes. A second gives at most ten lines, a minute 16, an hour some
+ *  160, a day some 350. start_s, now_s: clock at the start and now. */
+bool dt_cadence_shows(dt_cadence *c, double every_s, double start_s, double now_s);
 
 #endif

@@ -85,7 +85,7 @@ void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept
 {
     int64_t at;
     const int64_t n = l->n;
-    dt_lines_settle(l);
+    if (!kept->several) dt_lines_settle(l);
     const int64_t missing = dt_lines_hole(l, kept, &at), n_twice = n - l->n, line = at + n_head;
     if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
     if (n_twice > 0)

@@ -20,6 +20,7 @@ typedef struct dt_lines {
 typedef struct dt_kept {
     int64_t last_step; /* INT64_MAX: all, of an evaluation, whose file ends anywhere */
     bool redo_validation;
+    bool several;  /* a step has any number of lines, in the order in which they were written */
     int64_t every; /* steps between two training records; 0: not known */
 } dt_kept;
 

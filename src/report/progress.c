@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#define SPACED_S 10   /* lines about what a step is at */
 #define REWRITE_S 0.1 /* a live line is rewritten no more often: faster than the eye only costs time */
 
 static int terminal_columns(void)
@@ -161,6 +162,30 @@ void dt_progress_validation(dt_progress *p, int64_t step, double loss, const dt_
     dt_progress_close(p); /* the training record stays readable above */
     if (!text.out_of_memory) DT_INFO("%.*s", (int)text.nbytes, text.data);
     dt_record_free(&text);
+}
+
+void dt_progress_activity(dt_progress *p, int64_t step, const char *text)
+{
+    const double now = dt_now_s();
+    dt_record line = {0};
+    dt_record_printf(&line, "step %" PRId64, step);
+    if (p->total_steps > 0) dt_record_printf(&line, "/%" PRId64, p->total_steps);
+    dt_record_printf(&line, "  %s", text);
+    if (line.out_of_memory || (p->live && now - p->shown_s < REWRITE_S)) {
+        dt_record_free(&line);
+        return;
+    }
+    if (p->live) {
+        const dt_record before = p->line;
+        p->line = line;
+        p->shown_s = now;
+        rewrite(p, "");
+        p->line = before;
+        p->pending = true;
+    } else if (dt_cadence_shows(&p->activity, fmax(p->every_s, SPACED_S), p->open_s, now)) {
+        DT_INFO("%.*s", (int)line.nbytes, line.data);
+    }
+    dt_record_free(&line);
 }
 
 void dt_progress_end_line(dt_progress *p)

@@ -204,6 +204,11 @@ dt_err dt_report_done(dt_report *r)
     return r->to_tensorboard ? dt_events_done(&r->events) : DT_OK;
 }
 
+void dt_report_activity(dt_report *r, int64_t step, const char *text)
+{
+    if (r && r->to_stdout) dt_progress_activity(&r->progress, step, text);
+}
+
 void dt_report_end_line(dt_report *r)
 {
     if (r && r->to_stdout) dt_progress_end_line(&r->progress);
