@@ -69,11 +69,14 @@ typedef struct dt_sequence {
     int32_t n_cached;
     dt_finish finish; /* EOS: the last id ends it; LENGTH: max_ids reached */
     /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed
-     * logits */
+     * logits (divided by options.logp_temperature) */
     double logp;
     /* beam search: sum of the log-probabilities after the repetition penalty / length^length_penalty */
     double score;
     float *logps; /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
+    /* Sequences of one number here have the same prompt, which is computed once for those that run at the same time
+     * and follow each other in the list. 0: it is computed for this one */
+    int64_t prompt_number;
 } dt_sequence;
 
 /** What generation needs of a model. After each decode comes draw or, for beam search, top; all three also with an
@@ -97,14 +100,18 @@ typedef struct dt_generate_options {
     const int32_t *eos;
     int n_eos;
     int64_t vocab_size;
-    int32_t n_slots; /* sequences at a time: those of the model's cache */
-    int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
-    bool logp;       /* fill in log-probabilities */
+    int32_t n_slots;         /* sequences at a time: those of the model's cache */
+    int32_t max_tok;         /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
+    bool logp;               /* fill in log-probabilities */
+    double logp_temperature; /* logits are divided by it for them; 0: by 1. Not for beam search */
     /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
     dt_comm *lockstep;
     /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam search:
      * told of every sequence once, at its end */
     dt_err (*on_token)(void *ctx, dt_sequence *s);
+    /* NULL, or called before each pass; its error ends the call. With lockstep it is local and its error agreed on,
+     * else it may exchange something with other ranks */
+    dt_err (*on_pass)(void *ctx);
     void *ctx;
     dt_ledger *ledger;
 } dt_generate_options;

@@ -272,6 +272,7 @@ typedef struct dt_draw {
     const uint32_t *seen;  /* [n_seq, (vocab_size + 31) / 32] bits of the tokens that the penalty is for; NULL: none */
     int32_t *token;        /* [n_seq] -1 where a logit is NaN or +inf or none is above -inf, and without tokens */
     double *logp;          /* [n_seq] by the logits as the model gave them; NULL: not wanted */
+    double logp_temperature; /* they are divided by it for logp; 0: by 1 */
 } dt_draw;
 
 /** The next token of each sequence of b, at most cache_seqs of them, drawn on the device; after dt_model_decode.

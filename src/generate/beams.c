@@ -260,10 +260,9 @@ static void begin_group(searcher *s, group *g, int prompt)
     s->loop.slots[first] = (decode_slot){.ids = g->live[0].ids, .n_ids = g->n_ids, .n_prompt = g->n_prompt};
 }
 
-static bool admit(void *self)
+static dt_err admit(void *self, bool *work)
 {
     searcher *s = self;
-    bool any = false;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         while (g->prompt < 0 && s->next < s->n_prompts) {
             const int prompt = s->next++;
@@ -274,9 +273,9 @@ static bool admit(void *self)
             }
             for (int r = 0; r < s->how->n_return; r++) q[r]->finish = r == 0 ? DT_FINISH_LENGTH : DT_FINISH_MISSING;
         }
-        any |= g->prompt >= 0;
+        *work |= g->prompt >= 0;
     }
-    return any;
+    return DT_OK;
 }
 
 /* Ids outside the vocabulary cannot come again. */

@@ -77,7 +77,9 @@ static dt_err stay_together(dt_comm *comm, dt_err err, bool *work)
 dt_err decode_loop_run(decode_loop *p, const decode_user *user)
 {
     for (dt_err err = DT_OK;;) {
-        bool work = err == DT_OK && user->admit(user->self);
+        bool work = false;
+        if (err == DT_OK && p->opt->on_pass) err = p->opt->on_pass(p->opt->ctx);
+        if (err == DT_OK) err = user->admit(user->self, &work);
         DT_TRY(stay_together(p->opt->lockstep, err, &work));
         if (!work) return DT_OK;
         const double since = dt_now_s();

@@ -30,9 +30,9 @@ typedef struct decode_loop {
 
 typedef struct decode_user {
     void *self;
-    bool (*admit)(void *self);  /* fill slots: is there anything to do? */
-    dt_err (*read)(void *self); /* from the model, after its decode */
-    dt_err (*use)(void *self);  /* what was read: local */
+    dt_err (*admit)(void *self, bool *work); /* fill slots: is there anything to do? */
+    dt_err (*read)(void *self);              /* from the model, after its decode */
+    dt_err (*use)(void *self);               /* what was read: local */
 } decode_user;
 
 dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats);

@@ -13,6 +13,8 @@ struct dt_generator {
     dt_sequence *const *seqs;
     int n_seqs, next; /* next: the first that has not had a slot */
     int *seq_of;      /* [n_slots] index of the sequence in a slot, -1: free */
+    /* [n_slots] what of the prompt of its last sequence a slot holds or will hold, 0: nothing */
+    int64_t *prompt_of;
     /* [n_slots] in the order of the pass's sequences; logp NULL: not wanted; seen [n_slots, seen_ld] NULL: no
      * penalty */
     int32_t *token;
@@ -44,27 +46,66 @@ dt_decoder dt_decoder_of_model(dt_model *m)
                         .copy = copy_in_model};
 }
 
-/* Give free slots to the sequences that wait. Is there anything to do? */
-static bool admit(void *self)
+/* ---- prompts that several sequences have ------------------------------------------------------------------------- */
+
+/* Of such a prompt all but its last token are taken over: the pass of that one gives the sequence its first token. */
+static int32_t shared_len(const dt_sequence *q) { return q->prompt_number ? q->n_prompt - 1 : 0; }
+
+/* A slot that holds, or will hold, what q needs; itself, if it can be. -1: none. */
+static int32_t find_holder(const dt_generator *g, const dt_sequence *q, int32_t slot)
+{
+    if (shared_len(q) == 0) return -1;
+    if (g->prompt_of[slot] == q->prompt_number) return slot;
+    for (int32_t k = 0; k < g->opt.n_slots; k++)
+        if (g->prompt_of[k] == q->prompt_number) return k;
+    return -1;
+}
+
+/* The sequence of a slot begins, unless the slot that computes its prompt has not done so yet. */
+static dt_err begin(dt_generator *g, int32_t slot)
+{
+    const dt_decoder *d = g->loop.decoder;
+    dt_sequence *q = g->seqs[g->seq_of[slot]];
+    const int32_t holder = find_holder(g, q, slot);
+    if (holder >= 0 && g->loop.slots[holder].done < shared_len(q)) return DT_OK;
+    if (holder >= 0) q->n_cached = shared_len(q);
+    if (holder >= 0 && holder != slot) {
+        d->keep(d->self, slot, 0);
+        DT_TRY(d->copy(d->self, holder, slot, 0));
+    }
+    d->keep(d->self, slot, q->n_cached);
+    g->loop.slots[slot] = (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
+    g->prompt_of[slot] = q->prompt_number;
+    return DT_OK;
+}
+
+/* The next sequence with room for a token takes the slot. */
+static dt_err take_next(dt_generator *g, int32_t slot)
+{
+    while (g->next < g->n_seqs) {
+        dt_sequence *q = g->seqs[g->next++];
+        q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
+        if (q->finish != DT_FINISH_NONE) continue;
+        g->seq_of[slot] = g->next - 1;
+        return begin(g, slot);
+    }
+    return DT_OK;
+}
+
+/* Those that wait in their slots for a prompt come first: what they wait for may stand in a slot that is free. */
+static dt_err admit(void *self, bool *work)
 {
     dt_generator *g = self;
-    const dt_decoder *d = g->loop.decoder;
-    bool any = false;
-    for (int32_t k = 0; k < g->loop.opt->n_slots; k++) {
-        while (g->seq_of[k] < 0 && g->next < g->n_seqs) {
-            dt_sequence *q = g->seqs[g->next++];
-            /* no room for a token: nothing to decode */
-            q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
-            if (q->finish != DT_FINISH_NONE) continue;
-            g->seq_of[k] = g->next - 1;
-            g->loop.slots[k] =
-                (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
-            d->keep(d->self, k, q->n_cached);
-        }
-        any |= g->seq_of[k] >= 0;
+    for (int32_t k = 0; k < g->opt.n_slots; k++)
+        if (g->seq_of[k] >= 0 && !g->loop.slots[k].ids) DT_TRY(begin(g, k));
+    for (int32_t k = 0; k < g->opt.n_slots; k++) {
+        if (g->seq_of[k] < 0) DT_TRY(take_next(g, k));
+        *work |= g->seq_of[k] >= 0;
     }
-    return any;
+    return DT_OK;
 }
+
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 static int64_t seen_ld(const dt_generate_options *opt) { return (opt->vocab_size + 31) / 32; }
 
@@ -93,7 +134,8 @@ static dt_err draw_tokens(void *self)
                        .uniform = g->uniform,
                        .seen = g->seen,
                        .token = g->token,
-                       .logp = g->logp};
+                       .logp = g->logp,
+                       .logp_temperature = opt->logp_temperature};
     return g->decoder.draw(g->decoder.self, &g->loop.batch, &d);
 }
 
@@ -130,7 +172,7 @@ static dt_err append_tokens(void *self)
         s->n_ids = q->n_ids;
         if (q->finish == DT_FINISH_NONE) continue;
         g->seq_of[k] = -1;
-        s->ids = NULL;
+        s->ids = NULL; /* what the slot holds stays */
     }
     return DT_OK;
 }
@@ -164,8 +206,9 @@ static dt_err open_parts(dt_generator *g)
     DT_TRY(dt_sampling_check(&opt->sampling));
     DT_TRY(decode_loop_open(&g->loop, &g->decoder, opt, NULL));
     g->seq_of = malloc((size_t)n * sizeof *g->seq_of);
+    g->prompt_of = malloc((size_t)n * sizeof *g->prompt_of);
     g->uniform = calloc(1, draws_nbytes(opt));
-    DT_CHECK(g->seq_of && g->uniform, DT_ERR_MEMORY, "out of memory for %d slots", n);
+    DT_CHECK(g->seq_of && g->prompt_of && g->uniform, DT_ERR_MEMORY, "out of memory for %d slots", n);
     double *const logp = g->uniform + n;
     g->token = (int32_t *)(logp + n);
     if (opt->logp) g->logp = logp;
@@ -197,6 +240,7 @@ void dt_generator_close(dt_generator *g)
     if (g->nbytes) dt_ledger_sub(g->opt.ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     decode_loop_close(&g->loop);
     free(g->uniform);
+    free(g->prompt_of);
     free(g->seq_of);
     free(g);
 }
@@ -214,6 +258,7 @@ static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const d
     g->loop.stats = stats;
     for (int32_t k = 0; k < opt->n_slots; k++) {
         g->seq_of[k] = -1;
+        g->prompt_of[k] = 0;
         g->loop.slots[k] = (decode_slot){0};
     }
     const decode_user user = {g, admit, draw_tokens, append_tokens};

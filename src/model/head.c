@@ -357,6 +357,8 @@ static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int6
     return d->seen ? stage_mask(m, b, d->seen, false, host->seen, device->seen) : DT_OK;
 }
 
+static double inv_temperature_of(const dt_draw *d) { return d->logp_temperature > 0 ? 1 / d->logp_temperature : 1; }
+
 /* Tokens of the rows from `first` on, whose logits are there. */
 static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
 {
@@ -370,7 +372,8 @@ static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
     DT_TRY(m->ops->draw_tokens(m->dev, &rows, &d->how, m->h.logits, d->uniform ? at->uniform + first : NULL,
                                at->token + first, m->draw_scratch, m->stream));
     if (!d->logp) return DT_OK;
-    return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, 1, 1, at->token + first, at->logp + first, m->stream);
+    return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, inv_temperature_of(d), 1, at->token + first,
+                                  at->logp + first, m->stream);
 }
 
 /* The logits of the batch's last rows, and what is done with a chunk of them: the rows from `first` on. */
@@ -401,6 +404,7 @@ static dt_err queue_draws(dt_model *m, const dt_draw *d, int64_t n_rows)
                                  .masked = d->seen,
                                  .uniform = d->uniform,
                                  .logp = d->logp,
+                                 .logp_temperature = d->logp_temperature,
                                  .how = d->how};
     return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
 }

@@ -177,6 +177,7 @@ struct step_key {
     int32_t n;   /* sequences of one token each, or rows of logits */
     int32_t len; /* what the longest cache is taken to hold, or tokens of a list */
     bool masked, uniform, logp;
+    double logp_temperature;
     dt_choice how;
 };
 struct graphs; /* graphs.c */
