@@ -315,6 +315,7 @@ struct dt_phase {
     void *listener_self;
     /* NULL, or whether the user wants the program to end: looked at where a rank works long and alone */
     int (*stop_asked)(void);
+    double stop_at_s; /* dt_now_s() from which it must end in order to save in time; 0: never */
 };
 
 static inline void dt_phase_enter(dt_phase *p, const char *name, const char *unit)
@@ -328,7 +329,7 @@ static inline void dt_phase_enter(dt_phase *p, const char *name, const char *uni
 }
 #endif
 
-/** DT_ERR_STOP when the user wants the program to end; to be carried to the next vote like any error. p may be NULL. */
+/** DT_ERR_STOP when the user wants the program to end, or its time is over; to be carried to the next vote like any error. p may be NULL. */
 dt_err dt_phase_poll(const dt_phase *p);
 
 /* ---- faults to inject -------------------------------------------------------------------------------------------- */

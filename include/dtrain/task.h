@@ -12,6 +12,7 @@
 #include "dtrain/frozen_model.h"
 #include "dtrain/items.h"
 #include "dtrain/model.h"
+#include "dtrain/report.h"
 #include "dtrain/sums.h"
 #include "dtrain/zero.h"
 
@@ -174,6 +175,7 @@ struct dt_task {
     dt_zero *zero;
     dt_model *model;
     dt_task_buffers buffers; /* of the run, for micro-steps */
+    dt_report *report;       /* from the first step on, on rank 0; else NULL */
 
     /* the task's answers in open. Datasets: the run tells of them, compares them over the ranks and verifies them;
      * NULL: none, also after a mistake */

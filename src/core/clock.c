@@ -11,8 +11,9 @@ double dt_now_s(void)
 
 dt_err dt_phase_poll(const dt_phase *p)
 {
-    if (!p || !p->stop_asked || !p->stop_asked()) return DT_OK;
+    const bool asked = p && p->stop_asked && p->stop_asked(), late = p && p->stop_at_s > 0 && dt_now_s() > p->stop_at_s;
+    if (!asked && !late) return DT_OK;
     const char *name = atomic_load(&p->name), *unit = atomic_load(&p->unit);
-    return dt_fail(DT_ERR_STOP, "stopped by a signal in the phase %s%s%s", name ? name : "start",
-                   unit && *unit ? " of " : "", unit ? unit : "");
+    return dt_fail(DT_ERR_STOP, "stopped by %s in the phase %s%s%s", asked ? "a signal" : "the time limit",
+                   name ? name : "start", unit && *unit ? " of " : "", unit ? unit : "");
 }

@@ -342,13 +342,39 @@ static dt_err tell_task(dt_run *run, progress *p, bool applied)
     return DT_OK;
 }
 
-/* One superstep; *stop: what the ranks agreed on. */
+/* A save, a validation or a rollout took its time: was there a request meanwhile? */
+static dt_err vote_on_stop(dt_run *run, int *stop)
+{
+    dt_vote vote = {.err = dt_fault("loop.vote"), .stop = run_stop_request(run, 2 * run->step_s)};
+    DT_TRY(dt_comm_vote(run->comm, &vote));
+    *stop = vote.stop;
+    return (dt_err)vote.err;
+}
+
+/* The task was asked to stop before the step's first gradient, as in a rollout, and all ranks know: the step is not
+ * done, and what it has begun is forgotten. Which of the reasons it was is the last thing that they agree on. */
+static dt_err leave_step(dt_run *run, progress *p, int *stop)
+{
+    dt_error_clear();
+    DT_TRY(vote_on_stop(run, stop));
+    if (!*stop) *stop = STOP_SIGNAL;
+    if (*stop != STOP_TIME_LIMIT || p->step > p->first_step) return DT_OK;
+    return dt_comm_agree(run->comm,
+                         dt_fail(DT_ERR_USAGE,
+                                 "the rollout of step %" PRId64 " does not fit into %s although the run began with it: "
+                                 "give more time, or generate fewer or shorter completions",
+                                 p->step + 1, run_stop_name(run, *stop)));
+}
+
+/* One superstep; *stop: what the ranks agreed on. A step that was left is not counted. */
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
     const double begin_s = dt_now_s();
     const int64_t place = schedule_place(run, p);
     dt_vote vote;
-    DT_TRY(compute_and_agree(run, p, &vote));
+    const dt_err err = compute_and_agree(run, p, &vote);
+    if (err == DT_ERR_STOP && dt_comm_failed_together(run->comm)) return leave_step(run, p, stop);
+    DT_TRY(err);
     *stop = vote.stop;
     const bool skip = vote.nonfinite || is_empty(&run->sums, run->counted.loss);
     if (skip)
@@ -369,15 +395,6 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
 
 /* ---- between supersteps ------------------------------------------------------------------------------------------ */
 
-/* A save or a validation took its time: was there a request meanwhile? */
-static dt_err vote_on_stop(dt_run *run, int *stop)
-{
-    dt_vote vote = {.err = dt_fault("loop.vote"), .stop = run_stop_request(run, 2 * run->step_s)};
-    DT_TRY(dt_comm_vote(run->comm, &vote));
-    *stop = vote.stop;
-    return (dt_err)vote.err;
-}
-
 /* Interrupted: it stays due. */
 static dt_err validate(dt_run *run, progress *p, int *stop)
 {
@@ -397,9 +414,18 @@ static dt_err validate(dt_run *run, progress *p, int *stop)
 /* What is left to do when the last step is done, besides a validation. */
 static bool work_follows(const dt_run *run) { return strcmp(run->cfg.checkpoint_export, "none") != 0; }
 
-/* Validate and save where it is time to. Whoever asked for a stop waits for a save alone: a validation is put off. */
-static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool last, int *stop)
+/* A step was left: the state is that of the one before it. */
+static dt_err leave(dt_run *run, progress *p, int stop)
 {
+    const bool saves = run->cfg.checkpoint_save_on_signal && p->saved_step != p->step;
+    return saves ? run_save(run, p, true) : DT_OK;
+}
+
+/* Validate and save where it is time to. done: the step was not left. Whoever asked for a stop waits for a save alone: a validation is put off. */
+static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool done, int *stop)
+{
+    const bool last = p->step == run->total_steps;
+    if (!done) return leave(run, p, *stop);
     DT_TRY(run_save_go_on(run, p));
     const bool validate_now = run->task.n_validation > 0 && (due(every->validate, p->step) || last);
     p->validation_due = validate_now;
@@ -443,15 +469,18 @@ dt_err run_loop(dt_run *run, progress *p)
     const cadence every = {.log = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                            .validate = dt_interval_steps(run->cfg.data_validation_steps, run->total_steps),
                            .save = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps)};
-    const int64_t first = p->step;
+    const int64_t first = p->first_step = p->step;
     int stop = STOP_NO;
     if (p->step >= run->total_steps && !p->validation_due)
         DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
     DT_TRY(validate_first(run, p, &stop));
     while (p->step < run->total_steps && !stop && !run_best_gives_up(run, p)) {
+        const int64_t before = p->step;
+        run->phase.stop_at_s = run_stop_at(run);
         DT_TRY(superstep(run, p, &in, &every, &stop));
+        run->phase.stop_at_s = 0; /* what follows has its own way with time */
         if (p->step == first + 1) run_say_overhead(run);
-        DT_TRY(after_step(run, p, &every, p->step == run->total_steps, &stop));
+        DT_TRY(after_step(run, p, &every, p->step > before, &stop));
     }
     DT_TRY(run_save_finish(run, p));
     /* a short run would end before max_skipped_steps; a dynamic scale may still be on its way to one that fits */

@@ -270,6 +270,7 @@ static dt_err train(dt_run *run)
     /* only now: a start that is refused leaves the earlier run's file as it was */
     if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(run_agree(run, open_report(run, &p)));
+    run->task.report = run->report;
     const progress from = p;
     const double begin_s = dt_now_s();
     dt_err err = run_trains(run) ? run_loop(run, &p) : run_evaluate(run, p.step);

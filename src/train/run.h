@@ -9,6 +9,7 @@
 typedef struct progress {
     int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
     int64_t updates;               /* of them, those that changed the weights */
+    int64_t first_step;            /* that this start began behind */
     int64_t saved_step;            /* newest checkpoint of this run, -1: none */
     /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t data_step;
@@ -157,6 +158,7 @@ void run_stop_open(dt_run *run);                        /* where the time ends, 
 void run_stop_estimate(dt_run *run);                    /* how long the first save may take, from the plan */
 void run_stop_measure(dt_run *run, double save_s);      /* a save took so long */
 int run_stop_request(const dt_run *run, double more_s); /* would a save still fit after more_s seconds? */
+double run_stop_at(const dt_run *run);                  /* when a save must begin, as dt_phase.stop_at_s */
 const char *run_stop_name(const dt_run *run, int stop); /* "a signal", "run.time_limit", "the end of the Slurm job" */
 /* dt_comm_agree; a signal ends a run that is still starting. Collective */
 dt_err run_agree(dt_run *run, dt_err err);

@@ -51,12 +51,17 @@ void run_stop_measure(dt_run *run, double save_s)
     run->save_is_measured = true;
 }
 
+double run_stop_at(const dt_run *run)
+{
+    const int n_saves = run->cfg.checkpoint_save_on_signal + dt_saver_state_of(run->saving.saver).under_way;
+    return run->deadline_s > 0 ? run->deadline_s - n_saves * SAVE_SHARE * run->save_s : 0;
+}
+
 int run_stop_request(const dt_run *run, double more_s)
 {
     if (dt_signals_pending()) return STOP_SIGNAL;
     if (run->deadline_s <= 0) return STOP_NO;
-    const int n_saves = run->cfg.checkpoint_save_on_signal + dt_saver_state_of(run->saving.saver).under_way;
-    return dt_now_s() + more_s + n_saves * SAVE_SHARE * run->save_s > run->deadline_s ? STOP_TIME_LIMIT : STOP_NO;
+    return dt_now_s() + more_s > run_stop_at(run) ? STOP_TIME_LIMIT : STOP_NO;
 }
 
 const char *run_stop_name(const dt_run *run, int stop)
