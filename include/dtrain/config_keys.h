@@ -372,6 +372,11 @@
          "print a line at most every this many seconds where standard output is no terminal (metrics files get all); " \
          "0: print every report; -1: print the first ten, then one in 10 seconds or in 2% of the run's time, " \
          "whichever is longer, and at least one every 10 minutes") \
+    BOOL(log, rollouts, false, \
+         "tasks that generate: write OUTPUT_DIR/rollouts.jsonl, a line for each prompt with its completions, their " \
+         "rewards by function, advantages and log-probabilities") \
+    INT (log, completions, 2, 0, 1000000, "completions", \
+         "tasks that generate: print so many of a rollout, as often as log.stdout_every says; 0: none") \
     BOOL(log, wall_clock_breakdown, false, \
          "put the milliseconds of a step into the metrics, as the device spends them: data, forward, backward, " \
          "communication exposed and hidden, update, copies, agreement; minimum, mean and maximum over the ranks") \

@@ -50,8 +50,12 @@ static dt_err fill(dt_rollout *r, dt_task *t)
     const int64_t first = r->n_rows;
     const double begin_s = dt_now_s();
     dt_phase_enter(t->phase, "rollout", "prompts");
-    DT_TRY(dt_comm_agree(t->comm, add_prompts(r, first)));
-    DT_TRY(rollout_sample(r, t, first));
+    if (r->replay.in) {
+        DT_TRY(dt_comm_agree(t->comm, rollout_replay_rows(r, first)));
+    } else {
+        DT_TRY(dt_comm_agree(t->comm, add_prompts(r, first)));
+        DT_TRY(rollout_sample(r, t, first));
+    }
     r->n_rows = r->opt.n_rows;
     r->seconds += dt_now_s() - begin_s;
     return DT_OK;

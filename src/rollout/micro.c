@@ -2,6 +2,8 @@
 #include "rollout_private.h"
 #include <string.h>
 
+static const double VOTE_EVERY_S = 0.5;
+
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n)
@@ -65,29 +67,68 @@ static void keep(dt_rollout *r, const dt_batch *b, const int64_t *row, int array
     }
 }
 
-/* All that others have is zero here. */
+/* Ranks vote on whether to go on every so many micro-batches, as many as take the slowest about half a second. */
+typedef struct pace {
+    int next, interval;
+    double since_s, begin_s;
+} pace;
+
+static dt_err vote_on_going_on(dt_task *t, pace *p, dt_err err, int done, int n_micro)
+{
+    dt_vote_value gap_s = {.kind = DT_VOTE_MAX, .real = dt_now_s() - p->since_s};
+    if (err == DT_OK) err = dt_fault("rollout.score");
+    dt_vote vote = {.err = err, .stop = rollout_is_asked_to_stop(t), .values = &gap_s, .n_values = 1};
+    dt_phase_enter(t->phase, "score", "agree");
+    DT_TRY(dt_comm_vote(t->comm, &vote));
+    if (vote.err != DT_OK) return (dt_err)vote.err;
+    if (vote.stop) return dt_comm_agree(t->comm, dt_fail(DT_ERR_STOP, "stopped while completions were scored"));
+    if (gap_s.real > VOTE_EVERY_S)
+        p->interval = p->interval > 1 ? p->interval / 2 : 1;
+    else if (gap_s.real < VOTE_EVERY_S / 2)
+        p->interval *= 2;
+    p->next = done + p->interval;
+    p->since_s = dt_now_s();
+    if (done > 0) rollout_show_progress(t, "micro-batches scored", p->begin_s, done, n_micro, -1);
+    return DT_OK;
+}
+
+static dt_err score_micro(dt_rollout *r, dt_task *t, const int64_t *order, int micro, dt_rollout_scorer scorer,
+                          void *self, int array)
+{
+    const int64_t *row;
+    const dt_batch *b = dt_rollout_micro(r, t, order, 0, r->n_rows, micro, &row);
+    DT_TRY(scorer(self, t, b, r->scores));
+    keep(r, b, row, array);
+    return DT_OK;
+}
+
+/* An error of this rank alone is carried to the next vote; where the others wait for its passes it ends the job. */
 static dt_err score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self, int array)
 {
-    const rollout_floats *a = &r->array[array];
     const int n_micro = dt_rollout_n_micro(r, t, r->n_rows);
-    memset(a->at, 0, (size_t)(r->n_rows * a->ld) * sizeof(float));
+    const double now_s = dt_now_s();
+    pace p = {.interval = 1, .since_s = now_s, .begin_s = now_s};
+    dt_err err = DT_OK;
     for (int micro = 0; micro < n_micro; micro++) {
-        const int64_t *row;
-        const dt_batch *b = dt_rollout_micro(r, t, order, 0, r->n_rows, micro, &row);
-        DT_TRY(scorer(self, t, b, r->scores));
-        keep(r, b, row, array);
+        if (micro >= p.next) DT_TRY(err = vote_on_going_on(t, &p, err, micro, n_micro));
+        if (err == DT_OK) err = score_micro(r, t, order, micro, scorer, self, array);
+        if (err == DT_ERR_COMM || (err != DT_OK && t->stage == 3)) return err;
     }
-    return dt_fault("rollout.score");
+    return dt_comm_agree(t->comm, err == DT_OK ? dt_fault("rollout.share_scores") : err);
 }
 
 dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self,
                         int array)
 {
     const rollout_floats *a = &r->array[array];
+    const size_t nbytes = (size_t)(r->n_rows * a->ld) * sizeof(float);
     const double begin_s = dt_now_s();
-    DT_TRY(dt_comm_agree(t->comm, score(r, t, order, scorer, self, array)));
+    memset(a->at, 0, nbytes); /* and so it stays where others have something */
+    const dt_err err = score(r, t, order, scorer, self, array);
+    if (err == DT_ERR_STOP) dt_rollout_undo(r);
+    DT_TRY(err);
     dt_phase_enter(t->phase, "score", "share");
-    DT_TRY(rollout_sum(t->comm, a->at, (size_t)(r->n_rows * a->ld) * sizeof(float)));
+    DT_TRY(rollout_sum(t->comm, a->at, nbytes));
     if (scorer == dt_rollout_policy) r->policy = array;
     r->score_seconds += dt_now_s() - begin_s;
     return DT_OK;

@@ -7,6 +7,14 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
+static dt_err open_replay(dt_rollout *r, const dt_task *t)
+{
+    const dt_err err = rollout_replay_open(&r->replay, &r->opt, t->mc->vocab_size);
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, rollout_replay_nbytes(&r->replay));
+    r->n_prompts = r->replay.n;
+    return dt_config_blame(t->cfg, r->opt.section, "rollouts", err);
+}
+
 static dt_err open_prompts(dt_rollout *r, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
@@ -24,6 +32,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
                                    .planning = !t->comm,
                                    .ledger = t->ledger,
                                    .phase = t->phase};
+    if (*r->opt.from_file) return open_replay(r, t);
     if (!*cfg->data_train || dt_config_doubted(cfg, "data", "train")) return DT_OK; /* told already */
     DT_TRY(dt_loader_open(&t->train, &opt));
     r->prompts = t->train;
@@ -43,10 +52,10 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
              "%s: seq_len = %" PRId64 " tokens of prompt and completion together leave none for the prompt: "
              "completions of section [%s] have up to %d",
              dt_config_where(t->cfg, "data", "seq_len", where, sizeof where), T, o->section, o->max_completion);
-    if (!r->prompts) return DT_OK;
-    const int64_t longest = dt_loader_info(r->prompts)->longest_prompt;
+    if (r->n_prompts == 0) return DT_OK;
+    const int64_t longest = r->prompts ? dt_loader_info(r->prompts)->longest_prompt : r->replay.longest_prompt;
     if (longest > room && t->comm && t->comm->rank == 0)
-        DT_WARN("[data] train: the longest prompt has %" PRId64 " tokens: with seq_len = %" PRId64
+        DT_WARN("the longest prompt has %" PRId64 " tokens: with seq_len = %" PRId64
                 " and completions of up to %d the last %" PRId64 " of a prompt are kept",
                 longest, T, o->max_completion, room);
     r->max_prompt = (int32_t)dt_min_i64(longest, room);
@@ -96,6 +105,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
                                         .n_slots = n_slots,
                                         .max_tok = o->max_tok,
                                         .logp = true,
+                                        .logp_temperature = t->temperature,
                                         .ledger = t->ledger};
     return DT_OK;
 }
@@ -142,6 +152,7 @@ static size_t lay_out(dt_rollout *r, char *block, int64_t n_share, int64_t micro
         r->array[i].ld = even(r->opt.max_completion + 1);
         r->array[i].at = place(block, &used, n * r->array[i].ld, sizeof(float));
     }
+    r->given = place(block, &used, n * r->replay.n_rewards, sizeof *r->given);
     r->sequence = place(block, &used, n_share, sizeof *r->sequence);
     r->sequences = place(block, &used, n_share, sizeof *r->sequences);
     r->logps = place(block, &used, n_share * r->max_len, sizeof(float));
@@ -166,7 +177,8 @@ dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memo
     const int64_t m = t->batching.micro_batch_size;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, NULL, share_of(r, t->nranks), m, batch_tok(r, m)) +
                                            dt_batch_nbytes(batch_tok(r, m), (int32_t)m) +
-                                           dt_generator_nbytes(&generate) + dt_loader_nbytes(r->prompts);
+                                           dt_generator_nbytes(&generate) + dt_loader_nbytes(r->prompts) +
+                                           rollout_replay_nbytes(&r->replay);
     return DT_OK;
 }
 
@@ -233,6 +245,7 @@ static void open_tokenizer(dt_rollout *r, const dt_task *t)
 
 static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
+    r->begin_s = dt_now_s();
     DT_TRY(alloc(r, t));
     open_tokenizer(r, t);
     DT_TRY(find_ends(r, t));
@@ -240,22 +253,41 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
         DT_WARN("the model names no token that ends a text: every completion has %s tokens", "all its");
     const dt_decoder decoder = dt_decoder_of_model(t->model);
     r->generate.eos = r->eos, r->generate.n_eos = r->n_eos;
-    r->generate.lockstep = t->stage == 3 ? t->comm : NULL;
+    r->generate.lockstep = t->stage == 3 && !t->keep_gathered ? t->comm : NULL;
+    r->generate.on_pass = rollout_on_pass, r->generate.ctx = r;
     return dt_generator_open(&r->generator, &decoder, &r->generate);
 }
 
-dt_err dt_rollout_begin(dt_rollout *r, dt_task *t) { return dt_comm_agree(t->comm, begin_local(r, t)); }
+/* Each rank reads its own copy of what is replayed. */
+static dt_err check_same_file(const dt_rollout *r, dt_comm *comm)
+{
+    uint64_t first = r->replay.fingerprint;
+    DT_TRY(dt_comm_broadcast_host(comm, &first, sizeof first, 0));
+    return dt_comm_agree(
+        comm, first == r->replay.fingerprint
+                  ? DT_OK
+                  : dt_fail(DT_ERR_DATA, "%s: host %s finds another file than rank 0", r->opt.from_file, comm->host));
+}
+
+dt_err dt_rollout_begin(dt_rollout *r, dt_task *t)
+{
+    DT_TRY(dt_comm_agree(t->comm, begin_local(r, t)));
+    return check_same_file(r, t->comm);
+}
 
 void dt_rollout_close(dt_rollout *r, dt_task *t)
 {
     if (!r) return;
     dt_generator_close(r->generator);
+    dt_journal_close(r->journal);
     dt_tokenizer_close(r->tokenizer);
     dt_batch_free(&r->batch, t->ledger);
     if (r->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
     free(r->block);
     for (int i = 0; i < 2; i++) free(r->text[i]);
     free(r->record);
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, rollout_replay_nbytes(&r->replay));
+    rollout_replay_close(&r->replay);
     dt_loader_close(t->train);
     t->train = NULL;
     free(r);
@@ -301,6 +333,7 @@ static void move_row(dt_rollout *r, int64_t from, int64_t to)
         const rollout_floats *a = i < 0 ? &r->sampled : &r->array[i];
         memcpy(a->at + to * a->ld, a->at + from * a->ld, (size_t)a->ld * sizeof(float));
     }
+    for (int i = 0, n = r->replay.n_rewards; i < n; i++) r->given[to * n + i] = r->given[from * n + i];
 }
 
 void dt_rollout_drop(dt_rollout *r, const bool *drop)
@@ -332,5 +365,8 @@ const char *dt_rollout_record(dt_rollout *r, int64_t row)
 {
     free(r->record);
     r->record = NULL;
-    return dt_loader_record(r->prompts, r->row[row].prompt, &r->record) == DT_OK ? r->record : NULL;
+    const int64_t prompt = r->row[row].prompt;
+    const dt_err err =
+        r->prompts ? dt_loader_record(r->prompts, prompt, &r->record) : rollout_replay_record(r, prompt, &r->record);
+    return err == DT_OK ? r->record : NULL;
 }

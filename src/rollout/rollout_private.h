@@ -18,8 +18,24 @@ typedef struct rollout_floats {
     int64_t ld;
 } rollout_floats;
 
+/* Lines of a file, a group each. */
+typedef struct rollout_line {
+    int64_t offset, number; /* number: from 1, blank lines counted */
+} rollout_line;
+typedef struct rollout_replay {
+    const char *path;
+    FILE *in; /* NULL: completions are generated */
+    char *text;
+    size_t text_room;
+    rollout_line *line; /* [n] */
+    int64_t n, longest_prompt, vocab_size;
+    int n_rewards; /* of a completion */
+    uint64_t fingerprint;
+} rollout_replay;
+
 struct dt_rollout {
     dt_rollout_options opt;
+    rollout_replay replay;
     dt_loader *prompts;          /* t->train; NULL: there is none */
     int64_t n_prompts;           /* of an epoch */
     int32_t max_prompt, max_len; /* tokens of a prompt and of a row, at most */
@@ -28,6 +44,7 @@ struct dt_rollout {
     dt_tokenizer *tokenizer; /* NULL: none that can be read here */
     dt_generate_options generate;
     dt_generator *generator;
+    struct meeting *meeting; /* sample.c, while completions are generated */
 
     rollout_place now, before; /* before: dt_rollout_start */
     int64_t n_rows;
@@ -40,6 +57,7 @@ struct dt_rollout {
     int64_t ids_ld;
     rollout_floats sampled;                      /* max_completion numbers: log-probabilities by the sampler */
     rollout_floats array[DT_MAX_ROLLOUT_ARRAYS]; /* max_completion + 1 */
+    double *given;                               /* [n_rows, replay.n_rewards] */
     dt_sequence *sequence;                       /* [n_share]: those of this rank */
     dt_sequence **sequences;                     /* [n_share] */
     float *logps;                                /* [n_share, max_len] */
@@ -52,7 +70,10 @@ struct dt_rollout {
         int n, n_tok, least, largest, n_cut, n_ended, ended_tok, ended_least, ended_largest;
         int gap, gap_tok, gap_largest, seconds, score_seconds;
     } sums;
-    int policy;                    /* the array that dt_rollout_policy has filled in for these rows, -1: none */
+    int policy;          /* the array that dt_rollout_policy has filled in for these rows, -1: none */
+    dt_journal *journal; /* rollouts.jsonl, on rank 0 from the first line on */
+    dt_cadence shown;
+    double begin_s;                /* of the run, for the cadence */
     double seconds, score_seconds; /* of this rollout, on this rank */
 
     char *text[2]; /* of a prompt, of a completion: borrowed until the next */
@@ -68,7 +89,21 @@ dt_err rollout_sum(dt_comm *comm, void *x, size_t nbytes);
  *  bytes. Collective. */
 dt_err rollout_join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end);
 double rollout_saved_nbytes(const dt_rollout *r); /* saved.c */
+
+/* replay.c: local. What was opened is to be closed after an error, too. */
+dt_err rollout_replay_open(rollout_replay *f, const dt_rollout_options *opt, int64_t vocab_size);
+size_t rollout_replay_nbytes(const rollout_replay *f);
+void rollout_replay_close(rollout_replay *f);
+dt_err rollout_replay_rows(dt_rollout *r, int64_t first); /* the rows from `first` on */
+dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record);
+
 /* sample.c: the rows from `first` on, by the model. Collective, agreed. */
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first);
+/** Does the user, or the time limit, want this rank to stop? The answer is everybody's after a vote. Local. */
+bool rollout_is_asked_to_stop(const dt_task *t);
+/** "n_done of n WHAT ... left"; n_tok: made in that time, -1: none. Local. */
+void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n,
+                           int64_t n_tok);
+dt_err rollout_on_pass(void *r); /* for the generator, before each pass */
 
 #endif

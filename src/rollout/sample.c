@@ -1,8 +1,87 @@
 /* sample.c - completions by the model in training.
  *
- * Each rank has an equal share of the rows that are to be made. */
+ * Each rank has an equal share of the rows that are to be made, and goes through its passes alone. About once a second
+ * all meet in a vote, each whenever its own pass is over: whether one has failed or is asked to stop, and how far they
+ * are. One that has no more to do waits there for the others. Where a pass is a collective (stage 3, with parameters
+ * that are gathered for each) all make the same number of passes, and agree before each. */
 #include "rollout_private.h"
+#include <math.h>
 #include <string.h>
+
+struct meeting {
+    dt_rollout *r;
+    dt_task *t;
+    int64_t n;     /* this rank's rows */
+    int64_t n_all; /* everybody's */
+    double begin_s, met_s, every_s;
+    bool over; /* all know how it has ended */
+};
+typedef struct meeting meeting;
+
+/* ---- how far it is ----------------------------------------------------------------------------------------------- */
+
+static int64_t count_done(const meeting *m, int64_t *n_tok)
+{
+    int64_t n = 0;
+    *n_tok = 0;
+    for (int64_t k = 0; k < m->n; k++) {
+        const dt_sequence *q = &m->r->sequence[k];
+        n += q->finish != DT_FINISH_NONE;
+        *n_tok += q->n_ids - q->n_prompt;
+    }
+    return n;
+}
+
+/* Completions differ in length: the time left is that of the part of them that is not done. n_tok -1: not told. */
+void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n, int64_t n_tok)
+{
+    char text[160], rate[40] = "", number[24];
+    const double s = dt_now_s() - begin_s;
+    if (!t->report) return;
+    if (n_tok >= 0 && s > 0) snprintf(rate, sizeof rate, "  %s tok/s", dt_format_count((double)n_tok / s, number));
+    snprintf(text, sizeof text, "%lld of %lld %s%s  left %s", (long long)n_done, (long long)n, what, rate,
+             dt_format_duration(n_done > 0 ? s * (double)(n - n_done) / (double)n_done : -1, number));
+    dt_report_activity(t->report, atomic_load(&t->phase->step), text);
+}
+
+/* ---- meeting ----------------------------------------------------------------------------------------------------- */
+
+bool rollout_is_asked_to_stop(const dt_task *t)
+{
+    if (dt_phase_poll(t->phase) == DT_OK) return false;
+    dt_error_clear();
+    return true;
+}
+
+static dt_err stopped(void) { return dt_fail(DT_ERR_STOP, "stopped while completions were generated"); }
+
+static dt_err meet(meeting *m, dt_err err)
+{
+    int64_t n_tok, n_done = count_done(m, &n_tok);
+    dt_vote_value values[] = {{.kind = DT_VOTE_COUNT, .count = n_done}, {.kind = DT_VOTE_COUNT, .count = n_tok}};
+    dt_vote vote = {.err = err, .stop = rollout_is_asked_to_stop(m->t), .values = values, .n_values = 2};
+    dt_phase_enter(m->t->phase, "rollout", "agree");
+    m->over = true;
+    DT_TRY(dt_comm_vote(m->t->comm, &vote));
+    m->met_s = dt_now_s();
+    if (vote.err != DT_OK) return (dt_err)vote.err;
+    if (vote.stop) return dt_comm_agree(m->t->comm, stopped());
+    m->over = values[0].count == m->n_all;
+    if (!m->over) rollout_show_progress(m->t, "completions", m->begin_s, values[0].count, m->n_all, values[1].count);
+    return DT_OK;
+}
+
+/* Before each pass. */
+static dt_err on_pass(void *ctx)
+{
+    meeting *m = ctx;
+    if (m->r->generate.lockstep) return rollout_is_asked_to_stop(m->t) ? stopped() : DT_OK;
+    return dt_now_s() - m->met_s < m->every_s ? DT_OK : meet(m, DT_OK);
+}
+
+dt_err rollout_on_pass(void *r) { return on_pass(((dt_rollout *)r)->meeting); }
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void set_up(dt_rollout *r, int64_t first, int64_t n)
 {
@@ -13,7 +92,8 @@ static void set_up(dt_rollout *r, int64_t first, int64_t n)
                                        .n_prompt = row->n_prompt,
                                        .n_ids = row->n_prompt,
                                        .max_ids = row->n_prompt + r->opt.max_completion,
-                                       .logps = r->logps + k * r->max_len};
+                                       .logps = r->logps + k * r->max_len,
+                                       .prompt_number = (first + k) / r->opt.num_generations + 1};
         r->sequences[k] = &r->sequence[k];
     }
 }
@@ -31,26 +111,61 @@ static void take(dt_rollout *r, int64_t first, int64_t n)
 }
 
 /* All get all: rows, ids and the sampler's numbers. */
-static dt_err share(dt_rollout *r, dt_comm *comm, int64_t first, int64_t from, int64_t end)
+static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t from, int64_t end)
 {
     const int64_t n = r->opt.n_rows - first;
-    DT_TRY(rollout_join(comm, r->row, sizeof *r->row, first, n, from, end));
-    DT_TRY(rollout_join(comm, r->ids, (size_t)r->ids_ld * sizeof *r->ids, first, n, from, end));
-    return rollout_join(comm, r->sampled.at, (size_t)r->sampled.ld * sizeof(float), first, n, from, end);
+    dt_phase_enter(t->phase, "rollout", "share");
+    DT_TRY(dt_comm_agree(t->comm, dt_fault("rollout.share")));
+    DT_TRY(rollout_join(t->comm, r->row, sizeof *r->row, first, n, from, end));
+    DT_TRY(rollout_join(t->comm, r->ids, (size_t)r->ids_ld * sizeof *r->ids, first, n, from, end));
+    return rollout_join(t->comm, r->sampled.at, (size_t)r->sampled.ld * sizeof(float), first, n, from, end);
+}
+
+/* ---- generation -------------------------------------------------------------------------------------------------- */
+
+/* Parameters that stay gathered come now, once for all passes, in a pass of no tokens. */
+static dt_err gather(dt_rollout *r, dt_task *t)
+{
+    dt_batch *b = &r->batch;
+    if (t->stage < 3 || r->generate.lockstep) return DT_OK;
+    b->n_tok = b->n_seq = 0;
+    b->n_samples = 0;
+    b->seq_start[0] = 0;
+    dt_batch_finish(b);
+    DT_TRY(dt_model_decode(t->model, b, NULL));
+    return dt_model_draw(t->model, b, &(dt_draw){.how = dt_sampling_choice(&r->opt.sampling)});
+}
+
+static dt_err generate(meeting *m)
+{
+    dt_rollout *r = m->r;
+    dt_generate_stats stats;
+    DT_TRY(gather(r, m->t));
+    r->meeting = m;
+    dt_err err = dt_generator_run(r->generator, r->sequences, (int)m->n, &stats);
+    r->meeting = NULL;
+    if (r->generate.lockstep && err != DT_OK) return err; /* everybody's, or the job ends */
+    if (err == DT_OK) err = dt_fault("rollout.generate");
+    if (r->generate.lockstep) return dt_comm_agree(m->t->comm, err);
+    while (!m->over) err = meet(m, err);
+    return err;
 }
 
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first)
 {
-    const int64_t n = r->opt.n_rows - first;
-    const int64_t from = first + rollout_first_of(n, t->comm->rank, t->nranks),
+    const int64_t n = r->opt.n_rows - first, from = first + rollout_first_of(n, t->comm->rank, t->nranks),
                   end = first + rollout_first_of(n, t->comm->rank + 1, t->nranks);
-    dt_generate_stats stats;
+    const double now_s = dt_now_s();
+    meeting m = {.r = r,
+                 .t = t,
+                 .n = end - from,
+                 .n_all = n,
+                 .begin_s = now_s,
+                 .met_s = now_s,
+                 .every_s = fmin(1, t->cfg->comm_timeout / 8)};
     dt_phase_enter(t->phase, "rollout", "");
     set_up(r, from, end - from);
-    dt_err err = dt_generator_run(r->generator, r->sequences, (int)(end - from), &stats);
-    if (err == DT_OK) err = dt_fault("rollout.generate");
-    DT_TRY(dt_comm_agree(t->comm, err));
+    DT_TRY(generate(&m));
     take(r, from, end - from);
-    dt_phase_enter(t->phase, "rollout", "share");
-    return share(r, t->comm, first, from, end);
+    return share(r, t, first, from, end);
 }

@@ -10,7 +10,7 @@ double rollout_saved_nbytes(const dt_rollout *r)
 {
     const double n = (double)r->opt.n_rows, tokens = (double)r->max_len,
                  floats = (double)(1 + r->opt.n_arrays) * (double)(r->opt.max_completion + 1);
-    return 8 * PLACE_LEN + n * (8 * ROW_LEN + 4 * tokens + 4 * floats);
+    return 8 * PLACE_LEN + n * (8 * ROW_LEN + 4 * tokens + 4 * floats + 8 * r->replay.n_rewards);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
@@ -63,6 +63,8 @@ static dt_err add_floats(const dt_rollout *r, dt_items *items, const char *name,
     return DT_OK;
 }
 
+static int64_t n_given(const dt_rollout *r) { return r->n_rows * r->replay.n_rewards; }
+
 static const char *name_of(const dt_rollout *r, int array, char out[DT_ITEM_NAME])
 {
     snprintf(out, DT_ITEM_NAME, "rollout_%.40s", r->opt.array_name[array]);
@@ -74,6 +76,7 @@ static dt_err save(const dt_rollout *r, dt_items *items)
     char name[DT_ITEM_NAME];
     DT_TRY(add_place(r, items));
     if (r->n_rows == 0) return DT_OK;
+    if (n_given(r)) DT_TRY(dt_items_add(items, "rollout_rewards", DT_ITEM_F64, n_given(r), r->given));
     DT_TRY(add_rows(r, items));
     DT_TRY(add_ids(r, items));
     DT_TRY(add_floats(r, items, "rollout_sampled", &r->sampled, 0));
@@ -83,7 +86,10 @@ static dt_err save(const dt_rollout *r, dt_items *items)
 
 dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_items *items)
 {
-    return dt_comm_agree(t->comm, save(r, items));
+    dt_err err = save(r, items);
+    if (err == DT_OK)
+        err = dt_journal_sync(r->journal); /* the lines of a checkpoint's steps are on the disk before it */
+    return dt_comm_agree(t->comm, err);
 }
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
@@ -160,7 +166,7 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
     DT_TRY(take_floats(r, items, "rollout_sampled", &r->sampled, 0, n));
     for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(take_floats(r, items, name_of(r, i, name), &r->array[i], 1, n));
     r->n_rows = n;
-    return DT_OK;
+    return n_given(r) ? dt_items_get(items, "rollout_rewards", DT_ITEM_F64, n_given(r), r->given) : DT_OK;
 }
 
 dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_items *items)

@@ -1,0 +1,240 @@
+/* replay.c - completions from a file: a group a line, in order; behind the last line comes the first again.
+ *
+ * All of it is looked at when the file is opened; where its lines begin is remembered, and what they say is not, so a
+ * run goes on at any line. */
+#include "rollout_private.h"
+#include "dtrain/io.h"
+#include "dtrain/json.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a line ------------------------------------------------------------------------------------------------------ */
+
+/* Where something is: the line, and what is expected of it. */
+typedef struct place {
+    const rollout_replay *from;
+    const dt_rollout_options *opt;
+    int64_t line; /* from 1 */
+} place;
+
+static dt_err check_ids(const place *at, const char *name, const json_t *ids)
+{
+    DT_CHECK(json_array_size(ids) > 0, DT_ERR_DATA, "%s:%" PRId64 ": %s: expected a list of token ids, found %s",
+             at->from->path, at->line, name, json_is_array(ids) ? "an empty one" : "none");
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        DT_CHECK(json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < at->from->vocab_size,
+                 DT_ERR_DATA, "%s:%" PRId64 ": %s[%zu]: expected a token id below %" PRId64, at->from->path, at->line,
+                 name, i, at->from->vocab_size);
+    }
+    return DT_OK;
+}
+
+static dt_err check_completions(const place *at, const json_t *list)
+{
+    DT_CHECK(json_array_size(list) == (size_t)at->opt->num_generations, DT_ERR_DATA,
+             "%s:%" PRId64 ": completion_ids: expected the %d completions of a prompt, found %zu", at->from->path,
+             at->line, at->opt->num_generations, json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char name[48];
+        const json_t *ids = json_array_get(list, i);
+        snprintf(name, sizeof name, "completion_ids[%zu]", i);
+        DT_TRY(check_ids(at, name, ids));
+        DT_CHECK(json_array_size(ids) <= (size_t)at->opt->max_completion, DT_ERR_DATA,
+                 "%s:%" PRId64 ": %s: expected at most the %d tokens that section [%s] allows, found %zu",
+                 at->from->path, at->line, name, at->opt->max_completion, at->opt->section, json_array_size(ids));
+    }
+    return DT_OK;
+}
+
+/* Rewards of a completion: a list, or a number alone. */
+static size_t n_rewards(const json_t *of_one) { return json_is_array(of_one) ? json_array_size(of_one) : 1; }
+static const json_t *reward_at(const json_t *of_one, size_t k)
+{
+    return json_is_array(of_one) ? json_array_get(of_one, k) : of_one;
+}
+
+static dt_err check_rewards(const place *at, const json_t *list)
+{
+    if (at->from->n_rewards == 0 && !list) return DT_OK;
+    DT_CHECK(json_array_size(list) == (size_t)at->opt->num_generations, DT_ERR_DATA,
+             "%s:%" PRId64 ": rewards: expected those of %d completions, found %zu", at->from->path, at->line,
+             at->opt->num_generations, json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *of_one = json_array_get(list, i);
+        DT_CHECK(n_rewards(of_one) == (size_t)at->from->n_rewards, DT_ERR_DATA,
+                 "%s:%" PRId64 ": rewards[%zu]: expected %d numbers, found %zu: all lines must have equally many",
+                 at->from->path, at->line, i, at->from->n_rewards, n_rewards(of_one));
+        for (size_t k = 0; k < n_rewards(of_one); k++) {
+            const json_t *x = reward_at(of_one, k);
+            DT_CHECK(json_is_number(x) || json_is_null(x), DT_ERR_DATA,
+                     "%s:%" PRId64 ": rewards[%zu]: expected numbers or null", at->from->path, at->line, i);
+        }
+    }
+    return DT_OK;
+}
+
+static dt_err check_group(const place *at, const json_t *group)
+{
+    DT_CHECK(json_is_object(group), DT_ERR_DATA,
+             "%s:%" PRId64 ": expected an object with prompt_ids and completion_ids", at->from->path, at->line);
+    DT_TRY(check_ids(at, "prompt_ids", json_object_get(group, "prompt_ids")));
+    DT_TRY(check_completions(at, json_object_get(group, "completion_ids")));
+    return check_rewards(at, json_object_get(group, "rewards"));
+}
+
+static dt_err parse(const rollout_replay *f, int64_t line, const char *text, size_t nbytes, json_t **group)
+{
+    char where[4200];
+    snprintf(where, sizeof where, "%s:%" PRId64, f->path, line);
+    return dt_json_parse(group, where, text, nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* A line's place; the numbers that the first one has are those that all must have. */
+static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t offset, int64_t line, const char *text,
+                       size_t nbytes)
+{
+    json_t *group = NULL;
+    rollout_line *more = realloc(f->line, (size_t)(f->n + 1) * sizeof *more);
+    DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for the places of its lines", f->path);
+    f->line = more;
+    f->line[f->n] = (rollout_line){offset, line};
+    DT_TRY(parse(f, line, text, nbytes, &group));
+    if (f->n == 0) {
+        const json_t *rewards = json_object_get(group, "rewards");
+        f->n_rewards = rewards ? (int)n_rewards(json_array_get(rewards, 0)) : 0;
+    }
+    const dt_err err = check_group(&(place){f, opt, line}, group);
+    f->longest_prompt = dt_max_i64(f->longest_prompt, (int64_t)json_array_size(json_object_get(group, "prompt_ids")));
+    json_decref(group);
+    f->n += err == DT_OK;
+    return err;
+}
+
+static bool is_blank(const char *text, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i++)
+        if (!strchr(" \t\r\n", text[i]) || !text[i]) return false;
+    return true;
+}
+
+static dt_err find_lines(rollout_replay *f, const dt_rollout_options *opt)
+{
+    int64_t offset = 0, line = 0;
+    ssize_t n;
+    while ((n = getline(&f->text, &f->text_room, f->in)) >= 0) {
+        line++;
+        f->fingerprint = dt_mix64(f->fingerprint ^ dt_checksum(f->text, offset, n, 1));
+        if (!is_blank(f->text, (size_t)n)) DT_TRY(add_line(f, opt, offset, line, f->text, (size_t)n));
+        offset += n;
+    }
+    DT_CHECK(feof(f->in), DT_ERR_DATA, "%s: cannot read", f->path);
+    DT_CHECK(f->n > 0, DT_ERR_DATA, "%s: expected a group of completions a line, found none", f->path);
+    return DT_OK;
+}
+
+dt_err rollout_replay_open(rollout_replay *f, const dt_rollout_options *opt, int64_t vocab_size)
+{
+    f->path = opt->from_file;
+    f->vocab_size = vocab_size;
+    DT_TRY(dt_open_text(f->path, &f->in));
+    return find_lines(f, opt);
+}
+
+size_t rollout_replay_nbytes(const rollout_replay *f) { return (size_t)f->n * sizeof *f->line; }
+
+void rollout_replay_close(rollout_replay *f)
+{
+    if (f->in) fclose(f->in);
+    free(f->line);
+    free(f->text);
+    *f = (rollout_replay){0};
+}
+
+static dt_err read_group(rollout_replay *f, const dt_rollout_options *opt, int64_t number, json_t **group)
+{
+    const rollout_line *at = &f->line[number];
+    *group = NULL;
+    const ssize_t n = fseeko(f->in, at->offset, SEEK_SET) == 0 ? getline(&f->text, &f->text_room, f->in) : -1;
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s:%" PRId64 ": cannot read", f->path, at->number);
+    DT_TRY(parse(f, at->number, f->text, (size_t)n, group));
+    const dt_err err = check_group(&(place){f, opt, at->number}, *group);
+    if (err == DT_OK) return DT_OK;
+    json_decref(*group);
+    *group = NULL;
+    return err;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static void copy_ids(const json_t *list, size_t first, int32_t *ids, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, first + (size_t)i));
+}
+
+static bool ends(const dt_rollout *r, int32_t id)
+{
+    for (int i = 0; i < r->n_eos; i++)
+        if (r->eos[i] == id) return true;
+    return false;
+}
+
+/* A completion is over at the first token that ends one. */
+static void add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t row, size_t k)
+{
+    const json_t *prompt = json_object_get(group, "prompt_ids"),
+                 *completion = json_array_get(json_object_get(group, "completion_ids"), k),
+                 *rewards = json_array_get(json_object_get(group, "rewards"), k);
+    dt_rollout_row *x = &r->row[row];
+    int32_t *ids = r->ids + row * r->ids_ld;
+    const size_t whole = json_array_size(prompt);
+    *x = (dt_rollout_row){.prompt = number,
+                          .number = r->now.next_completion++,
+                          .n_prompt = (int32_t)dt_min_i64((int64_t)whole, r->max_prompt)};
+    copy_ids(prompt, whole - (size_t)x->n_prompt, ids, x->n_prompt);
+    copy_ids(completion, 0, ids + x->n_prompt, (int32_t)json_array_size(completion));
+    while (!x->ended && x->n_new < (int32_t)json_array_size(completion))
+        x->ended = ends(r, ids[x->n_prompt + x->n_new++]);
+    for (int f = 0; f < r->replay.n_rewards; f++) {
+        const json_t *reward = reward_at(rewards, (size_t)f);
+        r->given[row * r->replay.n_rewards + f] = json_is_null(reward) ? NAN : json_number_value(reward);
+    }
+}
+
+dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
+{
+    for (int64_t row = first; row < r->opt.n_rows; row += r->opt.num_generations) {
+        const int64_t number = r->now.next_prompt++ % r->replay.n;
+        json_t *group;
+        DT_TRY(read_group(&r->replay, &r->opt, number, &group));
+        for (int k = 0; k < r->opt.num_generations; k++) add_row(r, group, number, row + k, (size_t)k);
+        json_decref(group);
+    }
+    return DT_OK;
+}
+
+/* What a line says besides what rollouts are made of. */
+dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
+{
+    static const char *const ours[] = {"step",    "prompt_ids",   "completion_ids", "prompt", "completions",
+                                       "rewards", "reward_funcs", "advantages",     "logps"};
+    json_t *group;
+    DT_TRY(read_group(&r->replay, &r->opt, number, &group));
+    json_t *nested = json_object_get(group, "record");
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) json_object_del(group, ours[i]);
+    for (int i = 0; i < r->opt.n_arrays; i++) json_object_del(group, r->opt.array_name[i]);
+    *record = json_dumps(json_is_object(nested) ? nested : group, JSON_COMPACT);
+    json_decref(group);
+    DT_CHECK(*record, DT_ERR_MEMORY, "%s: no memory for a record", r->replay.path);
+    return DT_OK;
+}
+
+const double *dt_rollout_given_rewards(const dt_rollout *r, int *n)
+{
+    *n = r->replay.n_rewards;
+    return *n ? r->given : NULL;
+}
