@@ -12,10 +12,11 @@
 
 /* clang-format off */
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
-    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|ppo|eval", \
+    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|ppo|grpo|eval", \
          "what the run does: pretrain on tokens, sft: fine-tune on samples with answers, rm: train a reward model on " \
-         "pairs of answers, dpo: align a model with pairs of answers, ppo: align it with rewards of its own answers, eval: " \
-         "measure the loss on data.validation") \
+         "pairs of answers, dpo: align a model with pairs of answers, ppo: align it with rewards for its own " \
+         "completions, grpo: the same without a critic, by comparing completions of a prompt, eval: measure the loss " \
+         "on data.validation") \
     TEXT(run, output_dir, "", \
          "directory that the run writes to: config.ini, metrics.jsonl, checkpoints/, TensorBoard events; every " \
          "task but eval needs it") \
@@ -364,6 +365,76 @@
     REAL(ppo, lambda_min, 0.01, 1e-8, 20, "", "its smallest value") \
     REAL(ppo, cost_limit, 0, -1e6, 1e6, "", "mean cost that is allowed") \
     INT (ppo, cost_window, 128, 1, 100000000, "completions", "costs are averaged over the last so many") \
+    INT (grpo, num_generations, 8, 2, 65536, "completions", \
+         "of each prompt, which are compared with each other; steps and generations take whole groups of them") \
+    INT (grpo, max_completion_length, 512, 1, 16777216, "tokens", "a completion is cut after so many") \
+    INT (grpo, steps_per_generation, 0, 0, INT64_MAX, "micro-steps", \
+         "that one generation feeds, a multiple of batch.gradient_accumulation_steps; 0: one optimizer step") \
+    INT (grpo, generation_batch_size, 0, 0, INT64_MAX, "completions", \
+         "the same as a number of completions of all ranks, a multiple of batch.train_batch_size; 0: " \
+         "steps_per_generation says it") \
+    INT (grpo, num_iterations, 1, 1, 65536, "", "how often the steps of a generation are done") \
+    REAL(grpo, temperature, 1, 1e-3, 1e3, "", \
+         "logits are divided by it: where completions are drawn, and where the loss and the reference see them") \
+    REAL(grpo, top_p, 1, 0, 1, "", "drawn from the fewest most probable tokens that have this much probability; 1: all") \
+    INT (grpo, top_k, 0, 0, INT64_MAX, "tokens", "drawn from so many most probable tokens; 0: all") \
+    REAL(grpo, min_p, 0, 0, 1, "", \
+         "drawn from tokens at least this much as probable as the most probable one; 0: all") \
+    REAL(grpo, repetition_penalty, 1, 1e-3, 1e3, "", "of tokens that are there already, above 1: less probable; 1: none") \
+    TEXT(grpo, reward_funcs, "", \
+         "reward functions, comma separated: accuracy, format, length, keywords, model:DIRECTORY, command:PROGRAM ARGS") \
+    TEXT(grpo, reward_weights, "", "weights of the functions in reward_funcs, in their order; empty: 1 each") \
+    INT (grpo, overlong_cache, 0, 0, 16777216, "tokens", \
+         "a completion within so many tokens of overlong_max_length gets a penalty that grows from 0 to 1, as a reward " \
+         "function called overlong (DAPO); 0: none") \
+    INT (grpo, overlong_max_length, 0, 0, 16777216, "tokens", "0: max_completion_length") \
+    REAL(grpo, overlong_penalty, 1, 0, 1e6, "", "weight of that penalty among the rewards") \
+    ENUM(grpo, scale_rewards, "group", "group|batch|none", \
+         "what the difference of a reward and its group's mean is divided by: the standard deviation of the group, of " \
+         "the whole generation, or nothing (Dr. GRPO)") \
+    ENUM(grpo, multi_objective_aggregation, "sum_then_normalize", "sum_then_normalize|normalize_then_sum", \
+         "whether rewards are added before they are compared, or each function is normalised within its group first " \
+         "(GDPO; scale_rewards does not matter then)") \
+    BOOL(grpo, dynamic_sampling, false, \
+         "groups whose rewards are all equal are left out and others generated in their place (DAPO)") \
+    INT (grpo, dynamic_sampling_rounds, 10, 1, 65536, "generations", \
+         "at most so many for one, the first included; then it is taken as it is") \
+    ENUM(grpo, loss_type, "dapo", "grpo|bnpo|dr_grpo|dapo|cispo|sapo|luspo|vespo", \
+         "how tokens are weighted and what bounds the ratio of new to old probabilities; docs/algorithms.md has the " \
+         "formulas. bnpo divides by the tokens of a micro-batch: its results depend on batch.micro_batch_size") \
+    ENUM(grpo, importance_sampling_level, "token", "token|sequence", \
+         "the ratio of each token, or one for a completion, the exponential of the mean of its log-ratios (GSPO)") \
+    REAL(grpo, epsilon, 0.2, 0, 1e6, "", "the ratio is clipped below 1 - epsilon") \
+    MAYBE(grpo, epsilon_high, number, 0, 1e6, "", "", \
+         "and above 1 + epsilon_high (DAPO: 0.28); of cispo the largest ratio (5 is usual); not set: epsilon") \
+    MAYBE(grpo, delta, number, 0, 1e6, "", "", \
+         "largest ratio where clipping would let it grow, with a negative advantage (above 1 + epsilon_high); not set: " \
+         "no bound") \
+    REAL(grpo, sapo_temperature_pos, 1, 1e-6, 1e6, "", "loss_type = sapo: of tokens with a positive advantage") \
+    REAL(grpo, sapo_temperature_neg, 1.05, 1e-6, 1e6, "", "loss_type = sapo: of the others") \
+    REAL(grpo, vespo_k_pos, 2, 0, 1e6, "", "loss_type = vespo: power of ratios, of advantages from 0 on") \
+    REAL(grpo, vespo_lambda_pos, 3, 0, 1e6, "", "loss_type = vespo: their decay") \
+    REAL(grpo, vespo_k_neg, 3, 0, 1e6, "", "loss_type = vespo: power of ratios, of negative advantages") \
+    REAL(grpo, vespo_lambda_neg, 2, 0, 1e6, "", "loss_type = vespo: their decay") \
+    MAYBE(grpo, off_policy_mask_threshold, number, 0, 1e6, "", "", \
+         "completions with a negative advantage are left out of the policy term when the mean of their old minus their " \
+         "new log-probabilities is above this; not set: none") \
+    BOOL(grpo, mask_truncated_completions, false, "completions without an end are left out of the loss") \
+    REAL(grpo, beta, 0, 0, 1e6, "", "weight of the divergence from the reference; 0: there is no reference") \
+    BOOL(grpo, use_bias_correction_kl, false, "the divergence is multiplied by the ratio (TRL's default is true)") \
+    TEXT(grpo, reference_path, "", \
+         "model that beta holds the model in training to, a directory or a checkpoint; empty: model.path") \
+    INT (grpo, sync_reference_steps, 0, 0, INT64_MAX, "optimizer steps", \
+         "after every so many steps the reference becomes sync_reference_mixup times the model in training plus the " \
+         "rest of itself (512 is usual); 0: never") \
+    REAL(grpo, sync_reference_mixup, 0.6, 0, 1, "", "see sync_reference_steps") \
+    REAL(grpo, ent_coef, 0, -1e6, 1e6, "", \
+         "weight of the mean entropy of the completions' tokens, which is subtracted from the loss (TRL: entropy_coef)") \
+    REAL(grpo, top_entropy_quantile, 1, 0, 1, "", \
+         "share of a step's tokens, those with the highest entropy, that take part in the policy term; 1: all") \
+    TEXT(grpo, rollouts, "", \
+         "file of completions that are taken instead of generating, as log.rollouts writes it: a JSON object a line, " \
+         "with prompt_ids, completion_ids, and rewards, which then take the place of reward_funcs") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

@@ -261,5 +261,6 @@ extern const dt_task_ops dt_task_eval;                  /* evaluation.c */
 extern const dt_task_ops dt_task_rm;                    /* reward_model.c */
 extern const dt_task_ops dt_task_dpo;                   /* dpo.c */
 extern const dt_task_ops dt_task_ppo;                   /* ppo.c */
+extern const dt_task_ops dt_task_grpo;                  /* grpo.c */
 
 #endif

@@ -1,0 +1,109 @@
+/* grpo.h - what the parts of task grpo share. Private to src/task.
+ *
+ *     grpo.c             the table: its life, a step
+ *     grpo_options.c     [grpo] as the parts work with it, and what is wrong in it
+ *     grpo_rewards.c     reward functions
+ *     grpo_generation.c  a generation: completions, advantages, what the loss compares with
+ *     grpo_metrics.c     what is counted
+ *     grpo_loss.h        the loss of a completion; advantages.h, quantile.h */
+#ifndef DTRAIN_TASK_GRPO_H
+#define DTRAIN_TASK_GRPO_H
+
+#include "advantages.h"
+#include "dtrain/reward.h"
+#include "grpo_loss.h"
+#include "reference.h"
+
+enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* the penalty of long completions is one of them */
+/* Numbers kept for each token of a generation: the places of those that are. */
+typedef enum grpo_array { GRPO_OLD, GRPO_REF, GRPO_N_ARRAYS } grpo_array;
+
+/** Numbers of sums. */
+typedef struct grpo_sums {
+    int loss, policy_loss, n_tok, n_samples;
+    int n_tokens, kl, entropy; /* over tokens that take part in the loss */
+    int n_ratios, n_low, n_high, low_min, high_max, n_clipped, phi;
+    int func_mean[GRPO_MAX_FUNCS], func_std[GRPO_MAX_FUNCS], reward, reward_std, zero_std, num_tokens, rounds;
+} grpo_sums;
+
+/** A step's rows and what normalises it. */
+typedef struct grpo_step {
+    int64_t first; /* in the order of the generation */
+    dt_grpo_counts counts;
+    dt_micro micro;       /* but for the batch */
+    float entropy_least;  /* of top_entropy_quantile */
+    const int64_t *row;   /* [n_seq] of the batch at work */
+    const float *entropy; /* of the batch at work: [n_tok], NULL: all tokens take part */
+} grpo_step;
+
+typedef struct grpo {
+    dt_grpo_loss loss_of;
+    dt_advantage_rule rule;
+    double weight[GRPO_MAX_FUNCS];
+    const char *name[GRPO_MAX_FUNCS];
+    int n_given; /* functions that dt_rewards, or grpo.rollouts, give numbers of; one more: overlong */
+    char given_name[DT_MAX_REWARDS][16];
+    int array[GRPO_N_ARRAYS]; /* of the rollout; -1: not kept */
+    dt_rollout *rollout;
+    dt_rewards *rewards; /* NULL: grpo.rollouts has their numbers */
+    dt_reference reference;
+    grpo_sums sums;
+
+    /* of the generation at hand, which all ranks hold; what goes into a checkpoint: */
+    int64_t n_generations; /* made so far */
+    int64_t n_used;        /* steps that the last one was used for */
+    int64_t num_tokens;    /* of prompts and completions of all generations */
+    int64_t n_rounds;      /* that it took, with dynamic sampling */
+    double *reward;        /* [n_rows, n_funcs] */
+    /* what follows from that: */
+    double *given;     /* [n_rows, n_given] */
+    double *total;     /* [n_rows] */
+    double *advantage; /* [n_rows] */
+    bool *flat;        /* [n_rows / num_generations] */
+    bool *drop;        /* [n_rows] */
+    int64_t *order;    /* [n_rows] */
+    double share_flat; /* of rows whose rewards say nothing */
+
+    float *entropy;  /* [accumulation, max_tok] of this rank's batches of the step, for top_entropy_quantile */
+    float *selected; /* the same without what takes no part */
+    grpo_step step;
+    void *block;
+    size_t nbytes;
+} grpo;
+
+/* ---- [grpo] ------------------------------------------------------------------------------------------------------ */
+
+/** Completions of a generation, and steps that it is used for. */
+int64_t grpo_n_rows(const dt_task *t);
+int64_t grpo_n_steps(const dt_task *t);
+/** The loss and the rule, but for the reward functions. Local. */
+void grpo_read_options(grpo *g, const dt_config *cfg);
+/** After that: what is wrong joins t->mistakes, what is unusual is told. Local. */
+void grpo_check(const grpo *g, const dt_task *t);
+
+/* ---- rewards ----------------------------------------------------------------------------------------------------- */
+
+/** In open, behind dt_rollout_open: the functions, their names and weights; what is wrong joins t->mistakes. Local. */
+void grpo_open_rewards(grpo *g, dt_task *t);
+/** Those of all rows that are there, into g->reward. Collective. */
+dt_err grpo_find_rewards(grpo *g, dt_task *t);
+
+/* ---- a generation ------------------------------------------------------------------------------------------------ */
+
+/** The next one. Collective. */
+dt_err grpo_generate(grpo *g, dt_task *t);
+/** What follows from its rewards. Local. */
+void grpo_settle(grpo *g, const dt_task *t);
+/** A row takes part in the loss; else it has an advantage, but no tokens. */
+bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
+
+/* ---- what is counted --------------------------------------------------------------------------------------------- */
+
+void grpo_declare(grpo *g, dt_task *t);
+/** Of sequence s of a batch at work. */
+void grpo_count(grpo *g, dt_task *t, const dt_grpo_completion *y, const dt_grpo_result *result, double loss,
+                const float *entropy);
+/** What a generation is like, once in each step that it is used for; the same on all ranks. */
+void grpo_count_generation(grpo *g, dt_task *t);
+
+#endif

@@ -1,0 +1,104 @@
+/* grpo_generation.c - a generation: completions with their rewards and advantages, and the log-probabilities that the
+ * loss compares with. All ranks hold all of it, so whatever is made of it is the same everywhere. */
+#include "grpo.h"
+#include <string.h>
+
+/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+
+/* The order in which steps take the rows; where one step takes them all there is nothing to shuffle. */
+static void put_in_order(grpo *g, const dt_task *t, int64_t number)
+{
+    const int64_t n = grpo_n_rows(t);
+    const uint64_t key = dt_mix64(dt_mix64((uint64_t)t->cfg->run_seed) + (uint64_t)number);
+    for (int64_t i = 0; i < n; i++) g->order[i] = i;
+    if (!t->cfg->data_shuffle || n == t->batching.train_batch_size) return;
+    for (int64_t i = n - 1; i > 0; i--) {
+        const int64_t j = (int64_t)(dt_mix64(key + (uint64_t)i) % (uint64_t)(i + 1)), kept = g->order[i];
+        g->order[i] = g->order[j];
+        g->order[j] = kept;
+    }
+}
+
+void grpo_settle(grpo *g, const dt_task *t)
+{
+    put_in_order(g, t, g->n_generations - 1);
+    g->share_flat = dt_advantages(&g->rule, dt_rollout_n_rows(g->rollout), g->reward, g->total, g->advantage, g->flat);
+}
+
+bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row)
+{
+    return !t->cfg->grpo_mask_truncated_completions || dt_rollout_row_of(g->rollout, row)->ended;
+}
+
+/* ---- completions ------------------------------------------------------------------------------------------------- */
+
+/* Groups that say nothing make room for others. */
+static bool drop_flat(grpo *g)
+{
+    const int64_t n_rows = dt_rollout_n_rows(g->rollout);
+    bool any = false;
+    for (int64_t i = 0; i < n_rows; i++) {
+        g->drop[i] = g->flat[i / g->rule.num_generations];
+        any |= g->drop[i];
+    }
+    if (any) dt_rollout_drop(g->rollout, g->drop);
+    return any;
+}
+
+static int64_t count_tokens(const grpo *g, int64_t first)
+{
+    int64_t n = 0;
+    for (int64_t i = first; i < dt_rollout_n_rows(g->rollout); i++) {
+        const dt_rollout_row *row = dt_rollout_row_of(g->rollout, i);
+        n += row->n_prompt + row->n_new;
+    }
+    return n;
+}
+
+static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
+{
+    const int64_t most = t->cfg->grpo_dynamic_sampling ? t->cfg->grpo_dynamic_sampling_rounds : 1;
+    *n_tokens = 0;
+    for (g->n_rounds = 1;; g->n_rounds++) {
+        const int64_t first = dt_rollout_n_rows(g->rollout);
+        DT_TRY(dt_rollout_fill(g->rollout, t));
+        *n_tokens += count_tokens(g, first);
+        DT_TRY(grpo_find_rewards(g, t));
+        grpo_settle(g, t);
+        if (g->n_rounds == most || !drop_flat(g)) return DT_OK;
+    }
+}
+
+static dt_err score_reference(void *self, dt_task *t, const dt_batch *b, float *out)
+{
+    grpo *g = self;
+    DT_TRY(dt_reference_score(&g->reference, t, b));
+    memcpy(out, g->reference.logp, (size_t)b->n_tok * sizeof *out);
+    return DT_OK;
+}
+
+/* It counts as made once all of it is there: what a signal interrupts is made anew. */
+static dt_err make(grpo *g, dt_task *t, int64_t *n_tokens)
+{
+    DT_TRY(complete(g, t, n_tokens));
+    if (g->array[GRPO_OLD] >= 0)
+        DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_rollout_policy, NULL, g->array[GRPO_OLD]));
+    if (g->array[GRPO_REF] >= 0)
+        DT_TRY(dt_rollout_score(g->rollout, t, g->order, score_reference, g, g->array[GRPO_REF]));
+    return dt_rollout_write(g->rollout, t, g->rule.n_funcs, g->name, g->reward, g->advantage);
+}
+
+dt_err grpo_generate(grpo *g, dt_task *t)
+{
+    int64_t n_tokens;
+    dt_rollout_start(g->rollout, g->n_generations++);
+    put_in_order(g, t, g->n_generations - 1);
+    const dt_err err = make(g, t, &n_tokens);
+    if (err != DT_OK) {
+        g->n_generations--;
+        return err;
+    }
+    g->num_tokens += n_tokens;
+    g->n_used = 0;
+    return DT_OK;
+}

@@ -1,0 +1,123 @@
+/* grpo_options.c - [grpo] as the parts of the task work with it. */
+#include "grpo.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+int64_t grpo_n_rows(const dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    if (cfg->grpo_generation_batch_size) return cfg->grpo_generation_batch_size;
+    if (!cfg->grpo_steps_per_generation) return t->batching.train_batch_size;
+    return cfg->grpo_steps_per_generation * t->batching.micro_batch_size * t->nranks;
+}
+
+int64_t grpo_n_steps(const dt_task *t)
+{
+    return dt_max_i64(1, grpo_n_rows(t) / t->batching.train_batch_size) * t->cfg->grpo_num_iterations;
+}
+
+static dt_err check_generation(const dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    const int64_t n_rows = grpo_n_rows(t), batch = t->batching.train_batch_size, group = cfg->grpo_num_generations;
+    DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || !cfg->grpo_steps_per_generation, cfg, "grpo",
+                    "generation_batch_size", "expected one of steps_per_generation and generation_batch_size");
+    DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || n_rows % batch == 0, cfg, "grpo", "generation_batch_size",
+                    "expected a multiple of batch.train_batch_size = %" PRId64 ", found %" PRId64
+                    "; the nearest above is %" PRId64,
+                    batch, n_rows, (n_rows + batch - 1) / batch * batch);
+    DT_CONFIG_CHECK(n_rows % batch == 0, cfg, "grpo", "steps_per_generation",
+                    "expected a multiple of the micro-steps of an optimizer step, %" PRId64 ", found %" PRId64,
+                    t->batching.accumulation, cfg->grpo_steps_per_generation);
+    DT_CONFIG_CHECK(n_rows % group == 0, cfg, "grpo", "num_generations",
+                    "a generation has %" PRId64 " completions, no multiple of num_generations = %" PRId64
+                    "; the nearest above is %" PRId64 " (batch.train_batch_size, or generation_batch_size)",
+                    n_rows, group, (n_rows + group - 1) / group * group);
+    return DT_OK;
+}
+
+static dt_err check_sampling(const dt_config *cfg)
+{
+    DT_CONFIG_CHECK(cfg->grpo_top_p > 0, cfg, "grpo", "top_p", "expected a number above 0, found 0");
+    return DT_OK;
+}
+
+static dt_err check_overlong(const dt_config *cfg)
+{
+    const int64_t longest =
+        cfg->grpo_overlong_max_length ? cfg->grpo_overlong_max_length : cfg->grpo_max_completion_length;
+    DT_CONFIG_CHECK(cfg->grpo_overlong_cache <= longest, cfg, "grpo", "overlong_cache",
+                    "expected at most the longest completion, %" PRId64 " tokens, found %" PRId64, longest,
+                    cfg->grpo_overlong_cache);
+    return DT_OK;
+}
+
+/* ---- the loss ---------------------------------------------------------------------------------------------------- */
+
+static double or_else(const char *text, double otherwise) { return *text ? strtod(text, NULL) : otherwise; }
+
+void grpo_read_options(grpo *g, const dt_config *cfg)
+{
+    dt_grpo_loss *l = &g->loss_of;
+    *l = (dt_grpo_loss){.sequence_level = strcmp(cfg->grpo_importance_sampling_level, "sequence") == 0,
+                        .epsilon = cfg->grpo_epsilon,
+                        .epsilon_high = or_else(cfg->grpo_epsilon_high, cfg->grpo_epsilon),
+                        .delta = or_else(cfg->grpo_delta, INFINITY),
+                        .beta = cfg->grpo_beta,
+                        .use_bias_correction_kl = cfg->grpo_use_bias_correction_kl,
+                        .sapo_temperature_pos = cfg->grpo_sapo_temperature_pos,
+                        .sapo_temperature_neg = cfg->grpo_sapo_temperature_neg,
+                        .vespo_k_pos = cfg->grpo_vespo_k_pos,
+                        .vespo_lambda_pos = cfg->grpo_vespo_lambda_pos,
+                        .vespo_k_neg = cfg->grpo_vespo_k_neg,
+                        .vespo_lambda_neg = cfg->grpo_vespo_lambda_neg,
+                        .off_policy_mask_threshold = or_else(cfg->grpo_off_policy_mask_threshold, INFINITY),
+                        .max_completion_length = (int32_t)cfg->grpo_max_completion_length};
+    while (strcmp(cfg->grpo_loss_type, dt_grpo_type_names[l->type]) != 0) l->type++;
+    g->rule = (dt_advantage_rule){.num_generations = (int)cfg->grpo_num_generations,
+                                  .weight = g->weight,
+                                  .scale = strcmp(cfg->grpo_scale_rewards, "group") == 0   ? DT_SCALED_BY_GROUP
+                                           : strcmp(cfg->grpo_scale_rewards, "batch") == 0 ? DT_SCALED_BY_BATCH
+                                                                                           : DT_UNSCALED,
+                                  .normalize_then_sum =
+                                      strcmp(cfg->grpo_multi_objective_aggregation, "normalize_then_sum") == 0};
+}
+
+/* ---- what goes well together ------------------------------------------------------------------------------------- */
+
+static bool weighs_by_length(dt_grpo_type type)
+{
+    return type == DT_BNPO || type == DT_DR_GRPO || type == DT_DAPO || type == DT_CISPO;
+}
+
+static void warn(const grpo *g, const dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    const dt_grpo_loss *l = &g->loss_of;
+    if (t->comm && t->comm->rank != 0) return;
+    if (l->sequence_level && weighs_by_length(l->type))
+        DT_WARN("[grpo] importance_sampling_level = sequence with loss_type = %s weighs a completion by its length; "
+                "loss_type = grpo is that of GSPO",
+                cfg->grpo_loss_type);
+    if (!l->sequence_level && l->type == DT_LUSPO)
+        DT_WARN("[grpo] loss_type = luspo is meant for importance_sampling_level = sequence");
+    if (l->sequence_level && l->type == DT_VESPO)
+        DT_WARN("[grpo] loss_type = vespo has a ratio of the whole completion of its own; importance_sampling_level "
+                "does not change it");
+    if (l->beta > 0 && !l->use_bias_correction_kl)
+        DT_INFO(
+            "grpo.use_bias_correction_kl = false: the divergence from the reference is not multiplied by the ratio, "
+            "as TRL does by default from 1.16 on");
+}
+
+void grpo_check(const grpo *g, const dt_task *t)
+{
+    dt_mistakes_add(t->mistakes, check_generation(t));
+    dt_mistakes_add(t->mistakes, check_sampling(t->cfg));
+    dt_mistakes_add(t->mistakes, check_overlong(t->cfg));
+    warn(g, t);
+}

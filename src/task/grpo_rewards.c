@@ -1,0 +1,111 @@
+/* grpo_rewards.c - the functions that reward completions: those of grpo.reward_funcs, or numbers that grpo.rollouts has,
+ * and the penalty of long completions as one more. */
+#include "grpo.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* Functions without names: grpo.rollouts has their rewards. */
+static void name_given(grpo *g, int n)
+{
+    for (int k = 0; k < n; k++) {
+        snprintf(g->given_name[k], sizeof g->given_name[k], "reward_%d", k);
+        g->name[k] = g->given_name[k];
+        g->weight[k] = 1;
+    }
+    g->n_given = n;
+}
+
+static dt_err weigh_given(grpo *g, const dt_config *cfg, char *const *words, int n)
+{
+    DT_CONFIG_CHECK(n == 0 || n == g->n_given, cfg, "grpo", "reward_weights",
+                    "expected a weight for each of the %d rewards in grpo.rollouts, found %d", g->n_given, n);
+    for (int k = 0; k < n; k++) {
+        char *end;
+        g->weight[k] = strtod(words[k], &end);
+        DT_CONFIG_CHECK(!*end && end != words[k] && isfinite(g->weight[k]), cfg, "grpo", "reward_weights",
+                        "expected a number, found %s", words[k]);
+    }
+    return DT_OK;
+}
+
+static dt_err open_given(grpo *g, const dt_task *t, int n)
+{
+    char **words = NULL;
+    int n_words = 0;
+    DT_CONFIG_CHECK(n <= DT_MAX_REWARDS, t->cfg, "grpo", "rollouts",
+                    "expected at most %d rewards of a completion, found %d", DT_MAX_REWARDS, n);
+    name_given(g, n);
+    DT_TRY(dt_config_split(t->cfg->grpo_reward_weights, &words, &n_words));
+    const dt_err err = weigh_given(g, t->cfg, words, n_words);
+    dt_list_free(words, n_words);
+    return err;
+}
+
+static void open_functions(grpo *g, dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    dt_task_need(t, "grpo", "reward_funcs", cfg->grpo_reward_funcs, "reward functions");
+    g->rewards = dt_rewards_open(t, "grpo", cfg->grpo_reward_funcs, cfg->grpo_reward_weights);
+    if (!g->rewards) return;
+    g->n_given = dt_rewards_n(g->rewards);
+    for (int k = 0; k < g->n_given; k++) {
+        g->name[k] = dt_rewards_name(g->rewards, k);
+        g->weight[k] = dt_rewards_weight(g->rewards, k);
+    }
+}
+
+void grpo_open_rewards(grpo *g, dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    int n = 0;
+    if (g->rollout) dt_rollout_given_rewards(g->rollout, &n);
+    if (n > 0)
+        dt_mistakes_add(t->mistakes, open_given(g, t, n));
+    else
+        open_functions(g, t);
+    g->rule.n_funcs = g->n_given;
+    if (cfg->grpo_overlong_cache == 0) return;
+    g->name[g->rule.n_funcs] = "overlong";
+    g->weight[g->rule.n_funcs++] = cfg->grpo_overlong_penalty;
+}
+
+/* ---- a generation's -------------------------------------------------------------------------------------------------- */
+
+static bool nothing_applies(const double *reward, int n)
+{
+    for (int k = 0; k < n; k++)
+        if (!isnan(reward[k])) return false;
+    return true;
+}
+
+/* Of a row whose functions have given theirs: it is for completions that are rewarded at all. */
+static double overlong(const grpo *g, const dt_task *t, int64_t row)
+{
+    const dt_config *cfg = t->cfg;
+    const int64_t longest =
+        cfg->grpo_overlong_max_length ? cfg->grpo_overlong_max_length : cfg->grpo_max_completion_length;
+    if (nothing_applies(g->reward + row * g->rule.n_funcs, g->n_given)) return NAN;
+    return dt_overlong_penalty(dt_rollout_row_of(g->rollout, row)->n_new, (int32_t)longest,
+                               (int32_t)cfg->grpo_overlong_cache);
+}
+
+dt_err grpo_find_rewards(grpo *g, dt_task *t)
+{
+    const int64_t n_rows = dt_rollout_n_rows(g->rollout);
+    int n = 0;
+    const double *given = dt_rollout_given_rewards(g->rollout, &n);
+    if (!given) {
+        DT_TRY(dt_rewards_score(g->rewards, t, g->rollout, g->order, g->given));
+        given = g->given;
+    }
+    for (int64_t i = 0; i < n_rows; i++) {
+        double *const mine = g->reward + i * g->rule.n_funcs;
+        memcpy(mine, given + i * g->n_given, (size_t)g->n_given * sizeof *mine);
+        if (g->n_given < g->rule.n_funcs) mine[g->n_given] = overlong(g, t, i);
+    }
+    return DT_OK;
+}
