@@ -1,4 +1,5 @@
-/* test_model_head.c - the head in chunks, and gradients in bf16, against plain loops in double.
+/* test_model_head.c - the head in chunks, and gradients in bf16, against plain loops in double; gradients of all that a
+ * head can be asked for against differences.
  * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -289,6 +290,77 @@ static void a_reference_is_there_for_its_last_batch(void **state)
     close_model(&r, &b);
 }
 
+/* ---- against differences ---- */
+
+/* What the head's results say of L = sum over tokens of - u logp - entropy_weight H + kl_weight K. */
+static double objective(ref_model *r, const dt_batch *b, struct asked *a)
+{
+    double sum = 0;
+    assert_int_equal(dt_model_forward(r->model, b, false, 0), DT_OK);
+    assert_int_equal(dt_model_predict(r->model, b, &a->pass, &a->results), DT_OK);
+    for (int32_t t = 0; t < b->n_tok; t++)
+        sum += (double)a->kl_weight[t] * (double)a->kl[t] - (double)a->u[t] * (double)a->logp[t] -
+               (double)a->entropy_weight[t] * (double)a->entropy[t];
+    return sum;
+}
+
+/* Move a unit by h along its own gradient; grad and was: [of the unit]. */
+static void move_unit(ref_model *r, int unit, const double *grad, const double *was, double h)
+{
+    int64_t n = 0;
+    for (int i = 0; i < r->units[unit].n_tensors; i++) {
+        const dt_tensor *t = &r->units[unit].tensors[i];
+        for (int64_t e = t->offset; e < t->offset + t->n_elems; e++, n++)
+            ref_set_param(r, unit, e, was[n] + h * grad[n]);
+    }
+}
+
+/* The slope of L along a unit's gradient by a difference, and by the gradient itself. */
+static void check_slope(ref_model *r, const dt_batch *b, struct asked *a, int unit)
+{
+    const double step = 4e-3;
+    const size_t n = (size_t)r->units[unit].n_param;
+    double *grad = malloc(n * sizeof *grad), *was = malloc(n * sizeof *was), side[2], square = 0;
+    int64_t k = 0;
+    for (int i = 0; i < r->units[unit].n_tensors; i++) {
+        const dt_tensor *t = &r->units[unit].tensors[i];
+        for (int64_t e = t->offset; e < t->offset + t->n_elems; e++, k++) {
+            grad[k] = ref_grad(r, unit, e), was[k] = ref_param(r, unit, e);
+            square += grad[k] * grad[k];
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        move_unit(r, unit, grad, was, (i ? -step : step) / sqrt(square));
+        side[i] = objective(r, b, a);
+    }
+    move_unit(r, unit, grad, was, 0);
+    /* 66 values, each rounded by 4e-6 (check_results) and weighed by less than 1/2: 1.6e-5 over a difference of 2 step
+     * |g|, |g| above 4, is 5e-4; a third derivative of 6 step^2 of it is 1e-4 */
+    assert_true(square > 16);
+    assert_close("slope of unit", unit, sqrt(square), (side[0] - side[1]) / (2 * step), 1e-3 * sqrt(square));
+    free(grad), free(was);
+}
+
+static void gradients_of_all_units_are_differences(void **state)
+{
+    static struct asked a;
+    dt_model_options opt = ref_options(64, 32, DT_F32);
+    ref_model r, q;
+    dt_batch b;
+    opt.head = ALL_OF_IT, opt.lend_nbytes = 1 << 20;
+    open_plain_model(&r, &b, LLAMA, &opt);
+    open_reference(&q, &r, GPT2);
+    ref_batch_fill(&b, 61, 0, 2, (const int32_t[]){9, 20}, 4);
+    ask(&a, q.model);
+    assert_int_equal(dt_model_forward(q.model, &b, false, 0), DT_OK);
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_head(r.model, &b, &a.pass, NULL), DT_OK);
+    assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
+    for (int unit = 0; unit < r.n_units; unit++) check_slope(&r, &b, &a, unit);
+    ref_model_close(&q);
+    close_model(&r, &b);
+}
+
 /* ---- bf16 gradients ---- */
 
 /* So many rows that the head takes three chunks, or few, in one. */
@@ -439,6 +511,7 @@ int main(void)
         cmocka_unit_test(terms_of_whole_distributions_are_those_of_the_plain_loop),
         cmocka_unit_test(a_head_does_not_do_what_its_model_was_not_opened_for),
         cmocka_unit_test(a_reference_is_there_for_its_last_batch),
+        cmocka_unit_test(gradients_of_all_units_are_differences),
         cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded_once),
         cmocka_unit_test(the_vocabulary_gradient_is_rounded_once),
     };
