@@ -72,7 +72,10 @@ static dt_err change_states(rank_thread *t, dt_zero *z)
     DT_TRY(one_update(t, z, N_STEPS + 4));
     DT_TRY(hash_states(t, z));
     DT_TRY(one_update(t, z, N_STEPS + 4));
-    DT_TRY(dt_zero_clear_states(z)); /* while replicas are gathered, and states on their way to the file */
+    DT_TRY(dt_zero_clear_states(z));  /* while replicas are gathered, and states on their way to the file */
+    DT_TRY(dt_zero_state_written(z)); /* other ranks may not have come to it */
+    DT_TRY(one_update(t, z, N_STEPS + 5));
+    DT_TRY(look_at_all(t, z));
     return hash_states(t, z);
 }
 
@@ -91,7 +94,7 @@ static dt_err train(rank_thread *t, dt_zero *z)
     DT_TRY(hash_states(t, z));
     DT_TRY(one_update(t, z, N_STEPS));
     DT_TRY(change_states(t, z));
-    return one_update(t, z, N_STEPS + 5); /* is closed with that under way */
+    return one_update(t, z, N_STEPS + 6); /* is closed with that under way */
 }
 
 static void expect_same(const rank_thread *want, const rank_thread *got, int stage, const char *order)

@@ -304,7 +304,8 @@ static inline void *run_thread(void *arg)
     return NULL;
 }
 
-/** Both ranks in one order. An error (of the program) may strand the other thread: the test's timeout ends it. */
+/** Both ranks in an order, each by a seed of its own. An error (of the program) may strand the other thread: the test's
+ *  timeout ends it. */
 static inline void run_ranks(rank_thread *t, dt_err (*run)(rank_thread *, dt_zero *), const dt_zero_options *opt,
                              bool with_frozen, dt_queue_order order, uint64_t seed)
 {
@@ -317,7 +318,7 @@ static inline void run_ranks(rank_thread *t, dt_err (*run)(rank_thread *, dt_zer
         t[r].run = run;
         t[r].meet = &m;
         assert_int_equal(ref_zero_make_units(t[r].units, with_frozen), DT_OK);
-        assert_int_equal(dt_queue_open(&t[r].dev, order, seed, &t[r].ledger), DT_OK);
+        assert_int_equal(dt_queue_open(&t[r].dev, order, N_THREADS * seed + (uint64_t)r, &t[r].ledger), DT_OK);
         assert_int_equal(dt_device_open_host(&t[r].host, 1, false, &t[r].ledger), DT_OK);
         t[r].opt.host = &t[r].host;
         t[r].comm = (dt_comm){.rank = r, .nranks = N_THREADS, .dev = &t[r].dev};
