@@ -228,8 +228,7 @@ static dt_err gather_all(dt_zero *z, dt_err err)
 
 dt_err dt_zero_state_written(dt_zero *z)
 {
-    dt_err err = zero_forget(z); /* a rank may have had nothing to write */
-    err = zero_first_err(err, zero_comm_after_compute(z));
+    dt_err err = zero_comm_after_compute(z);
     if (z->lay.whole_opt) err = gather_replicas(z, err);
     if (err != DT_ERR_COMM) err = gather_all(z, err);
     z->in_micro = false;
