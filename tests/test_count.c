@@ -130,6 +130,8 @@ static void a_collective_sends_what_its_formula_says(void **state)
     f->n = 0;
     assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
     assert_int_equal(f->n, 0);
+    assert_int_equal(dt_comm_all_gather(&comm, at, at + 1000, 400, NULL), DT_OK); /* its own, elsewhere */
+    assert_true(f->n == 1 && f->launch[0].memory == 2 * 400 && f->launch[0].node == 0 && f->launch[0].net == 0);
     dt_comm_close(&comm);
     dt_buf_free(&b);
 }
