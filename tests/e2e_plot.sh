@@ -63,6 +63,16 @@ expect legend_names_both_runs grep -q 'a run_1' "$tmp/both.svg"
 run 0 ./dtrain-plot -o "$tmp/named.png" --metrics lr,loss --x time "$tmp/b"
 expect_exit chosen_metrics_are_drawn 0
 expect chosen_metrics_png_is_whole is_png "$tmp/named.png"
+# Panels of tasks that align are there where a run has their numbers.
+mkdir "$tmp/aligned"
+awk 'BEGIN { for (s = 1; s <= 30; s++) printf "{\"step\": %d, \"loss\": %g, \"grpo/reward\": %g, \"grpo/rewards/accuracy/mean\": %g, \"grpo/kl\": %g, \"dpo/rewards/margins\": %g, \"dpo/lambda\": %g, \"grpo/completions/mean_length\": %g, \"grpo/completions/clipped_ratio\": 0.5}\n", s, 1 / s, s / 30, s / 40, s / 50, s, 1 + s, 20 + s }' >"$tmp/aligned/metrics.jsonl"
+run 0 ./dtrain-plot -o "$tmp/aligned.svg" "$tmp/aligned"
+expect_exit a_run_that_aligns_is_drawn 0
+for label in reward 'rewards/accuracy/mean' 'rewards of pairs' 'KL to the reference' lambda 'tokens of a completion' 'share that was cut'; do
+    expect "with $label" grep -qF ">$label" "$tmp/aligned.svg"
+done
+expect "and no axis without numbers" sh -c '! grep -qF "its coefficient" "$1"' sh "$tmp/aligned.svg"
+expect "a run without them has no such panel" sh -c '! grep -qE ">(reward|lambda)" "$1"' sh "$tmp/both.svg"
 run 0 ./dtrain-plot --metrics reward "$tmp/b"
 expect_exit unknown_metric_is_a_usage_error 64
 expect_text unknown_metric_lists_those_there_are 'grad_norm'

@@ -1,4 +1,5 @@
 /* dtrain-plot.c - pictures of a run's metrics: which curves go into which panel. */
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -12,6 +13,24 @@
 
 enum { MAX_POINTS = 2000 };
 
+/* What tasks that align are told by: a panel is drawn where a run has numbers of such names (* stands for anything but
+ * a slash). */
+static const struct task_panel {
+    const char *label[2]; /* of the left and the right axis; NULL: none */
+    const char *names[2][5];
+} task_panels[] = {
+    {{"reward"},
+     {{"grpo/reward", "grpo/rewards/*/mean", "ppo/objective/scores", "ppo/objective/rlhf_reward", "rm/mean_reward"}}},
+    {{"rewards of pairs", "accuracy"},
+     {{"dpo/rewards/chosen", "dpo/rewards/rejected", "dpo/rewards/margins", "rm/margin"},
+      {"dpo/rewards/accuracies", "rm/accuracy", "rm/safety_accuracy"}}},
+    {{"KL to the reference", "its coefficient"}, {{"*/kl", "*/objective/kl"}, {"*/kl_coef"}}},
+    {{"lambda", "cost"}, {{"*/lambda"}, {"dpo/cost", "dpo/cost_ema", "ppo/objective/costs", "ppo/episode_cost"}}},
+    {{"tokens of a completion", "share that was cut"},
+     {{"*/completions/mean_length", "*/completions/max_length"}, {"*/completions/clipped_ratio"}}},
+};
+enum { N_TASK_PANELS = sizeof task_panels / sizeof task_panels[0] };
+
 typedef struct run {
     char *title;
     dt_metrics metrics;
@@ -19,7 +38,7 @@ typedef struct run {
 
 typedef struct options {
     const char *output; /* NULL: loss.png and loss.svg of the first run */
-    char **names;       /* --metrics; NULL: the three standard panels */
+    char **names;       /* --metrics; NULL: the standard panels */
     int n_names;
     int64_t smooth; /* records; 0: a fortieth of them */
     dt_axis axis;
@@ -28,7 +47,8 @@ typedef struct options {
 
 static const char usage[] =
     "usage: dtrain-plot [options] RUN_DIR...\n"
-    "Draws the metrics of one or several runs: loss, learning rate and gradient norm, throughput.\n"
+    "Draws the metrics of one or several runs: loss, learning rate and gradient norm, throughput; of\n"
+    "runs that align a model also rewards, margins, KL, lambda and lengths of completions.\n"
     "RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n"
     "\n"
     "  -o, --output FILE       one picture, FILE.png or FILE.svg (default: loss.png and loss.svg in\n"
@@ -202,18 +222,49 @@ static dt_err fill_one(dt_panel *p, const char *name, const run *runs, int n_run
     return DT_OK;
 }
 
+/* The numbers of a run whose names are like one of the patterns, on one axis. */
+static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run *r, int n_runs, int number, bool right,
+                           const options *opt)
+{
+    char title[PATH_MAX + 64];
+    for (int k = 0; k < 5 && what->names[right][k]; k++)
+        for (int c = 0; c < r->metrics.n_columns; c++) {
+            const char *name = r->metrics.names[c], *slash = strchr(name, '/');
+            if (!slash || fnmatch(what->names[right][k], name, FNM_PATHNAME) != 0) continue;
+            const int colour = n_runs == 1 ? p->n_series : number;
+            series_title(r, n_runs, slash + 1, title, sizeof title);
+            DT_TRY(right ? add_plain(p, r, name, opt, DT_STYLE_DASHED, colour, true, title)
+                         : add_smoothed(p, r, name, opt, colour, false, title));
+        }
+    return DT_OK;
+}
+
+static dt_err fill_task(dt_picture *pic, const struct task_panel *what, const run *runs, int n_runs, const options *opt)
+{
+    dt_panel *p = &pic->panels[pic->n_panels];
+    p->height = 1.1;
+    for (int right = 0; right < 2; right++) {
+        const int before = p->n_series;
+        for (int i = 0; i < n_runs; i++) DT_TRY(add_matching(p, what, &runs[i], n_runs, i, right, opt));
+        if (p->n_series > before) snprintf(p->label[right], sizeof p->label[right], "%s", what->label[right]);
+    }
+    pic->n_panels += p->n_series > 0;
+    return DT_OK;
+}
+
 static dt_err fill_panels(dt_picture *pic, const run *runs, int n_runs, const options *opt)
 {
     for (int i = 0; i < opt->n_names; i++)
         DT_TRY(fill_one(&pic->panels[pic->n_panels++], opt->names[i], runs, n_runs, opt));
     if (opt->n_names > 0) return DT_OK;
-    pic->n_panels = 3;
-    DT_TRY(fill_loss(&pic->panels[0], runs, n_runs, opt));
-    DT_TRY(fill_optimizer(&pic->panels[1], runs, n_runs, opt));
-    DT_TRY(fill_one(&pic->panels[2], "tokens_per_second", runs, n_runs, opt));
-    snprintf(pic->panels[2].label[0], sizeof pic->panels[2].label[0], "tokens/s, all ranks");
+    DT_TRY(fill_loss(&pic->panels[pic->n_panels++], runs, n_runs, opt));
+    for (int i = 0; i < N_TASK_PANELS; i++) DT_TRY(fill_task(pic, &task_panels[i], runs, n_runs, opt));
+    DT_TRY(fill_optimizer(&pic->panels[pic->n_panels++], runs, n_runs, opt));
+    dt_panel *last = &pic->panels[pic->n_panels++];
+    DT_TRY(fill_one(last, "tokens_per_second", runs, n_runs, opt));
+    snprintf(last->label[0], sizeof last->label[0], "tokens/s, all ranks");
     /* the colours are named above */
-    for (int i = 0; i < pic->panels[2].n_series; i++) pic->panels[2].series[i].title[0] = 0;
+    for (int i = 0; i < last->n_series; i++) last->series[i].title[0] = 0;
     return DT_OK;
 }
 
