@@ -5,7 +5,6 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/rm
-data() { ./dtrain-data --tokenizer bytes "$@" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }; }
 
 # ---- against TRL ------------------------------------------------------------------------------------------------------------------------------
 data -o "$tmp/pairs.h5" "$fixture/pairs.jsonl"
@@ -16,15 +15,14 @@ as_trl() { # NP DIR ARGS...
         data.seq_len=64 data.shuffle=false batch.train_batch_size=4 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" \
         optimizer.eps=1e-8 optimizer.max_grad_norm=1 scheduler.type=constant rm.center_rewards_coefficient=0.01 log.report_to=jsonl checkpoint.save_steps=0 "$@"
 }
-number() { sed -n "s|.*\"$2\": *\\([-+0-9.eE]*\\).*|\\1|p" "$tmp/$1/metrics.jsonl"; }
 # TRL prints seven digits. fp32 roundings (6e-8) of some hundred additions a sum, grown by ten steps at a high rate: 2e-4 of the rewards' size, 1.
-like_trl() { # DIR
+like_trl() { # DIR [FILE STEPS]
     paste -d' ' <(number "$1" loss) <(number "$1" grad_norm) <(number "$1" rm/accuracy) <(number "$1" rm/margin) <(number "$1" rm/mean_reward) >"$tmp/.ours"
-    paste -d' ' "$tmp/.ours" "$fixture/trl.txt" | awk '
+    paste -d' ' "$tmp/.ours" "$fixture/${2:-trl.txt}" | awk -v n="${3:-10}" '
         function far(a, b, size) { d = a - b; return (d < 0 ? -d : d) > 2e-4 * size }
         NF != 12 { bad = 1 }
         far($1, $6, 1) || far($2, $7, $7) || $3 != $8 || far($4, $9, 1) || far($5, $11, 1) { print "step", NR ":", $0; bad = 1 }
-        END { exit bad || NR != 10 }'
+        END { exit bad || NR != n }'
 }
 as_trl 1 trl batch.micro_batch_size=2
 expect_exit "ten steps" 0
@@ -36,6 +34,22 @@ for layout in "1 3 1" "2 0 2" "2 1 1" "2 2 2" "2 3 1" "4 3 1"; do
 done
 as_trl 2 offloaded zero.stage=3 batch.micro_batch_size=1 zero.offload_optimizer=cpu zero.offload_param=cpu
 expect "and offloaded" like_trl offloaded
+
+# Rankings as all of their pairs, ties among them.
+data -o "$tmp/ranked.h5" "$fixture/ranked.jsonl"
+for layout in "1 0 4" "2 3 1"; do
+    set -- $layout
+    as_trl "$1" "ranked$1" data.train="$tmp/ranked.h5" rm.center_rewards_coefficient=0 rm.w_tie=0.5 run.max_steps=6 zero.stage="$2" batch.micro_batch_size="$3"
+    expect "rankings and ties on $1 ranks are those of plain loops" like_trl "ranked$1" ranked.txt 6
+done
+run 0 ./dtrain-info "$tmp/ranked.h5"
+expect_text "a dataset says that it has ties" '^ *ties +11 '
+run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/no-ties" run.threads=1 model.path=tests/data/dpo/start data.train="$tmp/ranked.h5" data.seq_len=64 \
+    batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 log.report_to=jsonl
+expect_text "preference optimisation leaves them out" '2 pairs are ties, of which neither answer is better, and are left out'
+printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
+run 0 ./dtrain-data --tokenizer bytes -o "$tmp/bad.h5" "$tmp/bad.jsonl"
+expect_text "ranks that do not fit are told" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'
 
 # Bit for bit in reproducible mode, with 3 ranks (12 pairs a step), an incomplete last step, and stopped in between.
 for layout in "1 0" "2 2" "3 3" "4 1"; do
@@ -63,7 +77,6 @@ learn() { # DIR ARGS...
         data.validation="$tmp/polite-valid.h5" data.seq_len=64 batch.train_batch_size=8 batch.micro_batch_size=4 optimizer.lr=3e-3 run.max_steps=60 \
         scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
 }
-above() { number "$1" "$2" | tail -1 | awk -v least="$3" 'BEGIN { bad = 1 } { bad = !($1 > least) } END { exit bad }'; }
 learn polite checkpoint.export=hf
 expect_exit "a reward model from random weights" 0
 expect "it tells unseen better answers from worse ones" above polite rm/validation_accuracy 0.95

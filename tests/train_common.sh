@@ -4,6 +4,9 @@
 #   train NP DIR ARGS...   runs ./dtrain on tiny.ini with output in $tmp/DIR
 #   losses DIR             "step loss" of every training line of DIR's metrics
 #   close_losses A B TOL   every step of A is in B and the losses agree to relative TOL
+#   data ARGS...           dtrain-data with the tokenizer of bytes; the script ends where that fails
+#   number DIR METRIC      what each line of DIR's metrics says of one, a line each
+#   above DIR METRIC X     is the last of these above X?
 #   newest DIR             path of the newest checkpoint
 #   start NP DIR ARGS...   train in the background; $job
 #   finish DIR [JOB]       waits for it ($job); its exit code and output as train would leave them
@@ -56,6 +59,9 @@ train() {
     run "$np" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/$dir" "$@"
 }
 
+data() { ./dtrain-data --tokenizer bytes "$@" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }; }
+number() { sed -n "s|.*\"$2\": *\([-+0-9.eE]*\).*|\1|p" "$tmp/$1/metrics.jsonl"; }
+above() { number "$1" "$2" | tail -1 | awk -v least="$3" 'BEGIN { bad = 1 } { bad = !($1 > least) } END { exit bad }'; }
 losses() { sed -n 's/.*"step": *\([0-9]*\),.*"loss": *\([-+0-9.eE]*\).*/\1 \2/p' "$tmp/$1/metrics.jsonl" | grep -v validation; }
 
 close_losses() {

@@ -26,6 +26,7 @@ typedef struct dt_batch {
     /* of pairs (kind preference): sample k has the sequences 2k, the chosen text, and 2k + 1, the rejected one */
     float *margin;    /* [n_samples], by how much the chosen one is better; 0: not known */
     uint8_t *safety;  /* [n_seq]: dt_safety */
+    uint8_t *tie;     /* [n_samples]: 1: neither text is better */
     int64_t n_target; /* targets >= 0 */
     int64_t n_samples;
     int64_t weight_fixed; /* sum of weight, in units of 2^-20, exact: for sums that do not depend on order */

@@ -265,6 +265,9 @@
     REAL(rm, w_cls, 1, 0, 1e6, "", \
          "kind = harmless: weight of the loss of telling safe answers from unsafe ones; answers whose safety the " \
          "data does not say have none") \
+    REAL(rm, w_tie, 1, 0, 1e6, "", \
+         "weight of the squared difference of the rewards of a tie, a pair of which neither answer is better: its loss " \
+         "in the place of loss_type") \
     INT (rm, max_length, 0, 0, 16777216, "tokens", \
          "pairs with a longer text are left out (or cut, with rm.truncate); 0: data.seq_len, which it may not exceed") \
     BOOL(rm, truncate, false, "cut longer texts after max_length tokens instead of leaving out their pairs") \

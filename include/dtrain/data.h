@@ -21,6 +21,7 @@ typedef struct dt_loader_options {
     bool pairs;               /* the files are of kind preference, and each sample is a pair of texts */
     bool prompts;             /* the files are of kind prompts: there are no batches, samples are read one by one */
     bool truncate;            /* pairs: a longer text is cut after seq_len tokens; else its pair is left out */
+    bool no_ties;             /* pairs of which neither text is better are left out */
     int64_t max_samples;      /* 0: all */
     int64_t train_batch_size; /* G */
     int64_t micro_batch_size; /* m */
@@ -39,6 +40,7 @@ typedef struct dt_data_info {
     int64_t n_tokens;                /* in the files */
     int64_t n_dropped;               /* samples without any target; pairs without an answer on both sides */
     int64_t n_too_long;              /* pairs with a text of more than seq_len tokens, left out */
+    int64_t n_ties;                  /* pairs of which neither text is better, left out */
     int64_t n_packed;                /* documents or records that packing put into these samples; 0: it did not */
     bool of_documents;               /* kind tokens */
     bool has_safety;                 /* pairs: some file says which answers are safe */

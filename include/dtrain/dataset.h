@@ -43,7 +43,7 @@ typedef struct dt_dataset_info {
     int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
     int token_nbytes;        /* 2 or 4 */
-    bool has_weights, has_margins, has_safety, has_answers, has_records, has_checksums;
+    bool has_weights, has_margins, has_safety, has_ties, has_answers, has_records, has_checksums;
     bool sealed; /* has a checksum of everything except the arrays, too; it was verified when the file was opened */
 } dt_dataset_info;
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
@@ -69,6 +69,7 @@ typedef struct dt_pair {
     uint32_t prompt_length[DT_N_SIDES]; /* tokens of the prompt at the start of each side */
     float margin;                       /* 0 where the file has none */
     dt_safety safety[DT_N_SIDES];       /* unknown where the file has none */
+    bool tie;                           /* neither is better */
 } dt_pair;
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* preference */
 
@@ -100,7 +101,7 @@ typedef struct dt_dataset_writer dt_dataset_writer;
 
 /** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed
  *  to PATH, at the commit; or several, see dt_commit. Tokens are stored as uint16 when vocab_size <= 65536, else
- *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety, answers and records are in the
+ *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety, ties, answers and records are in the
  *  file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
 dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size,
                          const char *tokenizer, bool with_weights);

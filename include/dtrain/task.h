@@ -229,8 +229,8 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value);
 /** What a task reads of [data]. */
 typedef struct dt_task_data {
     bool training, validation;
-    bool pairs, truncate; /* dt_loader_options */
-    int64_t seq_len;      /* 0: data.seq_len */
+    bool pairs, truncate, no_ties; /* dt_loader_options */
+    int64_t seq_len;               /* 0: data.seq_len */
 } dt_task_data;
 /** [data] train or validation into t->train or t->valid, where it is given; widens the model to its micro-batches. */
 void dt_task_open_data(dt_task *t, const dt_task_data *what);

@@ -19,9 +19,9 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 {
     const dt_array *list[DT_N_ARRAYS] = {
-        &d->tokens,         &d->offsets,          &d->loss_mask,        &d->weights, &d->second_tokens,
-        &d->second_offsets, &d->prompt_length[0], &d->prompt_length[1], &d->margins, &d->safety[0],
-        &d->safety[1],      &d->records,          &d->record_offsets};
+        &d->tokens,           &d->offsets,          &d->loss_mask, &d->weights,   &d->second_tokens, &d->second_offsets,
+        &d->prompt_length[0], &d->prompt_length[1], &d->margins,   &d->safety[0], &d->safety[1],     &d->ties,
+        &d->records,          &d->record_offsets};
     memcpy(all, list, sizeof list);
 }
 
@@ -137,6 +137,7 @@ static dt_err open_head(dt_dataset *d, bool *has_offsets)
     i->has_margins = i->kind == DT_DATASET_PREFERENCE && has_array(d, "margins");
     i->has_safety =
         i->kind == DT_DATASET_PREFERENCE && (has_array(d, "chosen/safety") || has_array(d, "rejected/safety"));
+    i->has_ties = i->kind == DT_DATASET_PREFERENCE && has_array(d, "ties");
     i->has_answers =
         i->kind == DT_DATASET_PROMPTS && (has_array(d, "answers/tokens") || has_array(d, "answers/offsets"));
     i->has_records =
@@ -194,6 +195,7 @@ static dt_err open_pairs(dt_dataset *d)
     DT_TRY(open_column(d, &d->prompt_length[0], "chosen/prompt_length", DT_ARRAY_U32));
     DT_TRY(open_column(d, &d->prompt_length[1], "rejected/prompt_length", DT_ARRAY_U32));
     if (d->info.has_margins) DT_TRY(open_column(d, &d->margins, "margins", DT_ARRAY_F32));
+    if (d->info.has_ties) DT_TRY(open_column(d, &d->ties, "ties", DT_ARRAY_U8));
     if (!d->info.has_safety) return DT_OK;
     DT_TRY(open_column(d, &d->safety[0], "chosen/safety", DT_ARRAY_U8));
     return open_column(d, &d->safety[1], "rejected/safety", DT_ARRAY_U8);

@@ -13,14 +13,14 @@ struct dt_dataset {
     int64_t file_nbytes;
     dt_array tokens, offsets, loss_mask, weights; /* n_elems 0 where the file has none */
     dt_array second_tokens, second_offsets;       /* of rejected texts, of answers */
-    dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES];
+    dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES], ties;
     dt_array records, record_offsets; /* bytes of JSON */
 };
 
 /* Records are kept as the texts of a third side, of bytes in the place of token ids. */
 enum { DT_RECORDS = DT_N_SIDES, DT_N_PARTS };
 
-enum { DT_N_ARRAYS = 13 };
+enum { DT_N_ARRAYS = 14 };
 /** All arrays of a file, those that it has not with path NULL. */
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
 

@@ -132,6 +132,10 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
                  d->safety[s].name, i, safety);
         pair->safety[s] = (dt_safety)safety;
     }
+    uint8_t tie = 0;
+    if (d->info.has_ties) DT_TRY(dt_array_read(&d->ties, i, 1, &tie));
+    DT_CHECK(tie <= 1, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0 or 1, found %u", d->path, d->ties.name, i, tie);
+    pair->tie = tie;
     if (d->info.has_margins) DT_TRY(dt_array_read(&d->margins, i, 1, &pair->margin));
     DT_CHECK(isfinite(pair->margin), DT_ERR_DATA, "%s: margins[%" PRId64 "]: expected a number, found %g", d->path, i,
              (double)pair->margin);

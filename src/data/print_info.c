@@ -64,7 +64,8 @@ static dt_err print_pairs(dt_dataset *d)
     printf("chosen       %" PRId64 " tokens, %" PRId64 " of them prompt\nrejected     %" PRId64 " tokens, %" PRId64
            " of them prompt\n",
            d->info.n_tokens, n_prompt[0], d->info.n_second_tokens, n_prompt[1]);
-    printf("margins      %s\nsafety       %s\n", yes(d->info.has_margins), yes(d->info.has_safety));
+    printf("margins      %s\nsafety       %s\nties         %s\n", yes(d->info.has_margins), yes(d->info.has_safety),
+           yes(d->info.has_ties));
     return DT_OK;
 }
 

@@ -74,6 +74,7 @@ static dt_err show_pair(const view *v, int64_t i)
     dt_pair pair;
     DT_TRY(dt_dataset_read_pair(v->d, i, &pair));
     if (v->d->info.has_margins) printf("margin %g\n", (double)pair.margin);
+    if (pair.tie) printf("a tie\n");
     for (int s = 0; s < DT_N_SIDES; s++) {
         int64_t first, n;
         DT_TRY(dt_dataset_side_document(v->d, (dt_side)s, i, &first, &n));

@@ -19,6 +19,7 @@ typedef struct dt_samples_options {
     bool document_mask;
     bool split;    /* packed: cut documents longer than T in pieces instead of leaving out what is over */
     bool truncate; /* pairs: cut texts longer than T, instead of leaving out their pairs */
+    bool no_ties;  /* pairs: leave out those of which neither text is better */
     dt_ledger *ledger;
 } dt_samples_options;
 
@@ -52,6 +53,7 @@ struct dt_samples {
     int64_t n_samples;
     int64_t n_dropped;  /* documents or records without any target, pairs without an answer */
     int64_t n_too_long; /* pairs */
+    int64_t n_ties;     /* pairs, left out */
     int64_t max_tok;    /* tokens of a sample, at most: T; of prompts those of the longest */
     int64_t max_seq;    /* sequences of a sample, at most */
     void *impl;

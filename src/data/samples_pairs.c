@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Why a pair is left out, in the place of its number of targets: a pair that stays has two at least. */
-enum { NO_ANSWER = 0, TOO_LONG = 1 };
+/* Why a pair is left out, in the place of its number of targets; that of a pair that stays is so much larger. */
+enum { NO_ANSWER, TOO_LONG, TIE, STAYS };
 
 typedef struct pairs {
     dt_records r;       /* of both texts together */
@@ -20,23 +20,26 @@ typedef struct scan {
     pairs *p;
     dt_side side;
     uint32_t *prompt; /* [n_alloc]: prompt lengths of a block */
+    uint8_t *tie;     /* [n_alloc] */
     int64_t n_alloc;
 } scan;
 
 /* One side of a pair: its tokens after the cut, and its targets among them (token 0 is never one). */
-static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt)
+static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt, bool tie)
 {
     dt_record_len *len = &s->p->r.len[i];
     const uint64_t T = (uint64_t)s->set->opt.seq_len, kept = n < T ? n : T, first = prompt > 0 ? prompt : 1;
-    if (s->side == DT_SIDE_FIRST) *len = (dt_record_len){0, 2};
-    if (len->n_target < 2) return; /* left out already */
-    if (n > T && !s->set->opt.truncate)
+    if (s->side == DT_SIDE_FIRST) *len = (dt_record_len){0, STAYS};
+    if (len->n_target < STAYS) return; /* left out already */
+    if (tie)
+        len->n_target = TIE;
+    else if (n > T && !s->set->opt.truncate)
         len->n_target = TOO_LONG;
     else if (kept <= first)
         len->n_target = NO_ANSWER;
     else
         *len = (dt_record_len){len->n_tok + (uint32_t)kept, len->n_target + (uint32_t)(kept - first)};
-    if (s->side == DT_SIDE_FIRST && len->n_target >= 2) s->p->n_chosen[i] = len->n_target - 2;
+    if (s->side == DT_SIDE_FIRST && len->n_target >= STAYS) s->p->n_chosen[i] = len->n_target - STAYS;
 }
 
 static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
@@ -45,17 +48,21 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     const dt_dataset *d = s->set->dataset;
     if (n > s->n_alloc) {
         uint32_t *prompt = realloc(s->prompt, (size_t)n * sizeof *prompt);
-        DT_CHECK(prompt, DT_ERR_MEMORY, "%s: no memory to read the lengths of prompts", d->path);
-        s->prompt = prompt;
+        if (prompt) s->prompt = prompt;
+        uint8_t *tie = realloc(s->tie, (size_t)n);
+        if (tie) s->tie = tie;
+        DT_CHECK(prompt && tie, DT_ERR_MEMORY, "%s: no memory to read the lengths of prompts", d->path);
         s->n_alloc = n;
     }
+    const bool ties = s->set->opt.no_ties && d->info.has_ties;
     DT_TRY(dt_array_read(&d->prompt_length[s->side], first, n, s->prompt));
+    if (ties) DT_TRY(dt_array_read(&d->ties, first, n, s->tie));
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
                  d->prompt_length[s->side].name, first + i, s->prompt[i], n_tok);
-        add_side(s, first + i, n_tok, s->prompt[i]);
+        add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
     }
     return DT_OK;
 }
@@ -66,13 +73,14 @@ static dt_err keep(dt_samples *set, pairs *p)
     dt_records *r = &p->r;
     for (int64_t i = 0; i < r->n_alloc; i++) {
         dt_record_len len = r->len[i];
-        if (len.n_target >= 2) {
-            len.n_target -= 2;
+        if (len.n_target >= STAYS) {
+            len.n_target -= STAYS;
             p->n_chosen[r->n] = p->n_chosen[i];
             r->len[r->n++] = len;
             continue;
         }
         set->n_too_long += len.n_target == TOO_LONG;
+        set->n_ties += len.n_target == TIE;
         set->n_dropped += len.n_target == NO_ANSWER;
         DT_TRY(dt_records_drop(r, set, i));
     }
@@ -97,6 +105,7 @@ static dt_err pairs_open(dt_samples *set)
         err = dt_dataset_each_side_block(set->dataset, s.side, scan_block, &s);
     }
     free(s.prompt);
+    free(s.tie);
     DT_TRY(err);
     DT_TRY(keep(set, p));
     set->n_samples = r->n;
@@ -143,6 +152,7 @@ static dt_err pairs_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_
     dt_pair pair;
     DT_TRY(dt_dataset_read_pair(set->dataset, number, &pair));
     b->margin[b->n_samples] = pair.margin;
+    b->tie[b->n_samples] = pair.tie;
     for (int side = 0; side < DT_N_SIDES; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
     DT_CHECK(b->n_tok - before == (int32_t)r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open",
              set->dataset->path);

@@ -27,8 +27,11 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
 {
     const char *packing = opt->packing ? opt->packing : "auto";
     const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
-    *lo = (dt_samples_options){
-        .seq_len = opt->seq_len, .document_mask = opt->document_mask, .truncate = opt->truncate, .ledger = opt->ledger};
+    *lo = (dt_samples_options){.seq_len = opt->seq_len,
+                               .document_mask = opt->document_mask,
+                               .truncate = opt->truncate,
+                               .no_ties = opt->no_ties,
+                               .ledger = opt->ledger};
     if (opt->prompts) {
         *ops = &dt_samples_prompts;
     } else if (opt->pairs) {
@@ -109,6 +112,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     s->n_tokens += d->info.n_tokens;
     s->n_dropped += set->n_dropped;
     s->n_too_long += set->n_too_long;
+    s->n_ties += set->n_ties;
     s->has_safety |= d->info.has_safety;
     if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped;
     if (set->max_tok > s->max_tok) s->max_tok = set->max_tok;

@@ -30,7 +30,7 @@ static dt_err verify_weights(dt_dataset *d, int64_t first, int64_t n, void *buff
 {
     return dt_dataset_read_weights(d, first, n, buffer);
 }
-/* Prompts, margins and safety in one, with the first array that belongs to pairs. */
+/* Prompts, margins, safety and ties in one, with the first array that belongs to pairs. */
 static dt_err verify_pairs(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
     dt_pair pair;
@@ -96,7 +96,8 @@ static dt_err verify_all(const job *j)
     DT_TRY(verify_array(j, &d->prompt_length[1], NULL));
     DT_TRY(verify_array(j, &d->margins, NULL));
     DT_TRY(verify_array(j, &d->safety[0], NULL));
-    return verify_array(j, &d->safety[1], NULL);
+    DT_TRY(verify_array(j, &d->safety[1], NULL));
+    return verify_array(j, &d->ties, NULL);
 }
 
 dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg)

@@ -25,7 +25,8 @@ const char *dt_column_name(dt_dataset_kind kind, dt_column c)
                                                     [DT_COL_SECOND_PROMPT] = "rejected/prompt_length",
                                                     [DT_COL_MARGINS] = "margins",
                                                     [DT_COL_SAFETY] = "chosen/safety",
-                                                    [DT_COL_SECOND_SAFETY] = "rejected/safety"};
+                                                    [DT_COL_SECOND_SAFETY] = "rejected/safety",
+                                                    [DT_COL_TIES] = "ties"};
     return (kind == DT_DATASET_PREFERENCE ? pairs : plain)[c];
 }
 
@@ -49,8 +50,8 @@ static void free_writer(dt_dataset_writer *w)
 static bool is_optional(dt_dataset_kind kind, dt_column c)
 {
     if (c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS) return kind == DT_DATASET_PROMPTS;
-    return c == DT_COL_MARGINS || c == DT_COL_SAFETY || c == DT_COL_SECOND_SAFETY || c == DT_COL_RECORDS ||
-           c == DT_COL_RECORD_OFFSETS;
+    return c == DT_COL_MARGINS || c == DT_COL_SAFETY || c == DT_COL_SECOND_SAFETY || c == DT_COL_TIES ||
+           c == DT_COL_RECORDS || c == DT_COL_RECORD_OFFSETS;
 }
 
 static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
@@ -69,6 +70,7 @@ static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
                                          [DT_COL_MARGINS] = pairs ? 4 : 0,
                                          [DT_COL_SAFETY] = pairs,
                                          [DT_COL_SECOND_SAFETY] = pairs,
+                                         [DT_COL_TIES] = pairs,
                                          [DT_COL_RECORDS] = prompts,
                                          [DT_COL_RECORD_OFFSETS] = prompts ? 8 : 0};
     for (int c = 0; c < DT_N_COLUMNS; c++) {
@@ -179,13 +181,16 @@ dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
 {
     DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: kind %s has no pairs", w->path,
              dt_dataset_kind_name(w->kind));
+    const uint8_t tie = pair->tie;
     w->wanted[DT_COL_MARGINS] |= pair->margin != 0;
+    w->wanted[DT_COL_TIES] |= pair->tie;
     if (pair->safety[0] || pair->safety[1]) w->wanted[DT_COL_SAFETY] = w->wanted[DT_COL_SECOND_SAFETY] = true;
     for (int s = 0; s < DT_N_SIDES; s++) {
         const uint8_t safety = (uint8_t)pair->safety[s];
         DT_TRY(dt_temp_array_add(&w->column[DT_COL_PROMPT + s], &pair->prompt_length[s], 1));
         DT_TRY(dt_temp_array_add(&w->column[DT_COL_SAFETY + s], &safety, 1));
     }
+    DT_TRY(dt_temp_array_add(&w->column[DT_COL_TIES], &tie, 1));
     DT_TRY(dt_temp_array_add(&w->column[DT_COL_MARGINS], &pair->margin, 1));
     return dt_dataset_end_document(w, 1);
 }

@@ -23,6 +23,7 @@ typedef enum dt_column {
     DT_COL_MARGINS,
     DT_COL_SAFETY,
     DT_COL_SECOND_SAFETY,
+    DT_COL_TIES,
     DT_COL_RECORDS,
     DT_COL_RECORD_OFFSETS,
     DT_N_COLUMNS

@@ -28,6 +28,7 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .seq_len = what->seq_len ? what->seq_len : cfg->data_seq_len,
         .pairs = what->pairs,
         .truncate = what->truncate,
+        .no_ties = what->no_ties,
         .packing = cfg->data_packing,
         .document_mask = cfg->data_document_mask,
         .shuffle = training && cfg->data_shuffle,

@@ -91,10 +91,19 @@ static void open_models(dt_task *t, dpo *d)
             dt_mistakes_add(t->mistakes, dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal)));
 }
 
+static void warn_of_ties(const dt_task *t)
+{
+    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
+    if (info && info->n_ties && (!t->comm || t->comm->rank == 0))
+        DT_WARN("[data] train: %lld pairs are ties, of which neither answer is better, and are left out",
+                (long long)info->n_ties);
+}
+
 static void dpo_open(dt_task *t)
 {
     dpo *d = calloc(1, sizeof *d);
-    pairs_open(t, t->cfg->data_seq_len, true);
+    pairs_open(t, t->cfg->data_seq_len, true, true);
+    warn_of_ties(t);
     if (!d) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
         return;

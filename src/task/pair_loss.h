@@ -11,18 +11,27 @@ typedef struct dt_pair_loss {
     double label_smoothing; /* epsilon */
     double center;          /* c */
     double w_cls;           /* 0: safety is not looked at */
+    double w_tie;
 } dt_pair_loss;
+
+/** What is known of a pair. */
+typedef struct dt_pair_labels {
+    double margin;
+    bool tie;                   /* neither answer is better */
+    uint8_t safety[DT_N_SIDES]; /* dt_safety */
+} dt_pair_labels;
 
 /** With d = reward[0] - reward[1] - margin, of the chosen and the rejected answer:
  *
+ *     tie      w_tie (reward[0] - reward[1])^2                             (arXiv 2502.10391)
  *     sigmoid  -(1 - epsilon) log sigmoid(d) - epsilon log sigmoid(-d)     (Bradley and Terry; arXiv 2203.02155)
  *     hinge    max(0, -d)
- *     both     + c (reward[0] + reward[1])^2                               (arXiv 2312.09244)
+ *     all      + c (reward[0] + reward[1])^2                               (arXiv 2312.09244)
  *              + w_cls sum over answers of -log sigmoid(s reward), s = 1 safe, -1 unsafe (arXiv 2310.12773)
  *
  *  Returns the loss; gradient [2]: its derivatives by the rewards. */
-double dt_pair_loss_of(const dt_pair_loss *l, const double reward[DT_N_SIDES], double margin,
-                       const uint8_t safety[DT_N_SIDES], double gradient[DT_N_SIDES]);
+double dt_pair_loss_of(const dt_pair_loss *l, const double reward[DT_N_SIDES], const dt_pair_labels *labels,
+                       double gradient[DT_N_SIDES]);
 
 /** log sigmoid(x), without overflow. */
 double dt_log_sigmoid(double x);

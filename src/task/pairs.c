@@ -1,12 +1,15 @@
 /* pairs.c - the data of tasks that learn from pairs of answers. */
 #include "pairs.h"
 
-void pairs_open(dt_task *t, int64_t seq_len, bool truncate)
+void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties)
 {
     const int64_t n_texts = 2 * t->batching.micro_batch_size, n_tok = n_texts * seq_len;
-    dt_task_open_data(
-        t,
-        &(dt_task_data){.training = true, .validation = true, .pairs = true, .truncate = truncate, .seq_len = seq_len});
+    dt_task_open_data(t, &(dt_task_data){.training = true,
+                                         .validation = true,
+                                         .pairs = true,
+                                         .truncate = truncate,
+                                         .no_ties = no_ties,
+                                         .seq_len = seq_len});
     if (n_tok > INT32_MAX) return; /* the loader says so */
     if (t->model_opt->max_tok < n_tok) t->model_opt->max_tok = (int32_t)n_tok;
     if (t->model_opt->max_seq < n_texts) t->model_opt->max_seq = (int32_t)n_texts;

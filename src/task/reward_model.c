@@ -11,7 +11,7 @@
 typedef struct reward_model {
     dt_pair_loss loss_of;
     dt_micro step; /* of the step at work, but for the batch */
-    int loss, n_pairs, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok, n_samples;
+    int loss, n_pairs, n_told, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok, n_samples;
 } reward_model;
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
@@ -20,6 +20,7 @@ static void declare(reward_model *r, dt_sums *s, bool harmless)
 {
     r->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
     r->n_pairs = dt_sums_declare(s, "rm/pairs", DT_SUM_UNITS, 1);
+    r->n_told = dt_sums_declare(s, "rm/preferences", DT_SUM_UNITS, 1);
     r->correct = dt_sums_declare(s, "rm/correct", DT_SUM_UNITS, 1);
     r->margin = dt_sums_declare(s, "rm/margins", DT_SUM_LOSS, 1);
     r->reward = dt_sums_declare(s, "rm/rewards", DT_SUM_LOSS, 1);
@@ -29,8 +30,8 @@ static void declare(reward_model *r, dt_sums *s, bool harmless)
     r->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     r->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     pairs_show(s, "loss", "validation_loss", "loss", "rm/pairs");
-    pairs_show(s, "rm/accuracy", "rm/validation_accuracy", "rm/correct", "rm/pairs");
-    pairs_show(s, "rm/margin", "rm/validation_margin", "rm/margins", "rm/pairs");
+    pairs_show(s, "rm/accuracy", "rm/validation_accuracy", "rm/correct", "rm/preferences");
+    pairs_show(s, "rm/margin", "rm/validation_margin", "rm/margins", "rm/preferences");
     pairs_show(s, "rm/min_reward", "rm/validation_min_reward", "rm/least", NULL);
     pairs_show(s, "rm/mean_reward", "rm/validation_mean_reward", "rm/rewards", "rm/texts");
     pairs_show(s, "rm/max_reward", "rm/validation_max_reward", "rm/largest", NULL);
@@ -84,7 +85,7 @@ static void rm_open(dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     reward_model *r = calloc(1, sizeof *r);
-    pairs_open(t, text_length(t), cfg->rm_truncate);
+    pairs_open(t, text_length(t), cfg->rm_truncate, false);
     if (!r) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
         return;
@@ -93,7 +94,8 @@ static void rm_open(dt_task *t)
     r->loss_of = (dt_pair_loss){.type = strcmp(cfg->rm_loss_type, "hinge") == 0 ? DT_PAIR_HINGE : DT_PAIR_SIGMOID,
                                 .label_smoothing = cfg->rm_label_smoothing,
                                 .center = cfg->rm_center_rewards_coefficient,
-                                .w_cls = is_harmless(t) ? cfg->rm_w_cls : 0};
+                                .w_cls = is_harmless(t) ? cfg->rm_w_cls : 0,
+                                .w_tie = cfg->rm_w_tie};
     declare(r, t->sums, is_harmless(t));
     warn_of_data(t);
 }
@@ -135,8 +137,10 @@ static double loss_of_pair(const dt_task *t, const dt_batch *b, int64_t k, const
 {
     const reward_model *r = t->self;
     for (int side = 0; side < DT_N_SIDES; side++) reward[side] = (double)value[last_of(b, DT_N_SIDES * k + side)];
-    return dt_pair_loss_of(&r->loss_of, reward, (double)b->margin[k] + t->cfg->rm_margin, &b->safety[DT_N_SIDES * k],
-                           gradient);
+    const dt_pair_labels labels = {.margin = (double)b->margin[k] + t->cfg->rm_margin,
+                                   .tie = b->tie[k],
+                                   .safety = {b->safety[DT_N_SIDES * k], b->safety[DT_N_SIDES * k + 1]}};
+    return dt_pair_loss_of(&r->loss_of, reward, &labels, gradient);
 }
 
 static dt_err rm_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
@@ -155,8 +159,11 @@ static dt_err rm_weights(dt_task *t, const dt_micro *m, const dt_predictions *p,
 static void collect_pair(dt_task *t, const dt_batch *b, int64_t k, const double reward[DT_N_SIDES])
 {
     const reward_model *r = t->self;
-    dt_sums_count(t->sums, r->correct, reward[0] > reward[1]);
-    dt_sums_add(t->sums, r->margin, reward[0] - reward[1]);
+    if (!b->tie[k]) {
+        dt_sums_count(t->sums, r->n_told, 1);
+        dt_sums_count(t->sums, r->correct, reward[0] > reward[1]);
+        dt_sums_add(t->sums, r->margin, reward[0] - reward[1]);
+    }
     for (int side = 0; side < DT_N_SIDES; side++) {
         const uint8_t safety = b->safety[DT_N_SIDES * k + side];
         dt_sums_add(t->sums, r->reward, reward[side]);

@@ -32,28 +32,35 @@ typedef struct make {
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
-static dt_err work_on_record(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, dt_sample *s)
+static dt_err parse_json(const dt_chunk *p, const dt_chunk_item *item, json_t **json)
 {
-    json_t *json;
-    DT_TRY(
-        dt_json_parse(&json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
-    dt_err err = dt_parse_record(&w->record, json, &k->recipe.rules);
-    if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
-    json_decref(json);
-    return err;
+    *json = NULL;
+    if (!item->json) return DT_OK;
+    return dt_json_parse(json, "", p->text + item->first, item->nbytes,
+                         DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
+}
+
+/* Sample `which` of an item, or its text. err: what parsing came to. */
+static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
+                          dt_err err, int which, dt_sample *s)
+{
+    if (!item->json)
+        return dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
+    if (err == DT_OK) err = dt_parse_record(&w->record, json, &k->recipe.rules, which);
+    return err == DT_OK ? dt_encode_record(&k->recipe, w->encoder, &w->record, p, s) : err;
 }
 
 /* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the chunk. */
-static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item)
+static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
+                         dt_err err, int which, bool *bad)
 {
     const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n}, records = p->n_records;
     dt_sample *s;
     DT_TRY(dt_chunk_sample(p, &s));
     s->item = item;
-    const dt_err err =
-        item->json ? work_on_record(k, w, p, item, s)
-                   : dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
-    if (err != DT_ERR_DATA) return err;
+    err = encode_item(k, w, p, item, json, err, which, s);
+    *bad = err == DT_ERR_DATA;
+    if (!*bad) return err;
     s->problem = strdup(dt_error_message());
     dt_error_clear();
     for (int side = 0; side < DT_N_SIDES; side++) {
@@ -63,6 +70,20 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
     p->n_records = records;
     s->n_record = 0;
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
+}
+
+/* The first sample of a record that is wrong is the last. */
+static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item)
+{
+    json_t *json;
+    bool bad = false;
+    const dt_err parsed = parse_json(p, item, &json);
+    w->record.n_records = 1;
+    dt_err err = DT_OK;
+    for (int which = 0; which < w->record.n_records && err == DT_OK && !bad; which++)
+        err = add_sample(k, w, p, item, json, parsed, which, &bad);
+    json_decref(json);
+    return err;
 }
 
 /* Text needs no mask in the chunk, records do: the two are never told apart in the writer by where they stand, so both

@@ -1,15 +1,24 @@
 /* parse_pair.c - records of preferences. A prompt and two completions, each texts or messages, from the forms of
- * several projects; where no prompt is given it is what both sides begin with. */
+ * several projects; where no prompt is given it is what both sides begin with. A ranking of several completions is all
+ * pairs of them. */
 #include "parse_record.h"
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
+/* The completions of a ranking, NULL: it is none. Answers that nobody has ranked belong to a prompt. */
+static const json_t *ranked(const json_t *json)
+{
+    const json_t *list = json_object_get(json, "responses");
+    if (!list && (dt_has(json, "ranks") || dt_has(json, "scores"))) list = json_object_get(json, "answers");
+    return json_is_array(list) ? list : NULL;
+}
+
 bool dt_record_is_pair(const json_t *json)
 {
     return (dt_has(json, "chosen") && dt_has(json, "rejected")) ||
            (dt_has(json, "chosen_response") && dt_has(json, "rejected_response")) ||
-           (dt_has(json, "response_0") && dt_has(json, "response_1"));
+           (dt_has(json, "response_0") && dt_has(json, "response_1")) || ranked(json);
 }
 
 typedef struct words {
@@ -136,9 +145,9 @@ static dt_err read_chat_pair(dt_parsed_record *r, const json_t *prompt, const ch
 
 /* ---- the forms --------------------------------------------------------------------------------------------------- */
 
-static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+static dt_err read_completions(dt_parsed_record *r, const json_t *json, const json_t *const completion[DT_N_SIDES],
+                               const dt_rules *rules)
 {
-    const json_t *completion[DT_N_SIDES] = {json_object_get(json, "chosen"), json_object_get(json, "rejected")};
     const char *key = dt_has(json, "prompt") ? "prompt" : "conversations";
     const json_t *prompt = json_object_get(json, key);
     if (json_is_null(prompt)) prompt = NULL;
@@ -148,6 +157,51 @@ static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rule
     if (texts && (!prompt || json_is_string(prompt)))
         return read_text_pair(r, prompt, completion[0], completion[1], rules);
     return read_chat_pair(r, prompt, key, completion, rules);
+}
+
+static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    const json_t *tie = json_object_get(json, "tie");
+    DT_CHECK(!tie || json_is_null(tie) || json_is_boolean(tie), DT_ERR_DATA, "tie: expected true or false");
+    r->pair.tie = json_is_true(tie);
+    return read_completions(
+        r, json, (const json_t *const[DT_N_SIDES]){json_object_get(json, "chosen"), json_object_get(json, "rejected")},
+        rules);
+}
+
+/* By how much completion a is better than b: their ranks (1 is the best), scores, or places in the list. */
+static dt_err compare_ranked(const json_t *json, size_t n, size_t a, size_t b, double *better)
+{
+    const bool ranks = dt_has(json, "ranks");
+    const json_t *list = json_object_get(json, ranks ? "ranks" : "scores");
+    *better = 1;
+    if (!list || json_is_null(list)) return DT_OK;
+    const json_t *x = json_array_get(list, a), *y = json_array_get(list, b);
+    DT_CHECK(json_is_array(list) && json_array_size(list) == n && json_is_number(x) && json_is_number(y), DT_ERR_DATA,
+             "%s: expected %zu numbers, one for each response", ranks ? "ranks" : "scores", n);
+    *better = (json_number_value(x) - json_number_value(y)) * (ranks ? -1 : 1);
+    return DT_OK;
+}
+
+/* {prompt, responses, ranks? or scores?}: the best first, unless they say otherwise; equal ones are ties. Pair `which`
+ * of the n (n - 1) / 2 in the order (0, 1), (0, 2), .., (1, 2), .. */
+static dt_err read_ranking(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
+{
+    enum { MOST = 64 };
+    const json_t *list = ranked(json);
+    const size_t n = json_array_size(list);
+    double better;
+    DT_CHECK(n >= 2 && n <= MOST, DT_ERR_DATA, "responses: expected 2 to %d of them, found %zu", MOST, n);
+    r->n_records = (int)(n * (n - 1) / 2);
+    size_t a = 0, left = (size_t)which;
+    for (; left >= n - 1 - a; a++) left -= n - 1 - a;
+    const size_t b = a + 1 + left;
+    DT_TRY(compare_ranked(json, n, a, b, &better));
+    r->pair.tie = better == 0;
+    const json_t *one = json_array_get(list, a), *other = json_array_get(list, b);
+    const bool as_listed = better >= 0;
+    return read_completions(r, json,
+                            (const json_t *const[DT_N_SIDES]){as_listed ? one : other, as_listed ? other : one}, rules);
 }
 
 /* One label of safety: true, false, or a number, safe above 0. */
@@ -199,7 +253,7 @@ static dt_err read_pku(dt_parsed_record *r, const json_t *json, const dt_rules *
                      (const words[DT_N_SIDES]){words_of(response[chosen]), words_of(response[!chosen])});
 }
 
-dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
     const json_t *margin = json_object_get(json, "margin");
     r->has_second = true;
@@ -209,5 +263,6 @@ dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *ru
         r->pair.margin = (float)json_number_value(margin);
     }
     if (dt_has(json, "chosen") && dt_has(json, "rejected")) return read_chosen(r, json, rules);
-    return dt_has(json, "chosen_response") ? read_responses(r, json, rules) : read_pku(r, json, rules);
+    if (dt_has(json, "chosen_response")) return read_responses(r, json, rules);
+    return ranked(json) ? read_ranking(r, json, rules, which) : read_pku(r, json, rules);
 }

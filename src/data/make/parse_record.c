@@ -277,17 +277,18 @@ static void reset(dt_parsed_record *r)
     r->fields = NULL;
     r->has_second = r->is_chat = false;
     r->weight = 1;
+    r->n_records = 1;
     r->pair = (dt_pair){0};
 }
 
-dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
     reset(r);
     DT_CHECK(json_is_object(json), DT_ERR_DATA, "expected a JSON object");
     DT_TRY(find_kind(json, rules, &r->kind));
     switch (r->kind) {
     case DT_DATASET_PREFERENCE:
-        DT_TRY(dt_parse_pair(r, json, rules));
+        DT_TRY(dt_parse_pair(r, json, rules, which));
         break;
     case DT_DATASET_PROMPTS:
         DT_TRY(dt_parse_prompt(r, json, rules));

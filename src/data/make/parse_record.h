@@ -34,14 +34,16 @@ typedef struct dt_parsed_record {
     bool has_second;
     bool is_chat;
     float weight;
-    dt_pair pair; /* margin and safety */
+    dt_pair pair;  /* margin, safety, tie */
+    int n_records; /* samples that the record makes: the pairs of a ranking; else 1 */
     dt_messages messages[DT_N_SIDES];
     char *owned;  /* JSON written out: tools, an answer that is no text */
     char *fields; /* of a prompt's record, as JSON; NULL: it has none besides the prompt */
 } dt_parsed_record;
 
-/** DT_ERR_DATA with the reason, without file and line. */
-dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
+/** Its sample number `which`, from 0 on; the first says in n_records how many there are. DT_ERR_DATA with the reason,
+ *  without file and line. */
+dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
 void dt_parsed_record_free(dt_parsed_record *r);
 
 /* ---- shared by parse_record.c, parse_pair.c and parse_prompt.c --------------------------------------------------- */
@@ -59,7 +61,7 @@ dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, 
 /* Is it a record of this kind? And reading one. */
 bool dt_record_is_pair(const json_t *json);
 bool dt_record_is_prompt(const json_t *json);
-dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
+dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
 dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
 
 #endif
