@@ -1,11 +1,10 @@
 #!/bin/bash
 # e2e_dpo.sh - preference optimisation: every loss as TRL's DPOTrainer computes it, the same on any number of ranks and at any stage; log 2 at the
-# start; learning; resuming; validation; what is refused.
+# start; learning; resuming; validation; judges and a reference that follows or was asked before; what is refused.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/dpo
-data() { ./dtrain-data --tokenizer bytes "$@" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }; }
 data -o "$tmp/pairs.h5" tests/data/rm/pairs.jsonl
 dpo() { # NP DIR ARGS...
     local np=$1 dir=$2
@@ -14,16 +13,16 @@ dpo() { # NP DIR ARGS...
         data.seq_len=64 data.shuffle=false batch.train_batch_size=4 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" \
         optimizer.eps=1e-8 optimizer.max_grad_norm=1 scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
 }
-number() { sed -n "s|.*\"$2\": *\\([-+0-9.eE]*\\).*|\\1|p" "$tmp/$1/metrics.jsonl"; }
 # TRL's numbers have seven digits. Of sums of some fifty log-probabilities fp32 keeps 1e-5; six steps at a high rate make 2e-4 of the number of that,
 # and for a small difference of large sums 1e-3.
 like_trl() { # DIR RUN
     paste -d' ' <(number "$1" loss) <(number "$1" grad_norm) <(number "$1" dpo/rewards/chosen) <(number "$1" dpo/rewards/rejected) \
-        <(number "$1" dpo/rewards/accuracies) <(number "$1" dpo/rewards/margins) <(number "$1" dpo/logps/chosen) <(number "$1" dpo/logps/rejected) >"$tmp/.ours"
+        <(number "$1" dpo/rewards/accuracies) <(number "$1" dpo/rewards/margins) <(number "$1" dpo/logps/chosen) <(number "$1" dpo/logps/rejected) \
+        <(number "$1" dpo/logits/chosen) <(number "$1" dpo/logits/rejected) <(number "$1" dpo/mean_token_accuracy) <(number "$1" dpo/entropy) >"$tmp/.ours"
     awk -v n="$2" '/^run/ { k++; next } k == n' "$fixture/trl.txt" >"$tmp/.trl"
     paste -d' ' "$tmp/.ours" "$tmp/.trl" | awk '
-        { for (i = 1; i <= 8; i++) { d = $i - $(i + 8); d = d < 0 ? -d : d; s = $(i + 8); s = s < 0 ? -s : s
-              if (NF != 16 || !(d <= (i == 5 ? 0 : 2e-4 * s + 1e-3))) { print "step", NR ", number", i ":", $i, $(i + 8); bad = 1 } } }
+        { for (i = 1; i <= 12; i++) { d = $i - $(i + 12); d = d < 0 ? -d : d; s = $(i + 12); s = s < 0 ? -s : s
+              if (NF != 24 || !(d <= (i == 5 ? 0 : i == 11 ? 1e-6 : 2e-4 * s + 1e-3))) { print "step", NR ", number", i ":", $i, $(i + 12); bad = 1 } } }
         END { exit bad || NR != 6 }'
 }
 n=0
@@ -62,6 +61,89 @@ dpo 1 mm dpo.beta_w=0.5 dpo.beta_k=0.5 batch.micro_batch_size=4 run.max_steps=1
 want=$(head -4 tests/data/rm/pairs.jsonl | sed 's/.*"margin": \([0-9.]*\).*/\1/' | awk '{ b += 0.1 * (1 + 0.5 * (1 - exp(-0.5 * $1))) } END { print b / NR }')
 expect "beta grows with the margins" awk -v a="$(number mm dpo/beta)" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-6 && d > -1e-6) }'
 
+# ---- judges -------------------------------------------------------------------------------------------------------------------------------------
+# Safe-MM-DPO as plain loops take it; a line of the fixture has the names of its numbers.
+judged="dpo.helpful_path=tests/data/rm/start dpo.harmless_path=$fixture/judge"
+like_loops() { # DIR RUN
+    local name ours=()
+    for name in $(head -1 "$fixture/safe.txt"); do number "$1" "$name" >"$tmp/.n${name//\//_}"; ours+=("$tmp/.n${name//\//_}"); done
+    awk -v n="$2" '/^run/ { k++; next } k == n' "$fixture/safe.txt" >"$tmp/.loops"
+    paste -d' ' "${ours[@]}" "$tmp/.loops" | awk '
+        { for (i = 1; i <= 14; i++) { d = $i - $(i + 14); d = d < 0 ? -d : d; s = $(i + 14); s = s < 0 ? -s : s
+              if (NF != 28 || !(d <= 2e-4 * s + 1e-3)) { print "step", NR ", number", i ":", $i, $(i + 14); bad = 1 } } }
+        END { exit bad || NR != 6 }'
+}
+n=0
+while read -r _ keys; do
+    n=$((n + 1))
+    dpo 1 "safe$n" $judged batch.micro_batch_size=2 $keys
+    expect "Safe-MM-DPO: $keys" like_loops "safe$n" "$n"
+done < <(grep '^run' "$fixture/safe.txt")
+for layout in "2 3 1" "4 2 1"; do
+    set -- $layout
+    dpo "$1" "safe-layout$1" $judged zero.stage="$2" batch.micro_batch_size="$3" $(sed -n '/^run/{s/run //p;q}' "$fixture/safe.txt")
+    expect "the same on $1 ranks at stage $2" like_loops "safe-layout$1" 1
+done
+expect_text "planned is allocated" '^allocated '
+safely() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    dpo "$np" "$dir" $judged dpo.lambda_lr=0.5 dpo.sync_reference_steps=2 batch.train_batch_size=6 batch.micro_batch_size=1 run.reproducible=true "$@"
+}
+same_reference() { same_model "$1" "$2" && h5diff "$1" "$2" /reference /reference && h5diff "$1" "$2" /task /task; }
+safely 1 whole
+safely 2 parts run.max_steps=3
+safely 3 parts zero.stage=3 zero.offload_param=cpu checkpoint.resume=auto
+expect "stopped between two syncs and resumed at stage 3: model, reference and lambda have the same bits" same_reference "$(newest whole)" "$(newest parts)"
+# Learning: each pair has the answer first that the judge takes for safer, so that the expected cost falls from the mean of both answers' costs to that
+# of the safer ones. With the limit halfway, lambda rises first, and falls once the average of costs is below the limit.
+score() { ./dtrain-generate --tokenizer bytes --threads 1 -o "$1.scores" --score "$fixture/judge" --answers "$1" >"$tmp/.data" 2>&1; }
+sed 's/"chosen"/"completion"/' tests/data/rm/pairs.jsonl >"$tmp/.first.jsonl"
+sed 's/"rejected"/"completion"/' tests/data/rm/pairs.jsonl >"$tmp/.second.jsonl"
+score "$tmp/.first.jsonl"
+score "$tmp/.second.jsonl"
+paste "-d|" "$tmp/.first.jsonl.scores" "$tmp/.second.jsonl.scores" tests/data/rm/pairs.jsonl | awk -F'|' -v to="$tmp/safer.jsonl" '
+    { line = $3; if ($2 > $1) { gsub(/"chosen"/, "\"x\"", line); gsub(/"rejected"/, "\"chosen\"", line); gsub(/"x"/, "\"rejected\"", line) }
+      print line >to; both -= ($1 + $2) / 2; safer -= $1 > $2 ? $1 : $2 }
+    END { print (both + safer) / 2 / NR }' >"$tmp/.limit"
+data -o "$tmp/safer.h5" "$tmp/safer.jsonl"
+dpo 2 safer $judged data.train="$tmp/safer.h5" batch.train_batch_size=12 batch.micro_batch_size=6 run.max_steps=50 dpo.lambda_lr=0.3 dpo.cost_limit="$(cat "$tmp/.limit")"
+paste -d' ' <(number safer dpo/lambda) <(number safer dpo/cost_ema) >"$tmp/.lambda"
+expect "lambda rises while costs exceed the limit, and falls after" awk -v limit="$(cat "$tmp/.limit")" '
+    NR > 1 { up = ema > limit; if (up ? $1 <= last : $1 >= last) { print "step", NR ":", last, $1, "after", ema; bad = 1 } n[up]++ }
+    { last = $1; ema = $2 } END { print n[0], n[1]; exit bad || NR != 50 || n[0] < 10 || n[1] < 10 }' "$tmp/.lambda"
+dpo 1 mm-judge dpo.helpful_path=tests/data/rm/start batch.micro_batch_size=4 run.max_steps=1
+expect "a reward model alone says beta" [ "$(number mm-judge dpo/beta)" = "$(number safe1 dpo/beta | head -1)" ]
+
+# ---- what the reference says, found before -----------------------------------------------------------------------------------------------------
+before() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    dpo "$np" "$dir" dpo.precompute_reference=true data.validation="$tmp/pairs.h5" "$@"
+}
+before 1 before1 batch.micro_batch_size=2
+expect "a reference that was asked before says the same" like_trl before1 1
+expect_text "and is in no memory: planned is allocated" '^allocated '
+before 3 before3 batch.micro_batch_size=1 zero.stage=3 batch.train_batch_size=6
+for keys in dpo.precompute_reference=true ""; do
+    dpo 2 "layout-before$keys" data.validation="$tmp/pairs.h5" batch.micro_batch_size=1 batch.train_batch_size=6 zero.stage=2 $keys
+done
+expect "on 3 ranks at stage 3, too" close_losses before3 layout-before 1e-5
+cp "$tmp/before3/reference-logps.bin" "$tmp/.kept"
+before 2 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=7
+expect "the file is used again" cmp "$tmp/.kept" "$tmp/before3/reference-logps.bin"
+before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 data.max_validation_samples=5
+expect_exit "other data: exit code" 65
+expect_text "other data: message" 'reference-logps.bin: its validation data is not this run.s: remove the file'
+before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
+expect_text "another reference" 'reference-logps.bin: its model is not this run.s'
+rm "$tmp/before3/reference-logps.bin"
+before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
+expect_text "also where the file is gone: the run began with another" 'the run began with another reference than this one'
+printf x | dd of="$tmp/before1/reference-logps.bin" bs=1 seek=4100 conv=notrunc 2>/dev/null
+before 1 before1 batch.micro_batch_size=2 run.max_steps=8
+expect_text "a file that was altered" 'its checksum is not that of what is in it'
+
 # Planned with the model there and before it is: the same, the reference counted.
 plan() { ./dtrain --plan --ranks 2 /dev/stdin run.task=dpo data.seq_len=64 batch.micro_batch_size=2 "$@" </dev/null 2>&1 | grep -E '^[0-3] +[0-9]'; }
 plan model.path="$fixture/start" >"$tmp/.there"
@@ -79,12 +161,29 @@ refuse "an unknown loss" 'loss_type: expected names of losses.*found sigmoyd' dp
 refuse "a loss twice" 'loss_type: hinge is named twice' dpo.loss_type=hinge,hinge
 refuse "another number of weights" 'loss_weights: expected 2 numbers' dpo.loss_type=hinge,sft dpo.loss_weights=1
 refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type .with smoothing, sigmoid is called cdpo.' dpo.label_smoothing=0.1
+refuse "partners with WPO" 'use_wpo: loss_type = aot and aot_unpaired compare answers of different pairs' dpo.loss_type=aot dpo.use_wpo=true
+refuse "means of means" 'average: loss_type = ipo and sigmoid_norm divide by the lengths' dpo.loss_type=ipo dpo.average=true
+refuse "a reference that follows is not known before" 'precompute_reference: a reference that follows' dpo.precompute_reference=true dpo.sync_reference_steps=2
+refuse "nor is a full divergence from it" 'kl_estimator .default.: full needs the reference in memory' dpo.precompute_reference=true dpo.kl_coef=0.1
+refuse "a lambda beyond its limits" 'lambda_init .default.: expected a number from lambda_min = 0.01 to lambda_max = 0.5, found 1' dpo.lambda_max=0.5
 refuse "exo_pair without smoothing" 'exo_pair needs a number above 0' dpo.loss_type=exo_pair
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 
-for point in data.read zero.reduce; do
-    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:3:error kill_at_once dpo 2 "failed-$point" batch.micro_batch_size=1 zero.stage=3
+dpo 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
+expect_text "a language model is no judge" 'tensor .score.weight. is missing'
+sed 's/258/259/' "$fixture/judge/config.json" >"$tmp/.config"
+cp -r "$fixture/judge" "$tmp/other-judge" && cp "$tmp/.config" "$tmp/other-judge/config.json"
+dpo 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"
+expect_text "a judge with another vocabulary" 'vocab_size: the harmless model has 259, the model in training 258'
+
+for point in data.read zero.reduce task.score:1:2 reference.sync reference.score reference.write:0:1; do
+    case $point in
+    reference.s*:* | reference.write* | reference.score) keys=dpo.precompute_reference=true ;;
+    *) keys="dpo.sync_reference_steps=1 $judged" ;;
+    esac
+    case $point in *:*) fault=$point ;; reference.s*) fault=$point:1:2 ;; *) fault=$point:1:3 ;; esac
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$fault:error kill_at_once dpo 2 "failed-$point" batch.micro_batch_size=1 zero.stage=3 $keys
     if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
 done
 e2e_done

@@ -6,9 +6,13 @@
 The pairs are those of tests/data/rm/pairs.jsonl, as bytes with the end of text (256) behind each answer.
 start/     LlamaForCausalLM
 trl.txt    a line "LOSS KEYS" names a run and the settings of dtrain that are the same; then a line a step: loss, gradient norm, rewards of
-           chosen and rejected answers, accuracy, margin, log-probabilities of chosen and rejected answers
+           chosen and rejected answers, accuracy, margin, log-probabilities of chosen and rejected answers, mean logits of both, accuracy of
+           tokens, entropy
+judge/     LlamaForSequenceClassification, a safety model
+safe.txt   the same for Safe-MM-DPO, by plain loops: a line a step with the numbers of dtrain's metrics whose names the first line has
 """
 import json
+import math
 import pathlib
 import shutil
 import tempfile
@@ -17,7 +21,7 @@ import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.utils.data import SequentialSampler
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer
 
 STEPS, LR = 6, 1e-2
@@ -42,8 +46,15 @@ RUNS = [
      "dpo.f_divergence=alpha_divergence dpo.f_alpha_divergence_coef=0.7"),
     ("ipo", {"f_divergence_type": "js_divergence"}, "dpo.f_divergence=js_divergence"),
     ("sigmoid", {"ld_alpha": 0.4}, "dpo.ld_alpha=0.4"),
+    ("aot", {"label_smoothing": 0.1}, "dpo.label_smoothing=0.1"),
+    ("aot_unpaired", {}, ""),
+    ("sigmoid,aot_unpaired", {"loss_weights": [1.0, 0.5]}, "dpo.loss_weights=1,0.5"),
+    ("sigmoid", {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.6}, "dpo.sync_reference_steps=2"),
+    ("sigmoid", {"use_weighting": True}, "dpo.use_wpo=true"),
+    ("sigmoid_norm,ipo", {"use_weighting": True, "loss_weights": [0.5, 1.0]}, "dpo.use_wpo=true dpo.loss_weights=0.5,1"),
 ]
-METRICS = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected"]
+METRICS = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected",
+           "logits/chosen", "logits/rejected", "mean_token_accuracy", "entropy"]
 here = pathlib.Path(__file__).parent / "data"
 out = here / "dpo"
 shutil.rmtree(out, ignore_errors=True)
@@ -85,3 +96,78 @@ with open(out / "trl.txt", "w") as f, tempfile.TemporaryDirectory() as work:
         assert len(rows) == STEPS
         f.write(f"run {loss} {keys}".rstrip() + "\n")
         f.writelines(" ".join(f"{float(row[name]):.7g}" for name in METRICS) + "\n" for row in rows)
+
+# ---- Safe-MM-DPO --------------------------------------------------------------------------------------------------------------------------------
+torch.manual_seed(8)
+LlamaForSequenceClassification(LlamaConfig(
+    vocab_size=258, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
+    initializer_range=0.5, num_labels=1, pad_token_id=257, bos_token_id=256, eos_token_id=256)).save_pretrained(out / "judge")
+BETA, W, K, ETA, LIMIT, KL_COEF, BATCH = 0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 4
+SHOWN = ["loss", "grad_norm", "dpo/rewards/chosen", "dpo/rewards/rejected", "dpo/kl", "dpo/delta_helpful", "dpo/delta_harmless", "dpo/beta", "dpo/beta_harmless",
+         "dpo/loss_helpful", "dpo/loss_harmless", "dpo/cost", "dpo/cost_ema", "dpo/lambda"]
+SAFE = [("full", False), ("k3", False), ("full", True)]
+
+
+def text_of(record, side):
+    prompt = list(record["prompt"].encode())
+    return torch.tensor([prompt + list(record[side].encode()) + [256]]), len(prompt)
+
+
+def answer(model, record, side):
+    """Log-probabilities of the tokens of an answer, and all of their distributions."""
+    ids, n_prompt = text_of(record, side)
+    logp = torch.log_softmax(model(ids).logits[0, n_prompt - 1:-1].float(), -1)
+    return logp.gather(-1, ids[0, n_prompt:, None])[:, 0], logp
+
+
+def train_safely(estimator, average):
+    load = lambda path, kind: kind.from_pretrained(path, dtype=torch.float32).eval()
+    policy, reference = (load(out / "start", LlamaForCausalLM) for _ in range(2))
+    helpful, harmless = load(here / "rm" / "start", LlamaForSequenceClassification), load(out / "judge", LlamaForSequenceClassification)
+    norms = [p for n, p in policy.named_parameters() if "norm" in n]
+    others = [p for n, p in policy.named_parameters() if "norm" not in n]
+    optimizer = torch.optim.AdamW([{"params": others, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
+    log_lambda, ema = 0.0, None
+    for step in range(STEPS):
+        pairs = [records[(step * BATCH + i) % len(records)] for i in range(BATCH)]
+        n_chosen = sum(len(r["chosen"].encode()) + 1 for r in pairs)
+        lam = min(max(math.exp(log_lambda), 0.01), 10)
+        sums = dict.fromkeys(SHOWN, 0.0)
+        total = 0
+        for r in pairs:
+            ratios, means, score = [], [], {}
+            for side in ("chosen", "rejected"):
+                taken, every = answer(policy, r, side)
+                with torch.no_grad():
+                    ref_taken, ref_every = answer(reference, r, side)
+                    ids, _ = text_of(r, side)
+                    score[side] = helpful(ids).logits.item(), harmless(ids).logits.item()
+                ratios.append((taken - ref_taken).mean() if average else (taken - ref_taken).sum())
+                means.append(taken.mean().item())
+                if side == "chosen":
+                    off = ref_taken - taken
+                    kl = ((every.exp() * (every - ref_every)).sum(-1) if estimator == "full" else off.exp() - 1 - off).sum()
+            deltas = [score["chosen"][k] - score["rejected"][k] for k in range(2)]
+            betas = [BETA * (1 + W * (1 - math.exp(-K * max(d, 0)))) for d in deltas]
+            losses = [-torch.nn.functional.logsigmoid(b * (ratios[0] - ratios[1])) for b in betas]
+            first = 1 / (1 + math.exp(means[1] - means[0]))
+            total = total + (losses[0] / (1 + lam) + lam / (1 + lam) * losses[1]) / BATCH + KL_COEF * kl / n_chosen
+            for name, x in zip(SHOWN[2:], [betas[0] * ratios[0].item(), betas[0] * ratios[1].item(), kl.item() * BATCH / n_chosen, *deltas, *betas,
+                                           losses[0].item(), losses[1].item(), -first * score["chosen"][1] - (1 - first) * score["rejected"][1]]):
+                sums[name] += x / BATCH
+        optimizer.zero_grad()
+        total.backward()
+        sums["loss"], sums["grad_norm"] = total.item(), torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0).item()
+        optimizer.step()
+        cost = sums["dpo/cost"]
+        ema = cost if ema is None else 0.95 * ema + 0.05 * cost
+        log_lambda += ETA * lam * (ema - LIMIT)
+        sums["dpo/cost_ema"], sums["dpo/lambda"] = ema, lam
+        yield [sums[name] for name in SHOWN]
+
+
+with open(out / "safe.txt", "w") as f:
+    f.write(" ".join(SHOWN) + "\n")
+    for estimator, average in SAFE:
+        f.write(f"run dpo.kl_estimator={estimator} dpo.average={str(average).lower()} dpo.lambda_lr={ETA} dpo.cost_limit={LIMIT} dpo.kl_coef={KL_COEF}\n")
+        f.writelines(" ".join(f"{x:.7g}" for x in row) + "\n" for row in train_safely(estimator, average))

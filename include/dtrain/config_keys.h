@@ -286,6 +286,8 @@
     REAL(dpo, discopop_tau, 0.05, 1e-6, 1e6, "", "temperature of discopop") \
     REAL(dpo, ld_alpha, 1, 0, 1, "", \
          "weight of the tokens of an answer beyond the length of the other one; 1: the same as of the others") \
+    BOOL(dpo, use_wpo, false, \
+         "multiply the loss of a pair by how probable both answers are by the model in training (WPO)") \
     BOOL(dpo, average, false, "means of an answer's log-probabilities in the place of their sums") \
     TEXT(dpo, reference_path, "", \
          "model that the log-probabilities are compared with, a directory or a checkpoint; empty: model.path") \
@@ -316,7 +318,8 @@
     MAYBE(dpo, kl_coef, number, 0, 1e6, "", "", \
           "weight of the KL divergence from the reference, a mean over the tokens of chosen answers; not set: 0.1 " \
           "with harmless_path, else 0") \
-    ENUM(dpo, kl_estimator, "k3", "k3", "how it is found; k3: from the probabilities of the answer's tokens") \
+    ENUM(dpo, kl_estimator, "full", "full|k3", \
+         "how it is found. full: from the probabilities of the whole vocabulary; k3: from those of the answer's tokens") \
     TEXT(ppo, reward_path, "", \
          "reward model that scores completions, a directory or a checkpoint; the critic starts from it; it counts as " \
          "the first of reward_funcs") \

@@ -40,13 +40,19 @@ static const char *judge_path(const dt_config *cfg, int goal)
     return goal == DPO_HELPFUL ? cfg->dpo_helpful_path : cfg->dpo_harmless_path;
 }
 
-static dt_err check_settings(const dt_config *cfg, const dt_dpo_loss *l)
+static dt_err check_settings(const dt_config *cfg, const dpo *d)
 {
+    const dt_dpo_loss *l = &d->loss_of;
     const bool own_mean = dt_dpo_weight(l, DT_DPO_IPO) > 0 || dt_dpo_weight(l, DT_DPO_SIGMOID_NORM) > 0;
     DT_CONFIG_CHECK(!cfg->dpo_average || !own_mean, cfg, "dpo", "average",
                     "loss_type = ipo and sigmoid_norm divide by the lengths of answers themselves; expected false");
     DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || cfg->dpo_sync_reference_steps == 0, cfg, "dpo",
                     "precompute_reference", "a reference that follows (sync_reference_steps) is not known before");
+    DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || !d->full_kl, cfg, "dpo", "kl_estimator",
+                    "full needs the reference in memory, which precompute_reference does without; expected k3");
+    DT_CONFIG_CHECK(
+        !cfg->dpo_use_wpo || !dt_dpo_needs_partners(l), cfg, "dpo", "use_wpo",
+        "loss_type = aot and aot_unpaired compare answers of different pairs, which have no weight together");
     DT_CONFIG_CHECK(cfg->dpo_lambda_min <= cfg->dpo_lambda_max, cfg, "dpo", "lambda_min",
                     "expected at most lambda_max = %g, found %g", cfg->dpo_lambda_max, cfg->dpo_lambda_min);
     DT_CONFIG_CHECK(cfg->dpo_lambda_init >= cfg->dpo_lambda_min && cfg->dpo_lambda_init <= cfg->dpo_lambda_max, cfg,
@@ -68,7 +74,8 @@ static dt_err read_settings(const dt_task *t, dpo *d)
                                     .limit = cfg->dpo_cost_limit,
                                     .log_value = log(cfg->dpo_lambda_init)};
     DT_TRY(dt_dpo_loss_make(&d->loss_of, cfg));
-    return check_settings(cfg, &d->loss_of);
+    d->full_kl = d->kl_coef > 0 && strcmp(cfg->dpo_kl_estimator, "full") == 0;
+    return check_settings(cfg, d);
 }
 
 static dt_err open_reference(dt_task *t, dpo *d, const char *path)
@@ -110,6 +117,8 @@ static void dpo_open(dt_task *t)
     }
     t->self = d;
     dt_mistakes_add(t->mistakes, read_settings(t, d));
+    t->model_opt->head |=
+        DT_HEAD_MEAN_LOGIT | (t->cfg->dpo_use_wpo ? DT_HEAD_SUM_SQUARES : 0) | (d->full_kl ? DT_HEAD_DIVERGENCE : 0);
     dpo_declare(t, d);
     dt_mistakes_add(t->mistakes, count_validation(t, d));
     open_models(t, d);
@@ -202,7 +211,7 @@ static dt_err dpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
     const dt_batch *b = m->batch;
     for (int64_t k = 0; k < b->n_samples; k++) {
         const dpo_answers a = dpo_look_at(t, b, k, p);
-        dpo_weigh(t, b, k, &a, p, m->inv_norm, w->u);
+        dpo_weigh(t, b, k, &a, p, m->inv_norm, w);
     }
     return DT_OK;
 }

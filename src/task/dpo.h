@@ -15,7 +15,7 @@ enum { DPO_HELPFUL, DPO_HARMLESS, DPO_GOALS };
 
 typedef struct dpo_sums {
     int loss, n_pairs, correct, n_chosen, hit, entropy, n_target, n_tok, n_samples;
-    int reward[DT_N_SIDES], margin, logp[DT_N_SIDES], kl;
+    int reward[DT_N_SIDES], margin, logp[DT_N_SIDES], logit[DT_N_SIDES], n_rejected, kl;
     int goal_loss[DPO_GOALS], delta[DPO_GOALS], beta[DPO_GOALS];
     int cost, cost_ema, lambda;
 } dpo_sums;
@@ -23,6 +23,7 @@ typedef struct dpo_sums {
 typedef struct dpo {
     dt_dpo_loss loss_of;
     double beta_w, kl_coef;
+    bool full_kl; /* over the whole vocabulary: the head's; else k3 of what is taken */
     bool has_judge[DPO_GOALS];
     dt_reference reference;
     dt_precomputed precomputed; /* in its place */
@@ -45,7 +46,8 @@ typedef struct dpo_answers {
     int64_t shorter;             /* answer, tokens */
     double logp[DT_N_SIDES];     /* as the ratio has it: with ld_alpha, or averaged */
     double sum_logp[DT_N_SIDES]; /* over all tokens */
-    double kl;                   /* over the chosen answer */
+    double kl;                   /* over the chosen answer; of a full one in collect alone */
+    double weight;               /* of WPO; else 1 */
     double delta[DPO_GOALS];     /* by how much the chosen answer is better */
     double beta[DPO_GOALS];
     double cost; /* that the policy would be expected to have if it chose between the two */
@@ -58,9 +60,9 @@ dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt
 double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES]);
 /** What the terms that are means over tokens of chosen answers are, added up over this one. */
 double dpo_token_loss(const dpo *d, const dpo_answers *a);
-/** u of a pair's tokens. */
+/** The weights of a pair's tokens. */
 void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers *a, const dt_predictions *p,
-               double inv_norm, float *u);
+               double inv_norm, const dt_weights *w);
 
 void dpo_declare(const dt_task *t, dpo *d);
 void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);

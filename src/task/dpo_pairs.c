@@ -19,12 +19,14 @@ static double share_of(const dt_config *cfg, const dpo_answers *a, int side, int
     return (n < a->shorter ? 1 : cfg->dpo_ld_alpha) / (cfg->dpo_average ? (double)a->pair.n_tok[side] : 1);
 }
 
-/* k3 of what is taken (http://joschu.net/blog/kl-approx.html); its derivative by logp into slope. */
-static double kl_of(double logp, double reference, double *slope)
+/* k3 of a token that was taken, and its derivative by logp (http://joschu.net/blog/kl-approx.html). */
+static double k3(double off) { return expm1(off) - off; }
+static double slope_of_k3(double off) { return -expm1(off); }
+
+static double kl_of(const dpo *d, const dt_predictions *p, int32_t i, double off)
 {
-    const double off = reference - logp;
-    *slope = -expm1(off);
-    return expm1(off) - off;
+    if (!d->full_kl) return k3(off);
+    return p->kl ? (double)p->kl[i] : 0;
 }
 
 static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, const dt_predictions *p, dpo_answers *a)
@@ -32,16 +34,18 @@ static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, con
     const dpo *d = t->self;
     const int64_t sequence = DT_N_SIDES * k + side;
     int64_t n = 0;
+    double aligned = 0;
     for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
         if (b->target[i] < 0) continue;
         const double share = share_of(t->cfg, a, side, n++), logp = (double)p->logp[i],
                      reference = (double)dpo_reference_logp(d)[i];
-        double slope;
         a->pair.ratio[side] += share * (logp - reference);
         a->logp[side] += share * logp;
         a->sum_logp[side] += logp;
-        if (side == 0 && d->kl_coef > 0) a->kl += kl_of(logp, reference, &slope);
+        if (side == 0 && d->kl_coef > 0) a->kl += kl_of(d, p, i, reference - logp);
+        if (p->log_sum_squares) aligned += logp - (double)p->log_sum_squares[i];
     }
+    if (p->log_sum_squares) a->weight *= exp(aligned / (double)a->pair.n_tok[side]);
 }
 
 /* MM-DPO: beta of a pair, by how much its chosen answer is better. */
@@ -71,7 +75,7 @@ static void judge(const dt_task *t, const dt_batch *b, int64_t k, dpo_answers *a
 dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p)
 {
     const dpo *d = t->self;
-    dpo_answers a = {0};
+    dpo_answers a = {.weight = 1};
     for (int side = 0; side < DT_N_SIDES; side++) a.pair.n_tok[side] = count_targets(b, DT_N_SIDES * k + side);
     a.shorter = dt_min_i64(a.pair.n_tok[0], a.pair.n_tok[1]);
     for (int side = 0; side < DT_N_SIDES; side++) add_up(t, b, k, side, p, &a);
@@ -83,44 +87,47 @@ dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt
 
 double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES])
 {
-    by_goal[DPO_HELPFUL] = dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HELPFUL], &a->pair, slope);
-    if (!d->has_judge[DPO_HARMLESS]) return by_goal[DPO_HELPFUL];
-    double other[DT_N_SIDES];
-    by_goal[DPO_HARMLESS] = dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HARMLESS], &a->pair, other);
-    const double lambda = dt_multiplier_value(&d->multiplier), helpful = 1 / (1 + lambda), harmless = 1 - helpful;
-    for (int side = 0; side < DT_N_SIDES; side++) slope[side] = helpful * slope[side] + harmless * other[side];
+    double other[DT_N_SIDES] = {0}, helpful = 1, harmless = 0;
+    by_goal[DPO_HELPFUL] = a->weight * dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HELPFUL], &a->pair, slope);
+    by_goal[DPO_HARMLESS] = 0;
+    if (d->has_judge[DPO_HARMLESS]) {
+        const double lambda = dt_multiplier_value(&d->multiplier);
+        helpful = 1 / (1 + lambda), harmless = 1 - helpful;
+        by_goal[DPO_HARMLESS] = a->weight * dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HARMLESS], &a->pair, other);
+    }
+    for (int side = 0; side < DT_N_SIDES; side++)
+        slope[side] = a->weight * (helpful * slope[side] + harmless * other[side]);
     return helpful * by_goal[DPO_HELPFUL] + harmless * by_goal[DPO_HARMLESS];
 }
 
 double dpo_token_loss(const dpo *d, const dpo_answers *a)
 {
-    return d->kl_coef * a->kl - dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * a->sum_logp[0];
+    return d->kl_coef * a->kl - a->weight * dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * a->sum_logp[0];
 }
 
 static void weigh_side(const dt_task *t, const dt_batch *b, int64_t k, int side, const dpo_answers *a,
-                       const dt_predictions *p, double slope, float *u)
+                       const dt_predictions *p, double slope, const dt_weights *w)
 {
     const dpo *d = t->self;
     const int64_t sequence = DT_N_SIDES * k + side;
-    const double sft = side == 0 ? dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * d->inv_chosen : 0,
+    /* of means over the tokens of chosen answers */
+    const double sft = side == 0 ? a->weight * dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * d->inv_chosen : 0,
                  kl = side == 0 ? d->kl_coef * d->inv_chosen : 0;
     int64_t n = 0;
     for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
-        u[i] = 0;
-        if (b->target[i] < 0) continue;
-        double x = -slope * share_of(t->cfg, a, side, n++) + sft, kl_slope;
-        if (kl > 0) {
-            kl_of((double)p->logp[i], (double)dpo_reference_logp(d)[i], &kl_slope);
-            x -= kl * kl_slope;
-        }
-        u[i] = (float)x;
+        const bool counts = b->target[i] >= 0;
+        double u = counts ? -slope * share_of(t->cfg, a, side, n++) + sft : 0;
+        if (counts && kl > 0 && !d->full_kl)
+            u -= kl * slope_of_k3((double)dpo_reference_logp(d)[i] - (double)p->logp[i]);
+        w->u[i] = (float)u;
+        if (w->kl) w->kl[i] = counts ? (float)kl : 0;
     }
 }
 
 void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers *a, const dt_predictions *p,
-               double inv_norm, float *u)
+               double inv_norm, const dt_weights *w)
 {
     double by_goal[DPO_GOALS], slope[DT_N_SIDES];
     dpo_loss_of(t->self, a, by_goal, slope);
-    for (int side = 0; side < DT_N_SIDES; side++) weigh_side(t, b, k, side, a, p, slope[side] * inv_norm, u);
+    for (int side = 0; side < DT_N_SIDES; side++) weigh_side(t, b, k, side, a, p, slope[side] * inv_norm, w);
 }

@@ -13,7 +13,10 @@ static void declare_common(dpo_sums *d, dt_sums *s)
     d->logp[0] = dt_sums_declare(s, "dpo/logp_of_chosen", DT_SUM_LOSS, 1);
     d->logp[1] = dt_sums_declare(s, "dpo/logp_of_rejected", DT_SUM_LOSS, 1);
     d->beta[DPO_HELPFUL] = dt_sums_declare(s, "dpo/betas", DT_SUM_LOSS, 1);
+    d->logit[0] = dt_sums_declare(s, "dpo/logit_of_chosen", DT_SUM_LOSS, 1);
+    d->logit[1] = dt_sums_declare(s, "dpo/logit_of_rejected", DT_SUM_LOSS, 1);
     d->n_chosen = dt_sums_declare(s, "dpo/tokens_of_chosen", DT_SUM_UNITS, 1);
+    d->n_rejected = dt_sums_declare(s, "dpo/tokens_of_rejected", DT_SUM_UNITS, 1);
     d->hit = dt_sums_declare(s, "dpo/hits", DT_SUM_UNITS, 1);
     d->entropy = dt_sums_declare(s, "dpo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
     d->n_target = dt_sums_declare(s, "dpo/targets", DT_SUM_UNITS, 1);
@@ -26,6 +29,9 @@ static void declare_common(dpo_sums *d, dt_sums *s)
     pairs_show(s, "dpo/rewards/margins", "dpo/validation_rewards/margins", "dpo/margin", "dpo/pairs");
     pairs_show(s, "dpo/logps/chosen", "dpo/validation_logps/chosen", "dpo/logp_of_chosen", "dpo/pairs");
     pairs_show(s, "dpo/logps/rejected", "dpo/validation_logps/rejected", "dpo/logp_of_rejected", "dpo/pairs");
+    pairs_show(s, "dpo/logits/chosen", "dpo/validation_logits/chosen", "dpo/logit_of_chosen", "dpo/tokens_of_chosen");
+    pairs_show(s, "dpo/logits/rejected", "dpo/validation_logits/rejected", "dpo/logit_of_rejected",
+               "dpo/tokens_of_rejected");
     pairs_show(s, "dpo/mean_token_accuracy", "dpo/validation_mean_token_accuracy", "dpo/hits", "dpo/tokens_of_chosen");
     pairs_show(s, "dpo/entropy", "dpo/validation_entropy", "dpo/entropies", "dpo/targets");
     dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta", "dpo/betas", "dpo/pairs", NULL);
@@ -74,18 +80,21 @@ static void collect_tokens(dt_task *t, const dt_batch *b, const dt_predictions *
 {
     const dpo_sums *d = &((const dpo *)t->self)->sums;
     int64_t n_hit = 0, n_chosen = 0;
-    double entropy = 0;
+    double entropy = 0, logit[DT_N_SIDES] = {0};
     for (int32_t s = 0; s < b->n_seq; s++)
         for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
             if (b->target[i] < 0) continue;
             entropy += (double)p->entropy[i];
+            logit[s % DT_N_SIDES] += (double)p->mean_logit[i];
             n_chosen += s % DT_N_SIDES == 0;
             n_hit += s % DT_N_SIDES == 0 && p->hit[i];
         }
     dt_sums_count(t->sums, d->hit, n_hit);
     dt_sums_count(t->sums, d->n_chosen, n_chosen);
+    dt_sums_count(t->sums, d->n_rejected, b->n_target - n_chosen);
     dt_sums_add(t->sums, d->entropy, entropy);
     dt_sums_count(t->sums, d->n_target, b->n_target);
+    for (int side = 0; side < DT_N_SIDES; side++) dt_sums_add(t->sums, d->logit[side], logit[side]);
 }
 
 static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goal[DPO_GOALS])
