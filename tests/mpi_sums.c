@@ -127,8 +127,8 @@ static void a_loss_that_one_rank_cannot_count_is_no_number_on_all(void **state)
 }
 
 /* The rank with another set says which metric is the first that differs, and all ranks end together. */
-/* Of the numbers 1 .. 3 n, three on each rank: (m^2 - 1) / 12 for m of them in a row, all of it exact in doubles up to the
- * two divisions. Of nothing, 0. */
+/* Of the numbers 1 .. 3 n, three on each rank: (m^2 - 1) / 12 for m of them in a row, all of it exact in doubles up to
+ * the two divisions. Of nothing, 0. */
 static void a_variance_is_of_the_numbers_of_all_ranks(void **state)
 {
     dt_comm *c = *state;

@@ -124,8 +124,8 @@ static void values_are_clipped_around_the_old_ones(void **state)
     assert_true(!away.clipped && away.slope == 2 && away.loss == 2);
 }
 
-/* Central differences of smooth pieces: an error of h^2 / 6 times the third derivative, which is the loss for the policy
- * and 0 for values, and rounding, 1e-16 / h times the loss. */
+/* Central differences of smooth pieces: an error of h^2 / 6 times the third derivative, which is the loss for the
+ * policy and 0 for values, and rounding, 1e-16 / h times the loss. */
 static void slopes_are_differences(void **state)
 {
     const double h = 1e-5;

@@ -153,7 +153,7 @@ static void ppo_open(dt_task *t)
     count_steps(t);
     ppo_declare(t);
     dt_rollout_declare(p->rollout, t->sums, "ppo");
-    t->saved_nbytes += (double)(PPO_N_NUMBERS + 16 + p->costs.room) * sizeof(double);
+    t->saved_nbytes += (double)(PPO_N_NUMBERS + DT_MAX_REWARDS + 16 + p->costs.room) * sizeof(double);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -358,6 +358,7 @@ static dt_err save_local(const dt_task *t, dt_items *items)
 {
     const ppo *p = ppo_of(t);
     DT_TRY(dt_items_add(items, "ppo_numbers", DT_ITEM_F64, PPO_N_NUMBERS, p->number));
+    DT_TRY(dt_items_add(items, "ppo_rewards", DT_ITEM_F64, DT_MAX_REWARDS, p->mean));
     DT_TRY(dt_items_add(items, "ppo_epoch_kl", DT_ITEM_F64, 2, p->epoch_kl));
     DT_TRY(dt_kl_controller_save(&p->kl, items));
     DT_TRY(dt_running_save(&p->running, items));
@@ -376,6 +377,7 @@ static dt_err load_local(dt_task *t, const dt_items *items)
 {
     ppo *p = ppo_of(t);
     DT_TRY(dt_items_get(items, "ppo_numbers", DT_ITEM_F64, PPO_N_NUMBERS, p->number));
+    DT_TRY(dt_items_get(items, "ppo_rewards", DT_ITEM_F64, DT_MAX_REWARDS, p->mean));
     DT_TRY(dt_items_get(items, "ppo_epoch_kl", DT_ITEM_F64, 2, p->epoch_kl));
     DT_TRY(dt_kl_controller_load(&p->kl, items));
     DT_TRY(dt_running_load(&p->running, items));

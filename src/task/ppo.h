@@ -47,6 +47,7 @@ typedef struct ppo {
     dt_multiplier lambda;
     dt_window costs;
     double number[PPO_N_NUMBERS]; /* of the rollout */
+    double mean[DT_MAX_REWARDS];  /* of each function, where it applies */
 
     /* one block, for n_rows completions */
     void *block;
@@ -68,7 +69,7 @@ typedef struct ppo {
 
     struct {
         int loss, n_tok, policy, approxkl, clipped, entropy, ratio, ratio_squares, n_states, tokens, samples, episode;
-        int value[PPO_MAX_CRITICS], value_clipped[PPO_MAX_CRITICS], number[PPO_N_NUMBERS];
+        int value[PPO_MAX_CRITICS], value_clipped[PPO_MAX_CRITICS], number[PPO_N_NUMBERS], mean[DT_MAX_REWARDS];
     } sums;
 } ppo;
 
@@ -78,6 +79,8 @@ static inline int64_t ppo_n_rows(const dt_task *t)
 {
     return t->cfg->ppo_num_mini_batches * t->batching.train_batch_size;
 }
+/** Reward functions; 0: a file of rollouts gives rewards. */
+static inline int ppo_n_functions(const ppo *p) { return p->rewards ? dt_rewards_n(p->rewards) : 0; }
 /** Optimizer steps that a rollout serves. */
 static inline int64_t ppo_n_steps(const dt_config *cfg) { return cfg->ppo_num_ppo_epochs * cfg->ppo_num_mini_batches; }
 

@@ -1,6 +1,6 @@
-/* ppo_control.h - what PPO keeps from one rollout to the next: the coefficient of the divergence, the moments of scores,
- * the last costs (algorithms.md 4.2, 4.4, 4.5). Private to src/task. All of it is a function of what it was told, so it
- * is the same on all ranks where that is. */
+/* ppo_control.h - what PPO keeps from one rollout to the next: the coefficient of the divergence, the moments of
+ * scores, the last costs (algorithms.md 4.2, 4.3, 4.5). Private to src/task. All of it is a function of what it was
+ * told, so it is the same on all ranks where that is. */
 #ifndef DTRAIN_TASK_PPO_CONTROL_H
 #define DTRAIN_TASK_PPO_CONTROL_H
 

@@ -10,7 +10,7 @@
 
 #include "dtrain/core.h"
 
-/** How the divergence from the reference is estimated at a token that the policy drew, from d = log ref - log policy. */
+/** How the divergence from the reference is estimated at a token that the policy drew: d = log ref - log policy. */
 typedef enum dt_kl_estimator {
     DT_KL_K1, /* -d */
     DT_KL_K3, /* e^d - 1 - d */

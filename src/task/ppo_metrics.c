@@ -60,6 +60,12 @@ void ppo_declare(dt_task *t)
         dt_sums_show(s, DT_SHOW_TRAIN, number_names[i], number_names[i], NULL, NULL);
     }
     dt_sums_show(s, DT_SHOW_TRAIN, "ppo/episode", "ppo/episode", NULL, NULL);
+    for (int f = 0; f < ppo_n_functions(p); f++) {
+        char name[DT_SUM_NAME];
+        snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_name(p->rewards, f));
+        p->sums.mean[f] = dt_sums_declare(s, name, DT_SUM_REAL, 1);
+        dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
+    }
 }
 
 /* ---- a micro-step ------------------------------------------------------------------------------------------------ */
@@ -100,8 +106,8 @@ void ppo_collect(dt_task *t, const dt_micro *m, const dt_predictions *predicted)
     dt_sums_count(t->sums, p->sums.samples, b->n_samples);
 }
 
-/* The loss of a step is shown as a sum over its tokens, divided by their number: a mean over states is such a sum with a
- * factor. */
+/* The loss of a step is shown as a sum over its tokens, divided by their number: a mean over states is such a sum with
+ * a factor. */
 void ppo_collect_critic(dt_task *t, const dt_batch *b, int critic)
 {
     ppo *p = ppo_of(t);
@@ -128,5 +134,6 @@ void ppo_collect_numbers(dt_task *t)
     const ppo *p = ppo_of(t);
     for (int i = 0; i < (p->with_costs ? PPO_N_NUMBERS : PPO_N_WITHOUT_COSTS); i++)
         dt_sums_add(t->sums, p->sums.number[i], p->number[i]);
+    for (int f = 0; f < ppo_n_functions(p); f++) dt_sums_add(t->sums, p->sums.mean[f], p->mean[f]);
     dt_sums_add(t->sums, p->sums.episode, (double)((dt_rollout_number(p->rollout) + 1) * ppo_n_rows(t)));
 }

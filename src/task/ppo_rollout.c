@@ -92,6 +92,21 @@ static dt_err ask_functions(dt_task *t)
     return DT_OK;
 }
 
+static void average_functions(dt_task *t)
+{
+    ppo *p = ppo_of(t);
+    const int n_funcs = ppo_n_functions(p);
+    for (int f = 0; f < n_funcs; f++) {
+        double sum = 0;
+        int64_t n = 0;
+        for (int64_t i = 0; i < ppo_n_rows(t); i++) {
+            const double reward = p->reward[i * n_funcs + f];
+            if (!isnan(reward)) sum += reward, n++;
+        }
+        p->mean[f] = n > 0 ? sum / (double)n : 0;
+    }
+}
+
 /* By the moments of all scores so far, these included. */
 static void scale_scores(dt_task *t)
 {
@@ -210,10 +225,11 @@ dt_err ppo_roll_out(dt_task *t, int64_t number)
     const dt_err err = make(t, number);
     if (err == DT_ERR_STOP) dt_rollout_undo(p->rollout);
     DT_TRY(err);
+    average_functions(t);
     settle_scores(t);
     find_rewards(t);
     find_advantages(t);
     tell_controllers(t);
-    return dt_rollout_write(p->rollout, t, p->rewards ? dt_rewards_n(p->rewards) : 1,
+    return dt_rollout_write(p->rollout, t, p->rewards ? ppo_n_functions(p) : 1,
                             p->rewards ? dt_rewards_names(p->rewards) : given, p->rewards ? p->reward : p->score, NULL);
 }

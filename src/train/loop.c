@@ -225,7 +225,7 @@ static void discard(const dt_run *run)
 
 /* ---- its record -------------------------------------------------------------------------------------------------- */
 
-/* Rates and norms besides the fixed fields, which are those of the run's own model. place: of the step in the schedule. */
+/* Rates and norms besides the fixed fields, which are those of the run's own model. place: in the schedule. */
 static int metrics_of_trained(const dt_run *run, int64_t place, dt_metric *more)
 {
     int n = 0;
