@@ -1,0 +1,126 @@
+#!/bin/bash
+# e2e_ppo.sh - proximal policy optimisation: losses, metrics and final weights as PyTorch computes them from the same completions; the same bits on any
+# number of ranks and at any stage, also after a resume inside a rollout; learning; exports; plans; what is refused; failures of one rank.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+fixture=tests/data/ppo
+ppo() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    run "$np" ./dtrain /dev/stdin run.task=ppo run.output_dir="$tmp/$dir" run.max_steps=12 run.threads=1 model.path=tests/data/dpo/start model.tokenizer=bytes \
+        data.seq_len=32 ppo.response_length=8 ppo.num_mini_batches=2 ppo.num_ppo_epochs=2 optimizer.betas="0.9, 0.999" optimizer.eps=1e-8 \
+        log.report_to=jsonl checkpoint.save_steps=0 "$@"
+}
+number() { sed -n "s|.*\"$2\": *\\([-+0-9.eE]*\\).*|\\1|p" "$tmp/$1/metrics.jsonl"; }
+
+# ---- the same completions ---------------------------------------------------------------------------------------------------------------------
+
+replay() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    ppo "$np" "$dir" ppo.rollouts="$fixture/rollouts.jsonl" ppo.value_path=tests/data/rm/start data.shuffle=false batch.train_batch_size=4 batch.micro_batch_size=1 \
+        optimizer.lr=3e-3 optimizer.weight_decay=0.1 optimizer.max_grad_norm=0.3 scheduler.type=linear "$@"
+}
+names="loss ppo/loss/policy ppo/loss/value ppo/policy/approxkl ppo/policy/clipfrac ppo/policy/entropy ppo/val/ratio ppo/val/ratio_var ppo/val/clipfrac ppo/objective/kl
+    ppo/objective/entropy ppo/objective/non_score_reward ppo/objective/scores ppo/kl_coef lr grad_norm critic/grad_norm"
+cost_names="ppo/loss/cost_value ppo/objective/costs ppo/lambda"
+# The numbers have seven digits. fp32 keeps 1e-6 of log-probabilities and values; a gradient that is small against others of its tensor has that much of
+# theirs, and Adam makes a step of full size of it: twelve steps make 1e-4 of a number of that, and of one near 0 as much of what it is a difference of.
+like_pytorch() { # DIR RUN
+    local all=$names columns=() name
+    grep -q '"ppo/lambda"' "$tmp/$1/metrics.jsonl" && all="$names $cost_names"
+    for name in $all; do
+        number "$1" "$name" >"$tmp/.column.${#columns[@]}"
+        columns+=("$tmp/.column.${#columns[@]}")
+    done
+    paste -d' ' "${columns[@]}" >"$tmp/.ours"
+    awk -v n="$2" '/^run/ { k++; next } k == n' "$fixture/steps.txt" >"$tmp/.theirs"
+    [ "$(wc -l <"$tmp/.ours")" = "$(wc -l <"$tmp/.theirs")" ] && paste -d' ' "$tmp/.ours" "$tmp/.theirs" | awk -v n="${#columns[@]}" '
+        { for (i = 1; i <= n; i++) { d = $i - $(i + n); d = d < 0 ? -d : d; s = $(i + n); s = s < 0 ? -s : s
+              if (NF != 2 * n || !(d <= 1e-4 * s + 1e-4)) { print "step", NR ", number", i ":", $i, $(i + n); bad = 1 } } }
+        END { exit bad || NR == 0 }'
+}
+n=0
+while read -r _ keys; do
+    n=$((n + 1))
+    replay 1 "run$n" $keys
+    expect "${keys:-the defaults}: as PyTorch" like_pytorch "run$n" "$n"
+done < <(grep '^run' "$fixture/steps.txt")
+expect "the first ratio of each rollout is exactly 1" [ "$(number run1 ppo/val/ratio | awk 'NR % 4 == 1' | tr '\n' ' ')" = "1 1 1 " ]
+expect "an early stop leaves steps out" grep -q '"step": 10,' "$tmp/run4/metrics.jsonl"
+expect "and ends the run so much sooner" [ "$(number run4 step | tail -1)" = 10 ]
+# A weight moves by at most the sum of the learning rates, 0.024 here; rounding changes less than a hundredth of that. (Attributes differ.)
+same_weights() { h5diff -v -d 1e-4 "$fixture/final.h5" "$(newest run1)" "$1" "$1" | awk -v n="$2" '/^dataset/ { d++ } /^0 differences found/ { same++ } END { exit d != n || same < n }'; }
+expect "the weights of the policy are PyTorch's" same_weights /model 21
+expect "and those of the critic" same_weights /critic/model 21
+
+# ---- ranks, stages, micro-batches -------------------------------------------------------------------------------------------------------------
+
+for i in $(seq 1 30); do echo "{\"prompt\": \"$(printf '%s' abcdefghijklmnop | cut -c $((i % 9 + 1))-$((i % 9 + 1 + i % 4)))\"}"; done >"$tmp/prompts.jsonl"
+./dtrain-data --tokenizer bytes -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+generate() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    ppo "$np" "$dir" data.train="$tmp/prompts.h5" ppo.reward_path=tests/data/rm/start ppo.reward_funcs=keywords:e ppo.reward_weights=0.5,1 \
+        optimizer.lr=3e-3 optimizer.max_grad_norm=1 scheduler.type=linear run.max_steps=6 "$@"
+}
+safe="ppo.cost_path=tests/data/rm/start ppo.adaptive_kl=true ppo.adaptive_kl_target=0.1 ppo.use_score_scaling=true ppo.target_kl=0.004 ppo.ent_coef=0.01"
+bits() { generate "$1" "$2" batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=8 $safe "${@:3}"; }
+same_run() { # A B
+    local a b
+    a=$(newest "$1") b=$(newest "$2")
+    [ "$(basename "$a")" = "$(basename "$b")" ] && same_model "$a" "$b" && h5diff "$a" "$b" /critic /critic && h5diff "$a" "$b" /cost_critic /cost_critic && h5diff "$a" "$b" /task /task
+}
+bits 1 bits1
+expect_exit "PPO-Lagrangian" 0
+expect_text "planned is allocated" '^allocated '
+expect "to the byte" awk '/^planned|^allocated/ { $1 = ""; line[++n] = $0 } END { exit !(n >= 2 && line[1] == line[2]) }' "$out"
+for layout in "2 2" "3 3" "4 1"; do
+    set -- $layout
+    bits "$1" "bits$1" zero.stage="$2"
+    expect "the same bits on $1 ranks at stage $2" same_run bits1 "bits$1"
+done
+expect "a critic starts from the reward model" grep -q 'critic, trained beside the model: 8832 parameters' "$out"
+bits 2 part run.max_steps=3
+bits 3 part zero.stage=3 checkpoint.resume=auto
+expect "resumed inside a rollout, on other ranks: the same bits" same_run bits1 part
+generate 1 micro1 batch.train_batch_size=8 batch.micro_batch_size=1
+generate 2 micro4 batch.train_batch_size=8 batch.micro_batch_size=4 zero.stage=1
+# Sums in another order: a few roundings of 6e-8 of losses of parts that are larger than the loss.
+near() { paste -d' ' <(number "$1" loss) <(number "$2" loss) | awk '{ d = $1 - $2; if (NF != 2 || !(d < 1e-4 && d > -1e-4)) bad = 1 } END { exit bad || NR != 6 }'; }
+expect "the same with other micro-batches" near micro1 micro4
+
+# ---- learning ---------------------------------------------------------------------------------------------------------------------------------
+
+ppo 2 learns data.train="$tmp/prompts.h5" ppo.reward_funcs=keywords:e ppo.kl_coef=0 run.max_steps=100 batch.train_batch_size=32 batch.micro_batch_size=16 optimizer.lr=1e-2 \
+    optimizer.betas=0.9,0.99 optimizer.max_grad_norm=1 scheduler.type=constant checkpoint.export=hf
+expect "it begins where chance is" awk -v s="$(number learns ppo/objective/scores | head -1)" 'BEGIN { exit !(s < 0.2) }'
+expect "it learns what is rewarded" awk -v s="$(number learns ppo/objective/scores | tail -1)" 'BEGIN { exit !(s > 0.9) }'
+expect "the policy is exported, and its critic" [ -s "$tmp/learns/hf/model.safetensors" -a -s "$tmp/learns/critic/model.safetensors" ]
+expect "as a model with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
+generate 1 again batch.train_batch_size=4 batch.micro_batch_size=4 ppo.value_path="$tmp/learns/critic" run.max_steps=1
+expect_exit "another run's critic is one to start from" 0
+
+# ---- plans, mistakes, failures ----------------------------------------------------------------------------------------------------------------
+
+plan() { ./dtrain --plan --ranks 2 /dev/stdin run.task=ppo data.seq_len=32 ppo.response_length=8 batch.micro_batch_size=2 "$@" </dev/null 2>&1 | grep -E '^[0-3] +[0-9]'; }
+plan model.path=tests/data/dpo/start ppo.reward_funcs=length:3 >"$tmp/.there"
+plan model.config=tests/data/dpo/start/config.json ppo.reward_funcs=length:3 >"$tmp/.shape"
+expect "models that are not there yet are planned for" sh -c "[ -s '$tmp/.there' ] && cmp '$tmp/.there' '$tmp/.shape'"
+refuse() { # NAME CODE TEXT ARGS...
+    local name=$1 want=$2 text=$3
+    shift 3
+    ppo 1 refused batch.train_batch_size=4 batch.micro_batch_size=4 "$@"
+    expect_exit "$name: exit code" "$want"
+    expect_text "$name: message" "$text"
+}
+refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found nothing' data.train="$tmp/prompts.h5"
+refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3
+refuse "a norm without a scale" 64 'use_score_norm: it needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
+refuse "a critic that is not there" 64 'value_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.value_path="$tmp/nowhere"
+for point in rollout.generate task.score task.critic rollout.share_scores zero.reduce; do
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:2:error kill_at_once generate 2 "failed-$point" batch.train_batch_size=4 batch.micro_batch_size=2 zero.stage=3
+    if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
+done
+e2e_done
