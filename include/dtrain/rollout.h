@@ -39,7 +39,7 @@ typedef struct dt_rollout dt_rollout;
 
 /** In open: the prompts of data.train (kind prompts), which becomes t->train, or of from_file; asks in t->model_opt for
  *  a cache and for micro-batches of micro_batch_size of the longest rows; adds to t->saved_nbytes what
- *  dt_rollout_save leaves, and asks for t->keep_gathered. t->temperature is the caller's to set. A row has at most
+ *  dt_rollout_save leaves, and asks for t->wants_gathered. t->temperature is the caller's to set. A row has at most
  *  data.seq_len tokens: of a longer prompt the last ones count. What is wrong joins t->mistakes. Local. NULL after no
  *  memory. */
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);

@@ -184,8 +184,10 @@ struct dt_task {
     int64_t total_steps;                        /* where run.max_steps does not say; 0: run.epochs tells */
     int64_t schedule_steps;                     /* that [scheduler] counts as one: of a rollout; 0: 1 */
     double temperature;                         /* logits are divided by it; 0: by 1 */
-    bool keep_gathered;                         /* dt_zero_options.keep_gathered of the model: it rolls out */
-    int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
+    /* dt_zero_options.keep_gathered of the model: it rolls out. wants: where there is room for it; the run says, before
+     * begin */
+    bool keep_gathered, wants_gathered;
+    int64_t n_validation; /* micro-steps a rank; 0: there is no validation */
     /* in begin: what divergences are from (DT_HEAD_DIVERGENCE); its forward of a batch comes before the micro-step's.
      * NULL: there are none */
     dt_model *reference;

@@ -227,7 +227,7 @@ dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
     json_t *nested = json_object_get(group, "record");
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) json_object_del(group, ours[i]);
     for (int i = 0; i < r->opt.n_arrays; i++) json_object_del(group, r->opt.array_name[i]);
-    *record = json_dumps(json_is_object(nested) ? nested : group, JSON_COMPACT);
+    *record = json_dumps(json_is_object(nested) ? nested : group, 0);
     json_decref(group);
     DT_CHECK(*record, DT_ERR_MEMORY, "%s: no memory for a record", r->replay.path);
     return DT_OK;

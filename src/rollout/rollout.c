@@ -12,7 +12,7 @@ static dt_err open_replay(dt_rollout *r, const dt_task *t)
     const dt_err err = rollout_replay_open(&r->replay, &r->opt, t->mc->vocab_size);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, rollout_replay_nbytes(&r->replay));
     r->n_prompts = r->replay.n;
-    return dt_config_blame(t->cfg, r->opt.section, "rollouts", err);
+    return err;
 }
 
 static dt_err open_prompts(dt_rollout *r, dt_task *t)
@@ -99,6 +99,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     DT_TRY(find_slots(r, t, &n_slots));
     o->cache_seqs = n_slots, o->cache_len = r->max_len;
     o->max_seq = (int32_t)dt_max_i64(o->max_seq, n_slots);
+    t->wants_gathered = true;
     o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
     r->generate = (dt_generate_options){.sampling = r->opt.sampling,
                                         .vocab_size = t->mc->vocab_size,

@@ -3,13 +3,22 @@
 #include "run.h"
 #include <stdlib.h>
 
-dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, trial *t)
+static dt_err try_one(const dt_run *run, const plan_setting *with, const limits *l, trial *t)
 {
     DT_TRY(run_try(run, with, &t->plan));
     const dt_memory missing = run_missing(&t->plan.memory, &l->held);
     t->short_of = run_exceeds(l->budget, l->usable, &missing);
     t->works = !t->short_of && t->plan.needs_live == 0;
     return DT_OK;
+}
+
+dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, trial *t)
+{
+    plan_setting gathered = *with;
+    t->gathered = gathered.gathered = run->task.wants_gathered && with->strategy.stage == 3;
+    if (t->gathered) DT_TRY(try_one(run, &gathered, l, t));
+    t->gathered = t->gathered && t->works;
+    return t->gathered ? DT_OK : try_one(run, with, l, t);
 }
 
 /* ---- a strategy that is named ------------------------------------------------------------------------------------ */
@@ -133,4 +142,31 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
     if (err == DT_OK) err = settle(run, ranks_per_node, c);
     free(c);
     return err;
+}
+
+/* ---- rollouts at stage 3 ----------------------------------------------------------------------------------------- */
+
+static dt_err try_gathered(const dt_run *run, const limits *l, int ranks_per_node, trial *t)
+{
+    plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    with.gathered = false;
+    return run_trial(run, &with, l, t);
+}
+
+dt_err run_settle_gathered(dt_run *run, int ranks_per_node)
+{
+    budget b;
+    trial t = {0};
+    if (!run->task.wants_gathered || run->main.zero_opt.stage != 3) return DT_OK;
+    run_budget(run, ranks_per_node, &b);
+    DT_TRY(share_budget(run, &b));
+    const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
+    DT_TRY(run_agree(run, try_gathered(run, &l, ranks_per_node, &t)));
+    int64_t fits = t.gathered;
+    DT_TRY(dt_comm_reduce_host_i64(run->comm, &fits, 1, DT_MIN));
+    run->task.keep_gathered = fits;
+    if (!fits)
+        DT_INFO("zero.stage = 3: there is no room for all parameters at once (zero.max_live_parameters, or memory), so "
+                "each pass of a rollout gathers them");
+    return DT_OK;
 }

@@ -41,6 +41,7 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .batching = run->batching,
                           .model_opt = run->model_opt,
                           .max_live_parameters = run->main.zero_opt.max_live_parameters,
+                          .gathered = run->task.keep_gathered,
                           .saves_beside = run_saves_beside(run)};
 }
 
@@ -57,6 +58,7 @@ dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m)
     run_apply(&with->strategy, &opt);
     opt.n_groups = n_groups(with);
     opt.max_live_parameters = with->max_live_parameters;
+    opt.keep_gathered = with->gathered && !m->name;
     if (with->accumulates) opt.grad_dtype = DT_F32;
     return opt;
 }

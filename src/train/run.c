@@ -237,6 +237,7 @@ static dt_err prepare(dt_run *run)
     DT_TRY(find_peak(run));
     DT_TRY(check_same_files(run));
     DT_TRY(run_settle_strategy(run, run->comm->local_nranks));
+    DT_TRY(run_settle_gathered(run, run->comm->local_nranks));
     describe(run);
     if (run->comm->rank == 0) check_world_size(run);
     return DT_OK;

@@ -79,6 +79,7 @@ typedef struct plan_setting {
     dt_model_options model_opt;
     bool accumulates; /* over micro-steps, for once: gradients of any type are kept in fp32 then */
     int64_t max_live_parameters;
+    bool gathered;     /* stage 3: the run's own model keeps all parameters gathered while it rolls out */
     bool saves_beside; /* checkpoint.async: what is saved has a copy in host memory */
 } plan_setting;
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
@@ -131,6 +132,7 @@ typedef struct limits {
 /* choose.c */
 typedef struct trial {
     rank_plan plan;
+    bool gathered;               /* with all parameters gathered: the task wants that, and there is room */
     const rank_memory *short_of; /* NULL: it fits */
     bool works;                  /* it fits, and max_live_parameters is enough */
 } trial;
@@ -139,6 +141,8 @@ dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, t
 dt_err run_check_memory(const dt_run *run, int ranks_per_node);
 /* zero.stage = auto: the first strategy that fits on every rank; collective, agreed */
 dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
+/* then, of a task that rolls out: do parameters stay gathered for it, on every rank? collective, agreed */
+dt_err run_settle_gathered(dt_run *run, int ranks_per_node);
 
 /* table.c: both log */
 void run_compare_plan(dt_run *run, const rank_plan *plan); /* with what is allocated now */

@@ -340,7 +340,6 @@ void run_open_task(dt_run *run)
     t->batching = run->batching;
     t->units = run->units, t->n_units = run->n_units;
     t->ops->open(t);
-    run->main.zero_opt.keep_gathered = t->keep_gathered;
     run->n_trained = 0;
     run->trained[run->n_trained++] = &run->main;
     for (int i = 0; i < t->n_beside; i++) run->trained[run->n_trained++] = &t->beside[i];
