@@ -22,6 +22,8 @@ static struct {
     const char *stop_token; /* NULL: ROLLOUT_EOS */
     double temperature;     /* 0: 1 */
     bool drops;             /* of each rollout the groups whose first completion has an even sum of ids, once */
+    int stop_rank;          /* with stop_after > 0: it hears of a stop when it has asked so often */
+    int stop_after, n_asked;
     uint64_t seen[ROLLOUT_SEEN];
     double gap[ROLLOUT_SEEN]; /* of log-probabilities, the largest of the rollout */
     int n_seen;
@@ -99,6 +101,9 @@ static uint64_t policy_hash(uint64_t h, const void *x, size_t nbytes)
     return h;
 }
 
+/* In the place of a signal: what a rank asks for, and when, is the test's to say. */
+static int policy_stop_asked(void) { return ++rollout_test.n_asked >= rollout_test.stop_after; }
+
 static void policy_look(dt_task *t)
 {
     dt_rollout *r = policy_of(t)->rollout;
@@ -131,6 +136,7 @@ static dt_err policy_roll_out(dt_task *t, int64_t number)
     policy *y = policy_of(t);
     dt_rollout *r = y->rollout;
     static const char *const names[] = {"parity"};
+    if (rollout_test.stop_after && t->comm->rank == rollout_test.stop_rank) t->phase->stop_asked = policy_stop_asked;
     dt_rollout_start(r, number);
     DT_TRY(dt_rollout_fill(r, t));
     if (rollout_test.drops) {

@@ -373,8 +373,12 @@ static void open_stack(struct stack *k, const char *config)
     const dt_zero_options zo = {.param_dtype = DT_F32, .grad_dtype = DT_F32};
     assert_int_equal(dt_zero_open(&k->zero, &zo, k->units, k->n_units, &k->comm, &k->dev, NULL, NULL), DT_OK);
     assert_int_equal(dt_zero_init_random(k->zero, 1), DT_OK);
-    const dt_model_options mo = {
-        .max_tok = MAX_LEN, .max_seq = 4, .max_pos = MAX_LEN, .cache_seqs = 4, .cache_len = MAX_LEN};
+    const dt_model_options mo = {.max_tok = MAX_LEN,
+                                 .max_seq = 4,
+                                 .max_pos = MAX_LEN,
+                                 .cache_seqs = 4,
+                                 .cache_len = MAX_LEN,
+                                 .batch_invariant = true};
     k->source = dt_zero_source(k->zero);
     assert_int_equal(dt_model_open(&k->model, &k->mc, &mo, k->units, k->n_units, &k->dev, &k->source, NULL, NULL),
                      DT_OK);
@@ -457,6 +461,53 @@ static void the_cache_gives_the_tokens_of_full_passes(void **state)
     }
 }
 
+/* Completions of one prompt, with and without its keys and values being copied: the same tokens, and the same bits of
+ * their log-probabilities. With 2 slots a sequence takes over the slot of the one before it, with 5 they are copied. */
+static void a_prompt_that_is_shared_gives_the_same_bits(void **state)
+{
+    enum { N = 7, PROMPT = 11 };
+    struct stack k;
+    int64_t n_prompt_tok[2] = {0};
+    float logps[2][2][N][MAX_LEN];
+    int32_t ids[2][2][N][MAX_LEN];
+    (void)state;
+    memset(logps, 0, sizeof logps), memset(ids, 0, sizeof ids);
+    open_stack(&k, configs[0]);
+    for (int slots = 0; slots < 2; slots++)
+        for (int shared = 0; shared < 2; shared++) {
+            dt_sequence seqs[N], *list[N];
+            for (int i = 0; i < N; i++) {
+                int32_t *at = ids[slots][shared][i];
+                for (int32_t t = 0; t < PROMPT; t++) at[t] = (int32_t)(dt_mix64((uint64_t)(t + i / 4 * 64)) % 59);
+                seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                        .ids = at,
+                                        .n_prompt = PROMPT,
+                                        .n_ids = PROMPT,
+                                        .max_ids = PROMPT + 3 + i,
+                                        .logps = logps[slots][shared][i],
+                                        .prompt_number = shared ? 1 + i / 4 : 0};
+                list[i] = &seqs[i];
+            }
+            dt_generate_stats stats;
+            const dt_decoder d = dt_decoder_of_model(k.model);
+            const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+                                             .vocab_size = k.mc.vocab_size,
+                                             .n_slots = slots ? 4 : 2,
+                                             .max_tok = 8,
+                                             .logp = true,
+                                             .ledger = &k.ledger};
+            assert_int_equal(dt_generate(&d, list, N, &opt, &stats), DT_OK);
+            n_prompt_tok[shared] = stats.n_prompt_tok;
+        }
+    close_stack(&k);
+    for (int way = 1; way < 4; way++) {
+        assert_memory_equal(ids[0][0], ids[way / 2][way % 2], sizeof ids[0][0]);
+        assert_memory_equal(logps[0][0], logps[way / 2][way % 2], sizeof logps[0][0]);
+    }
+    assert_int_equal(n_prompt_tok[0], N * PROMPT);
+    assert_int_equal(n_prompt_tok[1], 2 * PROMPT + (N - 2)); /* of the others the last token alone */
+}
+
 static int make_checkpoint(const char *dir)
 {
     struct stack k;
@@ -479,6 +530,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(prompts_come_as_text_lines_and_json),
         cmocka_unit_test(bad_prompts_are_named_by_line),
         cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),
+        cmocka_unit_test(a_prompt_that_is_shared_gives_the_same_bits),
     };
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);

@@ -1,0 +1,54 @@
+#!/bin/bash
+# e2e_rollout.sh - rollouts of a run (src/rollout, with the task of tests/rollout_task.h) are the same on any number of ranks and after a kill,
+# and the failure of one rank is everybody's: no other waits for it.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+program=$(realpath "${BUILD:-build/release}/tests/mpi_rollout")
+roll() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    run "$np" "$program" "$tmp" run.output_dir="$tmp/$dir" run.reproducible=true log.rollouts=true run.max_steps=5 batch.train_batch_size=24 "$@"
+}
+# What replaying cannot know is the sampler's log-probabilities.
+lines() { sed 's/, "logps": .*, "old"/, "old"/' "$tmp/$1/rollouts.jsonl"; }
+same_rollouts() { [ -s "$tmp/$1/rollouts.jsonl" ] && cmp "$tmp/$1/rollouts.jsonl" "$tmp/$2/rollouts.jsonl"; }
+same_completions() { cmp <(lines "$1") <(lines "$2"); }
+
+roll 1 ref
+expect_exit "a run that rolls out" 0
+expect "it writes a line for each group of its three rollouts" test "$(wc -l <"$tmp/ref/rollouts.jsonl")" = 48
+for np in 2 3 4; do
+    roll $np ranks$np zero.stage=$((np - 1))
+    expect "the same rollouts on $np ranks at stage $((np - 1))" same_rollouts ref ranks$np
+done
+# The completions of 16 prompts, 3 of each: 3 ranks divide groups.
+ROLLOUT_FROM=$tmp/ref/rollouts.jsonl roll 3 replay zero.stage=3
+expect_exit "completions from the file that it has written" 0
+expect "give the same" same_completions ref replay
+
+# Killed in the middle of the second rollout, when its first has served one step of two and both are saved.
+DTRAIN_FAULT=rollout.generate:1:2:kill kill_at_once roll 2 killed checkpoint.save_steps=1
+expect "a rank is killed in a rollout" test "$code" != 0
+roll 3 killed checkpoint.resume=auto zero.stage=3
+expect_exit "and the run goes on, on other ranks and at another stage" 0
+expect "to the same rollouts, each once" same_rollouts ref killed
+
+n_faults=0
+fails() { # WHERE POINT RANK NTH CODE STAGE
+    DTRAIN_FAULT=$2:$3:$4:$7 roll 2 "fault$((++n_faults))" zero.stage="$6"
+    expect_exit "a rank that fails $1, at stage $6, ends the job" "$5"
+    expect_text "and says so" "rank $3 .*$2"
+}
+fails "when it has generated" rollout.generate 1 2 70 0 error
+fails "while it generates" generate.pass 1 9 70 2 error
+fails "while it generates, parameters gathered" generate.pass 0 9 70 3 error
+fails "where all share what they have made" rollout.share 1 2 70 0 error
+fails "while it scores" rollout.score 1 1 70 0 error
+fails "where all share their scores" rollout.share_scores 0 2 70 3 error
+DTRAIN_FAULT=generate.pass:1:9:error roll 2 lockstep zero.stage=3 zero.max_live_parameters=20000
+expect_exit "so does one that fails in lockstep" 70
+
+DTRAIN_FAULT=rollout.write:0:2:nospace roll 2 full
+expect_exit "a full disk ends the run" 74
+expect "with what was written before" test "$(wc -l <"$tmp/full/rollouts.jsonl")" = 16
+e2e_done
