@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLACE_LEN = 7, ROW_LEN = 5 };
+enum { PLACE_LEN = 8, ROW_LEN = 5 };
 
 double rollout_saved_nbytes(const dt_rollout *r)
 {
@@ -18,8 +18,8 @@ double rollout_saved_nbytes(const dt_rollout *r)
 static dt_err add_place(const dt_rollout *r, dt_items *items)
 {
     const int64_t place[PLACE_LEN] = {
-        r->now.number,          r->now.next_prompt,   (int64_t)r->now.next_completion, r->n_rows, r->opt.n_rows,
-        r->opt.num_generations, r->opt.max_completion};
+        r->now.number, r->now.next_prompt,     (int64_t)r->now.next_completion, r->n_rows,
+        r->opt.n_rows, r->opt.num_generations, r->opt.max_completion,           r->policy};
     return dt_items_add(items, "rollout", DT_ITEM_I64, PLACE_LEN, place);
 }
 
@@ -166,6 +166,7 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
     DT_TRY(take_floats(r, items, "rollout_sampled", &r->sampled, 0, n));
     for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(take_floats(r, items, name_of(r, i, name), &r->array[i], 1, n));
     r->n_rows = n;
+    r->policy = place[7] >= 0 && place[7] < r->opt.n_arrays ? (int)place[7] : -1;
     return n_given(r) ? dt_items_get(items, "rollout_rewards", DT_ITEM_F64, n_given(r), r->given) : DT_OK;
 }
 
