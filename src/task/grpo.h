@@ -20,7 +20,7 @@ typedef enum grpo_array { GRPO_OLD, GRPO_REF, GRPO_N_ARRAYS } grpo_array;
 
 /** Numbers of sums. */
 typedef struct grpo_sums {
-    int loss, policy_loss, n_tok, n_samples;
+    int loss, policy_loss, entropy_coef, n_tok, n_samples;
     int n_tokens, kl, entropy; /* over tokens that take part in the loss */
     int n_ratios, n_low, n_high, low_min, high_max, n_clipped, phi;
     int func_mean[GRPO_MAX_FUNCS], func_std[GRPO_MAX_FUNCS], reward, reward_std, zero_std, num_tokens, rounds;

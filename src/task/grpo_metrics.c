@@ -75,8 +75,11 @@ void grpo_declare(grpo *g, dt_task *t)
     c->entropy = dt_sums_declare(s, "grpo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
     if (g->loss_of.beta > 0) dt_sums_show(s, DT_SHOW_TRAIN, "grpo/kl", "grpo/divergence", "grpo/tokens", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "grpo/entropy", "grpo/entropies", "grpo/tokens", NULL);
-    c->policy_loss = -1;
-    if (t->cfg->grpo_ent_coef != 0) c->policy_loss = declare_loss(s, "grpo/policy_loss");
+    c->policy_loss = c->entropy_coef = -1;
+    if (t->cfg->grpo_ent_coef != 0) {
+        c->policy_loss = declare_loss(s, "grpo/policy_loss");
+        c->entropy_coef = declare_real(s, "grpo/entropy_coef");
+    }
     declare_ratios(g, s);
     c->rounds = t->cfg->grpo_dynamic_sampling ? declare_real(s, "grpo/sampling_rounds") : -1;
     dt_rollout_declare(g->rollout, s, "grpo");
@@ -126,5 +129,6 @@ void grpo_count_generation(grpo *g, dt_task *t)
     dt_sums_add(s, c->reward_std, all.deviation);
     dt_sums_add(s, c->zero_std, g->share_flat);
     dt_sums_add(s, c->num_tokens, (double)g->num_tokens);
+    if (c->entropy_coef >= 0) dt_sums_add(s, c->entropy_coef, t->cfg->grpo_ent_coef);
     if (c->rounds >= 0) dt_sums_add(s, c->rounds, (double)g->n_rounds);
 }

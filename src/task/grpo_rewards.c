@@ -75,20 +75,11 @@ void grpo_open_rewards(grpo *g, dt_task *t)
 
 /* ---- a generation's -------------------------------------------------------------------------------------------------- */
 
-static bool nothing_applies(const double *reward, int n)
-{
-    for (int k = 0; k < n; k++)
-        if (!isnan(reward[k])) return false;
-    return true;
-}
-
-/* Of a row whose functions have given theirs: it is for completions that are rewarded at all. */
 static double overlong(const grpo *g, const dt_task *t, int64_t row)
 {
     const dt_config *cfg = t->cfg;
     const int64_t longest =
         cfg->grpo_overlong_max_length ? cfg->grpo_overlong_max_length : cfg->grpo_max_completion_length;
-    if (nothing_applies(g->reward + row * g->rule.n_funcs, g->n_given)) return NAN;
     return dt_overlong_penalty(dt_rollout_row_of(g->rollout, row)->n_new, (int32_t)longest,
                                (int32_t)cfg->grpo_overlong_cache);
 }

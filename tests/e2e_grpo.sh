@@ -1,0 +1,98 @@
+#!/bin/bash
+# e2e_grpo.sh - group-relative policy optimisation: given completions and rewards as TRL's GRPOTrainer takes them, in every setting of
+# tests/data/grpo/trl.json; the same on any number of ranks and at any stage; the same bits where they are promised, also resumed inside a
+# generation; learning from a program's rewards; what is refused; a rank that fails.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+fixture=tests/data/grpo
+for i in $(seq 0 19); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.jsonl"
+./dtrain-data --tokenizer bytes -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+grpo() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    run "$np" ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/$dir" run.threads=1 model.path=tests/data/dpo/start data.seq_len=64 batch.train_batch_size=8 \
+        grpo.num_generations=4 grpo.max_completion_length=6 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" optimizer.eps=1e-8 \
+        optimizer.max_grad_norm=1 scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
+}
+numbers() { sed -n "s|.*\"$2\": *\\([-+0-9.eE]*\\).*|\\1|p" "$tmp/$1/metrics.jsonl"; }
+
+# Both compute in fp32 and their roundings differ: after ten steps at a high rate numbers are off by some 1e-6 of themselves, tensors by 1e-5 of their
+# change. What is off in a formula shows in the first digits.
+given() { # NP DIR NAME ARGS...: the run NAME of the fixture
+    local np=$1 dir=$2 name=$3 keys key settings=()
+    shift 3
+    keys=$(grep -o "{\"name\": \"$name\", \"keys\": \"[^\"]*\"" "$fixture/trl.json" | sed 's/.*"keys": "//; s/"$//')
+    for key in $keys; do case $key in micro=*) settings+=(batch.micro_batch_size="${key#*=}") ;; *) settings+=("grpo.$key") ;; esac; done
+    grpo "$np" "$dir" run.max_steps=10 grpo.rollouts="$fixture/rollouts.jsonl" data.shuffle=false batch.micro_batch_size=8 checkpoint.export=hf "${settings[@]}" "$@"
+}
+like_trl() { python3 tests/like_trl.py "$tmp/$1" "$2" >"$out" 2>&1; }
+if command -v python3 >/dev/null; then
+    while read -r name; do
+        given 1 trl "$name"
+        expect "$name: TRL's numbers" like_trl trl "$name"
+        rm -rf "$tmp/trl"
+    done < <(grep -o '{"name": "[^"]*"' "$fixture/trl.json" | sed 's/.*: "//; s/"$//')
+    for layout in "1 3 1 bias correction" "2 0 2 top entropies" "2 3 1 entropy bonus" "4 1 1 truncated ones masked" "4 2 2 synced reference"; do
+        read -r np stage micro name <<<"$layout"
+        given "$np" layout "$name" zero.stage="$stage" batch.micro_batch_size="$micro"
+        expect "$name on $np ranks, stage $stage, micro-batches of $micro: TRL's numbers" like_trl layout "$name"
+        rm -rf "$tmp/layout"
+    done
+else
+    skip "TRL's numbers" "no python3 to compare them"
+fi
+
+# Generated completions, every option at once: one micro-batch size, any ranks and stages. Rewards: the share of ids that are multiples of 8.
+cat >"$tmp/reward.sh" <<'SH'
+while read -r line; do
+    ids=${line##*\"completion_ids\":} n=0 low=0
+    ids=${ids#*[}
+    ids=${ids%%]*}
+    for id in ${ids//,/ }; do n=$((n + 1)); [ $((id % 8)) != 0 ] || low=$((low + 1)); done
+    echo "$((100 * low / n))e-2"
+done
+SH
+all=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=6 run.reproducible=true batch.train_batch_size=24
+    batch.micro_batch_size=2 grpo.num_iterations=2 grpo.generation_batch_size=48 grpo.beta=0.1 grpo.sync_reference_steps=2 grpo.top_entropy_quantile=0.5
+    grpo.ent_coef=0.05 grpo.temperature=0.8 grpo.dynamic_sampling=true grpo.overlong_cache=4 grpo.mask_truncated_completions=true)
+told() { sed -E 's/"(step_time|tokens_per_second|memory_[a-z]*|flops_per_second|mfu|grpo\/time\/[a-z]*)": [^,}]*//g' "$tmp/$1/metrics.jsonl"; }
+same_told() { cmp <(told "$1") <(told "$2"); }
+for layout in "1 0" "2 3" "3 2" "4 1"; do
+    read -r np stage <<<"$layout"
+    grpo "$np" "bits$np" "${all[@]}" zero.stage="$stage"
+    expect_text "$np ranks at stage $stage: planned is allocated" '^allocated '
+    expect "the same bits on $np ranks at stage $stage" same_model "$(newest bits1)" "$(newest "bits$np")"
+    expect "and the same metrics" same_told bits1 "bits$np"
+done
+grpo 2 halves "${all[@]}" run.max_steps=3
+grpo 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
+expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
+expect "and the same metrics" same_told bits1 halves
+
+learn=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=40 batch.train_batch_size=32 batch.micro_batch_size=16
+    grpo.num_generations=8 grpo.max_completion_length=8 optimizer.lr=2e-2 optimizer.weight_decay=0)
+grpo 2 learns "${learn[@]}"
+expect "rewards rise from chance" sh -c "sed -n 's|.*\"grpo/reward\": *\\([0-9.e]*\\).*|\\1|p' '$tmp/learns/metrics.jsonl' | awk 'NR == 1 { first = \$1 } END { exit !(first < 0.3 && \$1 > 0.9) }'"
+
+refuse() { # NAME TEXT ARGS...
+    local name=$1 text=$2
+    shift 2
+    grpo 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
+    expect_exit "$name: exit code" 64
+    expect_text "$name: message" "$text"
+}
+refuse "no reward functions" 'reward_funcs: expected reward functions, found nothing' grpo.reward_funcs=
+refuse "groups that do not divide" 'num_generations: a generation has 8 completions, no multiple of num_generations = 3; the nearest above is 9' grpo.num_generations=3
+refuse "part of a step" 'generation_batch_size: expected a multiple of batch.train_batch_size = 8, found 12; the nearest above is 16' grpo.generation_batch_size=12
+refuse "both sizes of a generation" 'expected one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
+refuse "a penalty longer than completions" 'overlong_cache: expected at most the longest completion, 6 tokens, found 7' grpo.overlong_cache=7
+run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
+expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
+expect_text "and no prompts" 'train .default.: expected dataset files for task grpo'
+
+for point in rollout.generate rollout.share rollout.score rollout.share_scores reward.ask reference.sync zero.reduce; do
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:2:error kill_at_once grpo 2 "failed-$point" "${all[@]}" zero.stage=3
+    if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
+done
+e2e_done

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""make_grpo_fixtures.py - tests/data/grpo: what TRL's GRPOTrainer makes of given completions and rewards, with each loss and option.
+
+    python3 tests/make_grpo_fixtures.py        (a development tool: needs torch, transformers, trl)
+
+The model is tests/data/dpo/start, in fp32 on the CPU; 256 ends a completion.
+rollouts.jsonl   a group a line: prompt_ids, completion_ids, rewards by two functions (null: does not apply)
+trl.json         runs: their name, the settings of dtrain that are the same, TRL's metrics of each of 10 steps (null: not there, or NaN), and of each
+                 tensor how far it went: the length of its change, and sums of its change times cos(i) and cos(3 i + 1)
+"""
+import json
+import math
+import pathlib
+import random
+import tempfile
+
+import torch
+import trl.trainer.grpo_trainer as grpo_trainer
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import GRPOConfig, GRPOTrainer
+from trl.rewards import get_soft_overlong_punishment
+
+STEPS, ROWS, GROUP, MOST, LR = 10, 8, 4, 6, 1e-2
+ONE = {"funcs": 1}  # rewards by the first function alone
+RUNS = [  # name, settings of TRL, keys of dtrain
+    ("defaults", ONE, ""),
+    ("grpo", ONE | {"loss_type": "grpo", "beta": 0.1}, "loss_type=grpo beta=0.1"),
+    ("bias correction", ONE | {"loss_type": "grpo", "beta": 0.1, "use_bias_correction_kl": True, "num_iterations": 2},
+     "loss_type=grpo beta=0.1 use_bias_correction_kl=true num_iterations=2"),
+    ("bnpo", ONE | {"loss_type": "bnpo"}, "loss_type=bnpo"),
+    ("dr_grpo", ONE | {"loss_type": "dr_grpo", "scale_rewards": "none", "num_iterations": 2}, "loss_type=dr_grpo scale_rewards=none num_iterations=2"),
+    ("cispo", ONE | {"loss_type": "cispo", "epsilon_high": 1.05, "num_iterations": 3}, "loss_type=cispo epsilon_high=1.05 num_iterations=3"),
+    ("gspo", ONE | {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.03, "epsilon_high": 0.04, "num_iterations": 3},
+     "loss_type=grpo importance_sampling_level=sequence epsilon=0.03 epsilon_high=0.04 num_iterations=3"),
+    ("gspo with kl", ONE | {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.2, "use_bias_correction_kl": True, "num_iterations": 2},
+     "loss_type=grpo importance_sampling_level=sequence beta=0.2 use_bias_correction_kl=true num_iterations=2"),
+    ("two-sided", ONE | {"epsilon": 0.05, "epsilon_high": 0.1, "delta": 1.2, "num_iterations": 3}, "epsilon=0.05 epsilon_high=0.1 delta=1.2 num_iterations=3"),
+    ("two steps a generation", ONE | {"loss_type": "grpo", "steps_per_generation": 2}, "loss_type=grpo steps_per_generation=2"),
+    ("accumulation", ONE | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, "micro=4"),
+    ("top entropies", ONE | {"top_entropy_quantile": 0.4, "beta": 0.1}, "top_entropy_quantile=0.4 beta=0.1"),
+    ("entropy bonus", ONE | {"entropy_coef": 0.1, "temperature": 0.7}, "ent_coef=0.1 temperature=0.7"),
+    ("truncated ones masked", ONE | {"mask_truncated_completions": True, "scale_rewards": "batch"}, "mask_truncated_completions=true scale_rewards=batch"),
+    ("truncated ones masked, grpo", ONE | {"mask_truncated_completions": True, "loss_type": "grpo", "num_iterations": 2},
+     "mask_truncated_completions=true loss_type=grpo num_iterations=2"),
+    ("two functions", {"funcs": 2, "reward_weights": [1.0, 0.5]}, "reward_weights=1,0.5"),
+    ("normalised first", {"funcs": 2, "reward_weights": [1.0, 0.5], "multi_objective_aggregation": "normalize_then_sum"},
+     "reward_weights=1,0.5 multi_objective_aggregation=normalize_then_sum"),
+    ("overlong", {"funcs": 1, "overlong": True, "reward_weights": [1.0, 0.3]}, "overlong_cache=4 overlong_penalty=0.3"),
+    ("temperature", ONE | {"temperature": 1.7, "beta": 0.1, "num_iterations": 2}, "temperature=1.7 beta=0.1 num_iterations=2"),
+    ("synced reference", ONE | {"beta": 0.5, "sync_ref_model": True, "ref_model_sync_steps": 3, "ref_model_mixup_alpha": 0.7},
+     "beta=0.5 sync_reference_steps=3 sync_reference_mixup=0.7"),
+    ("sapo", ONE | {"loss_type": "sapo", "num_iterations": 2}, "loss_type=sapo num_iterations=2"),
+    ("luspo", ONE | {"loss_type": "luspo", "importance_sampling_level": "sequence", "num_iterations": 2},
+     "loss_type=luspo importance_sampling_level=sequence num_iterations=2"),
+    ("vespo", ONE | {"loss_type": "vespo", "num_iterations": 2}, "loss_type=vespo num_iterations=2"),
+    ("off-policy mask", ONE | {"off_policy_mask_threshold": 0.01, "num_iterations": 3}, "off_policy_mask_threshold=0.01 num_iterations=3"),
+]
+here = pathlib.Path(__file__).parent / "data"
+out = here / "grpo"
+out.mkdir(exist_ok=True)
+torch.set_num_threads(1)
+
+# Groups of completions: some end, some are cut; now and then a group of equal rewards, and functions that do not apply.
+draw = random.Random(11)
+lines = []
+for i in range(2 * STEPS):
+    completions, rewards = [], []
+    for _ in range(GROUP):
+        ids = [draw.choice(b"abcdefgh") for _ in range(draw.randint(1, MOST))]
+        if len(ids) < MOST:
+            ids[-1] = 256
+        completions.append(ids)
+        rewards.append([0.5 if i % 7 == 3 else draw.choice([0, 1, 1, 2, 3]) / 2, None if draw.random() < 0.3 else draw.choice([-1, 0, 1])])
+    if i % 7 == 5:
+        rewards[1] = [None, None]
+    lines.append({"prompt_ids": list(f"{draw.choice(['so is', 'it was', 'who'])} {i % 10}".encode()), "completion_ids": completions, "rewards": rewards})
+with open(out / "rollouts.jsonl", "w") as f:
+    f.writelines(json.dumps(line) + "\n" for line in lines)
+
+# Bytes as GPT-2's pre-tokenizer spells them.
+plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+others = [b for b in range(256) if b not in plain]
+spelled = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+bytes_only = Tokenizer(models.BPE({spelled[b]: b for b in range(256)} | {"<eos>": 256, "<pad>": 257}, []))
+bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+bytes_only.decoder = decoders.ByteLevel()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_only, eos_token="<eos>", pad_token="<pad>", padding_side="left")
+
+grpo_trainer.shuffle_sequence_dict = lambda batch: batch  # data.shuffle = false
+
+
+def reward_0(completions, first, **_):
+    return first
+
+
+def reward_1(completions, second, **_):
+    return second
+
+
+class Given:
+    """A rollout_func: the groups one after the other, whatever the prompts."""
+
+    def __init__(self):
+        self.next = 0
+
+    def __call__(self, prompts, trainer):
+        groups = lines[self.next : self.next + len(prompts) // GROUP]
+        self.next += len(groups)
+        rewards = [r for g in groups for r in g["rewards"]]
+        return {"prompt_ids": [g["prompt_ids"] for g in groups for _ in range(GROUP)], "completion_ids": [c for g in groups for c in g["completion_ids"]],
+                "logprobs": None, "first": [r[0] for r in rewards], "second": [r[1] for r in rewards]}
+
+
+def moved(model, start):
+    where = {}
+    for name, w in model.state_dict().items():
+        d = (w.double() - start[name].double()).flatten()
+        i = torch.arange(d.numel(), dtype=torch.float64)
+        where[name] = [float(f"{x:.7g}") for x in (d.norm().item(), (d * torch.cos(i)).sum().item(), (d * torch.cos(3 * i + 1)).sum().item())]
+    return where
+
+
+runs = []
+with tempfile.TemporaryDirectory() as work:
+    for name, settings, keys in RUNS:
+        settings = dict(settings)
+        funcs = [reward_0, reward_1][: settings.pop("funcs")]
+        keys = f"reward_weights=1,0 {keys}".rstrip() if len(funcs) == 1 else keys
+        if settings.pop("overlong", False):
+            funcs.append(get_soft_overlong_punishment(MOST, 4))
+        defaults = {"per_device_train_batch_size": ROWS, "use_bias_correction_kl": False}
+        arguments = GRPOConfig(output_dir=work, max_steps=STEPS, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.1, max_grad_norm=1.0,
+                               logging_steps=1, report_to=[], bf16=False, use_cpu=True, save_strategy="no", gradient_checkpointing=False,
+                               num_generations=GROUP, max_completion_length=MOST, shuffle_dataset=False, **(defaults | settings))
+        model = LlamaForCausalLM.from_pretrained(here / "dpo" / "start", dtype=torch.float32)
+        start = {k: v.clone() for k, v in model.state_dict().items()}
+        trainer = GRPOTrainer(model=model, reward_funcs=funcs, args=arguments, train_dataset=Dataset.from_list([{"prompt": str(i)} for i in range(2 * STEPS)]),
+                              processing_class=tokenizer, rollout_func=Given())
+        trainer.train()
+        rows = [row for row in trainer.state.log_history if "loss" in row]
+        assert len(rows) == STEPS
+        left_out = {"epoch", "step", "step_time", "learning_rate", "sampling"}
+        if arguments.gradient_accumulation_steps > 1:
+            left_out.add("entropy")  # a mean of the means of micro-batches
+        metrics = [k for k in rows[0] if k not in left_out]  # a step without a generation has fewer
+        steps = [[None if row.get(k) is None or math.isnan(row[k]) else float(f"{float(row[k]):.8g}") for k in metrics] for row in rows]
+        metrics = [k.replace("overlong_reward", "overlong") for k in metrics]
+        runs.append({"name": name, "keys": keys, "metrics": metrics, "steps": steps, "moved": moved(model, start)})
+        print(name, [round(s[0], 5) for s in steps])
+with open(out / "trl.json", "w") as f:
+    f.write("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n")
