@@ -35,7 +35,7 @@ static dt_err open_rollout(dt_task *t)
                               .sampling = dt_sampling_default(),
                               .from_file = cfg->ppo_rollouts,
                               .n_arrays = p->with_costs ? PPO_N_ARRAYS : PPO_COST_VALUE,
-                              .array_name = {[PPO_OLD] = "logps",
+                              .array_name = {[PPO_OLD] = "old_logps",
                                              [PPO_REFERENCE] = "ref_logps",
                                              [PPO_ADVANTAGE] = "advantages",
                                              [PPO_VALUE] = "values",
