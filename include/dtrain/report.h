@@ -31,7 +31,8 @@ typedef struct dt_metric {
 } dt_metric;
 
 typedef struct dt_train_record {
-    int64_t step; /* optimizer steps done, this one included */
+    int64_t step;        /* optimizer steps done, this one included */
+    int64_t total_steps; /* of the run, as is known by now; 0: as at the start */
     double loss, lr, grad_norm;
     int64_t tokens, samples; /* seen since the start of the run, all ranks */
     double step_time, tokens_per_second;

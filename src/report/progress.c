@@ -111,6 +111,7 @@ static void rewrite(dt_progress *p, const char *end)
 void dt_progress_train(dt_progress *p, const dt_train_record *rec)
 {
     const double now = dt_now_s();
+    if (rec->total_steps > 0) p->total_steps = rec->total_steps;
     dt_progress_format(&p->line, rec, p->total_steps, p->flops_per_token, time_left(p, rec, now));
     if (p->line.out_of_memory) return;
     p->pending = true;

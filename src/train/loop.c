@@ -269,6 +269,7 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t place, interva
     const int n_more = more_metrics(run, p, place);
     const double n_steps = (double)s->n_steps, rate = dt_sums_total(s, c->tokens) / in->seconds;
     const dt_train_record rec = {.step = p->step,
+                                 .total_steps = run->total_steps,
                                  .loss = in->loss / n_steps,
                                  .lr = lr_of(run, &run->main, 0, place),
                                  .grad_norm = norm_of(run, &run->main),
