@@ -3,7 +3,7 @@
 #include "grpo.h"
 #include <string.h>
 
-/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* The order in which steps take the rows; where one step takes them all there is nothing to shuffle. */
 static void put_in_order(grpo *g, const dt_task *t, int64_t number)

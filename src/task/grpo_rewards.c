@@ -1,5 +1,5 @@
-/* grpo_rewards.c - the functions that reward completions: those of grpo.reward_funcs, or numbers that grpo.rollouts has,
- * and the penalty of long completions as one more. */
+/* grpo_rewards.c - the functions that reward completions: those of grpo.reward_funcs, or numbers that grpo.rollouts
+ * has, and the penalty of long completions as one more. */
 #include "grpo.h"
 #include <math.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ void grpo_open_rewards(grpo *g, dt_task *t)
     g->weight[g->rule.n_funcs++] = cfg->grpo_overlong_penalty;
 }
 
-/* ---- a generation's -------------------------------------------------------------------------------------------------- */
+/* ---- a generation's ---------------------------------------------------------------------------------------------- */
 
 static double overlong(const grpo *g, const dt_task *t, int64_t row)
 {
