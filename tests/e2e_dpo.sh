@@ -39,6 +39,14 @@ for layout in "1 3 1" "2 0 2" "2 2 1" "2 3 1" "4 3 1"; do
     dpo "$1" "layout$1$2" dpo.loss_type=sigmoid,bco_pair,sft dpo.loss_weights=0.8,0.2,1 zero.stage="$2" batch.micro_batch_size="$3"
     expect "the same on $1 ranks, stage $2, micro-batches of $3" like_trl "layout$1$2" 14
 done
+# Pairs are compared with those of other ranks and micro-steps.
+n=$(awk '/^run/ { k++; if ($2 == "aot") print k }' "$fixture/trl.txt")
+for layout in "2 3 1" "4 0 1"; do
+    set -- $layout
+    dpo "$1" "aot$1" dpo.loss_type=aot dpo.label_smoothing=0.1 zero.stage="$2" batch.micro_batch_size="$3" data.validation="$tmp/pairs.h5"
+    expect "aot on $1 ranks is TRL's on one" like_trl "aot$1" "$n"
+done
+expect "and its validation does not depend on them" awk -v a="$(number aot2 validation_loss)" -v b="$(number aot4 validation_loss)" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
 for layout in "1 0" "2 2" "3 3" "4 1"; do
     set -- $layout
     dpo "$1" "bits$1" batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true zero.stage="$2" run.max_steps=4
@@ -93,7 +101,7 @@ safely() { # NP DIR ARGS...
 same_reference() { same_model "$1" "$2" && h5diff "$1" "$2" /reference /reference && h5diff "$1" "$2" /task /task; }
 safely 1 whole
 safely 2 parts run.max_steps=3
-safely 3 parts zero.stage=3 zero.offload_param=cpu checkpoint.resume=auto
+safely 3 parts zero.stage=3 zero.offload_param=cpu checkpoint.resume=auto checkpoint.async=true checkpoint.save_steps=1
 expect "stopped between two syncs and resumed at stage 3: model, reference and lambda have the same bits" same_reference "$(newest whole)" "$(newest parts)"
 # Learning: each pair has the answer first that the judge takes for safer, so that the expected cost falls from the mean of both answers' costs to that
 # of the safer ones. With the limit halfway, lambda rises first, and falls once the average of costs is below the limit.
@@ -149,6 +157,9 @@ plan() { ./dtrain --plan --ranks 2 /dev/stdin run.task=dpo data.seq_len=64 batch
 plan model.path="$fixture/start" >"$tmp/.there"
 plan model.config="$fixture/start/config.json" >"$tmp/.shape"
 expect "a reference that is not there yet is planned for" sh -c "[ -s '$tmp/.there' ] && cmp '$tmp/.there' '$tmp/.shape'"
+
+plan model.path="$fixture/start" $judged dpo.kl_coef=0 >"$tmp/.judges"
+expect "and judges count" awk 'NR == FNR { before[$1] = $0; next } { split(before[$1], b); n += $2 > b[2] || $0 != before[$1] } END { exit n != 4 }' "$tmp/.there" "$tmp/.judges"
 
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2

@@ -101,8 +101,8 @@ typedef struct dt_dataset_writer dt_dataset_writer;
 
 /** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed
  *  to PATH, at the commit; or several, see dt_commit. Tokens are stored as uint16 when vocab_size <= 65536, else
- *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety, ties, answers and records are in the
- *  file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
+ *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety, ties, answers and records are in
+ *  the file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
 dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size,
                          const char *tokenizer, bool with_weights);
 /** Name the template of its conversations, for the attribute chat_template. Copied. DT_ERR_MEMORY. */

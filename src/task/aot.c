@@ -1,5 +1,5 @@
-/* aot.c - partners by rank. Pairs whose numbers are equal stand in the order of the data, so that partners do not depend
- * on which rank had which pair. */
+/* aot.c - partners by place in an order. Pairs whose numbers are equal stand in the order of the data, so that partners
+ * do not depend on who had which pair. */
 #include "aot.h"
 #include <stdlib.h>
 

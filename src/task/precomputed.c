@@ -1,5 +1,5 @@
-/* precomputed.c - one plain file: a head of text, then floats. Every rank writes the samples that it has scored in their
- * places, and reads from them what its micro-batches need. */
+/* precomputed.c - one plain file: a head of text, then floats. Every rank writes the samples that it has scored in
+ * their places, and reads from them what its micro-batches need. */
 #include "precomputed.h"
 #include "dtrain/dataset.h"
 #include "dtrain/io.h"
