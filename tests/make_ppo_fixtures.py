@@ -34,13 +34,13 @@ DEFAULTS = dict(kl_coef=0.05, kl_estimator="k1", whiten_rewards=False, missing_e
 RUNS = [
     ({}, ""),
     (dict(kl_estimator="k3", whiten_rewards=True, missing_eos_penalty=1.0, cliprange_value=0.0, ent_coef=0.02, gamma=0.98, vf_coef=0.5),
-     "ppo.kl_estimator=k3 ppo.whiten_rewards=true ppo.missing_eos_penalty=1 ppo.cliprange_value=0 ppo.ent_coef=0.02 ppo.gamma=0.98 ppo.vf_coef=0.5"),
+     "ppo.kl_estimator=k3 ppo.whiten_rewards=true ppo.missing_eos_penalty=1 ppo.cliprange_value=null ppo.ent_coef=0.02 ppo.gamma=0.98 ppo.vf_coef=0.5"),
     (dict(adaptive=(0.5, 40.0), scaling=True, norm=True, score_clip=1.2, kl_coef=0.3),
      "ppo.adaptive_kl=true ppo.adaptive_kl_target=0.5 ppo.adaptive_kl_horizon=40 ppo.use_score_scaling=true ppo.use_score_norm=true "
      "ppo.score_clip=1.2 ppo.kl_coef=0.3"),
     (dict(target_kl=0.002), "ppo.target_kl=0.002"),
     (dict(costs=dict(lr=0.1, init=1.0, min=0.01, max=5.0, limit=0.25, window=12)),
-     "ppo.cost_path=tests/data/rm/start ppo.cost_limit=0.25 ppo.cost_window=12"),
+     "ppo.cost_path=tests/data/rm/start ppo.cost_limit=0.25 ppo.cost_window=12 ppo.kl_coef=0.05 ppo.cliprange_value=0.2"),
 ]
 
 

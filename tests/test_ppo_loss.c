@@ -115,7 +115,7 @@ static void the_policy_is_clipped_where_it_gains(void **state)
 
 static void values_are_clipped_around_the_old_ones(void **state)
 {
-    const dt_ppo_term far = dt_ppo_value_loss(1, 0, 1, 0.2), free = dt_ppo_value_loss(1, 0, 1.5, 0),
+    const dt_ppo_term far = dt_ppo_value_loss(1, 0, 1, 0.2), free = dt_ppo_value_loss(1, 0, 1.5, HUGE_VAL),
                       inside = dt_ppo_value_loss(0.1, 0, 1, 0.2), away = dt_ppo_value_loss(1, 0, -1, 0.2);
     assert_true(far.clipped && far.slope == 0); /* 0.2 is further from 1 than 1 is */
     assert_near(far.loss, 0.32, 1e-15);

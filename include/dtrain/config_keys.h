@@ -349,9 +349,11 @@
     REAL(ppo, missing_eos_penalty, 0, 0, 1e6, "", "taken off the score of a completion that was cut") \
     BOOL(ppo, use_score_scaling, false, "divide scores by the standard deviation of all scores so far") \
     BOOL(ppo, use_score_norm, false, "with use_score_scaling: take their mean off first") \
-    REAL(ppo, score_clip, 0, 0, 1e6, "", "then keep scores within plus and minus this; 0: do not") \
+    MAYBE(ppo, score_clip, number, 0, 1e6, "null", "", \
+         "then keep scores within plus and minus this; null: do not; not set: 50 with cost_path, else null") \
     BOOL(ppo, whiten_rewards, false, "divide the rewards of tokens by their standard deviation, over the whole rollout") \
-    REAL(ppo, kl_coef, 0.05, 0, 1e6, "", "penalty for each nat of divergence from the reference") \
+    MAYBE(ppo, kl_coef, number, 0, 1e6, "", "", \
+         "penalty for each nat of divergence from the reference; not set: 0.01 with cost_path, else 0.05") \
     ENUM(ppo, kl_estimator, "k1", "k1|k3", \
          "divergence at a token, with d = log reference - log policy: k1: -d; k3: exp(d) - 1 - d") \
     BOOL(ppo, adaptive_kl, false, "kl_coef follows the divergence, which is to be adaptive_kl_target") \
@@ -362,7 +364,8 @@
     REAL(ppo, gamma, 1, 0, 1, "", "discount of later rewards") \
     REAL(ppo, lam, 0.95, 0, 1, "", "lambda of generalised advantage estimation") \
     REAL(ppo, cliprange, 0.2, 0, 1e6, "", "the policy gains nothing from ratios further than this from 1") \
-    REAL(ppo, cliprange_value, 0.2, 0, 1e6, "", "the same for values, around those of the rollout; 0: not clipped") \
+    MAYBE(ppo, cliprange_value, number, 0, 1e6, "null", "", \
+         "the same for values, around those of the rollout; null: not clipped; not set: 5 with cost_path, else 0.2") \
     REAL(ppo, vf_coef, 0.1, 0, 1e6, "", "weight of the critic's loss") \
     REAL(ppo, ent_coef, 0, 0, 1e6, "", "weight of the entropy of the policy, as a bonus") \
     REAL(ppo, lambda_init, 1, 1e-8, 20, "", "multiplier of costs at the start") \

@@ -105,9 +105,23 @@ static void open_models(dt_task *t)
     open_critics(t);
 }
 
+static double number_or(const char *text, double otherwise)
+{
+    if (strcmp(text, "null") == 0) return HUGE_VAL;
+    return *text ? strtod(text, NULL) : otherwise;
+}
+
+/* Where costs count, Safe-RLHF's are usual. */
+static void set_usual(ppo *p, const dt_config *cfg)
+{
+    p->kl_coef = number_or(cfg->ppo_kl_coef, p->with_costs ? 0.01 : 0.05);
+    p->score_clip = number_or(cfg->ppo_score_clip, p->with_costs ? 50 : HUGE_VAL);
+    p->cliprange_value = number_or(cfg->ppo_cliprange_value, p->with_costs ? 5 : 0.2);
+}
+
 static void set_controllers(ppo *p, const dt_config *cfg)
 {
-    p->kl = (dt_kl_controller){.coef = cfg->ppo_kl_coef,
+    p->kl = (dt_kl_controller){.coef = p->kl_coef,
                                .adaptive = cfg->ppo_adaptive_kl,
                                .target = cfg->ppo_adaptive_kl_target,
                                .horizon = cfg->ppo_adaptive_kl_horizon};
@@ -146,6 +160,7 @@ static void ppo_open(dt_task *t)
     p->with_costs = *t->cfg->ppo_cost_path;
     t->temperature = t->cfg->ppo_temperature + 1e-7; /* TRL's */
     if (t->cfg->ppo_ent_coef > 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
+    set_usual(p, t->cfg);
     set_controllers(p, t->cfg);
     dt_mistakes_add(t->mistakes, open_rollout(t));
     if (!p->rollout) return;
@@ -321,7 +336,7 @@ static dt_err train_critic(dt_task *t, const dt_batch *b, int i)
         const float *target = dt_rollout_array(p->rollout, PPO_RETURN + 2 * i, c.row);
         for (int32_t k = 0; k < c.n_states; k++) {
             const dt_ppo_term term = dt_ppo_value_loss((double)critic->value[c.first + k], (double)old[k],
-                                                       (double)target[k], t->cfg->ppo_cliprange_value);
+                                                       (double)target[k], p->cliprange_value);
             critic->dvalue[c.first + k] = (float)(term.slope * weight);
         }
     }

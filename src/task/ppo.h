@@ -39,6 +39,7 @@ typedef struct ppo {
     dt_reference reference;
     dt_rewards *rewards; /* NULL: a file of rollouts gives them */
     bool with_costs;
+    double kl_coef, score_clip, cliprange_value; /* their keys; HUGE_VAL: null */
     dt_judge cost;
     dt_critic critic[PPO_MAX_CRITICS];
 

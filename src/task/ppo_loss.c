@@ -65,7 +65,7 @@ dt_ppo_term dt_ppo_policy_loss(double logp, double old, double advantage, double
 dt_ppo_term dt_ppo_value_loss(double value, double old, double target, double range)
 {
     const double off = value - target, clipped_off = clip(value, old - range, old + range) - target;
-    const bool clipped = range > 0 && clipped_off * clipped_off > off * off;
+    const bool clipped = clipped_off * clipped_off > off * off;
     return (dt_ppo_term){.loss = 0.5 * (clipped ? clipped_off * clipped_off : off * off),
                          .slope = clipped ? 0 : off,
                          .clipped = clipped};

@@ -52,8 +52,8 @@ typedef struct dt_ppo_term {
 } dt_ppo_term;
 dt_ppo_term dt_ppo_policy_loss(double logp, double old, double advantage, double range);
 
-/** A critic's loss of a state: max((V - target)^2, (clip(V, old - range, old + range) - target)^2) / 2. range 0: V is
- *  not clipped. */
+/** A critic's loss of a state: max((V - target)^2, (clip(V, old - range, old + range) - target)^2) / 2. range HUGE_VAL:
+ *  V is not clipped. */
 dt_ppo_term dt_ppo_value_loss(double value, double old, double target, double range);
 
 /** PPO-Lagrangian: (A_r - lambda A_c) / (1 + lambda). */

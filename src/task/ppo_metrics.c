@@ -120,7 +120,7 @@ void ppo_collect_critic(dt_task *t, const dt_batch *b, int critic)
         int64_t n_clipped = 0;
         for (int32_t k = 0; k < c.n_states; k++) {
             const dt_ppo_term term = dt_ppo_value_loss((double)p->critic[critic].value[c.first + k], (double)old[k],
-                                                       (double)target[k], t->cfg->ppo_cliprange_value);
+                                                       (double)target[k], p->cliprange_value);
             loss += term.loss, n_clipped += term.clipped;
         }
         dt_sums_add(t->sums, p->sums.loss, loss * factor);

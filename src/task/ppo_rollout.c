@@ -122,13 +122,13 @@ static void scale_scores(dt_task *t)
 static void settle_scores(dt_task *t)
 {
     ppo *p = ppo_of(t);
-    const double most = t->cfg->ppo_score_clip;
+    const double most = p->score_clip;
     for (int64_t i = 0; i < ppo_n_rows(t); i++) {
         if (isnan(p->score[i])) p->score[i] = 0; /* no function applies */
         if (!dt_rollout_row_of(p->rollout, i)->ended) p->score[i] -= t->cfg->ppo_missing_eos_penalty;
     }
     scale_scores(t);
-    for (int64_t i = 0; i < ppo_n_rows(t) && most > 0; i++) p->score[i] = fmin(fmax(p->score[i], -most), most);
+    for (int64_t i = 0; i < ppo_n_rows(t); i++) p->score[i] = fmin(fmax(p->score[i], -most), most);
 }
 
 /* ---- advantages -------------------------------------------------------------------------------------------------- */
