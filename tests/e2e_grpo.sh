@@ -6,16 +6,37 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/grpo
-for i in $(seq 0 19); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.jsonl"
-./dtrain-data --tokenizer bytes -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }
-grpo() { # NP DIR ARGS...
-    local np=$1 dir=$2
-    shift 2
-    run "$np" ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/$dir" run.threads=1 model.path=tests/data/dpo/start data.seq_len=64 batch.train_batch_size=8 \
-        grpo.num_generations=4 grpo.max_completion_length=6 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" optimizer.eps=1e-8 \
-        optimizer.max_grad_norm=1 scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
-}
-numbers() { sed -n "s|.*\"$2\": *\\([-+0-9.eE]*\\).*|\\1|p" "$tmp/$1/metrics.jsonl"; }
+for i in $(seq 0 26); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.jsonl"
+head -20 "$tmp/prompts.jsonl" >"$tmp/train.jsonl"
+tail -7 "$tmp/prompts.jsonl" >"$tmp/valid.jsonl"
+data -o "$tmp/prompts.h5" "$tmp/train.jsonl"
+data -o "$tmp/valid.h5" "$tmp/valid.jsonl"
+cat >"$tmp/tiny.ini" <<'INI'
+[run]
+task = grpo
+threads = 1
+[model]
+path = tests/data/dpo/start
+[data]
+seq_len = 64
+[batch]
+train_batch_size = 8
+[grpo]
+num_generations = 4
+max_completion_length = 6
+[optimizer]
+lr = 1e-2
+weight_decay = 0.1
+betas = 0.9, 0.999
+eps = 1e-8
+max_grad_norm = 1
+[scheduler]
+type = constant
+[checkpoint]
+save_steps = 0
+[log]
+report_to = jsonl
+INI
 
 # Both compute in fp32 and their roundings differ: after ten steps at a high rate numbers are off by some 1e-6 of themselves, tensors by 1e-5 of their
 # change. What is off in a formula shows in the first digits.
@@ -24,7 +45,7 @@ given() { # NP DIR NAME ARGS...: the run NAME of the fixture
     shift 3
     keys=$(grep -o "{\"name\": \"$name\", \"keys\": \"[^\"]*\"" "$fixture/trl.json" | sed 's/.*"keys": "//; s/"$//')
     for key in $keys; do case $key in micro=*) settings+=(batch.micro_batch_size="${key#*=}") ;; *) settings+=("grpo.$key") ;; esac; done
-    grpo "$np" "$dir" run.max_steps=10 grpo.rollouts="$fixture/rollouts.jsonl" data.shuffle=false batch.micro_batch_size=8 checkpoint.export=hf "${settings[@]}" "$@"
+    train "$np" "$dir" run.max_steps=10 grpo.rollouts="$fixture/rollouts.jsonl" data.shuffle=false batch.micro_batch_size=8 checkpoint.export=hf "${settings[@]}" "$@"
 }
 like_trl() { python3 tests/like_trl.py "$tmp/$1" "$2" >"$out" 2>&1; }
 if command -v python3 >/dev/null; then
@@ -60,25 +81,49 @@ told() { sed -E 's/"(step_time|tokens_per_second|memory_[a-z]*|flops_per_second|
 same_told() { cmp <(told "$1") <(told "$2"); }
 for layout in "1 0" "2 3" "3 2" "4 1"; do
     read -r np stage <<<"$layout"
-    grpo "$np" "bits$np" "${all[@]}" zero.stage="$stage"
+    train "$np" "bits$np" "${all[@]}" zero.stage="$stage"
     expect_text "$np ranks at stage $stage: planned is allocated" '^allocated '
     expect "the same bits on $np ranks at stage $stage" same_model "$(newest bits1)" "$(newest "bits$np")"
     expect "and the same metrics" same_told bits1 "bits$np"
 done
-grpo 2 halves "${all[@]}" run.max_steps=3
-grpo 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
+train 2 halves "${all[@]}" run.max_steps=3
+train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 expect "and the same metrics" same_told bits1 halves
 
+# A signal in the middle of a rollout: its step is left; a kill; both as if nothing had been.
+DTRAIN_FAULT=rollout.generate:0:2:stop start 2 stopped "${all[@]}"
+stop_at stopped 1 TERM
+finish stopped
+expect_exit "a signal within a rollout" 75
+train 1 stopped "${all[@]}" checkpoint.resume=auto
+expect "goes on with the same bits" same_model "$(newest bits1)" "$(newest stopped)"
+RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.score:1:4:kill kill_at_once train 2 killed "${all[@]}" checkpoint.save_steps=1
+expect "a rank is killed while a generation is scored" test "$code" != 0
+train 3 killed "${all[@]}" checkpoint.save_steps=1
+expect "and the run goes on with the same bits" same_model "$(newest bits1)" "$(newest killed)"
+
+# What a run has written of its completions and rewards is all that another one needs.
+few=(run.max_steps=4 run.reproducible=true batch.micro_batch_size=2 data.shuffle=false grpo.num_iterations=2 log.rollouts=true)
+train 2 written "${few[@]}" data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh"
+train 1 replayed "${few[@]}" grpo.rollouts="$tmp/written/rollouts.jsonl"
+expect "completions and rewards that were written: the same bits" same_model "$(newest written)" "$(newest replayed)"
+
 learn=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=40 batch.train_batch_size=32 batch.micro_batch_size=16
     grpo.num_generations=8 grpo.max_completion_length=8 optimizer.lr=2e-2 optimizer.weight_decay=0)
-grpo 2 learns "${learn[@]}"
-expect "rewards rise from chance" sh -c "sed -n 's|.*\"grpo/reward\": *\\([0-9.e]*\\).*|\\1|p' '$tmp/learns/metrics.jsonl' | awk 'NR == 1 { first = \$1 } END { exit !(first < 0.3 && \$1 > 0.9) }'"
+train 2 learns "${learn[@]}" run.reproducible=true
+expect "rewards rise from chance" awk 'BEGIN { getline x; exit !(x < 0.3) }' <(number learns grpo/reward)
+expect "to above 0.9" above learns grpo/reward 0.9
+train 1 validated "${learn[@]}" run.reproducible=true data.validation="$tmp/valid.h5" data.validation_steps=20 grpo.overlong_cache=2 grpo.overlong_penalty=0
+expect "a validation completes and rewards other prompts" above validated grpo/validation_reward 0.9
+expect "its loss is minus the reward" awk 'BEGIN { getline x; getline y; exit !(x < 0) }' <(number validated validation_loss)
+expect "each prompt as often as in training" test "$(number validated validation_samples | tail -1)" = 56
+expect "and training is what it is without" same_model "$(newest learns)" "$(newest validated)"
 
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2
-    grpo 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
+    train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
     expect_exit "$name: exit code" 64
     expect_text "$name: message" "$text"
 }
@@ -92,7 +137,7 @@ expect_text "no model to start from" 'path .default.: expected a model to align,
 expect_text "and no prompts" 'train .default.: expected dataset files for task grpo'
 
 for point in rollout.generate rollout.share rollout.score rollout.share_scores reward.ask reference.sync zero.reduce; do
-    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:2:error kill_at_once grpo 2 "failed-$point" "${all[@]}" zero.stage=3
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:2:error kill_at_once train 2 "failed-$point" "${all[@]}" zero.stage=3
     if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
 done
 e2e_done

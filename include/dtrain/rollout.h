@@ -13,6 +13,7 @@ enum { DT_MAX_ROLLOUT_ARRAYS = 8 };
 
 typedef struct dt_rollout_options {
     const char *section;    /* of the task's keys, for messages: "grpo" */
+    bool validation;        /* prompts are those of data.validation, in their order; no checkpoint holds it */
     int64_t n_rows;         /* of a rollout, over all ranks: a multiple of num_generations */
     int num_generations;    /* completions of a prompt */
     int32_t max_completion; /* tokens of a completion, the one that ends it included */
@@ -37,11 +38,11 @@ typedef struct dt_rollout dt_rollout;
 
 /* ---- its life: as the functions of a task of the same names ------------------------------------------------------ */
 
-/** In open: the prompts of data.train (kind prompts), which becomes t->train, or of from_file; asks in t->model_opt for
- *  a cache and for micro-batches of micro_batch_size of the longest rows; adds to t->saved_nbytes what
- *  dt_rollout_save leaves, and asks for t->wants_gathered. t->temperature is the caller's to set. A row has at most
- *  data.seq_len tokens: of a longer prompt the last ones count. What is wrong joins t->mistakes. Local. NULL after no
- *  memory. */
+/** In open: the prompts of data.train (kind prompts), which becomes t->train (of data.validation: t->valid), or of
+ *  from_file; asks in t->model_opt for a cache and for micro-batches of micro_batch_size of the longest rows; adds to
+ *  t->saved_nbytes what dt_rollout_save leaves, and asks for t->wants_gathered. t->temperature is the caller's to set.
+ *  A row has at most data.seq_len tokens: of a longer prompt the last ones count. What is wrong joins t->mistakes.
+ *  Local. NULL after no memory. */
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
 dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory); /* local */
 dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);                                          /* collective, agreed */
@@ -58,6 +59,8 @@ int64_t dt_rollout_number(const dt_rollout *r);    /* of this rollout; -1: there
 
 /** Begin the rollout of this number, empty. Local. */
 void dt_rollout_start(dt_rollout *r, int64_t number);
+/** The next prompts are the first ones again, completed with the same random numbers as at first. Local. */
+void dt_rollout_rewind(dt_rollout *r);
 /** Generate, or read, until all n_rows are there, with the prompts that come next. Collective, agreed.
  *  DT_ERR_NONFINITE: logits. DT_ERR_STOP when a signal or the time limit asks for it: then there is no rollout, and all
  *  is as it was before dt_rollout_start, so that a resumed run makes the same one; to be passed up. */

@@ -15,15 +15,21 @@ static dt_err open_replay(dt_rollout *r, const dt_task *t)
     return err;
 }
 
+static dt_loader **loader_of(const dt_rollout *r, dt_task *t) { return r->opt.validation ? &t->valid : &t->train; }
+
 static dt_err open_prompts(dt_rollout *r, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
+    const bool validation = r->opt.validation;
+    const char *const key = validation ? "validation" : "train";
+    dt_loader **const loader = loader_of(r, t);
     char where[512];
-    const dt_loader_options opt = {.files = cfg->data_train,
-                                   .where = dt_config_where(cfg, "data", "train", where, sizeof where),
+    const dt_loader_options opt = {.files = validation ? cfg->data_validation : cfg->data_train,
+                                   .where = dt_config_where(cfg, "data", key, where, sizeof where),
                                    .seq_len = cfg->data_seq_len,
                                    .prompts = true,
-                                   .shuffle = cfg->data_shuffle,
+                                   .shuffle = !validation && cfg->data_shuffle,
+                                   .max_samples = validation ? cfg->data_max_validation_samples : 0,
                                    .train_batch_size = 1,
                                    .micro_batch_size = 1,
                                    .nranks = 1,
@@ -33,9 +39,9 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
                                    .ledger = t->ledger,
                                    .phase = t->phase};
     if (*r->opt.from_file) return open_replay(r, t);
-    if (!*cfg->data_train || dt_config_doubted(cfg, "data", "train")) return DT_OK; /* told already */
-    DT_TRY(dt_loader_open(&t->train, &opt));
-    r->prompts = t->train;
+    if (!*opt.files || dt_config_doubted(cfg, "data", key)) return DT_OK; /* told already */
+    DT_TRY(dt_loader_open(loader, &opt));
+    r->prompts = *loader;
     r->n_prompts = dt_loader_info(r->prompts)->n_samples;
     return DT_OK;
 }
@@ -97,7 +103,8 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     dt_model_options *o = t->model_opt;
     int32_t n_slots;
     DT_TRY(find_slots(r, t, &n_slots));
-    o->cache_seqs = n_slots, o->cache_len = r->max_len;
+    o->cache_seqs = (int32_t)dt_max_i64(o->cache_seqs, n_slots);
+    o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->max_len);
     o->max_seq = (int32_t)dt_max_i64(o->max_seq, n_slots);
     t->wants_gathered = true;
     o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
@@ -124,7 +131,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
     dt_mistakes_add(t->mistakes, dt_sampling_check(&opt->sampling));
     dt_mistakes_add(t->mistakes, widen_model(r, t));
-    t->saved_nbytes += rollout_saved_nbytes(r);
+    if (!opt->validation) t->saved_nbytes += rollout_saved_nbytes(r);
     return r;
 }
 
@@ -289,8 +296,8 @@ void dt_rollout_close(dt_rollout *r, dt_task *t)
     free(r->record);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, rollout_replay_nbytes(&r->replay));
     rollout_replay_close(&r->replay);
-    dt_loader_close(t->train);
-    t->train = NULL;
+    dt_loader_close(*loader_of(r, t));
+    *loader_of(r, t) = NULL;
     free(r);
 }
 
@@ -318,6 +325,8 @@ void dt_rollout_start(dt_rollout *r, int64_t number)
     r->policy = -1;
     r->seconds = r->score_seconds = 0;
 }
+
+void dt_rollout_rewind(dt_rollout *r) { r->now.next_prompt = 0, r->now.next_completion = 0; }
 
 void dt_rollout_undo(dt_rollout *r)
 {

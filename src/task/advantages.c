@@ -18,8 +18,7 @@ dt_moments dt_moments_of(const double *x, int64_t n, int64_t stride)
     return m;
 }
 
-/* NaN where nothing applies. */
-static double weighted_sum(const dt_advantage_rule *rule, const double *reward)
+double dt_advantage_total(const dt_advantage_rule *rule, const double *reward)
 {
     double sum = 0;
     bool any = false;
@@ -76,7 +75,7 @@ double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double
                      double *advantage, bool *flat)
 {
     const int n = rule->num_generations;
-    for (int64_t i = 0; i < n_rows; i++) total[i] = weighted_sum(rule, reward + i * rule->n_funcs);
+    for (int64_t i = 0; i < n_rows; i++) total[i] = dt_advantage_total(rule, reward + i * rule->n_funcs);
     for (int64_t g = 0; g < n_rows / n; g++) {
         const double deviation = dt_moments_of(total + g * n, n, 1).deviation;
         flat[g] = !(deviation > NO_DEVIATION);

@@ -38,6 +38,7 @@ static void open_rollout(grpo *g, dt_task *t)
     }
     t->temperature = cfg->grpo_temperature;
     g->rollout = dt_rollout_open(t, &opt);
+    grpo_open_validation(g, t, &opt);
 }
 
 /* Planned before a model is there, for one like that which is trained. */
@@ -79,6 +80,7 @@ static void grpo_open(dt_task *t)
     count_steps(g, t);
     t->saved_nbytes += (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t);
     if (g->rollout) grpo_declare(g, t);
+    grpo_declare_validation(g, t);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -100,6 +102,8 @@ static size_t place(grpo *g, const dt_task *t, void *block)
     size_t used = 0;
     g->reward = take(block, &used, n * n_funcs * sizeof *g->reward);
     g->given = take(block, &used, n * n_given * sizeof *g->given);
+    g->valid_reward = take(block, &used, g->valid ? n * n_funcs * sizeof *g->valid_reward : 0);
+    g->valid_order = take(block, &used, g->valid ? n * sizeof *g->valid_order : 0);
     g->total = take(block, &used, n * sizeof *g->total);
     g->advantage = take(block, &used, n * sizeof *g->advantage);
     g->order = take(block, &used, n * sizeof *g->order);
@@ -115,7 +119,8 @@ static dt_err grpo_plan(const dt_task *t, int stage, dt_memory *memory)
     const grpo *g = t->self;
     grpo counted = *g;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += place(&counted, t, NULL);
-    if (g->rollout) DT_TRY(dt_rollout_plan(g->rollout, t, stage, memory));
+    DT_TRY(dt_rollout_plan(g->rollout, t, stage, memory));
+    DT_TRY(dt_rollout_plan(g->valid, t, stage, memory));
     if (g->rewards) DT_TRY(dt_rewards_plan(g->rewards, t, memory));
     return g->loss_of.beta > 0 ? dt_reference_plan(&g->reference, t, memory) : DT_OK;
 }
@@ -135,6 +140,7 @@ static dt_err grpo_begin(dt_task *t)
     grpo *g = t->self;
     DT_TRY(dt_comm_agree(t->comm, allocate(g, t)));
     DT_TRY(dt_rollout_begin(g->rollout, t));
+    if (g->valid) DT_TRY(dt_rollout_begin(g->valid, t));
     if (g->rewards) DT_TRY(dt_rewards_begin(g->rewards, t));
     return g->loss_of.beta > 0 ? dt_reference_begin(&g->reference, t) : DT_OK;
 }
@@ -145,6 +151,7 @@ static void grpo_close(dt_task *t)
     if (!g) return;
     dt_reference_close(&g->reference, t->ledger);
     dt_rewards_close(g->rewards, t);
+    dt_rollout_close(g->valid, t);
     dt_rollout_close(g->rollout, t);
     if (g->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     free(g->block);
@@ -337,6 +344,7 @@ const dt_task_ops dt_task_grpo = {.name = "grpo",
                                   .weights = grpo_weights,
                                   .collect = grpo_collect,
                                   .after_step = grpo_after_step,
+                                  .evaluate = grpo_evaluate,
                                   .step_after = step_after,
                                   .save = grpo_save,
                                   .load = grpo_load};

@@ -5,6 +5,7 @@
  *     grpo_rewards.c     reward functions
  *     grpo_generation.c  a generation: completions, advantages, what the loss compares with
  *     grpo_metrics.c     what is counted
+ *     grpo_evaluate.c    a validation
  *     grpo_loss.h        the loss of a completion; advantages.h, quantile.h */
 #ifndef DTRAIN_TASK_GRPO_H
 #define DTRAIN_TASK_GRPO_H
@@ -24,6 +25,8 @@ typedef struct grpo_sums {
     int n_tokens, kl, entropy; /* over tokens that take part in the loss */
     int n_ratios, n_low, n_high, low_min, high_max, n_clipped, phi;
     int func_mean[GRPO_MAX_FUNCS], func_std[GRPO_MAX_FUNCS], reward, reward_std, zero_std, num_tokens, rounds;
+    int valid_loss, valid_rewarded, valid_rows, valid_tokens, valid_cut;
+    int valid_func[GRPO_MAX_FUNCS], valid_n_func[GRPO_MAX_FUNCS];
 } grpo_sums;
 
 /** A step's rows and what normalises it. */
@@ -45,6 +48,7 @@ typedef struct grpo {
     char given_name[DT_MAX_REWARDS][16];
     int array[GRPO_N_ARRAYS]; /* of the rollout; -1: not kept */
     dt_rollout *rollout;
+    dt_rollout *valid;   /* NULL: there is no validation */
     dt_rewards *rewards; /* NULL: grpo.rollouts has their numbers */
     dt_reference reference;
     grpo_sums sums;
@@ -56,13 +60,15 @@ typedef struct grpo {
     int64_t n_rounds;      /* that it took, with dynamic sampling */
     double *reward;        /* [n_rows, n_funcs] */
     /* what follows from that: */
-    double *given;     /* [n_rows, n_given] */
-    double *total;     /* [n_rows] */
-    double *advantage; /* [n_rows] */
-    bool *flat;        /* [n_rows / num_generations] */
-    bool *drop;        /* [n_rows] */
-    int64_t *order;    /* [n_rows] */
-    double share_flat; /* of rows whose rewards say nothing */
+    double *given;        /* [n_rows, n_given] */
+    double *total;        /* [n_rows] */
+    double *advantage;    /* [n_rows] */
+    double *valid_reward; /* [n_rows, n_funcs] of a validation */
+    bool *flat;           /* [n_rows / num_generations] */
+    bool *drop;           /* [n_rows] */
+    int64_t *order;       /* [n_rows] */
+    int64_t *valid_order; /* [n_rows] of a validation: one after the other */
+    double share_flat;    /* of rows whose rewards say nothing */
 
     float *entropy;  /* [accumulation, max_tok] of this rank's batches of the step, for top_entropy_quantile */
     float *selected; /* the same without what takes no part */
@@ -85,8 +91,8 @@ void grpo_check(const grpo *g, const dt_task *t);
 
 /** In open, behind dt_rollout_open: the functions, their names and weights; what is wrong joins t->mistakes. Local. */
 void grpo_open_rewards(grpo *g, dt_task *t);
-/** Those of all rows that are there, into g->reward. Collective. */
-dt_err grpo_find_rewards(grpo *g, dt_task *t);
+/** Those of the rows from `first` on into reward [n_rows, n_funcs]. Collective. */
+dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *reward);
 
 /* ---- a generation ------------------------------------------------------------------------------------------------ */
 
@@ -96,6 +102,13 @@ dt_err grpo_generate(grpo *g, dt_task *t);
 void grpo_settle(grpo *g, const dt_task *t);
 /** A row takes part in the loss; else it has an advantage, but no tokens. */
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
+
+/* ---- a validation ------------------------------------------------------------------------------------------------ */
+
+/** In open, behind the rollout of training, and behind the rewards. Local. */
+void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *training);
+void grpo_declare_validation(grpo *g, dt_task *t);
+dt_err grpo_evaluate(dt_task *t, int64_t micro);
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
 

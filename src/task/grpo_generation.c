@@ -32,17 +32,20 @@ bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row)
 
 /* ---- completions ------------------------------------------------------------------------------------------------- */
 
-/* Groups that say nothing make room for others. */
+/* Groups that say nothing make room for others; the rewards of those that stay move up. */
 static bool drop_flat(grpo *g)
 {
     const int64_t n_rows = dt_rollout_n_rows(g->rollout);
-    bool any = false;
+    int64_t n = 0;
     for (int64_t i = 0; i < n_rows; i++) {
         g->drop[i] = g->flat[i / g->rule.num_generations];
-        any |= g->drop[i];
+        if (g->drop[i]) continue;
+        memmove(g->reward + n * g->rule.n_funcs, g->reward + i * g->rule.n_funcs,
+                (size_t)g->rule.n_funcs * sizeof *g->reward);
+        n++;
     }
-    if (any) dt_rollout_drop(g->rollout, g->drop);
-    return any;
+    if (n < n_rows) dt_rollout_drop(g->rollout, g->drop);
+    return n < n_rows;
 }
 
 static int64_t count_tokens(const grpo *g, int64_t first)
@@ -63,7 +66,7 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
         const int64_t first = dt_rollout_n_rows(g->rollout);
         DT_TRY(dt_rollout_fill(g->rollout, t));
         *n_tokens += count_tokens(g, first);
-        DT_TRY(grpo_find_rewards(g, t));
+        DT_TRY(grpo_reward_rows(g, t, g->rollout, g->order, first, g->reward));
         grpo_settle(g, t);
         if (g->n_rounds == most || !drop_flat(g)) return DT_OK;
     }

@@ -75,28 +75,26 @@ void grpo_open_rewards(grpo *g, dt_task *t)
 
 /* ---- a generation's ---------------------------------------------------------------------------------------------- */
 
-static double overlong(const grpo *g, const dt_task *t, int64_t row)
+static double overlong(const grpo *g, const dt_task *t, const dt_rollout *r, int64_t row)
 {
     const dt_config *cfg = t->cfg;
     const int64_t longest =
         cfg->grpo_overlong_max_length ? cfg->grpo_overlong_max_length : cfg->grpo_max_completion_length;
-    return dt_overlong_penalty(dt_rollout_row_of(g->rollout, row)->n_new, (int32_t)longest,
-                               (int32_t)cfg->grpo_overlong_cache);
+    return dt_overlong_penalty(dt_rollout_row_of(r, row)->n_new, (int32_t)longest, (int32_t)cfg->grpo_overlong_cache);
 }
 
-dt_err grpo_find_rewards(grpo *g, dt_task *t)
+dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *reward)
 {
-    const int64_t n_rows = dt_rollout_n_rows(g->rollout);
     int n = 0;
-    const double *given = dt_rollout_given_rewards(g->rollout, &n);
+    const double *given = dt_rollout_given_rewards(r, &n);
     if (!given) {
-        DT_TRY(dt_rewards_score(g->rewards, t, g->rollout, g->order, g->given));
+        DT_TRY(dt_rewards_score(g->rewards, t, r, order, g->given));
         given = g->given;
     }
-    for (int64_t i = 0; i < n_rows; i++) {
-        double *const mine = g->reward + i * g->rule.n_funcs;
+    for (int64_t i = first; i < dt_rollout_n_rows(r); i++) {
+        double *const mine = reward + i * g->rule.n_funcs;
         memcpy(mine, given + i * g->n_given, (size_t)g->n_given * sizeof *mine);
-        if (g->n_given < g->rule.n_funcs) mine[g->n_given] = overlong(g, t, i);
+        if (g->n_given < g->rule.n_funcs) mine[g->n_given] = overlong(g, t, r, i);
     }
     return DT_OK;
 }

@@ -35,6 +35,14 @@ static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
     return DT_OK;
 }
 
+/* The task was asked to stop in the middle, and all ranks know. */
+static dt_err leave(validation_end *end)
+{
+    dt_error_clear();
+    end->stop = STOP_SIGNAL;
+    return DT_OK;
+}
+
 static dt_err sum_all(dt_run *run, validation_end *end)
 {
     pace p = {.interval = 1, .since_s = dt_now_s()};
@@ -42,7 +50,9 @@ static dt_err sum_all(dt_run *run, validation_end *end)
     while (end->n_done < end->n) {
         DT_TRY(vote_on_stop(run, &p, end->n_done, &end->stop));
         if (end->stop) return DT_OK;
-        DT_TRY(run->task.ops->evaluate(&run->task, end->n_done));
+        const dt_err err = run->task.ops->evaluate(&run->task, end->n_done);
+        if (err == DT_ERR_STOP && dt_comm_failed_together(run->comm)) return leave(end);
+        DT_TRY(err);
         end->n_done++;
     }
     return DT_OK;
