@@ -42,7 +42,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh
+    input/sft.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh
     esac
     plan 8 "$file"
     expect_exit "$file can be planned" 0
@@ -80,6 +80,9 @@ run 1 ./dtrain input/rm.ini model.path="$tmp/ini" run.output_dir="$tmp/rm" data.
 expect_exit "input/rm.ini" 0
 run 1 ./dtrain input/dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/dpo" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
 expect_exit "input/dpo.ini" 0
+run 1 ./dtrain input/safe-dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/safe" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2 \
+    batch.micro_batch_size=2 dpo.helpful_path="$tmp/rm" dpo.harmless_path="$tmp/rm"
+expect_exit "input/safe-dpo.ini" 0
 printf '{"prompt": "two and two is", "answer": "four"}\n{"prompt": "one and one is", "answer": "two"}\n' >"$tmp/prompts.jsonl"
 ./dtrain-data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/grpo.ini model.path="$tmp/ini" run.output_dir="$tmp/grpo" data.train="$tmp/prompts.h5" data.seq_len=32 grpo.max_completion_length=8 \

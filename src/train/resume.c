@@ -250,6 +250,8 @@ static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *met
 {
     dt_saved_model models[DT_MAX_SAVED];
     const int n = run_list_saved(run, path, models);
+    if (run->task.kept && n == run->n_trained)
+        DT_INFO("%s holds no model `%s`: it stays as it was loaded", path, run->task.kept_name);
     dt_err err = DT_OK;
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);
