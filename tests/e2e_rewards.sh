@@ -1,6 +1,8 @@
 #!/bin/bash
-# e2e_rewards.sh - reward functions as a user gives them: the examples, and what dtrain-data keeps for them.
+# e2e_rewards.sh - reward functions as a user gives them: the examples; what all kinds of functions say of given completions in a run of GRPO, on any
+# ranks and stages; programs that fail; what cannot be opened.
 . "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
 
 # ---- the examples
 sample() { printf '{"prompt":"%s","completion":"%s","prompt_ids":[1,2],"completion_ids":[3],"answer":"%s"}\n' "$1" "$2" "${3:-}"; }
@@ -18,4 +20,106 @@ is "reward_brief.sh" "$({
     sample 'a long question' '123456789'
     sample 'q' ''
 } | tools/reward_brief.sh 8 | tr '\n' ' ')" "1 0 1 "
+
+# ---- functions of all kinds -------------------------------------------------------------------------------------------------------------------
+# Three prompts with four completions each, as text and as the bytes that they are; "$" stands for the end of text.
+cat >"$tmp/completions" <<'TEXT'
+12+30=|42$|#### 42$|no$|42 of course$
+say it:|please$|PLEASE do$|it$|cut he
+1+1=|2$|<answer> 2.0 </answer>$|3$|$
+TEXT
+awk -F'|' -v d="$tmp" '
+    BEGIN { for (i = 1; i < 256; i++) code[sprintf("%c", i)] = i; code["$"] = 256; split("42 0 2", answer, " ") }
+    function ids(text, i, list) { list = ""; for (i = 1; i <= length(text); i++) list = list (i > 1 ? ", " : "") code[substr(text, i, 1)]; return "[" list "]" }
+    { line = ""
+      for (k = 2; k <= 5; k++) {
+          line = line (k > 2 ? ", " : "") ids($k); text = $k; ends = sub(/\$$/, "", text); n = length($k)
+          printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", $1, text >(d "/texts.jsonl")
+          # accuracy, length:4, keywords:please|it, reward_brief.sh 3
+          a = $1 ~ /say/ ? "null" : text == answer[NR] || text == "#### 42" || text ~ /2\.0/ ? 1 : 0
+          l = n < 4 ? n / 4 : n > 8 ? 0 : 2 - n / 4; w = (tolower(text) ~ /please/) / 2 + (tolower(text) ~ /it/) / 2
+          print a, l, w, length(text) <= 3 >(d "/expected") }
+      printf "{\"prompt_ids\": %s, \"completion_ids\": [%s]%s}\n", ids($1), line, $1 ~ /say/ ? "" : ", \"record\": {\"answer\": " answer[NR] "}" >(d "/given.jsonl") }' "$tmp/completions"
+
+make_data
+train 1 base run.max_steps=1 checkpoint.export=hf
+printf '{"prompt": "a", "chosen": "%s", "rejected": "%s"}\n' yes no nice nasty >"$tmp/pairs.jsonl"
+judge() { # NAME TOKENIZER VOCAB_SIZE: a reward model of random weights, a step away from them
+    local name=$1 tokenizer=$2
+    ./dtrain-data -q --force --tokenizer "$tokenizer" --documents lines -o "$tmp/$name.h5" "$tmp/text.txt" >"$tmp/.data" 2>&1 || cat "$tmp/.data"
+    ./dtrain-data -q --force --tokenizer "$tokenizer" --kind preference -o "$tmp/$name-pairs.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1 || cat "$tmp/.data"
+    train 1 "$name-base" run.max_steps=1 model.tokenizer="$tokenizer" checkpoint.export=hf data.train="$tmp/$name.h5" model.vocab_size="$3" batch.train_batch_size=2
+    train 1 "$name" run.task=rm run.max_steps=2 model.tokenizer="$tokenizer" checkpoint.export=hf data.train="$tmp/$name-pairs.h5" model.path="$tmp/$name-base/hf" batch.train_batch_size=2
+    [ "$code" = 0 ] || not_ok "a reward model" "exit code $code"
+}
+judge same bytes 257
+judge other tests/data/tokenizer/smollm 703
+
+grpo() { # NP DIR FUNCTIONS ARGS...
+    local np=$1 dir=$2 functions=$3
+    shift 3
+    run "$np" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$dir" run.max_steps=1 model.path="$tmp/base/hf" model.tokenizer=bytes data.train= grpo.rollouts="$tmp/given.jsonl" \
+        grpo.reward_funcs="$functions" grpo.num_generations=4 grpo.max_completion_length=24 batch.train_batch_size=12 log.rollouts=true "$@"
+}
+rewards() { grep -o '"rewards": \[\[.*\]\], ' "$tmp/$1/rollouts.jsonl" | sed 's/"rewards": \[\[//; s/\]\], "advantages.*//; s/\]\], $//; s/\], \[/\n/g' | tr -d ','; }
+all="accuracy, length:4, keywords:please|it, command:tools/reward_brief.sh 3, model:$tmp/same/hf, model:$tmp/other/hf"
+grpo 1 one "$all"
+expect_exit "functions of all kinds" 0
+expect "built-in functions and a program say what a plain script says" cmp "$tmp/expected" <(rewards one | cut -d' ' -f1-4)
+column=5
+for name in same other; do
+    run 0 ./dtrain-generate --score "$tmp/$name/hf" --answers "$tmp/texts.jsonl" --jsonl -o "$tmp/$name.judged" --force
+    # fp32 roundings of other batches: 1e-5 of scores of about 1. The eighth completion was cut: no end of text, which --answers adds, is behind it.
+    sed 's/.*"reward":\([-0-9.e+]*\).*/\1/' "$tmp/$name.judged" | paste -d' ' - <(rewards one | cut -d' ' -f$column) >"$tmp/both"
+    expect "a reward model ($name tokenizer) says what dtrain-generate --score says" awk '
+        NR != 8 { d = $1 - $2; if ((d < 0 ? -d : d) > 1e-5) { print; bad = 1 } } END { exit bad || NR != 12 }' "$tmp/both"
+    expect "and tells completions apart ($name)" test "$(rewards one | cut -d' ' -f$column | sort -u | wc -l)" -gt 6
+    column=$((column + 1))
+done
+near() { paste -d' ' <(rewards one) <(rewards "$1") | awk '{ for (i = 1; i <= 6; i++) { d = $i - $(i + 6); if ((d < 0 ? -d : d) > 1e-5 || ($i == "null") != ($(i + 6) == "null")) bad = 1 } } END { exit bad || NR != 12 }'; }
+for layout in "2 0 2" "3 3 1" "4 1 3"; do
+    set -- $layout
+    grpo "$1" "layout$1" "$all" zero.stage="$2" batch.micro_batch_size="$3"
+    expect "the same on $1 ranks, stage $2, micro-batches of $3" near "layout$1"
+done
+grpo 1 weighted "length:4, keywords:please|it" grpo.reward_weights="2, -1"
+expect "metrics have a mean of each" test "$(number weighted 'grpo/rewards/length/mean')" = "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+expect "and of the weighted sum" test "$(number weighted grpo/reward)" = "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+
+# ---- what goes wrong --------------------------------------------------------------------------------------------------------------------------
+cat >"$tmp/dies.sh" <<'SCRIPT'
+#!/bin/sh
+read -r line
+echo "the model of rank $DTRAIN_RANK is not there" >&2
+[ "$DTRAIN_RANK" = 0 ] || exit 9
+echo 1
+cat >/dev/null
+SCRIPT
+chmod +x "$tmp/dies.sh"
+grpo 2 dies "command:$tmp/dies.sh"
+expect_exit "a program that dies on one rank ends the run" 65
+expect_text "with how it ended" 'dies.sh: it has ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
+expect_text "and its last lines" 'the model of rank 1 is not there'
+expect "nothing of the programs is left" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/dies.sh"
+grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
+expect_exit "one that says nothing ends it, too" 65
+expect_text "and why" 'no answer for 2 s \(comm.timeout\), after 0 of'
+grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
+expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, model:DIRECTORY or command:PROGRAM ARGS, found correct'
+expect_text "parameters" 'length:0: expected length:TARGET or length:LEAST:MOST'
+expect_text "a program" 'no-such-program: there is no such program'
+expect_text "a model" "$tmp/nowhere"
+
+# ---- the toys, a few steps of each ------------------------------------------------------------------------------------------------------------
+toy() { run 0 env RUNS="$tmp/toy" SETTINGS="run.max_steps=4 run.threads=1" tools/"$1".sh; }
+if command -v gnuplot >/dev/null; then
+    toy arithmetic
+    expect_exit "the toy of arithmetic" 0
+    expect_text "counts right sums before and after" 'arithmetic: +[0-9]+ of 100 sums are right'
+    expect "and draws the reward" test -s "$tmp/toy/arithmetic/loss.png"
+    toy align
+    expect_exit "the toy of alignment" 0
+    expect_text "has three models judged" 'dpo: mean reward .* of 64 answers begin with please'
+    expect "and draws their curves" test -s "$tmp/toy/align-ppo/loss.png"
+else skip "the toys" "gnuplot is not installed"; fi
 e2e_done

@@ -165,6 +165,22 @@ static void put_series(FILE *f, const dt_series *s, const char *block)
     }
 }
 
+/* Does the legend leave more to be seen below? Curves that end in the upper half of a panel are beneath it above. */
+static bool ends_high(const dt_panel *p, range x)
+{
+    double sum = 0, n = 0;
+    for (int s = 0; s < p->n_series; s++) {
+        const dt_curve *c = &p->series[s].curve;
+        const range y = y_range(p, p->series[s].right);
+        for (int64_t i = 0; i < c->n; i++) {
+            if (c->x[i] < x.low + 0.7 * (x.high - x.low) || y.high <= y.low) continue;
+            sum += (c->y[i] - y.low) / (y.high - y.low);
+            n++;
+        }
+    }
+    return n > 0 && sum > 0.5 * n;
+}
+
 /* The curves of a panel as data blocks; raw ones come first, so that they lie beneath. */
 static void put_panel(FILE *f, const dt_panel *p, int number, double x_divisor, const double y_divisor[2])
 {
@@ -219,12 +235,11 @@ static void put_picture(FILE *f, const dt_picture *pic)
     const char *label = x_label(pic->axis, x.high, &divisor, text, sizeof text);
     for (int i = 0; i < n_panels; i++) total += panels[i].height;
 
-    fprintf(f,
-            "set encoding utf8\nset multiplot\n"
-            "set border 3 lc rgb '#666666'\nset tics nomirror scale 0.6 textcolor rgb '#333333'\n"
-            "set grid lc rgb '#e4e4e4' lt 1 lw 1\nset key top right noenhanced samplen 2.2 spacing 1.15 opaque fc rgb "
-            "'#ffffff' noautotitle\n"
-            "set lmargin at screen 0.075\nset rmargin at screen 0.935\nset format x ''\n");
+    fprintf(f, "set encoding utf8\nset multiplot\n"
+               "set border 3 lc rgb '#666666'\nset tics nomirror scale 0.6 textcolor rgb '#333333'\n"
+               "set grid lc rgb '#e4e4e4' lt 1 lw 1\nset key right noenhanced samplen 2.2 spacing 1.15 opaque fc rgb "
+               "'#ffffff' noautotitle\n"
+               "set lmargin at screen 0.075\nset rmargin at screen 0.935\nset format x ''\n");
     fprintf(f, "set xrange [%.9g:%.9g]\n", x.low / divisor, x.high / divisor);
     fprintf(f, "set label 1 ");
     put_quoted(f, pic->heading);
@@ -239,7 +254,7 @@ static void put_picture(FILE *f, const dt_picture *pic)
         const bool right = panels[i].label[1][0];
         double divisors[2] = {put_axis(f, &panels[i], false), 1};
         if (right) divisors[1] = put_axis(f, &panels[i], true);
-        fprintf(f, "set border %d\n", right ? 11 : 3);
+        fprintf(f, "set border %d\nset key %s\n", right ? 11 : 3, ends_high(&panels[i], x) ? "bottom" : "top");
         if (i == n_panels - 1) {
             fprintf(f, "set format x '%%.10g'\nset xlabel ");
             put_quoted(f, label);

@@ -222,6 +222,13 @@ static dt_err fill_one(dt_panel *p, const char *name, const run *runs, int n_run
     return DT_OK;
 }
 
+static int n_titled(const dt_panel *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_series; i++) n += p->series[i].title[0] != 0;
+    return n;
+}
+
 /* The numbers of a run whose names are like one of the patterns, on one axis. */
 static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run *r, int n_runs, int number, bool right,
                            const options *opt)
@@ -231,7 +238,7 @@ static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run
         for (int c = 0; c < r->metrics.n_columns; c++) {
             const char *name = r->metrics.names[c], *slash = strchr(name, '/');
             if (!slash || fnmatch(what->names[right][k], name, FNM_PATHNAME) != 0) continue;
-            const int colour = n_runs == 1 ? p->n_series : number;
+            const int colour = n_runs == 1 ? n_titled(p) : number;
             series_title(r, n_runs, slash + 1, title, sizeof title);
             DT_TRY(right ? add_plain(p, r, name, opt, DT_STYLE_DASHED, colour, true, title)
                          : add_smoothed(p, r, name, opt, colour, false, title));

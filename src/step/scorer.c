@@ -27,9 +27,12 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
 {
     const dt_model_options *trained = t->model_opt;
     DT_TRY(describe(s, t, name, path, n_labels));
-    DT_CHECK(s->frozen.mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: %s has %lld, the model in training %lld", path, name, (long long)s->frozen.mc.vocab_size,
-             (long long)t->mc->vocab_size);
+    const long long n = (long long)s->frozen.mc.vocab_size, n_trained = (long long)t->mc->vocab_size;
+    if (n != n_trained) {
+        dt_frozen_model_close(&s->frozen); /* it is not planned */
+        return dt_fail(DT_ERR_DATA, "%s: vocab_size: %s has %lld, the model in training %lld", path, name, n,
+                       n_trained);
+    }
     s->opt = (dt_model_options){.max_tok = trained->max_tok, .max_seq = trained->max_seq, .max_pos = trained->max_pos};
     return borrow(s, t);
 }

@@ -1,0 +1,58 @@
+#!/bin/bash
+# align.sh - a toy of alignment, on two ranks, in some minutes: a small model on bytes learns two ways to answer (fine-tuning); a reward model learns from
+# pairs which one is polite (input/rm.ini); PPO makes the model polite by that reward (input/ppo.ini), and DPO by the pairs (input/dpo.ini).
+# At the end the reward model judges the answers of all three. Leaves curves in runs/align-*/loss.png.
+set -eu
+cd "$(dirname "$0")/.."
+np=${NP:-2} runs=${RUNS:-runs} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for all trainings
+. tests/environment.sh
+unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
+data=$runs/align-data
+mkdir -p "$data"
+
+say() { printf '\n== %s\n' "$1"; }
+train() { # NAME CONFIGURATION ARGS...
+    local name=$1 config=$2
+    shift 2
+    rm -rf "$runs/align-$name"
+    $MPIRUN -np "$np" ./dtrain "input/$config.ini" run.output_dir="$runs/align-$name" data.seq_len=48 precision.dtype=fp32 checkpoint.save_steps=0 \
+        checkpoint.export=hf "$@" $settings
+}
+
+say "questions with a polite and another answer"
+awk -v d="$data" 'BEGIN {
+    n = split("red blue green old new small long round", which, " "); m = split("book cup map coat key lamp bell rope", what, " ")
+    for (i = 1; i <= n; i++) for (j = 1; j <= m; j++) {
+        x = which[i] " " what[j]; yes = "please, the " x; no = "the " x ", now"
+        printf "{\"prompt\": \"%s? \", \"completion\": \"%s\"}\n{\"prompt\": \"%s? \", \"completion\": \"%s\"}\n", x, yes, x, no >(d "/sft.jsonl")
+        printf "{\"prompt\": \"%s? \", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", x, yes, no >(d "/preference.jsonl")
+        printf "{\"prompt\": \"%s? \"}\n", x >(d "/prompts.jsonl")
+    } }'
+for kind in sft preference prompts; do ./dtrain-data --force --kind $kind -o "$data/$kind.h5" "$data/$kind.jsonl"; done
+
+say "fine-tuning on both answers"
+train sft demo run.task=sft run.max_steps=200 data.train="$data/sft.h5" data.validation= data.validation_steps=0 model.hidden_size=128 \
+    model.intermediate_size=384 model.num_hidden_layers=4 batch.train_batch_size=32 batch.micro_batch_size=8 batch.gradient_accumulation_steps=0 optimizer.lr=1e-3
+
+say "a reward model from pairs"
+train rm rm run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" data.validation= batch.train_batch_size=16 \
+    batch.micro_batch_size=4 optimizer.lr=1e-4
+
+say "PPO with that reward model"
+train ppo ppo model.path="$runs/align-sft/hf" ppo.reward_path="$runs/align-rm/hf" data.train="$data/prompts.h5" ppo.response_length=24 ppo.total_episodes=1280 \
+    ppo.temperature=1 batch.train_batch_size=64 batch.micro_batch_size=16 optimizer.lr=1e-4
+
+say "DPO with the pairs"
+train dpo dpo run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" batch.train_batch_size=16 batch.micro_batch_size=4 \
+    optimizer.lr=5e-5
+
+say "the reward model's judgement"
+for model in sft ppo dpo; do
+    ./dtrain-generate "$runs/align-$model/hf" --score "$runs/align-rm/hf" --prompts "$data/prompts.jsonl" --temperature 1 --max-new-tokens 24 --jsonl \
+        -o "$data/$model.jsonl" --force 2>/dev/null
+    awk -F'"reward":' -v model="$model" '{ sum += $2; polite += /"text":"please/ } NR == 5 { sub(/.*"text":"/, "", $1); sub(/".*/, "", $1); example = $1 }
+        END { printf "%-4s mean reward %6.2f, %3d of %d answers begin with please, such as: %s\n", model ":", sum / NR, polite, NR, example }' "$data/$model.jsonl"
+done
+
+say "the curves"
+for model in rm ppo dpo; do ./dtrain-plot "$runs/align-$model"; done
