@@ -3,6 +3,8 @@
 # and the failure of one rank is everybody's: no other waits for it.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+ranks_of() { for p in $(pgrep -f "run.output_dir=$tmp/$1( |\$)"); do [ "$(cat "/proc/$p/comm" 2>/dev/null)" != mpi_rollout ] || echo "$p"; done; }
 program=$(realpath "${BUILD:-build/release}/tests/mpi_rollout")
 roll() { # NP DIR ARGS...
     local np=$1 dir=$2
@@ -32,6 +34,17 @@ expect "a rank is killed in a rollout" test "$code" != 0
 roll 3 killed checkpoint.resume=auto zero.stage=3
 expect_exit "and the run goes on, on other ranks and at another stage" 0
 expect "to the same rollouts, each once" same_rollouts ref killed
+
+# A signal finds both ranks in the second rollout.
+own_mpi_files
+DTRAIN_FAULT='generate.pass:*:30:stop' $MPIRUN -np 2 "$program" "$tmp" run.output_dir="$tmp/stopped" run.reproducible=true log.rollouts=true run.max_steps=5 \
+    batch.train_batch_size=24 >"$tmp/stopped.out" 2>&1 </dev/null &
+stop_at stopped 2 TERM
+finish stopped $!
+expect_exit "a signal in a rollout stops the run" 75
+expect_text "behind the step before it" "stopped by a signal at step 2 of 5, a checkpoint is written"
+roll 1 stopped checkpoint.resume=auto
+expect "the resumed run makes the same rollout" same_rollouts ref stopped
 
 n_faults=0
 fails() { # WHERE POINT RANK NTH CODE STAGE

@@ -458,6 +458,28 @@ static void durations_are_short(void **state)
         assert_string_equal(dt_format_duration(cases[i].s, out), cases[i].text);
 }
 
+/* Several lines to a step; those of later steps, and one that is cut short, go when a run goes on. */
+static void a_journal_goes_on_behind_a_step(void **state)
+{
+    static const char one[] = "{\"step\": 1, \"a\": 1}\n{\"step\": 1, \"a\": 2}\n", three[] = "{\"step\": 3}\n";
+    struct fixture *f = *state;
+    dt_journal *j;
+    for (int64_t last = 0; last <= 1; last++) {
+        assert_int_equal(dt_journal_open(&j, f->jsonl, last), DT_OK);
+        if (last == 0) assert_int_equal(dt_journal_write(j, one, sizeof one - 1), DT_OK);
+        assert_int_equal(dt_journal_write(j, three, sizeof three - 1), DT_OK);
+        assert_int_equal(dt_journal_write(j, "{\"step\": 1, ", 12), DT_OK);
+        assert_int_equal(dt_journal_sync(j), DT_OK);
+        dt_journal_close(j);
+    }
+    char expected[200];
+    snprintf(expected, sizeof expected, "%s%s{\"step\": 1, ", one, three);
+    assert_file(f->jsonl, expected);
+    assert_int_equal(dt_journal_open(&j, f->jsonl, 0), DT_OK);
+    dt_journal_close(j);
+    assert_file(f->jsonl, "");
+}
+
 int main(void)
 {
 #define WITH_DIR(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -482,6 +504,7 @@ int main(void)
         WITH_DIR(csv_columns_keep_their_places),
         WITH_DIR(an_older_table_gets_the_column_of_pinned_memory),
         WITH_DIR(each_row_is_kept_once),
+        WITH_DIR(a_journal_goes_on_behind_a_step),
         WITH_DIR(a_pipe_is_no_metrics),
         WITH_DIR(a_table_of_something_else_is_refused),
     };
