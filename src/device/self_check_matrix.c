@@ -257,7 +257,7 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
     compare(c, "entropy", entropy, near(1024, 0, DT_F32));
     compare(c, "loss", loss, near(1024, 0, DT_F32));
     if (terms == 1) compare(c, "sum of squared probabilities", squares, near(1024, 0, DT_F32));
-    if (terms) compare(c, "mean logit", mean, near(256, 0, DT_F32));
+    if (terms) compare(c, "mean logit", mean, near(1024, 0, DT_F32));
     if (terms & 2) compare(c, "kl", kl, near(4096, 0, DT_F32));
     for (int r = 0; r < N_ROWS; r++) {
         array row = part(logits, r * ld, n_vocab);

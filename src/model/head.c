@@ -198,6 +198,7 @@ static dt_err hold_reference(const dt_model *m, dt_model *ref, struct hold *h)
 {
     if (!ref) return DT_OK;
     DT_TRY(check_reference(m, ref));
+    DT_TRY(dt_fault("head.reference"));
     return hold_units(ref, h, false);
 }
 

@@ -62,7 +62,7 @@ static softmax_stats stats_of(const float *z, int64_t n, float inv_t, bool entro
     return st;
 }
 
-/* sum of d */
+/* sum of s - max */
 static double sum_below(const float *z, int64_t n, float inv_t, float max)
 {
     double total = 0;
@@ -262,6 +262,6 @@ void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int64_t row)
     if (cl->loss) cl->loss[row] = (float)loss_of_row(cl, &v, z, logp);
     if (cl->log_sum_squares)
         cl->log_sum_squares[row] = (float)(log(sum_squares(z, n, inv_t, v.st.max)) - 2 * v.log_sum);
-    if (cl->mean_logit) cl->mean_logit[row] = (float)((double)v.st.max + sum_below(z, n, inv_t, v.st.max) / (double)n);
+    if (cl->mean_logit) cl->mean_logit[row] = (float)(sum_below(z, n, inv_t, 0) / (double)n);
     if (wants_gradient(cl)) write_gradient_of_row(cl, &v, z, ref, target, row);
 }
