@@ -103,7 +103,7 @@ typedef struct dt_task_ops {
     /* the model has a scalar head of so many numbers for each token, in the place of the vocabulary's: a reward model.
      * 0: it predicts tokens */
     int n_labels;
-    bool weights_known; /* u depends on the batch alone: weights gets no predictions */
+    bool weights_known; /* u depends on the batch alone: weights gets no predictions. See dt_task.weights_known */
     bool no_dropout;    /* the model trains without, but for what model.dropout asks for */
 
     /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
@@ -184,6 +184,7 @@ struct dt_task {
     int64_t total_steps;                        /* where run.max_steps does not say; 0: run.epochs tells */
     int64_t schedule_steps;                     /* that [scheduler] counts as one: of a rollout; 0: 1 */
     double temperature;                         /* logits are divided by it; 0: by 1 */
+    bool weights_known;                         /* as in the table, where it depends on the configuration */
     /* dt_zero_options.keep_gathered of the model: it rolls out. wants: where there is room for it; the run says, before
      * begin */
     bool keep_gathered, wants_gathered;

@@ -309,15 +309,16 @@ static dt_err share_all(dt_comm *comm, double *reward, int64_t n)
     return DT_OK;
 }
 
-dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, double *out)
+dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out)
 {
-    const int64_t n_rows = dt_rollout_n_rows(r);
+    const int64_t n_rows = dt_rollout_n_rows(r), n_asked = n_rows - first;
+    const int64_t from = first + n_asked * t->comm->rank / t->nranks,
+                  end = first + n_asked * (t->comm->rank + 1) / t->nranks;
     int64_t n = 0, *mine = malloc((size_t)(n_rows + 1) * sizeof *mine);
     memset(out, 0, (size_t)(n_rows * w->n) * sizeof *out);
     dt_phase_enter(t->phase, "reward", NULL);
     dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the rewards of %" PRId64 " rows", n_rows);
-    for (int64_t row = 0; row < n_rows && mine; row++)
-        if (dt_rollout_is_mine(r, t, row)) mine[n++] = row;
+    for (int64_t row = from; row < end && mine; row++) mine[n++] = row;
     if (err == DT_OK) err = score_builtin(w, r, mine, n, out);
     err = ask_programs(w, t, r, mine, n, err, out); /* agreed, also without programs */
     free(mine);

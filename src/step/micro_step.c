@@ -101,7 +101,7 @@ static dt_err find_weights(dt_task *t, const dt_micro *m)
     const dt_task_buffers *b = &t->buffers;
     const dt_predictions p = predictions(t, false);
     dt_weights w = {.u = b->u, .entropy = b->entropy_weight, .kl = b->kl_weight, .dvalue = b->dvalue};
-    if (t->ops->weights_known) return t->ops->weights(t, m, NULL, &w);
+    if (t->ops->weights_known || t->weights_known) return t->ops->weights(t, m, NULL, &w);
     DT_TRY(predict(t, m->batch, false));
     return t->ops->weights(t, m, &p, &w);
 }

@@ -78,6 +78,8 @@ static void grpo_open(dt_task *t)
     grpo_open_rewards(g, t);
     open_reference(g, t);
     count_steps(g, t);
+    /* every ratio is 1 then, and the loss has the slope of the plain policy gradient there */
+    t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
     t->saved_nbytes += (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t);
     if (g->rollout) grpo_declare(g, t);
     grpo_declare_validation(g, t);
@@ -257,13 +259,14 @@ static dt_err grpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *
 {
     const grpo *g = t->self;
     const dt_batch *b = m->batch;
+    const float *const logp = p ? p->logp : w->u; /* not known and not looked at */
     const double of_entropy = t->cfg->grpo_ent_coef / (double)g->step.counts.n_tokens;
     memset(w->u, 0, (size_t)b->n_tok * sizeof *w->u);
     if (w->entropy) memset(w->entropy, 0, (size_t)b->n_tok * sizeof *w->entropy);
     for (int32_t s = 0; s < b->n_seq; s++) {
         int32_t at;
         dt_grpo_result result;
-        const dt_grpo_completion y = look_at(g, t, b, s, p->logp, &at);
+        const dt_grpo_completion y = look_at(g, t, b, s, logp, &at);
         dt_grpo_loss_of(&g->loss_of, &y, dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts), w->u + at, &result);
         for (int32_t i = 0; w->entropy && i < y.n; i++) w->entropy[at + i] = (float)of_entropy;
     }

@@ -88,7 +88,7 @@ dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order
     int n = 0;
     const double *given = dt_rollout_given_rewards(r, &n);
     if (!given) {
-        DT_TRY(dt_rewards_score(g->rewards, t, r, order, g->given));
+        DT_TRY(dt_rewards_score(g->rewards, t, r, order, first, g->given));
         given = g->given;
     }
     for (int64_t i = first; i < dt_rollout_n_rows(r); i++) {

@@ -86,7 +86,7 @@ static dt_err ask_functions(dt_task *t)
     int n;
     const double *given = dt_rollout_given_rewards(p->rollout, &n);
     if (given || !p->rewards) return dt_comm_agree(t->comm, take_given(t, given, n));
-    DT_TRY(dt_rewards_score(p->rewards, t, p->rollout, p->order, p->reward));
+    DT_TRY(dt_rewards_score(p->rewards, t, p->rollout, p->order, 0, p->reward));
     for (int64_t i = 0; i < ppo_n_rows(t); i++)
         p->score[i] = dt_rewards_total(p->rewards, p->reward + i * dt_rewards_n(p->rewards));
     return DT_OK;

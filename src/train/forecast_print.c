@@ -105,7 +105,7 @@ static void print_head(const dt_run *run, const plan_setting *with, const dt_chi
     if (with->nranks > 1) fprintf(out, ", NVLink %.0f GB/s each way", chip->nvlink_rate * 1e-9);
     if (n_nodes > 1) fprintf(out, ", network %.0f GB/s a GPU", chip->network_rate * 1e-9);
     fputs("\n(rows of full length; what the host does meanwhile costs nothing)\n", out);
-    if (run_trains(run) && !run->task.ops->weights_known)
+    if (run_trains(run) && !run->task.ops->weights_known && !run->task.weights_known)
         fprintf(out, "(what task %s computes with other models is not in it)\n", run->task.ops->name);
     fputc('\n', out);
 }
