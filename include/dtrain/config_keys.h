@@ -399,8 +399,8 @@
     INT (grpo, overlong_max_length, 0, 0, 16777216, "tokens", "0: max_completion_length") \
     REAL(grpo, overlong_penalty, 1, 0, 1e6, "", "weight of that penalty among the rewards") \
     ENUM(grpo, scale_rewards, "group", "group|batch|none", \
-         "what the difference of a reward and its group's mean is divided by: the standard deviation of the group, of " \
-         "the whole generation, or nothing (Dr. GRPO)") \
+         "what the difference of a reward and its group's mean is divided by: the standard deviation of the group, " \
+         "of the whole generation, or nothing (Dr. GRPO)") \
     ENUM(grpo, multi_objective_aggregation, "sum_then_normalize", "sum_then_normalize|normalize_then_sum", \
          "whether rewards are added before they are compared, or each function is normalised within its group first " \
          "(GDPO; scale_rewards does not matter then)") \
@@ -417,8 +417,8 @@
     MAYBE(grpo, epsilon_high, number, 0, 1e6, "", "", \
          "and above 1 + epsilon_high (DAPO: 0.28); of cispo the largest ratio (5 is usual); not set: epsilon") \
     MAYBE(grpo, delta, number, 0, 1e6, "", "", \
-         "largest ratio where clipping would let it grow, with a negative advantage (above 1 + epsilon_high); not set: " \
-         "no bound") \
+         "largest ratio where clipping would let it grow, with a negative advantage (above 1 + epsilon_high); not " \
+         "set: no bound") \
     REAL(grpo, sapo_temperature_pos, 1, 1e-6, 1e6, "", "loss_type = sapo: of tokens with a positive advantage") \
     REAL(grpo, sapo_temperature_neg, 1.05, 1e-6, 1e6, "", "loss_type = sapo: of the others") \
     REAL(grpo, vespo_k_pos, 2, 0, 1e6, "", "loss_type = vespo: power of ratios, of advantages from 0 on") \
@@ -426,8 +426,8 @@
     REAL(grpo, vespo_k_neg, 3, 0, 1e6, "", "loss_type = vespo: power of ratios, of negative advantages") \
     REAL(grpo, vespo_lambda_neg, 2, 0, 1e6, "", "loss_type = vespo: their decay") \
     MAYBE(grpo, off_policy_mask_threshold, number, 0, 1e6, "", "", \
-         "completions with a negative advantage are left out of the policy term when the mean of their old minus their " \
-         "new log-probabilities is above this; not set: none") \
+         "completions with a negative advantage are left out of the policy term when the mean of their old minus " \
+         "their new log-probabilities is above this; not set: none") \
     BOOL(grpo, mask_truncated_completions, false, "completions without an end are left out of the loss") \
     REAL(grpo, beta, 0, 0, 1e6, "", "weight of the divergence from the reference; 0: there is no reference") \
     BOOL(grpo, use_bias_correction_kl, false, "the divergence is multiplied by the ratio (TRL's default is true)") \
@@ -438,7 +438,8 @@
          "rest of itself (512 is usual); 0: never") \
     REAL(grpo, sync_reference_mixup, 0.6, 0, 1, "", "see sync_reference_steps") \
     REAL(grpo, ent_coef, 0, -1e6, 1e6, "", \
-         "weight of the mean entropy of the completions' tokens, which is subtracted from the loss (TRL: entropy_coef)") \
+         "weight of the mean entropy of the completions' tokens, which is subtracted from the loss (TRL: " \
+         "entropy_coef)") \
     REAL(grpo, top_entropy_quantile, 1, 0, 1, "", \
          "share of a step's tokens, those with the highest entropy, that take part in the policy term; 1: all") \
     TEXT(grpo, rollouts, "", \

@@ -37,8 +37,7 @@ const char *const *dt_rewards_names(const dt_rewards *w);
  *  (dt_rollout_micro). Collective. DT_ERR_DATA on all ranks, with its last lines: a program has died, was silent longer
  *  than comm.timeout, or has answered something else. DT_ERR_STOP: as dt_rollout_fill, heard within half a second while
  *  programs work. Agreed, but for what fails in a model's pass, which ends the job. */
-dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first,
-                        double *out);
+dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out);
 /** The weighted sum of one row's rewards, functions that do not apply left out; NaN where none applies. */
 double dt_rewards_total(const dt_rewards *w, const double *rewards);
 double dt_rewards_weight(const dt_rewards *w, int k);

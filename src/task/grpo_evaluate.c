@@ -1,6 +1,6 @@
-/* grpo_evaluate.c - a validation: the prompts of data.validation are completed like those of training, and rewarded. Its
- * loss is minus the mean reward, so that the best checkpoint is that of the highest. Every validation draws the same
- * random numbers. */
+/* grpo_evaluate.c - a validation: the prompts of data.validation are completed like those of training, and rewarded.
+ * Its loss is minus the mean reward, so that the best checkpoint is that of the highest. Every validation draws the
+ * same random numbers. */
 #include "grpo.h"
 #include <math.h>
 #include <stdio.h>
