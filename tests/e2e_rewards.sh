@@ -65,6 +65,7 @@ rewards() { grep -o '"rewards": \[\[.*\]\], ' "$tmp/$1/rollouts.jsonl" | sed 's/
 all="accuracy, length:4, keywords:please|it, command:tools/reward_brief.sh 3, model:$tmp/same/hf, model:$tmp/other/hf"
 grpo 1 one "$all"
 expect_exit "functions of all kinds" 0
+expect "planned is allocated" awk '/^planned/ { sub("planned", ""); p = $0 } /^allocated/ { sub("allocated", ""); a = $0 } { gsub(" +", " ", a); gsub(" +", " ", p) } END { exit a == "" || a != p }' "$out"
 expect "built-in functions and a program say what a plain script says" cmp "$tmp/expected" <(rewards one | cut -d' ' -f1-4)
 column=5
 for name in same other; do
@@ -82,6 +83,8 @@ for layout in "2 0 2" "3 3 1" "4 1 3"; do
     grpo "$1" "layout$1" "$all" zero.stage="$2" batch.micro_batch_size="$3"
     expect "the same on $1 ranks, stage $2, micro-batches of $3" near "layout$1"
 done
+DTRAIN_DEVICE=queue grpo 2 queued "$all" zero.stage=3
+expect "and on the queue device" near queued
 grpo 1 weighted "length:4, keywords:please|it" grpo.reward_weights="2, -1"
 expect "metrics have a mean of each" test "$(number weighted 'grpo/rewards/length/mean')" = "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
 expect "and of the weighted sum" test "$(number weighted grpo/reward)" = "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
@@ -101,6 +104,10 @@ expect_exit "a program that dies on one rank ends the run" 65
 expect_text "with how it ended" 'dies.sh: it has ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
 expect_text "and its last lines" 'the model of rank 1 is not there'
 expect "nothing of the programs is left" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/dies.sh"
+for point in reward.start reward.ask task.score; do
+    DTRAIN_FAULT=$point:1:1:error grpo 2 "fault-$point" "$all" zero.stage=3
+    expect_exit "a fault on one rank at $point ends the run" 70
+done
 grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
 expect_exit "one that says nothing ends it, too" 65
 expect_text "and why" 'no answer for 2 s \(comm.timeout\), after 0 of'
@@ -109,6 +116,36 @@ expect_text "mistakes are told together: a name" 'reward_funcs: expected accurac
 expect_text "parameters" 'length:0: expected length:TARGET or length:LEAST:MOST'
 expect_text "a program" 'no-such-program: there is no such program'
 expect_text "a model" "$tmp/nowhere"
+
+# ---- stopped while a program works ------------------------------------------------------------------------------------------------------------
+# It answers the first rollout, 12 rows on two ranks, and nothing of the second before there is a file.
+cat >"$tmp/waits.sh" <<'SCRIPT'
+#!/bin/sh
+while read -r line; do
+    n=$((n + 1))
+    while [ $n -gt 6 ] && [ ! -e "$1.go" ]; do : >"$1.asked.$DTRAIN_RANK"; sleep 0.1; done
+    case $line in *please*) echo 2 ;; *42*) echo 1 ;; *) echo 0 ;; esac
+done
+SCRIPT
+chmod +x "$tmp/waits.sh"
+stopped() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    set -- "$np" "$dir" run.task=grpo run.max_steps=3 run.reproducible=true model.path="$tmp/base/hf" model.tokenizer=bytes data.train= grpo.rollouts="$tmp/given.jsonl" \
+        grpo.reward_funcs="command:$tmp/waits.sh $tmp/wait" grpo.num_generations=4 grpo.max_completion_length=24 batch.train_batch_size=12 "$@"
+    if [ -e "$tmp/wait.go" ]; then train "$@"; else start "$@"; fi
+}
+stopped 2 stopped
+wait_for test -e "$tmp/wait.asked.0" -a -e "$tmp/wait.asked.1"
+kill -TERM $(ranks_of stopped)
+finish stopped
+expect_exit "a signal is heard while a program works" 75
+expect "and the program ends with the run" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/waits.sh"
+touch "$tmp/wait.go"
+stopped 2 stopped checkpoint.resume=auto
+expect_exit "it goes on" 0
+stopped 2 whole
+expect "to the same bits as one that was not stopped" same_model "$(newest whole)" "$(newest stopped)"
 
 # ---- the toys, a few steps of each ------------------------------------------------------------------------------------------------------------
 toy() { run 0 env RUNS="$tmp/toy" SETTINGS="run.max_steps=4 run.threads=1" tools/"$1".sh; }
