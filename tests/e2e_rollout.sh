@@ -46,6 +46,10 @@ expect_text "behind the step before it" "stopped by a signal at step 2 of 5, a c
 roll 1 stopped checkpoint.resume=auto
 expect "the resumed run makes the same rollout" same_rollouts ref stopped
 
+DTRAIN_FAULT='generate.pass:0:2:slow,generate.pass:0:3:slow' roll 2 never run.time_limit=1
+expect_exit "a rollout that does not fit into the time limit at all is refused" 64
+expect_text "with what to do" "rollout of step 1 does not fit into run.time_limit although the run began with it"
+
 n_faults=0
 fails() { # WHERE POINT RANK NTH CODE STAGE
     DTRAIN_FAULT=$2:$3:$4:$7 roll 2 "fault$((++n_faults))" zero.stage="$6"

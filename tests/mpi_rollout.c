@@ -294,8 +294,7 @@ static int run_program(int n_args, char **args)
     snprintf(path, sizeof path, "%s/train.h5", args[0]);
     snprintf(data, sizeof data, "data.train=%s", path);
     rollout_test.from_file = getenv("ROLLOUT_FROM");
-    dt_err err = dt_signals_install();
-    if (!err) err = dt_comm_open(&comm);
+    dt_err err = dt_comm_open(&comm);
     if (!err) dt_log_open(comm.rank, comm.nranks, comm.host);
     if (!err) err = dt_comm_agree(&comm, comm.rank || dt_is_file(path) ? DT_OK : write_prompts(path));
     for (; n < n_args && n < 16; n++) all[n] = args[n];
@@ -321,6 +320,7 @@ int main(int argc, char **argv)
     };
     if (argc > 1) {
         int level;
+        if (dt_signals_install() != DT_OK) return 70; /* before MPI has threads */
         MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
         return run_program(argc - 1, argv + 1);
     }

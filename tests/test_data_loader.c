@@ -605,6 +605,67 @@ static void an_error_comes_with_the_batch_that_has_it(void **state)
     }
 }
 
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
+
+/* Each once an epoch, in another order the next; of a long one the last tokens. */
+static void prompts_come_in_the_order_of_an_epoch(void **state)
+{
+    enum { N = 12, MAX = 5 };
+    document d[N];
+    bool differs = false;
+    (void)state;
+    draw_documents(d, N, 9, 50, 0);
+    for (int i = 0; i < N; i++) {
+        if (d[i].n == 0) d[i].id[d[i].n++] = 3;
+    }
+    write_documents(path_of(0), DT_DATASET_PROMPTS, 50, d, N, false);
+    dt_loader_options o = options(path_of(0), 16, 1, 1);
+    o.prompts = o.shuffle = true;
+    dt_loader *l = open_loader(&o);
+    int64_t longest = 0;
+    for (int i = 0; i < N; i++) longest = d[i].n > longest ? d[i].n : longest;
+    assert_true(dt_loader_info(l)->n_samples == N && dt_loader_info(l)->longest_prompt == longest);
+    for (int64_t epoch = 0; epoch < 2; epoch++) {
+        bool seen[N] = {false};
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t sample = dt_loader_prompt_at(l, epoch * N + i);
+            int32_t ids[MAX], n;
+            assert_true(sample >= 0 && sample < N && !seen[sample]);
+            seen[sample] = true;
+            differs |= sample != dt_loader_prompt_at(l, i);
+            assert_int_equal(dt_loader_prompt(l, sample, MAX, ids, &n), DT_OK);
+            assert_int_equal(n, d[sample].n < MAX ? d[sample].n : MAX);
+            assert_memory_equal(ids, d[sample].id + d[sample].n - n, (size_t)n * sizeof *ids);
+        }
+    }
+    assert_true(differs);
+    dt_loader_close(l);
+}
+
+static void files_of_another_kind_than_prompts_are_refused(void **state)
+{
+    document d = {.n = 2, .id = {1, 2}, .mask = {0, 1}};
+    dt_loader *l;
+    (void)state;
+    dt_error_clear();
+    write_documents(path_of(0), DT_DATASET_SFT, 50, &d, 1, false);
+    dt_loader_options o = options(path_of(0), 16, 1, 1);
+    o.prompts = true;
+    assert_int_equal(dt_loader_open(&l, &o), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "kind sft: expected prompts"));
+    dt_error_clear();
+    d.n = 0;
+    write_documents(path_of(0), DT_DATASET_PROMPTS, 50, &d, 1, false);
+    assert_int_equal(dt_loader_open(&l, &o), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "prompt 0: expected at least one token"));
+    dt_error_clear();
+    write_documents(path_of(0), DT_DATASET_PROMPTS, 50, &d, 1, false);
+    o.prompts = false;
+    assert_int_equal(dt_loader_open(&l, &o), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "kind prompts: expected tokens or sft"));
+    dt_error_clear();
+}
+
 int main(void)
 {
     snprintf(dir, sizeof dir, "/tmp/dtrain-test-loader-XXXXXX");
@@ -623,6 +684,8 @@ int main(void)
         cmocka_unit_test(what_a_loader_holds_is_known_without_its_batches),
         cmocka_unit_test(closing_does_not_wait_for_use),
         cmocka_unit_test(an_error_comes_with_the_batch_that_has_it),
+        cmocka_unit_test(prompts_come_in_the_order_of_an_epoch),
+        cmocka_unit_test(files_of_another_kind_than_prompts_are_refused),
     };
     const int status = cmocka_run_group_tests(tests, NULL, NULL);
     char command[100];
