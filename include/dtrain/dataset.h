@@ -49,9 +49,9 @@ typedef struct dt_dataset_info {
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
 /** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights and
- *  margins finite, prompts not longer than their samples, records JSON objects, checksums (where the file carries them) agree. DT_ERR_DATA
- *  naming the first thing that is wrong and its index. each_piece, when not NULL, is called before each piece that is
- *  read; its error ends the verification. */
+ *  margins finite, prompts not longer than their samples, records JSON objects, checksums (where the file carries them)
+ *  agree. DT_ERR_DATA naming the first thing that is wrong and its index. each_piece, when not NULL, is called before
+ *  each piece that is read; its error ends the verification. */
 dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
 
 /** Where document i lies: tokens first .. first+n-1. */

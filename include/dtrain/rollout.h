@@ -65,7 +65,7 @@ void dt_rollout_rewind(dt_rollout *r);
  *  DT_ERR_NONFINITE: logits. DT_ERR_STOP when a signal or the time limit asks for it: then there is no rollout, and all
  *  is as it was before dt_rollout_start, so that a resumed run makes the same one; to be passed up. */
 dt_err dt_rollout_fill(dt_rollout *r, dt_task *t);
-/** As it was before dt_rollout_start, with no rollout: for who meets DT_ERR_STOP in work on one. Local, on all ranks. */
+/** As before dt_rollout_start, with no rollout: for who meets DT_ERR_STOP in work on one. Local, on all ranks. */
 void dt_rollout_undo(dt_rollout *r);
 /** Leave out the rows of which drop is true, whole groups (dynamic sampling); dt_rollout_fill brings others. Local, the
  *  same on all ranks. drop: [n_rows]. */
