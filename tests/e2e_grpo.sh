@@ -64,6 +64,14 @@ else
     skip "TRL's numbers" "no python3 to compare them"
 fi
 
+# Groups 3, 10 and 17 of the file have equal rewards: others come in their place.
+dynamic=(run.max_steps=8 grpo.rollouts="$fixture/rollouts.jsonl" grpo.reward_weights=1,0 data.shuffle=false batch.micro_batch_size=2 grpo.dynamic_sampling=true)
+train 2 dynamic "${dynamic[@]}"
+expect "no group says nothing" test "$(number dynamic grpo/frac_reward_zero_std | sort -u)" = 0
+expect "and a group more was made for each" test "$(number dynamic grpo/sampling_rounds | tr '\n' ' ')" = "1 2 1 1 2 1 1 2 "
+train 1 once "${dynamic[@]}" grpo.dynamic_sampling_rounds=1
+expect "in one round there are some" test "$(number once grpo/frac_reward_zero_std | sort -u | tr '\n' ' ')" = "0 0.5 "
+
 # Generated completions, every option at once: one micro-batch size, any ranks and stages. Rewards: the share of ids that are multiples of 8.
 cat >"$tmp/reward.sh" <<'SH'
 while read -r line; do
@@ -119,6 +127,18 @@ expect "a validation completes and rewards other prompts" above validated grpo/v
 expect "its loss is minus the reward" awk 'BEGIN { getline x; getline y; exit !(x < 0) }' <(number validated validation_loss)
 expect "each prompt as often as in training" test "$(number validated validation_samples | tail -1)" = 56
 expect "and training is what it is without" same_model "$(newest learns)" "$(newest validated)"
+
+# Two generations, then the validation of step 2.
+few=("${learn[@]}" run.reproducible=true run.max_steps=4 data.validation="$tmp/valid.h5" data.validation_steps=2)
+train 2 seen "${few[@]}"
+DTRAIN_FAULT=rollout.generate:0:3:stop start 2 unseen "${few[@]}"
+stop_at unseen 1 TERM
+finish unseen
+expect_exit "a signal within a validation" 75
+expect_text "it is interrupted" 'the validation of step 2 was interrupted'
+train 1 unseen "${few[@]}" checkpoint.resume=auto
+expect "and done first by the next start" cmp <(number seen grpo/validation_reward) <(number unseen grpo/validation_reward)
+expect "which ends with the same bits" same_model "$(newest seen)" "$(newest unseen)"
 
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
