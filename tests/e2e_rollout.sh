@@ -9,7 +9,7 @@ program=$(realpath "${BUILD:-build/release}/tests/mpi_rollout")
 roll() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
-    run "$np" "$program" "$tmp" run.output_dir="$tmp/$dir" run.reproducible=true log.rollouts=true run.max_steps=5 batch.train_batch_size=24 "$@"
+    run "$np" "$program" "$tmp" run.output_dir="$tmp/$dir" run.reproducible=true log.rollouts=true run.max_steps=5 "$@"
 }
 # What replaying cannot know is the sampler's log-probabilities.
 lines() { sed 's/, "logps": .*, "old"/, "old"/' "$tmp/$1/rollouts.jsonl"; }
@@ -38,7 +38,7 @@ expect "to the same rollouts, each once" same_rollouts ref killed
 # A signal finds both ranks in the second rollout.
 own_mpi_files
 DTRAIN_FAULT='generate.pass:*:30:stop' $MPIRUN -np 2 "$program" "$tmp" run.output_dir="$tmp/stopped" run.reproducible=true log.rollouts=true run.max_steps=5 \
-    batch.train_batch_size=24 >"$tmp/stopped.out" 2>&1 </dev/null &
+    >"$tmp/stopped.out" 2>&1 </dev/null &
 stop_at stopped 2 TERM
 finish stopped $!
 expect_exit "a signal in a rollout stops the run" 75

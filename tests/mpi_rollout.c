@@ -2,6 +2,7 @@
  *
  * With arguments it is dtrain with the task of rollout_task.h: `mpi_rollout DIR [section.key=value ...]`
  * (tests/e2e_rollout.sh: numbers of ranks, faults, kills).
+ * NP: 1 2 4
  * DEVICES: cpu queue */
 #include "run_fixture.h"
 #include "rollout_task.h"
@@ -14,7 +15,7 @@ enum { N_PROMPTS = 8, VOCAB = 64 };
 static const char text[] =
     "[run]\nthreads = 1\nseed = 3\n[model]\nmodel_type = llama\nhidden_size = 32\nintermediate_size = 88\n"
     "num_hidden_layers = 2\nnum_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 64\n"
-    "max_position_embeddings = 64\n[data]\nseq_len = 16\n[batch]\nmicro_batch_size = 2\ntrain_batch_size = 12\n"
+    "max_position_embeddings = 64\n[data]\nseq_len = 16\n[batch]\nmicro_batch_size = 2\ntrain_batch_size = 24\n"
     "[optimizer]\nlr = 0.02\n[scheduler]\ntype = constant\n[checkpoint]\nresume = none\nsave_steps = 0\n"
     "[log]\nreport_to = jsonl\ncompletions = 0\n";
 
@@ -217,10 +218,19 @@ static void a_stop_within_a_rollout_is_heard(void **state)
 static void a_rollout_of_another_size_is_made_anew(void **state)
 {
     const char *first[] = {"run.max_steps=1"};
-    const char *then[] = {"run.max_steps=3", "checkpoint.resume=auto", "batch.train_batch_size=24",
+    const char *then[] = {"run.max_steps=3", "checkpoint.resume=auto", "batch.train_batch_size=48",
                           "checkpoint.allow_changes=all"};
     assert_all(MPI_COMM_WORLD, !run(*state, "size", 1, first).err);
     assert_all(MPI_COMM_WORLD, !run(*state, "size", 4, then).err && rollout_test.n_seen > 0);
+}
+
+static void a_row_without_room_for_a_prompt_is_refused(void **state)
+{
+    const char *args[] = {"data.seq_len=10"};
+    const outcome o = run(*state, "short", 1, args);
+    assert_all(MPI_COMM_WORLD, o.err == DT_ERR_USAGE && o.left == 0);
+    assert_all(MPI_COMM_WORLD,
+               this_rank() || strstr(dt_error_message(), "seq_len = 10 tokens of prompt and completion"));
 }
 
 /* ---- from a file ------------------------------------------------------------------------------------------------- */
@@ -312,11 +322,17 @@ static int run_program(int n_args, char **args)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rollouts_depend_on_no_stage),      cmocka_unit_test(neither_steps_nor_rollouts_allocate),
-        cmocka_unit_test(the_sampler_and_the_scorer_agree), cmocka_unit_test(lengths_are_measured),
-        cmocka_unit_test(dropped_groups_are_replaced),      cmocka_unit_test(a_resumed_run_is_the_same),
-        cmocka_unit_test(a_stop_within_a_rollout_is_heard), cmocka_unit_test(a_rollout_of_another_size_is_made_anew),
-        cmocka_unit_test(what_was_written_is_read_again),   cmocka_unit_test(lines_that_are_no_groups_are_refused),
+        cmocka_unit_test(rollouts_depend_on_no_stage),
+        cmocka_unit_test(neither_steps_nor_rollouts_allocate),
+        cmocka_unit_test(the_sampler_and_the_scorer_agree),
+        cmocka_unit_test(lengths_are_measured),
+        cmocka_unit_test(dropped_groups_are_replaced),
+        cmocka_unit_test(a_resumed_run_is_the_same),
+        cmocka_unit_test(a_stop_within_a_rollout_is_heard),
+        cmocka_unit_test(a_rollout_of_another_size_is_made_anew),
+        cmocka_unit_test(a_row_without_room_for_a_prompt_is_refused),
+        cmocka_unit_test(what_was_written_is_read_again),
+        cmocka_unit_test(lines_that_are_no_groups_are_refused),
     };
     if (argc > 1) {
         int level;
