@@ -57,8 +57,8 @@ static void open_reference(grpo *g, dt_task *t)
 static void count_steps(const grpo *g, dt_task *t)
 {
     const int64_t n_prompts = g->rollout ? dt_rollout_n_prompts(g->rollout) : 0,
-                  n_groups = grpo_n_rows(t) / g->rule.num_generations;
-    if (n_prompts == 0 || n_groups == 0) return;
+                  n_groups = dt_max_i64(1, grpo_n_rows(t) / g->rule.num_generations);
+    if (n_prompts == 0) return;
     t->steps_per_epoch = dt_max_i64(1, n_prompts / n_groups) * grpo_n_steps(t);
     t->samples_per_epoch = t->steps_per_epoch * t->batching.train_batch_size;
 }
@@ -78,7 +78,7 @@ static void grpo_open(dt_task *t)
     grpo_open_rewards(g, t);
     open_reference(g, t);
     count_steps(g, t);
-    /* every ratio is 1 then, and the loss has the slope of the plain policy gradient there */
+    /* every ratio is 1 then, and the loss's slope there follows from the advantages */
     t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
     t->saved_nbytes += (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t);
     if (g->rollout) grpo_declare(g, t);

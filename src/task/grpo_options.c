@@ -20,10 +20,18 @@ int64_t grpo_n_steps(const dt_task *t)
     return dt_max_i64(1, grpo_n_rows(t) / t->batching.train_batch_size) * t->cfg->grpo_num_iterations;
 }
 
+/* Batches are not what the configuration says: they were refused, or a plan tries others. */
+static bool is_stand_in(const dt_task *t)
+{
+    const int64_t batch = t->cfg->batch_train_batch_size, micro = t->cfg->batch_micro_batch_size;
+    return (batch && batch != t->batching.train_batch_size) || (micro && micro != t->batching.micro_batch_size);
+}
+
 static dt_err check_generation(const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     const int64_t n_rows = grpo_n_rows(t), batch = t->batching.train_batch_size, group = cfg->grpo_num_generations;
+    if (is_stand_in(t)) return DT_OK;
     DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || !cfg->grpo_steps_per_generation, cfg, "grpo",
                     "generation_batch_size", "expected one of steps_per_generation and generation_batch_size");
     DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || n_rows % batch == 0, cfg, "grpo", "generation_batch_size",
