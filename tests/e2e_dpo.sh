@@ -103,6 +103,9 @@ safely 1 whole
 safely 2 parts run.max_steps=3
 safely 3 parts zero.stage=3 zero.offload_param=cpu checkpoint.resume=auto checkpoint.async=true checkpoint.save_steps=1
 expect "stopped between two syncs and resumed at stage 3: model, reference and lambda have the same bits" same_reference "$(newest whole)" "$(newest parts)"
+DTRAIN_FAULT=head.overflow:1:2:error dpo 2 skips $judged dpo.lambda_lr=0.5 batch.micro_batch_size=2 run.max_steps=3
+expect "a step whose update is left out leaves lambda and the average of costs as they are" awk 'NR == 2 { l = $1; e = $2 } NR == 1 { e1 = $2 } NR == 3 { l3 = $1; e3 = $2 }
+    END { exit !(NR == 3 && l == l3 && e == e1 && e3 != e) }' <(paste -d' ' <(number skips dpo/lambda) <(number skips dpo/cost_ema))
 # Learning: each pair has the answer first that the judge takes for safer, so that the expected cost falls from the mean of both answers' costs to that
 # of the safer ones. With the limit halfway, lambda rises first, and falls once the average of costs is below the limit.
 score() { ./dtrain-generate --tokenizer bytes --threads 1 -o "$1.scores" --score "$fixture/judge" --answers "$1" >"$tmp/.data" 2>&1; }
