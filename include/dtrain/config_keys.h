@@ -324,8 +324,8 @@
          "reward model that scores completions, a directory or a checkpoint; the critic starts from it; it counts as " \
          "the first of reward_funcs") \
     TEXT(ppo, reward_funcs, "", \
-         "functions that score completions, comma separated: names of built-in ones, model:DIRECTORY, command:PROGRAM " \
-         "ARGUMENTS; their weighted sum is the score") \
+         "functions that score completions, comma separated: names of built-in ones, model:DIRECTORY, " \
+         "command:PROGRAM ARGUMENTS; their weighted sum is the score") \
     TEXT(ppo, reward_weights, "", "weights of reward_path, if any, and reward_funcs, in their order; empty: 1 each") \
     TEXT(ppo, value_path, "", \
          "model that the critic starts from; empty: the reward model, else model.path with a new head") \
@@ -334,14 +334,14 @@
          "PPO-Lagrangian: safety model (rm.kind = harmless) whose negative score is the cost of a completion; the " \
          "keys of lambda and cost below are for it alone") \
     TEXT(ppo, rollouts, "", \
-         "file of completions to train on instead of generating them, as log.rollouts writes it; its rewards take the " \
-         "place of reward functions") \
+         "file of completions to train on instead of generating them, as log.rollouts writes it; its rewards take " \
+         "the place of reward functions") \
     INT (ppo, total_episodes, 0, 0, INT64_MAX, "completions", \
          "length of the run when max_steps is 0, rounded up to whole rollouts; 0: run.epochs over the prompts") \
     INT (ppo, num_ppo_epochs, 4, 1, 1000000, "", "times that a rollout is trained on") \
     INT (ppo, num_mini_batches, 1, 1, 1000000, "", \
-         "optimizer steps in such an epoch; each takes train_batch_size completions, so a rollout has this many times " \
-         "as many") \
+         "optimizer steps in such an epoch; each takes train_batch_size completions, so a rollout has this many " \
+         "times as many") \
     INT (ppo, response_length, 53, 1, 16777216, "tokens", "longest completion") \
     REAL(ppo, temperature, 0.7, 0.001, 1000, "", "logits are divided by it, in sampling and in all log-probabilities") \
     TEXT(ppo, stop_token, "eos", \
@@ -351,7 +351,8 @@
     BOOL(ppo, use_score_norm, false, "with use_score_scaling: take their mean off first") \
     MAYBE(ppo, score_clip, number, 0, 1e6, "null", "", \
          "then keep scores within plus and minus this; null: do not; not set: 50 with cost_path, else null") \
-    BOOL(ppo, whiten_rewards, false, "divide the rewards of tokens by their standard deviation, over the whole rollout") \
+    BOOL(ppo, whiten_rewards, false, \
+         "divide the rewards of tokens by their standard deviation, over the whole rollout") \
     MAYBE(ppo, kl_coef, number, 0, 1e6, "", "", \
          "penalty for each nat of divergence from the reference; not set: 0.01 with cost_path, else 0.05") \
     ENUM(ppo, kl_estimator, "k1", "k1|k3", \
