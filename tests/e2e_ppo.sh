@@ -123,6 +123,11 @@ refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3
 refuse "a norm without a scale" 64 'use_score_norm: it needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
 refuse "a critic that is not there" 64 'value_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.value_path="$tmp/nowhere"
+sed 's/, "rewards".*/}/' "$fixture/rollouts.jsonl" >"$tmp/bare.jsonl"
+refuse "completions without rewards" 65 'bare.jsonl gives no rewards: name ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl"
+refuse "one reward for two functions" 65 'expected 2 rewards of a completion, one for each reward function, found 1' ppo.rollouts="$fixture/rollouts.jsonl" ppo.reward_funcs=length:3,keywords:e
+ppo 1 bare ppo.rollouts="$tmp/bare.jsonl" ppo.reward_funcs=length:3 batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
+expect_exit "completions of a file, judged by functions" 0
 for point in rollout.generate task.score task.critic rollout.share_scores zero.reduce; do
     RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:2:error kill_at_once generate 2 "failed-$point" batch.train_batch_size=4 batch.micro_batch_size=2 zero.stage=3
     if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
