@@ -55,9 +55,11 @@ static int32_t shared_len(const dt_sequence *q) { return q->prompt_number ? q->n
 static int32_t find_holder(const dt_generator *g, const dt_sequence *q, int32_t slot)
 {
     if (shared_len(q) == 0) return -1;
-    if (g->prompt_of[slot] == q->prompt_number) return slot;
-    for (int32_t k = 0; k < g->opt.n_slots; k++)
-        if (g->prompt_of[k] == q->prompt_number) return k;
+    for (int32_t i = 0; i < g->opt.n_slots; i++) {
+        const int32_t k = (slot + i) % g->opt.n_slots;
+        const decode_slot *s = &g->loop.slots[k];
+        if (g->prompt_of[k] == q->prompt_number && (s->ids || s->done >= shared_len(q))) return k;
+    }
     return -1;
 }
 
