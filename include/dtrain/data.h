@@ -63,7 +63,8 @@ const dt_data_info *dt_loader_info(const dt_loader *l);
 size_t dt_loader_nbytes(const dt_loader *l); /* of host memory, counted as DT_MEM_DATA; 0 for NULL */
 /** Sizes and checksummed heads of the files: equal on all ranks, or they do not see the same files. */
 uint64_t dt_loader_fingerprint(const dt_loader *l);
-/** Targets of a sample, by its number (dt_batch.sample); evaluations take the first info->n_samples of them in order. */
+/** Targets of a sample, by its number (dt_batch.sample); evaluations take the first info->n_samples of them in
+ *  order. */
 int64_t dt_loader_n_target(const dt_loader *l, int64_t sample);
 /** Read every file once: token ids, offsets, masks, checksums. Local. DT_ERR_DATA.
  *  each_piece is called before each piece (a few MiB) that is read; its error ends the verification. */
