@@ -2,8 +2,8 @@
  * samples" and "Dataset files".
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind
- * preference), each of which is a sequence of its own, or a prompt (kind prompts). Which samples an optimizer step takes
- * is a pure function of (configuration, step): resuming needs a step number, not an iterator. */
+ * preference), each of which is a sequence of its own, or a prompt (kind prompts). Which samples an optimizer step
+ * takes is a pure function of (configuration, step): resuming needs a step number, not an iterator. */
 #ifndef DTRAIN_DATA_H
 #define DTRAIN_DATA_H
 
