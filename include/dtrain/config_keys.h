@@ -386,17 +386,20 @@
     INT (grpo, num_iterations, 1, 1, 65536, "", "how often the steps of a generation are done") \
     REAL(grpo, temperature, 1, 1e-3, 1e3, "", \
          "logits are divided by it: where completions are drawn, and where the loss and the reference see them") \
-    REAL(grpo, top_p, 1, 0, 1, "", "drawn from the fewest most probable tokens that have this much probability; 1: all") \
+    REAL(grpo, top_p, 1, 0, 1, "", \
+         "drawn from the fewest most probable tokens that have this much probability; 1: all") \
     INT (grpo, top_k, 0, 0, INT64_MAX, "tokens", "drawn from so many most probable tokens; 0: all") \
     REAL(grpo, min_p, 0, 0, 1, "", \
          "drawn from tokens at least this much as probable as the most probable one; 0: all") \
-    REAL(grpo, repetition_penalty, 1, 1e-3, 1e3, "", "of tokens that are there already, above 1: less probable; 1: none") \
+    REAL(grpo, repetition_penalty, 1, 1e-3, 1e3, "", \
+         "of tokens that are there already, above 1: less probable; 1: none") \
     TEXT(grpo, reward_funcs, "", \
-         "reward functions, comma separated: accuracy, format, length, keywords, model:DIRECTORY, command:PROGRAM ARGS") \
+         "reward functions, comma separated: accuracy, format, length, keywords, model:DIRECTORY, " \
+         "command:PROGRAM ARGS (docs/rewards.md)") \
     TEXT(grpo, reward_weights, "", "weights of the functions in reward_funcs, in their order; empty: 1 each") \
     INT (grpo, overlong_cache, 0, 0, 16777216, "tokens", \
-         "a completion within so many tokens of overlong_max_length gets a penalty that grows from 0 to 1, as a reward " \
-         "function called overlong (DAPO); 0: none") \
+         "a completion within so many tokens of overlong_max_length gets a penalty that grows from 0 to 1, as a " \
+         "reward function called overlong (DAPO); 0: none") \
     INT (grpo, overlong_max_length, 0, 0, 16777216, "tokens", "0: max_completion_length") \
     REAL(grpo, overlong_penalty, 1, 0, 1e6, "", "weight of that penalty among the rewards") \
     ENUM(grpo, scale_rewards, "group", "group|batch|none", \

@@ -93,8 +93,8 @@ const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t 
                                  int micro, const int64_t **row);
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n); /* of a step of so many rows */
 
-/** What a model says of each token of a batch: out [n_tok], for token i of its target (or of itself, values). Collective
- *  where the model is. */
+/** What a model says of each token of a batch: out [n_tok], for token i of its target (or of itself, values).
+ *  Collective where the model is. */
 typedef dt_err (*dt_rollout_scorer)(void *self, dt_task *t, const dt_batch *b, float *out);
 /** Let a model see all rows, each rank in its micro-batches of dt_rollout_micro over the whole order, and keep on all
  *  ranks what it says: of the tokens that predict the completion's (element k: from the token before the completion's
@@ -120,8 +120,8 @@ bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row);
  *  step, of the rollout that it works with. Local. */
 void dt_rollout_declare(dt_rollout *r, dt_sums *sums, const char *prefix);
 void dt_rollout_collect(const dt_rollout *r, dt_task *t);
-/** For a rollout that is not scored by dt_rollout_policy: in collect of a step whose model is the one that generated, the
- *  log-probabilities of its batch, for the gap. row: of dt_rollout_micro. Local. */
+/** For a rollout that is not scored by dt_rollout_policy: in collect of a step whose model is the one that generated,
+ *  the log-probabilities of its batch, for the gap. row: of dt_rollout_micro. Local. */
 void dt_rollout_compare(const dt_rollout *r, dt_task *t, const dt_batch *b, const int64_t *row, const float *logp);
 
 /** A line of OUTPUT_DIR/rollouts.jsonl for each group, which from_file reads, where log.rollouts asks for it, and some
