@@ -23,10 +23,10 @@ static bool put_text(FILE *f, const char *text)
 {
     json_t *string = json_string(text);
     char *quoted = json_dumps(string, JSON_ENCODE_ANY);
-    if (quoted) fputs(quoted, f);
+    const bool ok = quoted && fputs(quoted, f) >= 0;
     free(quoted);
     json_decref(string);
-    return quoted;
+    return ok;
 }
 
 /* So that it is the same double again. */
@@ -55,9 +55,8 @@ typedef bool put_row(FILE *f, dt_rollout *r, const findings *x, int64_t row, int
 static bool put_list(FILE *f, dt_rollout *r, const findings *x, int64_t first, const char *name, put_row *put,
                      int which)
 {
-    bool ok = true;
     fputs(", ", f);
-    ok = put_text(f, name);
+    bool ok = put_text(f, name);
     for (int k = 0; k < r->opt.num_generations; k++) {
         fputs(k ? ", " : ": [", f);
         ok = put(f, r, x, first + k, which) && ok;
@@ -143,7 +142,7 @@ static bool put_group(FILE *f, dt_rollout *r, const findings *x, int64_t first)
 static dt_err put_all(dt_rollout *r, const findings *x, char **text, size_t *nbytes)
 {
     FILE *f = open_memstream(text, nbytes);
-    bool ok = f;
+    bool ok = f != NULL;
     for (int64_t row = 0; f && row < r->n_rows; row += r->opt.num_generations) ok = put_group(f, r, x, row) && ok;
     if (f && fclose(f) != 0) ok = false;
     if (ok) return DT_OK;
