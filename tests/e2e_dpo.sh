@@ -106,6 +106,13 @@ expect "stopped between two syncs and resumed at stage 3: model, reference and l
 DTRAIN_FAULT=head.overflow:1:2:error dpo 2 skips $judged dpo.lambda_lr=0.5 batch.micro_batch_size=2 run.max_steps=3
 expect "a step whose update is left out leaves lambda and the average of costs as they are" awk 'NR == 2 { l = $1; e = $2 } NR == 1 { e1 = $2 } NR == 3 { l3 = $1; e3 = $2 }
     END { exit !(NR == 3 && l == l3 && e == e1 && e3 != e) }' <(paste -d' ' <(number skips dpo/lambda) <(number skips dpo/cost_ema))
+dpo 1 still dpo.sync_reference_steps=100 batch.micro_batch_size=4 run.max_steps=1
+dpo 1 mixed dpo.sync_reference_steps=2 dpo.sync_reference_mixup=0.25 batch.micro_batch_size=4 run.max_steps=2
+# The final norm, without the checksum beside it.
+norm_of() { h5dump -d "$2/model.norm.weight" -y -w 1 -m %.9g "$(newest "$1")" | sed -n 's/^ *\(-\{0,1\}[0-9][-+.0-9e]\{0,14\}\),\{0,1\}$/\1/p'; } # DIR GROUP
+paste -d' ' <(norm_of still /reference/model) <(norm_of mixed /model) <(norm_of mixed /reference/model) >"$tmp/.mixed"
+expect "a reference that follows is mixed as asked for" awk '
+    { d = $3 - (0.75 * $1 + 0.25 * $2); moved += $1 != $3; if (d > 1e-6 || d < -1e-6) { print; bad = 1 } } END { exit bad || NR == 0 || moved == 0 }' "$tmp/.mixed"
 # Learning: each pair has the answer first that the judge takes for safer, so that the expected cost falls from the mean of both answers' costs to that
 # of the safer ones. With the limit halfway, lambda rises first, and falls once the average of costs is below the limit.
 score() { ./dtrain-generate --tokenizer bytes --threads 1 -o "$1.scores" --score "$fixture/judge" --answers "$1" >"$tmp/.data" 2>&1; }
