@@ -105,6 +105,28 @@ static void units_do_not_overflow(void **state)
     dt_sums_close(&s);
 }
 
+/* Neither of ranks that know nothing nor of such steps. */
+static void a_mean_is_of_what_is_known(void **state)
+{
+    dt_comm *c = *state;
+    dt_sums s = {0};
+    const int mean = dt_sums_declare(&s, "mean", DT_SUM_MEAN, 1);
+    dt_sums_show(&s, DT_SHOW_TRAIN, "mean", "mean", NULL, NULL);
+    bool ok = dt_sums_settle(&s, c) == DT_OK;
+    for (int step = 0; step < 3; step++) { /* in step 0 the last rank, in step 1 nobody, in step 2 everybody knows */
+        dt_vote vote = {0};
+        dt_sums_clear(&s);
+        dt_sums_add(&s, mean, step == 2 || (step == 0 && c->rank == c->nranks - 1) ? 4 + step : NAN);
+        ok = dt_sums_vote(&s, c, &vote) == DT_OK && vote.nonfinite == 0 && ok;
+        ok = ok && (step == 1 ? isnan(dt_sums_value(&s, mean)) : dt_sums_value(&s, mean) == 4 + step);
+        dt_sums_add_to_total(&s);
+    }
+    const double whole = (4 + 6.0 * c->nranks) / (1 + c->nranks);
+    ok = ok && dt_sums_shown_of_total(&s, dt_sums_find_shown(&s, DT_SHOW_TRAIN, "mean")) == whole;
+    assert_all(MPI_COMM_WORLD, ok);
+    dt_sums_close(&s);
+}
+
 /* What is wrong with the gradients is not said of the loss. */
 static void a_loss_that_one_rank_cannot_count_is_no_number_on_all(void **state)
 {
@@ -199,6 +221,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_sums_comes_together_in_one_vote),
         cmocka_unit_test(units_do_not_overflow),
+        cmocka_unit_test(a_mean_is_of_what_is_known),
         cmocka_unit_test(a_loss_that_one_rank_cannot_count_is_no_number_on_all),
         cmocka_unit_test(a_variance_is_of_the_numbers_of_all_ranks),
         cmocka_unit_test(a_rank_that_counts_something_else_is_an_error_at_start),

@@ -14,7 +14,8 @@ typedef enum dt_sum_kind {
     DT_SUM_LOSS,    /* exact, too, of numbers below 2^50 (see below); one that is not finite marks the sums */
     DT_SUM_REAL,    /* doubles, in the order of ranks */
     DT_SUM_LARGEST, /* of all ranks; a NaN wins */
-    DT_SUM_LEAST
+    DT_SUM_LEAST,
+    DT_SUM_MEAN /* the mean of the numbers that were added; a NaN says that there is none, and is the mean of none */
 } dt_sum_kind;
 
 /** A DT_SUM_LOSS is kept in two integers, what is below 16 in units of 2^-28 and the rest in units of 16, so that
@@ -91,7 +92,7 @@ const dt_shown *dt_sums_find_shown(const dt_sums *s, dt_show_when when, const ch
 void dt_sums_add_to_total(dt_sums *s); /* the step, after its vote */
 void dt_sums_clear_total(dt_sums *s);
 /** Over the steps in total: quotients are of the sums over these steps; what has no bottom is the mean over the steps,
- *  a largest and a least excepted. */
+ *  but for a largest and a least, and a mean, which is over those steps that have one. */
 double dt_sums_total(const dt_sums *s, int sum);
 double dt_sums_shown_of_total(const dt_sums *s, const dt_shown *what);
 

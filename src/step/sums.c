@@ -46,7 +46,7 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
     s->sum = sum;
     sum[s->n_sums] = (dt_sum){.kind = kind, .unit = unit, .at = s->n_values};
     snprintf(sum[s->n_sums].name, sizeof sum->name, "%s", name);
-    s->n_values += kind == DT_SUM_LOSS || kind == DT_SUM_UNITS ? 2 : 1;
+    s->n_values += kind == DT_SUM_LOSS || kind == DT_SUM_UNITS || kind == DT_SUM_MEAN ? 2 : 1;
     return s->n_sums++;
 }
 
@@ -91,7 +91,7 @@ void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, cons
 /* A line for each declaration. */
 static char *describe(const dt_sums *s)
 {
-    static const char *const kinds[] = {"units", "loss", "real", "largest", "least"};
+    static const char *const kinds[] = {"units", "loss", "real", "largest", "least", "mean"};
     static const char *const when[DT_N_SHOW] = {"", " in a validation"};
     char *text = NULL;
     size_t nbytes = 0;
@@ -188,6 +188,10 @@ static void clear(const dt_sums *s, dt_vote_value *values)
         case DT_SUM_LEAST:
             *v = (dt_vote_value){.kind = DT_VOTE_MIN, .real = INFINITY};
             break;
+        case DT_SUM_MEAN:
+            v[0] = (dt_vote_value){.kind = DT_VOTE_SUM, .real = 0};
+            v[1] = (dt_vote_value){.kind = DT_VOTE_COUNT};
+            break;
         }
     }
 }
@@ -242,6 +246,9 @@ void dt_sums_add(dt_sums *s, int sum, double x)
     case DT_SUM_LEAST:
         if (isnan(x) || x < v->real) v->real = x;
         break;
+    case DT_SUM_MEAN:
+        if (!isnan(x)) v[0].real += x, v[1].count++;
+        break;
     }
 }
 
@@ -288,6 +295,7 @@ static double value_of(const dt_sum *sum, const dt_vote_value *values, bool nonf
     const dt_vote_value *v = values + sum->at;
     if (sum->kind == DT_SUM_UNITS) /* rounded once, whatever lies in which of the two */
         return (double)((__int128)v[1].count * (INT64_C(1) << 32) + v[0].count) * sum->unit;
+    if (sum->kind == DT_SUM_MEAN) return v[1].count ? v[0].real / (double)v[1].count : NAN;
     if (sum->kind != DT_SUM_LOSS) return v->real;
     return nonfinite ? NAN : (double)v[1].count * DT_LOSS_HIGH + (double)v[0].count * DT_LOSS_UNIT;
 }
@@ -303,7 +311,7 @@ static double shown_of(const dt_sums *s, const dt_shown *what, const dt_vote_val
             const double mean = value_of(&s->sum[what->mean], values, nonfinite) / bottom;
             x = x > mean * mean ? x - mean * mean : isnan(x) ? x : 0;
         }
-    } else if (sum->kind != DT_SUM_LARGEST && sum->kind != DT_SUM_LEAST) {
+    } else if (sum->kind == DT_SUM_REAL || sum->kind == DT_SUM_LOSS || sum->kind == DT_SUM_UNITS) {
         x /= n;
     }
     return what->map ? what->map(x) : x;

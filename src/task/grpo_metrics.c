@@ -8,9 +8,9 @@
 static const double LOSS_SCALE = 0x1p12;
 static double of_scaled(double x) { return x / LOSS_SCALE; }
 
-static int declare_real(dt_sums *s, const char *name)
+static int declare_mean(dt_sums *s, const char *name)
 {
-    const int sum = dt_sums_declare(s, name, DT_SUM_REAL, 1);
+    const int sum = dt_sums_declare(s, name, DT_SUM_MEAN, 1);
     dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
     return sum;
 }
@@ -27,13 +27,13 @@ static void declare_rewards(grpo *g, dt_sums *s)
     char name[2 * DT_SUM_NAME];
     for (int k = 0; k < g->rule.n_funcs; k++) {
         snprintf(name, sizeof name, "grpo/rewards/%.28s/mean", g->name[k]);
-        g->sums.func_mean[k] = declare_real(s, name);
+        g->sums.func_mean[k] = declare_mean(s, name);
         snprintf(name, sizeof name, "grpo/rewards/%.28s/std", g->name[k]);
-        g->sums.func_std[k] = declare_real(s, name);
+        g->sums.func_std[k] = declare_mean(s, name);
     }
-    g->sums.reward = declare_real(s, "grpo/reward");
-    g->sums.reward_std = declare_real(s, "grpo/reward_std");
-    g->sums.zero_std = declare_real(s, "grpo/frac_reward_zero_std");
+    g->sums.reward = declare_mean(s, "grpo/reward");
+    g->sums.reward_std = declare_mean(s, "grpo/reward_std");
+    g->sums.zero_std = declare_mean(s, "grpo/frac_reward_zero_std");
     g->sums.num_tokens = dt_sums_declare(s, "grpo/num_tokens", DT_SUM_LARGEST, 1); /* it grows */
     dt_sums_show(s, DT_SHOW_TRAIN, "grpo/num_tokens", "grpo/num_tokens", NULL, NULL);
 }
@@ -78,10 +78,10 @@ void grpo_declare(grpo *g, dt_task *t)
     c->policy_loss = c->entropy_coef = -1;
     if (t->cfg->grpo_ent_coef != 0) {
         c->policy_loss = declare_loss(s, "grpo/policy_loss");
-        c->entropy_coef = declare_real(s, "grpo/entropy_coef");
+        c->entropy_coef = declare_mean(s, "grpo/entropy_coef");
     }
     declare_ratios(g, s);
-    c->rounds = t->cfg->grpo_dynamic_sampling ? declare_real(s, "grpo/sampling_rounds") : -1;
+    c->rounds = t->cfg->grpo_dynamic_sampling ? declare_mean(s, "grpo/sampling_rounds") : -1;
     dt_rollout_declare(g->rollout, s, "grpo");
 }
 

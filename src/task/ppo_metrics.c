@@ -63,7 +63,7 @@ void ppo_declare(dt_task *t)
     for (int f = 0; f < ppo_n_functions(p); f++) {
         char name[DT_SUM_NAME];
         snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_name(p->rewards, f));
-        p->sums.mean[f] = dt_sums_declare(s, name, DT_SUM_REAL, 1);
+        p->sums.mean[f] = dt_sums_declare(s, name, DT_SUM_MEAN, 1);
         dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
     }
 }
