@@ -135,8 +135,8 @@ typedef struct dt_task_ops {
 
     /** A step is everybody's: its sums are brought together (dt_sums_value), its update is done or, applied false, left
      *  out; step counts this one. What the next step works with may change now, alike on all ranks. Before the step is
-     *  reported and saved: a DT_SUM_REAL or DT_SUM_MEAN that is added to now, by every rank alike, is shown with the step.
-     *  Collective; a local error ends the job. NULL: nothing to do. */
+     *  reported and saved: a DT_SUM_REAL or DT_SUM_MEAN that is added to now, by every rank alike, is shown with the
+     *  step. Collective; a local error ends the job. NULL: nothing to do. */
     dt_err (*after_step)(dt_task *t, int64_t step, bool applied);
 
     /** The step that follows so many samples, whatever the batch size was. Local. */
