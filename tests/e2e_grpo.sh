@@ -151,6 +151,9 @@ refuse "no reward functions" 'reward_funcs: expected reward functions, found not
 refuse "groups that do not divide" 'num_generations: a generation has 8 completions, no multiple of num_generations = 3; the nearest above is 9' grpo.num_generations=3
 refuse "part of a step" 'generation_batch_size: expected a multiple of batch.train_batch_size = 8, found 12; the nearest above is 16' grpo.generation_batch_size=12
 refuse "both sizes of a generation" 'expected one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
+refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' grpo.top_p=0
+expect "told once" test "$(grep -c top_p "$out")" = 1
+refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:
 refuse "a penalty longer than completions" 'overlong_cache: expected at most the longest completion, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'

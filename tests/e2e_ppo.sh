@@ -122,6 +122,7 @@ refuse() { # NAME CODE TEXT ARGS...
 refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found nothing' data.train="$tmp/prompts.h5"
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3
 refuse "a norm without a scale" 64 'use_score_norm: it needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
+refuse "a reference that is not there" 64 'reference_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.reference_path="$tmp/nowhere"
 refuse "a critic that is not there" 64 'value_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.value_path="$tmp/nowhere"
 sed 's/, "rewards".*/}/' "$fixture/rollouts.jsonl" >"$tmp/bare.jsonl"
 refuse "completions without rewards" 65 'bare.jsonl gives no rewards: name ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl"

@@ -286,6 +286,8 @@ static void lines_that_are_no_groups_are_refused(void **state)
         {"{\"prompt_ids\": [1], \"completion_ids\": [[1], [2], [3]], \"rewards\": [1, 2]}\n", "rewards: expected"},
         {"{\"prompt_ids\": [1], \"completion_ids\": [[1], [2], [3]], \"rewards\": [[1], [2], [\"x\"]]}\n",
          "rewards[2]: expected numbers or null"},
+        {"{\"prompt_ids\": [1], \"completion_ids\": [[1], [2], [3]], \"rewards\": [1, 2, 1e999]}\n",
+         "rewards[2]: expected numbers or null"},
         {"{\"prompt_ids\": [1], \"completion_ids\": [[1], [2], [3]]\n", ":1"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++)

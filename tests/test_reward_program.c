@@ -68,6 +68,17 @@ static void one_that_reads_far_ahead_holds_nothing_up(void **state)
     dt_program_close(&p);
 }
 
+/* A turn takes what is there and no more: a program may babble faster than anybody reads. */
+static void one_that_babbles_without_end_is_heard(void **state)
+{
+    double reward[3];
+    dt_program p;
+    assert_int_equal(start_script(&p, "yes warning >&2 &\nwhile IFS= read -r l; do echo 1; done"), DT_OK);
+    assert_int_equal(ask(&p, 3, 10, reward, 60), DT_OK);
+    for (int k = 0; k < 3; k++) assert_true(reward[k] == 1);
+    dt_program_close(&p);
+}
+
 static void numbers_and_null_are_answers(void **state)
 {
     const double want[] = {1, -2.5, 0.001, (double)NAN, 0, 7};
@@ -249,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_come_in_order),
         cmocka_unit_test(one_that_reads_far_ahead_holds_nothing_up),
+        cmocka_unit_test(one_that_babbles_without_end_is_heard),
         cmocka_unit_test(numbers_and_null_are_answers),
         cmocka_unit_test(what_it_does_wrong_is_told_with_its_last_lines),
         cmocka_unit_test(an_answer_too_many_is_seen),

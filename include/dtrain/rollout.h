@@ -10,6 +10,7 @@
 #include "dtrain/task.h"
 
 enum { DT_MAX_ROLLOUT_ARRAYS = 8 };
+#define DT_MOST_REWARD 1e30 /* size of a reward; sums of squares of far larger ones overflow */
 
 typedef struct dt_rollout_options {
     const char *section;    /* of the task's keys, for messages: "grpo" */

@@ -1,6 +1,7 @@
 /* program.c - one process and its three pipes. */
 #include "program.h"
 #include "dtrain/json.h"
+#include "dtrain/rollout.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -347,7 +348,7 @@ static dt_err take_answer(dt_program *p, const char *line, void *reward)
     if (err == DT_ERR_MEMORY) return err;
     dt_error_clear();
     const double x = json_is_null(json) ? (double)NAN : json_number_value(json);
-    const bool good = json_is_null(json) || (json_is_number(json) && fabs(x) <= 1e30);
+    const bool good = json_is_null(json) || (json_is_number(json) && fabs(x) <= DT_MOST_REWARD);
     json_decref(json);
     snprintf(what, sizeof what, "answer %" PRId64 " of %" PRId64 ": expected a number or null", p->n_answered + 1,
              p->n);
@@ -375,16 +376,19 @@ static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, si
     return take(p, l->text, reward);
 }
 
-/* All that is there now. At the end of the file the descriptor is closed. */
+/* All that is there now, which is at most what a pipe holds: who writes without end is left for the next turn. At the
+ * end of the file the descriptor is closed. */
 static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take)(dt_program *, const char *, void *),
                        void *reward)
 {
+    enum { MOST_OF_A_PIPE = 1 << 16 };
     char bytes[1 << 14];
-    while (*fd >= 0) {
+    for (size_t n_read = 0; *fd >= 0 && n_read < MOST_OF_A_PIPE;) {
         const ssize_t n = read(*fd, bytes, sizeof bytes);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return DT_OK;
         if (n > 0) {
+            n_read += (size_t)n;
             DT_TRY(cut_lines(p, l, bytes, (size_t)n, take, reward));
             continue;
         }

@@ -52,6 +52,7 @@ static dt_err open_program(dt_rewards *w, function *f, const dt_task *t, const c
 
 static dt_err open_model(function *f, dt_task *t, const char *path)
 {
+    DT_CHECK(*path, DT_ERR_USAGE, "model:: expected model:DIRECTORY");
     f->model = calloc(1, sizeof *f->model);
     DT_CHECK(f->model, DT_ERR_MEMORY, "no memory for a reward function");
     const dt_err err = dt_reward_model_open(f->model, t, path);

@@ -69,8 +69,9 @@ static dt_err check_rewards(const place *at, const json_t *list)
                  at->from->path, at->line, i, at->from->n_rewards, n_rewards(of_one));
         for (size_t k = 0; k < n_rewards(of_one); k++) {
             const json_t *x = reward_at(of_one, k);
-            DT_CHECK(json_is_number(x) || json_is_null(x), DT_ERR_DATA,
-                     "%s:%" PRId64 ": rewards[%zu]: expected numbers or null", at->from->path, at->line, i);
+            DT_CHECK(json_is_null(x) || (json_is_number(x) && fabs(json_number_value(x)) <= DT_MOST_REWARD),
+                     DT_ERR_DATA, "%s:%" PRId64 ": rewards[%zu]: expected numbers or null (from -1e30 to 1e30)",
+                     at->from->path, at->line, i);
         }
     }
     return DT_OK;

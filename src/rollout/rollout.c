@@ -129,7 +129,6 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     r->now.number = r->before.number = r->policy = -1;
     dt_mistakes_add(t->mistakes, open_prompts(r, t));
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
-    dt_mistakes_add(t->mistakes, dt_sampling_check(&opt->sampling));
     dt_mistakes_add(t->mistakes, widen_model(r, t));
     if (!opt->validation) t->saved_nbytes += rollout_saved_nbytes(r);
     return r;

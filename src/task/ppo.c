@@ -56,9 +56,11 @@ static dt_err at_key(const dt_task *t, const char *key, dt_err err)
 
 static void open_reference(dt_task *t)
 {
-    const char *path = *t->cfg->ppo_reference_path ? t->cfg->ppo_reference_path : t->cfg->model_path;
+    const bool named = *t->cfg->ppo_reference_path;
+    const char *path = named ? t->cfg->ppo_reference_path : t->cfg->model_path;
     const bool there = t->comm || (*path && access(path, F_OK) == 0);
-    dt_mistakes_add(t->mistakes, dt_reference_open(&ppo_of(t)->reference, t, there ? path : NULL));
+    const dt_err err = dt_reference_open(&ppo_of(t)->reference, t, there ? path : NULL);
+    dt_mistakes_add(t->mistakes, named ? at_key(t, "reference_path", err) : err);
 }
 
 /* The reward model counts as the first of the functions. */
