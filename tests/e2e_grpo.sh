@@ -95,6 +95,10 @@ for layout in "1 0" "2 3" "3 2" "4 1"; do
     expect "and the same metrics" same_told bits1 "bits$np"
 done
 train 2 halves "${all[@]}" run.max_steps=3
+cp -r "$tmp/halves" "$tmp/changed"
+train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
+expect_exit "resumed with other reward functions" 0
+expect_text "its generation is left out" 'rollout in the checkpoint is left out, and another made: it has the rewards of other functions'
 train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 expect "and the same metrics" same_told bits1 halves

@@ -51,6 +51,8 @@ void dt_rollout_close(dt_rollout *r, dt_task *t);                               
 /** Prompts, rows, arrays; the same on all ranks. Collective, agreed. */
 dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_items *items);
 dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_items *items);
+/** A rollout that was loaded and is of no use: the next step makes one. `why`: for a warning. On every rank. */
+void dt_rollout_leave_out(dt_rollout *r, const dt_task *t, const char *why);
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
 

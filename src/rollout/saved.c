@@ -144,6 +144,22 @@ static dt_err take_floats(dt_rollout *r, const dt_items *items, const char *name
     return DT_OK;
 }
 
+/* Made with options that leave it without a use, or without numbers that are needed now? */
+static bool is_of_other_options(const dt_rollout *r, const dt_items *items, const int64_t *place)
+{
+    char name[DT_ITEM_NAME];
+    bool other = place[3] != r->opt.n_rows || place[5] != r->opt.num_generations || place[6] != r->opt.max_completion;
+    for (int i = 0; i < r->opt.n_arrays; i++) other |= !dt_items_find(items, name_of(r, i, name));
+    return other;
+}
+
+void dt_rollout_leave_out(dt_rollout *r, const dt_task *t, const char *why)
+{
+    r->n_rows = 0;
+    r->now.number = -1;
+    if (t->comm->rank == 0) DT_WARN("the rollout in the checkpoint is left out, and another made: %s", why);
+}
+
 static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
 {
     int64_t place[PLACE_LEN];
@@ -153,12 +169,10 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
     r->now = (rollout_place){place[0], place[1], (uint64_t)place[2]};
     r->n_rows = 0;
     if (n == 0) return DT_OK;
-    if (n != r->opt.n_rows || place[5] != r->opt.num_generations || place[6] != r->opt.max_completion) {
-        r->now.number = -1;
-        if (t->comm->rank == 0)
-            DT_WARN("the rollout in the checkpoint has %" PRId64 " completions, %" PRId64
-                    " of a prompt: it is left out, as rollouts are of %" PRId64 " and %d now",
-                    place[4], place[5], r->opt.n_rows, r->opt.num_generations);
+    if (is_of_other_options(r, items, place)) {
+        char why[80];
+        snprintf(why, sizeof why, "options in [%s] were others when it was made", r->opt.section);
+        dt_rollout_leave_out(r, t, why);
         return DT_OK;
     }
     DT_TRY(take_rows(r, items, n));

@@ -317,20 +317,24 @@ static dt_err grpo_save(dt_task *t, dt_items *items)
     return dt_rollout_save(g->rollout, t, items);
 }
 
-static dt_err load_rewards(grpo *g, const dt_items *items)
+static dt_err load_rewards(grpo *g, const dt_task *t, const dt_items *items)
 {
+    const dt_item *rewards = dt_items_find(items, "grpo_rewards");
     const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
     int64_t place[N_PLACE];
     DT_TRY(dt_items_get(items, "grpo_place", DT_ITEM_I64, N_PLACE, place));
     g->n_generations = place[0], g->n_used = place[1], g->num_tokens = place[2], g->n_rounds = place[3];
-    return n > 0 ? dt_items_get(items, "grpo_rewards", DT_ITEM_F64, n, g->reward) : DT_OK;
+    if (n == 0) return DT_OK;
+    if (rewards && rewards->n == n) return dt_items_get(items, "grpo_rewards", DT_ITEM_F64, n, g->reward);
+    dt_rollout_leave_out(g->rollout, t, "it has the rewards of other functions");
+    return DT_OK;
 }
 
 static dt_err grpo_load(dt_task *t, const dt_items *items)
 {
     grpo *g = t->self;
     DT_TRY(dt_rollout_load(g->rollout, t, items));
-    DT_TRY(dt_comm_agree(t->comm, load_rewards(g, items)));
+    DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
     grpo_settle(g, t);
     return DT_OK;
 }
