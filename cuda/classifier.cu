@@ -386,8 +386,8 @@ __device__ static void work_on_row(const dt_classifier &cl, const row_cache &cac
         write_gradient<T, ASKED, aligned>(cl, terms_of<ASKED>(cl, v, ref != nullptr, row), cache, z, ref, target);
 }
 
-/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. Rows that start at a multiple of 16 bytes are
- * read in such pieces; the order of sums is the same in others. */
+/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. Rows that start at a multiple of 16 bytes
+ * are read in such pieces; the order of sums is the same in others. */
 template <class T, int ASKED>
 __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, float *logits, int cached_turns)
 {

@@ -297,8 +297,8 @@ static void all_stages_are_the_same(void **state)
     assert_all(MPI_COMM_WORLD, this_rank() || first.at[LOSS][N_STEPS] < first.at[LOSS][1]);
 }
 
-/* Micro-batches that are empty on all ranks but one: nobody waits for ever, and what the others compute is what one rank
- * computes by itself. */
+/* Micro-batches that are empty on all ranks but one: nobody waits for ever, and what the others compute is what one
+ * rank computes by itself. */
 static void who_has_the_samples_does_not_matter(void **state)
 {
     (void)state;

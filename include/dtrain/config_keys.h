@@ -266,8 +266,8 @@
          "kind = harmless: weight of the loss of telling safe answers from unsafe ones; answers whose safety the " \
          "data does not say have none") \
     REAL(rm, w_tie, 1, 0, 1e6, "", \
-         "weight of the squared difference of the rewards of a tie, a pair of which neither answer is better: its loss " \
-         "in the place of loss_type") \
+         "weight of the squared difference of the rewards of a tie, a pair of which neither answer is better: its " \
+         "loss in the place of loss_type") \
     INT (rm, max_length, 0, 0, 16777216, "tokens", \
          "pairs with a longer text are left out (or cut, with rm.truncate); 0: data.seq_len, which it may not exceed") \
     BOOL(rm, truncate, false, "cut longer texts after max_length tokens instead of leaving out their pairs") \
@@ -292,8 +292,9 @@
     TEXT(dpo, reference_path, "", \
          "model that the log-probabilities are compared with, a directory or a checkpoint; empty: model.path") \
     BOOL(dpo, precompute_reference, false, \
-         "find the reference's log-probabilities before the training and keep them in OUTPUT_DIR/reference-logps.bin, " \
-         "so that it takes no memory; the file is made once, and refused when model, data or lengths are others now") \
+         "find the reference's log-probabilities before the training and keep them in " \
+         "OUTPUT_DIR/reference-logps.bin, so that it takes no memory; the file is made once, and refused when model, data " \
+         "or lengths are others now") \
     INT (dpo, sync_reference_steps, 0, 0, INT64_MAX, "optimizer steps", \
          "after every so many steps the reference becomes sync_reference_mixup times the model in training plus the " \
          "rest of itself (512 is usual); 0: never") \
@@ -319,7 +320,8 @@
           "weight of the KL divergence from the reference, a mean over the tokens of chosen answers; not set: 0.1 " \
           "with harmless_path, else 0") \
     ENUM(dpo, kl_estimator, "full", "full|k3", \
-         "how it is found. full: from the probabilities of the whole vocabulary; k3: from those of the answer's tokens") \
+         "how it is found. full: from the probabilities of the whole vocabulary; k3: from those of the answer's " \
+         "tokens") \
     TEXT(ppo, reward_path, "", \
          "reward model that scores completions, a directory or a checkpoint; the critic starts from it; it counts as " \
          "the first of reward_funcs") \

@@ -329,7 +329,8 @@ static inline void dt_phase_enter(dt_phase *p, const char *name, const char *uni
 }
 #endif
 
-/** DT_ERR_STOP when the user wants the program to end, or its time is over; to be carried to the next vote like any error. p may be NULL. */
+/** DT_ERR_STOP when the user wants the program to end, or its time is over; to be carried to the next vote like any
+ *  error. p may be NULL. */
 dt_err dt_phase_poll(const dt_phase *p);
 
 /* ---- faults to inject -------------------------------------------------------------------------------------------- */

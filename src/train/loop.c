@@ -422,7 +422,8 @@ static dt_err leave(dt_run *run, progress *p, int stop)
     return saves ? run_save(run, p, true) : DT_OK;
 }
 
-/* Validate and save where it is time to. done: the step was not left. Whoever asked for a stop waits for a save alone: a validation is put off. */
+/* Validate and save where it is time to. done: the step was not left. Whoever asked for a stop waits for a save alone:
+ * a validation is put off. */
 static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool done, int *stop)
 {
     const bool last = p->step == run->total_steps;
