@@ -2,8 +2,10 @@
 # e2e_style.sh - the shape of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md): calls and includes go
 # down, private headers stay inside, MPI is spoken in comm alone.
 . "$(dirname "$0")/e2e.sh"
+cd "$(realpath tests)/.." || exit 1 # e2e.sh may stand in a folder of links, which find does not follow
 build=${BUILD:-build/release}
 find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort >"$tmp/sources"
+expect "there are sources" test "$(wc -l <"$tmp/sources")" -gt 500
 
 xargs awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' <"$tmp/sources" >"$out"
 expect "no line of C or CUDA has more than 120 columns" test ! -s "$out"
