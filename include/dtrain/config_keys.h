@@ -293,8 +293,8 @@
          "model that the log-probabilities are compared with, a directory or a checkpoint; empty: model.path") \
     BOOL(dpo, precompute_reference, false, \
          "find the reference's log-probabilities before the training and keep them in " \
-         "OUTPUT_DIR/reference-logps.bin, so that it takes no memory; the file is made once, and refused when model, data " \
-         "or lengths are others now") \
+         "OUTPUT_DIR/reference-logps.bin, so that it takes no memory; the file is made once, and refused when " \
+         "model, data or lengths are others now") \
     INT (dpo, sync_reference_steps, 0, 0, INT64_MAX, "optimizer steps", \
          "after every so many steps the reference becomes sync_reference_mixup times the model in training plus the " \
          "rest of itself (512 is usual); 0: never") \
