@@ -81,6 +81,8 @@ dt_err dt_config_fail(const dt_config *cfg, const char *section, const char *key
 /** What a part of the program that knows no configuration refused, said again with that head. err is returned as
  *  DT_ERR_USAGE; DT_OK stays DT_OK. */
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err);
+/** The same, and err stays what it is: a file that a key names is bad. */
+dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *key, dt_err err);
 
 /** Set a key as the command line would (the resolved value of an "auto"); the text appears in dt_config_text. */
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value);

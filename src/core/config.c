@@ -294,14 +294,21 @@ dt_err dt_config_fail(const dt_config *cfg, const char *section, const char *key
     return err;
 }
 
-dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)
+dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *key, dt_err err)
 {
+    char where[512], *why;
     if (err == DT_OK) return DT_OK;
-    char *why = strdup(dt_error_message());
+    why = strdup(dt_error_message());
     dt_error_clear();
-    err = dt_config_fail(cfg, section, key, "%s", why ? why : "no memory for the reason");
+    dt_config_where(cfg, section, key, where, sizeof where);
+    err = dt_fail(err, "%s: %s", where, why ? why : "no memory for the reason");
     free(why);
     return err;
+}
+
+dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)
+{
+    return dt_config_lead_to(cfg, section, key, err == DT_OK ? DT_OK : DT_ERR_USAGE);
 }
 
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)

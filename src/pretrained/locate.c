@@ -31,7 +31,8 @@ static dt_err locate_slot(locate_job *job, const char *dir, const dt_stored_slot
     if (location->bare) found = dt_safetensors_find(job->s, bare);
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
-    DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing", job->s->n_files == 1 ? job->s->files[0] : dir, t->name);
+    DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s->n_files == 1 ? job->s->files[0] : dir, t->name,
+             strcmp(t->name, DT_STORED_SCORE) == 0 ? ": it is no reward model" : "");
     return take(job, found, t, location);
 }
 

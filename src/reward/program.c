@@ -494,7 +494,7 @@ dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double
     char what[160];
     snprintf(what, sizeof what,
              "no answer for %.0f s (comm.timeout), after %" PRId64 " of %" PRId64
-             "; does it write each answer at once?",
+             "; does it read each line, and write each answer, at once?",
              timeout_s, p->n_answered, p->n);
     return fail(p, what);
 }

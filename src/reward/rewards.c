@@ -37,7 +37,9 @@ static dt_err unknown(const char *text)
         const size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s, ", name);
     }
-    return dt_fail(DT_ERR_USAGE, "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s", list, text);
+    return dt_fail(DT_ERR_USAGE,
+                   "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s (commas separate functions)", list,
+                   text);
 }
 
 static dt_err open_program(dt_rewards *w, function *f, const dt_task *t, const char *command)
@@ -94,8 +96,7 @@ static void open_functions(dt_rewards *w, dt_task *t, char **items, int n)
                                                     DT_MAX_REWARDS, n));
     for (int k = 0; k < n && k < DT_MAX_REWARDS; k++) {
         const dt_err err = open_function(w, &w->of[k], t, items[k]);
-        /* what is wrong with a model's files is told as of any model */
-        dt_mistakes_add(t->mistakes, err == DT_ERR_USAGE ? dt_config_blame(t->cfg, w->section, key, err) : err);
+        dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, w->section, key, err));
         w->n = k + 1;
         settle_name(w, k);
     }

@@ -85,7 +85,7 @@ static dt_err open_model_config(dt_run *run)
         DT_INFO("%s is not there: planning for the shape given in [model]", cfg->model_path);
         return dt_model_config_from_keys(&run->mc, cfg);
     }
-    DT_TRY(dt_pretrained_describe(&run->pretrained, cfg->model_path));
+    DT_TRY(dt_config_lead_to(cfg, "model", "path", dt_pretrained_describe(&run->pretrained, cfg->model_path)));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
