@@ -56,7 +56,8 @@ dpo 2 halves batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible
 dpo 3 halves batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=4 zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 
-dpo 2 learns run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 data.validation="$tmp/pairs.h5"
+dpo 2 learns run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 data.validation="$tmp/pairs.h5" log.report_to="stdout, jsonl"
+expect_text "a step shows accuracies and margins" 'step 30/30 .*  loss [-0-9.]+  accuracies [0-9.]+  margins [-0-9.e+]+  grad '
 expect "margins grow" sh -c "sed -n 's|.*\"dpo/rewards/margins\": *\\([-+0-9.e]*\\).*|\\1|p' '$tmp/learns/metrics.jsonl' | awk 'END { exit !(\$1 > 1) }'"
 expect_text "planned is allocated" '^allocated '
 expect "a validation has its metrics" grep -q '"validation_loss".*"dpo/validation_rewards/accuracies"' "$tmp/learns/metrics.jsonl"

@@ -81,6 +81,18 @@ expect_text "one that was killed is not" '^  state +killed, metrics written '
 sed -i 's/^max_steps = 600/max_steps = 0/; s/^epochs = 1$/epochs = 2/' "$tmp/run/config.ini"
 run 0 ./dtrain-info "$tmp/run"
 expect_text "steps follow from epochs" '^  steps +6 of 26 '
+mkdir "$tmp/aligned"
+while read -r task metrics expected; do
+    sed "s/^task = pretrain/task = $task/" "$tmp/run/config.ini" >"$tmp/aligned/config.ini"
+    echo "{\"step\": 3, \"loss\": -1e-9, \"tokens\": 5, \"grad_norm\": 1, \"lr\": 0.5, \"tokens_per_second\": 7, $metrics}" >"$tmp/aligned/metrics.jsonl"
+    run 0 ./dtrain-info "$tmp/aligned"
+    expect_text "what people watch of task $task" "^  training +step 3: loss -0.0000, ${expected//_/ }, grad_norm 1, "
+done <<'TASKS'
+rm "rm/accuracy":0.75,"rm/margin":2 accuracy_0.75
+dpo "dpo/rewards/margins":-1.5,"dpo/rewards/accuracies":0.5 accuracies_0.5,_margins_-1.5
+ppo "ppo/objective/scores":0.25 scores_0.25
+grpo "grpo/reward":1,"grpo/reward_std":2 reward_1
+TASKS
 rm -r "$tmp/run/checkpoints"
 run 0 ./dtrain-info "$tmp/run"
 expect_text "a run without checkpoints" '^  checkpoints  none$'

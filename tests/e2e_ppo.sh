@@ -50,10 +50,13 @@ done < <(grep '^run' "$fixture/steps.txt")
 expect "the first ratio of each rollout is exactly 1" [ "$(number run1 ppo/val/ratio | awk 'NR % 4 == 1' | tr '\n' ' ')" = "1 1 1 " ]
 expect "an early stop leaves steps out" grep -q '"step": 10,' "$tmp/run4/metrics.jsonl"
 expect "and ends the run so much sooner" [ "$(number run4 step | tail -1)" = 10 ]
-replay 1 episodes run.max_steps=0 ppo.total_episodes=9
+replay 1 episodes run.max_steps=0 ppo.total_episodes=9 log.report_to="stdout, jsonl"
 expect_text "total_episodes is rounded up to whole rollouts" 'done: 8 steps .8 of 8.'
+expect_text "a step shows the mean score" 'step 8/8 .*  loss [-0-9.]+  scores [-0-9.e+]+  grad '
 run 0 ./dtrain-info "$tmp/episodes"
 expect_text "of which dtrain-info knows" 'steps +8 of 8'
+scores=$(printf %.4g "$(number episodes ppo/objective/scores | tail -1)")
+expect_text "and which shows the score" "training +step 8: loss [-0-9.]+, scores $scores, grad_norm "
 # A weight moves by at most the sum of the learning rates, 0.024 here; rounding changes less than a hundredth of that. (Attributes differ.)
 same_weights() { h5diff -v -d 1e-4 "$fixture/final.h5" "$(newest run1)" "$1" "$1" | awk -v n="$2" '/^dataset/ { d++ } /^0 differences found/ { same++ } END { exit d != n || same < n }'; }
 expect "the weights of the policy are PyTorch's" same_weights /model 21

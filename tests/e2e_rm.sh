@@ -24,8 +24,9 @@ like_trl() { # DIR [FILE STEPS]
         far($1, $6, 1) || far($2, $7, $7) || $3 != $8 || far($4, $9, 1) || far($5, $11, 1) { print "step", NR ":", $0; bad = 1 }
         END { exit bad || NR != n }'
 }
-as_trl 1 trl batch.micro_batch_size=2
+as_trl 1 trl batch.micro_batch_size=2 log.report_to="stdout, jsonl"
 expect_exit "ten steps" 0
+expect_text "a step shows the accuracy" 'step 10/10 .*  loss [-0-9.]+  accuracy [0-9.]+  grad '
 expect "losses, norms, accuracies, margins and rewards are TRL's" like_trl trl
 for layout in "1 3 1" "2 0 2" "2 1 1" "2 2 2" "2 3 1" "4 3 1"; do
     set -- $layout

@@ -396,6 +396,13 @@ static void the_progress_line_says_it_all(void **state)
     dt_progress_format(&text, &rec, 0, 0, -1);
     assert_string_equal(text.data, "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  MFU 41.2 %"
                                    "  skipped");
+    const dt_metric more[] = {{"grpo/rewards/reward", 1}, {"margins", NAN}, {"grpo/reward", -0.03125}};
+    static const char *const watch[] = {"grpo/reward", "grpo/kl", "margins", NULL};
+    rec.more = more, rec.n_more = 3, rec.watch = watch;
+    dt_progress_format(&text, &rec, 0, 0, -1);
+    assert_string_equal(text.data,
+                        "step 25  loss 2.8333  reward -0.03125  margins -  grad 0.5  lr 3.00e-04  4.10k tok/s"
+                        "  mem 20.0 GiB  MFU 41.2 %  skipped");
     dt_record_free(&text);
 }
 

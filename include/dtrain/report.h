@@ -42,6 +42,7 @@ typedef struct dt_train_record {
     bool skipped; /* the update was left out */
     const dt_metric *more;
     int n_more;
+    const char *const *watch; /* names among them that the progress line shows beside the loss, to a NULL; NULL: none */
 } dt_train_record;
 
 /** Which sinks a list such as "stdout, jsonl" asks for. DT_ERR_USAGE naming a word that is no sink; where: the head of

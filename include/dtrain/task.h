@@ -105,6 +105,9 @@ typedef struct dt_task_ops {
     int n_labels;
     bool weights_known; /* u depends on the batch alone: weights gets no predictions. See dt_task.weights_known */
     bool no_dropout;    /* the model trains without, but for what model.dropout asks for */
+    /* training metrics, to a NULL, that tell how it goes where the loss does not: the progress line and dtrain-info
+     * show them beside it */
+    const char *watch[3];
 
     /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
     void (*check)(dt_task *t);

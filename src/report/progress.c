@@ -37,6 +37,17 @@ static void show(const char *data, size_t nbytes)
     }
 }
 
+/* "  reward 0.31" of grpo/reward. A name that the record does not have is left out. */
+static void put_watched(dt_record *out, const dt_train_record *rec, const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    for (int i = 0; i < rec->n_more; i++) {
+        if (strcmp(rec->more[i].name, name) != 0) continue;
+        const double value = rec->more[i].value;
+        dt_record_printf(out, isnan(value) ? "  %s -" : "  %s %.4g", slash ? slash + 1 : name, value);
+    }
+}
+
 void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double flops_per_token,
                         double left_s)
 {
@@ -46,7 +57,9 @@ void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t tota
     if (total_steps > 0)
         dt_record_printf(out, "/%" PRId64 " (%.0f%%)", total_steps,
                          floor(100.0 * (double)rec->step / (double)total_steps));
-    dt_record_printf(out, "  loss %.4f  grad %.3g  lr %.2e  %s tok/s", rec->loss, rec->grad_norm, rec->lr,
+    dt_record_printf(out, "  loss %.4f", rec->loss);
+    for (int i = 0; rec->watch && rec->watch[i]; i++) put_watched(out, rec, rec->watch[i]);
+    dt_record_printf(out, "  grad %.3g  lr %.2e  %s tok/s", rec->grad_norm, rec->lr,
                      dt_format_count(rec->tokens_per_second, text));
     if (left_s >= 0) dt_record_printf(out, "  left %s", dt_format_duration(left_s, text));
     const int64_t held = rec->memory_device > 0 ? rec->memory_device : rec->memory_host;

@@ -342,6 +342,7 @@ static dt_err grpo_load(dt_task *t, const dt_items *items)
 const dt_task_ops dt_task_grpo = {.name = "grpo",
                                   .trains = true,
                                   .no_dropout = true,
+                                  .watch = {"grpo/reward"},
                                   .check = check,
                                   .open = grpo_open,
                                   .plan = grpo_plan,

@@ -412,6 +412,7 @@ static dt_err ppo_load(dt_task *t, const dt_items *items)
 const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .trains = true,
                                  .no_dropout = true,
+                                 .watch = {"ppo/objective/scores"},
                                  .check = check,
                                  .open = ppo_open,
                                  .plan = ppo_plan,

@@ -283,7 +283,8 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t place, interva
                                  .mfu = run->peak_flops > 0 ? run_flops_per_token(run) * rate / run->peak_flops : 0,
                                  .skipped = in->n_skipped > 0,
                                  .more = run->shown,
-                                 .n_more = n_more};
+                                 .n_more = n_more,
+                                 .watch = run->task.ops->watch};
     *in = (interval){0};
     dt_sums_clear_total(&run->sums);
     dt_phase_enter(&run->phase, "report", "");

@@ -17,6 +17,7 @@
 #include "dtrain/io.h"
 #include "dtrain/metrics.h"
 #include "dtrain/model.h"
+#include "dtrain/task.h"
 #include "dtrain/train.h"
 
 typedef struct run_info {
@@ -256,13 +257,28 @@ static void print_state(const run_info *r)
     printf("\n");
 }
 
-static void print_metrics(const run_info *r)
+/* "reward 0.31, " of grpo/reward: what the run's task has people watch. */
+static void print_watched(const run_info *r)
+{
+    const dt_task_ops *task = r->has_config ? dt_task_find(r->cfg.run_task) : NULL;
+    for (int i = 0; task && task->watch[i]; i++) {
+        const double x = value(r, task->watch[i], r->last);
+        if (isfinite(x)) printf("%s %.4g, ", base_name(task->watch[i]), x);
+    }
+}
+
+static void print_training(const run_info *r)
 {
     char rate[24];
-    if (r->last >= 0)
-        printf("  training     step %.0f: loss %.4f, grad_norm %.3g, lr %.2e, %s tokens/s of all ranks\n",
-               value(r, "step", r->last), value(r, "loss", r->last), value(r, "grad_norm", r->last),
-               value(r, "lr", r->last), dt_format_count(value(r, "tokens_per_second", r->last), rate));
+    printf("  training     step %.0f: loss %.4f, ", value(r, "step", r->last), value(r, "loss", r->last));
+    print_watched(r);
+    printf("grad_norm %.3g, lr %.2e, %s tokens/s of all ranks\n", value(r, "grad_norm", r->last),
+           value(r, "lr", r->last), dt_format_count(value(r, "tokens_per_second", r->last), rate));
+}
+
+static void print_metrics(const run_info *r)
+{
+    if (r->last >= 0) print_training(r);
     if (r->last_valid >= 0)
         printf("  validation   step %.0f: loss %.4f; best %.4f at step %.0f\n", value(r, "step", r->last_valid),
                value(r, "validation_loss", r->last_valid), value(r, "validation_loss", r->best),
