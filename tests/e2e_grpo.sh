@@ -123,7 +123,9 @@ expect "completions and rewards that were written: the same bits" same_model "$(
 
 learn=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=40 batch.train_batch_size=32 batch.micro_batch_size=16
     grpo.num_generations=8 grpo.max_completion_length=8 optimizer.lr=2e-2 optimizer.weight_decay=0)
-train 2 learns "${learn[@]}" run.reproducible=true
+train 2 learns "${learn[@]}" run.reproducible=true log.report_to="stdout, jsonl"
+expect_text "a step shows the mean reward" "step 40/40 .*  loss [-0-9.]+  reward $(printf %.4g "$(number learns grpo/reward | tail -1)")  grad "
+expect "and how long functions took is counted" test "$(number learns grpo/time/reward | awk '$1 > 0' | wc -l)" = 40
 expect "rewards rise from chance" awk 'BEGIN { getline x; exit !(x < 0.3) }' <(number learns grpo/reward)
 expect "to above 0.9" above learns grpo/reward 0.9
 train 1 validated "${learn[@]}" run.reproducible=true data.validation="$tmp/valid.h5" data.validation_steps=20 grpo.overlong_cache=2 grpo.overlong_penalty=0

@@ -88,6 +88,25 @@ expect "and on the queue device" near queued
 grpo 1 weighted "length:4, keywords:please|it" grpo.reward_weights="2, -1"
 expect "metrics have a mean of each" test "$(number weighted 'grpo/rewards/length/mean')" = "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
 expect "and of the weighted sum" test "$(number weighted grpo/reward)" = "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+expect "nothing is said of functions that apply" sh -c '! grep -q "no function applies" "$1"' sh "$out"
+
+# On rank 1 it takes at least as long as it sleeps: a step later by 0.3 s.
+cat >"$tmp/never.sh" <<'SCRIPT'
+#!/bin/sh
+while read -r line; do
+    n=$((n + 1))
+    [ "$DTRAIN_RANK" = 0 ] || [ $n != 1 ] || sleep 0.3
+    echo null
+done
+SCRIPT
+chmod +x "$tmp/never.sh"
+grpo 2 never "command:$tmp/never.sh" run.max_steps=2 log.report_to="stdout, jsonl"
+expect_exit "a function that never applies" 0
+expect_text "is warned of" '\[grpo\] reward_funcs: no function applies to any of the 12 completions of a rollout'
+expect "once" test "$(grep -c 'no function applies' "$out")" = 1
+expect_text "a completion is shown without a reward" 'a completion of [0-9]+ tokens(, cut)?, never.sh -: '
+expect_text "and so is a step" 'step 2/2 .* loss [-0-9.]+  reward -  grad '
+expect "the time of functions is that of the slowest rank" awk '{ if (NR == 1 && !($1 >= 0.3) || $1 < 0) bad = 1 } END { exit bad || NR != 2 }' <(number never grpo/time/reward)
 
 # ---- what goes wrong --------------------------------------------------------------------------------------------------------------------------
 cat >"$tmp/dies.sh" <<'SCRIPT'

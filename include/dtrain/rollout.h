@@ -119,10 +119,12 @@ bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row);
 /* ---- what is said of it ------------------------------------------------------------------------------------------ */
 
 /** Lengths, share of completions without an end, gap between the sampler's and the scorer's log-probabilities, seconds
- *  of generation and scoring; under PREFIX/completions/mean_length ... as TRL names them. In open; then once in each
- *  step, of the rollout that it works with. Local. */
+ *  of generation, scoring and reward functions; under PREFIX/completions/mean_length ... as TRL names them. In open;
+ *  then once in each step, of the rollout that it works with. Local. */
 void dt_rollout_declare(dt_rollout *r, dt_sums *sums, const char *prefix);
 void dt_rollout_collect(const dt_rollout *r, dt_task *t);
+/** Reward functions took so long on this rank for rows of this rollout. Local. */
+void dt_rollout_count_reward_time(dt_rollout *r, double seconds);
 /** For a rollout that is not scored by dt_rollout_policy: in collect of a step whose model is the one that generated,
  *  the log-probabilities of its batch, for the gap. row: of dt_rollout_micro. Local. */
 void dt_rollout_compare(const dt_rollout *r, dt_task *t, const dt_batch *b, const int64_t *row, const float *logp);

@@ -25,6 +25,7 @@ struct dt_rewards {
     int n_programs;
     dt_program *program[DT_MAX_REWARDS];
     double timeout_s;
+    bool warned; /* that none applies */
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -311,11 +312,26 @@ static dt_err share_all(dt_comm *comm, double *reward, int64_t n)
     return DT_OK;
 }
 
+/* Once a run. A rollout whose first rows have a reward has one, whatever is said of the rows that are added to it. */
+static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, int64_t n_rows)
+{
+    if (w->warned || t->comm->rank != 0) return;
+    for (int64_t i = 0; i < n_rows * w->n; i++)
+        if (!isnan(reward[i])) return;
+    dt_report_end_line(t->report);
+    DT_WARN("[%s] reward_funcs: no function applies to any of the %" PRId64
+            " completions of a rollout, so they have no reward; built-in functions may need a field of the prompt's "
+            "record, and a program may have answered null (docs/rewards.md)",
+            w->section, n_rows);
+    w->warned = true;
+}
+
 dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out)
 {
     const int64_t n_rows = dt_rollout_n_rows(r), n_asked = n_rows - first;
     const int64_t from = first + n_asked * t->comm->rank / t->nranks,
                   end = first + n_asked * (t->comm->rank + 1) / t->nranks;
+    const double begin_s = dt_now_s();
     int64_t n = 0, *mine = malloc((size_t)(n_rows + 1) * sizeof *mine);
     memset(out, 0, (size_t)(n_rows * w->n) * sizeof *out);
     dt_phase_enter(t->phase, "reward", NULL);
@@ -328,7 +344,10 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     DT_TRY(err);
     for (int k = 0; k < w->n; k++)
         if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, out + k, w->n));
-    return share_all(t->comm, out, n_rows * w->n);
+    DT_TRY(share_all(t->comm, out, n_rows * w->n));
+    dt_rollout_count_reward_time(r, dt_now_s() - begin_s);
+    if (first == 0) warn_of_none(w, t, out, n_rows);
+    return DT_OK;
 }
 
 double dt_rewards_total(const dt_rewards *w, const double *rewards)

@@ -35,6 +35,7 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     r->sums.gap_largest = declare(s, prefix, "gap_largest", DT_SUM_LARGEST, 1);
     r->sums.seconds = declare(s, prefix, "rollout_seconds", DT_SUM_LARGEST, 1);
     r->sums.score_seconds = declare(s, prefix, "score_seconds", DT_SUM_LARGEST, 1);
+    r->sums.reward_seconds = declare(s, prefix, "reward_seconds", DT_SUM_LARGEST, 1);
     if (s->err != DT_OK) return; /* told by dt_sums_settle */
     show(s, prefix, "completions/mean_length", r->sums.n_tok, r->sums.n, NULL);
     show(s, prefix, "completions/min_length", r->sums.least, -1, finite_or_zero);
@@ -47,6 +48,7 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     show(s, prefix, "sampling/sampling_logp_difference/max", r->sums.gap_largest, -1, finite_or_zero);
     show(s, prefix, "time/rollout", r->sums.seconds, -1, finite_or_zero);
     show(s, prefix, "time/score", r->sums.score_seconds, -1, finite_or_zero);
+    show(s, prefix, "time/reward", r->sums.reward_seconds, -1, finite_or_zero);
 }
 
 static void count_row(const dt_rollout *r, dt_sums *s, const dt_rollout_row *row)
@@ -77,6 +79,8 @@ static void count_gap(const dt_rollout *r, dt_sums *s, int64_t row, const float 
     dt_sums_add(s, r->sums.gap_largest, largest);
 }
 
+void dt_rollout_count_reward_time(dt_rollout *r, double seconds) { r->reward_seconds += seconds; }
+
 void dt_rollout_collect(const dt_rollout *r, dt_task *t)
 {
     const rollout_floats *scored = r->policy < 0 ? NULL : &r->array[r->policy];
@@ -87,6 +91,7 @@ void dt_rollout_collect(const dt_rollout *r, dt_task *t)
     }
     dt_sums_add(t->sums, r->sums.seconds, r->seconds);
     dt_sums_add(t->sums, r->sums.score_seconds, r->score_seconds);
+    dt_sums_add(t->sums, r->sums.reward_seconds, r->reward_seconds);
 }
 
 void dt_rollout_compare(const dt_rollout *r, dt_task *t, const dt_batch *b, const int64_t *row, const float *logp)

@@ -322,7 +322,7 @@ void dt_rollout_start(dt_rollout *r, int64_t number)
     r->now.number = number;
     r->n_rows = 0;
     r->policy = -1;
-    r->seconds = r->score_seconds = 0;
+    r->seconds = r->score_seconds = r->reward_seconds = 0;
 }
 
 void dt_rollout_rewind(dt_rollout *r) { r->now.next_prompt = 0, r->now.next_completion = 0; }

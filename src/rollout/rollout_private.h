@@ -68,13 +68,13 @@ struct dt_rollout {
 
     struct {
         int n, n_tok, least, largest, n_cut, n_ended, ended_tok, ended_least, ended_largest;
-        int gap, gap_tok, gap_largest, seconds, score_seconds;
+        int gap, gap_tok, gap_largest, seconds, score_seconds, reward_seconds;
     } sums;
     int policy;          /* the array that dt_rollout_policy has filled in for these rows, -1: none */
     dt_journal *journal; /* rollouts.jsonl, on rank 0 from the first line on */
     dt_cadence shown;
-    double begin_s;                /* of the run, for the cadence */
-    double seconds, score_seconds; /* of this rollout, on this rank */
+    double begin_s;                                /* of the run, for the cadence */
+    double seconds, score_seconds, reward_seconds; /* of this rollout, on this rank */
 
     char *text[2]; /* of a prompt, of a completion: borrowed until the next */
     char *record;

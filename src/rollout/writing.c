@@ -199,7 +199,10 @@ static void show_row(dt_rollout *r, const findings *x, int64_t row)
     if (!f) return;
     fprintf(f, "step %" PRId64 ", a completion of %" PRId32 " tokens%s", x->step, r->row[row].n_new,
             r->row[row].ended ? "" : ", cut");
-    for (int k = 0; k < x->n_funcs; k++) fprintf(f, ", %s %.4g", x->name[k], x->rewards[row * x->n_funcs + k]);
+    for (int k = 0; k < x->n_funcs; k++) {
+        const double reward = x->rewards[row * x->n_funcs + k]; /* NaN: does not apply */
+        fprintf(f, isnan(reward) ? ", %s -" : ", %s %.4g", x->name[k], reward);
+    }
     fputs(": ", f);
     show_text(f, r, row, false);
     fputs(" -> ", f);
