@@ -204,7 +204,6 @@ static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t p
 static dt_err update(dt_run *run, const progress *p)
 {
     dt_phase_enter(&run->phase, "update", "");
-    DT_TRY(dt_saver_hold(run->saving.saver));
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         const double largest = m->max_grad_norm;
@@ -332,13 +331,11 @@ static void leave_out(dt_run *run, progress *p)
     run->total_steps = dt_max_i64(p->step, run->total_steps - n);
 }
 
-/* What a save copies may change there, too. */
 static dt_err tell_task(dt_run *run, progress *p, bool applied)
 {
     dt_task *t = &run->task;
     if (!t->ops->after_step) return DT_OK;
     dt_phase_enter(&run->phase, "update", "task");
-    DT_TRY(dt_saver_hold(run->saving.saver));
     DT_TRY(t->ops->after_step(t, p->step, applied));
     leave_out(run, p);
     return DT_OK;
@@ -379,6 +376,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     DT_TRY(err);
     *stop = vote.stop;
     const bool skip = vote.nonfinite || is_empty(&run->sums, run->counted.loss);
+    DT_TRY(dt_saver_hold(run->saving.saver)); /* before what a save copies changes, here or in the task */
     if (skip)
         discard(run);
     else
