@@ -113,6 +113,7 @@ void dt_log(dt_log_level level, const char *fmt, ...) __attribute__((format(prin
 
 static inline int64_t dt_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t dt_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t dt_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); } /* a >= 0, b > 0 */
 static inline size_t dt_min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- data types -------------------------------------------------------------------------------------------------- */

@@ -7,8 +7,6 @@
 
 enum { DT_MIX_SLOTS = 4096 };
 
-static inline int64_t dt_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); } /* from 0, and above 0 */
-
 /* Weighted mixing of entries: sample number g of the run (counted over all epochs) falls into slot g % DT_MIX_SLOTS. */
 typedef struct dt_mix {
     int n_entries;

@@ -4,11 +4,9 @@
 
 static const double VOTE_EVERY_S = 0.5;
 
-static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n)
 {
-    return (int)ceil_div(ceil_div(n, t->batching.micro_batch_size), t->nranks);
+    return (int)dt_ceil_div(dt_ceil_div(n, t->batching.micro_batch_size), t->nranks);
 }
 
 /* Prompt and completion as a sequence: every token but the last predicts the next; targets are the completion's. */

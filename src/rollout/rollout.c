@@ -70,7 +70,7 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
 }
 
 /* Rows that a rank generates, at most. */
-static int64_t share_of(const dt_rollout *r, int nranks) { return (r->opt.n_rows + nranks - 1) / nranks; }
+static int64_t share_of(const dt_rollout *r, int nranks) { return dt_ceil_div(r->opt.n_rows, nranks); }
 
 /* Sequences at a time: all of a rank's rows at once is fastest, as each pass reads the weights. The cache lies where
  * training keeps its activations: what fits there costs nothing. */

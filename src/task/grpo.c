@@ -176,10 +176,11 @@ static void begin_step(grpo *g, const dt_task *t)
 {
     const int64_t n = t->batching.train_batch_size, m = t->batching.micro_batch_size;
     const int64_t first = g->n_used++ * n % grpo_n_rows(t);
-    g->step = (grpo_step){
-        .first = first,
-        .counts = {.n_completions = n, .n_tokens = count_tokens(g, t, g->order + first, n), .n_micro = (n + m - 1) / m},
-        .micro = {.n_micro = dt_rollout_n_micro(g->rollout, t, n), .inv_norm = 1 / (double)n}};
+    g->step = (grpo_step){.first = first,
+                          .counts = {.n_completions = n,
+                                     .n_tokens = count_tokens(g, t, g->order + first, n),
+                                     .n_micro = dt_ceil_div(n, m)},
+                          .micro = {.n_micro = dt_rollout_n_micro(g->rollout, t, n), .inv_norm = 1 / (double)n}};
 }
 
 /* The completion of sequence s, whose first token is predicted at token *at of the batch. */

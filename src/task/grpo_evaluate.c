@@ -63,7 +63,7 @@ void grpo_declare_validation(grpo *g, dt_task *t)
 {
     if (!g->valid) return;
     const int64_t n_rows = grpo_n_rows(t), n_all = dt_rollout_n_prompts(g->valid) * g->rule.num_generations;
-    t->n_validation = (n_all + n_rows - 1) / n_rows;
+    t->n_validation = dt_ceil_div(n_all, n_rows);
     declare(g, t->sums);
 }
 

@@ -37,14 +37,14 @@ static dt_err check_generation(const dt_task *t)
     DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || n_rows % batch == 0, cfg, "grpo", "generation_batch_size",
                     "expected a multiple of batch.train_batch_size = %" PRId64 ", found %" PRId64
                     "; the nearest above is %" PRId64,
-                    batch, n_rows, (n_rows + batch - 1) / batch * batch);
+                    batch, n_rows, dt_ceil_div(n_rows, batch) * batch);
     DT_CONFIG_CHECK(n_rows % batch == 0, cfg, "grpo", "steps_per_generation",
                     "expected a multiple of the micro-steps of an optimizer step, %" PRId64 ", found %" PRId64,
                     t->batching.accumulation, cfg->grpo_steps_per_generation);
     DT_CONFIG_CHECK(n_rows % group == 0, cfg, "grpo", "num_generations",
                     "a generation has %" PRId64 " completions, no multiple of num_generations = %" PRId64
                     "; the nearest above is %" PRId64 " (batch.train_batch_size, or generation_batch_size)",
-                    n_rows, group, (n_rows + group - 1) / group * group);
+                    n_rows, group, dt_ceil_div(n_rows, group) * group);
     return DT_OK;
 }
 

@@ -146,8 +146,8 @@ static void count_steps(dt_task *t)
         cfg->ppo_total_episodes ? cfg->ppo_total_episodes : (int64_t)ceil(cfg->run_epochs * (double)n_prompts);
     t->schedule_steps = n_steps;
     if (n_prompts == 0) return; /* told already */
-    t->total_steps = (episodes + n_rows - 1) / n_rows * n_steps;
-    t->steps_per_epoch = (n_prompts + n_rows - 1) / n_rows * n_steps;
+    t->total_steps = dt_ceil_div(episodes, n_rows) * n_steps;
+    t->steps_per_epoch = dt_ceil_div(n_prompts, n_rows) * n_steps;
     t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
 }
 
