@@ -257,7 +257,7 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
     open_tokenizer(r, t);
     DT_TRY(find_ends(r, t));
     if (r->n_eos == 0 && t->comm->rank == 0)
-        DT_WARN("the model names no token that ends a text: every completion has %s tokens", "all its");
+        DT_WARN("the model names no token that ends a text: every completion goes on to its longest length");
     const dt_decoder decoder = dt_decoder_of_model(t->model);
     r->generate.eos = r->eos, r->generate.n_eos = r->n_eos;
     r->generate.lockstep = t->stage == 3 && !t->keep_gathered ? t->comm : NULL;
