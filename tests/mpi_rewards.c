@@ -24,7 +24,7 @@ static dt_err ask(const char *script, dt_err before, double timeout_s, double re
 {
     dt_program p[TWO] = {{0}};
     int nbytes = 2000;
-    const dt_questions q = {.n = n, .request = numbered, .self = &nbytes};
+    const dt_questions q = {.n = n, .request = numbered, .self = &nbytes, .stride = 1};
     dt_err err = start_script(&p[0], script);
     if (err == DT_OK) err = start_script(&p[1], ECHO_NUMBERS);
     if (err == DT_OK) err = before;

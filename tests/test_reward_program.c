@@ -19,10 +19,10 @@ enum { MANY = 600 };
 static dt_err ask(dt_program *p, int64_t n, int nbytes, double *reward, double timeout_s)
 {
     bool done = false;
-    dt_program_begin(p, n);
+    dt_program_begin(p, n, reward, 1);
     for (;;) {
         struct pollfd fds[3];
-        DT_TRY(dt_program_go_on(p, numbered, &nbytes, reward, timeout_s, &done));
+        DT_TRY(dt_program_go_on(p, numbered, &nbytes, timeout_s, &done));
         if (done) return DT_OK;
         poll(fds, (nfds_t)dt_program_waits_for(p, fds), 50);
     }

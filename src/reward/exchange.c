@@ -13,15 +13,15 @@ static void wait_for_any(dt_program *const *programs, int n, double most_s)
     poll(fds, (nfds_t)n_fds, most_s > 0 ? (int)(most_s * 1e3) + 1 : 0);
 }
 
-static dt_err take_turn(dt_program *const *programs, int n_programs, const dt_questions *q, double *const *reward,
-                        double timeout_s, const dt_phase *phase, bool *done)
+static dt_err take_turn(dt_program *const *programs, int n_programs, const dt_questions *q, double timeout_s,
+                        const dt_phase *phase, bool *done)
 {
     const double until_s = dt_now_s() + turn_s(timeout_s);
     for (*done = false;;) {
         bool all = true, one;
         DT_TRY(dt_phase_poll(phase)); /* before a program that the same signal has ended */
         for (int k = 0; k < n_programs; k++) {
-            DT_TRY(dt_program_go_on(programs[k], q->request, q->self, reward[k], timeout_s, &one));
+            DT_TRY(dt_program_go_on(programs[k], q->request, q->self, timeout_s, &one));
             all &= one;
         }
         *done = all;
@@ -33,12 +33,12 @@ static dt_err take_turn(dt_program *const *programs, int n_programs, const dt_qu
 dt_err dt_programs_ask(dt_program *const *programs, int n_programs, const dt_questions *q, double *const *reward,
                        double timeout_s, dt_err err, dt_comm *comm, dt_phase *phase)
 {
-    for (int k = 0; k < n_programs; k++) dt_program_begin(programs[k], q->n);
+    for (int k = 0; k < n_programs; k++) dt_program_begin(programs[k], q->n, reward[k], q->stride);
     for (int64_t waiting = 1; waiting;) {
         bool done = true;
         dt_phase_enter(phase, "reward", n_programs ? programs[0]->name : NULL);
         if (err == DT_OK) err = dt_fault("reward.ask");
-        if (err == DT_OK) err = take_turn(programs, n_programs, q, reward, timeout_s, phase, &done);
+        if (err == DT_OK) err = take_turn(programs, n_programs, q, timeout_s, phase, &done);
         DT_TRY(dt_comm_agree(comm, err));
         waiting = !done;
         DT_TRY(dt_comm_reduce_host_i64(comm, &waiting, 1, DT_MAX));

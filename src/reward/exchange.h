@@ -5,14 +5,15 @@
 #include "dtrain/comm.h"
 #include "program.h"
 
-/** Completions that this rank's programs are to judge, and where their answers go. */
+/** Completions that this rank's programs are to judge. */
 typedef struct dt_questions {
     int64_t n;
     dt_request_fn request;
     void *self; /* of request */
+    int stride; /* from one answer of a program to its next */
 } dt_questions;
 
-/** Ask each of the programs about all of the questions; answers of program k to reward[k][0 .. n). err: what has gone
+/** Ask each of the programs about all of the questions; answer i of program k goes to reward[k][i * stride]. err: what has gone
  *  wrong on this rank before. timeout_s: the longest without an answer. Collective, agreed: ranks meet in a vote every
  *  half second, so one that fails or hears a signal (DT_ERR_STOP) is not waited for, and the watchdog of one whose
  *  programs are done sees progress while others' are slow. */

@@ -331,14 +331,14 @@ static dt_err fail(const dt_program *p, const char *what)
                    p->n_tail ? "; its last lines:" : " (it has printed nothing)", p->n_tail ? p->tail : "");
 }
 
-static dt_err take_remark(dt_program *p, const char *line, void *reward)
+static dt_err take_remark(dt_program *p, const char *line)
 {
     DT_INFO("%s: %s", p->name, line);
     remember(p, line);
     return DT_OK;
 }
 
-static dt_err take_answer(dt_program *p, const char *line, void *reward)
+static dt_err take_answer(dt_program *p, const char *line)
 {
     char what[160];
     json_t *json = NULL;
@@ -353,33 +353,32 @@ static dt_err take_answer(dt_program *p, const char *line, void *reward)
     snprintf(what, sizeof what, "answer %" PRId64 " of %" PRId64 ": expected a number or null", p->n_answered + 1,
              p->n);
     if (!good) return fail(p, what);
-    ((double *)reward)[p->n_answered++] = x;
+    p->reward[p->n_answered++ * p->stride] = x;
     p->since_s = dt_now_s();
     return DT_OK;
 }
 
 /* Whole lines among new bytes, each to take; what follows the last stays. */
 static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, size_t n,
-                        dt_err (*take)(dt_program *, const char *, void *), void *reward)
+                        dt_err (*take)(dt_program *, const char *))
 {
     for (const char *end; n > 0 && (end = memchr(bytes, '\n', n));) {
         const size_t k = (size_t)(end - bytes);
         DT_TRY(append(l, bytes, k));
         if (l->n > 0 && l->text[l->n - 1] == '\r') l->text[--l->n] = '\0';
         l->n = 0;
-        DT_TRY(take(p, l->text, reward));
+        DT_TRY(take(p, l->text));
         bytes += k + 1, n -= k + 1;
     }
     if (n > 0) DT_TRY(append(l, bytes, n));
     if (l->n <= MOST_LINE) return DT_OK;
     l->n = 0;
-    return take(p, l->text, reward);
+    return take(p, l->text);
 }
 
 /* All that is there now, which is at most what a pipe holds: who writes without end is left for the next turn. At the
  * end of the file the descriptor is closed. */
-static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take)(dt_program *, const char *, void *),
-                       void *reward)
+static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take)(dt_program *, const char *))
 {
     enum { MOST_OF_A_PIPE = 1 << 16 };
     char bytes[1 << 14];
@@ -389,13 +388,13 @@ static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take
         if (n < 0 && errno == EAGAIN) return DT_OK;
         if (n > 0) {
             n_read += (size_t)n;
-            DT_TRY(cut_lines(p, l, bytes, (size_t)n, take, reward));
+            DT_TRY(cut_lines(p, l, bytes, (size_t)n, take));
             continue;
         }
         close_fd(fd);
         if (l->n == 0) return DT_OK; /* else a last line without its end */
         l->n = 0;
-        return take(p, l->text, reward);
+        return take(p, l->text);
     }
     return DT_OK;
 }
@@ -408,7 +407,7 @@ static dt_err has_gone(dt_program *p)
     const double until_s = dt_now_s() + 0.5; /* its error output may be that of others, too, who live on */
     while (p->error >= 0 && dt_now_s() < until_s) {
         poll(&(struct pollfd){.fd = p->error, .events = POLLIN}, 1, 20);
-        DT_TRY(read_all(p, &p->error, &p->remark, take_remark, NULL));
+        DT_TRY(read_all(p, &p->error, &p->remark, take_remark));
     }
     if (has_ended(p->pid, 0.5)) {
         kill(-p->pid, SIGKILL); /* whatever is left of its group */
@@ -472,21 +471,22 @@ static dt_err write_all(dt_program *p, dt_request_fn request, void *self)
     return DT_OK;
 }
 
-void dt_program_begin(dt_program *p, int64_t n)
+void dt_program_begin(dt_program *p, int64_t n, double *reward, int stride)
 {
     p->n = n;
+    p->reward = reward, p->stride = stride;
     p->n_asked = p->n_answered = 0;
     p->since_s = dt_now_s();
 }
 
-dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double *reward, double timeout_s, bool *done)
+dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double timeout_s, bool *done)
 {
     *done = false;
-    DT_TRY(read_all(p, &p->error, &p->remark, take_remark, NULL));
-    DT_TRY(read_all(p, &p->output, &p->answer, take_answer, reward));
+    DT_TRY(read_all(p, &p->error, &p->remark, take_remark));
+    DT_TRY(read_all(p, &p->output, &p->answer, take_answer));
     DT_TRY(write_all(p, request, self));
     if (p->output < 0 || (p->input < 0 && p->n_asked < p->n)) {
-        DT_TRY(read_all(p, &p->output, &p->answer, take_answer, reward));
+        DT_TRY(read_all(p, &p->output, &p->answer, take_answer));
         if (p->n_answered < p->n) return has_gone(p);
     }
     *done = p->n_answered == p->n;

@@ -36,7 +36,9 @@ typedef struct dt_program {
     char tail[DT_PROGRAM_TAIL];
     size_t n_tail;
     int64_t n, n_asked, n_answered; /* of the completions under way */
-    double since_s;                 /* of the last answer, or of the beginning */
+    double *reward;                 /* where the answer to the first goes, and the next `stride` further on */
+    int stride;
+    double since_s; /* of the last answer, or of the beginning */
 } dt_program;
 
 /** "PROGRAM ARGS", words as a shell has them (quotes, ~, $NAME; no commands). Local. DT_ERR_USAGE: not words, or, with
@@ -50,12 +52,12 @@ void dt_program_close(dt_program *p);
 
 /** The k-th request as one line without a newline, malloc'ed. */
 typedef dt_err (*dt_request_fn)(void *self, int64_t k, char **line);
-/** n completions are to be judged. */
-void dt_program_begin(dt_program *p, int64_t n);
-/** Write and read what goes without waiting; answers to reward[0 .. n), NaN for null. *done: all n are there.
+/** n completions are to be judged: answer k goes to reward[k * stride], NaN for null. */
+void dt_program_begin(dt_program *p, int64_t n, double *reward, int stride);
+/** Write and read what goes without waiting. *done: all n answers are there.
  *  DT_ERR_DATA with its last lines: it has ended, gave no answer for timeout_s seconds, or answered something else, or
  *  unasked. */
-dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double *reward, double timeout_s, bool *done);
+dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double timeout_s, bool *done);
 /** What go_on would wait for: at most 3. Returns how many. */
 int dt_program_waits_for(const dt_program *p, struct pollfd *fds);
 

@@ -221,14 +221,14 @@ static dt_err score_sample(const dt_rewards *w, const dt_reward_sample *s, doubl
     return err;
 }
 
-static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, const int64_t *mine, int64_t n, double *reward)
+static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, int64_t from, int64_t end, double *reward)
 {
     bool any = false;
     for (int k = 0; k < w->n; k++) any |= w->of[k].builtin != NULL;
-    for (int64_t i = 0; i < n && any; i++) {
+    for (int64_t row = from; row < end && any; row++) {
         dt_reward_sample s;
-        DT_TRY(sample_of(r, mine[i], &s));
-        DT_TRY(score_sample(w, &s, reward + mine[i] * w->n));
+        DT_TRY(sample_of(r, row, &s));
+        DT_TRY(score_sample(w, &s, reward + row * w->n));
     }
     return DT_OK;
 }
@@ -237,7 +237,7 @@ static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, const int64_t *m
 
 typedef struct share {
     dt_rollout *rollout;
-    const int64_t *mine; /* rows of this rank */
+    int64_t from; /* the first row of this rank */
 } share;
 
 static json_t *list_of(const int32_t *ids, int32_t n)
@@ -273,27 +273,20 @@ static dt_err request(void *self, int64_t i, char **line)
 {
     const share *s = self;
     dt_reward_sample sample;
-    DT_TRY(sample_of(s->rollout, s->mine[i], &sample));
+    DT_TRY(sample_of(s->rollout, s->from + i, &sample));
     return write_request(&sample, line);
 }
 
-/* Answers of all programs come at the same time, each program's in a row. */
-static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *mine, int64_t n, dt_err err,
+/* Answers of all programs come at the same time, each to the row and the function that it is of. */
+static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, int64_t from, int64_t end, dt_err err,
                            double *reward)
 {
-    share s = {.rollout = r, .mine = mine};
-    double *answers = calloc((size_t)(n * w->n_programs) + 1, sizeof *answers), *of[DT_MAX_REWARDS];
-    if (!answers && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "no memory for %" PRId64 " rewards", n);
-    for (int p = 0; p < w->n_programs && answers; p++) of[p] = answers + p * n;
-    const dt_questions q = {.n = n, .request = request, .self = &s};
-    err = dt_programs_ask(w->program, w->n_programs, &q, of, w->timeout_s, err, t->comm, t->phase);
-    for (int k = 0, p = 0; k < w->n && err == DT_OK; k++) {
-        if (!w->of[k].program) continue;
-        for (int64_t i = 0; i < n; i++) reward[mine[i] * w->n + k] = of[p][i];
-        p++;
-    }
-    free(answers);
-    return err;
+    share s = {.rollout = r, .from = from};
+    double *of[DT_MAX_REWARDS];
+    for (int k = 0, p = 0; k < w->n; k++)
+        if (w->of[k].program) of[p++] = reward + from * w->n + k;
+    const dt_questions q = {.n = end - from, .request = request, .self = &s, .stride = w->n};
+    return dt_programs_ask(w->program, w->n_programs, &q, of, w->timeout_s, err, t->comm, t->phase);
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
@@ -332,14 +325,10 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     const int64_t from = first + n_asked * t->comm->rank / t->nranks,
                   end = first + n_asked * (t->comm->rank + 1) / t->nranks;
     const double begin_s = dt_now_s();
-    int64_t n = 0, *mine = malloc((size_t)(n_rows + 1) * sizeof *mine);
     memset(out, 0, (size_t)(n_rows * w->n) * sizeof *out);
     dt_phase_enter(t->phase, "reward", NULL);
-    dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the rewards of %" PRId64 " rows", n_rows);
-    for (int64_t row = from; row < end && mine; row++) mine[n++] = row;
-    if (err == DT_OK) err = score_builtin(w, r, mine, n, out);
-    err = ask_programs(w, t, r, mine, n, err, out); /* agreed, also without programs */
-    free(mine);
+    dt_err err = score_builtin(w, r, from, end, out);
+    err = ask_programs(w, t, r, from, end, err, out); /* agreed, also without programs */
     if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);
     for (int k = 0; k < w->n; k++)
