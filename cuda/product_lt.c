@@ -29,7 +29,7 @@ typedef struct shape_key {
     int64_t m, n, k, lda, ldb, ldc, ldd, ld_aux;
     int64_t workspace_nbytes;
     uint32_t form;
-    uint16_t aligned[6]; /* A, B, C, D, bias, aux: bytes, a power of 2 up to 256 */
+    uint16_t aligned[6]; /* A, B, C, D, bias, aux: bytes, a power of 2 up to 16 */
 } shape_key;
 
 typedef struct plan {
@@ -116,9 +116,11 @@ static dt_err describe(call *x, const dt_matmul *mm)
 
 /* ---- algorithms -------------------------------------------------------------------------------------------------- */
 
+/* No more than 16 bytes are told: where a tensor lies beyond that depends on the ranks that share it (DT_SHARD_ALIGN), and
+ * which algorithm is chosen, and so the bits of a product, must not. The library's fast kernels ask for no more. */
 static uint32_t alignment_of(const void *p)
 {
-    const uintptr_t at = (uintptr_t)p | 256;
+    const uintptr_t at = (uintptr_t)p | 16;
     return (uint32_t)(at & (~at + 1));
 }
 
