@@ -90,8 +90,9 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
         mm.sums = w->sums_of != DT_SUMS_NONE ? at(c, sums) : NULL;
         RUN(c, matmul, &mm, at(c, a), at(c, b), at(c, to));
     }
-    /* an epilogue may begin from P as it was rounded */
-    compare(c, "C", to, near(of_sum((double)k) + (has_aux ? 256 : 0), has_aux ? 3 : 0, dt));
+    /* an epilogue may begin from P as it was rounded, and so may the sum with bias or D (dt_matmul) */
+    const int n_added = w->float_c || w->batch_invariant ? 0 : w->bias + (w->addend || w->accumulate);
+    compare(c, "C", to, near(of_sum((double)k) + (has_aux ? 256 : 0), n_added + (has_aux ? 3 : 0), dt));
     if (w->epilogue == DT_EPILOGUE_ACT) compare(c, "aux", aux, near(of_sum((double)k), 0, dt));
     if (w->sums_of != DT_SUMS_NONE)
         compare(c, "sums", sums, near(of_sum((double)(w->sums_of == DT_SUMS_OF_C ? m + k : k)), has_aux ? 4 : 0, dt));
