@@ -12,6 +12,8 @@
 #   finish DIR [JOB]       waits for it ($job); its exit code and output as train would leave them
 #   ranks_of DIR           the processes of its ranks
 #   wait_until_stopped DIR N   until N of its ranks stand still, as DTRAIN_FAULT=POINT:RANK:NTH:stop makes them do
+#   find_gpu INI ARGS...   --check on a GPU; where none is and none is asked for (GPU_NEEDED), $simulated is set, or the script ends as skipped
+#   on_gpu COMMAND...      a command that takes settings, on what find_gpu found: the GPU, shared by its ranks, or the simulator (tests/cuda_sim)
 #   stop_at DIR N SIGNAL   when N of its ranks stand still: sends SIGNAL, which they find when they go on
 
 make_data() {
@@ -95,6 +97,20 @@ stop_at() {
     kill "-$3" $(ranks_of "$1")
     kill -CONT $(ranks_of "$1")
 }
+
+find_gpu() {
+    simulated=
+    run 0 ./dtrain --check "$@" run.output_dir="$tmp/check" run.device=cuda
+    if [ "$code" = 0 ] || [ -n "${GPU_NEEDED:-}" ] || ! grep -q 'no device cuda' "$out"; then
+        expect_exit "--check on the GPU" 0
+        [ "$code" = 0 ] || exit 1
+    elif [ -e "${BUILD:-build/release}/libdtrain_cudasim.so" ]; then simulated=1
+    else
+        skip "training on a GPU" "$(grep -o 'no device cuda.*' "$out" | head -1)"
+        exit 0
+    fi
+}
+on_gpu() { if [ -n "$simulated" ]; then DTRAIN_DEVICE=cudasim "$@"; else "$@" run.device=cuda comm.backend=mpi; fi; }
 
 newest() { ls "$tmp/$1"/checkpoints/step-*.h5 | tail -1; }
 same_model() { h5diff "$1" "$2" /model /model && h5diff "$1" "$2" /optimizer /optimizer; }

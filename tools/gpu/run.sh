@@ -3,8 +3,8 @@
 #
 #   check                   the program's own look at the GPU
 #   tests [PATTERN...]      the tests' programs with the GPU in the place of the CPU, several ranks sharing it; names that contain a pattern
-#   e2e [NAME...]           trainings as users start them (tests/e2e_NAME.sh): cuda, the GPU against the CPU; all
-#   suite                   tests and e2e cuda beside each other
+#   e2e [NAME...]           trainings as users start them (tests/e2e_NAME.sh): cuda and cuda_tasks, the GPU against the CPU; all
+#   suite                   tests, e2e cuda and e2e cuda_tasks beside each other
 #   sanitizer [TOOL...]     compute-sanitizer (memcheck racecheck synccheck initcheck) over the tests of operations, ONLY=pattern for some
 #   bench [PART...]         figures (tools/gpu/bench.sh): training steps against PyTorch
 #   exec COMMAND...         any program with these libraries: exec build/release/tests/bench_products
@@ -66,10 +66,11 @@ run_tests() {
     list_tests "$@" | run_jobs tests
 }
 
-list_e2e() { # NAME...: cuda (the default) compares devices; the others are the tests of the CPU, on the GPU; all
+list_e2e() { # NAME...: cuda and cuda_tasks (the default) compare devices; the others are the tests of the CPU, on the GPU; all
     local name
-    [ "${1:-}" != all ] || set -- cuda train resume generate errors convert
-    for name in "${@:-cuda}"; do echo "e2e_$name|560|TEST_TIMEOUT=140 tests/run.sh tests/e2e_$name.sh"; done
+    [ "${1:-}" != all ] || set -- cuda cuda_tasks train resume generate errors convert
+    [ $# -gt 0 ] || set -- cuda cuda_tasks
+    for name; do echo "e2e_$name|560|TEST_TIMEOUT=140 tests/run.sh tests/e2e_$name.sh"; done
 }
 run_e2e() { list_e2e "$@" | run_jobs e2e; }
 run_suite() { { list_e2e; list_tests; } | run_jobs suite; }
