@@ -1,18 +1,22 @@
-/* bench_limits.c - what this machine can do now, for the limits of bench_train.sh: "fp32 GFLOP/s, bf16 GFLOP/s, GB/s"
- *     on one line.
+/* bench_limits.c - what this machine can do now, for the limits of bench_train.sh and bench_grpo.sh, on one line:
+ *     "fp32 GFLOP/s, bf16 GFLOP/s, GB/s of updating, GB/s of reading".
  *
- *     bench_limits [threads] [rounds]
+ *     bench_limits [threads] [rounds] [device]
  *
- * The rates of matrix products are the best of a few large shapes, of the device's own library; the bandwidth is that
- * of updating four arrays in place with three written back (what AdamW moves). Best of all rounds: a limit is what the
- * machine reaches when it is let. */
+ * The rates of matrix products are the best of a few large shapes, of the device's own library. Bandwidths of the
+ * processor: updating four arrays in place with three written back (what AdamW moves), and adding up the words of an
+ * array; of other devices both are that of a copy, read and written. Best of all rounds: a limit is what the machine
+ * reaches when it is let. */
 #include "dtrain/device.h"
 #include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct shape {
     int64_t m, n, k;
 } shape;
+
+static bool is_processor(const dt_device *dev) { return !strcmp(dev->ops->name, "cpu"); }
 
 static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b,
                              const dt_buf *c)
@@ -26,19 +30,22 @@ static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const 
                           .ldc = s->n,
                           .dt = dt,
                           .c_dtype = dt};
+    const int in_a_row = is_processor(dev) ? 1 : 20;
     dev->ops->matmul(dev, &mm, a->ptr, b->ptr, c->ptr, NULL);
+    if (dev->ops->stream_sync(dev, NULL)) return 0;
     const double begin_s = dt_now_s();
     int n = 0;
     do {
-        if (dev->ops->matmul(dev, &mm, a->ptr, b->ptr, c->ptr, NULL)) return 0;
-        n++;
+        for (int k = 0; k < in_a_row; k++, n++)
+            if (dev->ops->matmul(dev, &mm, a->ptr, b->ptr, c->ptr, NULL)) return 0;
+        if (dev->ops->stream_sync(dev, NULL)) return 0;
     } while (dt_now_s() - begin_s < 0.1);
     return 2e-9 * (double)s->m * (double)s->n * (double)s->k * n / (dt_now_s() - begin_s);
 }
 
 /* Loads of an element come before its stores, and the arrays do not begin at equal places of their pages: stores must
  * not look like the source of a later load. */
-__attribute__((optimize("O3"))) static double stream_gbs(float *x, int64_t n)
+__attribute__((optimize("O3"))) static double update_gbs(float *x, int64_t n)
 {
     enum { BLOCK = 1024, APART = 272 };
     float *g = x, *p = x + n + APART, *m = x + 2 * (n + APART), *v = x + 3 * (n + APART);
@@ -55,16 +62,48 @@ __attribute__((optimize("O3"))) static double stream_gbs(float *x, int64_t n)
     return 28e-9 * (double)n / (dt_now_s() - begin_s);
 }
 
+__attribute__((optimize("O3"))) static double read_gbs(const float *x, int64_t n)
+{
+    const uint64_t *words = (const uint64_t *)x;
+    uint64_t sum = 0;
+    const double begin_s = dt_now_s();
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+    for (int64_t i = 0; i < n / 2; i++) sum += words[i];
+    const double s = dt_now_s() - begin_s;
+    return sum == 1 ? 0 : 4e-9 * (double)n / s; /* what nobody used would not be read */
+}
+
+/* Of one half of the array onto the other. */
+static double copy_gbs(dt_device *dev, float *x, int64_t n)
+{
+    enum { IN_A_ROW = 20 };
+    const size_t nbytes = (size_t)n / 2 * sizeof *x;
+    double begin_s = 0;
+    for (int k = -1; k < IN_A_ROW; k++) {
+        if (dev->ops->copy(dev, x + n / 2, x, nbytes, NULL)) return 0;
+        if (k >= 0) continue;
+        if (dev->ops->stream_sync(dev, NULL)) return 0;
+        begin_s = dt_now_s();
+    }
+    return dev->ops->stream_sync(dev, NULL) ? 0 : 2e-9 * (double)nbytes * IN_A_ROW / (dt_now_s() - begin_s);
+}
+
+static void keep_larger(double *best, double rate)
+{
+    if (rate > *best) *best = rate;
+}
+
 int main(int argc, char **argv)
 {
     enum { MAX = 4096 * 4096, STREAM = 16 << 20 };
     static const shape shapes[] = {{1024, 3072, 768}, {1024, 4096, 4096}, {2048, 2048, 2048}};
     const int n_threads = argc > 1 ? atoi(argv[1]) : 2, n_rounds = argc > 2 ? atoi(argv[2]) : 5;
+    const char *const name = argc > 3 ? argv[3] : "cpu";
     dt_ledger ledger = {0};
     dt_device dev = {0};
     dt_buf a, b, c, x;
     omp_set_num_threads(n_threads);
-    if (dt_device_open(&dev, "cpu", 0, n_threads, &ledger) ||
+    if (dt_device_open(&dev, name, 0, n_threads, &ledger) ||
         dt_buf_alloc(&a, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
         dt_buf_alloc(&b, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
         dt_buf_alloc(&c, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
@@ -72,17 +111,17 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", dt_error_message());
         return 1;
     }
-    double best[3] = {0};
+    double best[4] = {0};
+    const int64_t n = 4 * STREAM;
     for (int r = 0; r < n_rounds; r++) {
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-            for (int d = 0; d < 2; d++) {
-                const double rate = product_gflops(&dev, d ? DT_BF16 : DT_F32, &shapes[s], &a, &b, &c);
-                if (rate > best[d]) best[d] = rate;
-            }
-        const double rate = stream_gbs(x.ptr, STREAM);
-        if (rate > best[2]) best[2] = rate;
+            for (int d = 0; d < 2; d++)
+                keep_larger(&best[d], product_gflops(&dev, d ? DT_BF16 : DT_F32, &shapes[s], &a, &b, &c));
+        const bool processor = is_processor(&dev);
+        keep_larger(&best[2], processor ? update_gbs(x.ptr, STREAM) : copy_gbs(&dev, x.ptr, n));
+        keep_larger(&best[3], processor ? read_gbs(x.ptr, n) : best[2]);
     }
-    printf("%.0f %.0f %.1f\n", best[0], best[1], best[2]);
+    printf("%.0f %.0f %.1f %.1f\n", best[0], best[1], best[2], best[3]);
     dt_buf_free(&a), dt_buf_free(&b), dt_buf_free(&c), dt_buf_free(&x);
     dt_device_close(&dev);
     return 0;

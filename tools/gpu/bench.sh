@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, and steps, profile or those=MODEL,...
+# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, grpo, and steps, profile or those=MODEL,...
 #
 # operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and PyTorch's attention (tests/peer_operations.py).
 # profile: the time of each operation within a step, by events (tests/bench_model.c).
@@ -7,6 +7,7 @@
 # random weights and tokens, bf16 with fp32 master weights, AdamW, gradient norm clipped. Medians of STEPS steps. MFU is model FLOPs over the dense
 # bf16 peak of the chip, PEAK TFLOP/s (default 989: H100 and H200 SXM): 6 per parameter of matrices and token, the head included, and attention's over
 # the causal half of the squares (dt_model_train_flops). Memory: the ledger's peak against PyTorch's allocator's.
+# grpo: rollouts and steps of GRPO and PPO (tests/bench_grpo.sh), beside TRL, or a plain loop of PyTorch where that is not installed.
 # Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -95,6 +96,10 @@ run_operations() {
     return $status
 }
 
+run_grpo() {
+    { printf '\n```\n'; DEVICE="$device" LIMIT="$limit" STEPS="${GRPO_STEPS:-3}" tests/bench_grpo.sh 2>&1; local status=$?; printf '```\n'; (exit $status); } | tee -a "$OUT/bench-grpo.log" "$OUT/bench.md"
+}
+
 run_profile() { # all, or names
     local name b t keys status=0
     while read -r name b t keys; do
@@ -118,6 +123,7 @@ status=0
 for part; do
     case $part in
     operations) run_operations || status=1 ;;
+    grpo) run_grpo || status=1 ;;
     profile) run_profile gpt2-124m,gpt2-1.5b || status=1 ;;
     profile=*) run_profile "${part#profile=}" || status=1 ;;
     steps) run_steps gpt2-124m,gpt2-1.5b || status=1 ;;
