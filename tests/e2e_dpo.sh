@@ -70,28 +70,51 @@ dpo 1 mm dpo.beta_w=0.5 dpo.beta_k=0.5 batch.micro_batch_size=4 run.max_steps=1
 want=$(head -4 tests/data/rm/pairs.jsonl | sed 's/.*"margin": \([0-9.]*\).*/\1/' | awk '{ b += 0.1 * (1 + 0.5 * (1 - exp(-0.5 * $1))) } END { print b / NR }')
 expect "beta grows with the margins" awk -v a="$(number mm dpo/beta)" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-6 && d > -1e-6) }'
 
-# ---- judges -------------------------------------------------------------------------------------------------------------------------------------
-# Safe-MM-DPO as plain loops take it; a line of the fixture has the names of its numbers.
-judged="dpo.helpful_path=tests/data/rm/start dpo.harmless_path=$fixture/judge"
-like_loops() { # DIR RUN
+dpo 1 factor dpo.dynamic_beta=factor batch.micro_batch_size=4 run.max_steps=1
+want=$(head -4 tests/data/rm/pairs.jsonl | sed 's/.*"margin": \([0-9.]*\).*/\1/' | awk '{ b += 0.1 * (1 + 0.1 * $1) } END { print b / NR }')
+expect "or without bound" awk -v a="$(number factor dpo/beta)" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-6 && d > -1e-6) }'
+
+# A plain loop, its numbers named in the first line of FIXTURE.
+like_loops() { # DIR FIXTURE RUN
     local name ours=()
-    for name in $(head -1 "$fixture/safe.txt"); do number "$1" "$name" >"$tmp/.n${name//\//_}"; ours+=("$tmp/.n${name//\//_}"); done
-    awk -v n="$2" '/^run/ { k++; next } k == n' "$fixture/safe.txt" >"$tmp/.loops"
-    paste -d' ' "${ours[@]}" "$tmp/.loops" | awk '
-        { for (i = 1; i <= 14; i++) { d = $i - $(i + 14); d = d < 0 ? -d : d; s = $(i + 14); s = s < 0 ? -s : s
-              if (NF != 28 || !(d <= 2e-4 * s + 1e-3)) { print "step", NR ", number", i ":", $i, $(i + 14); bad = 1 } } }
+    for name in $(head -1 "$fixture/$2"); do number "$1" "$name" >"$tmp/.n${name//\//_}"; ours+=("$tmp/.n${name//\//_}"); done
+    awk -v n="$3" '/^run/ { k++; next } k == n' "$fixture/$2" >"$tmp/.loops"
+    paste -d' ' "${ours[@]}" "$tmp/.loops" | awk -v n="${#ours[@]}" '
+        { for (i = 1; i <= n; i++) { d = $i - $(i + n); d = d < 0 ? -d : d; s = $(i + n); s = s < 0 ? -s : s
+              if (NF != 2 * n || !(d <= 2e-4 * s + 1e-3)) { print "step", NR ", number", i ":", $i, $(i + n); bad = 1 } } }
         END { exit bad || NR != 6 }'
 }
+# One beta for all pairs of a step.
+n=0
+while read -r _ keys; do
+    n=$((n + 1))
+    dpo 1 "batch$n" dpo.dynamic_beta=batch batch.micro_batch_size=2 $keys
+    expect "a beta of the step: $keys" like_loops "batch$n" batch.txt "$n"
+done < <(grep '^run' "$fixture/batch.txt")
+by_batch() { dpo "$1" "$2" dpo.dynamic_beta=batch dpo.beta_keep=0.5 batch.train_batch_size=6 batch.micro_batch_size=1 run.reproducible=true "${@:3}"; } # NP DIR ARGS...
+same_task() { same_model "$1" "$2" && h5diff "$1" "$2" /task /task; }
+by_batch 1 beta-whole data.validation="$tmp/pairs.h5"
+by_batch 2 beta-parts run.max_steps=3 zero.stage=2
+by_batch 3 beta-parts zero.stage=3 checkpoint.resume=auto data.validation="$tmp/pairs.h5"
+expect_text "planned is allocated" '^allocated '
+expect "stopped and resumed on other ranks at another stage: model and usual margins have the same bits" same_task "$(newest beta-whole)" "$(newest beta-parts)"
+expect "a validation has beta as it is set, and all pairs" [ "$(number beta-whole validation_loss)" = "$(number beta-parts validation_loss)" ]
+DTRAIN_FAULT=head.overflow:1:2:error dpo 2 beta-skips dpo.dynamic_beta=batch batch.micro_batch_size=2 run.max_steps=3
+expect "a step whose update is left out is none of them" sh -c "h5dump -d /task/gap_steps '$(newest beta-skips)' | grep -q '(0): 2\$'"
+
+# ---- judges -------------------------------------------------------------------------------------------------------------------------------------
+# Safe-MM-DPO as plain loops take it.
+judged="dpo.helpful_path=tests/data/rm/start dpo.harmless_path=$fixture/judge"
 n=0
 while read -r _ keys; do
     n=$((n + 1))
     dpo 1 "safe$n" $judged batch.micro_batch_size=2 $keys
-    expect "Safe-MM-DPO: $keys" like_loops "safe$n" "$n"
+    expect "Safe-MM-DPO: $keys" like_loops "safe$n" safe.txt "$n"
 done < <(grep '^run' "$fixture/safe.txt")
 for layout in "2 3 1" "4 2 1"; do
     set -- $layout
     dpo "$1" "safe-layout$1" $judged zero.stage="$2" batch.micro_batch_size="$3" $(sed -n '/^run/{s/run //p;q}' "$fixture/safe.txt")
-    expect "the same on $1 ranks at stage $2" like_loops "safe-layout$1" 1
+    expect "the same on $1 ranks at stage $2" like_loops "safe-layout$1" safe.txt 1
 done
 expect_text "planned is allocated" '^allocated '
 safely() { # NP DIR ARGS...
@@ -188,6 +211,8 @@ refuse "means of means" 'average: loss_type = ipo and sigmoid_norm divide by the
 refuse "a reference that follows is not known before" 'precompute_reference: a reference that follows' dpo.precompute_reference=true dpo.sync_reference_steps=2
 refuse "nor is a full divergence from it" 'kl_estimator .default.: full needs the reference in memory' dpo.precompute_reference=true dpo.kl_coef=0.1
 refuse "a lambda beyond its limits" 'lambda_init .default.: expected a number from lambda_min = 0.01 to lambda_max = 0.5, found 1' dpo.lambda_max=0.5
+refuse "a beta of the step with judges" 'dynamic_beta: batch takes no margins of judges' dpo.dynamic_beta=batch $judged
+refuse "or with partners" 'dynamic_beta: batch leaves pairs out' dpo.dynamic_beta=batch dpo.loss_type=aot
 refuse "exo_pair without smoothing" 'exo_pair needs a number above 0' dpo.loss_type=exo_pair
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
@@ -199,8 +224,9 @@ cp -r "$fixture/judge" "$tmp/other-judge" && cp "$tmp/.config" "$tmp/other-judge
 dpo 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"
 expect_text "a judge with another vocabulary" 'vocab_size: the harmless model has 259, the model in training 258'
 
-for point in data.read zero.reduce head.reference task.score:1:2 reference.sync reference.score reference.write:0:1; do
+for point in data.read zero.reduce head.reference task.score:1:2 reference.sync reference.score reference.write:0:1 task.pairs; do
     case $point in
+    task.pairs) keys=dpo.dynamic_beta=batch ;;
     reference.s*:* | reference.write* | reference.score) keys=dpo.precompute_reference=true ;;
     *) keys="dpo.sync_reference_steps=1 $judged" ;;
     esac

@@ -10,6 +10,7 @@ trl.txt    a line "LOSS KEYS" names a run and the settings of dtrain that are th
            tokens, entropy
 judge/     LlamaForSequenceClassification, a safety model
 safe.txt   the same for Safe-MM-DPO, by plain loops: a line a step with the numbers of dtrain's metrics whose names the first line has
+batch.txt  likewise, for one beta for all pairs of a step (beta-DPO)
 """
 import json
 import math
@@ -171,3 +172,67 @@ with open(out / "safe.txt", "w") as f:
     for estimator, average in SAFE:
         f.write(f"run dpo.kl_estimator={estimator} dpo.average={str(average).lower()} dpo.lambda_lr={ETA} dpo.cost_limit={LIMIT} dpo.kl_coef={KL_COEF}\n")
         f.writelines(" ".join(f"{x:.7g}" for x in row) + "\n" for row in train_safely(estimator, average))
+
+# ---- one beta for all pairs of a step ------------------------------------------------------------------------------------------------------------
+SHOWN = ["loss", "grad_norm", "dpo/beta", "dpo/gap_mean", "dpo/gap_std", "dpo/frac_kept", "dpo/rewards/margins"]
+BATCHED = [(1.0, 0.6, 0.9, ""), (0.8, 0.6, 0.9, ""), (0.5, 2.0, 0.5, ""), (0.5, 0.6, 0.9, "sft")]  # share kept, w (2: beta reaches its least), momentum, one more loss
+SEED, FILTER, MASK = 1234, 8, 2**64 - 1
+
+
+def mix(x):
+    """splitmix64's finaliser."""
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def drawn(gaps, mean, deviation, n_kept, first):
+    """Numbers of pairs without replacement, by Gaussian weights: the greatest logarithms of weights with Gumbel noise."""
+    def key(i):
+        u = ((mix((mix(mix(SEED) ^ FILTER << 32) + first + i) & MASK) >> 12) + 0.5) * 2.0**-52
+        off = (gaps[i] - mean) / deviation if deviation > 0 else 0
+        return -off * off / 2 - math.log(-math.log(u))
+    return sorted(range(len(gaps)), key=key, reverse=True)[:n_kept]
+
+
+def train_by_batches(share, w, momentum, more):
+    policy, reference = (LlamaForCausalLM.from_pretrained(out / "start", dtype=torch.float32).eval() for _ in range(2))
+    norms = [p for n, p in policy.named_parameters() if "norm" in n]
+    others = [p for n, p in policy.named_parameters() if "norm" not in n]
+    optimizer = torch.optim.AdamW([{"params": others, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
+    mean = deviation = None
+    for step in range(STEPS):
+        pairs = [records[(step * BATCH + i) % len(records)] for i in range(BATCH)]
+        gaps, nll, n_chosen = [], 0, 0
+        for r in pairs:
+            ratios = []
+            for side in ("chosen", "rejected"):
+                taken, _ = answer(policy, r, side)
+                with torch.no_grad():
+                    ref_taken, _ = answer(reference, r, side)
+                ratios.append((taken - ref_taken).sum())
+                if side == "chosen":
+                    nll, n_chosen = nll - taken.sum(), n_chosen + len(taken)
+            gaps.append(ratios[0] - ratios[1])
+        known = torch.stack(gaps).detach().double()
+        old = 0 if mean is None else momentum
+        mean = old * (mean or 0) + (1 - old) * known.mean().item()
+        deviation = old * (deviation or 0) + (1 - old) * known.std().item()
+        kept = drawn(known.tolist(), mean, deviation, int(share * BATCH), step * BATCH)
+        beta = max(BETA * (1 + w * (known[kept].mean().item() - mean)), 1e-3)
+        loss = torch.stack([-torch.nn.functional.logsigmoid(beta * gaps[i]) for i in kept]).mean()
+        if more == "sft":
+            loss = loss + nll / n_chosen
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0).item()
+        optimizer.step()
+        yield [loss.item(), norm, beta, mean, deviation, len(kept) / BATCH, beta * known.mean().item()]
+
+
+with open(out / "batch.txt", "w") as f:
+    f.write(" ".join(SHOWN) + "\n")
+    for share, w, momentum, more in BATCHED:
+        f.write(f"run run.seed={SEED} dpo.beta_keep={share} dpo.beta_w={w} dpo.beta_momentum={momentum}{' dpo.loss_type=sigmoid,sft' * (more == 'sft')}\n")
+        f.writelines(" ".join(f"{x:.7g}" for x in row) + "\n" for row in train_by_batches(share, w, momentum, more))

@@ -302,11 +302,21 @@
     TEXT(dpo, helpful_path, "", \
          "MM-DPO: frozen reward model that says by how much the chosen answer of a pair is better, a directory or a " \
          "checkpoint; empty: the data says it, or nobody") \
+    ENUM(dpo, dynamic_beta, "margin", "margin|factor|batch", \
+         "what beta follows. margin: this margin m of a pair, beta (1 + beta_w (1 - exp(-beta_k m))); factor: m " \
+         "without bound, beta (1 + beta_w m), at least 0.001; batch: how the model ranks all pairs of a step, one " \
+         "beta for all, and pairs far from the usual are left out (beta-DPO)") \
     MAYBE(dpo, beta_w, number, 0, 1e6, "", "", \
-          "beta grows with this margin m of a pair, beta (1 + beta_w (1 - exp(-beta_k m))); 0: it does not; not set: " \
-          "0.5 with helpful_path or harmless_path, else 0") \
-    REAL(dpo, beta_k, 0.5, 0, 1e6, "", "how fast it grows") \
-    ENUM(dpo, negative_margin, "clamp", "clamp|abs", "a margin below 0 counts as 0 (clamp) or as its size (abs)") \
+          "by how much beta follows it; 0: not at all; not set: of margin 0.5 with helpful_path or harmless_path, " \
+          "else 0; of factor 0.1; of batch 0.6") \
+    REAL(dpo, beta_k, 0.5, 0, 1e6, "", "how fast beta grows with a margin (dynamic_beta = margin)") \
+    ENUM(dpo, negative_margin, "clamp", "clamp|abs", \
+         "a margin below 0 counts as 0 (clamp) or as its size (abs); of factor it counts as it is") \
+    REAL(dpo, beta_keep, 0.8, 0, 1, "share of a step's pairs", \
+         "that dynamic_beta = batch trains on, drawn by how near their margins are to the usual one; at least one " \
+         "pair") \
+    REAL(dpo, beta_momentum, 0.9, 0, 1, "", \
+         "what the usual margin and its deviation keep of themselves in a step (dynamic_beta = batch)") \
     TEXT(dpo, harmless_path, "", \
          "Safe-MM-DPO: frozen safety model (rm.kind = harmless). A second loss has its margins, and weighs " \
          "lambda / (1 + lambda) beside 1 / (1 + lambda); empty: there is no such loss") \

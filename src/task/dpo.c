@@ -53,6 +53,11 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
     DT_CONFIG_CHECK(
         !cfg->dpo_use_wpo || !dt_dpo_needs_partners(l), cfg, "dpo", "use_wpo",
         "loss_type = aot and aot_unpaired compare answers of different pairs, which have no weight together");
+    DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || (!*cfg->dpo_helpful_path && !*cfg->dpo_harmless_path), cfg,
+                    "dpo", "dynamic_beta",
+                    "batch takes no margins of judges (helpful_path, harmless_path); expected margin or factor");
+    DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || !dt_dpo_needs_partners(l), cfg, "dpo", "dynamic_beta",
+                    "batch leaves pairs out, and loss_type = aot and aot_unpaired compare answers of different pairs");
     DT_CONFIG_CHECK(cfg->dpo_lambda_min <= cfg->dpo_lambda_max, cfg, "dpo", "lambda_min",
                     "expected at most lambda_max = %g, found %g", cfg->dpo_lambda_max, cfg->dpo_lambda_min);
     DT_CONFIG_CHECK(cfg->dpo_lambda_init >= cfg->dpo_lambda_min && cfg->dpo_lambda_init <= cfg->dpo_lambda_max, cfg,
@@ -61,12 +66,33 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
     return DT_OK;
 }
 
+/* Judges, if there are any, say margins. */
+static double usual_beta_w(const dpo *d, bool judged)
+{
+    if (d->beta_rule == DPO_BETA_OF_BATCH) return 0.6;
+    if (d->beta_rule == DPO_BETA_OF_FACTOR) return 0.1;
+    return judged ? 0.5 : 0;
+}
+
+static void read_batch_beta(dpo *d, const dt_config *cfg)
+{
+    if (strcmp(cfg->dpo_dynamic_beta, "factor") == 0) d->beta_rule = DPO_BETA_OF_FACTOR;
+    if (strcmp(cfg->dpo_dynamic_beta, "batch") == 0) d->beta_rule = DPO_BETA_OF_BATCH;
+    d->batch_beta = (dt_batch_beta){.beta = cfg->dpo_beta,
+                                    .keep = cfg->dpo_beta_keep,
+                                    .momentum = cfg->dpo_beta_momentum,
+                                    .seed = (uint64_t)cfg->run_seed,
+                                    .value = cfg->dpo_beta};
+}
+
 static dt_err read_settings(const dt_task *t, dpo *d)
 {
     const dt_config *cfg = t->cfg;
+    read_batch_beta(d, cfg);
     for (int goal = 0; goal < DPO_GOALS; goal++) d->has_judge[goal] = *judge_path(cfg, goal);
     const bool harmless = d->has_judge[DPO_HARMLESS], judged = harmless || d->has_judge[DPO_HELPFUL];
-    d->beta_w = *cfg->dpo_beta_w ? strtod(cfg->dpo_beta_w, NULL) : judged ? 0.5 : 0;
+    d->beta_w = *cfg->dpo_beta_w ? strtod(cfg->dpo_beta_w, NULL) : usual_beta_w(d, judged);
+    d->batch_beta.w = d->beta_w;
     d->kl_coef = *cfg->dpo_kl_coef ? strtod(cfg->dpo_kl_coef, NULL) : harmless ? 0.1 : 0;
     d->multiplier = (dt_multiplier){.lr = cfg->dpo_lambda_lr,
                                     .min = cfg->dpo_lambda_min,
@@ -122,7 +148,7 @@ static void dpo_open(dt_task *t)
     dpo_declare(t, d);
     dt_mistakes_add(t->mistakes, count_validation(t, d));
     open_models(t, d);
-    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_PRECOMPUTED_NBYTES;
+    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_BATCH_BETA_NBYTES + DT_PRECOMPUTED_NBYTES;
 }
 
 static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_reference; }
@@ -132,16 +158,25 @@ static dt_err dpo_plan(const dt_task *t, int stage, dt_memory *memory)
     const dpo *d = t->self;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
     if (dt_dpo_needs_partners(&d->loss_of)) memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_aot_nbytes(dpo_most_pairs(t));
+    if (d->beta_rule == DPO_BETA_OF_BATCH)
+        memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_beta_nbytes(t->batching.train_batch_size);
     for (int goal = 0; goal < DPO_GOALS; goal++) DT_TRY(dt_judge_plan(&d->judge[goal], t, memory));
     return precomputes(t) ? dt_precomputed_plan(&d->precomputed, t, memory)
                           : dt_reference_plan(&d->reference, t, memory);
 }
 
+static dt_err allocate(dt_task *t)
+{
+    dpo *d = t->self;
+    if (dt_dpo_needs_partners(&d->loss_of)) DT_TRY(dt_aot_alloc(&d->aot, dpo_most_pairs(t), t->ledger));
+    if (d->beta_rule != DPO_BETA_OF_BATCH) return DT_OK;
+    return dt_batch_beta_alloc(&d->batch_beta, t->batching.train_batch_size, t->ledger);
+}
+
 static dt_err dpo_begin(dt_task *t)
 {
     dpo *d = t->self;
-    const bool partners = dt_dpo_needs_partners(&d->loss_of);
-    DT_TRY(dt_comm_agree(t->comm, partners ? dt_aot_alloc(&d->aot, dpo_most_pairs(t), t->ledger) : DT_OK));
+    DT_TRY(dt_comm_agree(t->comm, allocate(t)));
     for (int goal = 0; goal < DPO_GOALS; goal++)
         if (d->has_judge[goal]) DT_TRY(dt_judge_begin(&d->judge[goal], t));
     return precomputes(t) ? dt_precomputed_begin(&d->precomputed, t) : dt_reference_begin(&d->reference, t);
@@ -156,6 +191,7 @@ static void dpo_close(dt_task *t)
     dt_precomputed_close(&d->precomputed, t->ledger);
     for (int goal = 0; goal < DPO_GOALS; goal++) dt_judge_close(&d->judge[goal], t->ledger);
     dt_aot_free(&d->aot, t->ledger);
+    dt_batch_beta_free(&d->batch_beta, t->ledger);
     free(d);
     t->self = NULL;
 }
@@ -187,7 +223,7 @@ static dt_err begin_step(dt_task *t, int64_t step)
     d->step.inv_norm = 1 / (double)counts.n_samples;
     d->inv_chosen = 1 / (double)counts.n_chosen;
     d->pairs_per_token[0] = (double)counts.n_samples / (double)counts.n_chosen;
-    return d->aot.block ? dpo_match_step(t, step) : DT_OK;
+    return d->aot.block || d->batch_beta.block ? dpo_match_step(t, step) : DT_OK;
 }
 
 static int64_t first_pair(const dt_task *t, int64_t micro)
@@ -239,10 +275,20 @@ static void move_multiplier(dt_task *t, bool applied)
     dt_sums_add(t->sums, d->sums.cost_ema, d->multiplier.ema);
 }
 
+static void move_beta(dt_task *t, bool applied)
+{
+    dpo *d = t->self;
+    dt_sums_add(t->sums, d->sums.gap_mean, d->batch_beta.next.mean);
+    dt_sums_add(t->sums, d->sums.gap_std, d->batch_beta.next.deviation);
+    dt_sums_add(t->sums, d->sums.share_kept, d->batch_beta.share_kept);
+    if (applied) dt_batch_beta_keep(&d->batch_beta);
+}
+
 static dt_err dpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) move_multiplier(t, applied);
+    if (d->batch_beta.block) move_beta(t, applied);
     return dt_reference_after_step(&d->reference, t, step);
 }
 
@@ -250,6 +296,7 @@ static dt_err save(const dt_task *t, dt_items *items)
 {
     const dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_save(&d->multiplier, items));
+    if (d->batch_beta.block) DT_TRY(dt_batch_beta_save(&d->batch_beta, items));
     return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : DT_OK;
 }
 
@@ -257,6 +304,7 @@ static dt_err load(const dt_task *t, const dt_items *items)
 {
     dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_load(&d->multiplier, items));
+    if (d->batch_beta.block) DT_TRY(dt_batch_beta_load(&d->batch_beta, items));
     return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : DT_OK;
 }
 

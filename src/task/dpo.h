@@ -5,6 +5,7 @@
 #define DTRAIN_TASK_DPO_H
 
 #include "aot.h"
+#include "batch_beta.h"
 #include "dtrain/judge.h"
 #include "multiplier.h"
 #include "precomputed.h"
@@ -13,15 +14,20 @@
 /** What pairs are judged by, each with a beta of its own (algorithms.md 3.4). */
 enum { DPO_HELPFUL, DPO_HARMLESS, DPO_GOALS };
 
+/** Where beta is from: from a pair's margin, bounded or not, or from all pairs of a step. */
+typedef enum dpo_beta_rule { DPO_BETA_OF_MARGIN, DPO_BETA_OF_FACTOR, DPO_BETA_OF_BATCH } dpo_beta_rule;
+
 typedef struct dpo_sums {
     int loss, n_pairs, correct, n_chosen, hit, entropy, n_target, n_tok, n_samples;
     int reward[DT_N_SIDES], margin, logp[DT_N_SIDES], logit[DT_N_SIDES], n_rejected, kl;
     int goal_loss[DPO_GOALS], delta[DPO_GOALS], beta[DPO_GOALS];
     int cost, cost_ema, lambda;
+    int gap_mean, gap_std, share_kept;
 } dpo_sums;
 
 typedef struct dpo {
     dt_dpo_loss loss_of;
+    dpo_beta_rule beta_rule;
     double beta_w, kl_coef;
     bool full_kl; /* over the whole vocabulary: the head's; else k3 of what is taken */
     bool has_judge[DPO_GOALS];
@@ -30,8 +36,9 @@ typedef struct dpo {
     dt_judge judge[DPO_GOALS];
     dt_multiplier multiplier;
     dt_aot aot;
-    dt_micro step;      /* of the step at work, but for the batch */
-    int64_t first_pair; /* of the batch, in aot */
+    dt_batch_beta batch_beta; /* of DPO_BETA_OF_BATCH */
+    dt_micro step;            /* of the step at work, but for the batch */
+    int64_t first_pair;       /* of the batch, in aot and batch_beta */
     dt_precomputed_part part;
     double inv_chosen; /* 1 / the tokens of the step's chosen answers */
     /* what a mean over the tokens of chosen answers is multiplied by to be added to a sum over pairs: of the step, and
@@ -48,6 +55,7 @@ typedef struct dpo_answers {
     double sum_logp[DT_N_SIDES]; /* over all tokens */
     double kl;                   /* over the chosen answer; of a full one in collect alone */
     double weight;               /* of WPO; else 1 */
+    double part;                 /* of DPO_BETA_OF_BATCH: what the losses of ratios are multiplied by; else 1 */
     double delta[DPO_GOALS];     /* by how much the chosen answer is better */
     double beta[DPO_GOALS];
     double cost; /* that the policy would be expected to have if it chose between the two */
@@ -67,14 +75,15 @@ void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers
 void dpo_declare(const dt_task *t, dpo *d);
 void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
 
-/** For losses that need partners: score all pairs of a step, or of the validation, and find them. Collective. */
+/** For losses that need partners and for a beta of the batch: score all pairs of a step, or of the validation, and find
+ *  them. Collective. */
 dt_err dpo_match_step(dt_task *t, int64_t step);
 dt_err dpo_match_validation(dt_task *t);
 /** Let the reference score a batch of d->part. Collective. */
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
 /** What it said of the last one. */
 const float *dpo_reference_logp(const dpo *d);
-/** Pairs of which partners are found at once, at most. */
+/** Pairs that are scored at once for them, at most. */
 int64_t dpo_most_pairs(const dt_task *t);
 
 #endif

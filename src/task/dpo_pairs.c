@@ -48,9 +48,15 @@ static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, con
     if (p->log_sum_squares) a->weight *= exp(aligned / (double)a->pair.n_tok[side]);
 }
 
-/* MM-DPO: beta of a pair, by how much its chosen answer is better. */
-static double beta_of(const dt_config *cfg, double w, double delta)
+/* MM-DPO: beta of a pair, by how much its chosen answer is better; of a validation, what the batch's is made of. */
+static double beta_of(const dt_task *t, double delta)
 {
+    const dpo *d = t->self;
+    const dt_config *cfg = t->cfg;
+    const double w = d->beta_w;
+    if (d->beta_rule == DPO_BETA_OF_BATCH)
+        return d->part == DT_OF_TRAINING && d->batch_beta.block ? d->batch_beta.value : cfg->dpo_beta;
+    if (d->beta_rule == DPO_BETA_OF_FACTOR) return fmax(cfg->dpo_beta * (1 + w * delta), fmin(1e-3, cfg->dpo_beta));
     const double size = strcmp(cfg->dpo_negative_margin, "abs") == 0 ? fabs(delta) : fmax(delta, 0);
     return cfg->dpo_beta * (1 + w * -expm1(-cfg->dpo_beta_k * size));
 }
@@ -64,7 +70,7 @@ static void judge(const dt_task *t, const dt_batch *b, int64_t k, dpo_answers *a
     for (int goal = 0; goal < DPO_GOALS; goal++) {
         const float *score = d->judge[goal].score + DT_N_SIDES * k;
         if (d->has_judge[goal]) a->delta[goal] = (double)score[0] - (double)score[1];
-        a->beta[goal] = beta_of(t->cfg, d->beta_w, a->delta[goal]);
+        a->beta[goal] = beta_of(t, a->delta[goal]);
     }
     if (!d->has_judge[DPO_HARMLESS]) return;
     const float *safety = d->judge[DPO_HARMLESS].score + DT_N_SIDES * k;
@@ -75,28 +81,30 @@ static void judge(const dt_task *t, const dt_batch *b, int64_t k, dpo_answers *a
 dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p)
 {
     const dpo *d = t->self;
-    dpo_answers a = {.weight = 1};
+    dpo_answers a = {.weight = 1, .part = 1};
     for (int side = 0; side < DT_N_SIDES; side++) a.pair.n_tok[side] = count_targets(b, DT_N_SIDES * k + side);
     a.shorter = dt_min_i64(a.pair.n_tok[0], a.pair.n_tok[1]);
     for (int side = 0; side < DT_N_SIDES; side++) add_up(t, b, k, side, p, &a);
     a.pair.difference = a.logp[0] - a.logp[1];
     if (d->aot.block) memcpy(a.pair.partner, d->aot.partner[d->first_pair + k], sizeof a.pair.partner);
+    if (d->batch_beta.block && d->part == DT_OF_TRAINING) a.part = d->batch_beta.part[d->first_pair + k];
     judge(t, b, k, &a);
     return a;
 }
 
 double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES])
 {
+    const double weight = a->weight * a->part;
     double other[DT_N_SIDES] = {0}, helpful = 1, harmless = 0;
-    by_goal[DPO_HELPFUL] = a->weight * dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HELPFUL], &a->pair, slope);
+    by_goal[DPO_HELPFUL] = weight * dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HELPFUL], &a->pair, slope);
     by_goal[DPO_HARMLESS] = 0;
     if (d->has_judge[DPO_HARMLESS]) {
         const double lambda = dt_multiplier_value(&d->multiplier);
         helpful = 1 / (1 + lambda), harmless = 1 - helpful;
-        by_goal[DPO_HARMLESS] = a->weight * dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HARMLESS], &a->pair, other);
+        by_goal[DPO_HARMLESS] = weight * dt_dpo_loss_of(&d->loss_of, a->beta[DPO_HARMLESS], &a->pair, other);
     }
     for (int side = 0; side < DT_N_SIDES; side++)
-        slope[side] = a->weight * (helpful * slope[side] + harmless * other[side]);
+        slope[side] = weight * (helpful * slope[side] + harmless * other[side]);
     return helpful * by_goal[DPO_HELPFUL] + harmless * by_goal[DPO_HARMLESS];
 }
 

@@ -1,5 +1,5 @@
-/* dpo_partners.c - losses that compare a pair with others need all pairs of a step before the first gradient: one pass
- * of model and reference over the step without backward. */
+/* dpo_partners.c - losses that compare a pair with others, and a beta of the whole step, need all pairs of it before
+ * the first gradient: one pass of model and reference over the step without backward. */
 #include "dpo.h"
 #include <string.h>
 
@@ -7,6 +7,14 @@ int64_t dpo_most_pairs(const dt_task *t)
 {
     const int64_t in_validation = t->valid ? dt_loader_info(t->valid)->n_samples : 0;
     return dt_max_i64(t->batching.train_batch_size, in_validation);
+}
+
+static void note_answers(const dpo_answers *a, double *x)
+{
+    for (int side = 0; side < DT_N_SIDES; side++) {
+        x[DT_AOT_POLICY + side] = a->logp[side];
+        x[DT_AOT_REFERENCE + side] = a->logp[side] - a->pair.ratio[side];
+    }
 }
 
 /* This rank's: the others have zeros in their places. */
@@ -21,24 +29,37 @@ static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
     d->first_pair = first;
     for (int64_t k = 0; k < b->n_samples; k++) {
         const dpo_answers a = dpo_look_at(t, b, k, &p);
-        double *x = d->aot.number + (first + k) * DT_AOT_NUMBERS;
-        for (int side = 0; side < DT_N_SIDES; side++) {
-            x[DT_AOT_POLICY + side] = a.logp[side];
-            x[DT_AOT_REFERENCE + side] = a.logp[side] - a.pair.ratio[side];
-        }
+        if (d->aot.block) note_answers(&a, d->aot.number + (first + k) * DT_AOT_NUMBERS);
+        if (d->batch_beta.block) d->batch_beta.gap[first + k] = a.pair.ratio[0] - a.pair.ratio[1];
     }
     return DT_OK;
 }
 
-static dt_err share(dt_task *t, int64_t n_pairs)
+/* Each number is one rank's, and 0 of the others. */
+static dt_err add_up(dt_task *t, double *x, int64_t n)
+{
+    enum { MOST = 1 << 22 }; /* an int counts them */
+    DT_TRY(dt_fault("task.pairs"));
+    for (int64_t at = 0; at < n; at += MOST)
+        DT_TRY(dt_comm_reduce_host_f64(t->comm, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
+    return DT_OK;
+}
+
+static dt_err match(dt_task *t, int64_t n_pairs)
 {
     dpo *d = t->self;
-    for (int64_t at = 0; at < n_pairs; at += 1 << 20) { /* an int counts the numbers */
-        const int64_t n = dt_min_i64(1 << 20, n_pairs - at);
-        DT_TRY(
-            dt_comm_reduce_host_f64(t->comm, d->aot.number + at * DT_AOT_NUMBERS, (int)(n * DT_AOT_NUMBERS), DT_SUM));
-    }
+    if (!d->aot.block) return DT_OK;
+    DT_TRY(add_up(t, d->aot.number, n_pairs * DT_AOT_NUMBERS));
     dt_aot_match(&d->aot, n_pairs, t->batching.train_batch_size);
+    return DT_OK;
+}
+
+static dt_err find_beta(dt_task *t, int64_t step, int64_t n_pairs)
+{
+    dpo *d = t->self;
+    if (!d->batch_beta.block) return DT_OK;
+    DT_TRY(add_up(t, d->batch_beta.gap, n_pairs));
+    dt_batch_beta_find(&d->batch_beta, n_pairs, step * t->batching.train_batch_size);
     return DT_OK;
 }
 
@@ -47,7 +68,11 @@ static int64_t first_of(const dt_task *t, int64_t micro)
     return (micro * t->nranks + t->comm->rank) * t->batching.micro_batch_size;
 }
 
-static void clear(dt_aot *a) { memset(a->number, 0, (size_t)a->n_alloc * DT_AOT_NUMBERS * sizeof *a->number); }
+static void clear(dpo *d)
+{
+    if (d->aot.block) memset(d->aot.number, 0, (size_t)d->aot.n_alloc * DT_AOT_NUMBERS * sizeof *d->aot.number);
+    if (d->batch_beta.block) memset(d->batch_beta.gap, 0, (size_t)d->batch_beta.n_alloc * sizeof *d->batch_beta.gap);
+}
 
 dt_err dpo_match_step(dt_task *t, int64_t step)
 {
@@ -55,21 +80,22 @@ dt_err dpo_match_step(dt_task *t, int64_t step)
     dt_step_counts counts;
     const dt_batch *b;
     DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-    clear(&d->aot);
+    clear(d);
     for (int micro = 0; micro < d->step.n_micro; micro++) {
         DT_TRY(dt_loader_batch(t->train, step, micro, &b));
         DT_TRY(score(t, b, first_of(t, micro)));
     }
-    return share(t, counts.n_samples);
+    DT_TRY(match(t, counts.n_samples));
+    return find_beta(t, step, counts.n_samples);
 }
 
 dt_err dpo_match_validation(dt_task *t)
 {
     const dt_batch *b;
-    clear(&((dpo *)t->self)->aot);
+    clear(t->self);
     for (int64_t micro = 0; micro < t->n_validation; micro++) {
         DT_TRY(dt_loader_eval_batch(t->valid, micro, &b));
         DT_TRY(score(t, b, first_of(t, micro)));
     }
-    return share(t, dt_loader_info(t->valid)->n_samples);
+    return match(t, dt_loader_info(t->valid)->n_samples);
 }

@@ -68,10 +68,25 @@ static void declare_harmless(dpo_sums *d, dt_sums *s)
     dt_sums_show(s, DT_SHOW_TRAIN, "dpo/lambda", "dpo/lambda", NULL, NULL);
 }
 
+static int declare_state(dt_sums *s, const char *name)
+{
+    const int sum = dt_sums_declare(s, name, DT_SUM_REAL, 1);
+    dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
+    return sum;
+}
+
+static void declare_gaps(dpo_sums *d, dt_sums *s)
+{
+    d->gap_mean = declare_state(s, "dpo/gap_mean");
+    d->gap_std = declare_state(s, "dpo/gap_std");
+    d->share_kept = declare_state(s, "dpo/frac_kept");
+}
+
 void dpo_declare(const dt_task *t, dpo *d)
 {
     declare_common(&d->sums, t->sums);
     if (d->kl_coef > 0) declare_kl(&d->sums, t->sums);
+    if (d->beta_rule == DPO_BETA_OF_BATCH) declare_gaps(&d->sums, t->sums);
     if (d->has_judge[DPO_HELPFUL]) declare_helpful(&d->sums, t->sums);
     if (d->has_judge[DPO_HARMLESS]) declare_harmless(&d->sums, t->sums);
 }

@@ -1,0 +1,114 @@
+/* batch_beta.c - pairs are drawn without replacement by adding Gumbel noise to the logarithms of their weights and
+ * taking the greatest (Kool et al., ICML 2019, arXiv:1903.06059): a random number for each pair, keyed by its number in
+ * the training, so that the draw depends neither on ranks nor on the order in which they were scored. */
+#include "batch_beta.h"
+#include "advantages.h"
+#include <math.h>
+#include <stdlib.h>
+
+#define LEAST 1e-3 /* beta, as in the authors' code */
+
+size_t dt_batch_beta_nbytes(int64_t n_pairs)
+{
+    return (size_t)n_pairs * (2 * sizeof(double) + sizeof(dt_batch_beta_key));
+}
+
+dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger)
+{
+    const size_t nbytes = dt_batch_beta_nbytes(n_pairs);
+    b->block = calloc(1, nbytes);
+    DT_CHECK(b->block, DT_ERR_MEMORY, "no memory for the margins of %lld pairs", (long long)n_pairs);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    b->n_alloc = n_pairs;
+    b->gap = b->block;
+    b->part = b->gap + n_pairs;
+    b->key = (dt_batch_beta_key *)(void *)(b->part + n_pairs);
+    return DT_OK;
+}
+
+void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger)
+{
+    if (b->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_beta_nbytes(b->n_alloc));
+    free(b->block);
+    b->block = NULL;
+}
+
+/* The greatest first; equal ones in the order of the data. */
+static int compare(const void *x, const void *y)
+{
+    const dt_batch_beta_key *a = x, *b = y;
+    if (a->x != b->x) return a->x > b->x ? -1 : 1;
+    return a->pair < b->pair ? -1 : a->pair > b->pair;
+}
+
+/* In (0, 1). */
+static double uniform(const dt_batch_beta *b, int64_t sample)
+{
+    const uint64_t bits = dt_mix64(dt_rng_key(b->seed, DT_RNG_FILTER) + (uint64_t)sample);
+    return ((double)(bits >> 12) + 0.5) * 0x1p-52;
+}
+
+static double log_weight(const dt_gap_state *s, double gap)
+{
+    const double off = s->deviation > 0 ? (gap - s->mean) / s->deviation : 0;
+    return -0.5 * off * off;
+}
+
+/* Marks the kept pairs and returns the mean of their gaps. */
+static double draw(dt_batch_beta *b, int64_t n, int64_t first_sample)
+{
+    const int64_t whole = (int64_t)floor(b->keep * (double)n + 1e-9), n_kept = dt_max_i64(1, whole);
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const double noise = -log(-log(uniform(b, first_sample + k)));
+        b->key[k] = (dt_batch_beta_key){log_weight(&b->next, b->gap[k]) + noise, k};
+        b->part[k] = 0;
+    }
+    qsort(b->key, (size_t)n, sizeof *b->key, compare);
+    for (int64_t k = 0; k < n_kept; k++) {
+        b->part[b->key[k].pair] = (double)n / (double)n_kept;
+        sum += b->gap[b->key[k].pair];
+    }
+    b->share_kept = (double)n_kept / (double)n;
+    return sum / (double)n_kept;
+}
+
+static void keep_all(dt_batch_beta *b, int64_t n)
+{
+    b->value = b->beta;
+    b->share_kept = 1;
+    for (int64_t k = 0; k < n; k++) b->part[k] = 1;
+}
+
+void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample)
+{
+    const dt_moments m = dt_moments_of(b->gap, n_pairs, 1);
+    const double old = b->state.n_steps > 0 ? b->momentum : 0, deviation = n_pairs > 1 ? m.deviation : 0;
+    b->next = b->state;
+    if (m.n < n_pairs || !isfinite(m.mean) || !isfinite(deviation)) {
+        keep_all(b, n_pairs);
+        return;
+    }
+    b->next = (dt_gap_state){.mean = old * b->state.mean + (1 - old) * m.mean,
+                             .deviation = old * b->state.deviation + (1 - old) * deviation,
+                             .n_steps = b->state.n_steps + 1};
+    const double kept = draw(b, n_pairs, first_sample);
+    b->value = fmax(b->beta * (1 + b->w * (kept - b->next.mean)), fmin(LEAST, b->beta));
+}
+
+void dt_batch_beta_keep(dt_batch_beta *b) { b->state = b->next; }
+
+dt_err dt_batch_beta_save(const dt_batch_beta *b, dt_items *items)
+{
+    DT_TRY(dt_items_add(items, "gap_mean", DT_ITEM_F64, 1, &b->state.mean));
+    DT_TRY(dt_items_add(items, "gap_std", DT_ITEM_F64, 1, &b->state.deviation));
+    return dt_items_add(items, "gap_steps", DT_ITEM_I64, 1, &b->state.n_steps);
+}
+
+dt_err dt_batch_beta_load(dt_batch_beta *b, const dt_items *items)
+{
+    if (!dt_items_find(items, "gap_mean")) return DT_OK;
+    DT_TRY(dt_items_get(items, "gap_mean", DT_ITEM_F64, 1, &b->state.mean));
+    DT_TRY(dt_items_get(items, "gap_std", DT_ITEM_F64, 1, &b->state.deviation));
+    return dt_items_get(items, "gap_steps", DT_ITEM_I64, 1, &b->state.n_steps);
+}

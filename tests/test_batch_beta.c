@@ -1,0 +1,104 @@
+/* test_batch_beta.c - the beta of a step: which pairs are drawn, what moves the usual margin, and what does not. (A
+ * plain loop of whole runs is in tests/data/dpo/batch.txt.) */
+#include "../src/task/batch_beta.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static const dt_batch_beta usual = {.beta = 0.1, .w = 0.6, .keep = 0.5, .momentum = 0.9, .seed = 7};
+
+static dt_batch_beta open_beta(int64_t n_pairs, const double *gap, dt_ledger *ledger)
+{
+    dt_batch_beta b = usual;
+    assert_int_equal(dt_batch_beta_alloc(&b, n_pairs, ledger), DT_OK);
+    for (int64_t k = 0; k < n_pairs; k++) b.gap[k] = gap[k];
+    return b;
+}
+
+/* Of two pairs one is kept, the first with probability w_0 / (w_0 + w_1). N draws: within five standard deviations. */
+static void pairs_are_drawn_by_their_weights(void **state)
+{
+    enum { N = 20000 };
+    const double gap[2] = {0, 1.5};
+    dt_ledger ledger = {0};
+    dt_batch_beta b = open_beta(2, gap, &ledger);
+    int n_first = 0;
+    b.momentum = 1;
+    b.state = (dt_gap_state){.mean = 0.2, .deviation = 0.8, .n_steps = 1};
+    for (int i = 0; i < N; i++) {
+        dt_batch_beta_find(&b, 2, 2 * i);
+        assert_true(b.part[0] + b.part[1] == 2 && b.part[0] * b.part[1] == 0 && b.share_kept == 0.5);
+        n_first += b.part[0] > 0;
+        const double kept = b.part[0] > 0 ? gap[0] : gap[1];
+        assert_true(b.value == fmax(0.1 * (1 + 0.6 * (kept - 0.2)), 1e-3));
+    }
+    const double w0 = exp(-0.5 * pow(0.2 / 0.8, 2)), w1 = exp(-0.5 * pow(1.3 / 0.8, 2)), p = w0 / (w0 + w1);
+    assert_true(fabs(n_first - N * p) < 5 * sqrt(N * p * (1 - p)));
+    dt_batch_beta_free(&b, &ledger);
+}
+
+static void a_step_that_is_left_out_changes_nothing(void **state)
+{
+    const double gap[4] = {1, 2, 3, 6};
+    dt_ledger ledger = {0};
+    dt_batch_beta b = open_beta(4, gap, &ledger);
+    dt_batch_beta_find(&b, 4, 0);
+    assert_true(b.state.n_steps == 0 && b.next.mean == 3);
+    assert_true(fabs(b.next.deviation - sqrt(14.0 / 3)) < 1e-15 * 8); /* a few roundings */
+    dt_batch_beta_keep(&b);
+    b.gap[3] = 10;
+    dt_batch_beta_find(&b, 4, 4);
+    assert_true(b.state.mean == 3 && fabs(b.next.mean - (0.9 * 3 + 0.1 * 4)) < 1e-15 * 8);
+    dt_batch_beta_free(&b, &ledger);
+}
+
+static void numbers_that_are_none_change_nothing(void **state)
+{
+    const double gap[3] = {1, INFINITY, 2};
+    dt_ledger ledger = {0};
+    dt_batch_beta b = open_beta(3, gap, &ledger);
+    b.state = (dt_gap_state){.mean = 0.5, .deviation = 2, .n_steps = 3};
+    dt_batch_beta_find(&b, 3, 0);
+    dt_batch_beta_keep(&b);
+    assert_true(b.value == 0.1 && b.part[0] == 1 && b.part[1] == 1 && b.part[2] == 1);
+    assert_true(b.state.mean == 0.5 && b.state.deviation == 2 && b.state.n_steps == 3);
+    dt_batch_beta_free(&b, &ledger);
+}
+
+/* The last step of an epoch may have but one pair. */
+static void a_single_pair_is_kept(void **state)
+{
+    const double gap[1] = {4};
+    dt_ledger ledger = {0};
+    dt_batch_beta b = open_beta(1, gap, &ledger);
+    dt_batch_beta_find(&b, 1, 0);
+    assert_true(b.part[0] == 1 && b.value == 0.1 && b.next.mean == 4 && b.next.deviation == 0);
+    dt_batch_beta_free(&b, &ledger);
+}
+
+static void a_checkpoint_has_the_usual_margin_to_the_bit(void **state)
+{
+    dt_items items = {0};
+    dt_batch_beta b = usual, back = usual, without = usual;
+    b.state = (dt_gap_state){.mean = 1.0 / 3, .deviation = 2.0 / 7, .n_steps = 11};
+    assert_int_equal(dt_batch_beta_load(&without, &items), DT_OK);
+    assert_int_equal(dt_batch_beta_save(&b, &items), DT_OK);
+    assert_int_equal(dt_batch_beta_load(&back, &items), DT_OK);
+    assert_true(without.state.n_steps == 0);
+    assert_true(back.state.mean == b.state.mean && back.state.deviation == b.state.deviation &&
+                back.state.n_steps == 11);
+    dt_items_free(&items);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs_are_drawn_by_their_weights),
+        cmocka_unit_test(a_step_that_is_left_out_changes_nothing),
+        cmocka_unit_test(numbers_that_are_none_change_nothing),
+        cmocka_unit_test(a_single_pair_is_kept),
+        cmocka_unit_test(a_checkpoint_has_the_usual_margin_to_the_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
