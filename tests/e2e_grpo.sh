@@ -44,7 +44,7 @@ given() { # NP DIR NAME ARGS...: the run NAME of the fixture
     local np=$1 dir=$2 name=$3 keys key settings=()
     shift 3
     keys=$(grep -o "{\"name\": \"$name\", \"keys\": \"[^\"]*\"" "$fixture/trl.json" | sed 's/.*"keys": "//; s/"$//')
-    for key in $keys; do case $key in micro=*) settings+=(batch.micro_batch_size="${key#*=}") ;; *) settings+=("grpo.$key") ;; esac; done
+    for key in $keys; do case $key in micro=*) settings+=(batch.micro_batch_size="${key#*=}") ;; batch=*) settings+=(batch.train_batch_size="${key#*=}") ;; *) settings+=("grpo.$key") ;; esac; done
     train "$np" "$dir" run.max_steps=10 grpo.rollouts="$fixture/rollouts.jsonl" data.shuffle=false batch.micro_batch_size=8 checkpoint.export=hf "${settings[@]}" "$@"
 }
 like_trl() { python3 tests/like_trl.py "$tmp/$1" "$2" >"$out" 2>&1; }
@@ -155,7 +155,11 @@ refuse() { # NAME TEXT ARGS...
 }
 refuse "no reward functions" 'reward_funcs: expected reward functions, found nothing' grpo.reward_funcs=
 refuse "groups that do not divide" 'num_generations: a generation has 8 completions, no multiple of num_generations = 3; the nearest above is 9' grpo.num_generations=3
-refuse "part of a step" 'generation_batch_size: expected a multiple of batch.train_batch_size = 8, found 12; the nearest above is 16' grpo.generation_batch_size=12
+refuse "part of a step" 'generation_batch_size: expected a multiple or a divisor of batch.train_batch_size = 8, found 12; the nearest multiple above is 16' grpo.generation_batch_size=12
+refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of the micro-steps of an optimizer step, 3, so that' \
+    batch.train_batch_size=12 batch.micro_batch_size=4 grpo.steps_per_generation=2
+refuse "a generation twice in a step" 'num_iterations: an optimizer step takes several generations .4 completions of each generation, 8 of the step.' \
+    grpo.generation_batch_size=4 grpo.num_iterations=2
 refuse "both sizes of a generation" 'expected one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
 refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' grpo.top_p=0
 expect "told once" test "$(grep -c top_p "$out")" = 1

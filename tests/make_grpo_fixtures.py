@@ -39,6 +39,8 @@ RUNS = [  # name, settings of TRL, keys of dtrain
     ("two-sided", ONE | {"epsilon": 0.05, "epsilon_high": 0.1, "delta": 1.2, "num_iterations": 3}, "epsilon=0.05 epsilon_high=0.1 delta=1.2 num_iterations=3"),
     ("two steps a generation", ONE | {"loss_type": "grpo", "steps_per_generation": 2}, "loss_type=grpo steps_per_generation=2"),
     ("accumulation", ONE | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, "micro=4"),
+    ("two generations a step", ONE | {"loss_type": "grpo", "scale_rewards": "batch", "gradient_accumulation_steps": 2, "steps_per_generation": 1},
+     "batch=16 loss_type=grpo scale_rewards=batch steps_per_generation=1"),
     ("top entropies", ONE | {"top_entropy_quantile": 0.4, "beta": 0.1}, "top_entropy_quantile=0.4 beta=0.1"),
     ("entropy bonus", ONE | {"entropy_coef": 0.1, "temperature": 0.7}, "ent_coef=0.1 temperature=0.7"),
     ("truncated ones masked", ONE | {"mask_truncated_completions": True, "scale_rewards": "batch"}, "mask_truncated_completions=true scale_rewards=batch"),
@@ -106,7 +108,7 @@ class Given:
         self.next = 0
 
     def __call__(self, prompts, trainer):
-        groups = lines[self.next : self.next + len(prompts) // GROUP]
+        groups = [lines[(self.next + i) % len(lines)] for i in range(len(prompts) // GROUP)]
         self.next += len(groups)
         rewards = [r for g in groups for r in g["rewards"]]
         return {"prompt_ids": [g["prompt_ids"] for g in groups for _ in range(GROUP)], "completion_ids": [c for g in groups for c in g["completion_ids"]],
@@ -144,9 +146,11 @@ with tempfile.TemporaryDirectory() as work:
         left_out = {"epoch", "step", "step_time", "learning_rate", "sampling"}
         if arguments.gradient_accumulation_steps > 1:
             left_out.add("entropy")  # a mean of the means of micro-batches
+        if arguments.gradient_accumulation_steps > arguments.steps_per_generation:  # means over generations, where ours are over the step
+            left_out |= {"completions/min_length", "completions/max_length"} | {f"completions/{k}_terminated_length" for k in ("min", "mean", "max")}
         metrics = [k for k in rows[0] if k not in left_out]  # a step without a generation has fewer
         steps = [[None if row.get(k) is None or math.isnan(row[k]) else float(f"{float(row[k]):.8g}") for k in metrics] for row in rows]
-        metrics = [k.replace("overlong_reward", "overlong") for k in metrics]
+        metrics = [k.replace("soft_overlong_punishment_reward", "overlong") for k in metrics]
         runs.append({"name": name, "keys": keys, "metrics": metrics, "steps": steps, "moved": moved(model, start)})
         print(name, [round(s[0], 5) for s in steps])
 with open(out / "trl.json", "w") as f:

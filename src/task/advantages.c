@@ -46,17 +46,18 @@ static void sum_normalized(const dt_advantage_rule *rule, const double *reward, 
     }
 }
 
-static double normalize_then_sum(const dt_advantage_rule *rule, int64_t n_rows, const double *reward,
-                                 const double *total, double *advantage)
+/* Of a set; rows whose deviation is 0. */
+static int64_t normalize_then_sum(const dt_advantage_rule *rule, int64_t n_rows, const double *reward,
+                                  const double *total, double *advantage)
 {
     for (int64_t i = 0; i < n_rows; i += rule->num_generations)
         sum_normalized(rule, reward + i * rule->n_funcs, total + i, advantage + i);
     const dt_moments all = dt_moments_of(advantage, n_rows, 1);
     for (int64_t i = 0; i < n_rows; i++) advantage[i] = zero_if_unknown(normalized(advantage[i], &all));
-    return all.deviation <= NO_DEVIATION;
+    return all.deviation <= NO_DEVIATION ? n_rows : 0;
 }
 
-static double sum_then_normalize(const dt_advantage_rule *rule, int64_t n_rows, const double *total, double *advantage)
+static int64_t sum_then_normalize(const dt_advantage_rule *rule, int64_t n_rows, const double *total, double *advantage)
 {
     const int n = rule->num_generations;
     const dt_moments all = dt_moments_of(total, n_rows, 1);
@@ -68,20 +69,27 @@ static double sum_then_normalize(const dt_advantage_rule *rule, int64_t n_rows, 
         if (deviation <= NO_DEVIATION) n_zero += n;
         for (int64_t i = at; i < at + n; i++) advantage[i] = zero_if_unknown((total[i] - group.mean) / by);
     }
-    return n_rows > 0 ? (double)n_zero / (double)n_rows : 0;
+    return n_zero;
 }
 
 double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double *reward, double *total,
                      double *advantage, bool *flat)
 {
     const int n = rule->num_generations;
+    const int64_t n_of_set = rule->n_of_set ? rule->n_of_set : n_rows;
+    int64_t n_zero = 0;
     for (int64_t i = 0; i < n_rows; i++) total[i] = dt_advantage_total(rule, reward + i * rule->n_funcs);
     for (int64_t g = 0; g < n_rows / n; g++) {
         const double deviation = dt_moments_of(total + g * n, n, 1).deviation;
         flat[g] = !(deviation > NO_DEVIATION);
     }
-    return rule->normalize_then_sum ? normalize_then_sum(rule, n_rows, reward, total, advantage)
-                                    : sum_then_normalize(rule, n_rows, total, advantage);
+    for (int64_t at = 0; at < n_rows; at += n_of_set) {
+        const int64_t n_here = dt_min_i64(n_of_set, n_rows - at);
+        n_zero += rule->normalize_then_sum
+                      ? normalize_then_sum(rule, n_here, reward + at * rule->n_funcs, total + at, advantage + at)
+                      : sum_then_normalize(rule, n_here, total + at, advantage + at);
+    }
+    return n_rows > 0 ? (double)n_zero / (double)n_rows : 0;
 }
 
 double dt_overlong_penalty(int32_t length, int32_t longest, int32_t cache)

@@ -13,6 +13,7 @@ typedef struct dt_advantage_rule {
     const double *weight;    /* [n_funcs] of the functions */
     dt_scale_rewards scale;  /* what r - m is divided by; of sum_then_normalize alone */
     bool normalize_then_sum; /* multi_objective_aggregation */
+    int64_t n_of_set;        /* rows that `all` below means, one set after the other: whole groups; 0: n_rows */
 } dt_advantage_rule;
 
 /** reward [n_rows, n_funcs], NaN: the function does not apply. With r the sum of a row's rewards by their weights, m

@@ -73,6 +73,7 @@ static void grpo_open(dt_task *t)
     t->self = g;
     grpo_read_options(g, t->cfg);
     grpo_check(g, t);
+    g->rule.n_of_set = grpo_generation_size(t);
     if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
     open_rollout(g, t);
     grpo_open_rewards(g, t);

@@ -79,7 +79,9 @@ typedef struct grpo {
 
 /* ---- [grpo] ------------------------------------------------------------------------------------------------------ */
 
-/** Completions of a generation, and steps that it is used for. */
+/** Completions of a generation; those that are made at once and held: of one generation, or of all that a step takes;
+ *  and steps that these are used for. */
+int64_t grpo_generation_size(const dt_task *t);
 int64_t grpo_n_rows(const dt_task *t);
 int64_t grpo_n_steps(const dt_task *t);
 /** The loss and the rule, but for the reward functions. Local. */

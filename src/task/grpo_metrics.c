@@ -114,19 +114,26 @@ void grpo_count(grpo *g, dt_task *t, const dt_grpo_completion *y, const dt_grpo_
     dt_sums_add(s, c->high_max, (double)r->n_high / (double)r->n_ratios);
 }
 
+/* Of one generation: where a step takes several, what is shown is the mean of them. */
+static void count_rewards(const grpo *g, dt_sums *s, int64_t first, int64_t n)
+{
+    const grpo_sums *c = &g->sums;
+    for (int k = 0; k < g->rule.n_funcs; k++) {
+        const dt_moments m = dt_moments_of(g->reward + first * g->rule.n_funcs + k, n, g->rule.n_funcs);
+        dt_sums_add(s, c->func_mean[k], m.mean);
+        dt_sums_add(s, c->func_std[k], m.deviation);
+    }
+    const dt_moments all = dt_moments_of(g->total + first, n, 1);
+    dt_sums_add(s, c->reward, all.mean);
+    dt_sums_add(s, c->reward_std, all.deviation);
+}
+
 void grpo_count_generation(grpo *g, dt_task *t)
 {
     const grpo_sums *c = &g->sums;
     dt_sums *s = t->sums;
-    const int64_t n_rows = dt_rollout_n_rows(g->rollout);
-    for (int k = 0; k < g->rule.n_funcs; k++) {
-        const dt_moments m = dt_moments_of(g->reward + k, n_rows, g->rule.n_funcs);
-        dt_sums_add(s, c->func_mean[k], m.mean);
-        dt_sums_add(s, c->func_std[k], m.deviation);
-    }
-    const dt_moments all = dt_moments_of(g->total, n_rows, 1);
-    dt_sums_add(s, c->reward, all.mean);
-    dt_sums_add(s, c->reward_std, all.deviation);
+    const int64_t n_rows = dt_rollout_n_rows(g->rollout), n_of_set = g->rule.n_of_set;
+    for (int64_t at = 0; at < n_rows; at += n_of_set) count_rewards(g, s, at, dt_min_i64(n_of_set, n_rows - at));
     dt_sums_add(s, c->zero_std, g->share_flat);
     dt_sums_add(s, c->num_tokens, (double)g->num_tokens);
     if (c->entropy_coef >= 0) dt_sums_add(s, c->entropy_coef, t->cfg->grpo_ent_coef);

@@ -7,7 +7,7 @@
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-int64_t grpo_n_rows(const dt_task *t)
+int64_t grpo_generation_size(const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     if (cfg->grpo_generation_batch_size) return cfg->grpo_generation_batch_size;
@@ -15,9 +15,12 @@ int64_t grpo_n_rows(const dt_task *t)
     return cfg->grpo_steps_per_generation * t->batching.micro_batch_size * t->nranks;
 }
 
+/* All generations of a step are made by the same weights, so they are made together. */
+int64_t grpo_n_rows(const dt_task *t) { return dt_max_i64(grpo_generation_size(t), t->batching.train_batch_size); }
+
 int64_t grpo_n_steps(const dt_task *t)
 {
-    return dt_max_i64(1, grpo_n_rows(t) / t->batching.train_batch_size) * t->cfg->grpo_num_iterations;
+    return grpo_n_rows(t) / t->batching.train_batch_size * t->cfg->grpo_num_iterations;
 }
 
 /* Batches are not what the configuration says: they were refused, or a plan tries others. */
@@ -30,17 +33,24 @@ static bool is_stand_in(const dt_task *t)
 static dt_err check_generation(const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
-    const int64_t n_rows = grpo_n_rows(t), batch = t->batching.train_batch_size, group = cfg->grpo_num_generations;
+    const int64_t n_rows = grpo_generation_size(t), batch = t->batching.train_batch_size,
+                  group = cfg->grpo_num_generations;
     if (is_stand_in(t)) return DT_OK;
     DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || !cfg->grpo_steps_per_generation, cfg, "grpo",
                     "generation_batch_size", "expected one of steps_per_generation and generation_batch_size");
-    DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || n_rows % batch == 0, cfg, "grpo", "generation_batch_size",
-                    "expected a multiple of batch.train_batch_size = %" PRId64 ", found %" PRId64
-                    "; the nearest above is %" PRId64,
+    const bool whole = n_rows % batch == 0 || batch % n_rows == 0;
+    DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || whole, cfg, "grpo", "generation_batch_size",
+                    "expected a multiple or a divisor of batch.train_batch_size = %" PRId64 ", found %" PRId64
+                    "; the nearest multiple above is %" PRId64,
                     batch, n_rows, dt_ceil_div(n_rows, batch) * batch);
-    DT_CONFIG_CHECK(n_rows % batch == 0, cfg, "grpo", "steps_per_generation",
-                    "expected a multiple of the micro-steps of an optimizer step, %" PRId64 ", found %" PRId64,
+    DT_CONFIG_CHECK(whole, cfg, "grpo", "steps_per_generation",
+                    "expected a multiple or a divisor of the micro-steps of an optimizer step, %" PRId64
+                    ", so that no step takes a part of a generation, found %" PRId64,
                     t->batching.accumulation, cfg->grpo_steps_per_generation);
+    DT_CONFIG_CHECK(n_rows >= batch || cfg->grpo_num_iterations == 1, cfg, "grpo", "num_iterations",
+                    "an optimizer step takes several generations (%" PRId64 " completions of each generation, %" PRId64
+                    " of the step) and would see each of them %" PRId64 " times; expected 1",
+                    n_rows, batch, cfg->grpo_num_iterations);
     DT_CONFIG_CHECK(n_rows % group == 0, cfg, "grpo", "num_generations",
                     "a generation has %" PRId64 " completions, no multiple of num_generations = %" PRId64
                     "; the nearest above is %" PRId64 " (batch.train_batch_size, or generation_batch_size)",
