@@ -1,7 +1,8 @@
 # jobs.sh - sourced by run.sh: many programs beside each other, each with a time of its own, so that one that hangs costs itself alone.
 #
-#   run_jobs PART <jobs      a line "name|seconds|command" each; JOBS at a time (default: half of the cores). One line for each as it ends, then the
-#                            failures: which cases, and why. All output goes to $OUT/PART.log as it comes. Status 0: all passed.
+#   run_jobs PART <jobs      a line "name|seconds|command" each; JOBS at a time (default: a quarter of the cores, since many have four
+#                            ranks, which spin while they wait). One line for each as it ends, then the failures: which
+#                            cases, and why. All output goes to $OUT/PART.log as it comes. Status 0: all passed.
 
 # Cases that failed and their reasons first, then what else a program wrote.
 shorten() { # FILE
@@ -26,7 +27,7 @@ run_one() { # FOLDER LINE: its output, and its verdict in a file of its own
 export -f run_one
 
 run_jobs() {
-    local folder failed=0 n=0 v jobs=${JOBS:-$((($(nproc --all) + 1) / 2))} # nproc alone heeds OMP_NUM_THREADS
+    local folder failed=0 n=0 v jobs=${JOBS:-$((($(nproc --all) + 3) / 4))} # nproc alone heeds OMP_NUM_THREADS
     folder=$(mktemp -d)
     tr '\n' '\0' | LOG=$OUT/$1.log xargs -0 -P "$jobs" -I{} bash -c 'run_one "$@"' bash "$folder" {}
     for v in "$folder"/*.verdict; do

@@ -17,7 +17,7 @@ export OUT=$(realpath -m "${OUT:-build/gpu}")
 mkdir -p "$OUT"
 . tools/gpu/environment.sh
 . tools/gpu/jobs.sh
-limit=${LIMIT:-150}
+limit=${LIMIT:-150} # a program's own, ten seconds less, tells what it has done
 export DTRAIN_DEVICE=${DTRAIN_DEVICE-cuda} GPU_NEEDED=1 # tests that work on "the CPU" work on the GPU
 
 machine() {
@@ -46,20 +46,20 @@ list_tests() {
             counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
             case " ${counts:-1 2 3 4} " in *" $np "*) ;; *) continue ;; esac
             [ "$np" -le 4 ] || continue # ranks that share one GPU
-            echo "$name on $np|$limit|NP=$np TEST_TIMEOUT=$limit tests/run.sh $source"
+            echo "$name on $np|$limit|NP=$np TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
         done
     done
     for source in $(grep -l 'TRANSPORTS:.*nccl' tests/mpi_*.c); do
         name=$(basename "$source" .c)
         matches "$name" "$@" || continue
         for np in 1 2 4; do # NCCL wants a GPU for each rank
-            [ $np -gt "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" ] || echo "$name by NCCL on $np|$limit|DTRAIN_COMM=nccl NP=$np TEST_TIMEOUT=$limit tests/run.sh $source"
+            [ $np -gt "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" ] || echo "$name by NCCL on $np|$limit|DTRAIN_COMM=nccl NP=$np TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
         done
     done
     for source in tests/test_*.c; do
         name=$(basename "$source" .c)
         matches "$name" "$@" && grep -q 'DEVICES:' "$source" || continue
-        echo "$name|$limit|TEST_TIMEOUT=$limit tests/run.sh $source"
+        echo "$name|$limit|TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
     done
 }
 run_tests() {
@@ -68,9 +68,9 @@ run_tests() {
 
 list_e2e() { # NAME...: cuda and cuda_tasks (the default) compare devices; the others are the tests of the CPU, on the GPU; all
     local name
-    [ "${1:-}" != all ] || set -- cuda cuda_tasks train resume generate errors convert
+    [ "${1:-}" != all ] || set -- cuda cuda_tasks train resume generate errors convert fp16 rm dpo rollout grpo ppo
     [ $# -gt 0 ] || set -- cuda cuda_tasks
-    for name; do echo "e2e_$name|560|TEST_TIMEOUT=140 tests/run.sh tests/e2e_$name.sh"; done
+    for name; do echo "e2e_$name|560|TEST_TIMEOUT=280 tests/run.sh tests/e2e_$name.sh"; done
 }
 run_e2e() { list_e2e "$@" | run_jobs e2e; }
 run_suite() { { list_e2e; list_tests; } | run_jobs suite; }
