@@ -391,8 +391,8 @@
          "of each prompt, which are compared with each other; steps and generations take whole groups of them") \
     INT (grpo, max_completion_length, 512, 1, 16777216, "tokens", "a completion is cut after so many") \
     INT (grpo, steps_per_generation, 0, 0, INT64_MAX, "micro-steps", \
-         "that one generation feeds, a multiple of batch.gradient_accumulation_steps, or a divisor: then a step takes " \
-         "several generations; 0: one optimizer step") \
+         "that one generation feeds, a multiple of batch.gradient_accumulation_steps, or a divisor: then a step " \
+         "takes several generations; 0: one optimizer step") \
     INT (grpo, generation_batch_size, 0, 0, INT64_MAX, "completions", \
          "the same as a number of completions of all ranks, a multiple or a divisor of batch.train_batch_size; 0: " \
          "steps_per_generation says it") \
