@@ -11,6 +11,7 @@ expect_exit "a run of 300 steps" 0
 expect "its log has the first ten lines and the last" test "$(lines)" -ge 11
 expect "and not many more" test "$(lines)" -le 25
 expect_text "the last step is among them" '^step 300/300 \(100%\)'
+expect "the checkpoint of the last step is told of behind it" awk '/^step 300\/300/ { step = NR } /^checkpoint of step 300 written/ { saved = NR } END { exit !(step && saved > step) }' "$out"
 expect "metrics.jsonl has all steps" test "$(wc -l <"$tmp/plain/metrics.jsonl")" = 300
 expect_text "the closing line tells steps, tokens, rate and time" '^done: 300 steps \(300 of 300\), [0-9.]+k tokens, [0-9.]+k? tokens/s on average, [0-9ms]+ from start to end$'
 expect_text "and where the results are" "^results in $tmp/plain\$"

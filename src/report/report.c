@@ -200,7 +200,7 @@ dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_me
 dt_err dt_report_done(dt_report *r)
 {
     if (!r) return DT_OK;
-    if (r->to_stdout) dt_progress_close(&r->progress);
+    dt_report_last_line(r);
     return r->to_tensorboard ? dt_events_done(&r->events) : DT_OK;
 }
 
@@ -212,6 +212,11 @@ void dt_report_activity(dt_report *r, int64_t step, const char *text)
 void dt_report_end_line(dt_report *r)
 {
     if (r && r->to_stdout) dt_progress_end_line(&r->progress);
+}
+
+void dt_report_last_line(dt_report *r)
+{
+    if (r && r->to_stdout) dt_progress_close(&r->progress);
 }
 
 dt_err dt_report_flush(dt_report *r)

@@ -144,6 +144,7 @@ dt_err run_save(dt_run *run, progress *p, bool at_once)
 {
     DT_TRY(run_save_finish(run, p));
     const double begin_s = dt_now_s();
+    if (at_once) dt_report_last_line(run->report); /* no step follows soon, or at all */
     dt_err err = gather(run, p);
     if (err == DT_OK) err = at_once || !run->saving.saver ? save_at_once(run, p, begin_s) : save_beside(run, begin_s);
     if (err != DT_OK) forget(&run->saving);
