@@ -75,7 +75,21 @@ expect "and no axis without numbers" sh -c '! grep -qF "its coefficient" "$1"' s
 expect "a run without them has no such panel" sh -c '! grep -qE ">(reward|lambda)" "$1"' sh "$tmp/both.svg"
 run 0 ./dtrain-plot --metrics reward "$tmp/b"
 expect_exit unknown_metric_is_a_usage_error 64
-expect_text unknown_metric_lists_those_there_are 'grad_norm'
+expect_text unknown_metric_says_how_to_list_them "no run has 'reward'; dtrain-plot --list .*/b prints the names of all"
+run 0 ./dtrain-plot --metrics grad_nrm "$tmp/b"
+expect_text a_slip_of_the_pen_is_guessed "no run has 'grad_nrm'; near are grad_norm; dtrain-plot --list"
+run 0 ./dtrain-plot --metrics reward "$tmp/aligned"
+expect_text part_of_a_name_finds_it "near are grpo/reward, dpo/rewards/margins, grpo/rewards/accuracy/mean; "
+run 0 ./dtrain-plot --list "$tmp/b" "$tmp/aligned"
+expect "names are listed, each once" sh -c '[ "$(grep -cx step "$1")" = 1 ] && grep -qx grpo/reward "$1" && grep -qx validation_loss "$1"' sh "$out"
+# Of several runs a panel of a task has a colour for each run and dashes for each number, which the legend names once (an axis may have the same name).
+sed 's|grpo/reward"|ppo/rewards/length:8/mean"|; s|grpo/rewards/accuracy|grpo/rewards/format|' "$tmp/aligned/metrics.jsonl" | sed 's/"loss": [^,]*/"loss": 1/' >"$tmp/second.jsonl"
+run 0 ./dtrain-plot --smooth 1 -o "$tmp/two.svg" "$tmp/aligned" "$tmp/second.jsonl"
+expect_exit two_runs_that_align_are_drawn 0
+for label in reward 'rewards/accuracy/mean' 'rewards/format/mean' 'rewards/length:8/mean' 'rewards/margins' lambda; do
+    expect "$label is in the legend once" [ "$(grep -cF "<text>$label</text>" "$tmp/two.svg")" = "$([ "$label" = lambda ] || [ "$label" = reward ] && echo 2 || echo 1)" ]
+done
+expect "with dashes for each number" sh -c '[ "$(grep -o "stroke-dasharray=.[^ ]*" "$1" | sort -u | wc -l)" -ge 4 ]' sh "$tmp/two.svg"
 run 0 ./dtrain-plot -o "$tmp/bad/metrics.jsonl/x.png" "$tmp/b"
 expect_exit unwritable_picture_is_a_write_error 74
 expect no_half_picture_is_left no_leftovers

@@ -8,14 +8,19 @@ typedef enum dt_style {
     DT_STYLE_RAW, /* faint, beneath all others */
     DT_STYLE_LINE,
     DT_STYLE_POINTS, /* a line with a dot at each value, while they are few */
-    DT_STYLE_DASHED
+    DT_STYLE_THIN
 } dt_style;
 
-typedef struct dt_series {
-    dt_curve curve; /* owned by the picture */
+/** How a curve looks, and where it belongs. */
+typedef struct dt_look {
     dt_style style;
-    int colour;  /* index into the palette, which repeats */
-    bool right;  /* belongs to the axis on the right */
+    int colour, dash; /* indices into the palette and into the patterns of dashes, which repeat; dash 0: solid */
+    bool right;       /* belongs to the axis on the right */
+} dt_look;
+
+typedef struct dt_series {
+    dt_curve curve; /* owned by the picture; without a point: a line of the legend alone, in no run's colour */
+    dt_look look;
     char *title; /* in the legend; "" keeps it out */
 } dt_series;
 
@@ -36,7 +41,7 @@ typedef struct dt_picture {
 } dt_picture;
 
 /** Takes the curve over, also when it fails. DT_ERR_MEMORY. */
-dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_style style, int colour, bool right, const char *title);
+dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_look look, const char *title);
 
 /** Draw to a name that ends in .png or .svg, by way of NAME.part. DT_ERR_WRITE; DT_ERR_FAULT: gnuplot is missing or
  *  failed. */

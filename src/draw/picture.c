@@ -19,15 +19,16 @@ extern char **environ;
 /* Okabe and Ito's palette, which people with any colour vision can tell apart, without its yellow. */
 static const char *const palette[] = {"0072B2", "D55E00", "009E73", "CC79A7", "E69F00", "56B4E9", "444444"};
 enum { N_COLOURS = sizeof palette / sizeof palette[0] };
+static const char *const dashes[] = {"solid", "(9,5)", "(2,4)", "(10,4,2,4)", "(16,6)", "(10,4,2,4,2,4)"};
+enum { N_DASHES = sizeof dashes / sizeof dashes[0] };
 
-dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_style style, int colour, bool right, const char *title)
+dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_look look, const char *title)
 {
     dt_series *grown = realloc(p->series, ((size_t)p->n_series + 1) * sizeof *grown);
     if (grown) p->series = grown;
     char *copy = strdup(title);
     if (grown && copy) {
-        p->series[p->n_series++] =
-            (dt_series){.curve = *curve, .style = style, .colour = colour, .right = right, .title = copy};
+        p->series[p->n_series++] = (dt_series){.curve = *curve, .look = look, .title = copy};
         *curve = (dt_curve){0};
         return DT_OK;
     }
@@ -91,7 +92,7 @@ static range y_range(const dt_panel *p, bool right)
 {
     range r = {INFINITY, -INFINITY};
     for (int s = 0; s < p->n_series; s++)
-        for (int64_t i = 0; p->series[s].right == right && i < p->series[s].curve.n; i++)
+        for (int64_t i = 0; p->series[s].look.right == right && i < p->series[s].curve.n; i++)
             extend(&r, p->series[s].curve.y[i]);
     return r.low <= r.high ? r : (range){0, 1};
 }
@@ -145,18 +146,28 @@ static double put_axis(FILE *f, const dt_panel *p, bool right)
     return divisor;
 }
 
-static void put_series(FILE *f, const dt_series *s, const char *block)
+static void put_line(FILE *f, const dt_series *s)
 {
-    const char *colour = palette[s->colour % N_COLOURS];
-    fprintf(f, "%s axes %s ", block, s->right ? "x1y2" : "x1y1");
-    if (s->style == DT_STYLE_POINTS)
+    const char *colour = palette[s->look.colour % N_COLOURS];
+    if (s->look.style == DT_STYLE_POINTS)
         fprintf(f, "with %s pt 7 ps 0.7 lw 1 lc rgb '#%s' ", s->curve.n > 60 ? "lines" : "linespoints", colour);
     else if (s->curve.n == 1)
         fprintf(f, "with points pt 7 ps 0.5 lc rgb '#%s' ", colour);
-    else if (s->style == DT_STYLE_RAW)
+    else if (s->look.style == DT_STYLE_RAW)
         fprintf(f, "with lines lw 1 lc rgb '#a4%s' ", colour);
     else
-        fprintf(f, "with lines lw %s lc rgb '#%s' ", s->style == DT_STYLE_DASHED ? "1.4 dt (9,5)" : "2", colour);
+        fprintf(f, "with lines lw %s dt %s lc rgb '#%s' ", s->look.style == DT_STYLE_THIN ? "1.4" : "2",
+                dashes[s->look.dash % N_DASHES], colour);
+}
+
+static void put_series(FILE *f, const dt_series *s, const char *block)
+{
+    if (s->curve.n == 0) {
+        fprintf(f, "NaN with lines lw 2 dt %s lc rgb '#444444' ", dashes[s->look.dash % N_DASHES]);
+    } else {
+        fprintf(f, "%s axes %s ", block, s->look.right ? "x1y2" : "x1y1");
+        put_line(f, s);
+    }
     if (s->title[0]) {
         fprintf(f, "title ");
         put_quoted(f, s->title);
@@ -171,7 +182,7 @@ static bool ends_high(const dt_panel *p, range x)
     double sum = 0, n = 0;
     for (int s = 0; s < p->n_series; s++) {
         const dt_curve *c = &p->series[s].curve;
-        const range y = y_range(p, p->series[s].right);
+        const range y = y_range(p, p->series[s].look.right);
         for (int64_t i = 0; i < c->n; i++) {
             if (c->x[i] < x.low + 0.7 * (x.high - x.low) || y.high <= y.low) continue;
             sum += (c->y[i] - y.low) / (y.high - y.low);
@@ -191,16 +202,17 @@ static void put_panel(FILE *f, const dt_panel *p, int number, double x_divisor, 
     }
     for (int s = 0; s < p->n_series; s++) {
         const dt_curve *c = &p->series[s].curve;
+        if (c->n == 0) continue;
         fprintf(f, "$d%d_%d << EOD\n", number, s);
         for (int64_t i = 0; i < c->n; i++)
-            fprintf(f, "%.9g %.9g\n", c->x[i] / x_divisor, c->y[i] / y_divisor[p->series[s].right]);
+            fprintf(f, "%.9g %.9g\n", c->x[i] / x_divisor, c->y[i] / y_divisor[p->series[s].look.right]);
         fprintf(f, "EOD\n");
     }
     int put = 0;
     for (int layer = 0; layer < 2; layer++) {
         for (int s = 0; s < p->n_series; s++) {
             char block[32];
-            if ((p->series[s].style == DT_STYLE_RAW) != (layer == 0)) continue;
+            if ((p->series[s].look.style == DT_STYLE_RAW) != (layer == 0)) continue;
             snprintf(block, sizeof block, "$d%d_%d", number, s);
             fprintf(f, "%s", put++ ? ", \\\n     " : "plot ");
             put_series(f, &p->series[s], block);

@@ -11,16 +11,17 @@
 #include "dtrain/picture.h"
 #include "tool/tool.h"
 
-enum { MAX_POINTS = 2000 };
+enum { MAX_POINTS = 2000, MAX_NAMES = 6 };
 
 /* What tasks that align are told by: a panel is drawn where a run has numbers of such names (* stands for anything but
  * a slash). */
 static const struct task_panel {
     const char *label[2]; /* of the left and the right axis; NULL: none */
-    const char *names[2][5];
+    const char *names[2][MAX_NAMES];
 } task_panels[] = {
     {{"reward"},
-     {{"grpo/reward", "grpo/rewards/*/mean", "ppo/objective/scores", "ppo/objective/rlhf_reward", "rm/mean_reward"}}},
+     {{"grpo/reward", "grpo/rewards/*/mean", "ppo/objective/scores", "ppo/objective/rlhf_reward", "ppo/rewards/*/mean",
+       "rm/mean_reward"}}},
     {{"rewards of pairs", "accuracy"},
      {{"dpo/rewards/chosen", "dpo/rewards/rejected", "dpo/rewards/margins", "rm/margin"},
       {"dpo/rewards/accuracies", "rm/accuracy", "rm/safety_accuracy"}}},
@@ -42,7 +43,7 @@ typedef struct options {
     int n_names;
     int64_t smooth; /* records; 0: a fortieth of them */
     dt_axis axis;
-    bool help, version;
+    bool list, help, version;
 } options;
 
 static const char usage[] =
@@ -57,6 +58,7 @@ static const char usage[] =
     "  -s, --smooth W          weighted mean over W records (default: a fortieth of a run's records;\n"
     "                          1: none)\n"
     "  -x, --x AXIS            step, tokens or time (seconds of training)\n"
+    "  -l, --list              print the names that --metrics knows for these runs, and draw nothing\n"
     "  -h, --help              this text\n"
     "  -V, --version           version, commit and build\n"
     "\n"
@@ -82,16 +84,18 @@ static dt_err parse_options(options *opt, int argc, char **argv)
                                           {"metrics", required_argument, 0, 'm'},
                                           {"smooth", required_argument, 0, 's'},
                                           {"x", required_argument, 0, 'x'},
+                                          {"list", no_argument, 0, 'l'},
                                           TOOL_OPTIONS,
                                           {0}};
     for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":o:m:s:x:" TOOL_LETTERS, longs, &c, &at));
+        DT_TRY(tool_option(argc, argv, ":o:m:s:x:l" TOOL_LETTERS, longs, &c, &at));
         if (c == -1) break;
         if (c == 'o') opt->output = optarg;
         if (c == 'm') dt_list_free(opt->names, opt->n_names);
         if (c == 'm') DT_TRY(dt_config_split(optarg, &opt->names, &opt->n_names));
         if (c == 's') DT_TRY(tool_parse_int("smooth", optarg, 1, INT64_MAX, &opt->smooth));
         if (c == 'x') DT_TRY(parse_axis(optarg, &opt->axis));
+        if (c == 'l') opt->list = true;
         if (c == 'h') opt->help = true;
         if (c == 'V') opt->version = true;
     }
@@ -120,18 +124,71 @@ static dt_err read_run(run *r, const char *path, const char *output)
     return dt_metrics_read(&r->metrics, file);
 }
 
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+static bool has(const run *runs, int n_runs, const char *name)
+{
+    for (int r = 0; r < n_runs; r++)
+        if (dt_metrics_column(&runs[r].metrics, name)) return true;
+    return false;
+}
+
+/* The names of all runs, each once: the next one behind run *r, column *c; NULL behind the last. {0, -1} to start. */
+static const char *next_name(const run *runs, int n_runs, int *r, int *c)
+{
+    for (; *r < n_runs; ++*r, *c = -1)
+        while (++*c < runs[*r].metrics.n_columns)
+            if (!has(runs, *r, runs[*r].metrics.names[*c])) return runs[*r].metrics.names[*c];
+    return NULL;
+}
+
+static void list_names(const run *runs, int n_runs)
+{
+    int r = 0, c = -1;
+    for (const char *name; (name = next_name(runs, n_runs, &r, &c));) puts(name);
+}
+
+/* How far a name is from what was asked for: names that contain it first, the shortest of them; then by letters, those
+ * of the whole name or behind its last slash. INT_MAX: too far to be meant. */
+static int distance(const char *asked, const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    const int len = (int)strlen(asked), whole = dt_edit_distance(asked, name),
+              last = slash ? dt_edit_distance(asked, slash + 1) : whole, least = whole < last ? whole : last;
+    if (strstr(name, asked)) return (int)strlen(name) - len;
+    return 3 * least <= len ? 1000 + least : INT_MAX;
+}
+
+/* The nearest names, "grpo/reward, grpo/reward_std"; "": none is near. */
+static void suggest(const run *runs, int n_runs, const char *asked, char *out, size_t size)
+{
+    enum { SHOWN = 4 };
+    const char *near[SHOWN] = {0};
+    int far[SHOWN], n = 0, r = 0, c = -1;
+    for (const char *name; (name = next_name(runs, n_runs, &r, &c));) {
+        const int d = distance(asked, name);
+        int at = n;
+        while (at > 0 && far[at - 1] > d) at--;
+        if (d == INT_MAX || at == SHOWN) continue;
+        if (n < SHOWN) n++;
+        for (int k = n - 1; k > at; k--) near[k] = near[k - 1], far[k] = far[k - 1];
+        near[at] = name, far[at] = d;
+    }
+    *out = 0;
+    for (int k = 0; k < n; k++) {
+        const size_t used = strlen(out);
+        snprintf(out + used, size - used, "%s%s", k ? ", " : "", near[k]);
+    }
+}
+
 static dt_err check_names(const options *opt, const run *runs, int n_runs)
 {
+    char near[512];
     for (int i = 0; i < opt->n_names; i++) {
-        bool found = false;
-        for (int r = 0; r < n_runs; r++) found |= dt_metrics_column(&runs[r].metrics, opt->names[i]) != NULL;
-        if (found) continue;
-        char there[1024] = "";
-        for (int c = 0; c < runs[0].metrics.n_columns; c++) {
-            const size_t used = strlen(there);
-            snprintf(there + used, sizeof there - used, "%s%s", c ? ", " : "", runs[0].metrics.names[c]);
-        }
-        return dt_fail(DT_ERR_USAGE, "--metrics: no run has '%s'; %s has %s", opt->names[i], runs[0].title, there);
+        if (has(runs, n_runs, opt->names[i])) continue;
+        suggest(runs, n_runs, opt->names[i], near, sizeof near);
+        return dt_fail(DT_ERR_USAGE, "--metrics: no run has '%s'%s%s; dtrain-plot --list %s prints the names of all",
+                       opt->names[i], *near ? "; near are " : "", near, runs[0].title);
     }
     return DT_OK;
 }
@@ -139,7 +196,7 @@ static dt_err check_names(const options *opt, const run *runs, int n_runs)
 /* ---- what goes into a panel -------------------------------------------------------------------------------------- */
 
 /* The records of a name as they are, faint, and their mean over a window on top of them. */
-static dt_err add_smoothed(dt_panel *p, const run *r, const char *name, const options *opt, int colour, bool right,
+static dt_err add_smoothed(dt_panel *p, const run *r, const char *name, const options *opt, dt_look look,
                            const char *title)
 {
     dt_curve raw, smooth;
@@ -151,20 +208,21 @@ static dt_err add_smoothed(dt_panel *p, const run *r, const char *name, const op
     const int64_t window = opt->smooth ? opt->smooth : raw.n / 40;
     dt_err err = dt_curve_smooth(&smooth, &raw, window, MAX_POINTS);
     dt_curve_thin(&raw, MAX_POINTS);
-    if (err == DT_OK) err = dt_panel_add(p, &smooth, DT_STYLE_LINE, colour, right, title);
-    if (err == DT_OK && window > 1) return dt_panel_add(p, &raw, DT_STYLE_RAW, colour, right, "");
+    if (err == DT_OK) err = dt_panel_add(p, &smooth, look, title);
+    look.style = DT_STYLE_RAW;
+    if (err == DT_OK && window > 1) return dt_panel_add(p, &raw, look, "");
     dt_curve_free(&raw);
     return err;
 }
 
-static dt_err add_plain(dt_panel *p, const run *r, const char *name, const options *opt, dt_style st, int colour,
-                        bool right, const char *title)
+static dt_err add_plain(dt_panel *p, const run *r, const char *name, const options *opt, dt_look look,
+                        const char *title)
 {
     dt_curve curve;
     DT_TRY(dt_curve_extract(&curve, &r->metrics, name, opt->axis));
     if (curve.n > 0) {
         dt_curve_thin(&curve, MAX_POINTS);
-        return dt_panel_add(p, &curve, st, colour, right, title);
+        return dt_panel_add(p, &curve, look, title);
     }
     dt_curve_free(&curve);
     return DT_OK;
@@ -180,16 +238,18 @@ static const char *series_title(const run *r, int n_runs, const char *what, char
     return out;
 }
 
+static dt_look line_of(int colour) { return (dt_look){.style = DT_STYLE_LINE, .colour = colour}; }
+
 static dt_err fill_loss(dt_panel *p, const run *runs, int n_runs, const options *opt)
 {
     char title[PATH_MAX + 64];
     p->height = 2;
     snprintf(p->label[0], sizeof p->label[0], "loss");
     for (int i = 0; i < n_runs; i++) {
-        DT_TRY(add_smoothed(p, &runs[i], "loss", opt, i, false,
+        DT_TRY(add_smoothed(p, &runs[i], "loss", opt, line_of(i),
                             series_title(&runs[i], n_runs, n_runs == 1 ? "training" : "", title, sizeof title)));
         const int colour = n_runs == 1 ? 1 : i;
-        DT_TRY(add_plain(p, &runs[i], "validation_loss", opt, DT_STYLE_POINTS, colour, false,
+        DT_TRY(add_plain(p, &runs[i], "validation_loss", opt, (dt_look){.style = DT_STYLE_POINTS, .colour = colour},
                          series_title(&runs[i], n_runs, "validation", title, sizeof title)));
     }
     return DT_OK;
@@ -201,9 +261,10 @@ static dt_err fill_optimizer(dt_panel *p, const run *runs, int n_runs, const opt
     snprintf(p->label[0], sizeof p->label[0], "gradient norm");
     snprintf(p->label[1], sizeof p->label[1], "learning rate");
     for (int i = 0; i < n_runs; i++) {
-        DT_TRY(add_smoothed(p, &runs[i], "grad_norm", opt, n_runs == 1 ? 2 : i, false, i == 0 ? "gradient norm" : ""));
-        DT_TRY(add_plain(p, &runs[i], "lr", opt, DT_STYLE_DASHED, n_runs == 1 ? 6 : i, true,
-                         i == 0 ? "learning rate" : ""));
+        const dt_look lr = {.style = DT_STYLE_THIN, .colour = n_runs == 1 ? 6 : i, .dash = 1, .right = true};
+        DT_TRY(
+            add_smoothed(p, &runs[i], "grad_norm", opt, line_of(n_runs == 1 ? 2 : i), i == 0 ? "gradient norm" : ""));
+        DT_TRY(add_plain(p, &runs[i], "lr", opt, lr, i == 0 ? "learning rate" : ""));
     }
     return DT_OK;
 }
@@ -216,32 +277,55 @@ static dt_err fill_one(dt_panel *p, const char *name, const run *runs, int n_run
     for (int i = 0; i < n_runs; i++) {
         series_title(&runs[i], n_runs, n_runs == 1 ? name : "", title, sizeof title);
         DT_TRY(strcmp(name, "validation_loss") == 0
-                   ? add_plain(p, &runs[i], name, opt, DT_STYLE_POINTS, i, false, title)
-                   : add_smoothed(p, &runs[i], name, opt, i, false, title));
+                   ? add_plain(p, &runs[i], name, opt, (dt_look){.style = DT_STYLE_POINTS, .colour = i}, title)
+                   : add_smoothed(p, &runs[i], name, opt, line_of(i), title));
     }
     return DT_OK;
 }
 
-static int n_titled(const dt_panel *p)
+/* What a panel shows, each name once: of one run in a colour each; of several, each of which has a colour in all
+ * panels, with dashes of their own. */
+typedef struct shown {
+    const char *name[32];
+    int n;
+} shown;
+
+/* Its number; a name beyond those that fit shares the last one. */
+static int number_of(shown *s, const char *name, bool *is_new)
 {
-    int n = 0;
-    for (int i = 0; i < p->n_series; i++) n += p->series[i].title[0] != 0;
-    return n;
+    enum { MOST = sizeof s->name / sizeof *s->name };
+    int k = 0;
+    while (k < s->n && strcmp(s->name[k], name) != 0) k++;
+    *is_new = k == s->n;
+    if (k == MOST) return MOST - 1;
+    if (*is_new) s->name[s->n++] = name;
+    return k;
+}
+
+static dt_err add_one(dt_panel *p, const run *r, int n_runs, int number, const char *name, bool right, shown *s,
+                      const options *opt)
+{
+    bool is_new;
+    const int k = number_of(s, name, &is_new);
+    const char *title = strchr(name, '/') + 1;
+    dt_look look = {.style = right ? DT_STYLE_THIN : DT_STYLE_LINE, .colour = k, .dash = right, .right = right};
+    if (n_runs > 1) {
+        look.colour = number, look.dash = k;
+        if (is_new) DT_TRY(dt_panel_add(p, &(dt_curve){0}, look, title));
+        title = "";
+    }
+    return right ? add_plain(p, r, name, opt, look, title) : add_smoothed(p, r, name, opt, look, title);
 }
 
 /* The numbers of a run whose names are like one of the patterns, on one axis. */
 static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run *r, int n_runs, int number, bool right,
-                           const options *opt)
+                           shown *s, const options *opt)
 {
-    char title[PATH_MAX + 64];
-    for (int k = 0; k < 5 && what->names[right][k]; k++)
+    for (int k = 0; k < MAX_NAMES && what->names[right][k]; k++)
         for (int c = 0; c < r->metrics.n_columns; c++) {
-            const char *name = r->metrics.names[c], *slash = strchr(name, '/');
-            if (!slash || fnmatch(what->names[right][k], name, FNM_PATHNAME) != 0) continue;
-            const int colour = n_runs == 1 ? n_titled(p) : number;
-            series_title(r, n_runs, slash + 1, title, sizeof title);
-            DT_TRY(right ? add_plain(p, r, name, opt, DT_STYLE_DASHED, colour, true, title)
-                         : add_smoothed(p, r, name, opt, colour, false, title));
+            const char *name = r->metrics.names[c];
+            if (!strchr(name, '/') || fnmatch(what->names[right][k], name, FNM_PATHNAME) != 0) continue;
+            DT_TRY(add_one(p, r, n_runs, number, name, right, s, opt));
         }
     return DT_OK;
 }
@@ -249,10 +333,11 @@ static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run
 static dt_err fill_task(dt_picture *pic, const struct task_panel *what, const run *runs, int n_runs, const options *opt)
 {
     dt_panel *p = &pic->panels[pic->n_panels];
+    shown s = {0};
     p->height = 1.1;
     for (int right = 0; right < 2; right++) {
         const int before = p->n_series;
-        for (int i = 0; i < n_runs; i++) DT_TRY(add_matching(p, what, &runs[i], n_runs, i, right, opt));
+        for (int i = 0; i < n_runs; i++) DT_TRY(add_matching(p, what, &runs[i], n_runs, i, right, &s, opt));
         if (p->n_series > before) snprintf(p->label[right], sizeof p->label[right], "%s", what->label[right]);
     }
     pic->n_panels += p->n_series > 0;
@@ -335,6 +420,8 @@ static dt_err plot(int argc, char **argv, options *opt, run **runs, int *n_runs)
     *runs = calloc((size_t)(argc - optind), sizeof **runs);
     DT_CHECK(*runs, DT_ERR_MEMORY, "out of memory for %d runs", argc - optind);
     for (int i = optind; i < argc; i++) DT_TRY(read_run(&(*runs)[(*n_runs)++], argv[i], opt->output));
+    if (opt->list) list_names(*runs, *n_runs);
+    if (opt->list) return DT_OK;
     DT_TRY(check_names(opt, *runs, *n_runs));
     return draw_all(*runs, *n_runs, argv[optind], opt);
 }
