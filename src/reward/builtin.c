@@ -93,7 +93,8 @@ static dt_err read_length(dt_builtin *b, const char *parameters)
     b->least = b->most = strtod(parameters, &end);
     if (*end == ':') b->most = strtod(end + 1, &end);
     DT_CHECK(!*end && is_length(b->least) && is_length(b->most) && b->least <= b->most, DT_ERR_USAGE,
-             "length:%s: expected length:TARGET or length:LEAST:MOST, in tokens, at least 1", parameters);
+             "length:%s: expected length:TARGET or length:LEAST:MOST, in tokens, from 1 on and LEAST at most MOST",
+             parameters);
     return DT_OK;
 }
 

@@ -29,7 +29,7 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
     DT_INFO("results in %s", dir);
     if (eval || to->step < run->total_steps) return;
     if (run->task.ops->n_labels)
-        DT_INFO("next: dtrain-plot %s, dtrain-info %s", dir, dir);
+        DT_INFO("next: dtrain-generate --score %s --answers FILE.jsonl, dtrain-plot %s, dtrain-info %s", dir, dir, dir);
     else
         DT_INFO("next: dtrain-generate %s %s, dtrain-plot %s, dtrain-info %s", dir,
                 on_chats ? "--chat" : "--prompt TEXT", dir, dir);
