@@ -126,6 +126,12 @@ q
 {+x<|endoftext|>+}"
 run 0 ./dtrain-info "$tmp/p.h5"
 expect_text "dtrain-info knows pairs" "rejected/prompt_length"
+echo '{"prompt": "q", "chosen": "x"}' >"$tmp/half.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/half.h5" "$tmp/half.jsonl"
+expect_exit "half a pair" 65
+expect_text "half a pair is told of" 'half.jsonl:1: found chosen, but not rejected: a pair of answers has both'
+run 0 ./dtrain-data --force --kind prompts -o "$tmp/half.h5" "$tmp/half.jsonl"
+expect_exit "where prompts are asked for it is one" 0
 cat >"$tmp/prompts.jsonl" <<'RECORDS'
 {"prompt": "tell"}
 {"question": "1+1?", "answer": 2}

@@ -231,6 +231,16 @@ static const char *description(dt_dataset_kind kind)
                                            : "of a prompt";
 }
 
+/* A mistake in the data more often than a prompt with a field of that name. */
+static dt_err check_both_sides(const json_t *json)
+{
+    const bool chosen = dt_has(json, "chosen");
+    DT_CHECK(chosen == dt_has(json, "rejected"), DT_ERR_DATA,
+             "found %s, but not %s: a pair of answers has both (--kind prompts takes the prompt alone)",
+             chosen ? "chosen" : "rejected", chosen ? "rejected" : "chosen");
+    return DT_OK;
+}
+
 /* By its keys, those first that belong to the kind that was asked for. */
 static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_kind *kind)
 {
@@ -242,6 +252,7 @@ static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_ki
     *kind = is_chat_record(json) ? DT_DATASET_SFT : DT_DATASET_TOKENS;
     if (*kind == DT_DATASET_SFT || dt_has(json, "text")) return DT_OK;
     *kind = dt_record_is_pair(json) ? DT_DATASET_PREFERENCE : DT_DATASET_PROMPTS;
+    if (any) DT_TRY(check_both_sides(json));
     return *kind == DT_DATASET_PREFERENCE || dt_record_is_prompt(json) ? DT_OK : unknown_record(json);
 }
 
