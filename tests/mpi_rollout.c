@@ -337,9 +337,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(lines_that_are_no_groups_are_refused),
     };
     if (argc > 1) {
-        int level;
+        dt_comm comm;
         if (dt_signals_install() != DT_OK) return 70; /* before MPI has threads */
-        MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+        if (dt_comm_start(&comm) != DT_OK) return 70;
         return run_program(argc - 1, argv + 1);
     }
     mpi_test_begin(&argc, &argv);

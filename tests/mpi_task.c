@@ -307,8 +307,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_a_task_saves_is_counted),
     };
     if (argc > 1) {
-        int level;
-        MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+        dt_comm comm;
+        if (dt_comm_start(&comm) != DT_OK) return 70;
         return run_program(argc - 1, argv + 1);
     }
     mpi_test_begin(&argc, &argv);

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/core.h"
+#include "dtrain/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
 
@@ -58,12 +58,13 @@ static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const ch
 
 static inline void mpi_test_begin(int *argc, char ***argv)
 {
-    int provided, rank, nranks;
-    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    int rank, nranks;
+    dt_comm comm;
+    (void)argc, (void)argv;
+    if (dt_comm_start(&comm) != DT_OK || !comm.threads) exit(70);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     dt_log_open(rank, nranks, "test");
-    if (provided < MPI_THREAD_MULTIPLE) MPI_Abort(MPI_COMM_WORLD, 70);
     const char *results = rank > 0 ? "/dev/null" : getenv("TEST_RESULTS");
     if (results && !freopen(results, "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 70);
 }

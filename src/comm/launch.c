@@ -2,6 +2,7 @@
  * program that is started by the launcher of another MPI gets N worlds of one rank each: N trainings in one directory,
  * and nothing says so. */
 #include "internal.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -68,6 +69,48 @@ static dt_err compare(int size)
     return DT_OK;
 }
 
+/* ---- threads of Open MPI ----------------------------------------------------------------------------------------- */
+
+#if defined OMPI_MAJOR_VERSION && OMPI_MAJOR_VERSION == 4
+/* Is a thread of this process on a core, or waiting for one or for a page of its code? thread: its folder in /proc/self/task. */
+static bool has_work(const char *thread)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", thread);
+    FILE *f = fopen(path, "r");
+    const bool read = f && fgets(text, sizeof text, f);
+    if (f) fclose(f);
+    const char *name_end = read ? strrchr(text, ')') : NULL;
+    return name_end && (strncmp(name_end, ") R", 3) == 0 || strncmp(name_end, ") D", 3) == 0);
+}
+
+static bool others_have_work(void)
+{
+    const long self = (long)gettid();
+    bool work = false;
+    DIR *threads = opendir("/proc/self/task");
+    for (const struct dirent *e; threads && !work && (e = readdir(threads));)
+        work = *e->d_name != '.' && atol(e->d_name) != self && has_work(e->d_name);
+    if (threads) closedir(threads);
+    return work;
+}
+
+/* MPI_Init leaves an event to a thread of Open MPI 4's, and MPI_Finalize unloads the plugin with its handler before it
+ * joins that thread: one that had no core in between, in a short run on a machine with far too much to do, would call
+ * code that is gone. So all threads must be seen at rest first; twice, because one may have given work to another that
+ * was looked at before it. */
+static void let_threads_rest(void)
+{
+    enum { AT_MOST_MS = 5000 };
+    for (int ms = 0, seen = 0; seen < 2 && ms < AT_MOST_MS; ms++) {
+        seen = others_have_work() ? 0 : seen + 1;
+        if (seen == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+#else
+static void let_threads_rest(void) {}
+#endif
+
 dt_err dt_comm_start(dt_comm *comm)
 {
     int provided = 0, size = 1;
@@ -79,6 +122,7 @@ dt_err dt_comm_start(dt_comm *comm)
      * may outlive the program */
     if (comm->alone) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
+    let_threads_rest();
     DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
     comm->threads = provided >= MPI_THREAD_MULTIPLE;
     const dt_err err = compare(size);
