@@ -432,7 +432,7 @@ static dt_err bench_shape(struct bench *bench, struct job *j, int n_seq, int32_t
                                   .max_seq = n_seq,
                                   .max_pos = len,
                                   .training = true};
-    const dt_param_source source = {j, give_params, release, give_grads, release, false};
+    const dt_param_source source = {j, give_params, release, give_grads, release, NULL};
     int32_t *lens = calloc((size_t)n_seq, sizeof *lens);
     dt_model *model;
     dt_batch b = {0};

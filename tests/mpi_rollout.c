@@ -120,6 +120,35 @@ static void rollouts_depend_on_no_stage(void **state)
     assert_all(MPI_COMM_WORLD, nranks == 1 || sent[3] < sent[4]);
 }
 
+/* A pass of tokens costs some 10 calls for each of the two blocks and some for what is around them; as two graphs it
+ * costs 8, once its step has come twice. Graphs of the first rollout serve the second, whose weights are others. They
+ * need parameters that stay: there are none where each pass gathers them, at stage 3 of several ranks. */
+static void graphs_make_the_same_rollouts_with_fewer_calls(void **state)
+{
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    for (int way = 0; way < 5; way++) {
+        uint64_t seen[2];
+        int64_t without = 0;
+        char zero[32], name[24];
+        snprintf(zero, sizeof zero, "zero.stage=%d", way < 4 ? way : 3);
+        for (int graphs = 0; graphs < 2; graphs++) {
+            const char *args[] = {zero, "run.max_steps=3", graphs ? "run.cuda_graphs=true" : "run.cuda_graphs=false",
+                                  way == 4 ? "zero.max_live_parameters=20000" : "zero.max_live_parameters=40000"};
+            snprintf(name, sizeof name, "graphs%d-%d", way, graphs);
+            const outcome o = run(*state, name, 4, args);
+            assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, name) && rollout_test.n_seen == 2);
+            if (!graphs) memcpy(seen, rollout_test.seen, sizeof seen), without = rollout_test.n_launches;
+        }
+        const int64_t with = rollout_test.n_launches;
+        if (without > 0 && !this_rank())
+            print_message("%s: %lld launches without graphs, %lld with\n", zero, (long long)without, (long long)with);
+        assert_all(MPI_COMM_WORLD, !memcmp(seen, rollout_test.seen, sizeof seen));
+        const bool none = way == 4 && nranks > 1;
+        assert_all(MPI_COMM_WORLD, without == 0 || (none ? with == without : with < without));
+    }
+}
+
 static void neither_steps_nor_rollouts_allocate(void **state)
 {
     const char *few[] = {"run.max_steps=2"}, *many[] = {"run.max_steps=6"};
@@ -325,6 +354,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rollouts_depend_on_no_stage),
+        cmocka_unit_test(graphs_make_the_same_rollouts_with_fewer_calls),
         cmocka_unit_test(neither_steps_nor_rollouts_allocate),
         cmocka_unit_test(the_sampler_and_the_scorer_agree),
         cmocka_unit_test(lengths_are_measured),

@@ -176,7 +176,7 @@ static dt_err open_units(ref_model *r, ref_model *host, const char *name, const 
                          const dt_model_options *opt, ref_build build, dt_trains trained, void *self)
 {
     *r = (ref_model){.opt = *opt, .guest = host != NULL};
-    r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release, false};
+    r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release, NULL};
     if (host)
         r->dev = host->dev;
     else

@@ -8,6 +8,7 @@
 #ifndef DTRAIN_TESTS_ROLLOUT_TASK_H
 #define DTRAIN_TESTS_ROLLOUT_TASK_H
 
+#include "../src/device/queue.h"
 #include "dtrain/rollout.h"
 #include "dtrain/train.h"
 #include <math.h>
@@ -28,6 +29,7 @@ static struct {
     double gap[ROLLOUT_SEEN]; /* of log-probabilities, the largest of the rollout */
     int n_seen;
     int64_t n_eos, n_rows; /* of all that was seen */
+    int64_t n_launches;    /* of the last generation, on the queue device; else 0 */
 } rollout_test;
 
 typedef struct policy {
@@ -131,6 +133,11 @@ static void policy_choose_dropped(dt_task *t)
     }
 }
 
+static int64_t policy_launches(const dt_task *t)
+{
+    return strcmp(t->dev->ops->name, "queue") ? 0 : dt_queue_counts_of(t->dev).launches;
+}
+
 static dt_err policy_roll_out(dt_task *t, int64_t number)
 {
     policy *y = policy_of(t);
@@ -138,7 +145,9 @@ static dt_err policy_roll_out(dt_task *t, int64_t number)
     static const char *const names[] = {"parity"};
     if (rollout_test.stop_after && t->comm->rank == rollout_test.stop_rank) t->phase->stop_asked = policy_stop_asked;
     dt_rollout_start(r, number);
+    const int64_t before = policy_launches(t);
     DT_TRY(dt_rollout_fill(r, t));
+    rollout_test.n_launches = policy_launches(t) - before;
     if (rollout_test.drops) {
         policy_choose_dropped(t);
         dt_rollout_drop(r, y->drop);

@@ -53,6 +53,8 @@ static void make_texts(texts *t)
     }
 }
 
+static bool always(void *self) { return true; }
+
 static void open_model(ref_model *r, const char *config, dt_dtype dtype, bool graphs)
 {
     const dt_model_options opt = {.dtype = dtype,
@@ -66,7 +68,7 @@ static void open_model(ref_model *r, const char *config, dt_dtype dtype, bool gr
                                   .graphs = graphs,
                                   .batch_invariant = true};
     if (ref_model_open(r, "test", config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
-    r->source.resident = true; /* nobody changes the weights */
+    r->source.params_resident = always;
 }
 
 static dt_generate_options options(ref_model *r, bool penalty)

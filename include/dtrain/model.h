@@ -153,8 +153,8 @@ typedef struct dt_model_options {
     /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
      * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
     int32_t cache_seqs, cache_len;
-    /* steps of generation that come again and again are recorded as graphs, where the device has them and parameters
-     * are resident: the same results, with fewer calls */
+    /* steps of generation that come again and again are recorded as graphs, where the device has them, while
+     * parameters are resident: the same results, with fewer calls */
     bool graphs;
     int32_t max_top; /* tokens of a sequence that dt_model_top is asked for at most (beam search) */
     /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut;

@@ -97,9 +97,9 @@ typedef struct dt_param_source {
     dt_err (*params_release)(void *self, int unit);
     dt_err (*grads_acquire)(void *self, int unit, dt_grad_view *view);
     dt_err (*grads_release)(void *self, int unit);
-    /* parameters are always there, at the same addresses, and nobody changes them: from the second acquire of a unit on
-     * the two calls for parameters queue nothing, and may be left out */
-    bool resident;
+    /* Are all parameters there, at addresses that they have for good? Until they are next updated the two calls for
+     * parameters then queue nothing, and may be left out. Local. NULL: never */
+    bool (*params_resident)(void *self);
 } dt_param_source;
 
 #endif

@@ -1,8 +1,9 @@
 /* graphs.c - steps of generation as graphs: a step that queues the operations of one before it, with the same sizes and
  * addresses, is recorded when it comes for the second time, and from then on queued with one call.
  *
- * What changes from step to step (tokens, positions, rows and lengths of the cache, masks, random numbers) lies in
- * device memory, where the operations read it; what does not is the graph's key. Launches depend on the longest cache:
+ * What changes from step to step (tokens, positions, rows and lengths of the cache, masks, random numbers) and from one
+ * update to the next (parameters) lies in device memory, where the operations read it; what does not is the graph's
+ * key. Launches depend on the longest cache:
  * lengths are rounded up to powers of two, so that a graph serves many steps. The first time of a step runs as it is
  * because a device may have things to do once that cannot be recorded, and because most steps with many tokens do not
  * come again.
@@ -93,10 +94,12 @@ static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, co
     return err != DT_OK ? err : ended;
 }
 
+static bool is_resident(const dt_param_source *s) { return s->params_resident && s->params_resident(s->self); }
+
 dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue, const void *how)
 {
     struct step_graph *g = NULL;
-    if (!m->graphs || !m->source->resident) return queue(m, how);
+    if (!m->graphs || !is_resident(m->source)) return queue(m, how);
     DT_TRY(find(m, key, &g));
     const bool is_new = g->used == 0;
     g->used = ++m->graphs->clock;

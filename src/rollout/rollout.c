@@ -107,6 +107,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->max_len);
     o->max_seq = (int32_t)dt_max_i64(o->max_seq, n_slots);
     t->wants_gathered = true;
+    o->graphs = t->cfg->run_cuda_graphs;
     o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
     r->generate = (dt_generate_options){.sampling = r->opt.sampling,
                                         .vocab_size = t->mc->vocab_size,

@@ -123,7 +123,7 @@ dt_err zero_fetch_ahead(dt_zero *z)
     int before = z->before_last, last = z->last_unit;
     bool full = z->fetch.n == 0;
     DT_TRY(write_what_came(z, 0));
-    for (int k = 0; k <= z->fetch.n && !full; k++) {
+    for (int k = 0; k <= z->fetch.n && last >= 0 && !full; k++) {
         const int next = zero_next_unit(z, before, last);
         if (next < 0) return DT_OK;
         for (int p = 0; p < DT_N_PARTS && !full; p++) DT_TRY(read_part(z, next, (dt_part)p, began, &full));

@@ -6,7 +6,11 @@
  * one comes: the layer loop goes the same way in every step, and which unit follows another is learned from the first
  * (a tied embedding makes "the next number" wrong near the head). A gather is queued behind all work queued so far,
  * which was the last to use the place, and runs beside the work that follows. A reduction that nobody waits for yet
- * stands back for it (grads.c). */
+ * stands back for it (grads.c).
+ *
+ * Where all units stay gathered until they are updated (a rollout), each rank goes through passes of its own once they
+ * are, or leaves the calls out (params_resident). Nothing is learned from those: what is gathered ahead, and when, must
+ * be the same on all ranks. */
 #include "zero_impl.h"
 
 /** Does a part of unit u stand in an arena while it is held? */
@@ -136,6 +140,32 @@ static dt_err take(dt_zero *z, int u)
     return DT_OK;
 }
 
+/** It is where it stays, and nothing that computes with it would wait. */
+static bool is_there(const dt_zero *z, int u, dt_part part)
+{
+    const zero_part_state *s = &z->state[u].part[part];
+    if (zero_is_empty(&z->lay, u, part)) return true;
+    if (s->gather_pending) return false;
+    return is_sharded(&z->lay, u, part) ? z->opt.keep_gathered && s->resident : !is_away(z, u, part);
+}
+
+static bool all_are_there(const dt_zero *z)
+{
+    for (int u = 0; u < z->n_units; u++)
+        for (int p = 0; p < DT_N_PARTS; p++)
+            if (!is_there(z, u, (dt_part)p)) return false;
+    return true;
+}
+
+/* What comes down from an update is written to the file when a unit is acquired. */
+bool zero_params_resident(void *self)
+{
+    const dt_zero *z = self;
+    for (int i = 0; i < z->fetch.n; i++)
+        if (z->fetch.buffer[i].to_write) return false;
+    return z->n_deferred == 0 && all_are_there(z);
+}
+
 static void *part_data(const dt_zero *z, int u, dt_part part)
 {
     if (zero_is_empty(&z->lay, u, part)) return NULL;
@@ -149,7 +179,8 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
     zero_unit_state *s = &z->state[u];
     const bool sharded = is_sharded(&z->lay, u, DT_TRAINED) || is_sharded(&z->lay, u, DT_FROZEN);
     const bool first = s->params_held == 0;
-    if (sharded && first) DT_TRY(take(z, u));
+    const bool joint = sharded && first && !(z->opt.keep_gathered && all_are_there(z)); /* all ranks acquire it now */
+    if (joint) DT_TRY(take(z, u));
     s->params_held++;
     for (int p = 0; p < DT_N_PARTS; p++) {
         if (s->part[p].gather_pending)
@@ -159,7 +190,7 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
         view->part[p].dtype = z->lay.param_dtype[p];
     }
     dt_err err = sharded && first ? zero_fetch_ahead(z) : DT_OK;
-    if (sharded && first && z->lay.prefetch) err = zero_first_err(err, prefetch(z, u));
+    if (joint && z->lay.prefetch) err = zero_first_err(err, prefetch(z, u));
     return err == DT_ERR_COMM ? err : zero_first_err(err, zero_reduce_oldest(z));
 }
 

@@ -141,17 +141,6 @@ void dt_zero_close(dt_zero *z)
     free(z);
 }
 
-/** Frozen, and whole on the device. */
-static bool is_resident(const dt_zero *z)
-{
-    for (int u = 0; u < z->n_units; u++) {
-        const zero_part_layout *part = &z->lay.units[u].part[DT_FROZEN];
-        if (!zero_is_empty(&z->lay, u, DT_TRAINED)) return false;
-        if (!zero_is_empty(&z->lay, u, DT_FROZEN) && !(part->whole && part->place == DT_ON_DEVICE)) return false;
-    }
-    return true;
-}
-
 dt_param_source dt_zero_source(dt_zero *z)
 {
     return (dt_param_source){.self = z,
@@ -159,5 +148,5 @@ dt_param_source dt_zero_source(dt_zero *z)
                              .params_release = zero_params_release,
                              .grads_acquire = zero_grads_acquire,
                              .grads_release = zero_grads_release,
-                             .resident = is_resident(z)};
+                             .params_resident = zero_params_resident};
 }

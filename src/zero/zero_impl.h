@@ -253,6 +253,7 @@ void zero_params_begin_micro(dt_zero *z);
 
 dt_err zero_params_acquire(void *self, int unit, dt_param_view *view);
 dt_err zero_params_release(void *self, int unit);
+bool zero_params_resident(void *self);
 dt_err zero_grads_acquire(void *self, int unit, dt_grad_view *view);
 dt_err zero_grads_release(void *self, int unit);
 
