@@ -103,6 +103,17 @@ train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 expect "and the same metrics" same_told bits1 halves
 
+# Where the time of a step with a generation goes: each part is there, and together they are no more than all of it.
+train 2 timed "${all[@]}" run.max_steps=1 log.wall_clock_breakdown=true
+for group in rollout score reward forward backward; do
+    expect "milliseconds of $group" above timed "ms/${group}_min" 0
+done
+expect "of which no more are for rollouts, scores and rewards than a step has" python3 - "$tmp/timed/metrics.jsonl" <<'PY'
+import json, sys
+for line in map(json.loads, open(sys.argv[1])):
+    assert sum(line[f"ms/{group}_min"] for group in ("rollout", "score", "reward", "forward", "backward")) <= 1e3 * line["step_time"], line
+PY
+
 # A signal in the middle of a rollout: its step is left; a kill; both as if nothing had been.
 DTRAIN_FAULT=rollout.generate:0:2:stop start 2 stopped "${all[@]}"
 stop_at stopped 1 TERM

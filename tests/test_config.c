@@ -412,7 +412,8 @@ static void every_mistake_is_named(void **state)
          "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
          "input.ini:3: [run] threads: expected an integer from 0 to 4096, found 'y'\n"
          "command line: run.z: unknown key; [run] has task, output_dir, seed, max_steps, epochs, device, threads, "
-         "self_check, cuda_graphs, reproducible, time_limit, early_stopping_patience, early_stopping_threshold, max_skipped_steps"},
+         "self_check, cuda_graphs, reproducible, time_limit, early_stopping_patience, early_stopping_threshold, "
+         "max_skipped_steps"},
         {"[optimzer]\nlr = 1\nfoo = 2\n[run]\n  seed = 1\nseed = 2\nseed = 3\n[data]\nseq_len = 0\n", NULL,
          "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]\n"
          "input.ini:5: expected a key or a [section] in the first column, found an indented line: 'seed = 1'\n"

@@ -64,6 +64,44 @@ static void one_stream_hides_nothing(void **state)
     assert_true(group_s[DT_TIME_COMM_EXPOSED] == 3 && group_s[DT_TIME_COMM_HIDDEN] == 0);
 }
 
+/* What a model computes counts for what it is for: until the step's own pass begins, also across the waits of a
+ * model that is gathered. */
+static void passes_count_for_what_they_are_for(void **state)
+{
+    static const struct {
+        const char *name, *unit;
+        dt_time_group group;
+    } phases[] = {{"rollout", "prompts", DT_TIME_ROLLOUT},
+                  {"decode", "block.0", DT_TIME_ROLLOUT},
+                  {"head", "head", DT_TIME_ROLLOUT},
+                  {"rollout", "agree", DT_TIME_ROLLOUT},
+                  {"reward", "program", DT_TIME_REWARD},
+                  {"score", "policy", DT_TIME_SCORE},
+                  {"forward", "embed", DT_TIME_SCORE},
+                  {"gather", "block.0", DT_TIME_COMM_EXPOSED},
+                  {"forward", "block.0", DT_TIME_SCORE},
+                  {"head", "head", DT_TIME_SCORE},
+                  {"forward", "", DT_TIME_FORWARD},
+                  {"forward", "embed", DT_TIME_FORWARD},
+                  {"head", "", DT_TIME_BACKWARD},
+                  {"score", "judge", DT_TIME_SCORE},
+                  {"forward", "block.0", DT_TIME_SCORE},
+                  {"head", "", DT_TIME_BACKWARD},
+                  {"head", "head", DT_TIME_BACKWARD},
+                  {"backward", "", DT_TIME_BACKWARD},
+                  {"norm", "", DT_TIME_UPDATE},
+                  {"forward", "embed", DT_TIME_FORWARD}};
+    const char *work = NULL;
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
+        double group_s[DT_N_TIME];
+        work = dt_time_work(work, phases[i].name, phases[i].unit);
+        const dt_time_span span = {.end_s = 1, .name = phases[i].name, .unit = phases[i].unit, .work = work};
+        const dt_stream_spans one = {&span, 1};
+        dt_time_groups(&one, 1, 0, 1, group_s);
+        for (int g = 0; g < DT_N_TIME; g++) assert_true(group_s[g] == ((dt_time_group)g == phases[i].group));
+    }
+}
+
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 enum { N_UNITS = 3, N_STEPS = 4, N_BYTES = 4096 };
@@ -282,10 +320,15 @@ static void streams_of_a_name_are_told_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals_become_seconds),    cmocka_unit_test(parts_add_up),
-        cmocka_unit_test(one_stream_hides_nothing),    cmocka_unit_test(nothing_begins_before_what_it_waits_for),
-        cmocka_unit_test(looking_waits_for_nothing),   cmocka_unit_test(a_stream_far_behind_loses_marks),
-        cmocka_unit_test(many_spans_are_counted_once), cmocka_unit_test(streams_of_a_name_are_told_apart),
+        cmocka_unit_test(intervals_become_seconds),
+        cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(passes_count_for_what_they_are_for),
+        cmocka_unit_test(one_stream_hides_nothing),
+        cmocka_unit_test(nothing_begins_before_what_it_waits_for),
+        cmocka_unit_test(looking_waits_for_nothing),
+        cmocka_unit_test(a_stream_far_behind_loses_marks),
+        cmocka_unit_test(many_spans_are_counted_once),
+        cmocka_unit_test(streams_of_a_name_are_told_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

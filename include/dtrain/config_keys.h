@@ -481,7 +481,8 @@
          "tasks that generate: print so many of a rollout, as often as log.stdout_every says; 0: none") \
     BOOL(log, wall_clock_breakdown, false, \
          "put the milliseconds of a step into the metrics, as the device spends them: data, forward, backward, " \
-         "communication exposed and hidden, update, copies, agreement; minimum, mean and maximum over the ranks") \
+         "communication exposed and hidden, update, copies, agreement, rollout, scoring, rewards; minimum, mean and " \
+         "maximum over the ranks") \
     BOOL(log, trace, false, \
          "write trace.json (Chrome trace format): every phase and block on every rank, with a lane for each stream")
 /* clang-format on */

@@ -40,7 +40,8 @@ typedef struct dt_time_span {
     double begin_s, end_s;
     const char *name, *unit;
     int64_t number;
-    int lane; /* of the trace */
+    int lane;         /* of the trace */
+    const char *work; /* NULL, or what a pass of a model was for: "rollout", "score", "reward" */
 } dt_time_span;
 
 /** Where the time of a step went, on the device: what its streams did, by the phases of the host that queued it. */
@@ -53,6 +54,9 @@ typedef enum dt_time_group {
     DT_TIME_UPDATE,       /* with the norm */
     DT_TIME_COPIES,       /* between device and host, beside whatever else is done */
     DT_TIME_AGREE,        /* the vote: the host waits for the slowest rank */
+    DT_TIME_ROLLOUT,      /* completions are generated, with what ranks exchange of them */
+    DT_TIME_SCORE,        /* models say what they make of them, before the step's own passes */
+    DT_TIME_REWARD,       /* reward functions are at work */
     DT_N_TIME
 } dt_time_group;
 extern const char *const dt_time_group_names[DT_N_TIME];

@@ -3,15 +3,18 @@
  * A stream's spans are named by the phase of the host that queued them. Where the computation's own stream is in a
  * phase of communication, it has nothing else to do: it waits for a collective that is on another stream, or one is on
  * this stream, or the host is busy with one and has queued nothing. That is what communication costs; the rest of a
- * collective's time is hidden behind the computation. */
-#include "dtrain/process.h"
+ * collective's time is hidden behind the computation.
+ *
+ * A pass of a model counts for what it is for: forward and head of a model that scores are no part of the training's. */
+#include "timeline_private.h"
 #include <math.h>
 #include <string.h>
 
 const char *const dt_time_group_names[DT_N_TIME] = {"data",        "forward", "backward", "comm_exposed",
-                                                    "comm_hidden", "update",  "copies",   "agree"};
+                                                    "comm_hidden", "update",  "copies",   "agree",
+                                                    "rollout",     "score",   "reward"};
 
-static int group_of(const char *name)
+static int group_of_name(const char *name)
 {
     static const struct {
         const char *name;
@@ -33,10 +36,29 @@ static int group_of(const char *name)
         {"down", DT_TIME_COPIES},
         {"copy", DT_TIME_COPIES},
         {"agree", DT_TIME_AGREE},
+        {"rollout", DT_TIME_ROLLOUT},
+        {"decode", DT_TIME_ROLLOUT},
+        {"score", DT_TIME_SCORE},
+        {"reward", DT_TIME_REWARD},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (!strcmp(table[i].name, name)) return table[i].group;
     return -1;
+}
+
+static int group_of(const dt_time_span *s)
+{
+    const int group = group_of_name(s->name);
+    return s->work && (group == DT_TIME_FORWARD || group == DT_TIME_BACKWARD) ? group_of_name(s->work) : group;
+}
+
+/* What passes are for that come behind this phase: the step's own have no unit when they begin. `before`: until now. */
+const char *dt_time_work(const char *before, const char *name, const char *unit)
+{
+    const int group = group_of_name(name);
+    if (group >= DT_TIME_ROLLOUT) return dt_time_group_names[group];
+    const bool pass = *unit && (group == DT_TIME_FORWARD || group == DT_TIME_BACKWARD);
+    return pass || group == DT_TIME_COMM_EXPOSED || group == DT_TIME_COPIES ? before : NULL;
 }
 
 /* Of a span between two times. */
@@ -53,8 +75,7 @@ static double stands_still(const dt_stream_spans *compute, int *first, double fr
     double still_s = 0;
     while (*first < compute->n && compute->span[*first].end_s <= from_s) ++*first;
     for (int i = *first; i < compute->n && compute->span[i].begin_s < to_s; i++)
-        if (group_of(compute->span[i].name) == DT_TIME_COMM_EXPOSED)
-            still_s += part_of(&compute->span[i], from_s, to_s);
+        if (group_of(&compute->span[i]) == DT_TIME_COMM_EXPOSED) still_s += part_of(&compute->span[i], from_s, to_s);
     return still_s;
 }
 
@@ -65,7 +86,7 @@ static void count_beside(const dt_stream_spans *compute, const dt_stream_spans *
     int first = 0;
     for (int i = 0; i < stream->n; i++) {
         const dt_time_span *s = &stream->span[i];
-        const int group = group_of(s->name);
+        const int group = group_of(s);
         const double busy_s = part_of(s, from_s, to_s);
         if (group == DT_TIME_COPIES) group_s[DT_TIME_COPIES] += busy_s;
         if (group != DT_TIME_COMM_EXPOSED || busy_s == 0) continue;
@@ -79,7 +100,7 @@ void dt_time_groups(const dt_stream_spans *streams, int n_streams, double from_s
 {
     memset(group_s, 0, DT_N_TIME * sizeof *group_s);
     for (int i = 0; i < streams[0].n; i++) {
-        const int group = group_of(streams[0].span[i].name);
+        const int group = group_of(&streams[0].span[i]);
         if (group >= 0) group_s[group] += part_of(&streams[0].span[i], from_s, to_s);
     }
     for (int k = 1; k < n_streams; k++) count_beside(&streams[0], &streams[k], from_s, to_s, group_s);

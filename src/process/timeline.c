@@ -86,7 +86,7 @@ static void read_marks(dt_timeline *t, timeline_stream *l)
         if (ops->event_time(t->dev, m->event, &at_s) != DT_OK) return;
         at_s = fmax(at_s, l->running.begin_s); /* the device's clock is compared with the host's now and then */
         end_running(t, l, at_s);
-        l->running = (dt_time_span){at_s, INFINITY, m->name, m->unit, m->number, l->running.lane};
+        l->running = (dt_time_span){at_s, INFINITY, m->name, m->unit, m->number, l->running.lane, m->work};
         l->n_reached++;
     }
 }
@@ -96,7 +96,8 @@ static bool same_text(const char *a, const char *b) { return a == b || (a && b &
 /* Without a trace units and numbers make no difference. */
 static bool goes_on(const dt_timeline *t, const timeline_mark *m, const char *name, const char *unit, int64_t number)
 {
-    return same_text(m->name, name) && (!t->trace || (same_text(m->unit, unit) && m->number == number));
+    return same_text(m->name, name) && m->work == t->host.work &&
+           (!t->trace || (same_text(m->unit, unit) && m->number == number));
 }
 
 static void set_mark(dt_timeline *t, timeline_stream *l, const char *name, const char *unit, int64_t number)
@@ -109,7 +110,7 @@ static void set_mark(dt_timeline *t, timeline_stream *l, const char *name, const
     }
     timeline_mark *m = &l->marks[l->n_made % TIMELINE_MARKS];
     if (t->dev->ops->event_record(t->dev, m->event, l->stream) != DT_OK) return;
-    *m = (timeline_mark){m->event, name, unit, number};
+    *m = (timeline_mark){m->event, name, unit, number, t->host.work};
     l->n_made++;
 }
 
@@ -120,7 +121,8 @@ static void on_phase(void *self, const char *name, const char *unit, double now_
     dt_timeline *t = self;
     t->host.end_s = now_s;
     add_span(t, t->host);
-    t->host = (dt_time_span){.begin_s = now_s, .name = name, .unit = unit, .lane = LANE_HOST};
+    const char *const work = dt_time_work(t->host.work, name, unit);
+    t->host = (dt_time_span){.begin_s = now_s, .name = name, .unit = unit, .lane = LANE_HOST, .work = work};
     if (t->n_streams) set_mark(t, &t->streams[0], name, unit, 0);
     if (t->dev && t->dev->ops->range) t->dev->ops->range(t->dev, name, unit);
 }

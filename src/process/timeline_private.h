@@ -20,6 +20,7 @@ typedef struct timeline_mark {
     dt_event *event;
     const char *name, *unit;
     int64_t number;
+    const char *work; /* dt_time_span.work */
 } timeline_mark;
 
 typedef struct timeline_stream {
@@ -47,6 +48,9 @@ struct dt_timeline {
     long long n_spans;
     long long n_left_out; /* marks for which a stream was too far behind the host */
 };
+
+/** What passes of models are for from this phase on, where they were for `before` until now (breakdown.c). */
+const char *dt_time_work(const char *before, const char *name, const char *unit);
 
 /** Look how far the streams have come; what they have done is in the spans then. */
 void timeline_read(dt_timeline *t);
