@@ -98,6 +98,8 @@ CUDA_LIB   = $(if $(filter-out 0,$(CUDA)),$(BUILD)/libdtrain_cuda.so $(if $(NCCL
 NCCL_HOME  ?= $(patsubst %/include/nccl.h,%,$(firstword $(wildcard $(addsuffix /include/nccl.h,$(CUDA_HOME) /usr/local /usr))))
 NCCL_SRC   = $(wildcard cuda/nccl*.cu cuda/nccl*.c)
 NCCL_OBJ   = $(NCCL_SRC:%=$(BUILD)/%.o)
+# cuDNN's attention: its headers are looked for here, the library when it is asked for.
+CUDNN_HOME ?= $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu))))
 # Like the CPU's kernels: products are fused where it is written, and nowhere else.
 $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
 # Products of four warps are code of sm_90a, which runs on sm_90 alone.
@@ -112,6 +114,7 @@ $(BUILD)/cuda/%.cu.o: cuda/%.cu | $(BUILD)/mpi
 $(BUILD)/cuda/%.c.o: cuda/%.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -isystem $(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+$(BUILD)/cuda/dnn.c.o $(BUILD)/cuda/attention_cudnn.c.o: private override CFLAGS += $(if $(CUDNN_HOME),-DDT_HAVE_CUDNN -isystem $(CUDNN_HOME))
 $(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
 $(BUILD)/cuda/nccl.c.o: private CPPFLAGS += -isystem $(NCCL_HOME)/include

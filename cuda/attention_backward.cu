@@ -8,6 +8,7 @@
  * products of tiles in place of 5, but no sum is shared by blocks, so none depends on which runs first. Accumulators of
  * p and ds are the left operands of the sums as they lie: the first kernel works on transposed tiles, rows being keys.
  * p and ds are rounded to the elements' type there. */
+#include "attention_cudnn.h"
 #include "attention_mma.cuh"
 
 namespace
@@ -287,7 +288,7 @@ float2 *stats_in(float *scratch) { return reinterpret_cast<float2 *>(((size_t)sc
 
 int64_t cuda_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
 {
-    return 2 * (int64_t)at->n_tok * at->n_heads + 1;
+    return 2 * (int64_t)at->n_tok * at->n_heads + 1 + cuda_cudnn_scratch_elems(at);
 }
 
 dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
@@ -297,6 +298,9 @@ dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const voi
     dt_attention checked;
     DT_TRY(cuda_attention_check(at, &checked));
     dt_stream *s = cuda_stream(dev, stream, "attention_backward");
+    bool taken = false;
+    DT_TRY(cuda_cudnn_backward(dev, &checked, q, k, v, out, lse, dout, dq, dk, dv, scratch, s, &taken));
+    if (taken) return DT_OK;
     const int64_t n = (int64_t)at->n_tok * at->n_heads;
     float2 *stats = stats_in(scratch);
     CUDA_BY_DTYPE(at->dt, T, "attention_backward", {

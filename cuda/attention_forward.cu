@@ -6,6 +6,7 @@
  *
  * Tiles of keys begin at multiples of their length of the sequence, and one that a query does not see changes no bit of
  * it. */
+#include "attention_cudnn.h"
 #include "attention_mma.cuh"
 
 namespace
@@ -140,6 +141,9 @@ dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void
              "batch-invariant attention has neither lse nor dropout");
     if (at->n_tok == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "attention_forward");
+    bool taken = false;
+    DT_TRY(cuda_cudnn_forward(dev, &checked, q, k, v, out, lse, s, &taken));
+    if (taken) return DT_OK;
     CUDA_BY_DTYPE(at->dt, T, "attention_forward", {
         attention_arrays<T> a = {};
         a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.out_w = (T *)out, a.lse_w = lse;

@@ -46,6 +46,7 @@ typedef struct cuda_state {
     dt_stream first;                /* the default stream: one of our own, never CUDA's legacy stream */
     int n_streams;                  /* with the first */
     struct cuda_products *products; /* product.cu */
+    struct cuda_cudnn *cudnn;       /* attention_cudnn.c; NULL: nobody has asked for it */
     cuda_clock clock;
     bool in_range;      /* of a profiler */
     size_t free_before; /* bytes of the GPU, before this process had a context; SIZE_MAX: not known */
@@ -160,6 +161,8 @@ dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const voi
                                const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
                                float *scratch, dt_stream *stream);
 int64_t cuda_attention_scratch_elems(const dt_device *dev, const dt_attention *at);
+dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
+                              size_t why_size);
 
 /* classifier.cu, tokens.cu */
 dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);

@@ -1,5 +1,5 @@
 /* device.c - the CUDA device: opening a GPU, its memory, streams, events and copies, and the table of operations. */
-#include "cuda.h"
+#include "attention_cudnn.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -156,6 +156,7 @@ static void cuda_close(dt_device *dev)
 {
     cuda_state *cuda = cuda_of(dev);
     if (!cuda) return;
+    cuda_cudnn_close(cuda);
     cuda_products_close(cuda);
     cuda_clock_close(cuda);
     close_stream(cuda, &cuda->first);
@@ -415,6 +416,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .attention_forward = cuda_attention_forward,
     .attention_backward = cuda_attention_backward,
     .attention_scratch_elems = cuda_attention_scratch_elems,
+    .attention_prepare = cuda_attention_prepare,
     .act_forward = cuda_act_forward,
     .act_backward = cuda_act_backward,
     .glu_forward = cuda_glu_forward,

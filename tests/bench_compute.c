@@ -318,6 +318,21 @@ static dt_err run_attention_backward(bench *b, const void *what)
                                       j->dout, j->dqkv, column(j->dqkv, k), column(j->dqkv, v), j->scratch, NULL);
 }
 
+/* The same by the device's library, where it takes it. */
+static dt_err show_library(bench *b, attention_job *j, char name[96], int n, double pairs)
+{
+    int ready = 0;
+    char why[256] = "the device has no library";
+    j->at.by_library = true;
+    if (b->ops->attention_prepare) DT_TRY(b->ops->attention_prepare(&b->dev, &j->at, true, &ready, why, sizeof why));
+    snprintf(name + n, 96 - (size_t)n, ", library");
+    if (ready & DT_READY_FORWARD) show(b, name, run_attention, j, 4 * pairs, 0);
+    snprintf(name + n, 96 - (size_t)n, " backward, library");
+    if (ready & DT_READY_BACKWARD) show(b, name, run_attention_backward, j, 10 * pairs, 0);
+    if (*why) printf("  %.*s, library: %s\n", n, name, why);
+    return DT_OK;
+}
+
 static dt_err bench_attention_of(bench *b, int H, int KV, int D, int n_seq, int len)
 {
     char name[96];
@@ -343,7 +358,9 @@ static dt_err bench_attention_of(bench *b, int H, int KV, int D, int n_seq, int 
     j.qkv = numbers(b, T * width, DT_BF16), j.dqkv = numbers(b, T * width, DT_BF16);
     j.out = numbers(b, T * H * D, DT_BF16), j.dout = numbers(b, T * H * D, DT_BF16);
     j.lse = numbers(b, T * H, DT_F32);
+    j.at.by_library = true; /* its scratch is the larger one */
     j.scratch = numbers(b, b->ops->attention_scratch_elems(&b->dev, &j.at) + 1, DT_F32);
+    j.at.by_library = false;
     DT_CHECK(q_start && kv_len && j.qkv && j.dqkv && j.out && j.dout && j.lse && j.scratch, DT_ERR_MEMORY, "%s",
              dt_error_message());
     const double pairs = (double)n_seq * len * (len + 1.0) / 2 * H * D;
@@ -351,7 +368,7 @@ static dt_err bench_attention_of(bench *b, int H, int KV, int D, int n_seq, int 
     show(b, name, run_attention, &j, 4 * pairs, 0);
     snprintf(name + n, sizeof name - (size_t)n, " backward");
     show(b, name, run_attention_backward, &j, 10 * pairs, 0);
-    return DT_OK;
+    return show_library(b, &j, name, n, pairs);
 }
 
 static dt_err bench_attention(bench *b)

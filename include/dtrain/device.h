@@ -210,8 +210,15 @@ typedef struct dt_device_ops {
     dt_err (*attention_backward)(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
                                  const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
                                  float *scratch, dt_stream *stream);
-    /* looks at the numbers, not the arrays */
+    /* looks at the numbers, not the arrays; by_library: for the library, too, whether it is there or not */
     int64_t (*attention_scratch_elems)(const dt_device *dev, const dt_attention *at);
+    /** Make a library ready for calls with these numbers (by_library; the arrays are not looked at), which it then
+     *  takes, where all arrays lie at multiples of 16 bytes. What it does is tried: it gives the same bits each time,
+     *  and the numbers of the device's own kernels, or is left. *ready: a sum of DT_READY_...; why: where that is not
+     *  all, what is missing. Takes seconds and, while it runs, memory as the call's arrays three times; before the
+     *  first step. NULL: the device has no library. */
+    dt_err (*attention_prepare)(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
+                                size_t why_size);
 
     /* activations, elementwise */
     dt_err (*act_forward)(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,

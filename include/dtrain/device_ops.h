@@ -131,7 +131,13 @@ typedef struct dt_attention {
     /* forward alone, without lse and dropout: made for few queries; a row of out has the same bits whatever other
      * queries are in the call */
     bool batch_invariant;
+    /* all sequences have max_q_len queries, and those rows' keys: kv_start = q_start, kv_len = n_q. A library that was
+     * made ready for the shape may take the call (attention_prepare) */
+    bool by_library;
 } dt_attention;
+
+/** What a library was made ready for. */
+enum { DT_READY_FORWARD = 1, DT_READY_BACKWARD = 2 };
 
 /* ---- the classifier ---------------------------------------------------------------------------------------------- */
 

@@ -16,12 +16,12 @@ cuda_folders() {
     for p in ${CUDA_HOME:+"$CUDA_HOME"} ${CUDA_PATH:+"$CUDA_PATH"} /usr/local/cuda /usr/local/cuda-*; do echo "$p/lib64"; echo "$p/targets/x86_64-linux/lib"; done
     [ -z "$PYTHON" ] || plainly "$PYTHON" -c 'import nvidia
 for p in nvidia.__path__: print(p)' 2>/dev/null | while read -r p; do ls -d "$p"/*/lib; done
-    /sbin/ldconfig -p 2>/dev/null | awk '/libcublasLt|libnccl|libcuda\.so/ { sub(/\/[^\/]*$/, "", $NF); print $NF }'
+    /sbin/ldconfig -p 2>/dev/null | awk '/libcublasLt|libnccl|libcudnn|libnvrtc|libcuda\.so/ { sub(/\/[^\/]*$/, "", $NF); print $NF }'
     echo /usr/local/nvidia/lib64
 }
 folder_of() { cuda_folders | while read -r p; do if [ -e "$p/$1" ]; then echo "$p"; break; fi; done; }
 cuda_path=
-for library in libcublasLt.so.13 libnccl.so.2 libcuda.so.1; do
+for library in libcublasLt.so.13 libnccl.so.2 libcudnn.so.9 libnvrtc.so.13 libcuda.so.1; do
     at=$(folder_of $library)
     case ":$cuda_path:" in *":$at:"*) ;; *) cuda_path=$cuda_path${at:+:$at} ;; esac
 done

@@ -1,0 +1,37 @@
+/* attention_cudnn.h - attention by cuDNN, where it was made ready for the shape of a call (device.h,
+ * attention_prepare). */
+#ifndef DTRAIN_CUDA_ATTENTION_CUDNN_H
+#define DTRAIN_CUDA_ATTENTION_CUDNN_H
+
+#include "cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Queue the call if there is a plan for it: *taken says so. */
+dt_err cuda_cudnn_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                          void *out, float *lse, dt_stream *s, bool *taken);
+dt_err cuda_cudnn_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                           const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
+                           float *scratch, dt_stream *s, bool *taken);
+/** Floats of scratch besides the two for each query of each head. */
+int64_t cuda_cudnn_scratch_elems(const dt_attention *at);
+void cuda_cudnn_close(cuda_state *cuda);
+
+/* attention_trial.c */
+typedef struct attention_verdict {
+    const char *forward, *backward; /* what is wrong with the library's; NULL: nothing */
+} attention_verdict;
+
+/** Run the plans that there are for the call's shape, twice, and our own kernels beside them. Takes memory as the
+ *  arrays of a call three times. */
+dt_err cuda_attention_try(dt_device *dev, const dt_attention *at, attention_verdict *verdict);
+
+/* attention_turn.cu: to = the transposes of n matrices [rows, cols] */
+dt_err cuda_turn(const float *from, float *to, int64_t n, int64_t rows, int64_t cols, dt_stream *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,195 @@
+/* attention_trial.c - is a library's attention the same each time, and the attention of our own kernels? At the shape
+ * that it is going to be asked for, on random numbers. */
+#include "attention_cudnn.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNED = 256 };
+
+/* Arrays of a call as the model has them, q, k and v side by side in rows; results of two calls. */
+typedef struct trial {
+    dt_device *dev;
+    dt_attention at;
+    int64_t ld, n_tok;
+    size_t x_nbytes, out_nbytes, lse_nbytes;
+    char *memory, *x, *dout, *out[2], *dx[2];
+    float *lse[2], *scratch;
+    int32_t *starts; /* [n_seq + 1], then [n_seq] lengths */
+    char *host[2];   /* of the larger result */
+} trial;
+
+static size_t take(size_t *used, size_t nbytes)
+{
+    const size_t from = *used;
+    *used = (from + nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+    return from;
+}
+
+static void place(trial *t, size_t *used)
+{
+    const size_t e = dt_dtype_size(t->at.dt);
+    t->x_nbytes = (size_t)(t->n_tok * t->ld) * e;
+    t->out_nbytes = (size_t)(t->n_tok * t->at.o_ld) * e;
+    t->lse_nbytes = (size_t)(t->n_tok * t->at.n_heads) * sizeof(float);
+    *used = 0;
+    t->x = t->memory + take(used, t->x_nbytes);
+    t->dout = t->memory + take(used, t->out_nbytes);
+    for (int i = 0; i < 2; i++) {
+        t->out[i] = t->memory + take(used, t->out_nbytes);
+        t->dx[i] = t->memory + take(used, t->x_nbytes);
+        t->lse[i] = (float *)(t->memory + take(used, t->lse_nbytes));
+    }
+    t->scratch =
+        (float *)(t->memory + take(used, (size_t)cuda_attention_scratch_elems(t->dev, &t->at) * sizeof(float)));
+    t->starts = (int32_t *)(t->memory + take(used, (2 * (size_t)t->at.n_seq + 1) * sizeof(int32_t)));
+}
+
+/* All on the device's own stream: CUDA's default stream, which cudaMemcpy and cudaMemset use, does not wait for it. */
+static dt_err to_device(const trial *t, void *to, const void *from, size_t nbytes)
+{
+    return t->dev->ops->copy(t->dev, to, from, nbytes, NULL);
+}
+
+static dt_err fill(const trial *t, char *to, size_t nbytes, uint64_t salt)
+{
+    enum { PATTERN = 1 << 20 };
+    uint16_t *pattern = malloc(PATTERN * sizeof *pattern);
+    dt_err err = pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for random numbers");
+    for (int i = 0; err == DT_OK && i < PATTERN; i++) /* from -2 to 2 */
+        dt_set_element(pattern, t->at.dt, i, (float)((double)(dt_mix64(salt + (uint64_t)i) >> 11) * 0x1p-51 - 2));
+    for (size_t from = 0; from < nbytes && err == DT_OK; from += PATTERN * sizeof *pattern) {
+        const size_t n = nbytes - from < PATTERN * sizeof *pattern ? nbytes - from : PATTERN * sizeof *pattern;
+        err = to_device(t, to + from, pattern, n);
+    }
+    if (err == DT_OK) err = t->dev->ops->stream_sync(t->dev, NULL);
+    free(pattern);
+    return err;
+}
+
+static dt_err fill_starts(trial *t)
+{
+    const int n = t->at.n_seq;
+    int32_t *starts = (int32_t *)t->host[0]; /* rows are longer than that */
+    for (int i = 0; i <= n; i++) starts[i] = i * t->at.max_q_len;
+    for (int i = 0; i < n; i++) starts[n + 1 + i] = t->at.max_q_len;
+    DT_TRY(to_device(t, t->starts, starts, (2 * (size_t)n + 1) * sizeof *starts));
+    t->at.q_start = t->at.kv_start = t->starts;
+    t->at.kv_len = t->starts + n + 1;
+    return t->dev->ops->stream_sync(t->dev, NULL);
+}
+
+static dt_err open_trial(trial *t, dt_device *dev, const dt_attention *at)
+{
+    size_t nbytes;
+    *t = (trial){.dev = dev, .at = *at, .ld = at->q_ld, .n_tok = at->n_tok};
+    place(t, &nbytes);
+    if (cudaMalloc((void **)&t->memory, nbytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        t->memory = NULL;
+        return dt_fail(DT_ERR_MEMORY, "no %zu MiB of memory to try it", nbytes >> 20);
+    }
+    place(t, &nbytes);
+    for (int i = 0; i < 2; i++) t->host[i] = malloc(t->x_nbytes + t->lse_nbytes + 4096);
+    DT_CHECK(t->host[0] && t->host[1], DT_ERR_MEMORY, "no memory to try it");
+    DT_TRY(fill(t, t->x, t->x_nbytes, 1));
+    DT_TRY(fill(t, t->dout, t->out_nbytes, 1 << 20));
+    return fill_starts(t);
+}
+
+static void close_trial(trial *t)
+{
+    if (t->memory) cudaFree(t->memory);
+    free(t->host[0]);
+    free(t->host[1]);
+}
+
+/* Both directions into result i, by the library where it has plans, or not. Backward of the first out and lse. */
+static dt_err compute(trial *t, bool by_library, int i)
+{
+    const size_t e = dt_dtype_size(t->at.dt), k = (size_t)(t->at.n_heads * t->at.head_dim) * e,
+                 v = k + (size_t)(t->at.n_kv_heads * t->at.head_dim) * e;
+    char *dx = t->dx[i];
+    t->at.by_library = by_library;
+    DT_TRY(t->dev->ops->zero(t->dev, dx, t->x_nbytes, NULL));
+    DT_TRY(t->dev->ops->zero(t->dev, t->out[i], t->out_nbytes, NULL));
+    DT_TRY(cuda_attention_forward(t->dev, &t->at, t->x, t->x + k, t->x + v, t->out[i], t->lse[i], NULL));
+    DT_TRY(cuda_attention_backward(t->dev, &t->at, t->x, t->x + k, t->x + v, t->out[0], t->lse[0], t->dout, dx, dx + k,
+                                   dx + v, t->scratch, NULL));
+    t->at.by_library = true;
+    return t->dev->ops->stream_sync(t->dev, NULL);
+}
+
+static dt_err fetch(const trial *t, void *const result[2], size_t nbytes)
+{
+    for (int i = 0; i < 2; i++) DT_TRY(t->dev->ops->copy(t->dev, t->host[i], result[i], nbytes, NULL));
+    return t->dev->ops->stream_sync(t->dev, NULL);
+}
+
+/* Both round P and its gradient to 16 bits before they multiply, and sum in another order: errors of single terms,
+ * which are independent, so what they make of a sum is to its size as to theirs. The first rows see few keys: 16 units
+ * of the number and of the root mean square, as the self-check allows. Every number of small results, some rows of
+ * large ones. */
+static bool is_near(const trial *t, dt_dtype dt, int64_t width)
+{
+    enum { ENOUGH = 1 << 22 };
+    const double unit = dt_roundoff(t->at.dt);
+    const int64_t n = t->n_tok * width, step = n / ENOUGH + 1;
+    double squares = 0;
+    int64_t counted = 0;
+    for (int64_t row = 0; row < t->n_tok; row += step)
+        for (int64_t i = row * width; i < (row + 1) * width; i++, counted++) {
+            const double x = (double)dt_element(t->host[1], dt, i);
+            squares += x * x;
+        }
+    const double rms = sqrt(squares / (double)counted);
+    for (int64_t row = 0; row < t->n_tok; row += step)
+        for (int64_t i = row * width; i < (row + 1) * width; i++) {
+            const double want = (double)dt_element(t->host[1], dt, i), got = (double)dt_element(t->host[0], dt, i);
+            if (!(fabs(got - want) <= 16 * unit * (fabs(want) + rms))) return false;
+        }
+    return true;
+}
+
+/* Of the results of two calls: have they the same bits, or (near) the same numbers? */
+static dt_err compare(const trial *t, bool near, bool *forward, bool *backward)
+{
+    void *const out[2] = {t->out[0], t->out[1]}, *const dx[2] = {t->dx[0], t->dx[1]},
+                *const lse[2] = {t->lse[0], t->lse[1]};
+    DT_TRY(fetch(t, out, t->out_nbytes));
+    *forward = near ? is_near(t, t->at.dt, t->at.o_ld) : !memcmp(t->host[0], t->host[1], t->out_nbytes);
+    DT_TRY(fetch(t, lse, t->lse_nbytes));
+    *forward = *forward && (near ? is_near(t, DT_F32, t->at.n_heads) : !memcmp(t->host[0], t->host[1], t->lse_nbytes));
+    DT_TRY(fetch(t, dx, t->x_nbytes));
+    *backward = near ? is_near(t, t->at.dt, t->ld) : !memcmp(t->host[0], t->host[1], t->x_nbytes);
+    return DT_OK;
+}
+
+/* Two calls of the library, then one of our own kernels in the place of the second. */
+static dt_err judge(trial *t, attention_verdict *verdict)
+{
+    static const char *const what[] = {"gives other bits when it is called again",
+                                       "computes other numbers than dtrain's own kernels"};
+    *verdict = (attention_verdict){0};
+    DT_TRY(compute(t, true, 0));
+    for (int near = 0; near < 2; near++) {
+        bool forward = false, backward = false;
+        DT_TRY(compute(t, !near, 1));
+        DT_TRY(compare(t, near, &forward, &backward));
+        if (!forward && !verdict->forward) verdict->forward = what[near];
+        if (!backward && !verdict->backward) verdict->backward = what[near];
+    }
+    return DT_OK;
+}
+
+dt_err cuda_attention_try(dt_device *dev, const dt_attention *at, attention_verdict *verdict)
+{
+    trial t;
+    dt_err err = open_trial(&t, dev, at);
+    if (err == DT_OK) err = judge(&t, verdict);
+    close_trial(&t);
+    if (err != DT_ERR_MEMORY) return err;
+    dt_error_clear();
+    verdict->forward = verdict->backward = "cannot be tried, for want of memory";
+    return DT_OK;
+}

@@ -1,0 +1,220 @@
+/* test_device_attention_library.c - attention that a device may leave to a library (dt_attention.by_library): the
+ * library, where there is one, computes what plain loops in double do, gives the same bits when it is called again, and
+ * leaves alone what it does not own; where there is none the device does all of it itself.
+ * DEVICES: cpu queue */
+#include "device_fixture.h"
+#include <dlfcn.h>
+#include <math.h>
+
+enum { MAX_SEQ = 4 };
+
+/* Sequences of one length, q, k and v side by side in rows with a gap behind them, as the model has them. */
+typedef struct library_case {
+    int n_seq, len, n_heads, n_kv_heads, head_dim, gap;
+    bool bidirectional;
+} library_case;
+
+static const library_case cases[] = {
+    {2, 128, 2, 2, 64, 0, false}, {1, 200, 4, 2, 128, 0, false}, {3, 72, 4, 1, 64, 16, false},
+    {2, 136, 2, 2, 72, 0, false}, {2, 64, 4, 2, 80, 0, false},   {1, 160, 2, 1, 96, 8, false},
+    {2, 97, 4, 4, 64, 0, false}, /* no multiple of anything */
+    {2, 130, 4, 2, 64, 0, true},  {1, 128, 2, 2, 128, 0, true},
+};
+
+typedef struct problem {
+    dt_attention at;
+    int32_t q_start[MAX_SEQ + 1], kv_len[MAX_SEQ];
+    int64_t k, v; /* columns of qkv */
+    ref_array qkv, dout;
+} problem;
+
+typedef struct results {
+    ref_array out, lse, dqkv;
+} results;
+
+static void make_problem(problem *p, const library_case *c, dt_dtype dt)
+{
+    memset(p, 0, sizeof *p);
+    const int64_t d = c->head_dim, width = (c->n_heads + 2 * c->n_kv_heads) * d + c->gap;
+    for (int s = 0; s <= c->n_seq; s++) p->q_start[s] = s * c->len;
+    for (int s = 0; s < c->n_seq; s++) p->kv_len[s] = c->len;
+    p->k = c->n_heads * d, p->v = p->k + c->n_kv_heads * d;
+    p->at = (dt_attention){.n_seq = c->n_seq,
+                           .n_heads = c->n_heads,
+                           .n_kv_heads = c->n_kv_heads,
+                           .head_dim = c->head_dim,
+                           .q_start = p->q_start,
+                           .kv_start = p->q_start,
+                           .kv_len = p->kv_len,
+                           .n_tok = c->n_seq * c->len,
+                           .max_q_len = c->len,
+                           .max_kv_len = c->len,
+                           .q_ld = width,
+                           .kv_ld = width,
+                           .o_ld = c->n_heads * d,
+                           .scale = 1.0f / sqrtf((float)c->head_dim),
+                           .bidirectional = c->bidirectional,
+                           .dt = dt,
+                           .by_library = true};
+    p->qkv = ref_random(dt, p->at.n_tok * width, 1, 2.0);
+    p->dout = ref_random(dt, p->at.n_tok * p->at.o_ld, 4, 1.0);
+}
+
+static void drop_problem(problem *p) { ref_drop(&p->qkv), ref_drop(&p->dout); }
+static void drop_results(results *r) { ref_drop(&r->out), ref_drop(&r->lse), ref_drop(&r->dqkv); }
+
+static results compute(fixture *f, problem *p)
+{
+    dt_attention at = p->at;
+    results r = {ref_new(at.dt, at.n_tok * at.o_ld), ref_new(DT_F32, (int64_t)at.n_tok * at.n_heads),
+                 ref_new(at.dt, at.n_tok * at.q_ld)};
+    ref_array scratch = ref_new(DT_F32, OPS(f)->attention_scratch_elems(&f->dev, &at));
+    for (int backward = 0; backward < 2; backward++) {
+        at.q_start = at.kv_start = ARR(p->q_start, at.n_seq + 1);
+        at.kv_len = ARR(p->kv_len, at.n_seq);
+        if (!backward)
+            RUN(attention_forward, &at, ON(p->qkv), ON_FROM(p->qkv, p->k), ON_FROM(p->qkv, p->v), ON(r.out), ON(r.lse));
+        else
+            RUN(attention_backward, &at, ON(p->qkv), ON_FROM(p->qkv, p->k), ON_FROM(p->qkv, p->v), ON(r.out), ON(r.lse),
+                ON(p->dout), ON(r.dqkv), ON_FROM(r.dqkv, p->k), ON_FROM(r.dqkv, p->v), ON(scratch));
+    }
+    ref_drop(&scratch);
+    return r;
+}
+
+/* Says what the library will do, so that a log shows what was tested. */
+static int make_ready(fixture *f, const library_case *c, const dt_attention *at)
+{
+    int ready = 0;
+    char why[512] = "the device has no library";
+    if (OPS(f)->attention_prepare)
+        assert_int_equal(OPS(f)->attention_prepare(&f->dev, at, true, &ready, why, sizeof why), DT_OK);
+    assert_true(*why || ready == (DT_READY_FORWARD | DT_READY_BACKWARD));
+    print_message("%s, %d x %d, %d/%d heads of %d%s: forward by %s, backward by %s%s%s\n", dt_dtype_name(at->dt),
+                  c->n_seq, c->len, c->n_heads, c->n_kv_heads, c->head_dim, c->bidirectional ? ", both directions" : "",
+                  ready & DT_READY_FORWARD ? "the library" : "the device",
+                  ready & DT_READY_BACKWARD ? "the library" : "the device", *why ? "; " : "", why);
+    return ready;
+}
+
+static void same_bits(const ref_array *a, const ref_array *b) { assert_memory_equal(a->p, b->p, ref_bytes(a)); }
+
+/* The gap behind v is nobody's: NaN, as it was. */
+static void clear_gaps(const problem *p, const library_case *c, ref_array *dqkv, double *want)
+{
+    const int64_t ld = p->at.q_ld;
+    for (int64_t r = 0; r < p->at.n_tok; r++)
+        for (int64_t i = ld - c->gap; i < ld; i++) {
+            assert_true(isnan(ref_get(dqkv, r * ld + i)));
+            ref_set(dqkv, r * ld + i, 0);
+            want[r * ld + i] = 0;
+        }
+}
+
+/* Scores are below 4 sqrt(d) in size, and their errors those of sums of d products (test_device_attention.c); P, and
+ * backward its gradient and out, are rounded to the type before they meet |v|, |k|, |q| <= 2, and a key is summed over
+ * its queries. */
+static void check(fixture *f, const library_case *c, dt_dtype dt)
+{
+    problem p;
+    make_problem(&p, c, dt);
+    const int64_t n_out = p.at.n_tok * p.at.o_ld, n_lse = (int64_t)p.at.n_tok * c->n_heads,
+                  n_qkv = p.at.n_tok * p.at.q_ld;
+    double *qkv = ref_doubles(&p.qkv), *dout = ref_doubles(&p.dout), *out = calloc((size_t)n_out, sizeof *out),
+           *lse = calloc((size_t)n_lse, sizeof *lse), *dqkv = calloc((size_t)n_qkv, sizeof *dqkv);
+    make_ready(f, c, &p.at);
+    results r = compute(f, &p), again = compute(f, &p);
+    same_bits(&r.out, &again.out);
+    same_bits(&r.lse, &again.lse);
+    same_bits(&r.dqkv, &again.dqkv);
+    ref_attention_forward(&p.at, qkv, qkv + p.k, qkv + p.v, out, lse);
+    ref_attention_backward(&p.at, qkv, qkv + p.k, qkv + p.v, dout, dqkv, dqkv + p.k, dqkv + p.v);
+    clear_gaps(&p, c, &r.dqkv, dqkv);
+    const double unit = dt_roundoff(dt), scores = 0x1p-24 * (4 + sqrt((double)c->head_dim)) * sqrt((double)c->head_dim);
+    assert_true(ref_near(&r.out, out, 2 * (8 * scores + unit), "out"));
+    assert_true(ref_near(&r.lse, lse, 8 * scores, "lse"));
+    assert_true(ref_rms_near(&r.out, out, 2 * unit, "out"));
+    assert_true(ref_near(&r.dqkv, dqkv, 32 * (scores + unit) * (1 + ref_largest(dqkv, n_qkv)), "dqkv"));
+    assert_true(ref_rms_near(&r.dqkv, dqkv, 4 * unit, "dqkv"));
+    free(qkv), free(dout), free(out), free(lse), free(dqkv);
+    drop_results(&r), drop_results(&again), drop_problem(&p);
+}
+
+static void a_library_computes_attention_and_its_gradient(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check(*state, &cases[i], DT_BF16);
+        check(*state, &cases[i], DT_F16);
+    }
+}
+
+/* What the flag promises is what a library relies on: without it nothing of a library is asked for. */
+static void what_a_library_refuses_it_names(void **state)
+{
+    fixture *f = *state;
+    const library_case c = cases[0];
+    problem p;
+    int ready;
+    char why[512];
+    make_problem(&p, &c, DT_BF16);
+    if (!OPS(f)->attention_prepare) {
+        print_message("SKIPPED: the device %s has no library\n", OPS(f)->name);
+        drop_problem(&p);
+        return;
+    }
+    dt_attention refused[5] = {p.at, p.at, p.at, p.at, p.at};
+    refused[0].dt = DT_F32;
+    refused[1].dropout_p = 0.1f;
+    refused[2].window = 5;
+    refused[3].n_tok--;
+    refused[4].head_dim = 60;
+    for (int i = 0; i < 5; i++) {
+        ready = -1;
+        assert_int_equal(OPS(f)->attention_prepare(&f->dev, &refused[i], true, &ready, why, sizeof why), DT_OK);
+        assert_int_equal(ready, 0);
+        assert_true(*why);
+    }
+    drop_problem(&p);
+}
+
+/* cuDNN's heuristics ask for a driver: on a machine without one the toolkit's stub will do. */
+static bool find_driver(void)
+{
+    static const char *const names[] = {"libcuda.so.1", "/usr/local/cuda/lib64/stubs/libcuda.so"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (dlopen(names[i], RTLD_LAZY | RTLD_GLOBAL)) return true;
+    return false;
+}
+
+/* No GPU is needed to ask the library whether it knows the graphs on an H100. */
+static void an_h100_has_engines_for_all_graphs(void **state)
+{
+    dt_device dev;
+    dt_ledger ledger = {0};
+    int ready = 0;
+    char why[512] = "this program was built without CUDA";
+    assert_int_equal(dt_device_open_to_plan(&dev, "cuda", 1, &ledger), DT_OK);
+    const bool asks = dev.ops->attention_prepare && find_driver();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0] && (i == 0 || ready); i++)
+        for (dt_dtype dt = DT_BF16; asks && dt <= DT_F16; dt++) {
+            problem p;
+            make_problem(&p, &cases[i], dt);
+            assert_int_equal(dev.ops->attention_prepare(&dev, &p.at, true, &ready, why, sizeof why), DT_OK);
+            if (ready != (DT_READY_FORWARD | DT_READY_BACKWARD) && !strstr(why, "libcudnn.so.9: cannot open") &&
+                !strstr(why, "without cuDNN's headers"))
+                fail_msg("case %zu in %s: %s", i, dt_dtype_name(dt), why);
+            drop_problem(&p);
+        }
+    if (!ready) print_message("SKIPPED: %s\n", asks || !dev.ops->attention_prepare ? why : "no driver, nor its stub");
+    dt_device_close(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_library_computes_attention_and_its_gradient),
+        cmocka_unit_test(what_a_library_refuses_it_names),
+        cmocka_unit_test(an_h100_has_engines_for_all_graphs),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
