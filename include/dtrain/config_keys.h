@@ -88,8 +88,10 @@
          "each token attends to at most this many tokens, itself included (mistral, qwen2, qwen3); null: to all " \
          "before it") \
     MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
-    ENUM(model, attention, "auto", "auto|flash", \
-         "attention kernel; flash: exact, computed in tiles, never stores the matrix of scores") \
+    ENUM(model, attention, "auto", "auto|flash|cudnn", \
+         "attention kernel. flash: exact, computed in tiles, never stores the matrix of scores; cudnn: the same by " \
+         "NVIDIA's library, for sequences of one length in bf16 or fp16 on a GPU (pretrain with wrapped rows), flash " \
+         "for what is left; auto: flash") \
     ENUM(model, activation_checkpointing, "none", "none|selective|block", \
          "what is recomputed in the backward pass instead of kept. selective: what is cheap, norms and activations " \
          "(about a third less memory, 1 or 2 % more time); block: all but the input of each block (about a quarter " \

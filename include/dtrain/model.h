@@ -150,6 +150,9 @@ typedef struct dt_model_options {
     /* the same bits whatever is recomputed, also on a device that is faster where the bits of an activation depend on
      * that (dt_matmul.act_of_aux) */
     bool reproducible;
+    /* attention of batches whose sequences all have one length is left to the device's library where it was made ready
+     * (dt_model_prepare_attention): other bits than the device's own kernels */
+    bool library_attention;
     /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
      * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
     int32_t cache_seqs, cache_len;
@@ -182,6 +185,12 @@ typedef struct dt_model_options {
  *  rotary table as other). Same arithmetic as the allocation. */
 dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
                      const dt_device *dev, dt_memory *plan);
+
+/** Local. Makes the device's library ready for attention of max_tok / max_pos sequences of max_pos tokens
+ *  (library_attention); before dt_model_open, whose memory it tries the library in. DT_ERR_USAGE says why the library
+ *  takes none of it; what it takes in part is in the log. */
+dt_err dt_model_prepare_attention(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
+                                  int n_units, dt_device *dev);
 
 /** Local. Allocates activations for max_tok. mc, units, dev and source are borrowed for the model's life. phase may be
  *  NULL. */

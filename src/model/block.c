@@ -37,6 +37,8 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
         at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
         at.token_key = m->device.token_key;
     }
+    at.by_library = m->opt.library_attention && !at.batch_invariant && m->max_q_len == dt_model_longest(m) &&
+                    m->max_kv_len == m->max_q_len && (int64_t)m->n_seq * m->max_q_len == m->n_tok;
     return at;
 }
 

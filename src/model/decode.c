@@ -33,6 +33,7 @@ static dt_err block_decode(const dt_model *m, const struct block *b, const dt_pa
     a.x_in = a.x_mid = a.x_out = m->x[0];
     h.kv_row = m->device.cache_row;
     h.kv_ld = at.kv_ld = 2 * m->K;
+    at.by_library = false; /* keys lie in slots */
     DT_TRY(dt_block_project(m, b, w, &a));
     DT_TRY(m->ops->heads_forward(m->dev, &h, a.raw, a.raw, k, v, NULL, NULL, m->stream));
     DT_TRY(m->ops->attention_forward(m->dev, &at, a.raw, k, v, a.att, NULL, m->stream));

@@ -251,6 +251,11 @@ struct dt_model {
 
 enum dropout_site { SITE_EMBED, SITE_SCORES, SITE_ATTENTION, SITE_MLP, N_SITES };
 
+/** Tokens of the longest sequence of a batch. */
+static inline int32_t dt_model_longest(const dt_model *m)
+{
+    return m->opt.max_pos < m->opt.max_tok ? m->opt.max_pos : m->opt.max_tok;
+}
 /** Are logits of this pass to be batch-invariant? */
 static inline bool dt_model_is_invariant(const dt_model *m) { return m->opt.batch_invariant && !m->train; }
 /** Does backward make again what is cheap? */

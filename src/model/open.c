@@ -89,6 +89,7 @@ static void place_block_work(dt_model *m, struct arena *a)
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
     at.batch_invariant = false; /* backward is not */
+    at.by_library = m->opt.library_attention;
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
     m->s.drop = take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
     m->s.dnorm = take(a, T, m->C, e);
@@ -339,7 +340,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->V = mc->vocab_size;
     m->n_tok = opt->max_tok;
     m->n_seq = opt->max_seq;
-    m->max_q_len = m->max_kv_len = opt->max_pos < opt->max_tok ? opt->max_pos : opt->max_tok;
+    m->max_q_len = m->max_kv_len = dt_model_longest(m);
     m->set_holds = -1;
     dt_stretch_size(m);
     DT_TRY(find_tensors(m));
@@ -380,6 +381,48 @@ dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, con
     if (err == DT_OK) err = count(&m, arenas);
     for (int i = 0; err == DT_OK && i < N_ARENAS; i++)
         if (i != ACTIVATIONS || !opt->borrows) plan->at[CATEGORY[i]][PLACE[i]] += arenas[i].used;
+    free_tables(&m);
+    return err;
+}
+
+/* Blocks of one model differ in their scale, which is no matter, and in their window. */
+static bool find_whole_attention(dt_model *m, dt_attention *at)
+{
+    const int32_t len = m->max_q_len;
+    m->n_seq = m->opt.max_tok / len;
+    m->n_tok = m->n_seq * len;
+    m->train = m->opt.training;
+    for (int64_t i = 0; i < m->n_stages; i++) {
+        if (m->stages[i].role != DT_UNIT_BLOCK) continue;
+        *at = dt_block_attention(m, &m->stages[i].block);
+        at->by_library = true;
+        if (at->window == 0 || at->window >= len) return true;
+    }
+    return false;
+}
+
+static dt_err prepare_attention(dt_model *m)
+{
+    static const char *const DIRECTION[] = {"nothing", "forward alone", "backward alone"};
+    dt_attention at;
+    int ready = 0;
+    char why[512];
+    snprintf(why, sizeof why, "the device %s has no such library", m->ops->name);
+    DT_CHECK(find_whole_attention(m, &at), DT_ERR_USAGE, "all blocks have a sliding window, which cuDNN does not take");
+    if (m->ops->attention_prepare)
+        DT_TRY(m->ops->attention_prepare(m->dev, &at, m->opt.training, &ready, why, sizeof why));
+    DT_CHECK(ready, DT_ERR_USAGE, "cuDNN does not compute this model's attention: %s", why);
+    if (m->opt.training && ready != (DT_READY_FORWARD | DT_READY_BACKWARD))
+        DT_WARN("cuDNN computes attention %s: %s", DIRECTION[ready], why);
+    return DT_OK;
+}
+
+dt_err dt_model_prepare_attention(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
+                                  int n_units, dt_device *dev)
+{
+    dt_model m = {0};
+    dt_err err = prepare(&m, mc, opt, units, n_units, dev);
+    if (err == DT_OK) err = prepare_attention(&m);
     free_tables(&m);
     return err;
 }

@@ -207,6 +207,7 @@ static void fill_model_options(dt_run *run)
         .training = run_trains(run),
         .recompute = recompute_of(cfg->model_activation_checkpointing),
         .reproducible = cfg->run_reproducible,
+        .library_attention = !strcmp(cfg->model_attention, "cudnn"),
         .loss_scale = run->scale.scaled ? &run->scale.scale : NULL,
         .seed = (uint64_t)cfg->run_seed,
     };
@@ -231,6 +232,26 @@ static dt_err check_precision(const dt_run *run)
                     "precision", "reduce_dtype",
                     "%s, but with run.reproducible gradients are summed in fp32; leave it out", reduce);
     warn_of_precision(run);
+    return DT_OK;
+}
+
+/* Batches of sequences of one length, and what no graph of cuDNN's is written for. */
+static dt_err check_attention(const dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    const char *task = cfg->run_task, *packing = cfg->data_packing, *no = NULL;
+    if (strcmp(cfg->model_attention, "cudnn") != 0) return DT_OK;
+    if (strcmp(task, "pretrain") != 0 && strcmp(task, "eval") != 0)
+        no = "takes sequences of one length, which run.task = pretrain and eval have";
+    else if (cfg->data_document_mask || (strcmp(packing, "auto") != 0 && strcmp(packing, "wrapped") != 0))
+        no = "takes sequences of one length: data.packing = wrapped without document_mask";
+    else if (dt_config_precision(cfg) == DT_F32)
+        no = "computes in bf16 and fp16, and precision.dtype = fp32";
+    else if (cfg->run_reproducible)
+        no = "does not promise the same bits for every micro-batch, as run.reproducible does";
+    else if (run_trains(run) && run->mc.attn_pdrop > 0)
+        no = "has no dropout of attention, which this model asks for: model.dropout = 0 turns it off";
+    DT_CONFIG_CHECK(!no, cfg, "model", "attention", "cudnn %s; flash, dtrain's own kernels, takes all", no);
     return DT_OK;
 }
 
@@ -310,6 +331,7 @@ void run_open_config_objects(dt_run *run)
     if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
     note(run, dt_loss_scale_make(&run->scale, cfg));
     note(run, check_precision(run));
+    note(run, check_attention(run));
     fill_zero_options(run);
     fill_model_options(run);
     run->main.units = run->units, run->main.n_units = run->n_units;
@@ -365,6 +387,13 @@ static dt_err open_zeros(dt_run *run)
     return DT_OK;
 }
 
+static dt_err prepare_attention(dt_run *run)
+{
+    if (!run->model_opt.library_attention) return DT_OK;
+    const dt_err err = dt_model_prepare_attention(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev);
+    return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, "model", "attention", err) : err;
+}
+
 dt_err run_open_states(dt_run *run)
 {
     dt_phase_enter(&run->phase, "open", "");
@@ -373,8 +402,10 @@ dt_err run_open_states(dt_run *run)
     DT_TRY(dt_stream_open(&run->dev, run->compute, "compute"));
     DT_TRY(open_zeros(run));
     run->source = dt_zero_source(run->main.zero);
-    dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev,
-                               &run->source, run->compute, &run->phase);
+    dt_err err = prepare_attention(run);
+    if (err == DT_OK)
+        err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &run->source,
+                            run->compute, &run->phase);
     dt_task *t = &run->task;
     if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, &run->model_opt, t->ops->n_labels, &run->ledger);
     DT_TRY(dt_comm_agree(run->comm, err));
