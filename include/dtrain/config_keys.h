@@ -33,8 +33,8 @@
          "compare what a GPU computes with the CPU before a run, about a second: auto: at the first start with this " \
          "kind of GPU, driver and program (remembered in XDG_CACHE_HOME or ~/.cache); a GPU that is wrong is refused") \
     BOOL(run, cuda_graphs, true, \
-         "on a GPU a rollout queues the operations of a token with one call, as a CUDA graph; false: one by one, with " \
-         "the same results") \
+         "on a GPU a rollout queues the operations of a token with one call, as a CUDA graph; false: one by one, " \
+         "with the same results") \
     BOOL(run, reproducible, false, \
          "losses, norms and weights are bit-identical for any number of ranks and threads, ZeRO stage and offload, " \
          "with the same micro-batch and batch size (slower)") \

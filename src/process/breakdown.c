@@ -5,7 +5,7 @@
  * this stream, or the host is busy with one and has queued nothing. That is what communication costs; the rest of a
  * collective's time is hidden behind the computation.
  *
- * A pass of a model counts for what it is for: forward and head of a model that scores are no part of the training's. */
+ * A pass of a model counts for what it is for: forward and head of a model that scores are no part of training. */
 #include "timeline_private.h"
 #include <math.h>
 #include <string.h>
