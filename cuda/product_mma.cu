@@ -71,15 +71,25 @@ template <class T, class S> static dt_err run_rows(const product &p, bool trans_
     return trans_b ? run<T, S, false, true, true>(p, s) : run<T, S, false, false, true>(p, s);
 }
 
+/* Tiles as wide as still leave work for most processors: each reads all of A. */
+template <class T> static dt_err run_few_rows(const product &p, bool trans_b, int64_t n_sm, dt_stream *s)
+{
+    const auto fill = [&](int width) { return 4 * ceil_div(p.n, width) >= 3 * n_sm; };
+    if (p.m <= 16)
+        return fill(64) ? run_rows<T, few_rows<16, 4>>(p, trans_b, s) : run_rows<T, narrow_16>(p, trans_b, s);
+    if (p.m <= 32)
+        return fill(64) ? run_rows<T, few_rows<32, 4>>(p, trans_b, s) : run_rows<T, narrow_32>(p, trans_b, s);
+    if (fill(64)) return run_rows<T, few_rows<64, 3>>(p, trans_b, s);
+    return fill(32) ? run_rows<T, narrow_64>(p, trans_b, s) : run_rows<T, slim_64>(p, trans_b, s);
+}
+
 /* Large tiles where they fill the GPU: they read least. */
 template <class T> static dt_err run_tiles(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
     const size_t rows_nbytes = (size_t)(p.lda | p.ldb) * sizeof(T);
     if (!vectors_fit(rows_nbytes, p.a, p.b)) return run_form<T, medium, false>(p, trans_a, trans_b, s);
-    if (p.m <= 16 && !trans_a) return run_rows<T, few_rows<16, 4>>(p, trans_b, s);
-    if (p.m <= 32 && !trans_a) return run_rows<T, few_rows<32, 4>>(p, trans_b, s);
-    if (p.m <= 64 && !trans_a) return run_rows<T, few_rows<64, 3>>(p, trans_b, s);
+    if (p.m <= 64 && !trans_a) return run_few_rows<T>(p, trans_b, n_sm, s);
     if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm)
         return run_form<T, large, true>(p, trans_a, trans_b, s);
     return run_form<T, medium, true>(p, trans_a, trans_b, s);

@@ -25,6 +25,11 @@ template <int BM_, int BN_, int WM_, int WN_, int BK_, int STAGES_, int BLOCKS_>
 };
 /* Of few rows, m <= BM: a matrix of weights streams through, 256 bytes of a row at a time. */
 template <int BM, int STAGES> using few_rows = tile_shape<BM, 64, BM, 16, 128, STAGES, 2>;
+/* The same where such tiles are too few for the GPU's processors: 32 or 16 columns, and more of k on its way. */
+typedef tile_shape<16, 32, 16, 16, 64, 8, 2> narrow_16;
+typedef tile_shape<32, 32, 16, 16, 128, 4, 2> narrow_32;
+typedef tile_shape<64, 32, 32, 16, 128, 4, 2> narrow_64;
+typedef tile_shape<64, 16, 16, 16, 128, 5, 2> slim_64;
 typedef tile_shape<64, 64, 32, 32, 64, 4, 3> medium;
 typedef tile_shape<128, 128, 64, 64, 64, 3, 2> large;
 
