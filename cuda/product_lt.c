@@ -116,8 +116,8 @@ static dt_err describe(call *x, const dt_matmul *mm)
 
 /* ---- algorithms -------------------------------------------------------------------------------------------------- */
 
-/* No more than 16 bytes are told: where a tensor lies beyond that depends on the ranks that share it (DT_SHARD_ALIGN), and
- * which algorithm is chosen, and so the bits of a product, must not. The library's fast kernels ask for no more. */
+/* No more than 16 bytes are told: where a tensor lies beyond that depends on the ranks that share it (DT_SHARD_ALIGN),
+ * and which algorithm is chosen, and so the bits of a product, must not. The library's fast kernels ask for no more. */
 static uint32_t alignment_of(const void *p)
 {
     const uintptr_t at = (uintptr_t)p | 16;

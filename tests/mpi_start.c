@@ -1,6 +1,6 @@
 /* mpi_start.c - MPI ends in order also where its own threads have hardly run, as on a machine with far too much to do:
- * each time that one of them has waited, it goes on a tenth of a second later. The verdict is the exit status: what goes
- * wrong does so in MPI_Finalize. */
+ * each time that one of them has waited, it goes on a tenth of a second later. The verdict is the exit status: what
+ * goes wrong does so in MPI_Finalize. */
 // NP: 1 2
 #include "mpi_test.h"
 #include <dlfcn.h>

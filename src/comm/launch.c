@@ -72,7 +72,8 @@ static dt_err compare(int size)
 /* ---- threads of Open MPI ----------------------------------------------------------------------------------------- */
 
 #if defined OMPI_MAJOR_VERSION && OMPI_MAJOR_VERSION == 4
-/* Is a thread of this process on a core, or waiting for one or for a page of its code? thread: its folder in /proc/self/task. */
+/* Is a thread of this process on a core, or waiting for one or for a page of its code? thread: its folder in
+ * /proc/self/task. */
 static bool has_work(const char *thread)
 {
     char path[64], text[512] = "";
