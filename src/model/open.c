@@ -456,17 +456,23 @@ static dt_err allocate(dt_model *m)
     return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
+/* Some rows at a time: what the host needs for it does not grow with the length. */
 static dt_err fill_rope(dt_model *m)
 {
+    enum { PIECE = 64 };
     if (!m->rope) return DT_OK;
-    const int64_t n = m->stretch.base_rows;
-    const size_t nbytes = (size_t)n * (size_t)m->mc->head_dim * sizeof(float);
-    float *table = malloc(nbytes);
-    DT_CHECK(table, DT_ERR_MEMORY, "no memory for a rotary table of %zu bytes", nbytes);
-    dt_model_rope_rows(m->mc, n, 0, n, table);
-    dt_err err = m->ops->copy(m->dev, m->rope, table, nbytes, m->stream);
-    if (err == DT_OK) err = m->ops->stream_sync(m->dev, m->stream);
-    free(table);
+    const int64_t n_rows = m->stretch.base_rows, width = m->mc->head_dim;
+    const size_t row_nbytes = (size_t)width * sizeof(float);
+    float *piece = malloc(PIECE * row_nbytes);
+    DT_CHECK(piece, DT_ERR_MEMORY, "no memory for %d rows of a rotary table", PIECE);
+    dt_err err = DT_OK;
+    for (int64_t first = 0; first < n_rows && err == DT_OK; first += PIECE) {
+        const int64_t n = dt_min_i64(PIECE, n_rows - first);
+        dt_model_rope_rows(m->mc, n_rows, first, n, piece);
+        err = m->ops->copy(m->dev, m->rope + first * width, piece, (size_t)n * row_nbytes, m->stream);
+        if (err == DT_OK) err = m->ops->stream_sync(m->dev, m->stream);
+    }
+    free(piece);
     return err;
 }
 
