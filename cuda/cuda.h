@@ -44,7 +44,6 @@ typedef struct cuda_state {
     bool blocking;                  /* a thread that waits sleeps, and does not spin */
     int n_threads;                  /* of the host, for people */
     dt_stream first;                /* the default stream: one of our own, never CUDA's legacy stream */
-    int n_streams;                  /* with the first */
     struct cuda_products *products; /* product.cu */
     struct cuda_cudnn *cudnn;       /* attention_cudnn.c; NULL: nobody has asked for it */
     cuda_clock clock;

@@ -41,20 +41,16 @@ dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
-static dt_err open_stream(cuda_state *cuda, dt_stream *s)
+static dt_err open_stream(dt_stream *s)
 {
     DT_CUDA(cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking));
     DT_CUDA(cudaMalloc(&s->workspace, CUDA_WORKSPACE_NBYTES));
-    cuda->n_streams++;
     return DT_OK;
 }
 
-static void close_stream(cuda_state *cuda, dt_stream *s)
+static void close_stream(dt_stream *s)
 {
-    if (s->workspace) {
-        cudaFree(s->workspace);
-        cuda->n_streams--;
-    }
+    if (s->workspace) cudaFree(s->workspace);
     if (s->handle) cudaStreamDestroy(s->handle);
     *s = (dt_stream){0};
 }
@@ -63,9 +59,9 @@ static dt_err cuda_stream_create(dt_device *dev, dt_stream **stream)
 {
     *stream = calloc(1, sizeof **stream);
     DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
-    const dt_err err = open_stream(cuda_of(dev), *stream);
+    const dt_err err = open_stream(*stream);
     if (err != DT_OK) {
-        close_stream(cuda_of(dev), *stream);
+        close_stream(*stream);
         free(*stream);
         *stream = NULL;
     }
@@ -75,7 +71,7 @@ static dt_err cuda_stream_create(dt_device *dev, dt_stream **stream)
 static void cuda_stream_destroy(dt_device *dev, dt_stream *stream)
 {
     if (!stream) return;
-    close_stream(cuda_of(dev), stream);
+    close_stream(stream);
     free(stream);
 }
 
@@ -159,7 +155,7 @@ static void cuda_close(dt_device *dev)
     cuda_cudnn_close(cuda);
     cuda_products_close(cuda);
     cuda_clock_close(cuda);
-    close_stream(cuda, &cuda->first);
+    close_stream(&cuda->first);
     free(cuda);
     dev->impl = NULL;
 }
@@ -225,7 +221,7 @@ static dt_err open_gpu(cuda_state *cuda, int local_rank)
     DT_CUDA(cudaInitDevice(cuda->ordinal, cuda->blocking ? cudaDeviceScheduleBlockingSync : cudaDeviceScheduleSpin,
                            cudaInitDeviceFlagsAreValid));
     DT_CUDA(cudaSetDevice(cuda->ordinal));
-    DT_TRY(open_stream(cuda, &cuda->first));
+    DT_TRY(open_stream(&cuda->first));
     DT_TRY(cuda_clock_open(cuda));
     return cuda_products_open(cuda);
 }
@@ -307,14 +303,12 @@ static size_t cuda_memory_free(const dt_device *dev)
     return !cuda_of(dev)->planning && cudaMemGetInfo(&left, &total) == cudaSuccess ? left : SIZE_MAX;
 }
 
-/* The workspaces of a run's streams (the default one, compute and communication), whether they are there already or
- * not, so that a plan and what follows it agree; and what the driver keeps for a process, which no call tells. */
+/* The workspace of the default stream, whether it is there already or not, so that a plan and what follows it agree;
+ * and what the driver keeps for a process, which no call tells. Other streams are in the ledger. */
 static size_t cuda_overhead(const dt_device *dev)
 {
-    enum { STREAMS = 3 };
     static const size_t context_nbytes = (size_t)512 << 20; /* an estimate, not measured */
-    const int n = cuda_of(dev)->n_streams > STREAMS ? cuda_of(dev)->n_streams : STREAMS;
-    return (size_t)n * CUDA_WORKSPACE_NBYTES + context_nbytes;
+    return CUDA_WORKSPACE_NBYTES + context_nbytes;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -378,6 +372,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .memory_taken = cuda_memory_taken,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .stream_nbytes = CUDA_WORKSPACE_NBYTES,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
     .stream_sync = cuda_stream_sync,

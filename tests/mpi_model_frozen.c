@@ -123,6 +123,7 @@ static dt_err open_zero(fixture *f, const dt_zero_options *opt)
     DT_TRY(dt_zero_plan_make(opt, r->units, r->n_units, f->comm.nranks, &plan));
     DT_TRY(dt_model_plan(&r->mc, &r->opt, r->units, r->n_units, &r->dev, &model));
     dt_memory_add(&expected, &plan.memory);
+    dt_stream_plan(&r->dev, plan.n_streams, &expected);
     dt_memory_add(&expected, &model);
     DT_TRY(dt_zero_open(&f->z, opt, r->units, r->n_units, &f->comm, &f->ref.dev, NULL, NULL));
     f->source = dt_zero_source(f->z);

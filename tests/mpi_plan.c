@@ -114,6 +114,7 @@ static bool holds_what_was_planned(states *s, const dt_zero_options *opt, const 
     bool ok = dt_zero_plan_make(opt, units, REF_ZERO_UNITS, s->comm.nranks, &plan) == DT_OK;
     ok = dt_zero_open(&z, opt, units, REF_ZERO_UNITS, &s->comm, &s->dev, NULL, NULL) == DT_OK && ok;
     if (ok) dt_memory_add(&expected, &plan.memory);
+    if (ok) dt_stream_plan(&s->dev, plan.n_streams, &expected);
     const dt_memory now = dt_ledger_now(&s->ledger);
     ok = ok && same_memory("model states", &expected, &now);
     dt_zero_close(z);

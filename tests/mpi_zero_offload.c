@@ -108,6 +108,7 @@ static bool holds_what_was_planned(fixture *f, const run_options *opt)
     double sum;
     if (dt_zero_plan_make(&opt->zero, units_of(f, opt), REF_ZERO_UNITS, f->comm.nranks, &plan) != DT_OK) return false;
     dt_memory_add(&expected, &plan.memory);
+    dt_stream_plan(&f->dev, plan.n_streams, &expected);
     bool ok = run_open(&r, f, opt) == DT_OK;
     const dt_memory now = dt_ledger_now(&f->ledger);
     const size_t n_allocs = atomic_load(&f->ledger.n_allocs);

@@ -123,12 +123,16 @@ static void open_rig(rig *r, dt_queue_order order, uint64_t seed, bool breakdown
     memset(r, 0, sizeof *r);
     assert_int_equal(dt_queue_open(&r->dev, order, seed, &r->ledger), DT_OK);
     dt_phase_enter(&r->phase, "start", "");
-    assert_int_equal(dt_timeline_open(&r->timeline, &r->phase, breakdown, trace), DT_OK);
+    assert_int_equal(dt_timeline_open(&r->timeline, &r->phase, breakdown, trace, &r->ledger), DT_OK);
     dt_timeline_attach(r->timeline, &r->dev);
-    assert_int_equal(r->dev.ops->stream_create(&r->dev, &r->compute), DT_OK);
-    assert_int_equal(r->dev.ops->stream_create(&r->dev, &r->comm), DT_OK);
-    assert_int_equal(dt_stream_open(&r->dev, r->compute, "compute"), DT_OK);
-    assert_int_equal(dt_stream_open(&r->dev, r->comm, "communication"), DT_OK);
+    assert_int_equal(dt_stream_open(&r->dev, &r->compute, "compute"), DT_OK);
+    assert_int_equal(dt_stream_open(&r->dev, &r->comm, "communication"), DT_OK);
+    dt_memory planned = {0};
+    dt_stream_plan(&r->dev, 2, &planned);
+    planned.at[DT_MEM_OTHER][DT_ON_HOST] += dt_timeline_nbytes(trace);
+    const dt_memory held = dt_ledger_now(&r->ledger);
+    assert_memory_equal(&planned, &held, sizeof held);
+    assert_true(held.at[DT_MEM_OTHER][DT_ON_HOST] > 0 || !(breakdown || trace));
     for (int u = 0; u < N_UNITS; u++) {
         assert_int_equal(r->dev.ops->event_create(&r->dev, &r->made[u]), DT_OK);
         assert_int_equal(r->dev.ops->event_create(&r->dev, &r->sent[u]), DT_OK);
@@ -147,9 +151,11 @@ static void close_rig(rig *r)
         r->dev.ops->event_destroy(&r->dev, r->sent[u]);
     }
     dt_buf_free(&r->memory);
-    r->dev.ops->stream_destroy(&r->dev, r->compute);
-    r->dev.ops->stream_destroy(&r->dev, r->comm);
+    dt_stream_close(&r->dev, r->compute);
+    dt_stream_close(&r->dev, r->comm);
     dt_device_close(&r->dev);
+    const dt_memory left = dt_ledger_now(&r->ledger), nothing = {0};
+    assert_memory_equal(&left, &nothing, sizeof left);
 }
 
 static void work(rig *r, dt_stream *stream)
@@ -306,14 +312,11 @@ static void streams_of_a_name_are_told_apart(void **state)
     rig r;
     dt_stream *more[2];
     open_rig(&r, DT_QUEUE_ANY, 1, false, true);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(r.dev.ops->stream_create(&r.dev, &more[i]), DT_OK);
-        assert_int_equal(dt_stream_open(&r.dev, more[i], "communication"), DT_OK);
-    }
+    for (int i = 0; i < 2; i++) assert_int_equal(dt_stream_open(&r.dev, &more[i], "communication"), DT_OK);
     assert_string_equal(r.timeline->streams[1].name, "communication");
     assert_string_equal(r.timeline->streams[2].name, "communication 2");
     assert_string_equal(r.timeline->streams[3].name, "communication 3");
-    for (int i = 0; i < 2; i++) r.dev.ops->stream_destroy(&r.dev, more[i]);
+    for (int i = 0; i < 2; i++) dt_stream_close(&r.dev, more[i]);
     close_rig(&r);
 }
 

@@ -164,7 +164,7 @@ static dt_err toy_plan(const dt_task *t, int stage, dt_memory *memory)
     dt_memory judge;
     memory->at[DT_MEM_STAGING][DT_ON_PINNED] += toy_table_nbytes(t);
     memory->at[DT_MEM_STAGING][DT_ON_DEVICE] += toy_table_nbytes(t);
-    DT_TRY(dt_frozen_model_plan(&y->frozen, &t->main->zero_opt, y->frozen_opt.dtype, t->nranks, memory));
+    DT_TRY(dt_frozen_model_plan(&y->frozen, &t->main->zero_opt, y->frozen_opt.dtype, t->nranks, t->dev, memory));
     DT_TRY(dt_model_plan(&y->frozen.mc, &y->frozen_opt, y->frozen.units, y->frozen.n_units, t->dev, &judge));
     dt_memory_add(memory, &judge);
     memory->at[DT_MEM_DATA][DT_ON_HOST] += y->nbytes + dt_generator_nbytes(&y->generate_opt) +

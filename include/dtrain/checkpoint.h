@@ -65,8 +65,8 @@ dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta
  *  All calls are the training thread's. The writer uses neither MPI nor the device. */
 typedef struct dt_saver dt_saver;
 
-/** The memory of the copy: category DT_MEM_STAGING, in pinned memory where the device is apart. nbytes:
- *  dt_zero_plan.saved_nbytes of all models together. For the plan. */
+/** The memory of the copy, category DT_MEM_STAGING, in pinned memory where the device is apart, and of its stream.
+ *  nbytes: dt_zero_plan.saved_nbytes of all models together. For the plan. */
 void dt_saver_plan(const dt_device *dev, size_t nbytes, dt_memory *memory);
 /** compute: the stream on which the states change. Local. DT_ERR_MEMORY, DT_ERR_FAULT (no thread). */
 dt_err dt_saver_open(dt_saver **s, dt_comm *comm, dt_device *dev, dt_stream *compute, size_t nbytes);

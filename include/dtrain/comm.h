@@ -84,8 +84,9 @@ struct dt_comm {
     dt_device *dev;
     const dt_comm_ops *ops;
     bool use_shared_memory;
-    bool threads;          /* MPI may be called by several threads */
-    double timeout_s;      /* the longest that a transport waits for other ranks, the caller's to set */
+    bool threads;             /* MPI may be called by several threads */
+    struct dt_chunks *chunks; /* stored.h: NULL, or lent for what passes to and from files; the caller's to set */
+    double timeout_s;         /* the longest that a transport waits for other ranks, the caller's to set */
     const dt_phase *phase; /* NULL, or where this rank stands, for messages; the caller's to set, on all ranks alike */
     bool check;            /* all ranks agree on what each collective is before it begins; likewise */
     atomic_bool attached;  /* may be polled */

@@ -249,7 +249,7 @@ struct dt_ledger {
 };
 #endif
 
-void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes); /* nothing for NULL */
+void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes); /* nothing for NULL, or 0 */
 void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
 dt_memory dt_ledger_now(const dt_ledger *l);
 

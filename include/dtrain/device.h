@@ -96,7 +96,10 @@ typedef struct dt_device_ops {
      *  (cpu: true) */
     bool host_accessible;
 
-    /* streams and events: an event recorded on one stream and waited for on another orders the two */
+    /* streams and events: an event recorded on one stream and waited for on another orders the two. Those of a run are
+     * opened by dt_stream_open, which counts their memory */
+    /** Bytes of the device's memory that a stream holds, for what operations need while they run. */
+    size_t stream_nbytes;
     dt_err (*stream_create)(dt_device *dev, dt_stream **stream);
     void (*stream_destroy)(dt_device *dev, dt_stream *stream); /* nothing is queued on it: wait first */
     /* surfaces errors of queued work; NULL: the default stream */
@@ -291,17 +294,22 @@ struct dt_device {
  *  the thread that queues. */
 typedef struct dt_stream_listener {
     void *self;
+    size_t
+        stream_nbytes; /* of host memory (DT_MEM_OTHER), for each stream: whoever listens counts them in the ledger */
     dt_err (*open)(void *self, dt_stream *stream, const char *name);
+    void (*close)(void *self, const dt_stream *stream);
     void (*begin)(void *self, dt_stream *stream, const char *what, const char *unit, int64_t number);
     void (*end)(void *self, dt_stream *stream);
 } dt_stream_listener;
 
-/** A stream that is told of has this name ("compute", "communication", "copies"). At its creation: memory is allocated
- *  here alone. */
-static inline dt_err dt_stream_open(dt_device *dev, dt_stream *stream, const char *name)
-{
-    return dev->listener ? dev->listener->open(dev->listener->self, stream, name) : DT_OK;
-}
+/** Create a stream and tell the listener of it by this name ("compute", "communication", "copies"). All memory that the
+ *  stream, and what the listener keeps of it, will ever need is allocated here and counted in the device's ledger.
+ *  *stream is NULL after an error. */
+dt_err dt_stream_open(dt_device *dev, dt_stream **stream, const char *name);
+/** Nothing may be queued on it: wait first. Safe on NULL. */
+void dt_stream_close(dt_device *dev, dt_stream *stream);
+/** Add what n streams hold, with what the listener that is there keeps of them. */
+void dt_stream_plan(const dt_device *dev, int n, dt_memory *memory);
 /** What is queued on the stream from here to dt_stream_end is `what` of `unit`: strings that outlive the run. number:
  *  of the collective that it is, or waits for; 0: of none. */
 static inline void dt_stream_begin(const dt_device *dev, dt_stream *stream, const char *what, const char *unit,

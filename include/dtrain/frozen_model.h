@@ -31,7 +31,7 @@ dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_
                             dt_device *dev, dt_stream *compute, dt_phase *phase);
 /** Add what that allocates on so many ranks. Local. */
 dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
-                            dt_memory *memory);
+                            const dt_device *dev, dt_memory *memory);
 
 /** Bytes of it that a rank puts into checkpoints (dt_zero_saved_nbytes), on so many ranks. Local. */
 dt_err dt_frozen_model_saved_nbytes(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,

@@ -72,8 +72,11 @@ void dt_time_groups(const dt_stream_spans *streams, int n_streams, double from_s
                     double group_s[DT_N_TIME]);
 
 typedef struct dt_timeline dt_timeline;
-/** Listen to phase, for what breakdown (seconds by group) and trace (the newest 65536 spans) want. */
-dt_err dt_timeline_open(dt_timeline **t, dt_phase *phase, bool breakdown, bool trace);
+/** Listen to phase, for what breakdown (seconds by group) and trace (the newest 65536 spans) want. Memory is counted in
+ *  the ledger (may be NULL), DT_MEM_OTHER on the host: dt_timeline_nbytes here, and as much for each stream as the
+ *  device's listener says (dt_stream_plan). */
+dt_err dt_timeline_open(dt_timeline **t, dt_phase *phase, bool breakdown, bool trace, dt_ledger *ledger);
+size_t dt_timeline_nbytes(bool trace);
 /** Listen to the streams of a device, too, the first of which is that of the computation (dt_stream_open): an event is
  *  recorded on a stream at each change of what it does, and looked at when somebody asks, and never waited for. Tools
  *  are told of the phases (dt_device_ops.range). The device is left alone from dt_timeline_close on. */

@@ -12,6 +12,24 @@
 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */
 enum { DT_STORED_BUFFER = 8 << 20 };
 
+/** The memory through which tensors pass on their way to files and from them. A run has it from its start to its
+ *  end and lends it in its communicator; where nothing is lent, who loads, saves or exports has one for as long. One at
+ *  a time. */
+typedef struct dt_chunks {
+    char *raw, *converted; /* DT_STORED_BUFFER bytes each */
+    dt_buf memory;
+    bool taken;
+} dt_chunks;
+enum { DT_CHUNKS_NBYTES = 2 * DT_STORED_BUFFER };
+
+/** Add what dt_chunks_open allocates: host memory, DT_MEM_STAGING. */
+void dt_chunks_plan(dt_memory *memory);
+dt_err dt_chunks_open(dt_chunks *c, dt_device *dev);
+void dt_chunks_close(dt_chunks *c); /* safe on {0} */
+/** Those of comm->chunks, or new ones on comm's device. Local. DT_ERR_ARG: they are in use. */
+dt_err dt_chunks_take(dt_chunks **chunks, const dt_comm *comm);
+void dt_chunks_give_back(dt_chunks *chunks, const dt_comm *comm); /* safe on NULL */
+
 /** One of several models that are saved together. */
 typedef struct dt_saved_model {
     const char *name;     /* in checkpoints; NULL: the run's own model */

@@ -42,6 +42,7 @@ typedef struct dt_loop_sums {
     const dt_shown *loss;
     int bad_own, bad_sum;                                       /* where gradients were not finite first */
     int memory_device, memory_pinned, memory_host, memory_file; /* the largest of a rank */
+    int memory[DT_N_MEMCAT][DT_N_PLACE];                        /* held now; the largest of a rank */
     int save_done, save_work; /* have all ranks done their part of a save; seconds that the slowest took */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
 } dt_loop_sums;
@@ -83,6 +84,7 @@ typedef struct dt_run {
     dt_model_config mc;
     dt_unit *units;
     int n_units;
+    dt_chunks chunks;             /* lent to comm */
     dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;
     const dt_optimizer_ops *optimizer; /* set before the run: this one; else the one that the configuration names */

@@ -86,6 +86,7 @@ dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups);
  *  owned shards. */
 typedef struct dt_zero_plan {
     dt_memory memory;
+    int n_streams; /* opened on the device, whose memory is not in `memory`: dt_stream_plan */
     /* over all units; padding: elements of a rank's shards above n_param / nranks (rounded down) */
     int64_t n_param, n_padding;
     /* the smallest max_live_parameters that this stage can do with (stage 3; else 0) */

@@ -39,8 +39,9 @@ void ckpt_image_close(ckpt_image *m); /* safe on {.fd = -1} */
 dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes);
 /** Say where the tensors are. */
 dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n);
-/** Write all but the tensors into the file at path, open as fd. DT_ERR_WRITE. */
-dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size);
+/** Write all but the tensors into the file at path, open as fd. buffer: of CKPT_COPY_NBYTES. DT_ERR_WRITE. */
+enum { CKPT_COPY_NBYTES = 1 << 20 };
+dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size, char *buffer);
 
 /** Make the metadata in the image, checksums as zeros; give each slot's offset and the size of the whole file. path:
  *  for messages. Local. */

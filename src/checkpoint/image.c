@@ -14,8 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COPY_BYTES = 1 << 20 };
-
 dt_err ckpt_image_open(ckpt_image *m)
 {
     m->fd = memfd_create("dtrain-checkpoint", MFD_CLOEXEC);
@@ -65,18 +63,16 @@ static bool is_zero(const char *bytes, int64_t n)
 /* Bytes begin .. end-1 of the image into the file. */
 static dt_err copy(const ckpt_image *m, int fd, const char *path, int64_t begin, int64_t end, char *buffer)
 {
-    for (int64_t at = begin; at < end; at += COPY_BYTES) {
-        const int64_t n = end - at < COPY_BYTES ? end - at : COPY_BYTES;
+    for (int64_t at = begin; at < end; at += CKPT_COPY_NBYTES) {
+        const int64_t n = end - at < CKPT_COPY_NBYTES ? end - at : CKPT_COPY_NBYTES;
         DT_TRY(dt_read_at(m->fd, m->path, at, buffer, (size_t)n));
         if (!is_zero(buffer, n)) DT_TRY(dt_write_at(fd, path, at, buffer, (size_t)n));
     }
     return DT_OK;
 }
 
-dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size)
+dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size, char *buffer)
 {
-    char *buffer = malloc(COPY_BYTES);
-    DT_CHECK(buffer, DT_ERR_MEMORY, "no memory to copy a checkpoint's metadata");
     int64_t at = 0;
     dt_err err = DT_OK;
     for (int i = 0; i < m->n_extents && err == DT_OK; i++) {
@@ -84,7 +80,5 @@ dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t f
         err = copy(m, fd, path, at, m->extents[i].offset, buffer);
         at = m->extents[i].offset + m->extents[i].nbytes;
     }
-    if (err == DT_OK) err = copy(m, fd, path, at, file_size, buffer);
-    free(buffer);
-    return err;
+    return err == DT_OK ? copy(m, fd, path, at, file_size, buffer) : err;
 }

@@ -25,27 +25,25 @@ typedef struct load_job {
     const char **files; /* [n_files] of map */
     uint64_t *sums;
     int n_slots;
-    int fd, fd_file;       /* the file that is open, and its number */
-    hid_t file;            /* -1 unless a tensor has to be read through HDF5 */
-    char *raw, *converted; /* DT_STORED_BUFFER bytes each: elements as in the file, and as z keeps them */
+    int fd, fd_file;   /* the file that is open, and its number */
+    hid_t file;        /* -1 unless a tensor has to be read through HDF5 */
+    dt_chunks *chunks; /* elements as in the file, and as z keeps them */
 } load_job;
 
-/* A location and a sum for each slot, and two buffers, whatever the size of the model. */
-static dt_err alloc_buffers(load_job *j)
+/* A location and a sum for each slot. */
+static dt_err alloc_lists(load_job *j)
 {
     j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    j->raw = malloc(DT_STORED_BUFFER);
-    j->converted = malloc(DT_STORED_BUFFER);
-    DT_CHECK(j->map.locations && j->sums && j->raw && j->converted, DT_ERR_MEMORY,
-             "no memory for a checkpoint's buffers of %d MiB", 2 * DT_STORED_BUFFER >> 20);
+    DT_CHECK(j->map.locations && j->sums, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
     return DT_OK;
 }
 
 static dt_err prepare(load_job *j)
 {
     DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
-    return alloc_buffers(j);
+    DT_TRY(dt_chunks_take(&j->chunks, j->comm));
+    return alloc_lists(j);
 }
 
 static dt_err list_files(load_job *j)
@@ -121,9 +119,10 @@ static dt_err fetch(load_job *j, const dt_stored_slot *s, const dt_stored_locati
 static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
 {
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
-    memset(j->raw, 0, DT_STORED_BUFFER);
+    memset(j->chunks->raw, 0, DT_STORED_BUFFER);
     for (int64_t at = 0; at < s->owned->n; at += step)
-        DT_TRY(dt_zero_state_write(s->of->zero, s->state, s->owned, at, dt_min_i64(step, s->owned->n - at), j->raw));
+        DT_TRY(dt_zero_state_write(s->of->zero, s->state, s->owned, at, dt_min_i64(step, s->owned->n - at),
+                                   j->chunks->raw));
     return DT_OK;
 }
 
@@ -142,6 +141,7 @@ static dt_err read_slot(load_job *j, int i)
     const dt_stored_slot *s = &j->slots[i];
     const dt_stored_location *p = &j->map.locations[i];
     dt_zero *z = s->of->zero;
+    char *const raw = j->chunks->raw, *const converted = j->chunks->converted;
     const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
@@ -150,13 +150,13 @@ static dt_err read_slot(load_job *j, int i)
     char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->owned) : NULL;
     for (int64_t at = 0; at < s->owned->n; at += step) {
         const int64_t n = dt_min_i64(step, s->owned->n - at), first = s->owned->first + at;
-        char *to = in_place ? in_place + (size_t)at * size : j->raw;
+        char *to = in_place ? in_place + (size_t)at * size : raw;
         DT_TRY(dt_phase_poll(j->phase));
         DT_TRY(fetch(j, s, p, first, n, to));
         if (p->has_checksum) j->sums[i] += checksum_of(s->piece, to, first, n, size);
         if (in_place) continue;
-        if (type != keep) dt_st_convert(j->raw, type, j->converted, keep, n);
-        DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? j->raw : j->converted));
+        if (type != keep) dt_st_convert(raw, type, converted, keep, n);
+        DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? raw : converted));
     }
     return DT_OK;
 }
@@ -179,9 +179,9 @@ static dt_err compare_part(load_job *j, const dt_stored_slot *head, int64_t firs
 {
     const dt_stored_slot *embed = &j->slots[j->map.embed];
     const dt_stored_location *p = &j->map.locations[j->map.embed], *q = &j->map.head;
-    char *const raw[2] = {j->raw, j->raw + DT_STORED_BUFFER / 2}, *const floats[2] = {j->converted,
-                                                                                      j->converted +
-                                                                                          DT_STORED_BUFFER / 2};
+    const dt_chunks *c = j->chunks;
+    char *const raw[2] = {c->raw, c->raw + DT_STORED_BUFFER / 2};
+    char *const floats[2] = {c->converted, c->converted + DT_STORED_BUFFER / 2};
     DT_TRY(fetch(j, embed, p, first, n, raw[0]));
     DT_TRY(fetch(j, head, q, first, n, raw[1]));
     dt_st_convert(raw[0], (dt_st_type)p->type, floats[0], DT_ST_F32, n);
@@ -239,8 +239,6 @@ static void clean_up(load_job *j)
     free(j->map.files);
     free(j->files);
     free(j->sums);
-    free(j->raw);
-    free(j->converted);
 }
 
 /* An error of this rank's own does not keep it from the other models: each of them meets the others. */
@@ -278,18 +276,22 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->rank, comm->nranks));
     if (err == DT_OK) err = dt_comm_agree(comm, all_written(&job));
     clean_up(&job);
+    dt_chunks_give_back(job.chunks, comm);
     free(job.slots);
     return err;
 }
 
 dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots)
 {
-    load_job job = {.path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1};
-    dt_err err = alloc_buffers(&job);
+    char *memory = malloc(DT_CHUNKS_NBYTES); /* there is no run */
+    dt_chunks chunks = {.raw = memory, .converted = memory ? memory + DT_STORED_BUFFER : NULL};
+    load_job job = {.path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1, .chunks = &chunks};
+    dt_err err = memory ? alloc_lists(&job) : dt_fail(DT_ERR_MEMORY, "%s: no memory to look at it", path);
     if (err == DT_OK) err = locate(path, slots, n_slots, &job.map);
     if (err == DT_OK) err = list_files(&job);
     if (err == DT_OK) err = compare_head(&job, 0, 1);
     clean_up(&job);
+    free(memory);
     return err;
 }
 

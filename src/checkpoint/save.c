@@ -44,16 +44,13 @@ static dt_err name_alone(save_job *j, const char *path)
     return DT_OK;
 }
 
-/* Without a copy, states that the host cannot reach pass through a buffer. */
 static dt_err prepare(save_job *j)
 {
     DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
     j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    if (!j->copy) j->staging = malloc(DT_STORED_BUFFER);
-    DT_CHECK(j->offsets && j->sums && (j->copy || j->staging), DT_ERR_MEMORY,
-             "no memory for a checkpoint's buffer of %d MiB", DT_STORED_BUFFER >> 20);
-    return DT_OK;
+    DT_CHECK(j->offsets && j->sums, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
+    return dt_chunks_take(&j->chunks, j->comm);
 }
 
 dt_err save_open_in_dir(save_job *j)
@@ -150,10 +147,10 @@ static dt_err write_slot(const save_job *j, int fd, int i, const char *in_place)
     const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->piece->first;
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
-        const char *from = in_place ? in_place + (size_t)at * size : j->staging;
+        const char *from = in_place ? in_place + (size_t)at * size : j->chunks->raw;
         if (j->given_up && atomic_load(j->given_up)) return dt_fail(DT_ERR_STOP, "%s: given up", j->part);
         dt_phase_enter(j->phase, "save", s->tensor->name);
-        if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->piece, at, n, j->staging));
+        if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->piece, at, n, j->chunks->raw));
         j->sums[i] += dt_checksum(from, first + at, n, size);
         DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
     }
@@ -193,7 +190,7 @@ static dt_err write_metadata(const save_job *j)
 {
     const int fd = open(j->part, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be opened again");
-    dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size);
+    dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size, j->chunks->raw);
     if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
     return err;
@@ -251,7 +248,7 @@ void save_close(save_job *j, bool published)
     free(j->slots);
     free(j->offsets);
     free(j->sums);
-    free(j->staging);
+    dt_chunks_give_back(j->chunks, j->comm);
     *j = (save_job){.image.fd = -1};
 }
 

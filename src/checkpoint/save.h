@@ -27,8 +27,8 @@ typedef struct save_job {
     int64_t *offsets; /* of each slot's dataset, in bytes */
     uint64_t *sums;   /* of each slot: this rank's part, then the whole */
     int64_t file_size;
-    ckpt_image image; /* rank 0 */
-    char *staging;    /* DT_STORED_BUFFER bytes, for states out of the host's reach */
+    ckpt_image image;  /* rank 0 */
+    dt_chunks *chunks; /* for states out of the host's reach, and for the image */
 } save_job;
 
 /** Names and lists for a checkpoint in a run's directory. Local; save_close also after an error. */

@@ -135,14 +135,14 @@ static dt_place place_of_copy(const dt_device *dev) { return dev->ops->host_acce
 void dt_saver_plan(const dt_device *dev, size_t nbytes, dt_memory *memory)
 {
     memory->at[DT_MEM_STAGING][place_of_copy(dev)] += nbytes;
+    dt_stream_plan(dev, 1, memory);
 }
 
 static dt_err open_copy(dt_saver *s, size_t nbytes)
 {
     const dt_device_ops *ops = s->dev->ops;
     DT_TRY(dt_buf_alloc(&s->copy, s->dev, place_of_copy(s->dev), nbytes, DT_MEM_STAGING));
-    DT_TRY(ops->stream_create(s->dev, &s->copies));
-    DT_TRY(dt_stream_open(s->dev, s->copies, "saved copies"));
+    DT_TRY(dt_stream_open(s->dev, &s->copies, "saved copies"));
     DT_TRY(ops->event_create(s->dev, &s->updated));
     DT_TRY(ops->event_create(s->dev, &s->copy_began));
     return ops->event_create(s->dev, &s->copied);
@@ -184,7 +184,7 @@ void dt_saver_close(dt_saver *s)
     dt_event *const events[] = {s->updated, s->copy_began, s->copied};
     for (int i = 0; i < 3; i++)
         if (events[i]) s->dev->ops->event_destroy(s->dev, events[i]);
-    if (s->copies) s->dev->ops->stream_destroy(s->dev, s->copies);
+    dt_stream_close(s->dev, s->copies);
     dt_buf_free(&s->copy);
     free(s);
 }

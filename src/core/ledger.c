@@ -60,7 +60,7 @@ static void count(atomic_size_t *now, atomic_size_t *peak, size_t nbytes)
 
 void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes)
 {
-    if (!l) return;
+    if (!l || nbytes == 0) return;
     atomic_fetch_add(&l->n_allocs, 1);
     count(&l->now[c][p], &l->peak[c][p], nbytes);
     count(&l->on_now[p], &l->on_peak[p], nbytes);

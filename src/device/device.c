@@ -140,6 +140,36 @@ void dt_device_close(dt_device *dev)
 
 size_t dt_device_overhead(const dt_device *dev) { return dev->ops->overhead(dev); }
 
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+dt_err dt_stream_open(dt_device *dev, dt_stream **stream, const char *name)
+{
+    const dt_stream_listener *l = dev->listener;
+    DT_TRY(dev->ops->stream_create(dev, stream));
+    dt_ledger_add(dev->ledger, DT_MEM_OTHER, DT_ON_DEVICE, dev->ops->stream_nbytes);
+    const dt_err err = l ? l->open(l->self, *stream, name) : DT_OK;
+    if (err == DT_OK) return DT_OK;
+    dt_stream_close(dev, *stream);
+    *stream = NULL;
+    return err;
+}
+
+void dt_stream_close(dt_device *dev, dt_stream *stream)
+{
+    if (!stream) return;
+    if (dev->listener) dev->listener->close(dev->listener->self, stream);
+    dt_ledger_sub(dev->ledger, DT_MEM_OTHER, DT_ON_DEVICE, dev->ops->stream_nbytes);
+    dev->ops->stream_destroy(dev, stream);
+}
+
+void dt_stream_plan(const dt_device *dev, int n, dt_memory *memory)
+{
+    memory->at[DT_MEM_OTHER][DT_ON_DEVICE] += (size_t)n * dev->ops->stream_nbytes;
+    if (dev->listener) memory->at[DT_MEM_OTHER][DT_ON_HOST] += (size_t)n * dev->listener->stream_nbytes;
+}
+
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
+
 static size_t memory_free(const dt_device *dev, dt_place place)
 {
     return place == DT_ON_DEVICE || !dev->ops->own_memory ? dev->ops->memory_free(dev) : dt_host_memory_free();

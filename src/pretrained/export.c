@@ -29,8 +29,8 @@ typedef struct export_job {
     dt_stored_slot *slots;
     int n_slots;
     dt_st_layout layout;
-    char *config;          /* text of config.json */
-    char *raw, *converted; /* DT_STORED_BUFFER bytes each */
+    char *config; /* text of config.json */
+    dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
     int fd, fd_file;        /* the file that is open for writing, and its number */
     bool made_dir, created; /* rank 0: what there is to undo */
@@ -66,10 +66,7 @@ static dt_err prepare(export_job *j)
     j->model = (dt_saved_model){.zero = j->z};
     DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
     DT_TRY(make_layout(j));
-    j->raw = malloc(DT_STORED_BUFFER);
-    j->converted = malloc(DT_STORED_BUFFER);
-    DT_CHECK(j->raw && j->converted, DT_ERR_MEMORY, "no memory for an export's buffers of %d MiB",
-             2 * DT_STORED_BUFFER >> 20);
+    DT_TRY(dt_chunks_take(&j->chunks, j->comm));
     return export_config_make(j->opt->model_config, j->opt->dtype, j->opt->tokenizer, n_labels(j), &j->config);
 }
 
@@ -133,19 +130,20 @@ static dt_err write_slot(export_job *j, int i)
     const size_t kept_size = dt_st_type_size(kept), size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
+    char *const raw = j->chunks->raw, *const converted = j->chunks->converted;
     char path[PATH_MAX];
     DT_TRY(open_file(j, j->layout.file[i], path));
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
-        const char *from = in_place ? in_place + (size_t)at * kept_size : j->raw;
+        const char *from = in_place ? in_place + (size_t)at * kept_size : raw;
         DT_TRY(dt_phase_poll(j->phase));
-        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->raw));
-        const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, j->converted, type, n);
+        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, raw));
+        const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, converted, type, n);
         DT_CHECK(n_lost == 0, DT_ERR_DATA,
                  "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type", s->tensor->name,
                  n_lost, dt_st_type_name(type));
         DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (s->piece->first + at) * (int64_t)size,
-                           kept == type ? from : j->converted, (size_t)n * size));
+                           kept == type ? from : converted, (size_t)n * size));
     }
     return DT_OK;
 }
@@ -193,8 +191,7 @@ static void clean_up(export_job *j, dt_err err)
     dt_st_layout_free(&j->layout);
     free(j->slots);
     free(j->config);
-    free(j->raw);
-    free(j->converted);
+    dt_chunks_give_back(j->chunks, j->comm);
 }
 
 dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_phase *phase)

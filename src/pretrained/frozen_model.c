@@ -40,12 +40,13 @@ static dt_zero_options options(const dt_frozen_model *f, const dt_zero_options *
 }
 
 dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
-                            dt_memory *memory)
+                            const dt_device *dev, dt_memory *memory)
 {
     const dt_zero_options opt = options(f, like, dtype);
     dt_zero_plan plan;
     DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
     dt_memory_add(memory, &plan.memory);
+    dt_stream_plan(dev, plan.n_streams, memory);
     return DT_OK;
 }
 

@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a stream: marks, then spans. */
+static const size_t STREAM_NBYTES =
+    TIMELINE_MARKS * sizeof(timeline_mark) + (TIMELINE_COUNTED + 1) * sizeof(dt_time_span);
+
 static void add_span(dt_timeline *t, dt_time_span s)
 {
     if (t->spans) t->spans[t->n_spans++ % TIMELINE_SPANS] = s;
@@ -123,13 +127,13 @@ static void on_phase(void *self, const char *name, const char *unit, double now_
     add_span(t, t->host);
     const char *const work = dt_time_work(t->host.work, name, unit);
     t->host = (dt_time_span){.begin_s = now_s, .name = name, .unit = unit, .lane = LANE_HOST, .work = work};
-    if (t->n_streams) set_mark(t, &t->streams[0], name, unit, 0);
+    if (t->streams[0].stream) set_mark(t, &t->streams[0], name, unit, 0);
     if (t->dev && t->dev->ops->range) t->dev->ops->range(t->dev, name, unit);
 }
 
 static timeline_stream *find_stream(dt_timeline *t, const dt_stream *stream)
 {
-    for (int k = 0; k < t->n_streams; k++)
+    for (int k = 0; stream && k < t->n_streams; k++)
         if (t->streams[k].stream == stream) return &t->streams[k];
     return NULL;
 }
@@ -152,18 +156,24 @@ static void on_end(void *self, dt_stream *stream)
         set_mark(t, l, NULL, NULL, 0);
 }
 
+/* Its name and its spans in the trace stay. */
 static void close_stream(const dt_timeline *t, timeline_stream *l)
 {
     for (int i = 0; l->marks && i < TIMELINE_MARKS; i++)
         if (l->marks[i].event) t->dev->ops->event_destroy(t->dev, l->marks[i].event);
-    free(l->marks), free(l->spans);
+    if (l->marks) dt_ledger_sub(t->ledger, DT_MEM_OTHER, DT_ON_HOST, STREAM_NBYTES);
+    free(l->marks);
+    l->stream = NULL, l->marks = NULL, l->spans = NULL;
+    l->n_made = l->n_reached = l->n_spans = 0;
+    l->running.name = NULL;
 }
 
 static dt_err open_stream(dt_timeline *t, timeline_stream *l)
 {
-    l->marks = calloc(TIMELINE_MARKS, sizeof *l->marks);
-    l->spans = calloc(TIMELINE_COUNTED + 1, sizeof *l->spans);
-    DT_CHECK(l->marks && l->spans, DT_ERR_MEMORY, "no memory for what a stream does");
+    l->marks = calloc(1, STREAM_NBYTES);
+    DT_CHECK(l->marks, DT_ERR_MEMORY, "no memory for what a stream does");
+    l->spans = (dt_time_span *)(l->marks + TIMELINE_MARKS);
+    dt_ledger_add(t->ledger, DT_MEM_OTHER, DT_ON_HOST, STREAM_NBYTES);
     for (int i = 0; i < TIMELINE_MARKS; i++) DT_TRY(t->dev->ops->event_create(t->dev, &l->marks[i].event));
     return DT_OK;
 }
@@ -194,19 +204,37 @@ static dt_err on_open(void *self, dt_stream *stream, const char *name)
     return DT_OK;
 }
 
+/* Whoever closes it has waited for it: nothing runs there any more. */
+static void on_close(void *self, const dt_stream *stream)
+{
+    timeline_stream *l = find_stream(self, stream);
+    if (!l) return;
+    read_marks(self, l);
+    close_stream(self, l);
+}
+
 /* ---- the public functions ---------------------------------------------------------------------------------------- */
 
-dt_err dt_timeline_open(dt_timeline **out, dt_phase *phase, bool breakdown, bool trace)
+size_t dt_timeline_nbytes(bool trace) { return trace ? TIMELINE_SPANS * sizeof(dt_time_span) : 0; }
+
+dt_err dt_timeline_open(dt_timeline **out, dt_phase *phase, bool breakdown, bool trace, dt_ledger *ledger)
 {
     dt_timeline *t = calloc(1, sizeof *t);
     DT_CHECK(t, DT_ERR_MEMORY, "no memory for the timeline");
-    if (trace && !(t->spans = calloc(TIMELINE_SPANS, sizeof *t->spans))) {
+    if (trace && !(t->spans = calloc(1, dt_timeline_nbytes(true)))) {
         free(t);
         return dt_fail(DT_ERR_MEMORY, "no memory for %d spans of the trace", TIMELINE_SPANS);
     }
+    t->ledger = ledger;
+    dt_ledger_add(ledger, DT_MEM_OTHER, DT_ON_HOST, dt_timeline_nbytes(trace));
     t->phase = phase, t->breakdown = breakdown, t->trace = trace, t->open_s = dt_now_s();
     t->host = (dt_time_span){.begin_s = t->open_s, .name = "start", .unit = "", .lane = LANE_HOST};
-    t->listener = (dt_stream_listener){.self = t, .open = on_open, .begin = on_begin, .end = on_end};
+    t->listener = (dt_stream_listener){.self = t,
+                                       .stream_nbytes = STREAM_NBYTES,
+                                       .open = on_open,
+                                       .close = on_close,
+                                       .begin = on_begin,
+                                       .end = on_end};
     phase->listener_self = t;
     phase->listener = on_phase;
     *out = t;
@@ -244,6 +272,7 @@ void dt_timeline_close(dt_timeline *t)
     if (t->dev && t->dev->ops && t->dev->ops->range) t->dev->ops->range(t->dev, NULL, NULL);
     for (int k = 0; k < t->n_streams; k++) close_stream(t, &t->streams[k]);
     if (t->dev) t->dev->listener = NULL;
+    if (t->spans) dt_ledger_sub(t->ledger, DT_MEM_OTHER, DT_ON_HOST, dt_timeline_nbytes(true));
     free(t->spans);
     free(t);
 }

@@ -8,7 +8,7 @@ enum {
     TIMELINE_SPANS = 65536,  /* of the trace */
     TIMELINE_MARKS = 1024,   /* that a stream may be behind the host */
     TIMELINE_COUNTED = 4096, /* spans of a stream that wait to be counted */
-    TIMELINE_STREAMS = 16,
+    TIMELINE_STREAMS = 64,   /* more than a run can have: two of each model, and two */
     TIMELINE_NAME = 32
 };
 
@@ -36,6 +36,7 @@ typedef struct timeline_stream {
 struct dt_timeline {
     dt_phase *phase;
     dt_device *dev; /* NULL: none yet */
+    dt_ledger *ledger;
     dt_stream_listener listener;
     bool breakdown, trace;
     double open_s;

@@ -51,7 +51,7 @@ dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory)
 {
     dt_memory model;
     if (!s->frozen.units) return DT_OK; /* a mistake that was told */
-    DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->nranks, memory));
+    DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->nranks, t->dev, memory));
     DT_TRY(dt_model_plan(&s->frozen.mc, &s->opt, s->frozen.units, s->frozen.n_units, t->dev, &model));
     dt_memory_add(memory, &model);
     return DT_OK;

@@ -170,7 +170,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     dt_task *t = &s->task;
     DT_TRY(dt_count_open(&s->dev, &run->dev, sink, &s->ledger));
     dt_comm_open_counted(&s->comm, &s->dev, with->nranks, with->ranks_per_node, with->strategy.by_node);
-    DT_TRY(s->dev.ops->stream_create(&s->dev, &s->compute));
+    DT_TRY(dt_stream_open(&s->dev, &s->compute, "compute"));
     s->main = run->main;
     s->main.zero_opt = run_zero_options(with, &run->main);
     DT_TRY(dt_zero_open(&s->main.zero, &s->main.zero_opt, run->units, run->n_units, &s->comm, &s->dev, s->compute,
@@ -192,7 +192,7 @@ static void close_stand_in(stand_in *s)
     dt_task_buffers_free(&s->task.buffers, &s->ledger);
     dt_model_close(s->task.model);
     dt_zero_close(s->main.zero);
-    if (s->compute) s->dev.ops->stream_destroy(&s->dev, s->compute);
+    if (s->compute) dt_stream_close(&s->dev, s->compute);
     dt_device_close(&s->dev);
 }
 

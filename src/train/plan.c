@@ -76,6 +76,7 @@ static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
     add_traffic(&plan->micro_step, &more->micro_step, 1);
     add_traffic(&plan->step, &more->step, 1);
     dt_memory_add(&plan->memory, &more->memory);
+    plan->n_streams += more->n_streams;
     plan->sent_elems_per_micro_step += more->sent_elems_per_micro_step;
     plan->sent_bytes_per_micro_step += more->sent_bytes_per_micro_step;
     plan->sent_elems_per_step += more->sent_elems_per_step;
@@ -135,6 +136,9 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
     dt_memory_add(&plan->memory, &overhead);
+    dt_stream_plan(&run->dev, 1 + plan->zero.n_streams, &plan->memory); /* the computation's */
+    plan->memory.at[DT_MEM_OTHER][DT_ON_HOST] += dt_timeline_nbytes(run->cfg.log_trace);
+    dt_chunks_plan(&plan->memory);
     DT_TRY(plan_saver(run, with, plan->zero.saved_nbytes, &plan->memory));
     DT_TRY(plan_task(run, with, &plan->memory));
     const double n_micro = (double)with->batching.accumulation;

@@ -74,6 +74,9 @@ static dt_err open_for_plan(dt_run *run, int per_node)
     dt_mistakes_add(&run->mistakes, require_model(&run->cfg));
     const int n_threads = threads_planned(run, per_node);
     DT_TRY(dt_device_open_to_plan(&run->dev, run->cfg.run_device, n_threads, &run->ledger));
+    DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_wall_clock_breakdown, run->cfg.log_trace,
+                            &run->ledger));
+    dt_timeline_attach(run->timeline, &run->dev);
     DT_TRY(run_open_host(run, n_threads, true));
     run_open_config_objects(run);
     dt_mistakes_add(&run->mistakes, check_nodes(run, per_node));

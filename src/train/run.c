@@ -151,6 +151,7 @@ static dt_err open_device(dt_run *run, int local_rank, int n_threads)
 {
     DT_TRY(at_key(run, "run", "device",
                   dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger)));
+    dt_timeline_attach(run->timeline, &run->dev);
     if (run->cfg.run_reproducible && run->dev.ops->make_reproducible) run->dev.ops->make_reproducible(&run->dev);
     return run_open_host(run, n_threads, false);
 }
@@ -350,7 +351,8 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     }
     dt_phase_enter(&run->phase, "start", "");
     DT_TRY(dt_watchdog_start(&run->watchdog, &run->phase, comm, run->cfg.comm_timeout));
-    DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_wall_clock_breakdown, run->cfg.log_trace));
+    DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_wall_clock_breakdown, run->cfg.log_trace,
+                            &run->ledger));
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
         /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how
@@ -376,8 +378,9 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 
 void dt_run_close(dt_run *run)
 {
-    if (run->comm) run->comm->phase = NULL; /* which may outlive the run */
-    run_close_saver(run);                   /* may wait for a disk, which the watchdog limits */
+    run_close_saver(run); /* may wait for a disk, which the watchdog limits */
+    if (run->comm) run->comm->phase = NULL, run->comm->chunks = NULL; /* which may outlive the run */
+    dt_chunks_close(&run->chunks);
     dt_watchdog_stop(run->watchdog);
     dt_timeline_close(run->timeline);
     dt_report_close(run->report);
@@ -391,7 +394,7 @@ void dt_run_close(dt_run *run)
     dt_device_close(&run->host);
     dt_model_free_units(run->units, run->n_units);
     dt_model_config_free(&run->mc);
-    if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);
+    if (run->dev.ops) dt_stream_close(&run->dev, run->compute);
     dt_pretrained_free(&run->pretrained);
     dt_list_free(run->resume_paths, run->n_resume_paths);
     free(run->mistakes.text);

@@ -397,9 +397,9 @@ static dt_err prepare_attention(dt_run *run)
 dt_err run_open_states(dt_run *run)
 {
     dt_phase_enter(&run->phase, "open", "");
-    dt_timeline_attach(run->timeline, &run->dev);
-    if (run->dev.ops->stream_create) DT_TRY(run->dev.ops->stream_create(&run->dev, &run->compute));
-    DT_TRY(dt_stream_open(&run->dev, run->compute, "compute"));
+    DT_TRY(dt_stream_open(&run->dev, &run->compute, "compute"));
+    DT_TRY(dt_chunks_open(&run->chunks, &run->dev));
+    run->comm->chunks = &run->chunks;
     DT_TRY(open_zeros(run));
     run->source = dt_zero_source(run->main.zero);
     dt_err err = prepare_attention(run);

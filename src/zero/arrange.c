@@ -437,6 +437,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->opt_place = l->grads_down ? place_of_offload(opt->offload_optimizer, DT_ON_HOST) : DT_ON_DEVICE;
     l->away_place = place_of_offload(opt->offload_param, l->host_grad_place);
     const bool offloads = l->grads_down || l->away_place != DT_ON_DEVICE;
+    l->n_streams = opt->overlap_comm + offloads;
     l->stage = l->group_nranks == 1 && !offloads ? 1 : l->grads_down && opt->stage == 0 ? 1 : opt->stage;
     l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
     /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps

@@ -72,6 +72,7 @@ typedef struct zero_layout {
     size_t swap_bytes;     /* one of a sub-group's master and states on their way from the file and back */
     size_t fetch_bytes;    /* one of a part's shard of parameters on its way from the file, or back */
     bool has_file;
+    int n_streams; /* of its own */
     int n_results; /* slots of 16 bytes that reductions write on the device */
     dt_memory memory;
     int64_t n_param;

@@ -83,9 +83,8 @@ dt_err zero_offload_open(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
     if (!zero_offloads(z)) return DT_OK;
-    DT_TRY(z->dev->ops->stream_create(z->dev, &z->copy_stream));
+    DT_TRY(dt_stream_open(z->dev, &z->copy_stream, "copies"));
     z->own_copy_stream = true;
-    DT_TRY(dt_stream_open(z->dev, z->copy_stream, "copies"));
     for (int u = 0; u < z->n_units && l->grads_down; u++) DT_TRY(z->dev->ops->event_create(z->dev, &z->state[u].down));
     DT_TRY(open_memory(z));
     DT_TRY(open_ring(z, &z->up, DT_ON_PINNED, l->up_bytes, true));
@@ -105,7 +104,7 @@ void zero_offload_close(dt_zero *z)
     close_ring(z, &z->fetch);
     for (int u = 0; z->state && u < z->n_units; u++)
         if (z->state[u].down) z->dev->ops->event_destroy(z->dev, z->state[u].down);
-    if (z->own_copy_stream) z->dev->ops->stream_destroy(z->dev, z->copy_stream);
+    if (z->own_copy_stream) dt_stream_close(z->dev, z->copy_stream);
     for (int p = 0; p < DT_N_PARTS; p++) dt_buf_free(&z->away[p]);
     dt_buf_free(&z->host_grads);
     dt_buf_free(&z->grad_slots);

@@ -95,6 +95,7 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
     zero_layout l;
     DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
     *plan = (dt_zero_plan){.memory = l.memory,
+                           .n_streams = l.n_streams,
                            .n_param = l.n_param,
                            .least_live_parameters = l.least_live_len,
                            .saved_nbytes = zero_saved_nbytes(&l)};

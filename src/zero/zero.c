@@ -46,9 +46,8 @@ static dt_err make_streams(dt_zero *z)
     z->comm_stream = z->compute;
     z->gather_in_update = !z->lay.whole_grads || ops->host_accessible;
     if (z->opt.overlap_comm) {
-        DT_TRY(ops->stream_create(z->dev, &z->comm_stream));
+        DT_TRY(dt_stream_open(z->dev, &z->comm_stream, "communication"));
         z->own_stream = true;
-        DT_TRY(dt_stream_open(z->dev, z->comm_stream, "communication"));
     }
     DT_TRY(ops->event_create(z->dev, &z->mark));
     for (int u = 0; u < z->n_units; u++) {
@@ -112,14 +111,14 @@ static void destroy_streams(dt_zero *z)
         if (z->state[u].reduced) ops->event_destroy(z->dev, z->state[u].reduced);
     }
     if (z->mark) ops->event_destroy(z->dev, z->mark);
-    if (z->own_stream && z->comm_stream) ops->stream_destroy(z->dev, z->comm_stream);
+    if (z->own_stream) dt_stream_close(z->dev, z->comm_stream);
 }
 
 /* The last update, and the gather behind it, may still be on their way. */
 static void wait_for_streams(dt_zero *z)
 {
     (void)z->dev->ops->stream_sync(z->dev, z->compute);
-    if (z->own_stream && z->comm_stream) (void)z->dev->ops->stream_sync(z->dev, z->comm_stream);
+    if (z->own_stream) (void)z->dev->ops->stream_sync(z->dev, z->comm_stream);
 }
 
 void dt_zero_close(dt_zero *z)
