@@ -85,7 +85,7 @@ SH
 all=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=6 run.reproducible=true batch.train_batch_size=24
     batch.micro_batch_size=2 grpo.num_iterations=2 grpo.generation_batch_size=48 grpo.beta=0.1 grpo.sync_reference_steps=2 grpo.top_entropy_quantile=0.5
     grpo.ent_coef=0.05 grpo.temperature=0.8 grpo.dynamic_sampling=true grpo.overlong_cache=4 grpo.mask_truncated_completions=true)
-told() { sed -E 's/"(step_time|tokens_per_second|memory_[a-z]*|flops_per_second|mfu|grpo\/time\/[a-z]*)": [^,}]*//g' "$tmp/$1/metrics.jsonl"; }
+told() { sed -E 's/"(step_time|tokens_per_second|memory[a-z_/]*|flops_per_second|mfu|grpo\/time\/[a-z]*)": [^,}]*//g' "$tmp/$1/metrics.jsonl"; }
 same_told() { cmp <(told "$1") <(told "$2"); }
 for layout in "1 0" "2 3" "3 2" "4 1"; do
     read -r np stage <<<"$layout"

@@ -53,7 +53,7 @@ offload_of() { # OFFLOAD STAGE
 
 # What a run has computed: its records but for times and memory, and every tensor's checksum.
 fingerprint() { # DIR
-    sed -E 's/, "(step_time|tokens_per_second|flops_per_second|memory[a-z_]*|validation_time)": *[-0-9.e+]+//g' "$tmp/$1/metrics.jsonl"
+    sed -E 's/, "(step_time|tokens_per_second|flops_per_second|memory[a-z_/]*|validation_time)": *[-0-9.e+]+//g' "$tmp/$1/metrics.jsonl"
     h5dump -A -g /model -g /optimizer "$(newest "$1")" | grep -E 'DATASET "|\(0\): [0-9]'
 }
 

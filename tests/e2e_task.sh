@@ -11,7 +11,7 @@ toy() { # NP DIR ARGS...
     run "$np" "$program" "$tmp" run.output_dir="$tmp/$dir" run.reproducible=true "$@"
 }
 # The numbers of every step, without those that are times or memory.
-numbers() { sed -E 's/"(step_time|tokens_per_second|flops_per_second|memory[a-z_]*|validation_time)": *[-0-9.e+]*,? ?//g' "$tmp/$1/metrics.jsonl"; }
+numbers() { sed -E 's/"(step_time|tokens_per_second|flops_per_second|memory[a-z_/]*|validation_time)": *[-0-9.e+]*,? ?//g' "$tmp/$1/metrics.jsonl"; }
 same_run() { # A B [PATTERN: of lines that do not count]
     numbers "$1" | grep -v "${3:-none}" >"$tmp/.a"
     numbers "$2" | grep -v "${3:-none}" >"$tmp/.b"

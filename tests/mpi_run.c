@@ -105,9 +105,13 @@ static void planned_is_allocated_in_every_category_and_place(void **state)
         char zero[32], name[16];
         snprintf(zero, sizeof zero, "zero.stage=%d", i % 4);
         snprintf(name, sizeof name, "plan%d", i);
-        const char *args[] = {zero, i < 4 ? "precision.dtype=fp32" : "precision.dtype=bf16", "run.max_steps=3",
-                              "checkpoint.save_steps=1", i % 3 ? "checkpoint.async=true" : "checkpoint.async=false"};
-        const outcome o = run(*state, name, 5, args);
+        const char *args[] = {zero,
+                              i < 4 ? "precision.dtype=fp32" : "precision.dtype=bf16",
+                              "run.max_steps=3",
+                              "checkpoint.save_steps=1",
+                              i % 3 ? "checkpoint.async=true" : "checkpoint.async=false",
+                              i % 2 ? "log.trace=true" : "log.wall_clock_breakdown=true"};
+        const outcome o = run(*state, name, 6, args);
         assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
         assert_all(MPI_COMM_WORLD, is_planned(&o, zero));
         for (int p = DT_ON_DEVICE; p <= DT_ON_HOST; p++)
@@ -196,16 +200,44 @@ static int64_t last_metric(const struct fixture *f, const char *name, const char
     return value;
 }
 
+static int64_t held_in(const struct fixture *f, const char *name, dt_place p, dt_memcat c)
+{
+    char key[64];
+    snprintf(key, sizeof key, "memory/%s/%s", dt_place_name(p), dt_memcat_name(c));
+    return last_metric(f, name, key); /* 0: it is not there */
+}
+
+/* Rank 0: each category in each place is what was allocated, but for what devices hold of their own (other), and the
+ * categories of a place add up to what is said of the place. */
+static bool categories_add_up(const struct fixture *f, const char *name, const outcome *o)
+{
+    int64_t on[DT_N_PLACE] = {0};
+    bool ok = true;
+    for (int p = 0; p < DT_N_PLACE; p++)
+        for (int c = 0; c < DT_N_MEMCAT; c++) {
+            const int64_t held = held_in(f, name, (dt_place)p, (dt_memcat)c);
+            on[p] += held;
+            if (c == DT_MEM_OTHER || held == (int64_t)o->allocated.at[c][p]) continue;
+            ok = false;
+            print_error("%s, %s: %lld, allocated %zu\n", dt_place_name((dt_place)p), dt_memcat_name((dt_memcat)c),
+                        (long long)held, o->allocated.at[c][p]);
+        }
+    const int64_t device = on[DT_ON_DEVICE] + (o->own_memory ? 0 : on[DT_ON_PINNED] + on[DT_ON_HOST]);
+    return ok && device == last_metric(f, name, "memory_device") && on[DT_ON_HOST] > 0 &&
+           on[DT_ON_PINNED] == last_metric(f, name, "memory_pinned") &&
+           on[DT_IN_FILE] == last_metric(f, name, "memory_file");
+}
+
 /* All is allocated before the first step, so the peaks are what was allocated then, of the rank that has most. */
 static void metrics_say_each_memory(void **state)
 {
     struct fixture *f = *state;
     char folder[192];
     snprintf(folder, sizeof folder, "zero.nvme_path=%s", f->dir);
-    const char *args[] = {"run.max_steps=1", "zero.stage=2", folder, "zero.offload_optimizer=nvme"};
+    const char *args[] = {"run.max_steps=1", "zero.stage=2", "log.trace=true", folder, "zero.offload_optimizer=nvme"};
     for (int offload = 0; offload < 2; offload++) {
         const char *const name = offload ? "memory-file" : "memory";
-        const outcome o = run(f, name, 3 + offload, args);
+        const outcome o = run(f, name, 4 + offload, args);
         const size_t on[] = {dt_memory_on(&o.allocated, DT_ON_DEVICE) - o.overhead,
                              dt_memory_on(&o.allocated, DT_ON_PINNED), dt_memory_on(&o.allocated, DT_IN_FILE)};
         const size_t all = dt_memory_total(&o.allocated) - on[2] - o.overhead; /* what the CPU's device memory is */
@@ -216,6 +248,7 @@ static void metrics_say_each_memory(void **state)
         assert_all(MPI_COMM_WORLD, this_rank() || last_metric(f, name, "memory_pinned") == most[1]);
         assert_all(MPI_COMM_WORLD, this_rank() || last_metric(f, name, "memory_file") == most[2]);
         assert_all(MPI_COMM_WORLD, this_rank() || last_metric(f, name, "memory_host") > most[1]);
+        assert_all(MPI_COMM_WORLD, this_rank() || categories_add_up(f, name, &o));
     }
 }
 

@@ -29,7 +29,9 @@ static void put_key(dt_record *out, const char *name)
 static void put_real(dt_record *out, const char *name, double value)
 {
     put_key(out, name);
-    if (isfinite(value))
+    if (value == trunc(value) && fabs(value) < 0x1p53) /* bytes and counts: to the last digit */
+        dt_record_printf(out, "%.0f", value);
+    else if (isfinite(value))
         dt_record_printf(out, "%.9g", value);
     else
         dt_record_printf(out, "null");

@@ -42,8 +42,20 @@ static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how
     return dt_sums_declare(s, name, how, 1);
 }
 
+/* "memory/device/parameters": what a rank holds at the end of a step. */
+static void declare_memory(dt_sums *s, dt_loop_sums *c)
+{
+    char name[DT_SUM_NAME];
+    for (int k = 0; k < DT_N_MEMCAT; k++)
+        for (int p = 0; p < DT_N_PLACE; p++) {
+            snprintf(name, sizeof name, "memory/%s/%s", dt_place_name((dt_place)p), dt_memcat_name((dt_memcat)k));
+            c->memory[k][p] = dt_sums_declare(s, name, DT_SUM_LARGEST, 1);
+        }
+}
+
 static void declare(dt_sums *s, dt_loop_sums *c, bool with_time)
 {
+    declare_memory(s, c);
     c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
     c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
     c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
@@ -145,6 +157,19 @@ static dt_err compute_step(dt_run *run, const progress *p)
     return DT_OK;
 }
 
+static void count_memory(dt_run *run)
+{
+    dt_sums *s = &run->sums;
+    const dt_loop_sums *c = &run->counted;
+    const dt_memory held = dt_ledger_now(&run->ledger);
+    dt_sums_add(s, c->memory_device, device_memory_peak(run));
+    dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
+    dt_sums_add(s, c->memory_host, host_memory_peak());
+    dt_sums_add(s, c->memory_file, (double)atomic_load(&run->ledger.on_peak[DT_IN_FILE]));
+    for (int k = 0; k < DT_N_MEMCAT; k++)
+        for (int p = 0; p < DT_N_PLACE; p++) dt_sums_add(s, c->memory[k][p], (double)held.at[k][p]);
+}
+
 static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begin_s, dt_vote *vote)
 {
     dt_sums *s = &run->sums;
@@ -157,10 +182,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     *vote = (dt_vote){.err = err == DT_OK ? saved : err,
                       .stop = run_stop_request(run, next_step_s(run, step_s)),
                       .nonfinite = nonfinite ? DT_NONFINITE_GRADS : 0};
-    dt_sums_add(s, c->memory_device, device_memory_peak(run));
-    dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
-    dt_sums_add(s, c->memory_host, host_memory_peak());
-    dt_sums_add(s, c->memory_file, (double)atomic_load(&run->ledger.on_peak[DT_IN_FILE]));
+    count_memory(run);
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
         dt_sums_add(s, c->time_min[g], group_s[g]);
         dt_sums_add(s, c->time_mean[g], group_s[g]);
@@ -237,6 +259,21 @@ static int metrics_of_trained(const dt_run *run, int64_t place, dt_metric *more)
     return n;
 }
 
+/* Where nothing is, nothing is said. */
+static int metrics_of_memory(const dt_run *run, dt_metric *more)
+{
+    const dt_sums *s = &run->sums;
+    const dt_loop_sums *c = &run->counted;
+    int n = 0;
+    if (dt_sums_value(s, c->memory_file) > 0) more[n++] = (dt_metric){"memory_file", dt_sums_value(s, c->memory_file)};
+    for (int p = 0; p < DT_N_PLACE; p++)
+        for (int k = 0; k < DT_N_MEMCAT; k++) {
+            const double held = dt_sums_value(s, c->memory[k][p]);
+            if (held > 0) more[n++] = (dt_metric){s->sum[c->memory[k][p]].name, held};
+        }
+    return n;
+}
+
 /* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
 static int more_metrics(dt_run *run, const progress *p, int64_t place)
 {
@@ -250,8 +287,7 @@ static int more_metrics(dt_run *run, const progress *p, int64_t place)
     }
     if (run->scale.scaled) more[n++] = (dt_metric){"loss_scale", run->scale.scale};
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)run->task.samples_per_epoch};
-    const double in_file = dt_sums_value(s, c->memory_file);
-    if (in_file > 0) more[n++] = (dt_metric){"memory_file", in_file};
+    n += metrics_of_memory(run, more + n);
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
         const int sum[3] = {c->time_min[g], c->time_mean[g], c->time_max[g]};
         for (int k = 0; k < 3; k++)
