@@ -253,6 +253,15 @@ void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes); /* not
 void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
 dt_memory dt_ledger_now(const dt_ledger *l);
 
+/** The next array of several in one allocation: n elements from `block` + *used on, which moves behind them to a multiple
+ *  of 8 bytes. block NULL: NULL, so that the same lines count what is needed and lay it out. */
+static inline void *dt_carve(void *block, size_t *used, int64_t n, size_t elem_size)
+{
+    void *const at = block ? (char *)block + *used : NULL;
+    *used += ((size_t)n * elem_size + 7) / 8 * 8;
+    return at;
+}
+
 /** "1.50 GiB", "812 KiB": for people. Writes into out [at least 24] and returns it. */
 char *dt_format_bytes(double nbytes, char *out);
 /** 3 significant digits and a letter of 1000: "835", "12.3k", "1.20M". */

@@ -11,6 +11,7 @@ typedef struct dt_judge {
     dt_scorer scorer;
     float *value; /* [max_tok] of the last batch: one for each token */
     float *score; /* [max_seq] of the last batch: that of each sequence's last token; 0 of a sequence without tokens */
+    void *block;
     size_t nbytes;
 } dt_judge;
 

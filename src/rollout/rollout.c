@@ -139,33 +139,26 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
 
 static int64_t even(int64_t n) { return n + n % 2; }
 
-static void *place(char *block, size_t *used, int64_t n, size_t elem_size)
-{
-    void *at = block ? block + *used : NULL;
-    *used += ((size_t)n * elem_size + 7) / 8 * 8;
-    return at;
-}
-
 /* Lay the arrays out from `block` on (NULL: count only); bytes used. */
-static size_t lay_out(dt_rollout *r, char *block, int64_t n_share, int64_t micro_batch_size, int32_t max_tok)
+static size_t lay_out(dt_rollout *r, void *block, int64_t n_share, int64_t micro_batch_size, int32_t max_tok)
 {
     const int64_t n = r->opt.n_rows;
     size_t used = 0;
     r->n_share = n_share;
     r->ids_ld = even(r->max_len), r->sampled.ld = even(r->opt.max_completion);
-    r->row = place(block, &used, n, sizeof *r->row);
-    r->ids = place(block, &used, n * r->ids_ld, sizeof *r->ids);
-    r->sampled.at = place(block, &used, n * r->sampled.ld, sizeof(float));
+    r->row = dt_carve(block, &used, n, sizeof *r->row);
+    r->ids = dt_carve(block, &used, n * r->ids_ld, sizeof *r->ids);
+    r->sampled.at = dt_carve(block, &used, n * r->sampled.ld, sizeof(float));
     for (int i = 0; i < r->opt.n_arrays; i++) {
         r->array[i].ld = even(r->opt.max_completion + 1);
-        r->array[i].at = place(block, &used, n * r->array[i].ld, sizeof(float));
+        r->array[i].at = dt_carve(block, &used, n * r->array[i].ld, sizeof(float));
     }
-    r->given = place(block, &used, n * r->replay.n_rewards, sizeof *r->given);
-    r->sequence = place(block, &used, n_share, sizeof *r->sequence);
-    r->sequences = place(block, &used, n_share, sizeof *r->sequences);
-    r->logps = place(block, &used, n_share * r->max_len, sizeof(float));
-    r->rows_of_micro = place(block, &used, micro_batch_size, sizeof *r->rows_of_micro);
-    r->scores = place(block, &used, max_tok, sizeof *r->scores);
+    r->given = dt_carve(block, &used, n * r->replay.n_rewards, sizeof *r->given);
+    r->sequence = dt_carve(block, &used, n_share, sizeof *r->sequence);
+    r->sequences = dt_carve(block, &used, n_share, sizeof *r->sequences);
+    r->logps = dt_carve(block, &used, n_share * r->max_len, sizeof(float));
+    r->rows_of_micro = dt_carve(block, &used, micro_batch_size, sizeof *r->rows_of_micro);
+    r->scores = dt_carve(block, &used, max_tok, sizeof *r->scores);
     return used;
 }
 

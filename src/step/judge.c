@@ -2,15 +2,19 @@
 #include "dtrain/judge.h"
 #include <stdlib.h>
 
-static size_t nbytes_of(const dt_model_options *opt)
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_judge *j, void *block)
 {
-    return ((size_t)opt->max_tok + (size_t)opt->max_seq) * sizeof(float);
+    size_t used = 0;
+    j->value = dt_carve(block, &used, j->scorer.opt.max_tok, sizeof *j->value);
+    j->score = dt_carve(block, &used, j->scorer.opt.max_seq, sizeof *j->score);
+    return used;
 }
 
 dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path)
 {
     DT_TRY(dt_scorer_open(&j->scorer, t, name, path, 1));
-    j->nbytes = nbytes_of(&j->scorer.opt);
+    j->nbytes = lay_out(j, NULL);
     return DT_OK;
 }
 
@@ -18,7 +22,7 @@ dt_err dt_judge_open_apart(dt_judge *j, dt_task *t, const char *name, const char
                            int32_t max_seq)
 {
     DT_TRY(dt_scorer_open_apart(&j->scorer, t, name, path, 1, max_pos, max_seq));
-    j->nbytes = nbytes_of(&j->scorer.opt);
+    j->nbytes = lay_out(j, NULL);
     return DT_OK;
 }
 
@@ -30,9 +34,9 @@ dt_err dt_judge_plan(const dt_judge *j, const dt_task *t, dt_memory *memory)
 
 static dt_err alloc(dt_judge *j, dt_ledger *ledger)
 {
-    j->value = calloc(1, j->nbytes);
-    DT_CHECK(j->value, DT_ERR_MEMORY, "no memory for the scores of %s", j->scorer.name);
-    j->score = j->value + j->scorer.opt.max_tok;
+    j->block = calloc(1, j->nbytes);
+    DT_CHECK(j->block, DT_ERR_MEMORY, "no memory for the scores of %s", j->scorer.name);
+    lay_out(j, j->block);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, j->nbytes);
     return DT_OK;
 }
@@ -46,8 +50,8 @@ dt_err dt_judge_begin(dt_judge *j, dt_task *t)
 void dt_judge_close(dt_judge *j, dt_ledger *ledger)
 {
     dt_scorer_close(&j->scorer);
-    if (j->value) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, j->nbytes);
-    free(j->value);
+    if (j->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, j->nbytes);
+    free(j->block);
     *j = (dt_judge){0};
 }
 

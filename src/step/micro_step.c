@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 /* Lay the arrays out from `block` on (NULL: count only); bytes used. */
-static size_t place(dt_task_buffers *t, float *block, const dt_model_options *opt, int n_labels)
+static size_t lay_out(dt_task_buffers *t, void *block, const dt_model_options *opt, int n_labels)
 {
-    const size_t n = (size_t)opt->max_tok, n_values = n * (size_t)n_labels;
+    const int64_t n = opt->max_tok, n_values = n * n_labels;
     const struct {
         float **at;
         bool wanted;
@@ -19,31 +19,29 @@ static size_t place(dt_task_buffers *t, float *block, const dt_model_options *op
                   {&t->results.kl, opt->head & DT_HEAD_DIVERGENCE}};
     size_t used = 0;
     if (n_labels) {
-        if (block) t->value = block, t->dvalue = block + n_values;
-        return 2 * n_values * sizeof *block;
+        t->value = dt_carve(block, &used, n_values, sizeof *t->value);
+        t->dvalue = dt_carve(block, &used, n_values, sizeof *t->dvalue);
+        return used;
     }
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        if (!arrays[i].wanted) continue;
-        if (block) *arrays[i].at = block + used;
-        used += n;
-    }
-    if (block) t->results.hit = (uint8_t *)(block + used);
-    return used * sizeof *block + n;
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        if (arrays[i].wanted) *arrays[i].at = dt_carve(block, &used, n, sizeof(float));
+    t->results.hit = dt_carve(block, &used, n, sizeof *t->results.hit);
+    return used;
 }
 
 size_t dt_task_buffers_nbytes(const dt_model_options *opt, int n_labels)
 {
-    return place(&(dt_task_buffers){0}, NULL, opt, n_labels);
+    return lay_out(&(dt_task_buffers){0}, NULL, opt, n_labels);
 }
 
 dt_err dt_task_buffers_alloc(dt_task_buffers *t, const dt_model_options *opt, int n_labels, dt_ledger *ledger)
 {
     const size_t nbytes = dt_task_buffers_nbytes(opt, n_labels);
-    float *block = calloc(1, nbytes ? nbytes : 1);
+    void *block = calloc(1, nbytes ? nbytes : 1);
     DT_CHECK(block, DT_ERR_MEMORY, "no memory for %zu bytes of predictions", nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     *t = (dt_task_buffers){.block = block, .nbytes = nbytes};
-    place(t, block, opt, n_labels);
+    lay_out(t, block, opt, n_labels);
     return DT_OK;
 }
 

@@ -3,22 +3,25 @@
 #include "aot.h"
 #include <stdlib.h>
 
-size_t dt_aot_nbytes(int64_t n_pairs)
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_aot *a, void *block, int64_t n)
 {
-    return (size_t)n_pairs * ((DT_AOT_NUMBERS + DT_AOT_PARTNERS) * sizeof(double) + 2 * sizeof(dt_aot_key));
+    size_t used = 0;
+    a->number = dt_carve(block, &used, n * DT_AOT_NUMBERS, sizeof *a->number);
+    a->partner = dt_carve(block, &used, n, sizeof *a->partner);
+    for (int k = 0; k < 2; k++) a->key[k] = dt_carve(block, &used, n, sizeof *a->key[k]);
+    return used;
 }
+
+size_t dt_aot_nbytes(int64_t n_pairs) { return lay_out(&(dt_aot){0}, NULL, n_pairs); }
 
 dt_err dt_aot_alloc(dt_aot *a, int64_t n_pairs, dt_ledger *ledger)
 {
     const size_t nbytes = dt_aot_nbytes(n_pairs);
-    char *p = calloc(1, nbytes);
-    DT_CHECK(p, DT_ERR_MEMORY, "no memory for the answers of %lld pairs", (long long)n_pairs);
+    *a = (dt_aot){.n_alloc = n_pairs, .block = calloc(1, nbytes)};
+    DT_CHECK(a->block, DT_ERR_MEMORY, "no memory for the answers of %lld pairs", (long long)n_pairs);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    *a = (dt_aot){.n_alloc = n_pairs, .block = p, .number = (double *)(void *)p};
-    p += (size_t)n_pairs * DT_AOT_NUMBERS * sizeof(double);
-    a->partner = (double(*)[DT_AOT_PARTNERS])(void *)p;
-    p += (size_t)n_pairs * sizeof *a->partner;
-    for (int k = 0; k < 2; k++) a->key[k] = (dt_aot_key *)(void *)p + k * n_pairs;
+    lay_out(a, a->block, n_pairs);
     return DT_OK;
 }
 

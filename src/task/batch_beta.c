@@ -8,10 +8,17 @@
 
 #define LEAST 1e-3 /* beta, as in the authors' code */
 
-size_t dt_batch_beta_nbytes(int64_t n_pairs)
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_batch_beta *b, void *block, int64_t n)
 {
-    return (size_t)n_pairs * (2 * sizeof(double) + sizeof(dt_batch_beta_key));
+    size_t used = 0;
+    b->gap = dt_carve(block, &used, n, sizeof *b->gap);
+    b->part = dt_carve(block, &used, n, sizeof *b->part);
+    b->key = dt_carve(block, &used, n, sizeof *b->key);
+    return used;
 }
+
+size_t dt_batch_beta_nbytes(int64_t n_pairs) { return lay_out(&(dt_batch_beta){0}, NULL, n_pairs); }
 
 dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger)
 {
@@ -20,9 +27,7 @@ dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger)
     DT_CHECK(b->block, DT_ERR_MEMORY, "no memory for the margins of %lld pairs", (long long)n_pairs);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     b->n_alloc = n_pairs;
-    b->gap = b->block;
-    b->part = b->gap + n_pairs;
-    b->key = (dt_batch_beta_key *)(void *)(b->part + n_pairs);
+    lay_out(b, b->block, n_pairs);
     return DT_OK;
 }
 

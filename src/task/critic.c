@@ -33,6 +33,15 @@ static dt_model_options options(const dt_critic *c, const dt_task *t)
                               .seed = policy->seed};
 }
 
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_critic *c, void *block)
+{
+    size_t used = 0;
+    c->value = dt_carve(block, &used, c->opt.max_tok, sizeof *c->value);
+    c->dvalue = dt_carve(block, &used, c->opt.max_tok, sizeof *c->dvalue);
+    return used;
+}
+
 dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign)
 {
     c->name = name, c->sign = sign;
@@ -44,7 +53,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
     c->trained->shares_norm = true;
     c->trained->model_config = c->mc.json;
     c->opt = options(c, t);
-    c->nbytes = 2 * (size_t)c->opt.max_tok * sizeof *c->value;
+    c->nbytes = lay_out(c, NULL);
     return DT_OK;
 }
 
@@ -60,9 +69,9 @@ dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
 
 static dt_err begin_local(dt_critic *c, dt_task *t)
 {
-    c->value = calloc(1, c->nbytes);
-    DT_CHECK(c->value, DT_ERR_MEMORY, "no memory for the values of the %s", c->name);
-    c->dvalue = c->value + c->opt.max_tok;
+    c->block = calloc(1, c->nbytes);
+    DT_CHECK(c->block, DT_ERR_MEMORY, "no memory for the values of the %s", c->name);
+    lay_out(c, c->block);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
     c->source = dt_zero_source(c->trained->zero);
     return dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source, t->compute, t->phase);
@@ -84,8 +93,8 @@ void dt_critic_close(dt_critic *c, dt_ledger *ledger)
     dt_model_free_units(c->units, c->n_units);
     dt_model_config_free(&c->mc);
     dt_pretrained_free(&c->from);
-    if (c->value) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
-    free(c->value);
+    if (c->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
+    free(c->block);
     *c = (dt_critic){0};
 }
 

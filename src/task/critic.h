@@ -23,6 +23,7 @@ typedef struct dt_critic {
     dt_model *model;
     float *value;  /* [max_tok] of the last batch, with the sign */
     float *dvalue; /* [max_tok] dL/dvalue, the caller's to fill in for the whole batch */
+    void *block;
     size_t nbytes;
 } dt_critic;
 

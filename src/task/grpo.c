@@ -88,32 +88,24 @@ static void grpo_open(dt_task *t)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static void *take(void *block, size_t *used, size_t nbytes)
-{
-    char *const at = block;
-    const size_t from = *used;
-    *used += (nbytes + 7) / 8 * 8;
-    return at ? at + from : NULL;
-}
-
 /* Lay the arrays out from `block` on (NULL: count only); bytes used. */
-static size_t place(grpo *g, const dt_task *t, void *block)
+static size_t lay_out(grpo *g, const dt_task *t, void *block)
 {
-    const size_t n = (size_t)grpo_n_rows(t), n_funcs = (size_t)g->rule.n_funcs, n_given = (size_t)g->n_given;
+    const int64_t n = grpo_n_rows(t), n_funcs = g->rule.n_funcs, n_given = g->n_given;
     const bool by_entropy = t->cfg->grpo_top_entropy_quantile < 1;
-    const size_t n_tok = by_entropy ? (size_t)t->batching.accumulation * (size_t)t->model_opt->max_tok : 0;
+    const int64_t n_tok = by_entropy ? t->batching.accumulation * t->model_opt->max_tok : 0;
     size_t used = 0;
-    g->reward = take(block, &used, n * n_funcs * sizeof *g->reward);
-    g->given = take(block, &used, n * n_given * sizeof *g->given);
-    g->valid_reward = take(block, &used, g->valid ? n * n_funcs * sizeof *g->valid_reward : 0);
-    g->valid_order = take(block, &used, g->valid ? n * sizeof *g->valid_order : 0);
-    g->total = take(block, &used, n * sizeof *g->total);
-    g->advantage = take(block, &used, n * sizeof *g->advantage);
-    g->order = take(block, &used, n * sizeof *g->order);
-    g->flat = take(block, &used, n * sizeof *g->flat);
-    g->drop = take(block, &used, n * sizeof *g->drop);
-    g->entropy = take(block, &used, n_tok * sizeof *g->entropy);
-    g->selected = take(block, &used, n_tok * sizeof *g->selected);
+    g->reward = dt_carve(block, &used, n * n_funcs, sizeof *g->reward);
+    g->given = dt_carve(block, &used, n * n_given, sizeof *g->given);
+    g->valid_reward = dt_carve(block, &used, g->valid ? n * n_funcs : 0, sizeof *g->valid_reward);
+    g->valid_order = dt_carve(block, &used, g->valid ? n : 0, sizeof *g->valid_order);
+    g->total = dt_carve(block, &used, n, sizeof *g->total);
+    g->advantage = dt_carve(block, &used, n, sizeof *g->advantage);
+    g->order = dt_carve(block, &used, n, sizeof *g->order);
+    g->flat = dt_carve(block, &used, n, sizeof *g->flat);
+    g->drop = dt_carve(block, &used, n, sizeof *g->drop);
+    g->entropy = dt_carve(block, &used, n_tok, sizeof *g->entropy);
+    g->selected = dt_carve(block, &used, n_tok, sizeof *g->selected);
     return used;
 }
 
@@ -121,7 +113,7 @@ static dt_err grpo_plan(const dt_task *t, int stage, dt_memory *memory)
 {
     const grpo *g = t->self;
     grpo counted = *g;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += place(&counted, t, NULL);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, t, NULL);
     DT_TRY(dt_rollout_plan(g->rollout, t, stage, memory));
     DT_TRY(dt_rollout_plan(g->valid, t, stage, memory));
     if (g->rewards) DT_TRY(dt_rewards_plan(g->rewards, t, memory));
@@ -130,11 +122,11 @@ static dt_err grpo_plan(const dt_task *t, int stage, dt_memory *memory)
 
 static dt_err allocate(grpo *g, dt_task *t)
 {
-    g->nbytes = place(g, t, NULL);
+    g->nbytes = lay_out(g, t, NULL);
     g->block = calloc(1, g->nbytes);
     DT_CHECK(g->block, DT_ERR_MEMORY, "no memory for %zu bytes of rewards and advantages", g->nbytes);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
-    place(g, t, g->block);
+    lay_out(g, t, g->block);
     return DT_OK;
 }
 

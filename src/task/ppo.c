@@ -175,24 +175,17 @@ static void ppo_open(dt_task *t)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static void *place(char *block, size_t *used, int64_t n, size_t elem_size)
-{
-    void *at = block ? block + *used : NULL;
-    *used += ((size_t)n * elem_size + 7) / 8 * 8;
-    return at;
-}
-
 /* Lay the arrays out from `block` on (NULL: count only); bytes used. */
-static size_t lay_out(ppo *p, char *block, int64_t n)
+static size_t lay_out(ppo *p, void *block, int64_t n)
 {
     size_t used = 0;
-    p->order = place(block, &used, n, sizeof *p->order);
-    p->reward = place(block, &used, n * p->n_funcs, sizeof *p->reward);
-    p->score = place(block, &used, n, sizeof *p->score);
-    p->cost_of = place(block, &used, p->with_costs ? n : 0, sizeof *p->cost_of);
-    p->costs.last = place(block, &used, p->with_costs ? p->costs.room : 0, sizeof *p->costs.last);
-    p->tokens = place(block, &used, n, sizeof *p->tokens);
-    p->len = place(block, &used, n, sizeof *p->len);
+    p->order = dt_carve(block, &used, n, sizeof *p->order);
+    p->reward = dt_carve(block, &used, n * p->n_funcs, sizeof *p->reward);
+    p->score = dt_carve(block, &used, n, sizeof *p->score);
+    p->cost_of = dt_carve(block, &used, p->with_costs ? n : 0, sizeof *p->cost_of);
+    p->costs.last = dt_carve(block, &used, p->with_costs ? p->costs.room : 0, sizeof *p->costs.last);
+    p->tokens = dt_carve(block, &used, n, sizeof *p->tokens);
+    p->len = dt_carve(block, &used, n, sizeof *p->len);
     return used;
 }
 

@@ -8,11 +8,20 @@
 
 enum { CHUNK = 1 << 16 }; /* elements of either model on their way at a time */
 
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_reference *r, void *block)
+{
+    size_t used = 0;
+    r->logp = dt_carve(block, &used, r->scorer.opt.max_tok, sizeof *r->logp);
+    r->chunk = dt_carve(block, &used, r->sync_steps ? 2 * CHUNK : 0, sizeof(float));
+    return used;
+}
+
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
     DT_TRY(dt_scorer_open(&r->scorer, t, "the reference", path ? path : "", 0));
     r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
-    r->nbytes = (size_t)r->scorer.opt.max_tok * sizeof *r->logp;
+    r->nbytes = lay_out(r, NULL);
     return DT_OK;
 }
 
@@ -37,24 +46,23 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
     DT_CHECK(!other, DT_ERR_DATA, "%s: a reference that follows the model in training has its shape; %s differs",
              f->from.path, other);
     r->sync_steps = sync_steps, r->mixup = mixup;
+    r->nbytes = lay_out(r, NULL);
     t->kept = f, t->kept_name = "reference";
     return DT_OK;
 }
 
-static size_t chunk_nbytes(const dt_reference *r) { return r->sync_steps ? 2 * CHUNK * sizeof(float) : 0; }
-
 dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory)
 {
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += r->nbytes + chunk_nbytes(r);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += r->nbytes;
     return dt_scorer_plan(&r->scorer, t, memory);
 }
 
 static dt_err alloc(dt_reference *r, dt_ledger *ledger)
 {
-    r->logp = calloc(1, r->nbytes + chunk_nbytes(r));
-    DT_CHECK(r->logp, DT_ERR_MEMORY, "no memory for the log-probabilities of the reference");
-    r->chunk = r->logp + r->scorer.opt.max_tok;
-    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes + chunk_nbytes(r));
+    r->block = calloc(1, r->nbytes);
+    DT_CHECK(r->block, DT_ERR_MEMORY, "no memory for the log-probabilities of the reference");
+    lay_out(r, r->block);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
     return DT_OK;
 }
 
@@ -81,8 +89,8 @@ dt_err dt_reference_begin(dt_reference *r, dt_task *t)
 void dt_reference_close(dt_reference *r, dt_ledger *ledger)
 {
     dt_scorer_close(&r->scorer);
-    if (r->logp) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes + chunk_nbytes(r));
-    free(r->logp);
+    if (r->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
+    free(r->block);
     *r = (dt_reference){0};
 }
 

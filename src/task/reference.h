@@ -10,11 +10,12 @@
 /** {0} to start from. */
 typedef struct dt_reference {
     dt_scorer scorer;
-    float *logp; /* [max_tok] of the last batch's targets */
-    size_t nbytes;
+    float *logp;        /* [max_tok] of the last batch's targets */
     int64_t sync_steps; /* it follows every so many steps; 0: it does not */
     double mixup;
     void *chunk; /* of both models' parameters, on their way */
+    void *block;
+    size_t nbytes;
 } dt_reference;
 
 /** In open, when t->model_opt is as wide as the batches, and asks for divergences (DT_HEAD_DIVERGENCE) if they are from
