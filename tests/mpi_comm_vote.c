@@ -181,6 +181,13 @@ static void host_values_are_reduced(void **state)
                dt_comm_reduce_host_f64(c, &f64, 1, DT_SUM) == DT_OK && f64 == (double)n * (double)n / 2.0);
     uint64_t u64 = UINT64_MAX - 1; /* -2 modulo 2^64 */
     assert_all(MPI_COMM_WORLD, dt_comm_sum_host_u64(c, &u64, 1) == DT_OK && u64 == 0 - 2 * (uint64_t)n);
+    double parts[8] = {0}; /* one number of each rank, NaN and -0 among them */
+    for (int i = 0; i < 8; i++)
+        if (i % c->nranks == c->rank) parts[i] = i == 3 ? (double)NAN : i == 5 ? -0.0 : 0.1 * i;
+    bool joined = dt_comm_join_host(c, parts, sizeof parts) == DT_OK;
+    for (int i = 0; i < 8; i++)
+        joined &= i == 3 ? isnan(parts[i]) : parts[i] == (i == 5 ? 0 : 0.1 * i) && signbit(parts[i]) == (i == 5);
+    assert_all(MPI_COMM_WORLD, joined);
     assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, NULL, 0, DT_SUM) == DT_OK);
     assert_all(MPI_COMM_WORLD, dt_comm_barrier(c) == DT_OK);
 }

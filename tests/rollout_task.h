@@ -155,8 +155,8 @@ static dt_err policy_roll_out(dt_task *t, int64_t number)
     }
     DT_TRY(dt_rollout_score(r, t, y->order, dt_rollout_policy, NULL, 0));
     for (int64_t i = 0; i < dt_rollout_n_rows(r); i++)
-        y->rewards[i] = dt_rollout_is_mine(r, t, i) ? (dt_rollout_row_of(r, i)->number % 2 ? -1 : 1) : 7;
-    DT_TRY(dt_rollout_share(r, t, y->rewards, 1));
+        y->rewards[i] = dt_rollout_is_mine(r, t, i) ? (dt_rollout_row_of(r, i)->number % 2 ? -1 : 1) : 0;
+    DT_TRY(dt_comm_join_host(t->comm, y->rewards, (size_t)dt_rollout_n_rows(r) * sizeof *y->rewards));
     policy_look(t);
     return dt_rollout_write(r, t, 1, names, y->rewards, y->rewards);
 }

@@ -172,6 +172,8 @@ typedef enum dt_reduce_op { DT_SUM, DT_MAX, DT_MIN } dt_reduce_op;
 dt_err dt_comm_reduce_host_i64(dt_comm *comm, int64_t *values, int n, dt_reduce_op op);
 dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op);
 dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n); /* modulo 2^64 */
+/** Every byte is zero but on one rank: all get all, bit for bit. Of any size, a multiple of 8 bytes. */
+dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes);
 dt_err dt_comm_barrier(dt_comm *comm);
 
 /** A text of rank 0 for all. *text: on rank 0 its own, which stays as it is, or NULL, which all then get; elsewhere

@@ -109,11 +109,11 @@ dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_roll
  *  is what the sampler's log-probabilities are compared with. */
 dt_err dt_rollout_policy(void *self, dt_task *t, const dt_batch *b, float *out);
 
-/** Numbers of rows that each rank has found for those that are its own; then all have all. x: [n_rows, n]; what others
- *  hold there does not matter. Bits are kept, NaN included. Collective. */
-dt_err dt_rollout_share(const dt_rollout *r, dt_task *t, double *x, int n);
-/** Rows that follow each other belong to one rank, equally many to each (one more to some): whole groups wherever a
- *  rank's number of rows divides by num_generations. */
+/** Rows that follow each other belong to one rank, equally many to each (one more to some): of n rows rank r has those
+ *  from dt_rollout_first_of(n, r, nranks) on, up to the first of rank r + 1. Whole groups wherever a rank's number of
+ *  rows divides by num_generations. */
+static inline int64_t dt_rollout_first_of(int64_t n, int rank, int nranks) { return n * rank / nranks; }
+/** Is it this rank's, of all rows that are there? */
 bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row);
 
 /* ---- what is said of it ------------------------------------------------------------------------------------------ */

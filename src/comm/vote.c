@@ -188,6 +188,16 @@ dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
     return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM);
 }
 
+/* Sums of words of which all but one are zero keep every bit, and no rank needs to know who has what. */
+dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes)
+{
+    enum { MOST = 1 << 24 };
+    uint64_t *word = x;
+    for (size_t at = 0, n = nbytes / sizeof *word; at < n; at += MOST)
+        DT_TRY(dt_comm_sum_host_u64(comm, word + at, (int)dt_min_size(n - at, MOST)));
+    return DT_OK;
+}
+
 dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
 {
     for (size_t done = 0; done < nbytes;) {

@@ -291,20 +291,6 @@ static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, int64
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
-/* Rows that another rank has seen are zero here, so that their bits add up to the reward. */
-static dt_err share_all(dt_comm *comm, double *reward, int64_t n)
-{
-    enum { PIECE = 1024 };
-    uint64_t piece[PIECE];
-    for (int64_t at = 0; at < n; at += PIECE) {
-        const int64_t k = dt_min_i64(n - at, PIECE);
-        memcpy(piece, reward + at, (size_t)k * sizeof *piece);
-        DT_TRY(dt_comm_sum_host_u64(comm, piece, (int)k));
-        memcpy(reward + at, piece, (size_t)k * sizeof *piece);
-    }
-    return DT_OK;
-}
-
 /* Once a run. A rollout whose first rows have a reward has one, whatever is said of the rows that are added to it. */
 static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, int64_t n_rows)
 {
@@ -322,10 +308,10 @@ static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, 
 dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out)
 {
     const int64_t n_rows = dt_rollout_n_rows(r), n_asked = n_rows - first;
-    const int64_t from = first + n_asked * t->comm->rank / t->nranks,
-                  end = first + n_asked * (t->comm->rank + 1) / t->nranks;
+    const int64_t from = first + dt_rollout_first_of(n_asked, t->comm->rank, t->nranks),
+                  end = first + dt_rollout_first_of(n_asked, t->comm->rank + 1, t->nranks);
     const double begin_s = dt_now_s();
-    memset(out, 0, (size_t)(n_rows * w->n) * sizeof *out);
+    memset(out, 0, (size_t)(n_rows * w->n) * sizeof *out); /* and so it stays where others have something */
     dt_phase_enter(t->phase, "reward", NULL);
     dt_err err = score_builtin(w, r, from, end, out);
     err = ask_programs(w, t, r, from, end, err, out); /* agreed, also without programs */
@@ -333,7 +319,7 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     DT_TRY(err);
     for (int k = 0; k < w->n; k++)
         if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, out + k, w->n));
-    DT_TRY(share_all(t->comm, out, n_rows * w->n));
+    DT_TRY(dt_comm_join_host(t->comm, out, (size_t)(n_rows * w->n) * sizeof *out));
     dt_rollout_count_reward_time(r, dt_now_s() - begin_s);
     if (first == 0) warn_of_none(w, t, out, n_rows);
     return DT_OK;

@@ -1,30 +1,6 @@
-/* fill.c - a rollout becomes whole: prompts, completions of a share of them by each rank, the completions of all.
- *
- * Ranks tell each other what they have made as words that are zero where they have nothing: sums of integers keep every
- * bit, and no rank needs to know who made what. */
+/* fill.c - a rollout becomes whole: prompts, completions of a share of them by each rank, the completions of all. */
 #include "rollout_private.h"
 #include <string.h>
-
-dt_err rollout_sum(dt_comm *comm, void *x, size_t nbytes)
-{
-    enum { MOST = 1 << 24 };
-    uint64_t *word = x;
-    for (size_t at = 0, n = nbytes / sizeof *word; at < n; at += MOST)
-        DT_TRY(dt_comm_sum_host_u64(comm, word + at, (int)dt_min_size(n - at, MOST)));
-    return DT_OK;
-}
-
-static void clear(char *x, size_t row_nbytes, int64_t from, int64_t end)
-{
-    memset(x + (size_t)from * row_nbytes, 0, (size_t)(end - from) * row_nbytes);
-}
-
-dt_err rollout_join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end)
-{
-    clear(x, row_nbytes, first, from);
-    clear(x, row_nbytes, end, first + n);
-    return rollout_sum(comm, (char *)x + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
-}
 
 /* The rows from `first` on: their prompts, in the order of the epoch. The same on all ranks. */
 static dt_err add_prompts(dt_rollout *r, int64_t first)

@@ -126,16 +126,8 @@ dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_roll
     if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);
     dt_phase_enter(t->phase, "score", "share");
-    DT_TRY(rollout_sum(t->comm, a->at, nbytes));
+    DT_TRY(dt_comm_join_host(t->comm, a->at, nbytes));
     if (scorer == dt_rollout_policy) r->policy = array;
     r->score_seconds += dt_now_s() - begin_s;
     return DT_OK;
-}
-
-dt_err dt_rollout_share(const dt_rollout *r, dt_task *t, double *x, int n)
-{
-    const int64_t from = rollout_first_of(r->n_rows, t->comm->rank, t->nranks),
-                  end = rollout_first_of(r->n_rows, t->comm->rank + 1, t->nranks);
-    dt_phase_enter(t->phase, "score", "share");
-    return rollout_join(t->comm, x, (size_t)n * sizeof *x, 0, r->n_rows, from, end);
 }

@@ -306,8 +306,8 @@ float *dt_rollout_array(dt_rollout *r, int array, int64_t row) { return r->array
 
 bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row)
 {
-    return row >= rollout_first_of(r->n_rows, t->comm->rank, t->nranks) &&
-           row < rollout_first_of(r->n_rows, t->comm->rank + 1, t->nranks);
+    return row >= dt_rollout_first_of(r->n_rows, t->comm->rank, t->nranks) &&
+           row < dt_rollout_first_of(r->n_rows, t->comm->rank + 1, t->nranks);
 }
 
 void dt_rollout_start(dt_rollout *r, int64_t number)

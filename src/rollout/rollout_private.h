@@ -80,14 +80,6 @@ struct dt_rollout {
     char *record;
 };
 
-/** This rank's rows among n: first .. end-1. */
-static inline int64_t rollout_first_of(int64_t n, int rank, int nranks) { return n * rank / nranks; }
-
-/** Every byte is zero but on one rank: all get all. nbytes: a multiple of 8. Collective. */
-dt_err rollout_sum(dt_comm *comm, void *x, size_t nbytes);
-/** The rows first .. first+n-1 of an array, of which each rank has from .. end-1: all get all. Rows of whole words of 8
- *  bytes. Collective. */
-dt_err rollout_join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end);
 double rollout_saved_nbytes(const dt_rollout *r); /* saved.c */
 
 /* replay.c: local. What was opened is to be closed after an error, too. */

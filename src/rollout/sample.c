@@ -110,15 +110,24 @@ static void take(dt_rollout *r, int64_t first, int64_t n)
     }
 }
 
+/* The rows first .. first+n-1 of an array, of which this rank has from .. end-1: all get all. */
+static dt_err join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end)
+{
+    char *at = x;
+    memset(at + (size_t)first * row_nbytes, 0, (size_t)(from - first) * row_nbytes);
+    memset(at + (size_t)end * row_nbytes, 0, (size_t)(first + n - end) * row_nbytes);
+    return dt_comm_join_host(comm, at + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
+}
+
 /* All get all: rows, ids and the sampler's numbers. */
 static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t from, int64_t end)
 {
     const int64_t n = r->opt.n_rows - first;
     dt_phase_enter(t->phase, "rollout", "share");
     DT_TRY(dt_comm_agree(t->comm, dt_fault("rollout.share")));
-    DT_TRY(rollout_join(t->comm, r->row, sizeof *r->row, first, n, from, end));
-    DT_TRY(rollout_join(t->comm, r->ids, (size_t)r->ids_ld * sizeof *r->ids, first, n, from, end));
-    return rollout_join(t->comm, r->sampled.at, (size_t)r->sampled.ld * sizeof(float), first, n, from, end);
+    DT_TRY(join(t->comm, r->row, sizeof *r->row, first, n, from, end));
+    DT_TRY(join(t->comm, r->ids, (size_t)r->ids_ld * sizeof *r->ids, first, n, from, end));
+    return join(t->comm, r->sampled.at, (size_t)r->sampled.ld * sizeof(float), first, n, from, end);
 }
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
@@ -153,8 +162,8 @@ static dt_err generate(meeting *m)
 
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first)
 {
-    const int64_t n = r->opt.n_rows - first, from = first + rollout_first_of(n, t->comm->rank, t->nranks),
-                  end = first + rollout_first_of(n, t->comm->rank + 1, t->nranks);
+    const int64_t n = r->opt.n_rows - first, from = first + dt_rollout_first_of(n, t->comm->rank, t->nranks),
+                  end = first + dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
     const double now_s = dt_now_s();
     meeting m = {.r = r,
                  .t = t,
