@@ -224,13 +224,13 @@ static void lists_of_functions_have_names_and_weights(void **state)
         assert_string_equal(dt_rewards_names(w)[k], names[k]);
     }
     const double nan = (double)NAN;
-    assert_true(dt_rewards_total(w, (const double[]){1, 1, 1, 5, 0, 0}) == -0.5);
-    assert_true(dt_rewards_total(w, (const double[]){1, nan, 0.25, nan, nan, nan}) == 0.5);
-    assert_true(isnan(dt_rewards_total(w, (const double[]){nan, nan, nan, nan, nan, nan})));
-    assert_true(dt_rewards_weight(w, 2) == -2);
+    assert_true(dt_reward_total(6, dt_rewards_weights(w), (const double[]){1, 1, 1, 5, 0, 0}) == -0.5);
+    assert_true(dt_reward_total(6, dt_rewards_weights(w), (const double[]){1, nan, 0.25, nan, nan, nan}) == 0.5);
+    assert_true(isnan(dt_reward_total(6, dt_rewards_weights(w), (const double[]){nan, nan, nan, nan, nan, nan})));
+    assert_true(dt_rewards_weights(w)[2] == -2);
     dt_rewards_close(w, &(dt_task){.cfg = &cfg});
     w = open_list(&cfg, &mistakes, "format", "");
-    assert_true(dt_rewards_weight(w, 0) == 1);
+    assert_true(dt_rewards_weights(w)[0] == 1);
     dt_rewards_close(w, &(dt_task){.cfg = &cfg});
     dt_config_free(&cfg);
 }

@@ -38,8 +38,17 @@ const char *const *dt_rewards_names(const dt_rewards *w);
  *  than comm.timeout, or has answered something else. DT_ERR_STOP: as dt_rollout_fill, heard within half a second while
  *  programs work. Agreed, but for what fails in a model's pass, which ends the job. */
 dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out);
-/** The weighted sum of one row's rewards, functions that do not apply left out; NaN where none applies. */
-double dt_rewards_total(const dt_rewards *w, const double *rewards);
-double dt_rewards_weight(const dt_rewards *w, int k);
+/** [n] of the functions. */
+const double *dt_rewards_weights(const dt_rewards *w);
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+/** reward_weights of a section for n rewards, numbers from -1e6 to 1e6; an empty text: 1 each. of: what they weigh, for
+ *  messages: "reward functions". weight [n]. DT_ERR_USAGE, which names the key. Local. */
+dt_err dt_reward_weights(const dt_config *cfg, const char *section, const char *text, int n, const char *of,
+                         double *weight);
+/** The sum of one completion's n rewards by weight (NULL: 1 each), those that do not apply (NaN) left out; NaN where
+ *  none applies. */
+double dt_reward_total(int n, const double *weight, const double *reward);
 
 #endif

@@ -11,7 +11,6 @@
 /* One of the three. */
 typedef struct function {
     char name[64];
-    double weight;
     dt_builtin *builtin;
     dt_program *program;
     dt_reward_model *model;
@@ -22,6 +21,7 @@ struct dt_rewards {
     int n;
     function of[DT_MAX_REWARDS];
     const char *name[DT_MAX_REWARDS];
+    double weight[DT_MAX_REWARDS];
     int n_programs;
     dt_program *program[DT_MAX_REWARDS];
     double timeout_s;
@@ -103,27 +103,10 @@ static void open_functions(dt_rewards *w, dt_task *t, char **items, int n)
     }
 }
 
-static dt_err read_weights(dt_rewards *w, const dt_task *t, char **items, int n)
-{
-    static const char key[] = "reward_weights";
-    for (int k = 0; k < w->n; k++) w->of[k].weight = 1;
-    if (n == 0) return DT_OK;
-    if (n != w->n)
-        return dt_config_fail(t->cfg, w->section, key, "expected a weight for each of %d reward functions, found %d",
-                              w->n, n);
-    for (int k = 0; k < n; k++) {
-        char *end;
-        w->of[k].weight = strtod(items[k], &end);
-        if (*end || end == items[k] || !(fabs(w->of[k].weight) <= 1e6))
-            return dt_config_fail(t->cfg, w->section, key, "expected a number from -1e6 to 1e6, found %s", items[k]);
-    }
-    return DT_OK;
-}
-
 dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *funcs, const char *weights)
 {
-    char **items = NULL, **numbers = NULL;
-    int n_items = 0, n_numbers = 0;
+    char **items = NULL;
+    int n_items = 0;
     dt_rewards *w = calloc(1, sizeof *w);
     if (!w) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for reward functions"));
@@ -131,15 +114,13 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *funcs, 
     }
     w->section = section;
     w->timeout_s = t->cfg->comm_timeout;
-    dt_err err = dt_config_split(funcs ? funcs : "", &items, &n_items);
-    if (err == DT_OK) err = dt_config_split(weights ? weights : "", &numbers, &n_numbers);
+    dt_err err = dt_config_split(funcs, &items, &n_items);
     if (err == DT_OK) {
         open_functions(w, t, items, n_items);
-        err = read_weights(w, t, numbers, n_numbers);
+        err = dt_reward_weights(t->cfg, section, weights, w->n, "reward functions", w->weight);
     }
     dt_mistakes_add(t->mistakes, err);
     dt_list_free(items, n_items);
-    dt_list_free(numbers, n_numbers);
     return w;
 }
 
@@ -183,7 +164,7 @@ void dt_rewards_close(dt_rewards *w, dt_task *t)
 int dt_rewards_n(const dt_rewards *w) { return w->n; }
 const char *dt_rewards_name(const dt_rewards *w, int k) { return w->name[k]; }
 const char *const *dt_rewards_names(const dt_rewards *w) { return w->name; }
-double dt_rewards_weight(const dt_rewards *w, int k) { return w->of[k].weight; }
+const double *dt_rewards_weights(const dt_rewards *w) { return w->weight; }
 
 /* ---- what is looked at ------------------------------------------------------------------------------------------- */
 
@@ -323,16 +304,4 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     dt_rollout_count_reward_time(r, dt_now_s() - begin_s);
     if (first == 0) warn_of_none(w, t, out, n_rows);
     return DT_OK;
-}
-
-double dt_rewards_total(const dt_rewards *w, const double *rewards)
-{
-    double sum = 0;
-    bool any = false;
-    for (int k = 0; k < w->n; k++) {
-        if (isnan(rewards[k])) continue;
-        sum += w->of[k].weight * rewards[k];
-        any = true;
-    }
-    return any ? sum : (double)NAN;
 }

@@ -1,5 +1,6 @@
 /* advantages.c - sums are taken in the order of rows, which all ranks hold: everybody computes the same bits. */
 #include "advantages.h"
+#include "dtrain/reward.h"
 #include <math.h>
 
 static const double SMALLEST_DEVIATION = 1e-4; /* added to what is divided by */
@@ -16,18 +17,6 @@ dt_moments dt_moments_of(const double *x, int64_t n, int64_t stride)
         if (!isnan(x[i * stride])) squares += (x[i * stride] - m.mean) * (x[i * stride] - m.mean);
     if (m.n > 1) m.deviation = sqrt(squares / (double)(m.n - 1));
     return m;
-}
-
-double dt_advantage_total(const dt_advantage_rule *rule, const double *reward)
-{
-    double sum = 0;
-    bool any = false;
-    for (int k = 0; k < rule->n_funcs; k++) {
-        if (isnan(reward[k])) continue;
-        sum += rule->weight[k] * reward[k];
-        any = true;
-    }
-    return any ? sum : NAN;
 }
 
 static double zero_if_unknown(double x) { return isnan(x) ? 0 : x; }
@@ -78,7 +67,8 @@ double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double
     const int n = rule->num_generations;
     const int64_t n_of_set = rule->n_of_set ? rule->n_of_set : n_rows;
     int64_t n_zero = 0;
-    for (int64_t i = 0; i < n_rows; i++) total[i] = dt_advantage_total(rule, reward + i * rule->n_funcs);
+    for (int64_t i = 0; i < n_rows; i++)
+        total[i] = dt_reward_total(rule->n_funcs, rule->weight, reward + i * rule->n_funcs);
     for (int64_t g = 0; g < n_rows / n; g++) {
         const double deviation = dt_moments_of(total + g * n, n, 1).deviation;
         flat[g] = !(deviation > NO_DEVIATION);

@@ -35,9 +35,6 @@ typedef struct dt_advantage_rule {
 double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double *reward, double *total,
                      double *advantage, bool *flat);
 
-/** The weighted sum of a row's rewards, functions that do not apply left out; NaN where none applies. */
-double dt_advantage_total(const dt_advantage_rule *rule, const double *reward);
-
 /** Of those of x[0], x[stride], ... that are not NaN. deviation: unbiased, NaN for fewer than two. */
 typedef struct dt_moments {
     int64_t n;

@@ -71,7 +71,8 @@ static void count(const grpo *g, dt_task *t, int64_t row)
 {
     const grpo_sums *c = &g->sums;
     dt_sums *s = t->sums;
-    const double *reward = g->valid_reward + row * g->rule.n_funcs, total = dt_advantage_total(&g->rule, reward);
+    const double *reward = g->valid_reward + row * g->rule.n_funcs,
+                 total = dt_reward_total(g->rule.n_funcs, g->weight, reward);
     const dt_rollout_row *y = dt_rollout_row_of(g->valid, row);
     for (int k = 0; k < g->rule.n_funcs; k++) {
         if (isnan(reward[k])) continue;

@@ -1,9 +1,7 @@
 /* grpo_rewards.c - the functions that reward completions: those of grpo.reward_funcs, or numbers that grpo.rollouts
  * has, and the penalty of long completions as one more. */
 #include "grpo.h"
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -14,35 +12,16 @@ static void name_given(grpo *g, int n)
     for (int k = 0; k < n; k++) {
         snprintf(g->given_name[k], sizeof g->given_name[k], "reward_%d", k);
         g->name[k] = g->given_name[k];
-        g->weight[k] = 1;
     }
     g->n_given = n;
 }
 
-static dt_err weigh_given(grpo *g, const dt_config *cfg, char *const *words, int n)
-{
-    DT_CONFIG_CHECK(n == 0 || n == g->n_given, cfg, "grpo", "reward_weights",
-                    "expected a weight for each of the %d rewards in grpo.rollouts, found %d", g->n_given, n);
-    for (int k = 0; k < n; k++) {
-        char *end;
-        g->weight[k] = strtod(words[k], &end);
-        DT_CONFIG_CHECK(!*end && end != words[k] && isfinite(g->weight[k]), cfg, "grpo", "reward_weights",
-                        "expected a number, found %s", words[k]);
-    }
-    return DT_OK;
-}
-
 static dt_err open_given(grpo *g, const dt_task *t, int n)
 {
-    char **words = NULL;
-    int n_words = 0;
     DT_CONFIG_CHECK(n <= DT_MAX_REWARDS, t->cfg, "grpo", "rollouts",
                     "expected at most %d rewards of a completion, found %d", DT_MAX_REWARDS, n);
     name_given(g, n);
-    DT_TRY(dt_config_split(t->cfg->grpo_reward_weights, &words, &n_words));
-    const dt_err err = weigh_given(g, t->cfg, words, n_words);
-    dt_list_free(words, n_words);
-    return err;
+    return dt_reward_weights(t->cfg, "grpo", t->cfg->grpo_reward_weights, n, "rewards in grpo.rollouts", g->weight);
 }
 
 static void open_functions(grpo *g, dt_task *t)
@@ -52,10 +31,8 @@ static void open_functions(grpo *g, dt_task *t)
     g->rewards = dt_rewards_open(t, "grpo", cfg->grpo_reward_funcs, cfg->grpo_reward_weights);
     if (!g->rewards) return;
     g->n_given = dt_rewards_n(g->rewards);
-    for (int k = 0; k < g->n_given; k++) {
-        g->name[k] = dt_rewards_name(g->rewards, k);
-        g->weight[k] = dt_rewards_weight(g->rewards, k);
-    }
+    memcpy(g->name, dt_rewards_names(g->rewards), (size_t)g->n_given * sizeof *g->name);
+    memcpy(g->weight, dt_rewards_weights(g->rewards), (size_t)g->n_given * sizeof *g->weight);
 }
 
 void grpo_open_rewards(grpo *g, dt_task *t)

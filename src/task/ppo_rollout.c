@@ -71,11 +71,8 @@ static dt_err take_given(dt_task *t, const double *given, int n)
     DT_CHECK(n == n_funcs, DT_ERR_DATA,
              "%s: expected %d rewards of a completion, one for each reward function, found %d", t->cfg->ppo_rollouts,
              n_funcs, n);
-    for (int64_t i = 0; i < ppo_n_rows(t); i++) {
-        double sum = 0;
-        for (int k = 0; k < n && !p->rewards; k++) sum += isnan(given[i * n + k]) ? 0 : given[i * n + k];
-        p->score[i] = p->rewards ? dt_rewards_total(p->rewards, given + i * n) : sum;
-    }
+    const double *const weight = p->rewards ? dt_rewards_weights(p->rewards) : NULL;
+    for (int64_t i = 0; i < ppo_n_rows(t); i++) p->score[i] = dt_reward_total(n, weight, given + i * n);
     if (p->rewards) memcpy(p->reward, given, (size_t)(ppo_n_rows(t) * n) * sizeof *given);
     return DT_OK;
 }
@@ -87,8 +84,9 @@ static dt_err ask_functions(dt_task *t)
     const double *given = dt_rollout_given_rewards(p->rollout, &n);
     if (given || !p->rewards) return dt_comm_agree(t->comm, take_given(t, given, n));
     DT_TRY(dt_rewards_score(p->rewards, t, p->rollout, p->order, 0, p->reward));
+    n = dt_rewards_n(p->rewards);
     for (int64_t i = 0; i < ppo_n_rows(t); i++)
-        p->score[i] = dt_rewards_total(p->rewards, p->reward + i * dt_rewards_n(p->rewards));
+        p->score[i] = dt_reward_total(n, dt_rewards_weights(p->rewards), p->reward + i * n);
     return DT_OK;
 }
 
