@@ -226,7 +226,7 @@ static dt_err begin_step(dt_task *t, int64_t step)
     return d->aot.block || d->batch_beta.block ? dpo_match_step(t, step) : DT_OK;
 }
 
-static int64_t first_pair(const dt_task *t, int64_t micro)
+int64_t dpo_first_pair(const dt_task *t, int64_t micro)
 {
     return (micro * t->nranks + t->comm->rank) * t->batching.micro_batch_size;
 }
@@ -237,7 +237,7 @@ static dt_err dpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     d->part = DT_OF_TRAINING;
     if (micro == 0) DT_TRY(begin_step(t, step));
     *m = d->step;
-    d->first_pair = first_pair(t, micro);
+    d->first_pair = dpo_first_pair(t, micro);
     DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
     return score(t, m->batch);
 }
@@ -259,7 +259,7 @@ static dt_err dpo_evaluate(dt_task *t, int64_t micro)
     dt_phase_enter(t->phase, "read", "validation");
     d->part = DT_OF_VALIDATION;
     if (micro == 0 && d->aot.block) DT_TRY(dpo_match_validation(t));
-    d->first_pair = first_pair(t, micro);
+    d->first_pair = dpo_first_pair(t, micro);
     DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
     DT_TRY(score(t, m.batch));
     return dt_task_forward(t, &m);

@@ -83,6 +83,8 @@ dt_err dpo_match_validation(dt_task *t);
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
 /** What it said of the last one. */
 const float *dpo_reference_logp(const dpo *d);
+/** The first pair of this rank's micro-batch, among those of the step or of the validation. */
+int64_t dpo_first_pair(const dt_task *t, int64_t micro);
 /** Pairs that are scored at once for them, at most. */
 int64_t dpo_most_pairs(const dt_task *t);
 

@@ -1,6 +1,7 @@
 /* dpo_pairs.c - from log-probabilities to what a pair is worth: ratios, margins and betas, its loss and the weights of
  * its tokens. */
 #include "dpo.h"
+#include "k3.h"
 #include "pair_loss.h"
 #include <math.h>
 #include <string.h>
@@ -19,13 +20,9 @@ static double share_of(const dt_config *cfg, const dpo_answers *a, int side, int
     return (n < a->shorter ? 1 : cfg->dpo_ld_alpha) / (cfg->dpo_average ? (double)a->pair.n_tok[side] : 1);
 }
 
-/* k3 of a token that was taken, and its derivative by logp (http://joschu.net/blog/kl-approx.html). */
-static double k3(double off) { return expm1(off) - off; }
-static double slope_of_k3(double off) { return -expm1(off); }
-
 static double kl_of(const dpo *d, const dt_predictions *p, int32_t i, double off)
 {
-    if (!d->full_kl) return k3(off);
+    if (!d->full_kl) return dt_k3(off);
     return p->kl ? (double)p->kl[i] : 0;
 }
 
@@ -126,7 +123,7 @@ static void weigh_side(const dt_task *t, const dt_batch *b, int64_t k, int side,
         const bool counts = b->target[i] >= 0;
         double u = counts ? -slope * share_of(t->cfg, a, side, n++) + sft : 0;
         if (counts && kl > 0 && !d->full_kl)
-            u -= kl * slope_of_k3((double)dpo_reference_logp(d)[i] - (double)p->logp[i]);
+            u -= kl * dt_k3_slope((double)dpo_reference_logp(d)[i] - (double)p->logp[i]);
         w->u[i] = (float)u;
         if (w->kl) w->kl[i] = counts ? (float)kl : 0;
     }

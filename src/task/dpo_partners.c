@@ -63,11 +63,6 @@ static dt_err find_beta(dt_task *t, int64_t step, int64_t n_pairs)
     return DT_OK;
 }
 
-static int64_t first_of(const dt_task *t, int64_t micro)
-{
-    return (micro * t->nranks + t->comm->rank) * t->batching.micro_batch_size;
-}
-
 static void clear(dpo *d)
 {
     if (d->aot.block) memset(d->aot.number, 0, (size_t)d->aot.n_alloc * DT_AOT_NUMBERS * sizeof *d->aot.number);
@@ -83,7 +78,7 @@ dt_err dpo_match_step(dt_task *t, int64_t step)
     clear(d);
     for (int micro = 0; micro < d->step.n_micro; micro++) {
         DT_TRY(dt_loader_batch(t->train, step, micro, &b));
-        DT_TRY(score(t, b, first_of(t, micro)));
+        DT_TRY(score(t, b, dpo_first_pair(t, micro)));
     }
     DT_TRY(match(t, counts.n_samples));
     return find_beta(t, step, counts.n_samples);
@@ -95,7 +90,7 @@ dt_err dpo_match_validation(dt_task *t)
     clear(t->self);
     for (int64_t micro = 0; micro < t->n_validation; micro++) {
         DT_TRY(dt_loader_eval_batch(t->valid, micro, &b));
-        DT_TRY(score(t, b, first_of(t, micro)));
+        DT_TRY(score(t, b, dpo_first_pair(t, micro)));
     }
     return match(t, dt_loader_info(t->valid)->n_samples);
 }

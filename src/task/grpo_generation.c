@@ -72,14 +72,6 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
     }
 }
 
-static dt_err score_reference(void *self, dt_task *t, const dt_batch *b, float *out)
-{
-    grpo *g = self;
-    DT_TRY(dt_reference_score(&g->reference, t, b));
-    memcpy(out, g->reference.logp, (size_t)b->n_tok * sizeof *out);
-    return DT_OK;
-}
-
 /* It counts as made once all of it is there: what a signal interrupts is made anew. */
 static dt_err make(grpo *g, dt_task *t, int64_t *n_tokens)
 {
@@ -87,7 +79,7 @@ static dt_err make(grpo *g, dt_task *t, int64_t *n_tokens)
     if (g->array[GRPO_OLD] >= 0)
         DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_rollout_policy, NULL, g->array[GRPO_OLD]));
     if (g->array[GRPO_REF] >= 0)
-        DT_TRY(dt_rollout_score(g->rollout, t, g->order, score_reference, g, g->array[GRPO_REF]));
+        DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_reference_scores, &g->reference, g->array[GRPO_REF]));
     return dt_rollout_write(g->rollout, t, g->rule.n_funcs, g->name, g->reward, g->advantage);
 }
 

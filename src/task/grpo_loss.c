@@ -2,6 +2,7 @@
  * for others; the derivative of both by a log-probability is a number for each token and, where the ratio is the whole
  * completion's, one more that all its tokens share. */
 #include "grpo_loss.h"
+#include "k3.h"
 #include "pair_loss.h"
 #include <math.h>
 
@@ -115,10 +116,10 @@ static bool takes_part(const dt_grpo_completion *y, int32_t t)
 static term kl_term(const dt_grpo_loss *l, const dt_grpo_completion *y, int32_t t, double c, double *by_ratio)
 {
     if (!y->ref) return (term){0};
-    const double d = (double)y->ref[t] - (double)y->logp[t], k = expm1(d) - d;
+    const double d = (double)y->ref[t] - (double)y->logp[t], k = dt_k3(d);
     const double weight = l->use_bias_correction_kl ? c : 1;
     *by_ratio = l->use_bias_correction_kl ? c * k : 0;
-    return (term){weight * k, -weight * expm1(d)};
+    return (term){weight * k, weight * dt_k3_slope(d)};
 }
 
 static bool is_by_ratio(dt_grpo_type type) { return type != DT_CISPO && type != DT_VESPO; }

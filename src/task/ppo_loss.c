@@ -1,6 +1,7 @@
 /* ppo_loss.c - sums go through a rollout in the order of its rows, in double: a rollout is everybody's, and so every
  * rank finds the same bits. */
 #include "ppo_loss.h"
+#include "k3.h"
 #include <math.h>
 
 #define SMALL 1e-8 /* added to a variance */
@@ -8,7 +9,7 @@
 double dt_kl_estimate(dt_kl_estimator how, double policy_logp, double reference_logp)
 {
     const double d = reference_logp - policy_logp;
-    return how == DT_KL_K1 ? -d : expm1(d) - d;
+    return how == DT_KL_K1 ? -d : dt_k3(d);
 }
 
 double dt_ppo_rewards(const dt_ppo_penalty *p, const float *policy, const float *reference, int32_t n, int32_t n_states,

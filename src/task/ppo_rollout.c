@@ -14,14 +14,6 @@ static void copy(float *out, const float *from, const dt_batch *b)
     memcpy(out, from, (size_t)b->n_tok * sizeof *out);
 }
 
-static dt_err by_reference(void *self, dt_task *t, const dt_batch *b, float *out)
-{
-    dt_reference *r = self;
-    DT_TRY(dt_reference_score(r, t, b));
-    copy(out, r->logp, b);
-    return DT_OK;
-}
-
 static dt_err by_judge(void *self, dt_task *t, const dt_batch *b, float *out)
 {
     dt_judge *j = self;
@@ -53,7 +45,7 @@ static dt_err ask_models(dt_task *t)
 {
     ppo *p = ppo_of(t);
     DT_TRY(dt_rollout_score(p->rollout, t, p->order, dt_rollout_policy, NULL, PPO_OLD));
-    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_reference, &p->reference, PPO_REFERENCE));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, dt_reference_scores, &p->reference, PPO_REFERENCE));
     DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[0], PPO_VALUE));
     if (!p->with_costs) return DT_OK;
     DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[1], PPO_COST_VALUE));

@@ -94,10 +94,16 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger)
     *r = (dt_reference){0};
 }
 
+dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out)
+{
+    dt_reference *r = reference;
+    DT_TRY(dt_scorer_forward(&r->scorer, t, b));
+    return dt_model_logp(r->scorer.model, b, dt_task_inv_temperature(t), out, NULL, NULL);
+}
+
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b)
 {
-    DT_TRY(dt_scorer_forward(&r->scorer, t, b));
-    return dt_model_logp(r->scorer.model, b, dt_task_inv_temperature(t), r->logp, NULL, NULL);
+    return dt_reference_scores(r, t, b, r->logp);
 }
 
 static dt_err mix_piece(dt_reference *r, dt_zero *policy, const dt_piece *p)

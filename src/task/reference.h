@@ -33,6 +33,8 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */
 
 /** The batch's log-probabilities into r->logp, 0 where there is no target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);
+/** The same into out: a dt_rollout_scorer, reference the dt_reference. */
+dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out);
 /** In after_step: follow, where it is time. Collective. */
 dt_err dt_reference_after_step(dt_reference *r, dt_task *t, int64_t step);
 
