@@ -86,6 +86,10 @@ const char *dt_rollout_text(dt_rollout *r, int64_t row, bool completion, bool wh
  *  recorded. */
 const char *dt_rollout_record(dt_rollout *r, int64_t row);
 
+/** The order in which an epoch's steps take n rows of a rollout: a permutation drawn from run.seed, the rollout's number
+ *  and the epoch; with data.shuffle = false they stay as they are. order: [n]. Local, the same on all ranks. */
+void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_t n, int64_t *order);
+
 /* ---- passes over it ---------------------------------------------------------------------------------------------- */
 
 /** Micro-batch `micro` of this rank of a step that takes the rows order[first .. first+n-1]: by *Order of samples*,

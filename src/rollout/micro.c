@@ -4,6 +4,14 @@
 
 static const double VOTE_EVERY_S = 0.5;
 
+void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_t n, int64_t *order)
+{
+    const uint64_t of_rollout = dt_rng_key((uint64_t)t->cfg->run_seed, DT_RNG_MINIBATCH) + (uint64_t)rollout;
+    const uint64_t key = dt_mix64(dt_mix64(of_rollout) + (uint64_t)epoch);
+    for (int64_t i = 0; i < n; i++)
+        order[i] = t->cfg->data_shuffle ? (int64_t)dt_rng_permute(key, (uint64_t)n, (uint64_t)i) : i;
+}
+
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n)
 {
     return (int)dt_ceil_div(dt_ceil_div(n, t->batching.micro_batch_size), t->nranks);

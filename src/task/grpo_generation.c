@@ -5,18 +5,12 @@
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* The order in which steps take the rows; where one step takes them all there is nothing to shuffle. */
+/* Where one step takes all rows there is nothing to shuffle. */
 static void put_in_order(grpo *g, const dt_task *t, int64_t number)
 {
     const int64_t n = grpo_n_rows(t);
-    const uint64_t key = dt_mix64(dt_mix64((uint64_t)t->cfg->run_seed) + (uint64_t)number);
     for (int64_t i = 0; i < n; i++) g->order[i] = i;
-    if (!t->cfg->data_shuffle || n == t->batching.train_batch_size) return;
-    for (int64_t i = n - 1; i > 0; i--) {
-        const int64_t j = (int64_t)(dt_mix64(key + (uint64_t)i) % (uint64_t)(i + 1)), kept = g->order[i];
-        g->order[i] = g->order[j];
-        g->order[j] = kept;
-    }
+    if (n > t->batching.train_batch_size) dt_rollout_shuffle(t, number, 0, n, g->order);
 }
 
 void grpo_settle(grpo *g, const dt_task *t)

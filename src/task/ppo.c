@@ -251,14 +251,6 @@ ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t se
                             .n_states = dt_ppo_n_states(row->n_new, (int32_t)t->cfg->ppo_response_length)};
 }
 
-void ppo_shuffle(dt_task *t, int64_t rollout, int64_t epoch)
-{
-    ppo *p = ppo_of(t);
-    const uint64_t of_rollout = dt_rng_key((uint64_t)t->cfg->run_seed, DT_RNG_MINIBATCH) + (uint64_t)rollout;
-    const uint64_t key = dt_mix64(dt_mix64(of_rollout) + (uint64_t)epoch), n = (uint64_t)ppo_n_rows(t);
-    for (uint64_t i = 0; i < n; i++) p->order[i] = (int64_t)(t->cfg->data_shuffle ? dt_rng_permute(key, n, i) : i);
-}
-
 /* What means over the minibatch's tokens and states are divided by: every rank knows the lengths of all. */
 static void count_minibatch(dt_task *t)
 {
@@ -282,7 +274,7 @@ static dt_err begin_step(dt_task *t, int64_t step)
     p->epoch = step % n_steps / n_mini;
     p->first = mini * t->batching.train_batch_size;
     if (mini == 0) p->epoch_kl[0] = p->epoch_kl[1] = 0;
-    ppo_shuffle(t, rollout, p->epoch);
+    dt_rollout_shuffle(t, rollout, p->epoch, ppo_n_rows(t), p->order);
     count_minibatch(t);
     dt_rollout_collect(p->rollout, t);
     return DT_OK;

@@ -92,9 +92,6 @@ typedef struct ppo_completion {
 } ppo_completion;
 ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t sequence);
 
-/** The order in which an epoch takes the rows of a rollout. */
-void ppo_shuffle(dt_task *t, int64_t rollout, int64_t epoch);
-
 /* ppo_rollout.c */
 /** Generate or read a rollout, score it, find its advantages. Collective, agreed. */
 dt_err ppo_roll_out(dt_task *t, int64_t number);

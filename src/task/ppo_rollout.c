@@ -202,7 +202,7 @@ static dt_err make(dt_task *t, int64_t number)
 {
     ppo *p = ppo_of(t);
     DT_TRY(dt_rollout_fill(p->rollout, t));
-    ppo_shuffle(t, number, 0);
+    dt_rollout_shuffle(t, number, 0, ppo_n_rows(t), p->order);
     DT_TRY(ask_models(t));
     return ask_functions(t);
 }
