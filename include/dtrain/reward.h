@@ -33,10 +33,11 @@ const char *dt_rewards_name(const dt_rewards *w, int k);
 const char *const *dt_rewards_names(const dt_rewards *w);
 
 /** Rewards of the rows from `first` on by all functions, on all ranks: out [n_rows, n], of which those rows count; NaN:
- *  does not apply. Each rank asks about a share of them; models see all rows, in the batches of order
- *  (dt_rollout_micro). Collective. DT_ERR_DATA on all ranks, with its last lines: a program has died, was silent longer
- *  than comm.timeout, or has answered something else. DT_ERR_STOP: as dt_rollout_fill, heard within half a second while
- *  programs work. Agreed, but for what fails in a model's pass, which ends the job. */
+ *  does not apply. Each rank asks about a share of them; models see these rows alone, in the batches of order
+ *  (dt_rollout_micro): [n_rows], whose places from `first` on hold them; NULL: as they follow each other. Collective.
+ *  DT_ERR_DATA on all ranks, with its last lines: a program has died, was silent longer than comm.timeout, or has
+ *  answered something else. DT_ERR_STOP: as dt_rollout_fill, heard within half a second while programs work. Agreed, but
+ *  for what fails in a model's pass, which ends the job. */
 dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out);
 /** [n] of the functions. */
 const double *dt_rewards_weights(const dt_rewards *w);

@@ -95,7 +95,7 @@ void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_
 /** Micro-batch `micro` of this rank of a step that takes the rows order[first .. first+n-1]: by *Order of samples*,
  *  micro-batch j has m of them and goes to rank j mod N. A sequence is prompt and completion whole; targets are the
  *  completion's tokens, the last token has none. Empty where this rank has nothing. Valid until the next call.
- *  *row: [n_seq] of the batch's sequences. Local. */
+ *  *row: [n_seq] of the batch's sequences. order NULL: rows as they follow each other. Local. */
 const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n,
                                  int micro, const int64_t **row);
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n); /* of a step of so many rows */

@@ -75,13 +75,14 @@ void dt_reward_model_close(dt_reward_model *m, dt_task *t)
 
 /* ---- in the batches of a rollout --------------------------------------------------------------------------------- */
 
-static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, double *reward, int stride)
+static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first,
+                        double *reward, int stride)
 {
-    const int64_t n = dt_rollout_n_rows(r);
+    const int64_t n = dt_rollout_n_rows(r) - first;
     const int n_micro = dt_rollout_n_micro(r, t, n);
     for (int micro = 0; micro < n_micro; micro++) {
         const int64_t *row;
-        const dt_batch *b = dt_rollout_micro(r, t, order, 0, n, micro, &row);
+        const dt_batch *b = dt_rollout_micro(r, t, order, first, n, micro, &row);
         DT_TRY(dt_judge_score(&m->judge, t, b));
         for (int32_t s = 0; s < b->n_seq; s++) reward[row[s] * stride] = (double)m->judge.score[s];
     }
@@ -127,16 +128,14 @@ static void add_sequence(dt_reward_model *m, bool *fits)
     b->seq_start[b->n_seq] = b->n_tok;
 }
 
-/* Rows *next .. as far as a batch has room, of those that are this rank's; *next is moved behind them. */
-static dt_err fill_batch(dt_reward_model *m, const dt_task *t, dt_rollout *r, int64_t *next)
+/* Rows *next .. as far as a batch has room, before `end`; *next is moved behind them. */
+static dt_err fill_batch(dt_reward_model *m, dt_rollout *r, int64_t end, int64_t *next)
 {
     dt_batch *b = &m->batch;
-    const int64_t n = dt_rollout_n_rows(r);
     bool fits = true;
     b->n_tok = b->n_seq = 0;
     b->seq_start[0] = 0;
-    for (; *next < n && fits; *next += fits) {
-        if (!dt_rollout_is_mine(r, t, *next)) continue;
+    for (; *next < end && fits; *next += fits) {
         DT_TRY(encode_row(m, r, *next));
         add_sequence(m, &fits);
     }
@@ -146,27 +145,28 @@ static dt_err fill_batch(dt_reward_model *m, const dt_task *t, dt_rollout *r, in
 }
 
 /* All ranks make as many passes as the one that needs most: a partitioned model is gathered by all. */
-static dt_err score_texts(dt_reward_model *m, dt_task *t, dt_rollout *r, double *reward, int stride)
+static dt_err score_texts(dt_reward_model *m, dt_task *t, dt_rollout *r, int64_t first, double *reward, int stride)
 {
-    int64_t next = 0, waiting = 1;
+    const int64_t n = dt_rollout_n_rows(r) - first;
+    const int64_t end = first + dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
+    int64_t next = first + dt_rollout_first_of(n, t->comm->rank, t->nranks), waiting = 1;
     while (waiting) {
         int64_t row = next;
-        DT_TRY(dt_comm_agree(t->comm, fill_batch(m, t, r, &next)));
+        DT_TRY(dt_comm_agree(t->comm, fill_batch(m, r, end, &next)));
         DT_TRY(dt_judge_score(&m->judge, t, &m->batch));
-        for (int32_t s = 0; row < next; row++)
-            if (dt_rollout_is_mine(r, t, row)) reward[row * stride] = (double)m->judge.score[s++];
-        waiting = next < dt_rollout_n_rows(r);
+        for (int32_t s = 0; row < next; row++) reward[row * stride] = (double)m->judge.score[s++];
+        waiting = next < end;
         DT_TRY(dt_comm_reduce_host_i64(t->comm, &waiting, 1, DT_MAX));
     }
     return DT_OK;
 }
 
-dt_err dt_reward_model_score(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, double *reward,
-                             int stride)
+dt_err dt_reward_model_score(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first,
+                             double *reward, int stride)
 {
     const int64_t n_cut = m->n_cut;
-    if (!m->tokenizer) return score_ids(m, t, r, order, reward, stride);
-    DT_TRY(score_texts(m, t, r, reward, stride));
+    if (!m->tokenizer) return score_ids(m, t, r, order, first, reward, stride);
+    DT_TRY(score_texts(m, t, r, first, reward, stride));
     if (n_cut == 0 && m->n_cut > 0)
         DT_WARN(
             "%s: some completions with their prompts have more than %d tokens of its tokenizer: it sees the last ones",

@@ -292,15 +292,17 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     const int64_t from = first + dt_rollout_first_of(n_asked, t->comm->rank, t->nranks),
                   end = first + dt_rollout_first_of(n_asked, t->comm->rank + 1, t->nranks);
     const double begin_s = dt_now_s();
-    memset(out, 0, (size_t)(n_rows * w->n) * sizeof *out); /* and so it stays where others have something */
+    double *const asked = out + first * w->n;
+    const size_t nbytes = (size_t)(n_asked * w->n) * sizeof *out;
+    memset(asked, 0, nbytes); /* and so it stays where others have something */
     dt_phase_enter(t->phase, "reward", NULL);
     dt_err err = score_builtin(w, r, from, end, out);
     err = ask_programs(w, t, r, from, end, err, out); /* agreed, also without programs */
     if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);
     for (int k = 0; k < w->n; k++)
-        if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, out + k, w->n));
-    DT_TRY(dt_comm_join_host(t->comm, out, (size_t)(n_rows * w->n) * sizeof *out));
+        if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, first, out + k, w->n));
+    DT_TRY(dt_comm_join_host(t->comm, asked, nbytes));
     dt_rollout_count_reward_time(r, dt_now_s() - begin_s);
     if (first == 0) warn_of_none(w, t, out, n_rows);
     return DT_OK;

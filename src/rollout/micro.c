@@ -45,8 +45,9 @@ const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t 
     b->n_tok = b->n_seq = 0;
     b->seq_start[0] = 0;
     for (int64_t i = from; i < end; i++) {
-        r->rows_of_micro[b->n_seq] = order[first + i];
-        add_row(r, order[first + i]);
+        const int64_t at = order ? order[first + i] : first + i;
+        r->rows_of_micro[b->n_seq] = at;
+        add_row(r, at);
     }
     b->n_samples = b->n_seq;
     dt_batch_finish(b);

@@ -98,7 +98,6 @@ static size_t lay_out(grpo *g, const dt_task *t, void *block)
     g->reward = dt_carve(block, &used, n * n_funcs, sizeof *g->reward);
     g->given = dt_carve(block, &used, n * n_given, sizeof *g->given);
     g->valid_reward = dt_carve(block, &used, g->valid ? n * n_funcs : 0, sizeof *g->valid_reward);
-    g->valid_order = dt_carve(block, &used, g->valid ? n : 0, sizeof *g->valid_order);
     g->total = dt_carve(block, &used, n, sizeof *g->total);
     g->advantage = dt_carve(block, &used, n, sizeof *g->advantage);
     g->order = dt_carve(block, &used, n, sizeof *g->order);

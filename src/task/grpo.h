@@ -67,7 +67,6 @@ typedef struct grpo {
     bool *flat;           /* [n_rows / num_generations] */
     bool *drop;           /* [n_rows] */
     int64_t *order;       /* [n_rows] */
-    int64_t *valid_order; /* [n_rows] of a validation: one after the other */
     double share_flat;    /* of rows whose rewards say nothing */
 
     float *entropy;  /* [accumulation, max_tok] of this rank's batches of the step, for top_entropy_quantile */
@@ -93,7 +92,7 @@ void grpo_check(const grpo *g, const dt_task *t);
 
 /** In open, behind dt_rollout_open: the functions, their names and weights; what is wrong joins t->mistakes. Local. */
 void grpo_open_rewards(grpo *g, dt_task *t);
-/** Those of the rows from `first` on into reward [n_rows, n_funcs]. Collective. */
+/** Those of the rows from `first` on into reward [n_rows, n_funcs]; order: as dt_rewards_score. Collective. */
 dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *reward);
 
 /* ---- a generation ------------------------------------------------------------------------------------------------ */

@@ -94,10 +94,9 @@ dt_err grpo_evaluate(dt_task *t, int64_t micro)
     grpo *g = t->self;
     const int64_t n_rows = grpo_n_rows(t), n_all = dt_rollout_n_prompts(g->valid) * g->rule.num_generations;
     if (micro == 0) dt_rollout_rewind(g->valid);
-    for (int64_t i = 0; i < n_rows; i++) g->valid_order[i] = i;
     dt_rollout_start(g->valid, micro);
     DT_TRY(dt_rollout_fill(g->valid, t));
-    DT_TRY(grpo_reward_rows(g, t, g->valid, g->valid_order, 0, g->valid_reward));
+    DT_TRY(grpo_reward_rows(g, t, g->valid, NULL, 0, g->valid_reward));
     for (int64_t row = 0; row < dt_min_i64(n_rows, n_all - micro * n_rows); row++)
         if (dt_rollout_is_mine(g->valid, t, row)) count(g, t, row);
     return DT_OK;

@@ -60,7 +60,8 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
         const int64_t first = dt_rollout_n_rows(g->rollout);
         DT_TRY(dt_rollout_fill(g->rollout, t));
         *n_tokens += count_tokens(g, first);
-        DT_TRY(grpo_reward_rows(g, t, g->rollout, g->order, first, g->reward));
+        /* of later rounds the new rows alone: the order is that of all */
+        DT_TRY(grpo_reward_rows(g, t, g->rollout, first > 0 ? NULL : g->order, first, g->reward));
         grpo_settle(g, t);
         if (g->n_rounds == most || !drop_flat(g)) return DT_OK;
     }
