@@ -92,6 +92,16 @@ expect "a critic starts from the reward model" grep -q 'critic, trained beside t
 bits 2 part run.max_steps=3
 bits 3 part zero.stage=3 checkpoint.resume=auto
 expect "resumed inside a rollout, on other ranks: the same bits" same_run bits1 part
+bits 2 part run.max_steps=9 checkpoint.resume=auto ppo.cost_window=5
+expect_exit "the window of costs may have another size" 0
+generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
+generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=2 checkpoint.resume=auto ppo.cost_path=tests/data/rm/start
+expect_exit "costs that are asked for later: exit code" 64
+expect_text "the key is named" 'cost_path.*has no cost_critic'
+cp -r tests/data/rm/start "$tmp/start, again"
+generate 1 comma batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 "ppo.reward_path=$tmp/start, again"
+expect_exit "a reward model may have a comma in its name" 0
+expect "and is one function" grep -q 'ppo/rewards/start__again/mean' "$tmp/comma/metrics.jsonl"
 generate 1 micro1 batch.train_batch_size=8 batch.micro_batch_size=1
 generate 2 micro4 batch.train_batch_size=8 batch.micro_batch_size=4 zero.stage=1
 # Sums in another order: a few roundings of 6e-8 of losses of parts that are larger than the loss.

@@ -204,7 +204,7 @@ static void parameters_that_do_not_fit_are_refused(void **state)
 static dt_rewards *open_list(dt_config *cfg, dt_mistakes *mistakes, const char *funcs, const char *weights)
 {
     dt_task t = {.cfg = cfg, .mistakes = mistakes};
-    return dt_rewards_open(&t, "grpo", funcs, weights);
+    return dt_rewards_open(&t, "grpo", "", funcs, weights);
 }
 
 static void lists_of_functions_have_names_and_weights(void **state)

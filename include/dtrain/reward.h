@@ -17,10 +17,11 @@ typedef struct dt_reward_sample {
 /** A list of functions with weights; each rank has its own programs, models are shared. */
 typedef struct dt_rewards dt_rewards;
 
-/** In open, behind dt_rollout_open: parse and check `funcs` (grpo.reward_funcs) and `weights` (one for each, or empty:
- *  1), describe models. section: of the keys reward_funcs and reward_weights, for messages; borrowed. What is wrong
- *  joins t->mistakes. Local. NULL after no memory. */
-dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *funcs, const char *weights);
+/** In open, behind dt_rollout_open: parse and check `funcs` (grpo.reward_funcs) and `weights` (dt_reward_weights),
+ *  describe models. model: the directory of one that comes before these functions (ppo.reward_path); "": none. section:
+ *  of the keys reward_path, reward_funcs and reward_weights, for messages; borrowed. What is wrong joins t->mistakes.
+ *  Local. NULL after no memory. */
+dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights);
 dt_err dt_rewards_plan(const dt_rewards *w, const dt_task *t, dt_memory *memory); /* local; models */
 /** Start programs, load models. Collective, agreed. */
 dt_err dt_rewards_begin(dt_rewards *w, dt_task *t);

@@ -36,6 +36,8 @@ typedef struct dt_trained {
     /* beside the run's own model: clipped by one norm, of its gradients and those of the run's own model and of all
      * others that share it */
     bool shares_norm;
+    /* beside: the key of the task's section that asks for it; NULL: there is always one */
+    const char *key;
     const char *model_config; /* beside: config.json of what is exported to OUTPUT_DIR/name; NULL: it is not */
 
     /* the run's */

@@ -89,21 +89,24 @@ static void settle_name(dt_rewards *w, int k)
     w->name[k] = name;
 }
 
-static void open_functions(dt_rewards *w, dt_task *t, char **items, int n)
+static void open_functions(dt_rewards *w, dt_task *t, const char *model, char **items, int n_items)
 {
     static const char key[] = "reward_funcs";
+    const int n_models = *model != 0, n = n_models + n_items;
     if (n > DT_MAX_REWARDS)
         dt_mistakes_add(t->mistakes, dt_config_fail(t->cfg, w->section, key, "expected at most %d functions, found %d",
                                                     DT_MAX_REWARDS, n));
     for (int k = 0; k < n && k < DT_MAX_REWARDS; k++) {
-        const dt_err err = open_function(w, &w->of[k], t, items[k]);
-        dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, w->section, key, err));
+        const bool is_model = k < n_models;
+        const dt_err err =
+            is_model ? open_model(&w->of[k], t, model) : open_function(w, &w->of[k], t, items[k - n_models]);
+        dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, w->section, is_model ? "reward_path" : key, err));
         w->n = k + 1;
         settle_name(w, k);
     }
 }
 
-dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *funcs, const char *weights)
+dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights)
 {
     char **items = NULL;
     int n_items = 0;
@@ -116,7 +119,7 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *funcs, 
     w->timeout_s = t->cfg->comm_timeout;
     dt_err err = dt_config_split(funcs, &items, &n_items);
     if (err == DT_OK) {
-        open_functions(w, t, items, n_items);
+        open_functions(w, t, model, items, n_items);
         err = dt_reward_weights(t->cfg, section, weights, w->n, "reward functions", w->weight);
     }
     dt_mistakes_add(t->mistakes, err);

@@ -68,18 +68,10 @@ static void open_rewards(dt_task *t)
 {
     ppo *p = ppo_of(t);
     const dt_config *cfg = t->cfg;
-    const bool model = *cfg->ppo_reward_path;
-    char *funcs = NULL;
     p->n_funcs = 1;
     if (!has_rewards(cfg)) return; /* a file's, or told already */
-    if (asprintf(&funcs, "%s%s%s%s", model ? "model:" : "", cfg->ppo_reward_path,
-                 model && *cfg->ppo_reward_funcs ? "," : "", cfg->ppo_reward_funcs) < 0) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the names of reward functions"));
-        return;
-    }
-    p->rewards = dt_rewards_open(t, "ppo", funcs, cfg->ppo_reward_weights);
+    p->rewards = dt_rewards_open(t, "ppo", cfg->ppo_reward_path, cfg->ppo_reward_funcs, cfg->ppo_reward_weights);
     if (p->rewards) p->n_funcs = (int)dt_max_i64(1, dt_rewards_n(p->rewards));
-    free(funcs);
 }
 
 /* The critic begins as what it is to foresee, else as the policy. */
@@ -97,6 +89,7 @@ static void open_critics(dt_task *t)
                     at_key(t, "cost_path", dt_judge_open(&p->cost, t, "the cost model", cfg->ppo_cost_path)));
     dt_mistakes_add(t->mistakes,
                     at_key(t, "cost_path", dt_critic_open(&p->critic[1], t, "cost_critic", cfg->ppo_cost_path, -1)));
+    if (p->critic[1].trained) p->critic[1].trained->key = "cost_path";
 }
 
 static void open_models(dt_task *t)

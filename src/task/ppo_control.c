@@ -68,8 +68,19 @@ dt_err dt_window_save(const dt_window *w, dt_items *items)
     return dt_items_add(items, "costs", DT_ITEM_F64, w->room, w->last);
 }
 
+/* Number i of all told stands at i modulo the room. Of a window that is wider now than what is known, numbers are
+ * counted from the oldest that is. */
 dt_err dt_window_load(dt_window *w, const dt_items *items)
 {
-    DT_TRY(dt_items_get(items, "n_costs", DT_ITEM_I64, 1, &w->n));
-    return dt_items_get(items, "costs", DT_ITEM_F64, w->room, w->last);
+    const dt_item *costs = dt_items_find(items, "costs");
+    int64_t n;
+    DT_TRY(dt_items_get(items, "n_costs", DT_ITEM_I64, 1, &n));
+    DT_CHECK(costs && costs->type == DT_ITEM_F64 && costs->n > 0 && n >= 0, DT_ERR_DATA,
+             "the checkpoint lacks `costs` of its task");
+    const double *const last = costs->data;
+    const int64_t n_known = dt_min_i64(n, costs->n), n_kept = dt_min_i64(n_known, w->room),
+                  n_gone = n_kept < dt_min_i64(n, w->room) ? n - n_kept : 0;
+    for (int64_t i = n - n_kept; i < n; i++) w->last[(i - n_gone) % w->room] = last[i % costs->n];
+    w->n = n - n_gone;
+    return DT_OK;
 }

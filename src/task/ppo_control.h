@@ -33,7 +33,8 @@ typedef struct dt_window {
 void dt_window_tell(dt_window *w, double x);
 double dt_window_mean(const dt_window *w); /* 0 of nothing */
 
-/** Into a checkpoint and out of it, on every rank. Local. A window of another size is DT_ERR_DATA. */
+/** Into a checkpoint and out of it, on every rank. Of a window of another size the last numbers that there is room for
+ *  are kept. Local. DT_ERR_DATA: they are not there; DT_ERR_MEMORY. */
 dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_items *items);
 dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_items *items);
 dt_err dt_running_save(const dt_running *m, dt_items *items);

@@ -167,6 +167,25 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
     return is_there ? n : n - 1;
 }
 
+/* A checkpoint has no states of a model that was asked for after it was written. */
+static dt_err check_beside(const dt_run *run, const char *path)
+{
+    for (int i = 0; i < run->task.n_beside; i++) {
+        const dt_trained *m = &run->task.beside[i];
+        dt_ckpt_states states = {0};
+        if (!m->key) continue;
+        const dt_err err = dt_checkpoint_read_states(path, m->name, &states);
+        dt_ckpt_states_free(&states);
+        if (err == DT_OK) continue;
+        dt_error_clear();
+        return dt_config_fail(&run->cfg, run->task.ops->name, m->key,
+                              "%s has no %s, which is trained from the start of a run on; resume without this key, or "
+                              "start a run from the checkpoint's model",
+                              path, m->name);
+    }
+    return DT_OK;
+}
+
 /* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
  * model is the same is damage. */
 static dt_err look_at(const dt_run *run, const char *path)
@@ -175,6 +194,7 @@ static dt_err look_at(const dt_run *run, const char *path)
     dt_saved_model models[DT_MAX_SAVED];
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_err err = run_check_changes(run, path, &meta);
+    if (err == DT_OK) err = check_beside(run, path);
     if (err == DT_OK) err = dt_checkpoint_fits(path, models, run_list_saved(run, path, models));
     dt_ckpt_meta_free(&meta);
     return err;
