@@ -45,11 +45,17 @@ typedef struct dt_rollout dt_rollout;
  *  A row has at most data.seq_len tokens: of a longer prompt the last ones count. What is wrong joins t->mistakes.
  *  Local. NULL after no memory. */
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
-dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory); /* local */
-dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);                                          /* collective, agreed */
-void dt_rollout_close(dt_rollout *r, dt_task *t);                                            /* local; safe on NULL */
-/** Prompts, rows, arrays; the same on all ranks. Collective, agreed. */
+/** Add what it holds; nothing for NULL. Local. */
+dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory);
+/** Collective, agreed. DT_ERR_MEMORY; DT_ERR_USAGE: stop_token is no token; DT_ERR_DATA: from_file is another on another
+ *  host, or the model's files cannot be read. */
+dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);
+void dt_rollout_close(dt_rollout *r, dt_task *t); /* local; safe on NULL */
+/** Prompts, rows, arrays; the same on all ranks. Lines of rollouts.jsonl are on the disk then. Collective, agreed.
+ *  DT_ERR_MEMORY, DT_ERR_WRITE. */
 dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_items *items);
+/** One that was made with other options is left out, and told of. Collective, agreed. DT_ERR_DATA: what save leaves is
+ *  not there, or is not of one piece. */
 dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_items *items);
 /** A rollout that was loaded and is of no use: the next step makes one. `why`: for a warning. On every rank. */
 void dt_rollout_leave_out(dt_rollout *r, const dt_task *t, const char *why);
@@ -65,7 +71,7 @@ void dt_rollout_start(dt_rollout *r, int64_t number);
 /** The next prompts are the first ones again, completed with the same random numbers as at first. Local. */
 void dt_rollout_rewind(dt_rollout *r);
 /** Generate, or read, until all n_rows are there, with the prompts that come next. Collective, agreed.
- *  DT_ERR_NONFINITE: logits. DT_ERR_STOP when a signal or the time limit asks for it: then there is no rollout, and all
+ *  DT_ERR_NONFINITE: logits. DT_ERR_DATA: a prompt, or a line of from_file, cannot be read. DT_ERR_STOP when a signal or the time limit asks for it: then there is no rollout, and all
  *  is as it was before dt_rollout_start, so that a resumed run makes the same one; to be passed up. */
 dt_err dt_rollout_fill(dt_rollout *r, dt_task *t);
 /** As before dt_rollout_start, with no rollout: for who meets DT_ERR_STOP in work on one. Local, on all ranks. */
@@ -74,16 +80,19 @@ void dt_rollout_undo(dt_rollout *r);
  *  same on all ranks. drop: [n_rows]. */
 void dt_rollout_drop(dt_rollout *r, const bool *drop);
 
+/** Of a row that is there; all ranks have all rows. Local. */
 const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row);
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row); /* [n_prompt + n_new] */
 /** Numbers of an array: [n_new + 1], one a token of the completion and one for the state behind the last one (critics;
  *  else 0). */
 float *dt_rollout_array(dt_rollout *r, int array, int64_t row);
-/** Text without special tokens; "" without a tokenizer. Borrowed until the next call for a prompt, or a completion.
- *  whole: with special tokens. NULL: no memory. */
-const char *dt_rollout_text(dt_rollout *r, int64_t row, bool completion, bool whole);
+typedef enum dt_rollout_part { DT_PART_PROMPT, DT_PART_COMPLETION } dt_rollout_part;
+typedef enum dt_special_tokens { DT_NO_SPECIAL, DT_WITH_SPECIAL } dt_special_tokens; /* in a text, or left out of it */
+/** Text of a part of a row; "" without a tokenizer. Borrowed until the next call for the same part. NULL: no memory.
+ *  Local. */
+const char *dt_rollout_text(dt_rollout *r, int64_t row, dt_rollout_part part, dt_special_tokens special);
 /** Other fields of the prompt's record as JSON ("{}": none). Borrowed until the next call. NULL: an error, which is
- *  recorded. */
+ *  recorded. Local. */
 const char *dt_rollout_record(dt_rollout *r, int64_t row);
 
 /** The order in which an epoch's steps take n rows of a rollout: a permutation drawn from run.seed, the rollout's number

@@ -95,7 +95,8 @@ static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int
 static dt_err encode_row(dt_reward_model *m, dt_rollout *r, int64_t row)
 {
     const int32_t eos = dt_tokenizer_get_info(m->tokenizer)->eos;
-    const char *prompt = dt_rollout_text(r, row, false, false), *completion = dt_rollout_text(r, row, true, false);
+    const char *prompt = dt_rollout_text(r, row, DT_PART_PROMPT, DT_NO_SPECIAL),
+               *completion = dt_rollout_text(r, row, DT_PART_COMPLETION, DT_NO_SPECIAL);
     DT_CHECK(prompt && completion, DT_ERR_MEMORY, "no memory for the text of a completion");
     const dt_span spans[] = {{.text = prompt, .nbytes = strlen(prompt)},
                              {.text = completion, .nbytes = strlen(completion)}};

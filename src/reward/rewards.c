@@ -175,8 +175,8 @@ static dt_err sample_of(dt_rollout *r, int64_t row, dt_reward_sample *s)
 {
     const dt_rollout_row *x = dt_rollout_row_of(r, row);
     const int32_t *ids = dt_rollout_ids(r, row);
-    *s = (dt_reward_sample){.prompt = dt_rollout_text(r, row, false, false),
-                            .completion = dt_rollout_text(r, row, true, false),
+    *s = (dt_reward_sample){.prompt = dt_rollout_text(r, row, DT_PART_PROMPT, DT_NO_SPECIAL),
+                            .completion = dt_rollout_text(r, row, DT_PART_COMPLETION, DT_NO_SPECIAL),
                             .prompt_ids = ids,
                             .completion_ids = ids + x->n_prompt,
                             .n_prompt = x->n_prompt,

@@ -352,15 +352,16 @@ void dt_rollout_drop(dt_rollout *r, const bool *drop)
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-const char *dt_rollout_text(dt_rollout *r, int64_t row, bool completion, bool whole)
+const char *dt_rollout_text(dt_rollout *r, int64_t row, dt_rollout_part part, dt_special_tokens special)
 {
+    const bool completion = part == DT_PART_COMPLETION;
     const dt_rollout_row *x = &r->row[row];
     const int32_t *ids = dt_rollout_ids(r, row) + (completion ? x->n_prompt : 0);
-    char **text = &r->text[completion];
+    char **text = &r->text[part];
     size_t nbytes;
     if (!r->tokenizer) return "";
     free(*text);
-    *text = dt_decode(r->tokenizer, ids, completion ? x->n_new : x->n_prompt, !whole, &nbytes);
+    *text = dt_decode(r->tokenizer, ids, completion ? x->n_new : x->n_prompt, special == DT_NO_SPECIAL, &nbytes);
     return *text;
 }
 

@@ -76,7 +76,7 @@ struct dt_rollout {
     double begin_s;                                /* of the run, for the cadence */
     double seconds, score_seconds, reward_seconds; /* of this rollout, on this rank */
 
-    char *text[2]; /* of a prompt, of a completion: borrowed until the next */
+    char *text[2]; /* by dt_rollout_part: borrowed until the next */
     char *record;
 };
 

@@ -73,7 +73,7 @@ static bool put_completion(FILE *f, dt_rollout *r, const findings *x, int64_t ro
 
 static bool put_completion_text(FILE *f, dt_rollout *r, const findings *x, int64_t row, int which)
 {
-    const char *text = dt_rollout_text(r, row, true, true);
+    const char *text = dt_rollout_text(r, row, DT_PART_COMPLETION, DT_WITH_SPECIAL);
     return text && put_text(f, text);
 }
 
@@ -112,7 +112,7 @@ static bool put_prompt(FILE *f, dt_rollout *r, int64_t first)
     put_ids(f, dt_rollout_ids(r, first), r->row[first].n_prompt);
     if (record && strcmp(record, "{}") != 0) fprintf(f, ", \"record\": %s", record);
     if (!r->tokenizer) return record;
-    const char *text = dt_rollout_text(r, first, false, true);
+    const char *text = dt_rollout_text(r, first, DT_PART_PROMPT, DT_WITH_SPECIAL);
     fputs(", \"prompt\": ", f);
     return record && text && put_text(f, text);
 }
@@ -176,10 +176,11 @@ static dt_err write_lines(dt_rollout *r, const char *dir, const findings *x)
 enum { MOST_SHOWN = 400 };
 
 /* As a text between quotes, so that it stays on its line and says nothing to the terminal; ids without a tokenizer. */
-static void show_text(FILE *f, dt_rollout *r, int64_t row, bool completion)
+static void show_text(FILE *f, dt_rollout *r, int64_t row, dt_rollout_part part)
 {
+    const bool completion = part == DT_PART_COMPLETION;
     const dt_rollout_row *x = &r->row[row];
-    const char *text = r->tokenizer ? dt_rollout_text(r, row, completion, true) : NULL;
+    const char *text = r->tokenizer ? dt_rollout_text(r, row, part, DT_WITH_SPECIAL) : NULL;
     if (!text) {
         const int32_t n = completion ? x->n_new : x->n_prompt;
         put_ids(f, dt_rollout_ids(r, row) + (completion ? x->n_prompt : 0), n < MOST_SHOWN / 8 ? n : MOST_SHOWN / 8);
@@ -204,9 +205,9 @@ static void show_row(dt_rollout *r, const findings *x, int64_t row)
         fprintf(f, isnan(reward) ? ", %s -" : ", %s %.4g", x->name[k], reward);
     }
     fputs(": ", f);
-    show_text(f, r, row, false);
+    show_text(f, r, row, DT_PART_PROMPT);
     fputs(" -> ", f);
-    show_text(f, r, row, true);
+    show_text(f, r, row, DT_PART_COMPLETION);
     if (fclose(f) == 0) DT_INFO("%s", line);
     free(line);
 }

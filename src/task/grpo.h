@@ -92,32 +92,40 @@ void grpo_check(const grpo *g, const dt_task *t);
 
 /** In open, behind dt_rollout_open: the functions, their names and weights; what is wrong joins t->mistakes. Local. */
 void grpo_open_rewards(grpo *g, dt_task *t);
-/** Those of the rows from `first` on into reward [n_rows, n_funcs]; order: as dt_rewards_score. Collective. */
+/** Those of the rows from `first` on into reward [n_rows, n_funcs], by functions or from grpo.rollouts, on all ranks.
+ *  order, whether it is agreed, and errors: as dt_rewards_score. Collective. */
 dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *reward);
 
 /* ---- a generation ------------------------------------------------------------------------------------------------ */
 
-/** The next one. Collective. */
+/** The next one: completions, rewards, advantages, what the loss compares with, and its lines in rollouts.jsonl.
+ *  Collective; agreed but for what fails in a model's pass, which ends the job. After an error there is none, and the
+ *  same one is the next. Errors of dt_rollout_fill (DT_ERR_STOP among them), dt_rewards_score, dt_rollout_score and
+ *  dt_rollout_write. */
 dt_err grpo_generate(grpo *g, dt_task *t);
-/** What follows from its rewards. Local. */
+/** What follows from its rewards: order, totals, advantages. Local, the same on all ranks. */
 void grpo_settle(grpo *g, const dt_task *t);
-/** A row takes part in the loss; else it has an advantage, but no tokens. */
+/** A row takes part in the loss; else it has an advantage, but no tokens. Local. */
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
 
 /* ---- a validation ------------------------------------------------------------------------------------------------ */
 
-/** In open, behind the rollout of training, and behind the rewards. Local. */
+/** In open, behind the rollout of training; what is wrong joins t->mistakes. Local. */
 void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *training);
+/** In open, behind the rewards. Local. */
 void grpo_declare_validation(grpo *g, dt_task *t);
+/** dt_task_ops.evaluate: one rollout of validation prompts. Collective. Errors of dt_rollout_fill and
+ *  dt_rewards_score. */
 dt_err grpo_evaluate(dt_task *t, int64_t micro);
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
 
+/** In open, behind the rewards. Local. */
 void grpo_declare(grpo *g, dt_task *t);
-/** Of sequence s of a batch at work. */
+/** Of a completion of the batch at work; loss: with its normaliser; entropy: [y->n]. Local. */
 void grpo_count(grpo *g, dt_task *t, const dt_grpo_completion *y, const dt_grpo_result *result, double loss,
                 const float *entropy);
-/** What a generation is like, once in each step that it is used for; the same on all ranks. */
+/** What a generation is like, once in each step that it is used for; the same on all ranks. Local. */
 void grpo_count_generation(grpo *g, dt_task *t);
 
 #endif

@@ -144,6 +144,14 @@ static void count_steps(dt_task *t)
     t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
 }
 
+/* What save_local leaves, at most. */
+static double saved_nbytes(const ppo *p)
+{
+    const size_t own =
+        sizeof p->number + sizeof p->mean + sizeof p->epoch_kl + DT_KL_CONTROLLER_NBYTES + DT_RUNNING_NBYTES;
+    return (double)own + (p->with_costs ? (double)dt_window_nbytes(&p->costs) + DT_MULTIPLIER_NBYTES : 0);
+}
+
 static void ppo_open(dt_task *t)
 {
     ppo *p = calloc(1, sizeof *p);
@@ -163,7 +171,7 @@ static void ppo_open(dt_task *t)
     count_steps(t);
     ppo_declare(t);
     dt_rollout_declare(p->rollout, t->sums, "ppo");
-    t->saved_nbytes += (double)(PPO_N_NUMBERS + DT_MAX_REWARDS + 16 + p->costs.room) * sizeof(double);
+    t->saved_nbytes += saved_nbytes(p);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

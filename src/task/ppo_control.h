@@ -1,6 +1,7 @@
 /* ppo_control.h - what PPO keeps from one rollout to the next: the coefficient of the divergence, the moments of
  * scores, the last costs (algorithms.md 4.2, 4.3, 4.5). Private to src/task. All of it is a function of what it was
- * told, so it is the same on all ranks where that is. */
+ * told, so it is the same on all ranks where that is; every function is local, and only those that save and load can
+ * fail. */
 #ifndef DTRAIN_TASK_PPO_CONTROL_H
 #define DTRAIN_TASK_PPO_CONTROL_H
 
@@ -33,13 +34,17 @@ typedef struct dt_window {
 void dt_window_tell(dt_window *w, double x);
 double dt_window_mean(const dt_window *w); /* 0 of nothing */
 
-/** Into a checkpoint and out of it, on every rank. Of a window of another size the last numbers that there is room for
- *  are kept. Local. DT_ERR_DATA: they are not there; DT_ERR_MEMORY. */
+/** Into a checkpoint. On every rank. DT_ERR_MEMORY. The bytes that they leave: of doubles and one count. */
 dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_items *items);
-dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_items *items);
 dt_err dt_running_save(const dt_running *m, dt_items *items);
-dt_err dt_running_load(dt_running *m, const dt_items *items);
 dt_err dt_window_save(const dt_window *w, dt_items *items);
+enum { DT_KL_CONTROLLER_NBYTES = 8, DT_RUNNING_NBYTES = 3 * 8 };
+static inline int64_t dt_window_nbytes(const dt_window *w) { return 8 * (1 + w->room); }
+
+/** And out of it. A coefficient that is not adaptive stays what the configuration says; of a window of another size the
+ *  last numbers that there is room for are kept. DT_ERR_DATA: they are not there, or of another type. */
+dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_items *items);
+dt_err dt_running_load(dt_running *m, const dt_items *items);
 dt_err dt_window_load(dt_window *w, const dt_items *items);
 
 #endif
