@@ -3,6 +3,7 @@
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
 #include "run_fixture.h"
+#include "dtrain/step.h"
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>

@@ -9,6 +9,7 @@
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "mpi_test.h"
+#include "dtrain/step.h"
 #include "dtrain/metrics.h"
 #include "dtrain/train.h"
 #include <math.h>

@@ -13,6 +13,7 @@
 #define DTRAIN_TESTS_TOY_TASK_H
 
 #include "dtrain/frozen_model.h"
+#include "dtrain/step.h"
 #include "dtrain/generate.h"
 #include "dtrain/train.h"
 #include <math.h>

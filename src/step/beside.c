@@ -1,5 +1,5 @@
 /* beside.c - models that a task trains beside the run's own. */
-#include "dtrain/task.h"
+#include "dtrain/step.h"
 #include <string.h>
 
 /* What a name is in a checkpoint: a group beside those of the run's own model. */

@@ -1,5 +1,5 @@
 /* datasets.c - the datasets of [data], for tasks whose batches come from them. */
-#include "dtrain/task.h"
+#include "dtrain/step.h"
 #include <stdio.h>
 
 void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected)

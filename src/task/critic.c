@@ -1,5 +1,6 @@
 /* critic.c - a second trained model, by the functions of the first. */
 #include "critic.h"
+#include "dtrain/step.h"
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -6,6 +6,7 @@
  * Frozen judges may say by how much an answer is better (MM-DPO), and with a second one how safe it is (Safe-MM-DPO):
  * then a multiplier weighs safety, and moves after each step by what all ranks have counted. */
 #include "dpo.h"
+#include "dtrain/step.h"
 #include "pairs.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* evaluation.c - a language model's loss over a dataset, and nothing else. */
 #include "language_model.h"
+#include "dtrain/step.h"
 
 static void check(dt_task *t)
 {

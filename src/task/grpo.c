@@ -3,6 +3,7 @@
  * (algorithms.md 5.1-5.3). A generation feeds one optimizer step, or several; all that normalises a step follows from
  * the generation, which every rank holds, and is known before the step's first backward. */
 #include "grpo.h"
+#include "dtrain/step.h"
 #include "quantile.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* grpo_rewards.c - the functions that reward completions: those of grpo.reward_funcs, or numbers that grpo.rollouts
  * has, and the penalty of long completions as one more. */
 #include "grpo.h"
+#include "dtrain/step.h"
 #include <stdio.h>
 #include <string.h>
 

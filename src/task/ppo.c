@@ -1,6 +1,7 @@
 /* ppo.c - proximal policy optimisation (algorithms.md 4): a policy that is rewarded for its completions, and a critic
  * that says what was to be expected. */
 #include "ppo.h"
+#include "dtrain/step.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,7 @@
  * Both models are cut into the same shards whatever their stages are (zero.h), so a rank mixes what it owns of the one
  * into what it owns of the other, and what the reference keeps whole is gathered then. */
 #include "reference.h"
+#include "dtrain/step.h"
 #include <stdlib.h>
 #include <string.h>
 

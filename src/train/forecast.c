@@ -4,6 +4,7 @@
  *
  * Two steps are run, and the second counts: zero learns the order of the units in the first. */
 #include "forecast.h"
+#include "dtrain/step.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,6 +4,7 @@
  * everybody's decision there; what fails between votes and before the units' collectives are done cannot be voted on
  * and ends the job through main. */
 #include "run.h"
+#include "dtrain/step.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* plan.c - memory and communication before anything is allocated. The rooms that allocate also say how much
  * (dt_zero_plan_make, dt_model_plan, ...); this file only adds up, so the plan cannot drift from what happens. */
 #include "run.h"
+#include "dtrain/step.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* plan_print.c - --plan: what every stage and offload would take, on ranks and nodes that need not be here, and which
  * would be chosen. */
 #include "forecast.h"
+#include "dtrain/step.h"
 #include "run.h"
 #include "table.h"
 #include <inttypes.h>

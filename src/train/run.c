@@ -1,6 +1,7 @@
 /* run.c - a run from configuration to the last checkpoint. Local work between votes; a vote behind every part in which
  * one rank may fail alone. */
 #include "run.h"
+#include "dtrain/step.h"
 #include "dtrain/chips.h"
 #include "dtrain/io.h"
 #include <inttypes.h>

@@ -2,6 +2,7 @@
  * all of it in one go: a mistake joins a list and the next is looked for; what depends on a key with a mistake is left
  * out. */
 #include "run.h"
+#include "dtrain/step.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
