@@ -253,179 +253,178 @@ static void a_list_of_mistakes_has_each_once_and_the_lowest_exit_code(void **sta
 
 /* ---- what is refused, and the words ---- */
 
+/* A file, an override, and what is told of them. */
+static const struct {
+    const char *text, *override, *message;
+} mistaken[] = {
+    {"[batch]\nmicro_batch_size = four\n", NULL,
+     "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found 'four'"},
+    {"[batch]\n\nmicro_batch_size = -1\n", NULL,
+     "input.ini:3: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '-1'"},
+    {"[batch]\nmicro_batch_size = 2147483648\n", NULL,
+     "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '2147483648'"},
+    {"[batch]\nmicro_batch_size = 1.5\n", NULL,
+     "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '1.5'"},
+    {"[batch]\nmicro_batch_size =\n", NULL,
+     "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found ''"},
+    {"[run]\nseed = 9223372036854775808\n", NULL,
+     "input.ini:2: [run] seed: expected an integer from 0, found '9223372036854775808'"},
+    {"[run]\nseed = 0x10\n", NULL, "input.ini:2: [run] seed: expected an integer from 0, found '0x10'"},
+    {"[optimizer]\nlr = nan\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found 'nan'"},
+    {"[optimizer]\nlr = 11\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '11'"},
+    {"[optimizer]\nlr = 1e-3 x\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '1e-3 x'"},
+    {"[data]\nshuffle = maybe\n", NULL, "input.ini:2: [data] shuffle: expected true or false, found 'maybe'"},
+    {"[run]\ntask = train\n", NULL,
+     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, ppo, grpo, eval, found 'train'"},
+    {"[run]\ntask = pretrain|sft\n", NULL,
+     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, ppo, grpo, eval, found 'pretrain|sft'"},
+    {"[run]\ntask =\n", NULL,
+     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, ppo, grpo, eval, found ''"},
+    {"[batch]\nmicro_batchsize = 4\n", NULL,
+     "input.ini:2: [batch] micro_batchsize: unknown key; the nearest is micro_batch_size"},
+    {"[batch]\nseq_len = 4\n", NULL, "input.ini:2: [batch] seq_len: unknown key; seq_len belongs to [data]"},
+    {"[optimzer]\nlr = 1\n", NULL, "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]"},
+    {"[optimzer]\n", NULL, "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]"},
+    {"[run]\nseed = 1\nseed = 2\n", NULL, "input.ini:3: [run] seed: set twice, first in line 2"},
+    {"[run]\nseed = 1\n[data]\n[run]\nseed = 1\n", NULL, "input.ini:5: [run] seed: set twice, first in line 2"},
+    {"seed = 1\n", NULL, "input.ini:1: seed: expected a [section] line before the first key"},
+    {"[run]\n  seed = 1\n", NULL,
+     "input.ini:2: expected a key or a [section] in the first column, found an indented line: 'seed = 1'"},
+    {"[run]\nseed = 1\n\t2\n", NULL,
+     "input.ini:3: expected a key or a [section] in the first column, found an indented line: '2'"},
+    {"[run]\nseed\n", NULL, "input.ini:2: expected 'key = value' or '[section]', found 'seed'"},
+    {"[run\nseed = 1\n", NULL, "input.ini:1: expected [section], found '[run'"},
+    {"[run] seed = 1\n", NULL, "input.ini:1: expected the end of the line after [run], found 'seed = 1'"},
+    {"[run]\nseed ; = 1\n", NULL, "input.ini:2: expected 'key = value' or '[section]'"},
+    {"[run]\noutput_dir = ${DTRAIN_TEST_UNSET}/x\n", NULL,
+     "input.ini:2: [run] output_dir: the environment variable DTRAIN_TEST_UNSET is not set"},
+    {"[run]\noutput_dir = ${DTRAIN_TEST\n", NULL, "input.ini:2: [run] output_dir: '${' without '}'"},
+    {"[run]\noutput_dir = ${}\n", NULL,
+     "input.ini:2: [run] output_dir: expected the name of an environment variable in ${...}, found ''"},
+    {"[run]\noutput_dir = ${DTRAIN_TEST_ODD}\n", NULL,
+     "input.ini:2: [run] output_dir: '${' remains in the value after environment variables were replaced"},
+    {"[run]\noutput_dir = a\x01"
+     "b\n",
+     NULL, "input.ini:2: [run] output_dir: a control character (byte 0x01) in the value"},
+    {"", "run.output_dir=a\nb", "command line: run.output_dir: a control character (byte 0x0a) in the value"},
+    {"", "run.output_dir=a ;b",
+     "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot "
+     "be part of the value"},
+    {"", "run.output_dir=;b",
+     "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot "
+     "be part of the value"},
+    {"", "seed=1", "command line: expected section.key=value, found 'seed=1'; did you mean run.seed=1?"},
+    {"", "lr=1e-3", "command line: expected section.key=value, found 'lr=1e-3'; did you mean optimizer.lr=1e-3?"},
+    {"", "learning_rate=1e-3",
+     "command line: expected section.key=value, found 'learning_rate=1e-3'; did you mean optimizer.lr=1e-3?"},
+    {"", "nonsense=1", "command line: expected section.key=value, found 'nonsense=1'"},
+    {"", "run.seed", "command line: expected section.key=value, found 'run.seed'"},
+    {"", ".seed=1", "command line: expected section.key=value, found '.seed=1'"},
+    {"", "run.=1", "command line: expected section.key=value, found 'run.=1'"},
+    {"", "rum.seed=1", "command line: rum.seed: unknown section; the nearest is [run]"},
+    {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
+    {"", "zero.stage=4", "command line: zero.stage: expected one of auto, auto:size, 0, 1, 2, 3, found '4'"},
+    /* names of other programs */
+    {"[optimizer]\ntype = lion\n", NULL,
+     "input.ini:2: [optimizer] type: expected one of adamw, adam, sgd, found 'lion'"},
+    {"[run]\noptim = adamw_torch\n", NULL,
+     "input.ini:2: [run] optim: unknown key; optim is type in [optimizer] here: adamw, adam or sgd"},
+    {"[optimizer]\nadam_w_mode = true\n", NULL,
+     "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: adam_w_mode = "
+     "true is type = adamw, false is type = adam"},
+    {"[model]\nlora_rank = 8\n", NULL,
+     "input.ini:2: [model] lora_rank: LoRA is not supported yet: all weights are trained"},
+    {"[lora]\nr = 8\n", NULL, "input.ini:1: [lora]: LoRA is not supported yet: all weights are trained"},
+    {"[zero]\nstage3_prefetch_bucket_size = 5e7\nstage3_max_live_parameters = 1e9\nreduce_bucket_size = auto\n", NULL,
+     "input.ini:2: [zero] stage3_prefetch_bucket_size: unknown key; stage3_prefetch_bucket_size is "
+     "prefetch_bucket_size in [zero] here: blocks are gathered whole, so at least the parameters of one: 5e7 would "
+     "gather none ahead of time\n"
+     "input.ini:3: [zero] stage3_max_live_parameters: unknown key; stage3_max_live_parameters is "
+     "max_live_parameters in [zero] here\n"
+     "input.ini:4: [zero] reduce_bucket_size: expected an integer from 1, found 'auto' (leave the key out for its "
+     "default)"},
+    {"[zero]\ncontiguous_gradients = true\nstage3_gather_16bit_weights_on_model_save = true\n",
+     "zero.offload_optimizer_device=cpu",
+     "input.ini:2: [zero] contiguous_gradients: leave it out: the gradients of a block always lie in one buffer\n"
+     "input.ini:3: [zero] stage3_gather_16bit_weights_on_model_save: leave it out: checkpoints hold whole tensors "
+     "at every stage, and checkpoint.export = hf writes the model\n"
+     "command line: zero.offload_optimizer_device: zero.offload_optimizer and zero.offload_param are none, cpu or "
+     "nvme; zero.nvme_path is a directory"},
+    {"", "checkpoint.resume=true",
+     "command line: checkpoint.resume: expected auto, none or the path of a checkpoint, found 'true'"},
+    {"[optimizer]\nlearning_rate = 1\n", NULL,
+     "input.ini:2: [optimizer] learning_rate: unknown key; learning_rate is lr in [optimizer] here"},
+    {"[run]\nper_device_train_batch_size = 1\n", NULL,
+     "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size "
+     "in [batch] here"},
+    {"[run]\ngradient_accumulation_steps = 1\n", NULL,
+     "input.ini:2: [run] gradient_accumulation_steps: unknown key; gradient_accumulation_steps belongs to [batch]"},
+    {"[run]\nnum_train_epochs = 1\n", NULL,
+     "input.ini:2: [run] num_train_epochs: unknown key; num_train_epochs is epochs in [run] here"},
+    {"[run]\nbf16 = true\n", NULL,
+     "input.ini:2: [run] bf16: unknown key; bf16 is dtype in [precision] here: bf16 = true is dtype = bf16"},
+    {"[zero]\nmics_shard_size = 8\nzero_hpz_partition_size = 8\n", NULL,
+     "input.ini:2: [zero] mics_shard_size: unknown key; mics_shard_size is shard_group in [zero] here: the ranks "
+     "of a node is node, with stage = 3; -1 is world\n"
+     "input.ini:3: [zero] zero_hpz_partition_size: all states are partitioned over zero.shard_group; a second copy "
+     "of the parameters alone in each node is not kept"},
+    {"[zero_optimization]\nstage = 2\n", NULL,
+     "input.ini:1: [zero_optimization]: unknown section; such settings are in [zero]"},
+    {"", "run.lr_scheduler_type=cosine",
+     "command line: run.lr_scheduler_type: unknown key; lr_scheduler_type is type in [scheduler] here"},
+    {"[optimizer]\ngradient_clipping = 1\n", NULL,
+     "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] "
+     "here"},
+    {"[precision]\ndtype = O2\n", NULL,
+     "input.ini:2: [precision] dtype: expected one of auto, fp32, bf16, fp16, found 'O2' (O2 of apex is fp16)"},
+    {"[precision]\nenabled = true\nfp16_opt_level = O1\n", NULL,
+     "input.ini:2: [precision] enabled: precision.dtype = fp16 or bf16 is what enables it\n"
+     "input.ini:3: [precision] fp16_opt_level: unknown key; fp16_opt_level is dtype in [precision] here: O0 is "
+     "fp32, "
+     "O1 bf16 or fp16, O2 fp16; O3, fp16 without master weights, is not offered"},
+    {"[data]\nseq_len = 4k\n", NULL,
+     "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '4k' (write the number out: 4000 "
+     "or 4096)"},
+    {"[data]\nseq_len = 1_\n", NULL, "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '1_'"},
+    {"[scheduler]\nwarmup_ratio = 10%\n", NULL,
+     "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a "
+     "number: 0.1)"},
+    {"[run]\ntime_limit = 1:99:00\n", NULL,
+     "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00'"},
+    /* nothing is near */
+    {"[comm]\nqwertyuiop = 1\n", NULL,
+     "input.ini:2: [comm] qwertyuiop: unknown key; [comm] has backend, timeout, shared_memory, check"},
+    /* types of [model] */
+    {"[model]\nhidden_size = wide\n", NULL,
+     "input.ini:2: [model] hidden_size: expected an integer from 1 to 16777216, found 'wide'"},
+    {"[model]\nrms_norm_eps = 2\n", NULL,
+     "input.ini:2: [model] rms_norm_eps: expected a number from 0 to 1, found '2'"},
+    {"[model]\nsliding_window = none\n", NULL,
+     "input.ini:2: [model] sliding_window: expected an integer from 1 to 2147483647, or null, found 'none'"},
+    {"[model]\nmodel_type = mamba\n", NULL,
+     "input.ini:2: [model] model_type: expected one of gpt2, llama, mistral, qwen2, qwen3, found 'mamba'"},
+    /* all are told, in order; after a section that is none, its keys are not judged */
+    {"[run]\nseed = x\nthreads = y\n", "run.z=1",
+     "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
+     "input.ini:3: [run] threads: expected an integer from 0 to 4096, found 'y'\n"
+     "command line: run.z: unknown key; [run] has task, output_dir, seed, max_steps, epochs, device, threads, "
+     "self_check, cuda_graphs, reproducible, time_limit, early_stopping_patience, early_stopping_threshold, "
+     "max_skipped_steps"},
+    {"[optimzer]\nlr = 1\nfoo = 2\n[run]\n  seed = 1\nseed = 2\nseed = 3\n[data]\nseq_len = 0\n", NULL,
+     "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]\n"
+     "input.ini:5: expected a key or a [section] in the first column, found an indented line: 'seed = 1'\n"
+     "input.ini:7: [run] seed: set twice, first in line 6\n"
+     "input.ini:9: [data] seq_len: expected an integer from 1 to 16777216, found '0'"},
+};
+
 static void every_mistake_is_named(void **state)
 {
-    const struct {
-        const char *text, *override, *message;
-    } cases[] = {
-        {"[batch]\nmicro_batch_size = four\n", NULL,
-         "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found 'four'"},
-        {"[batch]\n\nmicro_batch_size = -1\n", NULL,
-         "input.ini:3: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '-1'"},
-        {"[batch]\nmicro_batch_size = 2147483648\n", NULL,
-         "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '2147483648'"},
-        {"[batch]\nmicro_batch_size = 1.5\n", NULL,
-         "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '1.5'"},
-        {"[batch]\nmicro_batch_size =\n", NULL,
-         "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found ''"},
-        {"[run]\nseed = 9223372036854775808\n", NULL,
-         "input.ini:2: [run] seed: expected an integer from 0, found '9223372036854775808'"},
-        {"[run]\nseed = 0x10\n", NULL, "input.ini:2: [run] seed: expected an integer from 0, found '0x10'"},
-        {"[optimizer]\nlr = nan\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found 'nan'"},
-        {"[optimizer]\nlr = 11\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '11'"},
-        {"[optimizer]\nlr = 1e-3 x\n", NULL,
-         "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '1e-3 x'"},
-        {"[data]\nshuffle = maybe\n", NULL, "input.ini:2: [data] shuffle: expected true or false, found 'maybe'"},
-        {"[run]\ntask = train\n", NULL,
-         "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, ppo, grpo, eval, found 'train'"},
-        {"[run]\ntask = pretrain|sft\n", NULL,
-         "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, ppo, grpo, eval, found 'pretrain|sft'"},
-        {"[run]\ntask =\n", NULL,
-         "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, ppo, grpo, eval, found ''"},
-        {"[batch]\nmicro_batchsize = 4\n", NULL,
-         "input.ini:2: [batch] micro_batchsize: unknown key; the nearest is micro_batch_size"},
-        {"[batch]\nseq_len = 4\n", NULL, "input.ini:2: [batch] seq_len: unknown key; seq_len belongs to [data]"},
-        {"[optimzer]\nlr = 1\n", NULL, "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]"},
-        {"[optimzer]\n", NULL, "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]"},
-        {"[run]\nseed = 1\nseed = 2\n", NULL, "input.ini:3: [run] seed: set twice, first in line 2"},
-        {"[run]\nseed = 1\n[data]\n[run]\nseed = 1\n", NULL, "input.ini:5: [run] seed: set twice, first in line 2"},
-        {"seed = 1\n", NULL, "input.ini:1: seed: expected a [section] line before the first key"},
-        {"[run]\n  seed = 1\n", NULL,
-         "input.ini:2: expected a key or a [section] in the first column, found an indented line: 'seed = 1'"},
-        {"[run]\nseed = 1\n\t2\n", NULL,
-         "input.ini:3: expected a key or a [section] in the first column, found an indented line: '2'"},
-        {"[run]\nseed\n", NULL, "input.ini:2: expected 'key = value' or '[section]', found 'seed'"},
-        {"[run\nseed = 1\n", NULL, "input.ini:1: expected [section], found '[run'"},
-        {"[run] seed = 1\n", NULL, "input.ini:1: expected the end of the line after [run], found 'seed = 1'"},
-        {"[run]\nseed ; = 1\n", NULL, "input.ini:2: expected 'key = value' or '[section]'"},
-        {"[run]\noutput_dir = ${DTRAIN_TEST_UNSET}/x\n", NULL,
-         "input.ini:2: [run] output_dir: the environment variable DTRAIN_TEST_UNSET is not set"},
-        {"[run]\noutput_dir = ${DTRAIN_TEST\n", NULL, "input.ini:2: [run] output_dir: '${' without '}'"},
-        {"[run]\noutput_dir = ${}\n", NULL,
-         "input.ini:2: [run] output_dir: expected the name of an environment variable in ${...}, found ''"},
-        {"[run]\noutput_dir = ${DTRAIN_TEST_ODD}\n", NULL,
-         "input.ini:2: [run] output_dir: '${' remains in the value after environment variables were replaced"},
-        {"[run]\noutput_dir = a\x01"
-         "b\n",
-         NULL, "input.ini:2: [run] output_dir: a control character (byte 0x01) in the value"},
-        {"", "run.output_dir=a\nb", "command line: run.output_dir: a control character (byte 0x0a) in the value"},
-        {"", "run.output_dir=a ;b",
-         "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot "
-         "be part of the value"},
-        {"", "run.output_dir=;b",
-         "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot "
-         "be part of the value"},
-        {"", "seed=1", "command line: expected section.key=value, found 'seed=1'; did you mean run.seed=1?"},
-        {"", "lr=1e-3", "command line: expected section.key=value, found 'lr=1e-3'; did you mean optimizer.lr=1e-3?"},
-        {"", "learning_rate=1e-3",
-         "command line: expected section.key=value, found 'learning_rate=1e-3'; did you mean optimizer.lr=1e-3?"},
-        {"", "nonsense=1", "command line: expected section.key=value, found 'nonsense=1'"},
-        {"", "run.seed", "command line: expected section.key=value, found 'run.seed'"},
-        {"", ".seed=1", "command line: expected section.key=value, found '.seed=1'"},
-        {"", "run.=1", "command line: expected section.key=value, found 'run.=1'"},
-        {"", "rum.seed=1", "command line: rum.seed: unknown section; the nearest is [run]"},
-        {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
-        {"", "zero.stage=4", "command line: zero.stage: expected one of auto, auto:size, 0, 1, 2, 3, found '4'"},
-        /* names of other programs */
-        {"[optimizer]\ntype = lion\n", NULL,
-         "input.ini:2: [optimizer] type: expected one of adamw, adam, sgd, found 'lion'"},
-        {"[run]\noptim = adamw_torch\n", NULL,
-         "input.ini:2: [run] optim: unknown key; optim is type in [optimizer] here: adamw, adam or sgd"},
-        {"[optimizer]\nadam_w_mode = true\n", NULL,
-         "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: adam_w_mode = "
-         "true is type = adamw, false is type = adam"},
-        {"[model]\nlora_rank = 8\n", NULL,
-         "input.ini:2: [model] lora_rank: LoRA is not supported yet: all weights are trained"},
-        {"[lora]\nr = 8\n", NULL, "input.ini:1: [lora]: LoRA is not supported yet: all weights are trained"},
-        {"[zero]\nstage3_prefetch_bucket_size = 5e7\nstage3_max_live_parameters = 1e9\nreduce_bucket_size = auto\n",
-         NULL,
-         "input.ini:2: [zero] stage3_prefetch_bucket_size: unknown key; stage3_prefetch_bucket_size is "
-         "prefetch_bucket_size in [zero] here: blocks are gathered whole, so at least the parameters of one: 5e7 would "
-         "gather none ahead of time\n"
-         "input.ini:3: [zero] stage3_max_live_parameters: unknown key; stage3_max_live_parameters is "
-         "max_live_parameters in [zero] here\n"
-         "input.ini:4: [zero] reduce_bucket_size: expected an integer from 1, found 'auto' (leave the key out for its "
-         "default)"},
-        {"[zero]\ncontiguous_gradients = true\nstage3_gather_16bit_weights_on_model_save = true\n",
-         "zero.offload_optimizer_device=cpu",
-         "input.ini:2: [zero] contiguous_gradients: leave it out: the gradients of a block always lie in one buffer\n"
-         "input.ini:3: [zero] stage3_gather_16bit_weights_on_model_save: leave it out: checkpoints hold whole tensors "
-         "at every stage, and checkpoint.export = hf writes the model\n"
-         "command line: zero.offload_optimizer_device: zero.offload_optimizer and zero.offload_param are none, cpu or "
-         "nvme; zero.nvme_path is a directory"},
-        {"", "checkpoint.resume=true",
-         "command line: checkpoint.resume: expected auto, none or the path of a checkpoint, found 'true'"},
-        {"[optimizer]\nlearning_rate = 1\n", NULL,
-         "input.ini:2: [optimizer] learning_rate: unknown key; learning_rate is lr in [optimizer] here"},
-        {"[run]\nper_device_train_batch_size = 1\n", NULL,
-         "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size "
-         "in [batch] here"},
-        {"[run]\ngradient_accumulation_steps = 1\n", NULL,
-         "input.ini:2: [run] gradient_accumulation_steps: unknown key; gradient_accumulation_steps belongs to [batch]"},
-        {"[run]\nnum_train_epochs = 1\n", NULL,
-         "input.ini:2: [run] num_train_epochs: unknown key; num_train_epochs is epochs in [run] here"},
-        {"[run]\nbf16 = true\n", NULL,
-         "input.ini:2: [run] bf16: unknown key; bf16 is dtype in [precision] here: bf16 = true is dtype = bf16"},
-        {"[zero]\nmics_shard_size = 8\nzero_hpz_partition_size = 8\n", NULL,
-         "input.ini:2: [zero] mics_shard_size: unknown key; mics_shard_size is shard_group in [zero] here: the ranks "
-         "of a node is node, with stage = 3; -1 is world\n"
-         "input.ini:3: [zero] zero_hpz_partition_size: all states are partitioned over zero.shard_group; a second copy "
-         "of the parameters alone in each node is not kept"},
-        {"[zero_optimization]\nstage = 2\n", NULL,
-         "input.ini:1: [zero_optimization]: unknown section; such settings are in [zero]"},
-        {"", "run.lr_scheduler_type=cosine",
-         "command line: run.lr_scheduler_type: unknown key; lr_scheduler_type is type in [scheduler] here"},
-        {"[optimizer]\ngradient_clipping = 1\n", NULL,
-         "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] "
-         "here"},
-        {"[precision]\ndtype = O2\n", NULL,
-         "input.ini:2: [precision] dtype: expected one of auto, fp32, bf16, fp16, found 'O2' (O2 of apex is fp16)"},
-        {"[precision]\nenabled = true\nfp16_opt_level = O1\n", NULL,
-         "input.ini:2: [precision] enabled: precision.dtype = fp16 or bf16 is what enables it\n"
-         "input.ini:3: [precision] fp16_opt_level: unknown key; fp16_opt_level is dtype in [precision] here: O0 is "
-         "fp32, "
-         "O1 bf16 or fp16, O2 fp16; O3, fp16 without master weights, is not offered"},
-        {"[data]\nseq_len = 4k\n", NULL,
-         "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '4k' (write the number out: 4000 "
-         "or 4096)"},
-        {"[data]\nseq_len = 1_\n", NULL,
-         "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '1_'"},
-        {"[scheduler]\nwarmup_ratio = 10%\n", NULL,
-         "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a "
-         "number: 0.1)"},
-        {"[run]\ntime_limit = 1:99:00\n", NULL,
-         "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00'"},
-        /* nothing is near */
-        {"[comm]\nqwertyuiop = 1\n", NULL,
-         "input.ini:2: [comm] qwertyuiop: unknown key; [comm] has backend, timeout, shared_memory, check"},
-        /* types of [model] */
-        {"[model]\nhidden_size = wide\n", NULL,
-         "input.ini:2: [model] hidden_size: expected an integer from 1 to 16777216, found 'wide'"},
-        {"[model]\nrms_norm_eps = 2\n", NULL,
-         "input.ini:2: [model] rms_norm_eps: expected a number from 0 to 1, found '2'"},
-        {"[model]\nsliding_window = none\n", NULL,
-         "input.ini:2: [model] sliding_window: expected an integer from 1 to 2147483647, or null, found 'none'"},
-        {"[model]\nmodel_type = mamba\n", NULL,
-         "input.ini:2: [model] model_type: expected one of gpt2, llama, mistral, qwen2, qwen3, found 'mamba'"},
-        /* all are told, in order; after a section that is none, its keys are not judged */
-        {"[run]\nseed = x\nthreads = y\n", "run.z=1",
-         "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
-         "input.ini:3: [run] threads: expected an integer from 0 to 4096, found 'y'\n"
-         "command line: run.z: unknown key; [run] has task, output_dir, seed, max_steps, epochs, device, threads, "
-         "self_check, cuda_graphs, reproducible, time_limit, early_stopping_patience, early_stopping_threshold, "
-         "max_skipped_steps"},
-        {"[optimzer]\nlr = 1\nfoo = 2\n[run]\n  seed = 1\nseed = 2\nseed = 3\n[data]\nseq_len = 0\n", NULL,
-         "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]\n"
-         "input.ini:5: expected a key or a [section] in the first column, found an indented line: 'seed = 1'\n"
-         "input.ini:7: [run] seed: set twice, first in line 6\n"
-         "input.ini:9: [data] seq_len: expected an integer from 1 to 16777216, found '0'"},
-    };
     unsetenv("DTRAIN_TEST_UNSET");
     setenv("DTRAIN_TEST_ODD", "${HOME}", 1);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof mistaken / sizeof mistaken[0]; i++) {
         dt_config cfg;
-        assert_int_equal(parse(&cfg, cases[i].text, cases[i].override), DT_ERR_USAGE);
-        assert_string_equal(dt_error_message(), cases[i].message);
+        assert_int_equal(parse(&cfg, mistaken[i].text, mistaken[i].override), DT_ERR_USAGE);
+        assert_string_equal(dt_error_message(), mistaken[i].message);
         assert_null(cfg.priv);
     }
     dt_error_clear();
