@@ -77,6 +77,10 @@ for name in same other; do
     expect "and tells completions apart ($name)" test "$(rewards one | cut -d' ' -f$column | sort -u | wc -l)" -gt 6
     column=$((column + 1))
 done
+# The second prompt's completions are not judged by accuracy, so the first prompt's come in their place: models see these alone.
+grpo 2 dynamic "accuracy, model:$tmp/same/hf, model:$tmp/other/hf" grpo.reward_weights=1,0,0 grpo.dynamic_sampling=true
+paste -d' ' <(rewards one | awk 'NR <= 4 || NR > 8 { print } NR <= 4 { again[NR] = $0 } END { for (i = 1; i <= 4; i++) print again[i] }' | cut -d' ' -f5,6) <(rewards dynamic | cut -d' ' -f2,3) >"$tmp/both"
+expect "of completions that are added models see these alone, and say the same" awk 'function off(a, b) { return a > b ? a - b : b - a } off($1, $3) > 1e-5 || off($2, $4) > 1e-5 { bad = 1 } END { exit bad || NR != 12 }' "$tmp/both"
 near() { paste -d' ' <(rewards one) <(rewards "$1") | awk '{ for (i = 1; i <= 6; i++) { d = $i - $(i + 6); if ((d < 0 ? -d : d) > 1e-5 || ($i == "null") != ($(i + 6) == "null")) bad = 1 } } END { exit bad || NR != 12 }'; }
 for layout in "2 0 2" "3 3 1" "4 1 3"; do
     set -- $layout

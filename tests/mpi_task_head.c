@@ -8,14 +8,11 @@
  * width and its head are its own.
  * NP: 1 2 3
  * DEVICES: cpu queue */
-#include "mpi_test.h"
+#include "task_run.h"
 #include "dtrain/step.h"
 #include "../src/task/reference.h"
 #include "dtrain/metrics.h"
-#include "dtrain/train.h"
 #include <math.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { LEN = 10, N_STEPS = 6 };
 #define TEMPERATURE 0.8
@@ -196,33 +193,9 @@ static const dt_task_ops head_ops = {.name = "head",
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
-static char dir[64];
-
-static int this_rank(void)
-{
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    return rank;
-}
-
-/* Is it whole: nothing fails, what is planned is allocated, nothing is left? */
 static bool run(const char *name, int n_args, const char *const *args)
 {
-    char out[100];
-    const char *all[8] = {out};
-    snprintf(out, sizeof out, "run.output_dir=%s/%s", dir, name);
-    for (int i = 0; i < n_args; i++) all[i + 1] = args[i];
-    dt_comm comm = {0};
-    dt_run r = {.start_s = dt_now_s(), .task = {.ops = &head_ops}};
-    dt_err err = dt_comm_open(&comm);
-    if (!err) err = dt_config_parse(&r.cfg, "mpi_task_head", model, n_args + 1, all);
-    if (!err) err = dt_run_main(&r, &comm, DT_MODE_RUN);
-    if (err) print_error("%s\n", dt_error_message());
-    const bool as_planned = !memcmp(&r.planned, &r.allocated, sizeof r.planned);
-    dt_run_close(&r);
-    dt_comm_close(&comm);
-    dt_device_close(&r.dev);
-    return !err && as_planned && atomic_load(&r.ledger.total_now) == 0;
+    return run_task(&head_ops, model, name, n_args, args);
 }
 
 /* Columns of a run's report, by step. */
@@ -238,7 +211,7 @@ static course read_course(const char *name)
     char path[120];
     course c;
     dt_metrics m = {0};
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", dir, name);
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", task_run_dir, name);
     for (int k = 0; k < N_COLUMNS; k++)
         for (int s = 0; s <= N_STEPS; s++) c.at[k][s] = NAN;
     if (dt_metrics_read(&m, path) == DT_OK) {
@@ -334,22 +307,6 @@ static void a_model_moves_from_itself(void **state)
     assert_all(MPI_COMM_WORLD, this_rank() || c.at[ENTROPY][N_STEPS] > c.at[ENTROPY][1]);
 }
 
-static int make_dir(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/dtrain-mpi-task-head-%d", (int)getpid());
-    MPI_Bcast(dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return this_rank() ? 0 : system(command);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -359,5 +316,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_model_moves_from_itself),
     };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, make_dir, remove_dir));
+    return mpi_test_end(cmocka_run_group_tests(tests, make_task_run_dir, remove_task_run_dir));
 }
