@@ -253,8 +253,8 @@ void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes); /* not
 void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
 dt_memory dt_ledger_now(const dt_ledger *l);
 
-/** The next array of several in one allocation: n elements from `block` + *used on, which moves behind them to a multiple
- *  of 8 bytes. block NULL: NULL, so that the same lines count what is needed and lay it out. */
+/** The next array of several in one allocation: n elements from `block` + *used on, which moves behind them to a
+ *  multiple of 8 bytes. block NULL: NULL, so that the same lines count what is needed and lay it out. */
 static inline void *dt_carve(void *block, size_t *used, int64_t n, size_t elem_size)
 {
     void *const at = block ? (char *)block + *used : NULL;

@@ -37,8 +37,8 @@ const char *const *dt_rewards_names(const dt_rewards *w);
  *  does not apply. Each rank asks about a share of them; models see these rows alone, in the batches of order
  *  (dt_rollout_micro): [n_rows], whose places from `first` on hold them; NULL: as they follow each other. Collective.
  *  DT_ERR_DATA on all ranks, with its last lines: a program has died, was silent longer than comm.timeout, or has
- *  answered something else. DT_ERR_STOP: as dt_rollout_fill, heard within half a second while programs work. Agreed, but
- *  for what fails in a model's pass, which ends the job. */
+ *  answered something else. DT_ERR_STOP: as dt_rollout_fill, heard within half a second while programs work. Agreed,
+ *  but for what fails in a model's pass, which ends the job. */
 dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out);
 /** [n] of the functions. */
 const double *dt_rewards_weights(const dt_rewards *w);

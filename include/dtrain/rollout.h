@@ -7,7 +7,7 @@
 #define DTRAIN_ROLLOUT_H
 
 #include "dtrain/generate.h"
-#include "dtrain/task.h"
+#include "dtrain/step.h"
 
 enum { DT_MAX_ROLLOUT_ARRAYS = 8 };
 #define DT_MOST_REWARD 1e30 /* size of a reward; sums of squares of far larger ones overflow */
@@ -47,8 +47,8 @@ typedef struct dt_rollout dt_rollout;
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
 /** Add what it holds; nothing for NULL. Local. */
 dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory);
-/** Collective, agreed. DT_ERR_MEMORY; DT_ERR_USAGE: stop_token is no token; DT_ERR_DATA: from_file is another on another
- *  host, or the model's files cannot be read. */
+/** Collective, agreed. DT_ERR_MEMORY; DT_ERR_USAGE: stop_token is no token; DT_ERR_DATA: from_file is another on
+ *  another host, or the model's files cannot be read. */
 dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);
 void dt_rollout_close(dt_rollout *r, dt_task *t); /* local; safe on NULL */
 /** Prompts, rows, arrays; the same on all ranks. Lines of rollouts.jsonl are on the disk then. Collective, agreed.
@@ -71,8 +71,9 @@ void dt_rollout_start(dt_rollout *r, int64_t number);
 /** The next prompts are the first ones again, completed with the same random numbers as at first. Local. */
 void dt_rollout_rewind(dt_rollout *r);
 /** Generate, or read, until all n_rows are there, with the prompts that come next. Collective, agreed.
- *  DT_ERR_NONFINITE: logits. DT_ERR_DATA: a prompt, or a line of from_file, cannot be read. DT_ERR_STOP when a signal or the time limit asks for it: then there is no rollout, and all
- *  is as it was before dt_rollout_start, so that a resumed run makes the same one; to be passed up. */
+ *  DT_ERR_NONFINITE: logits. DT_ERR_DATA: a prompt, or a line of from_file, cannot be read. DT_ERR_STOP when a signal
+ *  or the time limit asks for it: then there is no rollout, and all is as it was before dt_rollout_start, so that a
+ *  resumed run makes the same one; to be passed up. */
 dt_err dt_rollout_fill(dt_rollout *r, dt_task *t);
 /** As before dt_rollout_start, with no rollout: for who meets DT_ERR_STOP in work on one. Local, on all ranks. */
 void dt_rollout_undo(dt_rollout *r);
@@ -95,8 +96,8 @@ const char *dt_rollout_text(dt_rollout *r, int64_t row, dt_rollout_part part, dt
  *  recorded. Local. */
 const char *dt_rollout_record(dt_rollout *r, int64_t row);
 
-/** The order in which an epoch's steps take n rows of a rollout: a permutation drawn from run.seed, the rollout's number
- *  and the epoch; with data.shuffle = false they stay as they are. order: [n]. Local, the same on all ranks. */
+/** The order in which an epoch's steps take n rows of a rollout: a permutation drawn from run.seed, the rollout's
+ *  number and the epoch; with data.shuffle = false they stay as they are. order: [n]. Local, the same on all ranks. */
 void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_t n, int64_t *order);
 
 /* ---- passes over it ---------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #define DTRAIN_SCORER_H
 
 #include "dtrain/frozen_model.h"
-#include "dtrain/task.h"
+#include "dtrain/step.h"
 
 /** {0} to start from. */
 typedef struct dt_scorer {

@@ -1,9 +1,210 @@
-/* step.h - what tasks are made of: micro-steps, models that are trained beside the run's own, datasets. The table of a
- * task, and what it works with: task.h. */
+/* step.h - what a run optimises or measures, a task: a table of functions, and what they work with and are made of.
+ *
+ * The loop (train.h) knows a task through this table alone. A task owns where its batches come from (datasets,
+ * rollouts), its extra models and its metrics (sums.h). Its objective sees log-probabilities and returns weights: every
+ * language-model objective is a function L of token log-probabilities, it gives u[t] = -dL/dlogp_t, and the head turns
+ * that into gradients (docs/architecture.md, idea 3). Where u does not depend on logp (pre-training, SFT) head forward
+ * and backward are one pass. A new algorithm is one more such table. */
 #ifndef DTRAIN_STEP_H
 #define DTRAIN_STEP_H
 
-#include "dtrain/task.h"
+#include "dtrain/data.h"
+#include "dtrain/frozen_model.h"
+#include "dtrain/items.h"
+#include "dtrain/model.h"
+#include "dtrain/report.h"
+#include "dtrain/sums.h"
+#include "dtrain/zero.h"
+
+/** train_batch_size = micro_batch_size * gradient_accumulation_steps * nranks. */
+typedef struct dt_batching {
+    int64_t train_batch_size, micro_batch_size, accumulation;
+} dt_batching;
+
+/** A model that a run trains: its own, or one that the task trains beside it (the critic of a policy). Each has updates
+ *  of its own: its learning rates are in groups of its own, its optimizer keeps its own states, its gradients are
+ *  clipped by their own norm unless they share one. All follow [scheduler], from their own peaks, and take or leave a
+ *  step together. */
+typedef struct dt_trained {
+    const char *name; /* in checkpoints, metrics and messages; NULL: the run's own model */
+    dt_unit *units;   /* [n_units] */
+    int n_units;
+    dt_zero_options zero_opt;   /* the optimizer among them; stage, offload and max_live_parameters are the run's */
+    dt_optimizer_step settings; /* lr, grad_scale and t are set for each update */
+    dt_lr_groups groups;        /* peak rates by dt_tensor.lr_group */
+    double max_grad_norm;       /* 0: gradients are not clipped */
+    /* beside the run's own model: clipped by one norm, of its gradients and those of the run's own model and of all
+     * others that share it */
+    bool shares_norm;
+    /* beside: the key of the task's section that asks for it; NULL: there is always one */
+    const char *key;
+    const char *model_config; /* beside: config.json of what is exported to OUTPUT_DIR/name; NULL: it is not */
+
+    /* the run's */
+    dt_zero *zero;         /* from begin on */
+    int64_t state_updates; /* updates that the optimizer's states have seen */
+    int sum_squares;       /* number of the sum: of its gradients */
+    char norm_metric[DT_SUM_NAME];
+} dt_trained;
+enum { DT_MAX_TRAINED = 4, DT_MAX_SAVED = DT_MAX_TRAINED + 1 /* dt_task.kept */ };
+
+/** What one micro-step trains on. */
+typedef struct dt_micro {
+    const dt_batch *batch; /* of this rank, the task's until the next call; empty (n_tok 0) where it has none */
+    int n_micro;           /* micro-steps of the step: the same on all ranks and in all calls of the step */
+    /* 1 / what the step's loss is divided by, over all its micro-steps and ranks; 0: there is nothing in the step */
+    double inv_norm;
+} dt_micro;
+
+/** What the model predicts of the tokens of a batch, its logits divided by the task's temperature: [n_tok], 0 where
+ *  there is no target. */
+typedef struct dt_predictions {
+    const float *logp;
+    const uint8_t *hit; /* the target was the most probable token */
+    const float *entropy;
+    /* NULL unless the task has asked for them in t->model_opt->head */
+    const float *log_sum_squares;
+    const float *mean_logit, *kl; /* and then there for collect alone, not yet for weights */
+    const float *value;           /* of a scalar head, and then nothing else: [n_tok, n_labels] */
+} dt_predictions;
+
+/** What a task makes of them. */
+typedef struct dt_weights {
+    float *u; /* [n_tok]: -dL/dlogp_t */
+    /* [n_tok]: kappa_t, where - kappa_t times the entropy is a part of L; NULL unless the task has asked for them
+     * (DT_HEAD_ENTROPY_WEIGHT in t->model_opt->head), and then all are to be written */
+    float *entropy;
+    float *kl;     /* [n_tok]: likewise of + kl_t times the divergence from t->reference (DT_HEAD_DIVERGENCE) */
+    float *dvalue; /* of a scalar head, and then nothing else: [n_tok, n_labels], dL/dvalue */
+} dt_weights;
+
+/** Host arrays of one micro-batch of a model, allocated once. */
+typedef struct dt_task_buffers {
+    float *u, *entropy_weight, *kl_weight;
+    dt_head_results results;
+    float *value, *dvalue;
+    void *block;
+    size_t nbytes;
+} dt_task_buffers;
+
+typedef struct dt_task dt_task;
+
+/** The table. Functions that may be NULL say what that means. */
+typedef struct dt_task_ops {
+    const char *name; /* the value of run.task */
+    /* it takes optimizer steps, saves and resumes; else a run is one validation: no gradients, no states, and
+     * next_micro, weights and step_after may be NULL */
+    bool trains;
+    /** Is this tensor of the main model trained? Asked once, before open; the same on all ranks. Frozen tensors have no
+     *  gradients and no states. NULL: all are trained, of a task that trains. */
+    bool (*is_trained)(const dt_task *t, const dt_tensor *tensor);
+    /* the model has a scalar head of so many numbers for each token, in the place of the vocabulary's: a reward model.
+     * 0: it predicts tokens */
+    int n_labels;
+    bool weights_known; /* u depends on the batch alone: weights gets no predictions. See dt_task.weights_known */
+    bool no_dropout;    /* the model trains without, but for what model.dropout asks for */
+    /* training metrics, to a NULL, that tell how it goes where the loss does not: the progress line and dtrain-info
+     * show them beside it */
+    const char *watch[3];
+
+    /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
+    void (*check)(dt_task *t);
+    /** Read the configuration, open and check what batches come from, declare metrics: "loss", "tokens" and "samples"
+     *  if it trains, "validation_loss" first of a validation's. Says in t what it has found, and widens t->model_opt to
+     *  what it needs. Local: what is wrong joins t->mistakes, and the rest is opened all the same. The device may not
+     *  be open (t->dev->ops NULL). */
+    void (*open)(dt_task *t);
+    /** Add what it would hold at a ZeRO stage, what open has allocated included. The ranks, batch, model options and
+     *  main model in t are those of the plan, which need not be those that open was called with. Local. */
+    dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
+    /** Open extra models, allocate: nothing is allocated after it. t->model, t->zero and the zero of each model in
+     *  t->beside are there; of these the task fills in the weights to start from, of t->model the run. Collective,
+     *  agreed. NULL: nothing to do. */
+    dt_err (*begin)(dt_task *t);
+    void (*close)(dt_task *t); /* local; also after an error in any of these, and twice */
+
+    /** Micro-step `micro` of step `step` (counted over all epochs). May roll out: generate, score. Collective where it
+     *  uses a model; a local error ends the job. */
+    dt_err (*next_micro)(dt_task *t, int64_t step, int micro, dt_micro *m);
+    dt_err (*weights)(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w); /* local */
+    /** The forward and backward of all models in t->beside, as often as the run's own. Collective. NULL: there are
+     *  none. */
+    dt_err (*train_beside)(dt_task *t, const dt_micro *m);
+    void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p); /* into t->sums; local */
+    /** One of t->n_validation micro-steps of a validation, into t->sums. Collective inside. */
+    dt_err (*evaluate)(dt_task *t, int64_t micro);
+
+    /** A step is everybody's: its sums are brought together (dt_sums_value), its update is done or, applied false, left
+     *  out; step counts this one. What the next step works with may change now, alike on all ranks. Before the step is
+     *  reported and saved: a DT_SUM_REAL or DT_SUM_MEAN that is added to now, by every rank alike, is shown with the
+     *  step. Collective; a local error ends the job. NULL: nothing to do. */
+    dt_err (*after_step)(dt_task *t, int64_t step, bool applied);
+
+    /** The step that follows so many samples, whatever the batch size was. Local. */
+    int64_t (*step_after)(const dt_task *t, int64_t samples);
+    /** What a resume needs besides the position in the data; rank 0's is kept. Collective, agreed. NULL, as load:
+     *  nothing. */
+    dt_err (*save)(dt_task *t, dt_items *items);
+    /** The same on every rank, once the weights are loaded; items as save left them. Collective, agreed. */
+    dt_err (*load)(dt_task *t, const dt_items *items);
+} dt_task_ops;
+
+/** A task of a run. What is lent is there from before `check`, unless another time is named. */
+struct dt_task {
+    const dt_task_ops *ops;
+    void *self; /* the task's own */
+
+    /* lent by the run */
+    const dt_config *cfg;
+    dt_mistakes *mistakes;
+    dt_comm *comm; /* NULL for --plan */
+    dt_device *dev;
+    dt_ledger *ledger;
+    dt_phase *phase;
+    int nranks;
+    dt_sums *sums;
+    dt_batching batching;
+    const dt_model_config *mc; /* of the model that is trained or evaluated; without units after a mistake in it */
+    const dt_unit *units;
+    int n_units;
+    const dt_trained *main;      /* the run's own model as it is trained; the stage as `plan` is told, and in `begin` */
+    dt_model_options *model_opt; /* as the configuration has it; open may ask for more */
+
+    /* lent from `begin` on */
+    int stage;
+    dt_stream *compute;
+    dt_zero *zero;
+    dt_model *model;
+    dt_task_buffers buffers; /* of the run, for micro-steps */
+    dt_report *report;       /* from the first step on, on rank 0; else NULL */
+
+    /* the task's answers in open. Datasets: the run tells of them, compares them over the ranks and verifies them;
+     * NULL: none, also after a mistake */
+    dt_loader *train, *valid;
+    int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
+    int64_t total_steps;                        /* where run.max_steps does not say; 0: run.epochs tells */
+    int64_t schedule_steps;                     /* that [scheduler] counts as one: of a rollout; 0: 1 */
+    double temperature;                         /* logits are divided by it; 0: by 1 */
+    bool weights_known;                         /* as in the table, where it depends on the configuration */
+    /* dt_zero_options.keep_gathered of the model: it rolls out. wants: where there is room for it; the run says, before
+     * begin */
+    bool keep_gathered, wants_gathered;
+    int64_t n_validation; /* micro-steps a rank; 0: there is no validation */
+    /* in begin: what divergences are from (DT_HEAD_DIVERGENCE); its forward of a batch comes before the micro-step's.
+     * NULL: there are none */
+    dt_model *reference;
+    double saved_nbytes;                   /* of the arrays that save leaves, together, at most */
+    dt_trained beside[DT_MAX_TRAINED - 1]; /* dt_task_train_beside */
+    int n_beside;
+    /* a frozen model that the task changes in after_step: in checkpoints like those that are trained. The task loads
+     * it; a resume then finds in it what the checkpoint has. NULL: there is none */
+    dt_frozen_model *kept;
+    const char *kept_name;
+
+    /* the task's answer in after_step, 0 before: so many of the steps that follow are left out. They are not counted,
+     * the run is shorter by as many, and their samples count as done */
+    int64_t left_out;
+};
 
 /* ---- micro-steps ------------------------------------------------------------------------------------------------- */
 

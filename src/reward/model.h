@@ -28,8 +28,8 @@ dt_err dt_reward_model_plan(const dt_reward_model *m, const dt_task *t, dt_memor
 dt_err dt_reward_model_begin(dt_reward_model *m, dt_task *t); /* collective, agreed */
 void dt_reward_model_close(dt_reward_model *m, dt_task *t);   /* local; safe on {0} and after an error */
 
-/** Rewards of those rows from `first` on that this rank has seen, in the batches of order (dt_rewards_score), into reward[row * stride]; the others stay as they are. Collective; a
- *  local error ends the job. */
+/** Rewards of those rows from `first` on that this rank has seen, in the batches of order (dt_rewards_score), into
+ *  reward[row * stride]; the others stay as they are. Collective; a local error ends the job. */
 dt_err dt_reward_model_score(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first,
                              double *reward, int stride);
 

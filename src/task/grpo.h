@@ -12,6 +12,7 @@
 
 #include "advantages.h"
 #include "dtrain/reward.h"
+#include "dtrain/task.h"
 #include "grpo_loss.h"
 #include "reference.h"
 
