@@ -4,7 +4,7 @@
  * DEVICES: cpu queue */
 #include "pretrained_fixture.h"
 #include "dtrain/frozen_model.h"
-#include "dtrain/step.h"
+#include "dtrain/task.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
