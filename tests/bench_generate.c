@@ -42,6 +42,7 @@ static dt_err give_params(void *self, int unit, dt_param_view *view)
     return DT_OK;
 }
 static dt_err release(void *self, int unit) { return DT_OK; }
+static bool resident(void *self) { return true; }
 
 /* Uniform numbers with the tensor's deviation: speed does not depend on which. */
 static void fill_tensor(const dt_tensor *t, uint64_t key, dt_dtype dtype, void *flat)
@@ -207,7 +208,7 @@ static dt_err bench_model(const char *name, const char *json, dt_dtype dtype, in
                                   .cache_len = 64 + n_new,
                                   .graphs = true,
                                   .batch_invariant = true};
-    const dt_param_source source = {&j, give_params, release, NULL, NULL, true};
+    const dt_param_source source = {&j, give_params, release, NULL, NULL, resident};
     DT_TRY(dt_model_open(&model, &j.mc, &opt, j.units, j.n_units, &j.dev, &source, NULL, NULL));
     j.dev.ops->describe(&j.dev, text, sizeof text);
     printf("%s %s (%s)\n", name, dt_dtype_name(dtype), text);
