@@ -59,7 +59,7 @@ expect "resumed on other ranks: the same bits" same_model "$(newest bits1)" "$(n
 dpo 2 learns run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 data.validation="$tmp/pairs.h5" log.report_to="stdout, jsonl"
 expect_text "a step shows accuracies and margins" 'step 30/30 .*  loss [-0-9.]+  accuracies [0-9.]+  margins [-0-9.e+]+  grad '
 expect "margins grow" sh -c "sed -n 's|.*\"dpo/rewards/margins\": *\\([-+0-9.e]*\\).*|\\1|p' '$tmp/learns/metrics.jsonl' | awk 'END { exit !(\$1 > 1) }'"
-expect_text "planned is allocated" '^allocated '
+expect "planned is allocated" as_planned
 expect "a validation has its metrics" grep -q '"validation_loss".*"dpo/validation_rewards/accuracies"' "$tmp/learns/metrics.jsonl"
 dpo 1 other dpo.reference_path="$tmp/learns" batch.micro_batch_size=4 run.max_steps=1
 expect_exit "another reference" 0
@@ -96,7 +96,7 @@ same_task() { same_model "$1" "$2" && h5diff "$1" "$2" /task /task; }
 by_batch 1 beta-whole data.validation="$tmp/pairs.h5"
 by_batch 2 beta-parts run.max_steps=3 zero.stage=2
 by_batch 3 beta-parts zero.stage=3 checkpoint.resume=auto data.validation="$tmp/pairs.h5"
-expect_text "planned is allocated" '^allocated '
+expect "planned is allocated" as_planned
 expect "stopped and resumed on other ranks at another stage: model and usual margins have the same bits" same_task "$(newest beta-whole)" "$(newest beta-parts)"
 expect "a validation has beta as it is set, and all pairs" [ "$(number beta-whole validation_loss)" = "$(number beta-parts validation_loss)" ]
 DTRAIN_FAULT=head.overflow:1:2:error dpo 2 beta-skips dpo.dynamic_beta=batch batch.micro_batch_size=2 run.max_steps=3
@@ -116,7 +116,7 @@ for layout in "2 3 1" "4 2 1"; do
     dpo "$1" "safe-layout$1" $judged zero.stage="$2" batch.micro_batch_size="$3" $(sed -n '/^run/{s/run //p;q}' "$fixture/safe.txt")
     expect "the same on $1 ranks at stage $2" like_loops "safe-layout$1" safe.txt 1
 done
-expect_text "planned is allocated" '^allocated '
+expect "planned is allocated" as_planned
 safely() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
@@ -165,7 +165,7 @@ before() { # NP DIR ARGS...
 }
 before 1 before1 batch.micro_batch_size=2
 expect "a reference that was asked before says the same" like_trl before1 1
-expect_text "and is in no memory: planned is allocated" '^allocated '
+expect "and is in no memory: planned is allocated" as_planned
 before 3 before3 batch.micro_batch_size=1 zero.stage=3 batch.train_batch_size=6
 for keys in dpo.precompute_reference=true ""; do
     dpo 2 "layout-before$keys" data.validation="$tmp/pairs.h5" batch.micro_batch_size=1 batch.train_batch_size=6 zero.stage=2 $keys
@@ -224,14 +224,18 @@ cp -r "$fixture/judge" "$tmp/other-judge" && cp "$tmp/.config" "$tmp/other-judge
 dpo 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"
 expect_text "a judge with another vocabulary" 'vocab_size: the harmless model has 259, the model in training 258'
 
-for point in data.read zero.reduce head.reference task.score:1:2 reference.sync reference.score reference.write:0:1 task.pairs; do
-    case $point in
-    task.pairs) keys=dpo.dynamic_beta=batch ;;
-    reference.s*:* | reference.write* | reference.score) keys=dpo.precompute_reference=true ;;
-    *) keys="dpo.sync_reference_steps=1 $judged" ;;
-    esac
-    case $point in *:*) fault=$point ;; reference.s*) fault=$point:1:2 ;; *) fault=$point:1:3 ;; esac
-    RUN_TIMEOUT=60 DTRAIN_FAULT=$fault:error kill_at_once dpo 2 "failed-$point" batch.micro_batch_size=1 zero.stage=3 $keys
-    if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
-done
+while read -r rank point nth keys; do
+    [ "$keys" != judged ] || keys="dpo.sync_reference_steps=1 $judged"
+    fails_alone "$rank" "$point" "$nth" dpo 2 "failed-$point" batch.micro_batch_size=1 zero.stage=3 $keys
+done <<'FAULTS'
+1 data.read 3 judged
+1 zero.reduce 3 judged
+1 zero.update 3 judged
+1 head.reference 3 judged
+1 task.score 2 judged
+1 reference.sync 2 judged
+1 reference.score 2 dpo.precompute_reference=true
+0 reference.write 1 dpo.precompute_reference=true
+1 task.pairs 3 dpo.dynamic_beta=batch
+FAULTS
 e2e_done

@@ -65,7 +65,7 @@ rewards() { grep -o '"rewards": \[\[.*\]\], ' "$tmp/$1/rollouts.jsonl" | sed 's/
 all="accuracy, length:4, keywords:please|it, command:tools/reward_brief.sh 3, model:$tmp/same/hf, model:$tmp/other/hf"
 grpo 1 one "$all"
 expect_exit "functions of all kinds" 0
-expect "planned is allocated" awk '/^planned/ { sub("planned", ""); p = $0 } /^allocated/ { sub("allocated", ""); a = $0 } { gsub(" +", " ", a); gsub(" +", " ", p) } END { exit a == "" || a != p }' "$out"
+expect "planned is allocated" as_planned
 expect "built-in functions and a program say what a plain script says" cmp "$tmp/expected" <(rewards one | cut -d' ' -f1-4)
 column=5
 for name in same other; do

@@ -84,7 +84,7 @@ expect "it tells unseen better answers from worse ones" above polite rm/validati
 expect "the export is a classifier with one label" sh -c "grep -q LlamaForSequenceClassification '$tmp/polite/hf/config.json' && grep -q '\"LABEL_0\"' '$tmp/polite/hf/config.json'"
 learn harmless rm.kind=harmless run.max_steps=120
 expect "a harmless model's zero lies between safe and unsafe answers" above harmless rm/validation_safety_accuracy 0.95
-expect_text "planned is allocated" '^allocated '
+expect "planned is allocated" as_planned
 
 # ---- from a language model, and on from a reward model ------------------------------------------------------------------------------------------
 make_data || exit 1
@@ -165,8 +165,7 @@ on plain-harmless "$fixture/start" data.train="$tmp/pairs.h5" rm.kind=harmless m
 expect_text "a harmless model without labels is warned of" 'does not say which answers are safe'
 
 # A rank that fails alone ends the job, and no rank waits.
-for point in data.read zero.reduce; do
-    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:3:error kill_at_once as_trl 2 "failed-$point" batch.micro_batch_size=1
-    if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
+for point in data.read zero.reduce zero.update zero.gather; do
+    fails_alone 1 $point 3 as_trl 2 "failed-$point" batch.micro_batch_size=1 zero.stage=2
 done
 e2e_done

@@ -10,6 +10,8 @@
 #   newest DIR             path of the newest checkpoint
 #   start NP DIR ARGS...   train in the background; $job
 #   finish DIR [JOB]       waits for it ($job); its exit code and output as train would leave them
+#   as_planned             is every number of memory that the last run has allocated the planned one?
+#   fails_alone RANK POINT NTH COMMAND...   a run whose rank fails at a point (DTRAIN_FAULT) ends with that error, which names both
 #   ranks_of DIR           the processes of its ranks
 #   wait_until_stopped DIR N   until N of its ranks stand still, as DTRAIN_FAULT=POINT:RANK:NTH:stop makes them do
 #   find_gpu INI ARGS...   --check on a GPU; where none is and none is asked for (GPU_NEEDED), $simulated is set, or the script ends as skipped
@@ -114,3 +116,17 @@ on_gpu() { if [ -n "$simulated" ]; then DTRAIN_DEVICE=cudasim "$@"; else "$@" ru
 
 newest() { ls "$tmp/$1"/checkpoints/step-*.h5 | tail -1; }
 same_model() { h5diff "$1" "$2" /model /model && h5diff "$1" "$2" /optimizer /optimizer; }
+
+# planned and allocated: rows of all memory and of each place
+as_planned() {
+    awk '/^planned/ { s = 1 } /^allocated/ { s = 2 } !/^(planned|allocated|  (device|pinned|host|file)) / { s = 0 } s { if (!/^ /) $1 = ""; $1 = $1; rows[s] = rows[s] $0 ";" }
+        END { exit rows[1] == "" || rows[1] != rows[2] }' "$out"
+}
+
+fails_alone() {
+    local rank=$1 point=$2 nth=$3
+    shift 3
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:$rank:$nth:error kill_at_once "$@"
+    expect_exit "a rank that fails at $point ends the job" 70
+    expect_text "and says so" "rank $rank .*$point: a fault injected"
+}
