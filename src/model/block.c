@@ -37,8 +37,10 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
         at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
         at.token_key = m->device.token_key;
     }
+    /* the largest batch alone: it was made ready, and scratch is planned for it */
     at.by_library = m->opt.library_attention && !at.batch_invariant && m->max_q_len == dt_model_longest(m) &&
-                    m->max_kv_len == m->max_q_len && (int64_t)m->n_seq * m->max_q_len == m->n_tok;
+                    m->max_kv_len == m->max_q_len && (int64_t)m->n_seq * m->max_q_len == m->n_tok &&
+                    m->n_seq == m->opt.max_tok / m->max_q_len;
     return at;
 }
 

@@ -59,12 +59,7 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
                     "batch takes no margins of judges (helpful_path, harmless_path); expected margin or factor");
     DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || !dt_dpo_needs_partners(l), cfg, "dpo", "dynamic_beta",
                     "batch leaves pairs out, and loss_type = aot and aot_unpaired compare answers of different pairs");
-    DT_CONFIG_CHECK(cfg->dpo_lambda_min <= cfg->dpo_lambda_max, cfg, "dpo", "lambda_min",
-                    "expected at most lambda_max = %g, found %g", cfg->dpo_lambda_max, cfg->dpo_lambda_min);
-    DT_CONFIG_CHECK(cfg->dpo_lambda_init >= cfg->dpo_lambda_min && cfg->dpo_lambda_init <= cfg->dpo_lambda_max, cfg,
-                    "dpo", "lambda_init", "expected a number from lambda_min = %g to lambda_max = %g, found %g",
-                    cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
-    return DT_OK;
+    return dt_multiplier_check(cfg, "dpo", cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
 }
 
 /* Judges, if there are any, say margins. */

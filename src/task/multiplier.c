@@ -8,6 +8,14 @@
 #define LARGEST 20.0
 #define KEPT 0.95 /* of the moving average of costs */
 
+dt_err dt_multiplier_check(const dt_config *cfg, const char *section, double min, double max, double init)
+{
+    DT_CONFIG_CHECK(min <= max, cfg, section, "lambda_min", "expected at most lambda_max = %g, found %g", max, min);
+    DT_CONFIG_CHECK(init >= min && init <= max, cfg, section, "lambda_init",
+                    "expected a number from lambda_min = %g to lambda_max = %g, found %g", min, max, init);
+    return DT_OK;
+}
+
 double dt_multiplier_value(const dt_multiplier *m) { return fmin(fmax(exp(m->log_value), m->min), m->max); }
 
 void dt_multiplier_move(dt_multiplier *m, double level)

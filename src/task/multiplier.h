@@ -5,6 +5,7 @@
 #ifndef DTRAIN_TASK_MULTIPLIER_H
 #define DTRAIN_TASK_MULTIPLIER_H
 
+#include "dtrain/config.h"
 #include "dtrain/items.h"
 
 typedef struct dt_multiplier {
@@ -15,6 +16,9 @@ typedef struct dt_multiplier {
     double ema;       /* of costs; meaningless before the first */
     int64_t n_costs;  /* it was told */
 } dt_multiplier;
+
+/** Are lambda_min, lambda_max and lambda_init of a section in order? DT_ERR_USAGE names the one that is not. Local. */
+dt_err dt_multiplier_check(const dt_config *cfg, const char *section, double min, double max, double init);
 
 /** The value in use: exp(log_value) within min .. max. */
 double dt_multiplier_value(const dt_multiplier *m);

@@ -16,6 +16,8 @@ static void check(dt_task *t)
     const dt_config *cfg = t->cfg;
     if (cfg->ppo_use_score_norm && !cfg->ppo_use_score_scaling)
         dt_mistakes_add(t->mistakes, dt_config_fail(cfg, "ppo", "use_score_norm", "it needs use_score_scaling"));
+    dt_mistakes_add(t->mistakes,
+                    dt_multiplier_check(cfg, "ppo", cfg->ppo_lambda_min, cfg->ppo_lambda_max, cfg->ppo_lambda_init));
     if (!t->comm) return; /* --plan */
     if (!*cfg->ppo_rollouts) dt_task_need_data(t, "train", cfg->data_train);
     dt_task_need(t, "model", "path", cfg->model_path, "a model to align");
