@@ -6,14 +6,13 @@
  * The device says how many rows a chunk has. Gradients of parameters are sums over chunks: where they are stored in a
  * narrower type than fp32 they are added up in fp32 and rounded once, at the end or, tied, when the embedding has added
  * its part (embed.c). */
-#include "model_private.h"
+#include "head.h"
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 /** The units of the head while they are held, and what of their gradients is written already. */
 struct hold {
-    dt_param_view w_head, w_out;
+    struct head_weights w;
     dt_grad_view g_head, g_out;
     bool grads;
     struct norm_grads d_norm; /* where the chunks' gradients go: of the final norm */
@@ -22,13 +21,25 @@ struct hold {
     bool accumulate_out;
 };
 
+dt_err dt_head_acquire(dt_model *m, struct head_weights *w)
+{
+    dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
+    DT_TRY(dt_params_acquire(m, m->head_unit, &w->head));
+    w->out = w->head;
+    return m->tied ? dt_params_acquire(m, m->embed_unit, &w->out) : DT_OK;
+}
+
+dt_err dt_head_release(dt_model *m)
+{
+    const dt_param_source *src = m->source;
+    if (m->tied) DT_TRY(src->params_release(src->self, m->embed_unit));
+    return src->params_release(src->self, m->head_unit);
+}
+
 static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
 {
     *h = (struct hold){.grads = grads};
-    dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
-    DT_TRY(dt_params_acquire(m, m->head_unit, &h->w_head));
-    h->w_out = h->w_head;
-    if (m->tied) DT_TRY(dt_params_acquire(m, m->embed_unit, &h->w_out));
+    DT_TRY(dt_head_acquire(m, &h->w));
     if (!grads) return DT_OK;
     DT_TRY(dt_grads_acquire(m, m->head_unit, &h->g_head));
     h->g_out = h->g_head;
@@ -41,6 +52,12 @@ static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
     h->d_out_dtype = h->g_out.dtype;
     h->accumulate_out = h->g_out.accumulate;
     return DT_OK;
+}
+
+static dt_err release_units(dt_model *m, const struct hold *h)
+{
+    if (h->grads) DT_TRY(dt_grads_release(m, m->head_unit));
+    return dt_head_release(m);
 }
 
 static bool sums_out(const dt_model *m, int64_t n_rows)
@@ -81,14 +98,6 @@ static dt_err end_sums(const dt_model *m, const struct hold *h, int64_t n_rows)
     return round_sum(m, h->d_out, dt_gradient(&h->g_out, m->head.w), &h->g_out, m->V * m->C);
 }
 
-static dt_err release_units(dt_model *m, const struct hold *h)
-{
-    const dt_param_source *src = m->source;
-    if (h->grads) DT_TRY(dt_grads_release(m, m->head_unit));
-    if (m->tied) DT_TRY(src->params_release(src->self, m->embed_unit));
-    return src->params_release(src->self, m->head_unit);
-}
-
 /* No row has a target: gradients that nobody has written become zero. */
 static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
 {
@@ -97,8 +106,7 @@ static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
     return m->ops->zero(m->dev, h->d_out, (size_t)(m->V * m->C) * dt_dtype_size(h->d_out_dtype), m->stream);
 }
 
-/* logits[n,V] = norm(x[index]) Wout^T */
-static dt_err chunk_logits(dt_model *m, const struct hold *h, const int32_t *index, int64_t n)
+dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *index, int64_t n)
 {
     struct head_work *k = &m->h;
     const dt_matmul mm = {.m = n,
@@ -112,8 +120,8 @@ static dt_err chunk_logits(dt_model *m, const struct hold *h, const int32_t *ind
                           .c_dtype = DT_F32,
                           .batch_invariant = dt_model_is_invariant(m)};
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
-    DT_TRY(dt_norm_forward(m, &m->final_norm, &h->w_head, k->x, k->y, k->mean, k->rstd, n));
-    return m->ops->matmul(m->dev, &mm, k->y, dt_weight(&h->w_out, m->head.w), k->logits, m->stream);
+    DT_TRY(dt_norm_forward(m, &m->final_norm, &w->head, k->x, k->y, k->mean, k->rstd, n));
+    return m->ops->matmul(m->dev, &mm, k->y, dt_weight(&w->out, m->head.w), k->logits, m->stream);
 }
 
 /* From dlogits (in the place of the logits) to the gradients of Wout, the final norm and the hidden states. */
@@ -136,8 +144,8 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
     if (h->d_out) DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, h->d_out, m->stream));
     h->accumulate_out = true;
     if (!h->d_norm.weight && !h->d_norm.bias && !below_is_trained(m)) return DT_OK;
-    DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_weight(&h->w_out, m->head.w), k->dy, m->stream));
-    DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w_head, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
+    DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_weight(&h->w.out, m->head.w), k->dy, m->stream));
+    DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w.head, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
     h->d_norm.accumulate = true;
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
@@ -228,8 +236,8 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
                                   .log_sum_squares = result_at(m, RESULT_SUM_SQUARES, at),
                                   .mean_logit = result_at(m, RESULT_MEAN_LOGIT, at),
                                   .kl = result_at(m, RESULT_KL, at)};
-        DT_TRY(chunk_logits(m, h, in->row + at, n));
-        if (ref) DT_TRY(chunk_logits(ref, h_ref, in->row + at, n));
+        DT_TRY(dt_head_logits(m, &h->w, in->row + at, n));
+        if (ref) DT_TRY(dt_head_logits(ref, &h_ref->w, in->row + at, n));
         DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, m->stream));
         if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
     }
@@ -293,221 +301,5 @@ dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, c
     if (pass->reference) DT_TRY(release_units(pass->reference, &h_ref));
     DT_TRY(release_units(m, &h));
     m->have_dx = true;
-    return DT_OK;
-}
-
-/* The last rows of those sequences of the batch that have tokens, in their order; how many. */
-static dt_err stage_last_rows(dt_model *m, const dt_batch *b, int64_t *n_rows)
-{
-    *n_rows = 0;
-    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG,
-             "logits need the forward of their own batch first");
-    DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
-    DT_TRY(dt_span_wait(m, &m->rows_span));
-    m->have_results = false;
-    dt_model_place_rows(m, m->rows_span.host, b->n_tok, &m->host_rows);
-    dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
-    for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++)
-        if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[(*n_rows)++] = b->seq_start[s + 1] - 1;
-    return *n_rows > 0 ? dt_span_to_device(m, &m->rows_span, (size_t)*n_rows * sizeof *m->host_rows.row) : DT_OK;
-}
-
-dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
-{
-    struct hold h;
-    int64_t n_rows;
-    DT_TRY(stage_last_rows(m, b, &n_rows));
-    DT_TRY(hold_units(m, &h, false));
-    int32_t s = 0; /* the sequence of the next row; those without a token get zeros */
-    memset(logits, 0, (size_t)b->n_seq * (size_t)m->V * sizeof *logits);
-    for (int64_t i = 0; i < n_rows; i++) {
-        const int64_t in_chunk = i % m->h.n_rows, left = n_rows - i;
-        if (in_chunk == 0) DT_TRY(chunk_logits(m, &h, m->device_rows.row + i, left < m->h.n_rows ? left : m->h.n_rows));
-        while (b->seq_start[s + 1] == b->seq_start[s]) s++;
-        DT_TRY(m->ops->copy(m->dev, logits + s++ * m->V, m->h.logits + in_chunk * m->h.logits_ld,
-                            (size_t)m->V * sizeof *logits, m->stream));
-    }
-    DT_TRY(release_units(m, &h));
-    return dt_model_sync(m);
-}
-
-/* Pinned copies of the rows of a mask of tokens that belong to sequences with tokens, in their order. flip: of its
- * complement, within the vocabulary. */
-static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, bool flip, uint32_t *host,
-                         uint32_t *device)
-{
-    const int64_t ld = m->host_draws.seen_ld;
-    int64_t i = 0;
-    for (int32_t s = 0; s < b->n_seq; s++) {
-        if (b->seq_start[s + 1] == b->seq_start[s]) continue;
-        uint32_t *row = host + i++ * ld;
-        for (int64_t w = 0; w < ld; w++) row[w] = flip ? ~mask[s * ld + w] : mask[s * ld + w];
-    }
-    return m->ops->copy(m->dev, device, host, (size_t)(i * ld) * sizeof *host, m->stream);
-}
-
-/* What the device needs to draw, for the sequences that have tokens, in their order. */
-static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int64_t n_rows)
-{
-    const struct draws *host = &m->host_draws, *device = &m->device_draws;
-    int64_t i = 0;
-    for (int32_t s = 0; d->uniform && i < n_rows; s++)
-        if (b->seq_start[s + 1] > b->seq_start[s]) host->uniform[i++] = d->uniform[s];
-    if (d->uniform)
-        DT_TRY(m->ops->copy(m->dev, device->uniform, host->uniform, (size_t)n_rows * sizeof(double), m->stream));
-    return d->seen ? stage_mask(m, b, d->seen, false, host->seen, device->seen) : DT_OK;
-}
-
-static double inv_temperature_of(const dt_draw *d) { return d->logp_temperature > 0 ? 1 / d->logp_temperature : 1; }
-
-/* Tokens of the rows from `first` on, whose logits are there. */
-static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
-{
-    const struct draws *at = &m->device_draws;
-    const dt_draw *d = how;
-    const dt_token_rows rows = {.n_rows = n,
-                                .n_vocab = m->V,
-                                .logits_ld = m->h.logits_ld,
-                                .seen = d->seen ? at->seen + first * at->seen_ld : NULL,
-                                .seen_ld = at->seen_ld};
-    DT_TRY(m->ops->draw_tokens(m->dev, &rows, &d->how, m->h.logits, d->uniform ? at->uniform + first : NULL,
-                               at->token + first, m->draw_scratch, m->stream));
-    if (!d->logp) return DT_OK;
-    return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, inv_temperature_of(d), 1, at->token + first,
-                                  at->logp + first, m->stream);
-}
-
-/* The logits of the batch's last rows, and what is done with a chunk of them: the rows from `first` on. */
-struct use_of_logits {
-    int64_t n_rows;
-    dt_err (*use)(dt_model *m, const void *how, int64_t first, int64_t n);
-    const void *how;
-};
-
-static dt_err use_last_logits(dt_model *m, const void *arg)
-{
-    const struct use_of_logits *u = arg;
-    struct hold h;
-    DT_TRY(hold_units(m, &h, false));
-    for (int64_t at = 0; at < u->n_rows; at += m->h.n_rows) {
-        const int64_t n = u->n_rows - at < m->h.n_rows ? u->n_rows - at : m->h.n_rows;
-        DT_TRY(chunk_logits(m, &h, m->device_rows.row + at, n));
-        DT_TRY(u->use(m, u->how, at, n));
-    }
-    return release_units(m, &h);
-}
-
-static dt_err queue_draws(dt_model *m, const dt_draw *d, int64_t n_rows)
-{
-    const struct use_of_logits use = {n_rows, draw_chunk, d};
-    const struct step_key key = {.what = STEP_DRAW,
-                                 .n = (int32_t)n_rows,
-                                 .masked = d->seen,
-                                 .uniform = d->uniform,
-                                 .logp = d->logp,
-                                 .logp_temperature = d->logp_temperature,
-                                 .how = d->how};
-    return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
-}
-
-static dt_err check_seqs(const dt_model *m, const dt_batch *b)
-{
-    DT_CHECK(m->cache && b->n_seq <= m->opt.cache_seqs, DT_ERR_ARG, "tokens of %d sequences, with a cache of %d",
-             b->n_seq, m->opt.cache_seqs);
-    return DT_OK;
-}
-
-static bool has_tokens(const dt_batch *b, int32_t s) { return b->n_tok > 0 && b->seq_start[s + 1] > b->seq_start[s]; }
-
-dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d)
-{
-    const struct draws *host = &m->host_draws, *device = &m->device_draws;
-    int64_t n_rows;
-    DT_TRY(check_seqs(m, b));
-    DT_TRY(stage_last_rows(m, b, &n_rows));
-    if (n_rows > 0) DT_TRY(stage_draws(m, b, d, n_rows));
-    DT_TRY(queue_draws(m, d, n_rows));
-    if (n_rows > 0)
-        DT_TRY(m->ops->copy(m->dev, host->token, device->token, (size_t)n_rows * sizeof(int32_t), m->stream));
-    if (n_rows > 0 && d->logp)
-        DT_TRY(m->ops->copy(m->dev, host->logp, device->logp, (size_t)n_rows * sizeof(double), m->stream));
-    DT_TRY(dt_model_sync(m));
-    for (int32_t s = 0, i = 0; s < b->n_seq; s++) {
-        const bool any = has_tokens(b, s);
-        d->token[s] = any ? host->token[i] : -1;
-        if (d->logp) d->logp[s] = any ? host->logp[i] : NAN;
-        i += any;
-    }
-    return DT_OK;
-}
-
-/* ---- lists of tokens --------------------------------------------------------------------------------------------- */
-
-static int n_lists(const dt_top *t) { return t->seen ? 2 : 1; }
-/* Where the list of a row of the batch begins. */
-static int64_t list_at(const dt_model *m, const dt_top *t, int list, int64_t row)
-{
-    return (list * (int64_t)m->opt.cache_seqs + row) * t->k;
-}
-
-static dt_err top_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
-{
-    const struct draws *at = &m->device_draws;
-    const dt_top *t = how;
-    dt_token_rows rows = {.n_rows = n, .n_vocab = m->V, .logits_ld = m->h.logits_ld, .allowed_ld = at->seen_ld};
-    for (int list = 0; list < n_lists(t); list++) {
-        const int64_t from = list_at(m, t, list, first);
-        if (t->seen) rows.allowed = (list == 0 ? at->unseen : at->seen) + first * at->seen_ld;
-        DT_TRY(m->ops->top_tokens(m->dev, &rows, m->h.logits, t->k, at->top_token + from, at->top_logit + from,
-                                  m->stream));
-        DT_TRY(m->ops->log_softmax_at(m->dev, &rows, m->h.logits, 1, t->k, at->top_token + from, at->top_logp + from,
-                                      m->stream));
-    }
-    return DT_OK;
-}
-
-static dt_err queue_lists(dt_model *m, const dt_top *t, int64_t n_rows)
-{
-    const struct use_of_logits use = {n_rows, top_chunk, t};
-    const struct step_key key = {.what = STEP_TOP, .n = (int32_t)n_rows, .len = t->k, .masked = t->seen};
-    return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
-}
-
-static dt_err bring_lists(dt_model *m, const dt_top *t, int64_t n_rows)
-{
-    const struct draws *host = &m->host_draws, *device = &m->device_draws;
-    for (int list = 0; n_rows > 0 && list < n_lists(t); list++) {
-        const int64_t from = list_at(m, t, list, 0);
-        const size_t n = (size_t)(n_rows * t->k);
-        DT_TRY(m->ops->copy(m->dev, host->top_token + from, device->top_token + from, n * sizeof(int32_t), m->stream));
-        DT_TRY(m->ops->copy(m->dev, host->top_logp + from, device->top_logp + from, n * sizeof(double), m->stream));
-    }
-    return dt_model_sync(m);
-}
-
-dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t)
-{
-    const struct draws *host = &m->host_draws, *device = &m->device_draws;
-    int64_t n_rows;
-    DT_TRY(check_seqs(m, b));
-    DT_CHECK(t->k > 0 && t->k <= m->opt.max_top, DT_ERR_ARG, "lists of %d tokens of a model opened for %d", t->k,
-             m->opt.max_top);
-    DT_TRY(stage_last_rows(m, b, &n_rows));
-    if (n_rows > 0 && t->seen) {
-        DT_TRY(stage_mask(m, b, t->seen, false, host->seen, device->seen));
-        DT_TRY(stage_mask(m, b, t->seen, true, host->unseen, device->unseen));
-    }
-    DT_TRY(queue_lists(m, t, n_rows));
-    DT_TRY(bring_lists(m, t, n_rows));
-    for (int32_t s = 0, i = 0; s < b->n_seq; s++) {
-        const bool any = has_tokens(b, s);
-        for (int list = 0; list < n_lists(t); list++)
-            for (int32_t j = 0; j < t->k; j++) {
-                const int64_t from = list_at(m, t, list, i) + j, to = ((int64_t)s * n_lists(t) + list) * t->k + j;
-                t->token[to] = any ? host->top_token[from] : -1;
-                t->logp[to] = any ? host->top_logp[from] : NAN;
-            }
-        i += any;
-    }
     return DT_OK;
 }
