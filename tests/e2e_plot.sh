@@ -90,6 +90,10 @@ for label in reward 'rewards/accuracy/mean' 'rewards/format/mean' 'rewards/lengt
     expect "$label is in the legend once" [ "$(grep -cF "<text>$label</text>" "$tmp/two.svg")" = "$([ "$label" = lambda ] || [ "$label" = reward ] && echo 2 || echo 1)" ]
 done
 expect "with dashes for each number" sh -c '[ "$(grep -o "stroke-dasharray=.[^ ]*" "$1" | sort -u | wc -l)" -ge 4 ]' sh "$tmp/two.svg"
+# Each of many numbers is named once, however many there are.
+awk 'BEGIN { for (s = 1; s <= 3; s++) { printf "{\"step\": %d", s; for (f = 0; f < 40; f++) printf ", \"grpo/rewards/f-%d/mean\": %d", f, f; print "}" } }' >"$tmp/many.jsonl"
+run 0 ./dtrain-plot -o "$tmp/many.svg" "$tmp/many.jsonl" "$tmp/many.jsonl"
+expect "forty names are in the legend, each once" sh -c '[ "$(grep -o "<text>rewards/f-[0-9]*/mean</text>" "$1" | sort | uniq -c | grep -c "^ *1 ")" = 40 ]' sh "$tmp/many.svg"
 run 0 ./dtrain-plot -o "$tmp/bad/metrics.jsonl/x.png" "$tmp/b"
 expect_exit unwritable_picture_is_a_write_error 74
 expect no_half_picture_is_left no_leftovers

@@ -283,31 +283,22 @@ static dt_err fill_one(dt_panel *p, const char *name, const run *runs, int n_run
     return DT_OK;
 }
 
-/* What a panel shows, each name once: of one run in a colour each; of several, each of which has a colour in all
- * panels, with dashes of their own. */
-typedef struct shown {
-    const char *name[32];
-    int n;
-} shown;
-
-/* Its number; a name beyond those that fit shares the last one. */
-static int number_of(shown *s, const char *name, bool *is_new)
+/* Which of the panel's titles this is. Of one run each name has a colour of its own; of several, each of which has a
+ * colour in all panels, dashes. */
+static int number_of(const dt_panel *p, const char *title, bool *is_new)
 {
-    enum { MOST = sizeof s->name / sizeof *s->name };
-    int k = 0;
-    while (k < s->n && strcmp(s->name[k], name) != 0) k++;
-    *is_new = k == s->n;
-    if (k == MOST) return MOST - 1;
-    if (*is_new) s->name[s->n++] = name;
+    int k = 0, s = 0;
+    for (; s < p->n_series && strcmp(p->series[s].title, title) != 0; s++) k += p->series[s].title[0] != 0;
+    *is_new = s == p->n_series;
     return k;
 }
 
-static dt_err add_one(dt_panel *p, const run *r, int n_runs, int number, const char *name, bool right, shown *s,
+static dt_err add_one(dt_panel *p, const run *r, int n_runs, int number, const char *name, bool right,
                       const options *opt)
 {
     bool is_new;
-    const int k = number_of(s, name, &is_new);
     const char *title = strchr(name, '/') + 1;
+    const int k = number_of(p, title, &is_new);
     dt_look look = {.style = right ? DT_STYLE_THIN : DT_STYLE_LINE, .colour = k, .dash = right, .right = right};
     if (n_runs > 1) {
         look.colour = number, look.dash = k;
@@ -319,13 +310,13 @@ static dt_err add_one(dt_panel *p, const run *r, int n_runs, int number, const c
 
 /* The numbers of a run whose names are like one of the patterns, on one axis. */
 static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run *r, int n_runs, int number, bool right,
-                           shown *s, const options *opt)
+                           const options *opt)
 {
     for (int k = 0; k < MAX_NAMES && what->names[right][k]; k++)
         for (int c = 0; c < r->metrics.n_columns; c++) {
             const char *name = r->metrics.names[c];
             if (!strchr(name, '/') || fnmatch(what->names[right][k], name, FNM_PATHNAME) != 0) continue;
-            DT_TRY(add_one(p, r, n_runs, number, name, right, s, opt));
+            DT_TRY(add_one(p, r, n_runs, number, name, right, opt));
         }
     return DT_OK;
 }
@@ -333,11 +324,10 @@ static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run
 static dt_err fill_task(dt_picture *pic, const struct task_panel *what, const run *runs, int n_runs, const options *opt)
 {
     dt_panel *p = &pic->panels[pic->n_panels];
-    shown s = {0};
     p->height = 1.1;
     for (int right = 0; right < 2; right++) {
         const int before = p->n_series;
-        for (int i = 0; i < n_runs; i++) DT_TRY(add_matching(p, what, &runs[i], n_runs, i, right, &s, opt));
+        for (int i = 0; i < n_runs; i++) DT_TRY(add_matching(p, what, &runs[i], n_runs, i, right, opt));
         if (p->n_series > before) snprintf(p->label[right], sizeof p->label[right], "%s", what->label[right]);
     }
     pic->n_panels += p->n_series > 0;
