@@ -98,7 +98,7 @@ expect_text "that of a number, too" '--ranks: expected a whole number .* found .
 # The time of a step on GPUs that are not here.
 all_of() { awk -v column="$1" '$1 == "all" && $2 + 0 > 0 { print $column }' "$out"; }
 launches_with() { # MICRO-STEPS: of a step
-    plan --gpu h100 "$tmp/first.ini" zero.stage=2 batch.train_batch_size= batch.micro_batch_size=1 batch.gradient_accumulation_steps="$1"
+    plan --gpu h100 "$tmp/first.ini" zero.stage=2 batch.train_batch_size=0 batch.micro_batch_size=1 batch.gradient_accumulation_steps="$1"
     all_of 2
 }
 plan --gpu h100 --ranks 8 "$tmp/first.ini" precision.dtype=bf16
@@ -321,6 +321,9 @@ remedy "what auto was denied" 'zero.offload_optimizer = cpu: auto then takes zer
     --host-memory 1T "$tmp/rows.ini" zero.offload_optimizer=none zero.offload_param=none
 remedy "no copy of what is saved" 'checkpoint.async = false' --device-memory 1T --host-memory $((2 * $(at "3 cpu none" 5))) "$tmp/rows.ini" zero.stage=3 \
     zero.offload_optimizer=cpu checkpoint.async=true
+full="--nvme-space 2M $tmp/rows.ini zero.nvme_path=$tmp zero.stage=3 zero.offload_optimizer=nvme"
+remedy "a disk that is full" 'zero.offload_optimizer = none' --device-memory 1T --host-memory 1T $full
+remedy "a disk that is full, beside a device that is" 'zero.offload_optimizer = cpu' --device-memory "$(at "3 cpu none" 4)" --host-memory 1T $full
 remedy "less to keep" 'model.activation_checkpointing = [a-z]+' --device-memory 10G --host-memory 2G "$tmp/rows.ini" data.seq_len=12288 model.max_position_embeddings=12288
 two --device-memory 1T --host-memory 1T "$tmp/rows.ini" data.seq_len=256 batch.micro_batch_size=1 batch.gradient_accumulation_steps=48 model.activation_checkpointing=block
 least=$(needs | awk '$1 " " $2 " " $3 == "3 none none" { print $4 }')

@@ -36,6 +36,7 @@ typedef struct search {
     const dt_run *run;
     const plan_setting *from;
     const limits *limits;
+    const rank_memory *short_of; /* what there is too little of */
     bool is_auto;
     proposal *list;
     int n, room;
@@ -111,12 +112,19 @@ static dt_err add_batches(search *s, proposal p)
     }
 }
 
+/* As much as before, or more. Where the disk is full, less in files is what helps. */
+static bool offloads_enough(const search *s, dt_offload now, dt_offload was)
+{
+    return now >= was || (was == DT_OFFLOAD_NVME && s->short_of->holds[DT_IN_FILE]);
+}
+
 /* Whoever names a stage and an offload is not told to take less of either. */
 static bool saves(const search *s, const strategy *now)
 {
     const strategy *was = &s->from->strategy;
-    return s->is_auto || (now->stage >= was->stage && now->offload_optimizer >= was->offload_optimizer &&
-                          now->offload_param >= was->offload_param);
+    return s->is_auto ||
+           (now->stage >= was->stage && offloads_enough(s, now->offload_optimizer, was->offload_optimizer) &&
+            offloads_enough(s, now->offload_param, was->offload_param));
 }
 
 static dt_err add_strategy(search *s, strategy now)
@@ -307,7 +315,7 @@ static void say_others(const rank_memory *short_of, char out[REMEDY_TEXT])
 dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,
                       const rank_memory *short_of, char out[REMEDY_TEXT])
 {
-    search s = {.run = run, .from = with, .limits = l, .is_auto = is_auto};
+    search s = {.run = run, .from = with, .limits = l, .short_of = short_of, .is_auto = is_auto};
     remedy r;
     bool found;
     int64_t nranks = 0;
