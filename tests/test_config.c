@@ -332,9 +332,9 @@ static const struct {
     {"[optimizer]\nadam_w_mode = true\n", NULL,
      "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: adam_w_mode = "
      "true is type = adamw, false is type = adam"},
-    {"[model]\nlora_rank = 8\n", NULL,
-     "input.ini:2: [model] lora_rank: LoRA is not supported yet: all weights are trained"},
-    {"[lora]\nr = 8\n", NULL, "input.ini:1: [lora]: LoRA is not supported yet: all weights are trained"},
+    {"[model]\nlora_rank = 8\n", NULL, "input.ini:2: [model] lora_rank: unknown key; lora_rank is r in [lora] here"},
+    {"[lora]\nuse_dora = true\n", NULL,
+     "input.ini:2: [lora] use_dora: DoRA is not supported yet: leave it out for LoRA"},
     {"[zero]\nstage3_prefetch_bucket_size = 5e7\nstage3_max_live_parameters = 1e9\nreduce_bucket_size = auto\n", NULL,
      "input.ini:2: [zero] stage3_prefetch_bucket_size: unknown key; stage3_prefetch_bucket_size is "
      "prefetch_bucket_size in [zero] here: blocks are gathered whole, so at least the parameters of one: 5e7 would "

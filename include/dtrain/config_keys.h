@@ -227,6 +227,30 @@
     BOOL(comm, check, false, \
          "for looking for mistakes: before each collective all ranks agree on what it is, and where one calls " \
          "another than the rest the run ends with exit code 76 and says which") \
+    INT (lora, r, 0, 0, 65536, "", \
+         "LoRA: adapters of this rank beside linear layers are trained, and the model's own weights stay as they " \
+         "are; 0: off, the weights themselves are trained") \
+    REAL(lora, alpha, 8, 1e-6, 65536, "", \
+         "what an adapter computes is added times alpha / r, or with use_rslora times alpha / sqrt(r)") \
+    REAL(lora, dropout, 0, 0, 0.99, "probability", "of the input of adapters, in training") \
+    BOOL(lora, use_rslora, false, "rsLoRA: scale by alpha / sqrt(r)") \
+    TEXT(lora, target_modules, "", \
+         "layers that have adapters: names, comma separated, as the model's tensors have them (q_proj, " \
+         "layers.0.mlp.up_proj), all-linear, or a regular expression that whole names match; empty: q_proj, v_proj, " \
+         "of GPT-2 c_attn") \
+    ENUM(lora, init, "kaiming", "kaiming|gaussian", \
+         "how the first matrix of an adapter starts, the second is zero. kaiming: uniform up to 1 / sqrt(width of " \
+         "its input); gaussian: normal with standard deviation 1 / r") \
+    TEXT(lora, modules_to_save, "", \
+         "modules that are trained whole beside the adapters, comma separated, such as embed_tokens, lm_head; the " \
+         "score of a reward model is in any case") \
+    TEXT(lora, rank_pattern, "", \
+         "other ranks for some layers, comma separated, as v_proj:16, layers.0.mlp.up_proj:4; the first that fits " \
+         "counts") \
+    TEXT(lora, alpha_pattern, "", "likewise other values of alpha") \
+    TEXT(lora, path, "", "adapter to go on from: a directory as PEFT writes it") \
+    ENUM(lora, base_quantization, "none", "none|int8", \
+         "how the model's own weights are stored; int8: not supported yet") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \

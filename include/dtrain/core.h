@@ -365,7 +365,8 @@ typedef enum dt_rng_purpose {
     DT_RNG_NOISE = 5,
     DT_RNG_MIX = 6,
     DT_RNG_MINIBATCH = 7,
-    DT_RNG_FILTER = 8
+    DT_RNG_FILTER = 8,
+    DT_RNG_LORA_DROPOUT = 9
 } dt_rng_purpose;
 
 /** Philox 4x32-10 (Salmon et al., SC 2011): four 32-bit words as a pure function of a 64-bit key and a 128-bit
@@ -389,6 +390,8 @@ static inline float dt_u32_to_unit(uint32_t u) { return (float)(u >> 8) * 0x1p-2
 /** out[i] = N(0, std^2), i = 0 .. n-1, drawn for the elements first .. first+n-1 of stream (key, tensor): the same
  *  numbers however a tensor is cut into pieces. Box-Muller on Philox words. */
 void dt_rng_normal(uint64_t key, uint64_t tensor, int64_t first, int64_t n, float std, float *out);
+/** The same with U(-bound, bound), at multiples of bound / 2^23. */
+void dt_rng_uniform(uint64_t key, uint64_t tensor, int64_t first, int64_t n, float bound, float *out);
 
 /** A permutation of 0 .. n-1 evaluated at i, in constant memory: a keyed Feistel network with cycle walking. n >= 1. */
 uint64_t dt_rng_permute(uint64_t key, uint64_t n, uint64_t i);

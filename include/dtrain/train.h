@@ -2,6 +2,7 @@
 #ifndef DTRAIN_TRAIN_H
 #define DTRAIN_TRAIN_H
 
+#include "dtrain/adapter.h"
 #include "dtrain/checkpoint.h"
 #include "dtrain/config.h"
 #include "dtrain/data.h"
@@ -84,6 +85,7 @@ typedef struct dt_run {
     dt_model_config mc;
     dt_unit *units;
     int n_units;
+    dt_lora lora;                 /* adapters of the units */
     dt_chunks chunks;             /* lent to comm */
     dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;

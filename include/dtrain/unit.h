@@ -27,8 +27,10 @@ typedef struct dt_tensor {
     bool trainable; /* is it updated? false in the trained part: a frozen tensor of a group with trained ones */
     bool decay;     /* does weight decay apply? */
     int lr_group;   /* 0: takes the learning rate of all; else one of its own (dt_zero_update) */
-    float init_std; /* random start: N(0, init_std^2) when > 0, else the constant init_value */
-    float init_value;
+    /* random start: N(0, init_std^2) when > 0, else U(-init_bound, init_bound) when > 0, else the constant
+     * init_value */
+    float init_std, init_bound, init_value;
+    float adapter_scale; /* it is the A or B of a low-rank adapter (adapter.h): what B A x is added with; else 0 */
 } dt_tensor;
 
 /** What a unit does in a model. A batch passes through the embedding, through all that is neither it nor a head in the

@@ -91,10 +91,11 @@ static int nearest_key(const char *section, const char *name, int *distance)
     return best;
 }
 
-/* Near enough to be a slip of the pen: at most half of the letters differ. */
+/* Near enough to be a slip of the pen: at most half of the letters differ, and one is right. */
 static bool is_near(const char *name, const char *other)
 {
-    return 2 * dt_edit_distance(name, other) <= (int)strlen(name) + 1;
+    const int d = dt_edit_distance(name, other), len = (int)strlen(name);
+    return 2 * d <= len + 1 && d < len;
 }
 
 /* "zero, comm, ..." without repetition, or the keys of one section. */

@@ -63,6 +63,15 @@ void dt_rng_normal(uint64_t key, uint64_t tensor, int64_t first, int64_t n, floa
         normals(key, tensor, first + done, n - done < PART ? n - done : PART, std, out + done);
 }
 
+void dt_rng_uniform(uint64_t key, uint64_t tensor, int64_t first, int64_t n, float bound, float *out)
+{
+    uint32_t w[4] = {0};
+    for (int64_t i = first; i < first + n; i++) {
+        if (i == first || i % 4 == 0) dt_philox4x32(key, tensor, (uint64_t)(i / 4), w);
+        out[i - first] = bound * (2 * dt_u32_to_unit(w[i % 4]) - 1);
+    }
+}
+
 /* One pass of the network over words of bits_l + bits_r bits. The halves swap sizes with every round; the number of
  * rounds is even. */
 static uint64_t feistel(uint64_t key, int bits_l, int bits_r, uint64_t x)

@@ -284,8 +284,22 @@ static dt_err resolve_batching(dt_run *run)
 
 static bool is_trained(void *self, const dt_tensor *tensor)
 {
-    const dt_task *task = self;
+    const dt_run *run = self;
+    const dt_task *task = &run->task;
+    if (run->lora.r > 0 && !dt_lora_trains(&run->lora, tensor)) return false;
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
+}
+
+static dt_err attach_adapters(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    if (dt_config_doubted(cfg, "lora", NULL)) return DT_OK;
+    DT_TRY(dt_lora_from_keys(&run->lora, cfg));
+    DT_CONFIG_CHECK(run->lora.r == 0, cfg, "lora", "r", "adapters are not trained yet; expected 0");
+    DT_TRY(
+        dt_config_blame(cfg, "lora", "target_modules", dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units)));
+    return dt_config_blame(cfg, "lora", "modules_to_save",
+                           dt_lora_check_saved(&run->lora, &run->mc, run->units, run->n_units));
 }
 
 static dt_err open_model(dt_run *run)
@@ -298,7 +312,8 @@ static dt_err open_model(dt_run *run)
     const int n_labels = run->task.ops->n_labels;
     DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
-    dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, &run->task);
+    note(run, attach_adapters(run));
+    dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     return DT_OK;
 }
 

@@ -254,6 +254,8 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
         const int64_t n = p->n - done < ZERO_HOST_CHUNK ? p->n - done : ZERO_HOST_CHUNK;
         if (t->init_std > 0)
             dt_rng_normal(key, name_hash(t->name), p->first + done, n, t->init_std, values);
+        else if (t->init_bound > 0)
+            dt_rng_uniform(key, name_hash(t->name), p->first + done, n, t->init_bound, values);
         else
             for (int64_t i = 0; i < n; i++) values[i] = t->init_value;
         if (dtype != DT_F32) /* in place: 16-bit element i lies at or before float i */

@@ -1,0 +1,86 @@
+/* adapter.h - LoRA: pairs of narrow matrices beside the linear layers of a model whose own weights stay as they are.
+ *
+ *     y = W x + b + s B A D(x),    A [r, in], B [out, r],    s = alpha / r, or alpha / sqrt(r) (rsLoRA)
+ *
+ * with D inverted dropout in training. What an adapter is stands in the table of its unit (unit.h): A and B are two
+ * more tensors, MODULE.lora_A.weight and MODULE.lora_B.weight beside MODULE.weight, which are trained, and carry s
+ * (dt_tensor.adapter_scale). A model that is opened with such units applies them (model.h); sharding, offload,
+ * checkpoints and plans follow from the table.
+ *
+ * Source   Hu et al., arXiv:2106.09685; Kalajdzievski, arXiv:2312.03732 (rsLoRA). Names, defaults and what patterns
+ *          match: huggingface/peft, tuners/lora and tuners_utils.py (algorithms.md 6). */
+#ifndef DTRAIN_ADAPTER_H
+#define DTRAIN_ADAPTER_H
+
+#include "dtrain/config.h"
+#include "dtrain/model.h"
+
+/** How A starts; B is zero, so that the adapted model begins as the model. */
+typedef enum dt_lora_init {
+    DT_LORA_KAIMING,  /* U(-1/sqrt(in), 1/sqrt(in)): Kaiming's with a = sqrt(5) */
+    DT_LORA_GAUSSIAN, /* N(0, (1/r)^2) */
+} dt_lora_init;
+
+/** Modules of a model ("model.layers.0.self_attn.q_proj": a tensor's name without its last part). A name of a list
+ *  stands for all modules whose path is it, or ends with "." and it. */
+typedef struct dt_modules {
+    char *pattern; /* a regular expression for whole paths, or "all-linear"; NULL: the list */
+    char **list;
+    int n;
+} dt_modules;
+
+/** A rank or an alpha for some modules: those whose path, or a part of it that begins behind a ".", is matched by a
+ *  regular expression to its end. Of several the first one counts. */
+typedef struct dt_module_value {
+    char *pattern;
+    double value;
+} dt_module_value;
+
+/** What adapters a model is to have: [lora] of a configuration, or an adapter_config.json. {0}: none. */
+typedef struct dt_lora {
+    int64_t r; /* 0: there are none */
+    double alpha, dropout;
+    bool use_rslora;
+    dt_lora_init init;
+    dt_modules target_modules;  /* empty: q_proj and v_proj, of GPT-2 c_attn */
+    dt_modules modules_to_save; /* trained whole, beside the adapters */
+    dt_module_value *rank_pattern, *alpha_pattern;
+    int n_rank_pattern, n_alpha_pattern;
+    bool lenient; /* of a file: names that the model does not have are passed over */
+} dt_lora;
+
+/** [lora]; {0} where lora.r is 0. DT_ERR_USAGE naming the key. Local. */
+dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg);
+void dt_lora_free(dt_lora *l); /* safe on {0} */
+
+/** Parse a list of names, "all-linear" (or "all"), or a regular expression: what is not made of letters, digits, "_",
+ *  "-", "." and commas. DT_ERR_DATA: no regular expression. */
+dt_err dt_modules_parse(dt_modules *m, const char *text);
+
+/** Add the adapters' tensors to the tables of a model's units, behind their own; before anyone borrows them. The A of
+ *  layers that one product serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules names no layer, or
+ *  one that can have no adapter. */
+dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
+/** Does every name of modules_to_save stand for something? DT_ERR_USAGE. */
+dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units);
+
+/** Is this tensor trained beside a base that is not: an adapter, the score of a scalar head, or one of
+ *  modules_to_save? */
+bool dt_lora_trains(const dt_lora *l, const dt_tensor *t);
+
+/** Of one module, by its path. */
+int64_t dt_lora_rank(const dt_lora *l, const char *module);
+double dt_lora_scale(const dt_lora *l, const char *module); /* s */
+
+/** One adapted linear of a list of units. */
+typedef struct dt_adapted {
+    const dt_unit *unit;
+    const dt_tensor *weight; /* [out, in], of GPT-2 [in, out] */
+    const dt_tensor *a, *b;  /* [r, in], [out, r] */
+    char module[DT_NAME_MAX];
+    int next_unit, next_tensor; /* where the search goes on */
+} dt_adapted;
+/** The next one, from {0} on; false: there are no more. */
+bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units);
+
+#endif

@@ -1,0 +1,226 @@
+/* lora_attach.c - adapters in the tables of units.
+ *
+ * A linear layer is a matrix of a block. The layers of one group read the same x, so their A stand together, one
+ * product of which serves them all, and their B apart. */
+#include "module_match.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- ranks and scales -------------------------------------------------------------------------------------------- */
+
+static double value_of(const dt_module_value *values, int n, const char *module, double otherwise)
+{
+    for (int i = 0; i < n; i++)
+        if (module_ends_as(values[i].pattern, module)) return values[i].value;
+    return otherwise;
+}
+
+int64_t dt_lora_rank(const dt_lora *l, const char *module)
+{
+    return (int64_t)value_of(l->rank_pattern, l->n_rank_pattern, module, (double)l->r);
+}
+
+double dt_lora_scale(const dt_lora *l, const char *module)
+{
+    const double r = (double)dt_lora_rank(l, module),
+                 alpha = value_of(l->alpha_pattern, l->n_alpha_pattern, module, l->alpha);
+    return alpha / (l->use_rslora ? sqrt(r) : r);
+}
+
+/* ---- which layers ------------------------------------------------------------------------------------------------ */
+
+static bool is_of_blocks(const dt_unit *u) { return u->role == DT_UNIT_BLOCK || u->role == DT_UNIT_ENCODER; }
+
+static bool is_matrix(const dt_tensor *t)
+{
+    const char *dot = strrchr(t->name, '.');
+    return t->n_dims == 2 && t->adapter_scale == 0 && dot && strcmp(dot, ".weight") == 0;
+}
+
+static bool is_default(const dt_model_config *mc, const char *module)
+{
+    if (mc->family == DT_GPT2) return module_is_called(module, "c_attn");
+    return module_is_called(module, "q_proj") || module_is_called(module, "v_proj");
+}
+
+static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit *u, const dt_tensor *t)
+{
+    const dt_modules *m = &l->target_modules;
+    char module[DT_NAME_MAX];
+    if (!is_matrix(t)) return false;
+    module_of(t, module);
+    if (module_is_all_linear(m)) return u->role == DT_UNIT_BLOCK;
+    if (!m->pattern && m->n == 0) return u->role == DT_UNIT_BLOCK && is_default(mc, module);
+    return module_is_in(m, module);
+}
+
+/* ---- mistakes in names ------------------------------------------------------------------------------------------- */
+
+/* Last parts of the layers' paths: "q_proj, k_proj, ..." */
+static const char *list_layers(const dt_unit *units, int n_units, char *out, size_t size)
+{
+    char module[DT_NAME_MAX];
+    *out = '\0';
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; is_of_blocks(&units[u]) && i < units[u].n_tensors; i++) {
+            const size_t n = strlen(out);
+            if (!is_matrix(&units[u].tensors[i])) continue;
+            module_of(&units[u].tensors[i], module);
+            const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
+            if (!strstr(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
+        }
+    return out;
+}
+
+static bool names_any(const char *name, bool matrices, const dt_unit *units, int n_units)
+{
+    char module[DT_NAME_MAX];
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            module_of(&units[u].tensors[i], module);
+            if (module_is_called(module, name) && (!matrices || is_matrix(&units[u].tensors[i]))) return true;
+        }
+    return false;
+}
+
+static dt_err check_names(const dt_lora *l, const dt_unit *units, int n_units)
+{
+    char layers[1024];
+    for (int i = 0; i < l->target_modules.n && !l->lenient; i++)
+        DT_CHECK(names_any(l->target_modules.list[i], true, units, n_units), DT_ERR_USAGE,
+                 "this model has no layer '%s'; its linear layers are %s", l->target_modules.list[i],
+                 list_layers(units, n_units, layers, sizeof layers));
+    return DT_OK;
+}
+
+static dt_err check_target(const dt_unit *u, const dt_tensor *t)
+{
+    char module[DT_NAME_MAX];
+    module_of(t, module);
+    DT_CHECK(is_of_blocks(u), DT_ERR_USAGE,
+             "%s: adapters of embeddings and heads are not supported yet; lora.modules_to_save trains them whole",
+             module);
+    return DT_OK;
+}
+
+/* ---- the tables -------------------------------------------------------------------------------------------------- */
+
+/* A tensor of the name MODULE.part.weight, whose group begins with it. */
+static dt_err add(dt_unit *u, const char *module, const char *part, int64_t rows, int64_t cols, bool new_group,
+                  double scale)
+{
+    char name[2 * DT_NAME_MAX];
+    const int64_t shape[2] = {rows, cols};
+    snprintf(name, sizeof name, "%s.%s.weight", module, part);
+    DT_TRY(dt_unit_add(u, name, 2, shape, new_group, true, 0, 0));
+    u->tensors[u->n_tensors - 1].adapter_scale = (float)scale;
+    return DT_OK;
+}
+
+/* The table may move: t is looked up by its number. */
+static dt_err add_a(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int t, bool new_group)
+{
+    char module[DT_NAME_MAX];
+    module_of(&u->tensors[t], module);
+    const int64_t r = dt_lora_rank(l, module), n_in = u->tensors[t].shape[mc->conv1d ? 0 : 1];
+    DT_TRY(add(u, module, "lora_A", r, n_in, new_group, dt_lora_scale(l, module)));
+    dt_tensor *a = &u->tensors[u->n_tensors - 1];
+    if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
+    if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
+    return DT_OK;
+}
+
+static dt_err add_b(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int t)
+{
+    char module[DT_NAME_MAX];
+    module_of(&u->tensors[t], module);
+    const int64_t n_out = u->tensors[t].shape[mc->conv1d ? 1 : 0];
+    return add(u, module, "lora_B", n_out, dt_lora_rank(l, module), true, dt_lora_scale(l, module));
+}
+
+static int end_of_group(const dt_unit *u, int first)
+{
+    int end = first + 1;
+    while (end < u->n_tensors && !u->tensors[end].new_group) end++;
+    return end;
+}
+
+static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int first, int end, int *n_found)
+{
+    const int found_before = *n_found;
+    for (int t = first; t < end; t++) {
+        if (!is_target(l, mc, u, &u->tensors[t])) continue;
+        DT_TRY(check_target(u, &u->tensors[t]));
+        DT_TRY(add_a(l, mc, u, t, *n_found == found_before));
+        ++*n_found;
+    }
+    for (int t = first; t < end; t++)
+        if (is_target(l, mc, u, &u->tensors[t])) DT_TRY(add_b(l, mc, u, t));
+    return DT_OK;
+}
+
+dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units)
+{
+    char layers[1024];
+    int n_found = 0;
+    if (l->r == 0) return DT_OK;
+    DT_TRY(check_names(l, units, n_units));
+    for (int u = 0; u < n_units; u++) {
+        const int n_own = units[u].n_tensors;
+        for (int first = 0, end; first < n_own; first = end) {
+            end = end_of_group(&units[u], first);
+            DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
+        }
+    }
+    DT_CHECK(n_found > 0, DT_ERR_USAGE, "it matches no linear layer of this model, whose names end with %s",
+             list_layers(units, n_units, layers, sizeof layers));
+    return DT_OK;
+}
+
+/* ---- what is trained whole --------------------------------------------------------------------------------------- */
+
+dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    for (int i = 0; i < l->modules_to_save.n && !l->lenient; i++) {
+        const char *name = l->modules_to_save.list[i];
+        if (names_any(name, false, units, n_units)) continue;
+        DT_CHECK(!module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
+                 "lm_head is tied to the embedding, which is embed_tokens (of GPT-2 wte)");
+        return dt_fail(DT_ERR_USAGE, "this model has no module '%s'", name);
+    }
+    return DT_OK;
+}
+
+bool dt_lora_trains(const dt_lora *l, const dt_tensor *t)
+{
+    char module[DT_NAME_MAX];
+    module_of(t, module);
+    return t->adapter_scale != 0 || strcmp(module, "score") == 0 || module_is_in(&l->modules_to_save, module);
+}
+
+/* ---- looking at them --------------------------------------------------------------------------------------------- */
+
+static const dt_tensor *find(const dt_unit *u, const char *module, const char *part)
+{
+    char name[2 * DT_NAME_MAX];
+    snprintf(name, sizeof name, "%s%sweight", module, part);
+    for (int i = 0; i < u->n_tensors; i++)
+        if (strcmp(u->tensors[i].name, name) == 0) return &u->tensors[i];
+    return NULL;
+}
+
+bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units)
+{
+    for (; at->next_unit < n_units; at->next_unit++, at->next_tensor = 0) {
+        const dt_unit *u = &units[at->next_unit];
+        while (at->next_tensor < u->n_tensors) {
+            const dt_tensor *t = &u->tensors[at->next_tensor++];
+            if (t->adapter_scale != 0) continue;
+            module_of(t, at->module);
+            at->unit = u, at->weight = t;
+            at->a = find(u, at->module, ".lora_A."), at->b = find(u, at->module, ".lora_B.");
+            if (at->a && at->b && is_matrix(t)) return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,104 @@
+/* module_match.c - names by their end, and regular expressions as Python's re matches them: whole paths. */
+#include "module_match.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char ALL_LINEAR[] = "all-linear";
+
+void module_of(const dt_tensor *t, char module[DT_NAME_MAX])
+{
+    const char *dot = strrchr(t->name, '.');
+    snprintf(module, DT_NAME_MAX, "%.*s", dot ? (int)(dot - t->name) : 0, t->name);
+}
+
+bool module_is_called(const char *module, const char *name)
+{
+    const size_t len = strlen(module), n = strlen(name);
+    if (n > len || strcmp(module + len - n, name) != 0) return false;
+    return n == len || module[len - n - 1] == '.';
+}
+
+/* ---- regular expressions ----------------------------------------------------------------------------------------- */
+
+static pcre2_code *compile(const char *pattern, int *code)
+{
+    PCRE2_SIZE at;
+    return pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_ENDANCHORED, code, &at,
+                         NULL);
+}
+
+dt_err module_check_pattern(const char *pattern)
+{
+    char why[160];
+    int code;
+    pcre2_code *re = compile(pattern, &code);
+    if (re) {
+        pcre2_code_free(re);
+        return DT_OK;
+    }
+    pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+    return dt_fail(DT_ERR_DATA, "'%.100s' is no regular expression: %s", pattern, why);
+}
+
+static bool matches(const char *pattern, const char *text)
+{
+    int code;
+    pcre2_code *re = compile(pattern, &code);
+    pcre2_match_data *data = re ? pcre2_match_data_create_from_pattern(re, NULL) : NULL;
+    const bool is = data && pcre2_match(re, (PCRE2_SPTR)text, strlen(text), 0, 0, data, NULL) >= 0;
+    pcre2_match_data_free(data);
+    pcre2_code_free(re);
+    return is;
+}
+
+bool module_ends_as(const char *pattern, const char *module)
+{
+    for (const char *at = module; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
+        if (matches(pattern, at)) return true;
+    return false;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
+
+static bool is_list(const char *text)
+{
+    for (; *text; text++)
+        if (!isalnum((unsigned char)*text) && !strchr("_-., \t", *text)) return false;
+    return true;
+}
+
+static dt_err set_pattern(dt_modules *m, const char *text)
+{
+    m->pattern = strdup(text);
+    return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
+}
+
+dt_err dt_modules_parse(dt_modules *m, const char *text)
+{
+    *m = (dt_modules){0};
+    if (strcmp(text, ALL_LINEAR) == 0 || strcmp(text, "all") == 0) return set_pattern(m, ALL_LINEAR);
+    if (is_list(text)) return dt_config_split(text, &m->list, &m->n);
+    DT_TRY(module_check_pattern(text));
+    return set_pattern(m, text);
+}
+
+void module_list_free(dt_modules *m)
+{
+    free(m->pattern);
+    dt_list_free(m->list, m->n);
+    *m = (dt_modules){0};
+}
+
+bool module_is_all_linear(const dt_modules *m) { return m->pattern && strcmp(m->pattern, ALL_LINEAR) == 0; }
+
+bool module_is_in(const dt_modules *m, const char *module)
+{
+    if (m->pattern) return !module_is_all_linear(m) && matches(m->pattern, module);
+    for (int i = 0; i < m->n; i++)
+        if (module_is_called(module, m->list[i])) return true;
+    return false;
+}

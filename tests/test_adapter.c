@@ -1,0 +1,197 @@
+/* test_adapter.c - what [lora] puts into the tables of a model's units (algorithms.md 6.1). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/adapter.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 12, "
+                            "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+                            "\"vocab_size\": 16, \"max_position_embeddings\": 8, \"tie_word_embeddings\": true}";
+static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 2, \"n_head\": 2, "
+                           "\"vocab_size\": 16, \"n_positions\": 8}";
+
+static void assert_ok(dt_err err)
+{
+    if (err != DT_OK) fail_msg("%s", dt_error_message());
+}
+
+struct adapted {
+    dt_model_config mc;
+    dt_unit *units;
+    int n_units;
+    dt_lora lora;
+    dt_err err;
+};
+
+static bool trains(void *self, const dt_tensor *t) { return dt_lora_trains(self, t); }
+
+/* A model with the adapters that the lines of [lora] ask for; err: what the first that went wrong said. */
+static void adapt(struct adapted *a, const char *json, int n_labels, const char *lora)
+{
+    char text[1024];
+    dt_config cfg;
+    *a = (struct adapted){0};
+    snprintf(text, sizeof text, "[lora]\n%s", lora);
+    assert_ok(dt_config_parse(&cfg, "input.ini", text, 0, NULL));
+    assert_ok(dt_model_config_parse(&a->mc, "config.json", json));
+    assert_ok(n_labels ? dt_model_make_value_units(&a->mc, n_labels, &a->units, &a->n_units)
+                       : dt_model_make_units(&a->mc, &a->units, &a->n_units));
+    a->err = dt_lora_from_keys(&a->lora, &cfg);
+    if (a->err == DT_OK) a->err = dt_lora_attach(&a->lora, &a->mc, a->units, a->n_units);
+    if (a->err == DT_OK) a->err = dt_lora_check_saved(&a->lora, &a->mc, a->units, a->n_units);
+    if (a->err == DT_OK) dt_units_choose_trained(a->units, a->n_units, trains, &a->lora);
+    dt_config_free(&cfg);
+}
+
+static void drop(struct adapted *a)
+{
+    dt_model_free_units(a->units, a->n_units);
+    dt_model_config_free(&a->mc);
+    dt_lora_free(&a->lora);
+}
+
+static const dt_tensor *find(const struct adapted *a, const char *name)
+{
+    for (int u = 0; u < a->n_units; u++)
+        for (int i = 0; i < a->units[u].n_tensors; i++)
+            if (strcmp(a->units[u].tensors[i].name, name) == 0) return &a->units[u].tensors[i];
+    return NULL;
+}
+
+static int n_adapted(const struct adapted *a)
+{
+    dt_adapted at = {0};
+    int n = 0;
+    while (dt_adapted_next(&at, a->units, a->n_units)) n++;
+    return n;
+}
+
+static void the_a_of_one_product_lie_together_and_the_base_is_frozen(void **state)
+{
+    struct adapted a;
+    adapt(&a, LLAMA, 0, "r = 4\nalpha = 16\n");
+    (void)state;
+    assert_ok(a.err);
+    assert_int_equal(n_adapted(&a), 4); /* q and v of two blocks */
+    const dt_tensor *qa = find(&a, "model.layers.1.self_attn.q_proj.lora_A.weight"),
+                    *va = find(&a, "model.layers.1.self_attn.v_proj.lora_A.weight"),
+                    *qb = find(&a, "model.layers.1.self_attn.q_proj.lora_B.weight"),
+                    *vb = find(&a, "model.layers.1.self_attn.v_proj.lora_B.weight");
+    assert_true(qa && va && qb && vb);
+    assert_true(qa->shape[0] == 4 && qa->shape[1] == 8 && vb->shape[0] == 4 && vb->shape[1] == 4);
+    assert_true(va->offset == qa->offset + qa->n_elems);
+    assert_true(fabsf(qa->init_bound - 1 / sqrtf(8)) < 1e-7f && vb->init_bound == 0 && vb->init_value == 0);
+    assert_true(qa->adapter_scale == 4 && vb->adapter_scale == 4 && qa->decay && vb->decay);
+    for (int u = 0; u < a.n_units; u++)
+        for (int i = 0; i < a.units[u].n_tensors; i++) {
+            const dt_tensor *t = &a.units[u].tensors[i];
+            assert_true(t->trainable == (t->adapter_scale != 0) && (t->part == DT_TRAINED) == t->trainable);
+        }
+    assert_true(dt_units_n_trainable(a.units, a.n_units) == 2 * (4 * 8 + 8 * 4 + 4 * 8 + 4 * 4));
+    drop(&a);
+}
+
+static void a_layer_stored_the_other_way_round_has_the_same_shapes(void **state)
+{
+    struct adapted a;
+    adapt(&a, GPT2, 0, "r = 2\ntarget_modules = c_attn, h.1.mlp.c_proj\ninit = gaussian\nuse_rslora = true\n");
+    (void)state;
+    assert_ok(a.err);
+    assert_int_equal(n_adapted(&a), 3);
+    const dt_tensor *x = find(&a, "transformer.h.1.mlp.c_proj.lora_A.weight"),
+                    *y = find(&a, "transformer.h.0.attn.c_attn.lora_B.weight");
+    assert_true(x && y && !find(&a, "transformer.h.0.mlp.c_proj.lora_A.weight"));
+    assert_true(x->shape[0] == 2 && x->shape[1] == 32 && y->shape[0] == 24 && y->shape[1] == 2);
+    assert_true(x->init_std == 0.5f && x->init_bound == 0);
+    assert_true(fabsf(x->adapter_scale - 8 / sqrtf(2)) < 1e-6f);
+    drop(&a);
+}
+
+static void ranks_and_alphas_follow_patterns(void **state)
+{
+    struct adapted a;
+    adapt(&a, LLAMA, 0,
+          "r = 4\nalpha = 8\ntarget_modules = all-linear\nrank_pattern = layers.1.self_attn.q_proj:2, q_proj:3, "
+          "layers\\.0\\..*_proj:5\nalpha_pattern = down_proj:1\n");
+    (void)state;
+    assert_ok(a.err);
+    assert_int_equal(n_adapted(&a), 14);
+    assert_true(find(&a, "model.layers.1.self_attn.q_proj.lora_A.weight")->shape[0] == 2);
+    assert_true(find(&a, "model.layers.0.self_attn.q_proj.lora_B.weight")->shape[1] == 3);
+    assert_true(find(&a, "model.layers.0.mlp.up_proj.lora_A.weight")->shape[0] == 5);
+    assert_true(find(&a, "model.layers.1.mlp.up_proj.lora_A.weight")->shape[0] == 4);
+    assert_true(find(&a, "model.layers.1.mlp.down_proj.lora_A.weight")->adapter_scale == 0.25f);
+    drop(&a);
+}
+
+static void a_regular_expression_matches_whole_paths(void **state)
+{
+    struct adapted a;
+    adapt(&a, LLAMA, 0, "r = 4\ntarget_modules = .*\\.1\\.self_attn\\.(q|o)_proj\n");
+    (void)state;
+    assert_ok(a.err);
+    assert_int_equal(n_adapted(&a), 2);
+    assert_true(find(&a, "model.layers.1.self_attn.o_proj.lora_B.weight"));
+    drop(&a);
+}
+
+static void the_score_and_what_is_named_are_trained_whole(void **state)
+{
+    struct adapted a;
+    adapt(&a, LLAMA, 1, "r = 4\nmodules_to_save = embed_tokens\n");
+    (void)state;
+    assert_ok(a.err);
+    assert_true(find(&a, "score.weight")->trainable && find(&a, "model.embed_tokens.weight")->trainable);
+    assert_false(find(&a, "model.norm.weight")->trainable);
+    drop(&a);
+}
+
+static void what_cannot_be_adapted_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *lora, *message;
+    } CASES[] = {
+        {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; its linear layers are q_proj, "
+                                                    "k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
+        {"r = 4\ntarget_modules = q_proj, norm\n", "this model has no layer 'norm'"},
+        {"r = 4\ntarget_modules = q_proj, embed_tokens\n",
+         "model.embed_tokens: adapters of embeddings and heads are not supported yet"},
+        {"r = 4\ntarget_modules = .*c_attn\n", "it matches no linear layer of this model"},
+        {"r = 4\ntarget_modules = (q_proj\n", "'(q_proj' is no regular expression: missing closing parenthesis"},
+        {"r = 4\nmodules_to_save = lm_head\n", "lm_head is tied to the embedding"},
+        {"r = 4\nmodules_to_save = scores\n", "this model has no module 'scores'"},
+        {"r = 4\nrank_pattern = q_proj:2.5\n", "expected module:rank, such as q_proj:16, found 'q_proj:2.5'"},
+        {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
+        {"alpha = 4\n", "input.ini:2: [lora] alpha: without lora.r there are no adapters"},
+        {"r = 4\nbase_quantization = int8\n", "[lora] base_quantization: int8 is not supported yet"},
+        {"r = 4\npath = there\n", "to go on from an adapter is not supported yet"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        struct adapted a;
+        adapt(&a, LLAMA, 0, CASES[i].lora);
+        assert_int_equal(a.err, DT_ERR_USAGE);
+        if (!strstr(dt_error_message(), CASES[i].message)) fail_msg("%s", dt_error_message());
+        dt_error_clear();
+        drop(&a);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_a_of_one_product_lie_together_and_the_base_is_frozen),
+        cmocka_unit_test(a_layer_stored_the_other_way_round_has_the_same_shapes),
+        cmocka_unit_test(ranks_and_alphas_follow_patterns),
+        cmocka_unit_test(a_regular_expression_matches_whole_paths),
+        cmocka_unit_test(the_score_and_what_is_named_are_trained_whole),
+        cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
