@@ -21,20 +21,21 @@ template <int W> struct tile_shape {
 };
 
 /** tile [ROWS][W]: n rows of src, which has d columns, zeros beside and below. vectors: by asynchronous copies, for
- *  which d, ld and the address must suit; else done on return. */
+ *  which d, ld and the address must suit; else done on return. thread: of THREADS. */
 template <class T, int W, int ROWS, int THREADS>
-__device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d, bool vectors)
+__device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d, bool vectors,
+                                 int thread = threadIdx.x)
 {
     using shape = tile_shape<W>;
     if (vectors) {
         /* a thread keeps its chunk where a row's chunks divide the threads, else all differ */
         constexpr bool KEEPS = THREADS % shape::CHUNKS == 0;
-        const int first_row = (int)threadIdx.x / shape::CHUNKS, first_chunk = (int)threadIdx.x % shape::CHUNKS;
+        const int first_row = thread / shape::CHUNKS, first_chunk = thread % shape::CHUNKS;
         const T *from = src + first_row * ld + first_chunk * 8;
 #pragma unroll
         for (int i = 0; i < ROWS * shape::CHUNKS; i += THREADS) {
-            const int row = KEEPS ? first_row + i / shape::CHUNKS : (i + (int)threadIdx.x) / shape::CHUNKS,
-                      chunk = KEEPS ? first_chunk : (i + (int)threadIdx.x) % shape::CHUNKS;
+            const int row = KEEPS ? first_row + i / shape::CHUNKS : (i + thread) / shape::CHUNKS,
+                      chunk = KEEPS ? first_chunk : (i + thread) % shape::CHUNKS;
             if (ROWS * shape::CHUNKS % THREADS != 0 && row >= ROWS) break;
             if (!KEEPS) from = src + row * ld + chunk * 8;
             const bool valid = row < n && chunk * 8 < d;
@@ -44,7 +45,7 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d
         return;
     }
 #pragma unroll 1
-    for (int i = threadIdx.x; i < ROWS * shape::CHUNKS; i += THREADS) {
+    for (int i = thread; i < ROWS * shape::CHUNKS; i += THREADS) {
         const int row = i / shape::CHUNKS, chunk = i % shape::CHUNKS;
         vec<T, 8> eight;
 #pragma unroll

@@ -1,13 +1,20 @@
 /* attention_rows.cu - attention for generation (dt_attention.batch_invariant): the query heads that share a key head,
- * of one token or a few, against the keys in a cache. A row is one query head of one token; a warp has 16 rows.
+ * of one token or a few, against the keys in a cache. A row is one query head of one token; a block has 16 rows, so
+ * that they share what is read of the cache.
  *
- * The keys of a sequence are cut into splits of fixed length. Within a split a row's softmax runs as in
- * attention_forward.cu; the splits' maxima m, sums l and weighted values o are then folded in order:
+ * The keys of a sequence are cut into splits of 256, and those into tiles of 32, which the warps of a block take in
+ * turn: tile i is warp i mod WARPS's. So reads of a whole split are under way at once. Within its tiles of a split a
+ * warp's softmax runs as in attention_forward.cu. The warps' maxima m, sums l and weighted values o are then folded in
+ * order, and so are the splits':
  *     M' = max(M, m),  L <- e^(M-M') L + e^(m-M') l,  O <- e^(M-M') O + e^(m-M') o
- * Either one warp does all splits of its rows, or each split has a warp and a second kernel folds what they leave in
- * the stream's workspace: which one depends on how many warps there are, its result does not. So a row has the same
- * bits whichever queries are in the call. Probabilities keep 16 bits and more, as a pair of elements: what is fast here
- * is reading the cache, not multiplying. */
+ * Either one block does all splits of its rows, or each split has a block and a second kernel folds what they leave in
+ * the stream's workspace: which one depends on how many blocks there are, its result does not. What is cut where
+ * depends on the places of the keys alone. So a row has the same bits whichever queries are in the call.
+ *
+ * Source: Dao et al., "Flash-Decoding for long-context inference", 2023.
+ *
+ * Probabilities keep 16 bits and more, as a pair of elements: what is fast here is reading the cache, not
+ * multiplying. */
 #include "attention_mma.cuh"
 
 namespace
@@ -15,42 +22,106 @@ namespace
 
 enum { ROWS = 16, SPLIT = 256, KEYS = 32 };
 
-/* What the splits of a row amount to so far. base: of a maximum that may be -inf. */
-__device__ float base_of(float max) { return max == -INFINITY ? 0.0f : max; }
-struct fold_factors {
-    float max, old, part;
+/* Shared memory: queries [ROWS][W], of each warp a tile of K and V [2][KEYS][W], and sums of rows [ROWS][PART]. What a
+ * warp found of a split takes the place of its tile. */
+template <int W> struct row_shape {
+    static constexpr int WARPS = W <= 64 ? 8 : W <= 128 ? 4 : 2, THREADS = WARPS * WARP, STAGE = 2 * KEYS * W;
+    static constexpr int PART = W + 8; /* o [W], m, l; rows 8 banks apart */
+    static constexpr size_t NBYTES = (size_t)(ROWS * W + WARPS * STAGE) * 2 + ROWS * PART * sizeof(float);
+    static_assert(ROWS * PART * sizeof(float) <= STAGE * 2, "sums fit into a stage");
 };
-__device__ fold_factors fold(float max, float part_max, float scale)
-{
-    const float most = fmaxf(max, part_max), base = base_of(most);
-    return {most, exp2_approx((max - base) * scale), exp2_approx((part_max - base) * scale)};
-}
-__device__ float folded(const fold_factors &f, float sum, float part)
-{
-    return fmaf(sum, f.old, __fmul_rn(part, f.part));
-}
 
-/* Where splits leave what they found: [tiles][n_splits][n_rows][2 + W] floats: m, l, o. NULL: one warp does all. */
+/* Softmax of a row over some of its keys; a lane has every 32nd column. */
+template <int W> struct row_sums {
+    float max, sum, o[W / WARP];
+
+    __device__ row_sums() : max(-INFINITY), sum(0.0f), o{} {}
+    __device__ explicit row_sums(const float *part) : max(part[W]), sum(part[W + 1])
+    {
+#pragma unroll
+        for (int i = 0; i < W / WARP; i++) o[i] = part[threadIdx.x % WARP + WARP * i];
+    }
+    __device__ void keep(float *part) const
+    {
+        const int lane = threadIdx.x % WARP;
+        if (lane == 0) part[W] = max, part[W + 1] = sum;
+#pragma unroll
+        for (int i = 0; i < W / WARP; i++) part[lane + WARP * i] = o[i];
+    }
+    /* Of keys behind these. Where neither has seen a key the maximum is -inf. */
+    __device__ void add(const row_sums &next, float scale)
+    {
+        const float most = fmaxf(max, next.max), base = most == -INFINITY ? 0.0f : most,
+                    mine = exp2_approx((max - base) * scale), theirs = exp2_approx((next.max - base) * scale);
+        max = most, sum = fmaf(sum, mine, __fmul_rn(next.sum, theirs));
+#pragma unroll
+        for (int i = 0; i < W / WARP; i++) o[i] = fmaf(o[i], mine, __fmul_rn(next.o[i], theirs));
+    }
+    template <class T> __device__ void store(T *out, int d) const
+    {
+        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* a NaN goes on */
+        const int lane = threadIdx.x % WARP;
+#pragma unroll
+        for (int i = 0; i < W / WARP; i++)
+            if (lane + WARP * i < d) out[lane + WARP * i] = from_float<T>(o[i] * inverse);
+    }
+};
+
+/* Where blocks leave what they found: [tiles][n_splits][n_rows][PART] floats. NULL: one block does all splits. */
 struct row_parts {
     float *at;
     int n_splits, n_rows; /* most of any sequence and tile */
 };
-__device__ float *part_of(const row_parts &parts, int width, int64_t tile, int split, int row)
+template <int W> __device__ float *part_of(const row_parts &parts, int64_t tile, int split, int row)
 {
-    return parts.at + ((tile * parts.n_splits + split) * parts.n_rows + row) * (2 + width);
+    return parts.at + ((tile * parts.n_splits + split) * parts.n_rows + row) * row_shape<W>::PART;
 }
 
-template <int W> struct row_shape {
-    static constexpr int STAGE = 2 * KEYS * W, SUMS = W / 8 * 4;
-    static constexpr size_t NBYTES = (size_t)(ROWS * W + 2 * STAGE) * 2 + SUMS * WARP * sizeof(float);
-};
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+
+/* As find_tile, which has nothing to look for where each sequence has one token. */
+__device__ bool find_rows(const dt_attention &at, const attention_cut &cut, int64_t index, attention_tile *t)
+{
+    if (at.max_q_len > 1 || at.n_tok != at.n_seq || cut.each > ROWS) return find_tile(at, cut, index, t);
+    const int s = (int)index / cut.n_heads;
+    *t = {(int)index % cut.n_heads, 0, 1, at.kv_len[s], s, at.kv_start[s]};
+    return true;
+}
 
 /* The tile's queries, and keys that any of its rows sees. Row r is head r % group of query r / group. */
+__device__ int n_rows_of(const attention_tile &t, int group)
+{
+    return t.n_q * group - t.first < ROWS ? t.n_q * group - t.first : ROWS;
+}
 __device__ attention_range keys_of_rows(const dt_attention &at, const attention_tile &t, int group)
 {
-    const int n_rows = t.n_q * group, last = t.first + ROWS < n_rows ? t.first + ROWS - 1 : n_rows - 1;
+    const int last = t.first + n_rows_of(t, group) - 1;
     return keys_of(at, t, t.first / group, last / group - t.first / group + 1);
 }
+
+/* Where the tile's row begins in q or out, whose rows are ld apart. */
+__device__ int64_t place_of_row(const dt_attention &at, const attention_tile &t, int group, int row, int64_t ld)
+{
+    const int r = t.first + row;
+    return (t.q_row + r / group) * ld + (t.head * group + r % group) * at.head_dim;
+}
+
+/* The tile's rows of q, [ROWS][W] as load_tile has it; zeros beside and below. */
+template <class T, int W>
+__device__ void load_query_rows(T *q, const dt_attention &at, const attention_arrays<T> &a, const attention_tile &t,
+                                int group)
+{
+    const int lane = threadIdx.x % WARP, n_rows = n_rows_of(t, group);
+    for (int i = threadIdx.x / WARP; i < ROWS; i += row_shape<W>::WARPS) {
+        const T *from = a.q + place_of_row(at, t, group, i < n_rows ? i : 0, at.q_ld);
+        for (int c = lane; c < W; c += WARP)
+            q[tile_shape<W>::place(i, c / 8) + c % 8] = i < n_rows && c < at.head_dim ? from[c] : from_float<T>(0.0f);
+    }
+}
+
+/* ---- a warp's share of a split ----------------------------------------------------------------------------------- */
+
+template <int W> using split_sums = running<1, KEYS / 8, W / 8>;
 
 /* Weights in two parts: what the element type keeps of them, and what it keeps of the rest. */
 template <class T, int N> __device__ void split_weights(float (&s)[1][N][4], float (&rest)[1][N][4])
@@ -61,70 +132,7 @@ template <class T, int N> __device__ void split_weights(float (&s)[1][N][4], flo
         for (int e = 0; e < 4; e++) rest[0][n][e] = s[0][n][e] - to_float(from_float<T>(s[0][n][e]));
 }
 
-/* The tile's rows of q, [ROWS][W] as load_tile has it; zeros beside and below. */
-template <class T, int W>
-__device__ void load_query_rows(T *q, const dt_attention &at, const attention_arrays<T> &a, const attention_tile &t,
-                                int group)
-{
-    const int lane = threadIdx.x, n_rows = t.n_q * group - t.first;
-    for (int i = 0; i < ROWS; i++) {
-        const int row = t.first + i < t.n_q * group ? t.first + i : t.first;
-        const T *from = a.q + (t.q_row + row / group) * at.q_ld + (t.head * group + row % group) * at.head_dim;
-        for (int c = lane; c < W; c += WARP)
-            q[tile_shape<W>::place(i, c / 8) + c % 8] = i < n_rows && c < at.head_dim ? from[c] : from_float<T>(0.0f);
-    }
-}
-
-template <int W> using split_sums = running<1, KEYS / 8, W / 8>;
-
-/* What the splits of a lane's two rows, g and g + 8, amount to so far. */
-template <int W> struct folded_rows {
-    float max[2], sum[2];
-    float *o; /* [SUMS][WARP] in shared memory, from this lane's column on */
-
-    __device__ folded_rows(float *o_) : max{-INFINITY, -INFINITY}, sum{0.0f, 0.0f}, o(o_)
-    {
-        for (int i = 0; i < row_shape<W>::SUMS; i++) o[i * WARP] = 0.0f;
-    }
-    __device__ void add(const split_sums<W> &split, float scale)
-    {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const fold_factors f = fold(max[h], split.max[0][h], scale);
-            max[h] = f.max, sum[h] = folded(f, sum[h], split.sum[0][h]);
-#pragma unroll
-            for (int n = 0; n < W / 8; n++)
-#pragma unroll
-                for (int e = 2 * h; e < 2 * h + 2; e++)
-                    o[(4 * n + e) * WARP] = folded(f, o[(4 * n + e) * WARP], split.o[0][n][e]);
-        }
-    }
-    /* Row g + 8 h to out [d]. */
-    template <class T> __device__ void store(int h, T *out, int d) const
-    {
-        const float inverse = sum[h] == 0.0f ? 0.0f : 1.0f / sum[h]; /* a NaN goes on */
-#pragma unroll
-        for (int n = 0; n < W / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int c = 8 * n + (int)threadIdx.x % 4 * 2 + e;
-                if (c < d) out[c] = from_float<T>(o[(4 * n + 2 * h + e) * WARP] * inverse);
-            }
-    }
-};
-
-/* Row g + 8 h of a split to part [2 + W]. */
-template <int W> __device__ void store_part(const split_sums<W> &split, int h, float *part)
-{
-    const int column = threadIdx.x % 4 * 2;
-    if (column == 0) part[0] = split.max[0][h], part[1] = split.sum[0][h];
-#pragma unroll
-    for (int n = 0; n < W / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) part[2 + 8 * n + column + e] = split.o[0][n][2 * h + e];
-}
-
-/* What a tile of keys adds to a split. to: of the lane's two rows. */
+/* What a tile of keys adds. to: of the lane's two rows. */
 template <class T, int W>
 __device__ void add_keys(split_sums<W> &split, const T *q, const T *k, const T *v, const dt_attention &at,
                          const int (&to)[1][2], int key, bool all)
@@ -141,109 +149,139 @@ __device__ void add_keys(split_sums<W> &split, const T *q, const T *k, const T *
     add_weighted_rows<T, W>(split.o, w, v, 0);
 }
 
-/* A block is a warp with 16 rows; blockIdx.y is a split where parts are left, else the warp does all. */
+/* What the warp found, to part [ROWS][PART]. */
+template <int W> __device__ void keep_split(const split_sums<W> &split, float *part)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float *row = part + (lane / 4 + 8 * h) * row_shape<W>::PART;
+        const float sum = quad_sum(split.sum[0][h]);
+        if (lane % 4 == 0) row[W] = split.max[0][h], row[W + 1] = sum;
+#pragma unroll
+        for (int n = 0; n < W / 8; n++)
+            *reinterpret_cast<float2 *>(row + 8 * n + lane % 4 * 2) =
+                make_float2(split.o[0][n][2 * h], split.o[0][n][2 * h + 1]);
+    }
+}
+
+/* A row of what the warps found, which lies a stage apart, folded in their order. */
+template <int W> __device__ row_sums<W> fold_warps(const float *part, int row, float scale)
+{
+    using shape = row_shape<W>;
+    row_sums<W> sums;
+#pragma unroll
+    for (int w = 0; w < shape::WARPS; w++)
+        sums.add(row_sums<W>(part + w * (shape::STAGE / 2) + row * shape::PART), scale);
+    return sums;
+}
+
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+/* A block has 16 rows; blockIdx.y is a split where parts are left, else the block does all. */
 template <class T, int W>
-__global__ void __launch_bounds__(WARP, 1)
+__global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
     rows_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, row_parts parts, bool vectors)
 {
     using shape = row_shape<W>;
     DYNAMIC_SHARED(T, q);
-    T *const stages = q + ROWS * W; /* [2][2][KEYS][W]: K, V */
+    T *const stages = q + ROWS * W;
+    float *const sums = reinterpret_cast<float *>(stages + shape::WARPS * shape::STAGE);
     attention_tile t;
-    if (!find_tile(at, cut, blockIdx.x, &t)) return;
-    const int d = at.head_dim, group = cut.each, lane = threadIdx.x;
+    if (!find_rows(at, cut, blockIdx.x, &t)) return;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, d = at.head_dim, group = cut.each;
+    const float scale = at.scale * LOG2_E;
     const attention_range keys = keys_of_rows(at, t, group);
-    /* from the split's first tile that any row sees */
-    const int seen = keys.from / KEYS * KEYS, first = parts.at ? blockIdx.y * SPLIT : seen,
-              begin = first < seen ? seen : first, end = parts.at && first + SPLIT < keys.to ? first + SPLIT : keys.to;
+    const int first = parts.at ? blockIdx.y * SPLIT : 0, begin = first < keys.from ? keys.from : first,
+              end = parts.at && first + SPLIT < keys.to ? first + SPLIT : keys.to;
     if (begin >= end && parts.at) return;
+
     const T *k = a.k + t.kv_row * at.kv_ld + t.head * d, *v = a.v + t.kv_row * at.kv_ld + t.head * d;
-    const auto load_keys = [&](int key, int which) {
+    T *const stage = stages + warp * shape::STAGE;
+    const int tile = begin / KEYS, mine = tile + (warp + shape::WARPS - tile % shape::WARPS) % shape::WARPS;
+    int key = mine * KEYS, split = begin / SPLIT; /* key: of the warp's next tile */
+    const auto in_split = [&]() { return key < end && key < (split + 1) * SPLIT; };
+    const auto load_keys = [&]() {
         const int n_keys = t.n_kv - key < KEYS ? t.n_kv - key : KEYS;
-        T *stage = stages + which * shape::STAGE;
-        load_tile<T, W, KEYS, WARP>(stage, k + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
-        load_tile<T, W, KEYS, WARP>(stage + KEYS * W, v + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
+        load_tile<T, W, KEYS, WARP>(stage, k + key * at.kv_ld, at.kv_ld, n_keys, d, vectors, lane);
+        load_tile<T, W, KEYS, WARP>(stage + KEYS * W, v + key * at.kv_ld, at.kv_ld, n_keys, d, vectors, lane);
         copy_async_commit();
     };
-    folded_rows<W> all(reinterpret_cast<float *>(stages + 2 * shape::STAGE) + lane);
-    split_sums<W> split;
+    if (in_split()) load_keys();
+    load_query_rows<T, W>(q, at, a, t, group);
+    __syncthreads();
     int to[1][2];
     for (int h = 0; h < 2; h++) to[0][h] = seen_to(at, t, (t.first + lane / 4 + 8 * h) / group);
-    split.clear();
-    load_query_rows<T, W>(q, at, a, t, group);
-    if (begin < end) load_keys(begin, 0);
-    for (int key = begin, which = 0; key < end; key += KEYS, which ^= 1) {
-        const T *stage = stages + which * shape::STAGE;
-        __syncwarp(); /* nobody reads the other stage any more */
-        if (key + KEYS < end) {
-            load_keys(key + KEYS, which ^ 1);
-            copy_async_wait<1>();
-        } else {
+    for (bool more = true; more;) {
+        split_sums<W> found;
+        found.clear();
+        while (in_split()) {
             copy_async_wait<0>();
+            __syncwarp();
+            add_keys<T, W>(found, q, stage, stage + KEYS * W, at, to, key,
+                           key >= keys.all_from && key + KEYS <= keys.all_to);
+            __syncwarp(); /* the tile is read */
+            key += shape::WARPS * KEYS;
+            if (in_split()) load_keys();
         }
-        __syncwarp();
-        add_keys<T, W>(split, q, stage, stage + KEYS * W, at, to, key,
-                       key >= keys.all_from && key + KEYS <= keys.all_to);
-        if ((key + KEYS) % SPLIT != 0 && key + KEYS < end) continue;
-        split.sum[0][0] = quad_sum(split.sum[0][0]), split.sum[0][1] = quad_sum(split.sum[0][1]);
-        if (parts.at) break;
-        all.add(split, at.scale * LOG2_E);
-        split.clear();
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = lane / 4 + 8 * h, r = t.first + row;
-        if (r >= t.n_q * group) continue;
-        if (parts.at)
-            store_part<W>(split, h, part_of(parts, W, blockIdx.x, blockIdx.y, row));
-        else
-            all.store(h, a.out_w + (t.q_row + r / group) * at.o_ld + (t.head * group + r % group) * d, d);
+        keep_split<W>(found, reinterpret_cast<float *>(stage));
+        __syncthreads();
+        more = (split + 1) * SPLIT < end;
+        for (int row = warp; row < n_rows_of(t, group); row += shape::WARPS) {
+            const row_sums<W> found = fold_warps<W>(reinterpret_cast<const float *>(stages), row, scale);
+            if (parts.at) {
+                found.keep(part_of<W>(parts, blockIdx.x, split, row));
+                continue;
+            }
+            row_sums<W> all;
+            if (split > begin / SPLIT) all = row_sums<W>(sums + row * shape::PART);
+            all.add(found, scale);
+            __syncwarp(); /* all lanes have read the row's maximum and sum */
+            if (more)
+                all.keep(sums + row * shape::PART);
+            else
+                all.store(a.out_w + place_of_row(at, t, group, row, at.o_ld), d);
+        }
+        __syncthreads(); /* what the warps found is read */
+        split++;
+        if (in_split()) load_keys();
     }
 }
 
-/* The splits of one row, a warp for each, a lane for every 32nd column. */
+/* The splits of one row, a warp for each. */
 template <class T, int W>
 __global__ void fold_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, row_parts parts)
 {
     const int64_t tile = blockIdx.x / parts.n_rows;
-    const int row = blockIdx.x % parts.n_rows, lane = threadIdx.x, group = cut.each;
+    const int row = blockIdx.x % parts.n_rows;
     attention_tile t;
-    if (!find_tile(at, cut, tile, &t) || t.first + row >= t.n_q * group) return;
-    const float scale = at.scale * LOG2_E;
-    const attention_range keys = keys_of_rows(at, t, group);
-    float max = -INFINITY, sum = 0.0f, o[W / WARP] = {};
-    for (int split = keys.from / SPLIT; split * SPLIT < keys.to; split++) {
-        const float *part = part_of(parts, W, tile, split, row);
-        const fold_factors f = fold(max, part[0], scale);
-        max = f.max, sum = folded(f, sum, part[1]);
-#pragma unroll
-        for (int i = 0; i < W / WARP; i++) o[i] = folded(f, o[i], part[2 + lane + WARP * i]);
-    }
-    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    const int r = t.first + row;
-    T *out = a.out_w + (t.q_row + r / group) * at.o_ld + (t.head * group + r % group) * at.head_dim;
-#pragma unroll
-    for (int i = 0; i < W / WARP; i++)
-        if (lane + WARP * i < at.head_dim) out[lane + WARP * i] = from_float<T>(o[i] * inverse);
+    if (!find_rows(at, cut, tile, &t) || row >= n_rows_of(t, cut.each)) return;
+    const attention_range keys = keys_of_rows(at, t, cut.each);
+    row_sums<W> all;
+#pragma unroll 4
+    for (int split = keys.from / SPLIT; split * SPLIT < keys.to; split++)
+        all.add(row_sums<W>(part_of<W>(parts, tile, split, row)), at.scale * LOG2_E);
+    all.store(a.out_w + place_of_row(at, t, cut.each, row, at.o_ld), at.head_dim);
 }
 
 template <class T, int W>
 dt_err rows(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
+    using shape = row_shape<W>;
     const int group = at.n_heads / at.n_kv_heads;
     attention_cut cut = {false, ROWS, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
     cut.each = group;
     const int64_t n_tiles = attention_blocks(&at, cut), n_splits = ceil_div(at.max_kv_len, SPLIT),
                   longest = (int64_t)at.max_q_len * group, n_rows = longest < ROWS ? longest : ROWS,
-                  nbytes = n_tiles * n_splits * n_rows * (2 + W) * (int64_t)sizeof(float);
+                  nbytes = n_tiles * n_splits * n_rows * shape::PART * (int64_t)sizeof(float);
     const bool vectors = vectors_fit((size_t)(at.kv_ld | at.head_dim) * sizeof(T), a.k, a.v);
-    const int enough = 4 * cuda_of(dev)->properties.multiProcessorCount; /* warps that read at full speed */
+    /* a block on every other processor reads about as fast as the memory gives */
+    const bool few = 2 * n_tiles <= cuda_of(dev)->properties.multiProcessorCount;
     row_parts parts = {nullptr, (int)n_splits, (int)n_rows};
-    if (n_splits > 1 && n_splits < 65536 && n_tiles < enough && nbytes <= CUDA_WORKSPACE_NBYTES)
-        parts.at = (float *)s->workspace;
+    if (few && n_splits > 1 && n_splits < 65536 && nbytes <= CUDA_WORKSPACE_NBYTES) parts.at = (float *)s->workspace;
     const dim3 grid((unsigned)n_tiles, parts.at ? (unsigned)n_splits : 1);
-    CUDA_ALLOW_SHARED((rows_kernel<T, W>), row_shape<W>::NBYTES);
-    launch(s, grid, WARP, row_shape<W>::NBYTES, rows_kernel<T, W>, at, cut, a, parts, vectors);
+    CUDA_ALLOW_SHARED((rows_kernel<T, W>), shape::NBYTES);
+    launch(s, grid, shape::THREADS, shape::NBYTES, rows_kernel<T, W>, at, cut, a, parts, vectors);
     if (parts.at) launch(s, (unsigned)(n_tiles * n_rows), WARP, 0, fold_kernel<T, W>, at, cut, a, parts);
     CUDA_LAUNCHED();
     return DT_OK;

@@ -209,8 +209,15 @@ static void rows_of_generation_do_not_depend_on_one_another(void **state)
     check_rows(*state, &wide, DT_F32, ODD_GAPS);
     check_rows(*state, &wide, DT_BF16, ODD_GAPS);
     check_rows(*state, &wide, DT_F16, ODD_GAPS);
-    const attention_case longer = {3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, 0, 0, false}; /* some splits of the keys */
-    check_rows(*state, &longer, DT_BF16, WHOLE_GAPS);
+    /* Some splits of the keys, at once for each sequence alone and one after the other for all: a window that begins
+     * within one, a token of each sequence, keys of which a warp has several tiles. */
+    static const attention_case longer[] = {
+        {3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, 0, 0, false},
+        {3, {1, 1, 1}, {300, 40, 513}, 14, 2, 64, 0, 0, false},
+        {2, {1, 5}, {700, 300}, 4, 2, 128, 330, 0, false},
+        {2, {1, 1}, {515, 258}, 2, 2, 256, 300, 0, false},
+    };
+    for (size_t i = 0; i < sizeof longer / sizeof longer[0]; i++) check_rows(*state, &longer[i], DT_BF16, WHOLE_GAPS);
 }
 
 typedef struct gradients {
