@@ -5,21 +5,35 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/ppo
-ppo() { # NP DIR ARGS...
-    local np=$1 dir=$2
-    shift 2
-    run "$np" ./dtrain /dev/stdin run.task=ppo run.output_dir="$tmp/$dir" run.max_steps=12 run.threads=1 model.path=tests/data/dpo/start model.tokenizer=bytes \
-        data.seq_len=32 ppo.response_length=8 ppo.num_mini_batches=2 ppo.num_ppo_epochs=2 optimizer.betas="0.9, 0.999" optimizer.eps=1e-8 \
-        log.report_to=jsonl checkpoint.save_steps=0 "$@"
-}
-number() { sed -n "s|.*\"$2\": *\\([-+0-9.eE]*\\).*|\\1|p" "$tmp/$1/metrics.jsonl"; }
+cat >"$tmp/tiny.ini" <<'INI'
+[run]
+task = ppo
+max_steps = 12
+threads = 1
+[model]
+path = tests/data/dpo/start
+tokenizer = bytes
+[data]
+seq_len = 32
+[ppo]
+response_length = 8
+num_mini_batches = 2
+num_ppo_epochs = 2
+[optimizer]
+betas = 0.9, 0.999
+eps = 1e-8
+[log]
+report_to = jsonl
+[checkpoint]
+save_steps = 0
+INI
 
 # ---- the same completions ---------------------------------------------------------------------------------------------------------------------
 
 replay() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
-    ppo "$np" "$dir" ppo.rollouts="$fixture/rollouts.jsonl" ppo.value_path=tests/data/rm/start data.shuffle=false batch.train_batch_size=4 batch.micro_batch_size=1 \
+    train "$np" "$dir" ppo.rollouts="$fixture/rollouts.jsonl" ppo.value_path=tests/data/rm/start data.shuffle=false batch.train_batch_size=4 batch.micro_batch_size=1 \
         optimizer.lr=3e-3 optimizer.weight_decay=0.1 optimizer.max_grad_norm=0.3 scheduler.type=linear "$@"
 }
 names="loss ppo/loss/policy ppo/loss/value ppo/policy/approxkl ppo/policy/clipfrac ppo/policy/entropy ppo/val/ratio ppo/val/ratio_var ppo/val/clipfrac ppo/objective/kl
@@ -65,15 +79,20 @@ expect "and those of the critic" same_weights /critic/model 21
 # ---- ranks, stages, micro-batches -------------------------------------------------------------------------------------------------------------
 
 for i in $(seq 1 30); do echo "{\"prompt\": \"$(printf '%s' abcdefghijklmnop | cut -c $((i % 9 + 1))-$((i % 9 + 1 + i % 4)))\"}"; done >"$tmp/prompts.jsonl"
-./dtrain-data --tokenizer bytes -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }
-generate() { # NP DIR ARGS...
-    local np=$1 dir=$2
-    shift 2
-    ppo "$np" "$dir" data.train="$tmp/prompts.h5" ppo.reward_path=tests/data/rm/start ppo.reward_funcs=keywords:e ppo.reward_weights=0.5,1 \
-        optimizer.lr=3e-3 optimizer.max_grad_norm=1 scheduler.type=linear run.max_steps=6 "$@"
-}
-safe="ppo.cost_path=tests/data/rm/start ppo.adaptive_kl=true ppo.adaptive_kl_target=0.1 ppo.use_score_scaling=true ppo.target_kl=0.004 ppo.ent_coef=0.01"
-bits() { generate "$1" "$2" batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=8 $safe "${@:3}"; }
+data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
+# A reward of a program: how many tokens.
+cat >"$tmp/count.sh" <<'SH'
+while read -r line; do
+    ids=${line##*\"completion_ids\":} commas=${ids//[!,]/}
+    echo $((${#commas} + 1))
+done
+SH
+generated=(data.train="$tmp/prompts.h5" ppo.reward_path=tests/data/rm/start ppo.reward_funcs="keywords:e, command:bash $tmp/count.sh" ppo.reward_weights=0.5,1,-0.1
+    optimizer.lr=3e-3 optimizer.max_grad_norm=1 scheduler.type=linear run.max_steps=6)
+generate() { train "$1" "$2" "${generated[@]}" "${@:3}"; }
+safe=("${generated[@]}" batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=8 ppo.cost_path=tests/data/rm/start
+    ppo.adaptive_kl=true ppo.adaptive_kl_target=0.1 ppo.use_score_scaling=true ppo.target_kl=0.004 ppo.ent_coef=0.01)
+bits() { train "$1" "$2" "${safe[@]}" "${@:3}"; }
 same_run() { # A B
     local a b
     a=$(newest "$1") b=$(newest "$2")
@@ -88,9 +107,31 @@ for layout in "2 2" "3 3" "4 1"; do
     expect "the same bits on $1 ranks at stage $2" same_run bits1 "bits$1"
 done
 expect "a critic starts from the reward model" grep -q 'critic, trained beside the model: 8832 parameters' "$out"
+bits 2 host zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu
+expect "the same with states in host memory" same_run bits1 host
+bits 1 file zero.stage=1 zero.offload_optimizer=nvme zero.nvme_path="$tmp"
+expect "with those of the optimizer in a file" same_run bits1 file
+bits 2 files zero.stage=3 zero.offload_optimizer=nvme zero.offload_param=nvme zero.nvme_path="$tmp"
+expect "and with all in files" same_run bits1 files
+expect "planned is allocated there, too" as_planned
 bits 2 part run.max_steps=3
 bits 3 part zero.stage=3 checkpoint.resume=auto
 expect "resumed inside a rollout, on other ranks: the same bits" same_run bits1 part
+
+# In the second rollout: a kill when completions are scored, a signal then and when they are generated. It is left, and made again.
+RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.share_scores:1:7:kill kill_at_once bits 2 killed checkpoint.save_steps=1
+expect "a rank is killed while completions are scored" test "$code" != 0
+bits 1 killed checkpoint.resume=auto
+expect "and the run goes on, on other ranks, with the same bits" same_run bits1 killed
+while read -r signal point what; do
+    DTRAIN_FAULT=$point:0:$what:stop start 2 "$signal" "${safe[@]}"
+    stop_at "$signal" 1 "$signal"
+    finish "$signal"
+    expect_exit "$signal at $point" 75
+    bits 3 "$signal" zero.stage=2 checkpoint.resume=auto
+    expect "a run that has heard it goes on with the same bits" same_run bits1 "$signal"
+done <<<"USR1 rollout.generate 2
+TERM rollout.share_scores 6"
 bits 2 part run.max_steps=9 checkpoint.resume=auto ppo.cost_window=5
 expect_exit "the window of costs may have another size" 0
 generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
@@ -109,7 +150,7 @@ expect "the same with other micro-batches" near micro1 micro4
 
 # ---- learning ---------------------------------------------------------------------------------------------------------------------------------
 
-ppo 2 learns data.train="$tmp/prompts.h5" ppo.reward_funcs=keywords:e ppo.kl_coef=0 run.max_steps=100 batch.train_batch_size=32 batch.micro_batch_size=16 optimizer.lr=1e-2 \
+train 2 learns data.train="$tmp/prompts.h5" ppo.reward_funcs=keywords:e ppo.kl_coef=0 run.max_steps=100 batch.train_batch_size=32 batch.micro_batch_size=16 optimizer.lr=1e-2 \
     optimizer.betas=0.9,0.99 optimizer.max_grad_norm=1 scheduler.type=constant checkpoint.export=hf
 expect "it begins where chance is" awk -v s="$(number learns ppo/objective/scores | head -1)" 'BEGIN { exit !(s < 0.2) }'
 expect "it learns what is rewarded" awk -v s="$(number learns ppo/objective/scores | tail -1)" 'BEGIN { exit !(s > 0.9) }'
@@ -127,7 +168,7 @@ expect "models that are not there yet are planned for" sh -c "[ -s '$tmp/.there'
 refuse() { # NAME CODE TEXT ARGS...
     local name=$1 want=$2 text=$3
     shift 3
-    ppo 1 refused batch.train_batch_size=4 batch.micro_batch_size=4 "$@"
+    train 1 refused batch.train_batch_size=4 batch.micro_batch_size=4 "$@"
     expect_exit "$name: exit code" "$want"
     expect_text "$name: message" "$text"
 }
@@ -142,7 +183,7 @@ refuse "a critic that is not there" 64 'value_path: .*nowhere' data.train="$tmp/
 sed 's/, "rewards".*/}/' "$fixture/rollouts.jsonl" >"$tmp/bare.jsonl"
 refuse "completions without rewards" 65 'bare.jsonl gives no rewards: name ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl"
 refuse "one reward for two functions" 65 'expected 2 rewards of a completion, one for each reward function, found 1' ppo.rollouts="$fixture/rollouts.jsonl" ppo.reward_funcs=length:3,keywords:e
-ppo 1 bare ppo.rollouts="$tmp/bare.jsonl" ppo.reward_funcs=length:3 batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
+train 1 bare ppo.rollouts="$tmp/bare.jsonl" ppo.reward_funcs=length:3 batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 expect_exit "completions of a file, judged by functions" 0
 for point in rollout.generate rollout.share rollout.score task.score task.critic rollout.share_scores reward.ask zero.reduce zero.update; do
     fails_alone 1 $point 2 generate 2 "failed-$point" batch.train_batch_size=4 batch.micro_batch_size=2 zero.stage=3
