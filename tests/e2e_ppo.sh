@@ -105,6 +105,7 @@ for layout in "2 2" "3 3" "4 1"; do
     set -- $layout
     bits "$1" "bits$1" zero.stage="$2"
     expect "the same bits on $1 ranks at stage $2" same_run bits1 "bits$1"
+    expect "--plan knows what they allocate" as_plan_says "$1" "$2" "${safe[@]}"
 done
 expect "a critic starts from the reward model" grep -q 'critic, trained beside the model: 8832 parameters' "$out"
 bits 2 host zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu

@@ -11,6 +11,7 @@
 #   start NP DIR ARGS...   train in the background; $job
 #   finish DIR [JOB]       waits for it ($job); its exit code and output as train would leave them
 #   as_planned             is every number of memory that the last run has allocated the planned one?
+#   as_plan_says NP STAGE ARGS...   is that what --plan says of so many ranks? (its output: $tmp/.plan)
 #   fails_alone RANK POINT NTH COMMAND...   a run whose rank fails at a point (DTRAIN_FAULT) ends with that error, which names both
 #   ranks_of DIR           the processes of its ranks
 #   wait_until_stopped DIR N   until N of its ranks stand still, as DTRAIN_FAULT=POINT:RANK:NTH:stop makes them do
@@ -121,6 +122,13 @@ same_model() { h5diff "$1" "$2" /model /model && h5diff "$1" "$2" /optimizer /op
 as_planned() {
     awk '/^planned/ { s = 1 } /^allocated/ { s = 2 } !/^(planned|allocated|  (device|pinned|host|file)) / { s = 0 } s { if (!/^ /) $1 = ""; $1 = $1; rows[s] = rows[s] $0 ";" }
         END { exit rows[1] == "" || rows[1] != rows[2] }' "$out"
+}
+
+as_plan_says() {
+    local np=$1 stage=$2
+    shift 2
+    ./dtrain --plan --ranks "$np" "$tmp/tiny.ini" "$@" >"$tmp/.plan" 2>&1
+    grep '^allocated ' "$out" | cut -c 10-74 | cmp - <(grep -m 1 "^$stage  " "$tmp/.plan" | cut -c 10-74)
 }
 
 fails_alone() {

@@ -181,6 +181,9 @@ typedef struct dt_model_options {
     struct dt_model *lender;
 } dt_model_options;
 
+/** Keys and values of cache_seqs sequences of cache_len tokens: a part of the activations, where training keeps what
+ *  backward needs. Local. */
+size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt);
 /** What dt_model_open will allocate (activations with the cache, pinned staging, the batch on the device as data, the
  *  rotary table as other). Same arithmetic as the allocation. */
 dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,

@@ -371,6 +371,12 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
     return DT_OK;
 }
 
+size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt)
+{
+    const int64_t n_rows = (int64_t)opt->cache_seqs * opt->cache_len * mc->num_hidden_layers;
+    return (size_t)(n_rows * 2 * mc->num_key_value_heads * mc->head_dim) * dt_dtype_size(opt->dtype);
+}
+
 dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
                      const dt_device *dev, dt_memory *plan)
 {

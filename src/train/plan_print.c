@@ -158,7 +158,26 @@ static void print_start(const planner *p)
             " x %d rank%s\n",
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
-    print_budget(p);
+}
+
+/* What generation takes beside training, of whose activations it uses the memory. */
+static dt_err print_rollout(const planner *p)
+{
+    const dt_run *run = p->run;
+    dt_model_options alone = run->model_opt;
+    dt_memory both, training;
+    char cache[16], more[16];
+    if (alone.cache_seqs == 0) return DT_OK;
+    table_bytes((double)dt_model_cache_nbytes(run->task.mc, &alone), cache);
+    DT_TRY(dt_model_plan(run->task.mc, &alone, run->task.units, run->task.n_units, &run->dev, &both));
+    alone.cache_seqs = alone.cache_len = 0;
+    DT_TRY(dt_model_plan(run->task.mc, &alone, run->task.units, run->task.n_units, &run->dev, &training));
+    table_bytes((double)(dt_memory_total(&both) - dt_memory_total(&training)), more);
+    fprintf(p->out,
+            "rollout: up to %d completions of a rank at a time, of up to %d tokens with their prompts;\n"
+            "         %s of keys and values in the memory of activations, and %s beyond what training needs\n",
+            run->model_opt.cache_seqs, run->model_opt.cache_len, cache, more);
+    return DT_OK;
 }
 
 /* The places of a strategy, where they are different memories; what is too large for its memory says so. A file is
@@ -194,6 +213,10 @@ static void print_trial(const planner *p, int i)
     print_places(p, t);
     if (t->plan.needs_live)
         fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", t->plan.needs_live);
+    if (p->run->task.wants_gathered && s->stage == 3)
+        fprintf(p->out, "%-9s %s\n", "",
+                t->gathered ? "all parameters stay gathered in a rollout"
+                            : "each pass of a rollout gathers parameters");
 }
 
 static dt_err print_strategies(planner *p)
@@ -361,6 +384,8 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
         DT_WARN("--nvme-space is not used: it is the space behind zero.nvme_path, which is not set");
     set_budget(&p, req);
     print_start(&p);
+    DT_TRY(print_rollout(&p));
+    print_budget(&p);
     DT_TRY(print_strategies(&p));
     print_bytes_per_param(&p);
     print_sent(&p);
