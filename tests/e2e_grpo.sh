@@ -64,12 +64,18 @@ else
     skip "TRL's numbers" "no python3 to compare them"
 fi
 
-# Groups 3, 10 and 17 of the file have equal rewards: others come in their place.
-dynamic=(run.max_steps=8 grpo.rollouts="$fixture/rollouts.jsonl" grpo.reward_weights=1,0 data.shuffle=false batch.micro_batch_size=2 grpo.dynamic_sampling=true)
+# Groups 3, 10 and 17 of the file have equal rewards, and are the first of three, the second, the third: what stays moves up, and others come behind it.
+# It is what it would be without them.
+awk 'NR != 4 && NR != 11 && NR != 18' "$fixture/rollouts.jsonl" >"$tmp/telling.jsonl"
+dynamic=(run.max_steps=8 run.reproducible=true grpo.rollouts="$fixture/rollouts.jsonl" grpo.reward_weights=1,0 data.shuffle=false batch.train_batch_size=12 batch.micro_batch_size=2
+    grpo.dynamic_sampling=true log.rollouts=true)
 train 2 dynamic "${dynamic[@]}"
 expect "no group says nothing" test "$(number dynamic grpo/frac_reward_zero_std | sort -u)" = 0
-expect "and a group more was made for each" test "$(number dynamic grpo/sampling_rounds | tr '\n' ' ')" = "1 2 1 1 2 1 1 2 "
-train 1 once "${dynamic[@]}" grpo.dynamic_sampling_rounds=1
+expect "and a group more was made for each" test "$(number dynamic grpo/sampling_rounds | tr '\n' ' ')" = "1 2 1 2 1 2 2 1 "
+train 1 telling "${dynamic[@]}" grpo.rollouts="$tmp/telling.jsonl"
+expect "the same as of a file without these groups" same_model "$(newest dynamic)" "$(newest telling)"
+expect "line by line" cmp "$tmp/dynamic/rollouts.jsonl" "$tmp/telling/rollouts.jsonl"
+train 1 once "${dynamic[@]}" batch.train_batch_size=8 grpo.dynamic_sampling_rounds=1
 expect "in one round there are some" test "$(number once grpo/frac_reward_zero_std | sort -u | tr '\n' ' ')" = "0 0.5 "
 
 # Generated completions, every option at once: one micro-batch size, any ranks and stages. Rewards: the share of ids that are multiples of 8.
@@ -85,15 +91,18 @@ SH
 all=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=6 run.reproducible=true batch.train_batch_size=24
     batch.micro_batch_size=2 grpo.num_iterations=2 grpo.generation_batch_size=48 grpo.beta=0.1 grpo.sync_reference_steps=2 grpo.top_entropy_quantile=0.5
     grpo.ent_coef=0.05 grpo.temperature=0.8 grpo.dynamic_sampling=true grpo.overlong_cache=4 grpo.mask_truncated_completions=true)
-told() { sed -E 's/"(step_time|tokens_per_second|memory[a-z_/]*|flops_per_second|mfu|grpo\/time\/[a-z]*)": [^,}]*//g' "$tmp/$1/metrics.jsonl"; }
+told() { sed -E 's/, "(step_time|tokens_per_second|memory[a-z_/]*|flops_per_second|mfu|grpo\/time\/[a-z]*)": [^,}]*//g' "$tmp/$1/metrics.jsonl"; }
 same_told() { cmp <(told "$1") <(told "$2"); }
-for layout in "1 0" "2 3" "3 2" "4 1"; do
-    read -r np stage <<<"$layout"
-    train "$np" "bits$np" "${all[@]}" zero.stage="$stage"
-    expect "$np ranks at stage $stage: planned is allocated" as_planned
-    expect "the same bits on $np ranks at stage $stage" same_model "$(newest bits1)" "$(newest "bits$np")"
+for layout in "1 0" "2 3" "3 2 zero.offload_optimizer=cpu" "4 1" "2 3 zero.offload_optimizer=nvme zero.offload_param=nvme zero.nvme_path=$tmp"; do
+    read -r np stage offload <<<"$layout"
+    rm -rf "$tmp/bits$np"
+    train "$np" "bits$np" "${all[@]}" zero.stage="$stage" $offload
+    expect "$np ranks at stage $stage${offload:+, offloaded}: planned is allocated" as_planned
+    [ -n "$offload" ] || expect "--plan has said so" as_plan_says "$np" "$stage" "${all[@]}"
+    expect "the same bits" same_model "$(newest bits1)" "$(newest "bits$np")"
     expect "and the same metrics" same_told bits1 "bits$np"
 done
+expect "--plan tells of the rollout" grep -q "^rollout: up to .* completions of a rank at a time, of up to 14 tokens with their prompts" "$tmp/.plan"
 train 2 halves "${all[@]}" run.max_steps=3
 cp -r "$tmp/halves" "$tmp/changed"
 train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
@@ -126,11 +135,28 @@ expect "a rank is killed while a generation is scored" test "$code" != 0
 train 3 killed "${all[@]}" checkpoint.save_steps=1
 expect "and the run goes on with the same bits" same_model "$(newest bits1)" "$(newest killed)"
 
-# What a run has written of its completions and rewards is all that another one needs.
-few=(run.max_steps=4 run.reproducible=true batch.micro_batch_size=2 data.shuffle=false grpo.num_iterations=2 log.rollouts=true)
-train 2 written "${few[@]}" data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh"
+# What a run has written of its completions and rewards is all that another one needs: of groups that were left out nothing is there. Ratios of the
+# scorer's probabilities to the sampler's are those of whole completions; in bf16 they are off by what digits cannot hide.
+few=(run.max_steps=4 run.reproducible=true batch.micro_batch_size=2 data.shuffle=false grpo.num_iterations=2 grpo.num_generations=2 precision.dtype=bf16 log.rollouts=true)
+train 2 written "${few[@]}" data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" grpo.dynamic_sampling=true
+expect "groups were left out" above written grpo/sampling_rounds 1
 train 1 replayed "${few[@]}" grpo.rollouts="$tmp/written/rollouts.jsonl"
 expect "completions and rewards that were written: the same bits" same_model "$(newest written)" "$(newest replayed)"
+expect "the gap between sampler and scorer is that of the written log-probabilities" python3 - "$tmp/written" <<'PY'
+import json, math, sys
+groups = {}
+for line in map(json.loads, open(sys.argv[1] + "/rollouts.jsonl")):
+    groups.setdefault(line["step"], []).extend(zip(line["logps"], line["old_logp"]))
+for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")):
+    both = groups[max(step for step in groups if step <= line["step"])]
+    gaps = [abs(a - b) for sampled, scored in both for a, b in zip(sampled, scored)]
+    ratios = [math.exp(sum(scored) - sum(sampled)) for sampled, scored in both]
+    want = {"sampling_logp_difference/mean": sum(gaps) / len(gaps), "sampling_logp_difference/max": max(gaps), "importance_sampling_ratio/min": min(ratios),
+            "importance_sampling_ratio/mean": sum(ratios) / len(ratios), "importance_sampling_ratio/max": max(ratios)}
+    assert 1e-4 < max(gaps) < 0.5, max(gaps)  # of rows that were moved both
+    for name, x in want.items():
+        assert abs(line["grpo/sampling/" + name] - x) < 1e-6, (line["step"], name, line["grpo/sampling/" + name], x)  # numbers have 9 digits
+PY
 
 learn=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=40 batch.train_batch_size=32 batch.micro_batch_size=16
     grpo.num_generations=8 grpo.max_completion_length=8 optimizer.lr=2e-2 optimizer.weight_decay=0)

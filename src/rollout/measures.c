@@ -2,6 +2,8 @@
 #include "rollout_private.h"
 #include <math.h>
 
+static const double MOST_RATIO = 0x1p20; /* 2^63 units of 2^-40 would be 2^23 */
+
 static int declare(dt_sums *s, const char *prefix, const char *name, dt_sum_kind kind, double unit)
 {
     char full[2 * DT_SUM_NAME];
@@ -33,6 +35,10 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     r->sums.gap = declare(s, prefix, "gap", DT_SUM_UNITS, 0x1p-40);
     r->sums.gap_tok = declare(s, prefix, "gap_tokens", DT_SUM_UNITS, 1);
     r->sums.gap_largest = declare(s, prefix, "gap_largest", DT_SUM_LARGEST, 1);
+    r->sums.ratio = declare(s, prefix, "sampling_ratio", DT_SUM_UNITS, 0x1p-40);
+    r->sums.n_ratios = declare(s, prefix, "sampling_ratios", DT_SUM_UNITS, 1);
+    r->sums.ratio_least = declare(s, prefix, "sampling_ratio_least", DT_SUM_LEAST, 1);
+    r->sums.ratio_largest = declare(s, prefix, "sampling_ratio_largest", DT_SUM_LARGEST, 1);
     r->sums.seconds = declare(s, prefix, "rollout_seconds", DT_SUM_LARGEST, 1);
     r->sums.score_seconds = declare(s, prefix, "score_seconds", DT_SUM_LARGEST, 1);
     r->sums.reward_seconds = declare(s, prefix, "reward_seconds", DT_SUM_LARGEST, 1);
@@ -46,6 +52,9 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     show(s, prefix, "completions/max_terminated_length", r->sums.ended_largest, -1, finite_or_zero);
     show(s, prefix, "sampling/sampling_logp_difference/mean", r->sums.gap, r->sums.gap_tok, NULL);
     show(s, prefix, "sampling/sampling_logp_difference/max", r->sums.gap_largest, -1, finite_or_zero);
+    show(s, prefix, "sampling/importance_sampling_ratio/min", r->sums.ratio_least, -1, finite_or_zero);
+    show(s, prefix, "sampling/importance_sampling_ratio/mean", r->sums.ratio, r->sums.n_ratios, NULL);
+    show(s, prefix, "sampling/importance_sampling_ratio/max", r->sums.ratio_largest, -1, finite_or_zero);
     show(s, prefix, "time/rollout", r->sums.seconds, -1, finite_or_zero);
     show(s, prefix, "time/score", r->sums.score_seconds, -1, finite_or_zero);
     show(s, prefix, "time/reward", r->sums.reward_seconds, -1, finite_or_zero);
@@ -64,19 +73,25 @@ static void count_row(const dt_rollout *r, dt_sums *s, const dt_rollout_row *row
     dt_sums_add(s, r->sums.ended_largest, row->n_new);
 }
 
-/* |log-probability by the sampler - by the scorer| of each token of a completion. */
+/* |log-probability by the sampler - by the scorer| of each token of a completion, and the ratio of the probabilities
+ * of the whole, the scorer's to the sampler's. */
 static void count_gap(const dt_rollout *r, dt_sums *s, int64_t row, const float *scored)
 {
     const float *sampled = r->sampled.at + row * r->sampled.ld;
-    double sum = 0, largest = 0;
+    double sum = 0, largest = 0, log_ratio = 0;
     if (*r->opt.from_file) return; /* there is no sampler */
     for (int32_t k = 0; k < r->row[row].n_new; k++) {
-        const double gap = fabs((double)sampled[k] - (double)scored[k]);
-        sum += gap, largest = fmax(largest, gap);
+        const double more = (double)scored[k] - (double)sampled[k], gap = fabs(more);
+        sum += gap, largest = fmax(largest, gap), log_ratio += more;
     }
     dt_sums_add(s, r->sums.gap, sum);
     dt_sums_count(s, r->sums.gap_tok, r->row[row].n_new);
     dt_sums_add(s, r->sums.gap_largest, largest);
+    const double ratio = fmin(exp(log_ratio), MOST_RATIO);
+    dt_sums_add(s, r->sums.ratio, ratio);
+    dt_sums_count(s, r->sums.n_ratios, 1);
+    dt_sums_add(s, r->sums.ratio_least, ratio);
+    dt_sums_add(s, r->sums.ratio_largest, ratio);
 }
 
 void dt_rollout_count_reward_time(dt_rollout *r, double seconds) { r->reward_seconds += seconds; }

@@ -68,7 +68,8 @@ struct dt_rollout {
 
     struct {
         int n, n_tok, least, largest, n_cut, n_ended, ended_tok, ended_least, ended_largest;
-        int gap, gap_tok, gap_largest, seconds, score_seconds, reward_seconds;
+        int gap, gap_tok, gap_largest, ratio, n_ratios, ratio_least, ratio_largest;
+        int seconds, score_seconds, reward_seconds;
     } sums;
     int policy;          /* the array that dt_rollout_policy has filled in for these rows, -1: none */
     dt_journal *journal; /* rollouts.jsonl, on rank 0 from the first line on */

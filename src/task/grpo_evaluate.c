@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static double minus(double x) { return -x; }
+static double minus(double x) { return 0 - x; } /* not -0 */
 
 static void show(dt_sums *s, const char *name, const char *top, const char *bottom, double (*map)(double))
 {
