@@ -144,6 +144,99 @@ static void graphs_give_the_same_tokens_with_fewer_calls(void **state)
         }
 }
 
+enum { N_ROLLOUT = 64, PROMPT_LEN = 4, N_STEPS = 256, ROLLOUT_LEN = 300 };
+typedef struct rollout {
+    dt_sequence seqs[N_ROLLOUT], *list[N_ROLLOUT];
+    int32_t ids[N_ROLLOUT][ROLLOUT_LEN];
+    int64_t n_graphs; /* recorded */
+} rollout;
+
+/* Texts of 4, 8 ... 256 new tokens, all at once, twice. */
+static void roll_out(bool graphs, rollout *t)
+{
+    ref_model r;
+    dt_generate_stats stats;
+    const dt_model_options how = {.dtype = DT_BF16,
+                                  .grad_dtype = DT_BF16,
+                                  .max_tok = N_ROLLOUT * PROMPT_LEN,
+                                  .max_seq = N_ROLLOUT,
+                                  .max_pos = ROLLOUT_LEN,
+                                  .cache_seqs = N_ROLLOUT,
+                                  .cache_len = ROLLOUT_LEN,
+                                  .graphs = graphs,
+                                  .batch_invariant = true};
+    if (ref_model_open(&r, "test", CONFIGS[1], &how) != DT_OK) fail_msg("%s", dt_error_message());
+    r.source.params_resident = always;
+    const dt_decoder d = dt_decoder_of_model(r.model);
+    dt_generate_options opt = options(&r, false);
+    opt.n_slots = N_ROLLOUT, opt.max_tok = N_ROLLOUT * PROMPT_LEN;
+    for (int time = 0; time < 2; time++) {
+        for (int i = 0; i < N_ROLLOUT; i++) {
+            for (int k = 0; k < PROMPT_LEN; k++) t->ids[i][k] = (i + k * k) % V;
+            t->seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                       .ids = t->ids[i],
+                                       .n_prompt = PROMPT_LEN,
+                                       .n_ids = PROMPT_LEN,
+                                       .max_ids = PROMPT_LEN + N_STEPS / N_ROLLOUT * (i * 37 % N_ROLLOUT + 1)};
+            t->list[i] = &t->seqs[i];
+        }
+        if (dt_generate(&d, t->list, N_ROLLOUT, &opt, &stats) != DT_OK) fail_msg("%s", dt_error_message());
+        assert_int_equal(stats.n_forward, N_STEPS);
+    }
+    t->n_graphs = dt_queue_counts_of(&r.dev).graphs;
+    assert_false(r.misused);
+    ref_model_close(&r);
+    assert_int_equal(ref_model_left(&r), 0);
+}
+
+/* Every number of texts from 64 to 1 occurs, of which steps are filled up to 64, 32 or 16. The blocks have a graph for
+ * each of these and one for caches beyond 256 tokens; tokens are drawn by three. */
+static void a_rollout_whose_texts_end_takes_few_graphs(void **state)
+{
+    const char *device = getenv("DTRAIN_DEVICE");
+    if (!device || strcmp(device, "queue")) skip(); /* none counts or it takes long */
+    static rollout with, without;
+    roll_out(false, &without);
+    roll_out(true, &with);
+    assert_int_equal(without.n_graphs, 0);
+    assert_int_equal(with.n_graphs, 7);
+    assert_memory_equal(with.ids, without.ids, sizeof with.ids);
+    for (int i = 0; i < N_ROLLOUT; i++) assert_true(with.seqs[i].logp == without.seqs[i].logp);
+}
+
+static void step(ref_model *r, dt_batch *b, int32_t slot, int32_t first, int32_t n)
+{
+    b->n_seq = 1, b->n_tok = n, b->seq_start[0] = 0, b->seq_start[1] = n, b->full_len[0] = first + n;
+    for (int32_t i = 0; i < n; i++)
+        b->token[i] = (7 * slot + 3 * (first + i)) % V, b->pos[i] = first + i, b->target[i] = -1;
+    dt_batch_finish(b);
+    assert_int_equal(dt_model_decode(r->model, b, &slot), DT_OK);
+}
+
+/* Steps of one slot, filled up with tokens of the others, between two of another. */
+static void logits_after_steps_of_others(bool graphs, float logits[V])
+{
+    ref_model r;
+    dt_batch b;
+    open_model(&r, CONFIGS[0], DT_F32, graphs);
+    assert_int_equal(dt_batch_alloc(&b, SLOTS, SLOTS, &r.ledger), DT_OK);
+    for (int32_t slot = 0; slot < SLOTS; slot++) step(&r, &b, slot, 0, SLOTS);
+    for (int32_t k = 0; k < 4; k++) step(&r, &b, 0, SLOTS + k, 1);
+    step(&r, &b, 1, SLOTS, 1);
+    assert_int_equal(dt_model_last_logits(r.model, &b, logits), DT_OK);
+    dt_batch_free(&b, &r.ledger);
+    ref_model_close(&r);
+    assert_int_equal(ref_model_left(&r), 0);
+}
+
+static void steps_leave_what_other_slots_hold(void **state)
+{
+    float with[V], without[V];
+    logits_after_steps_of_others(true, with);
+    logits_after_steps_of_others(false, without);
+    assert_memory_equal(with, without, sizeof with);
+}
+
 /* Lists of the most probable tokens, for beam search. */
 static void beams_are_the_same_with_graphs(void **state)
 {
@@ -239,6 +332,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graphs_give_the_same_tokens_with_fewer_calls),
+        cmocka_unit_test(a_rollout_whose_texts_end_takes_few_graphs),
+        cmocka_unit_test(steps_leave_what_other_slots_hold),
         cmocka_unit_test(beams_are_the_same_with_graphs),
         cmocka_unit_test(what_was_used_longest_ago_makes_room),
         cmocka_unit_test(a_graph_runs_on_what_is_there),

@@ -38,6 +38,7 @@ typedef struct dt_queue_counts {
     int64_t event_waits;     /* event_sync with operations queued behind the event: the device goes on meanwhile */
     int64_t pageable_copies; /* a side was host memory that is not pinned: synchronous on a GPU */
     int64_t launches;        /* operations and copies that were queued one by one, and graphs */
+    int64_t graphs;          /* that were recorded */
 } dt_queue_counts;
 dt_queue_counts dt_queue_counts_of(const dt_device *dev);
 

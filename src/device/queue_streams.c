@@ -519,6 +519,7 @@ dt_err queue_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
 {
     dt_stream *s = stream_of(dev, stream);
     DT_CHECK(s->records, DT_ERR_ARG, "queue device: the end of a graph that was not begun");
+    state_of(dev)->counts.graphs += graph != NULL;
     if (graph)
         *graph = s->records;
     else

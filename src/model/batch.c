@@ -88,6 +88,49 @@ static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->host.q_start[b->n_seq] = b->n_tok;
 }
 
+static bool has_slot(const dt_batch *b, const int32_t *slot, int32_t k)
+{
+    for (int32_t s = 0; s < b->n_seq; s++)
+        if (slot[s] == k) return true;
+    return false;
+}
+
+/* No sequence of the batch is in it, and behind what it holds there is room. */
+static bool is_idle(const dt_model *m, const dt_batch *b, const int32_t *slot, int32_t k)
+{
+    return m->cache_used[k] < m->opt.cache_len && !has_slot(b, slot, k);
+}
+
+static bool is_step(const dt_batch *b)
+{
+    bool one = b->n_tok > 0 && b->n_tok == b->n_seq;
+    for (int32_t s = 0; one && s < b->n_seq; s++) one = b->seq_start[s + 1] - b->seq_start[s] == 1;
+    return one;
+}
+
+/* All that the step's graph wants, or none. */
+static int32_t count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    const int32_t wanted = slot && is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
+    int32_t n = 0;
+    for (int32_t k = 0; k < m->opt.cache_seqs && n < wanted; k++) n += is_idle(m, b, slot, k);
+    return n == wanted ? n : 0;
+}
+
+/* Copies of the batch's first token, each the only one that it sees, behind what an idle slot holds. */
+static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    struct image *h = &m->host;
+    for (int32_t k = 0, s = b->n_seq; s < b->n_seq + m->n_fill; k++) {
+        if (!is_idle(m, b, slot, k)) continue;
+        h->token[s] = h->token[0], h->pos[s] = h->pos[0], h->token_key[s] = h->token_key[0], h->order[s] = s;
+        h->kv_start[s] = h->cache_row[s] = k * m->opt.cache_len + m->cache_used[k];
+        h->kv_len[s] = 1;
+        s++;
+        h->q_start[s] = s;
+    }
+}
+
 /* Another model may have used them since: what was kept in them is gone. */
 void dt_model_take_activations(dt_model *m)
 {
@@ -105,11 +148,13 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     DT_TRY(check_tokens(m, b));
     m->n_tok = b->n_tok;
     m->n_seq = b->n_seq;
+    m->n_fill = count_fill(m, b, slot);
     if (b->n_tok == 0) return DT_OK;
     DT_TRY(dt_span_wait(m, &m->image_span));
     const size_t n = (size_t)b->n_tok;
-    const size_t nbytes = dt_model_place_image(m, m->image_span.host, b->n_tok, b->n_seq, &m->host);
-    dt_model_place_image(m, m->image_span.device, b->n_tok, b->n_seq, &m->device);
+    const int32_t n_tok = b->n_tok + m->n_fill, n_seq = b->n_seq + m->n_fill;
+    const size_t nbytes = dt_model_place_image(m, m->image_span.host, n_tok, n_seq, &m->host);
+    dt_model_place_image(m, m->image_span.device, n_tok, n_seq, &m->device);
     memcpy(m->host.token, b->token, n * sizeof *b->token);
     memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
     memcpy(m->host.order, b->order, n * sizeof *b->order);
@@ -117,6 +162,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     if (dt_exists(m->wpe)) sort_by_position(m, b);
     stage_sequences(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
+    stage_fill(m, b, slot);
     return dt_span_to_device(m, &m->image_span, nbytes);
 }
 

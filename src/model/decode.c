@@ -55,12 +55,16 @@ static dt_err queue_blocks(dt_model *m, const void *unused)
     return DT_OK;
 }
 
-/* One token for each sequence: the same operations as long as there are as many. */
+/* One token for each sequence: the same operations as long as there are about as many. */
 static dt_err queue_tokens(dt_model *m)
 {
+    const int32_t n = m->n_seq;
     m->max_kv_len = dt_step_len(m, m->max_kv_len);
+    m->n_seq = m->n_tok = n + m->n_fill;
     const struct step_key key = {.what = STEP_BLOCKS, .n = m->n_seq, .len = m->max_kv_len};
-    return dt_step_run(m, &key, queue_blocks, NULL);
+    const dt_err err = dt_step_run(m, &key, queue_blocks, NULL);
+    m->n_seq = m->n_tok = n;
+    return err;
 }
 
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)

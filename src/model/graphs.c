@@ -3,10 +3,11 @@
  *
  * What changes from step to step (tokens, positions, rows and lengths of the cache, masks, random numbers) and from one
  * update to the next (parameters) lies in device memory, where the operations read it; what does not is the graph's
- * key. Launches depend on the longest cache:
- * lengths are rounded up to powers of two, so that a graph serves many steps. The first time of a step runs as it is
- * because a device may have things to do once that cannot be recorded, and because most steps with many tokens do not
- * come again.
+ * key. Launches depend on the longest cache: lengths are rounded up to powers of two, so that a graph serves many
+ * steps. And they depend on the number of sequences, which shrinks as texts end: a step is filled up with tokens that
+ * nobody reads, to 16, 32 or a multiple of 64, which takes hardly longer, since what counts there is reading the
+ * weights. The first time of a step runs as it is because a device may have things to do once that cannot be recorded,
+ * and because most steps with many tokens do not come again.
  *
  * The table is small and keeps what was used last. What a driver holds for a graph is not in the plan: it tells no
  * size. */
@@ -54,6 +55,17 @@ int32_t dt_step_len(const dt_model *m, int32_t len)
     return most < m->opt.cache_len ? most : m->opt.cache_len;
 }
 
+static bool is_resident(const dt_param_source *s) { return s->params_resident && s->params_resident(s->self); }
+
+int32_t dt_step_rows(const dt_model *m, int32_t n)
+{
+    int32_t most = m->opt.cache_seqs < m->opt.max_seq ? m->opt.cache_seqs : m->opt.max_seq;
+    if (m->opt.max_tok < most) most = m->opt.max_tok;
+    if (!m->graphs || !m->opt.batch_invariant || !is_resident(m->source) || n == 0 || n >= most) return n;
+    const int64_t rows = n <= 16 ? 16 : n <= 32 ? 32 : ((int64_t)n + 63) / 64 * 64;
+    return rows < most ? (int32_t)rows : most;
+}
+
 static bool same_choice(const dt_choice *a, const dt_choice *b)
 {
     return a->repetition_penalty == b->repetition_penalty && a->greedy == b->greedy &&
@@ -93,8 +105,6 @@ static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, co
     const dt_err ended = m->ops->graph_end(m->dev, m->stream, err == DT_OK ? &g->graph : NULL);
     return err != DT_OK ? err : ended;
 }
-
-static bool is_resident(const dt_param_source *s) { return s->params_resident && s->params_resident(s->self); }
 
 dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue, const void *how)
 {

@@ -1,6 +1,7 @@
 /* last_logits.c - the last token of each sequence: its logits, tokens drawn from them, lists of the likeliest.
  *
  * Rows are those of the sequences that have tokens, in their order; results go back to the places of their sequences.
+ * Where steps are graphs more rows follow, which nobody reads (dt_step_rows).
  * Logits are made in chunks as for the loss (head.c), and a step of generation uses a chunk up before the next one. */
 #include "head.h"
 #include <math.h>
@@ -8,7 +9,8 @@
 
 static bool has_tokens(const dt_batch *b, int32_t s) { return b->n_tok > 0 && b->seq_start[s + 1] > b->seq_start[s]; }
 
-/* The last rows of those sequences of the batch that have tokens, in their order; how many. */
+/* The last rows of those sequences of the batch that have tokens, in their order, how many, and the first of them again
+ * until the step is full. */
 static dt_err stage_last_rows(dt_model *m, const dt_batch *b, int64_t *n_rows)
 {
     *n_rows = 0;
@@ -17,11 +19,14 @@ static dt_err stage_last_rows(dt_model *m, const dt_batch *b, int64_t *n_rows)
     DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     m->have_results = false;
-    dt_model_place_rows(m, m->rows_span.host, b->n_tok, &m->host_rows);
-    dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
+    dt_model_place_rows(m, m->rows_span.host, m->opt.max_tok, &m->host_rows);
+    dt_model_place_rows(m, m->rows_span.device, m->opt.max_tok, &m->device_rows);
+    int32_t *row = m->host_rows.row;
     for (int32_t s = 0; s < b->n_seq; s++)
-        if (has_tokens(b, s)) m->host_rows.row[(*n_rows)++] = b->seq_start[s + 1] - 1;
-    return *n_rows > 0 ? dt_span_to_device(m, &m->rows_span, (size_t)*n_rows * sizeof *m->host_rows.row) : DT_OK;
+        if (has_tokens(b, s)) row[(*n_rows)++] = b->seq_start[s + 1] - 1;
+    const int64_t n = dt_step_rows(m, (int32_t)*n_rows);
+    for (int64_t i = *n_rows; i < n; i++) row[i] = row[0];
+    return n > 0 ? dt_span_to_device(m, &m->rows_span, (size_t)n * sizeof *row) : DT_OK;
 }
 
 dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
@@ -44,8 +49,8 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     return dt_model_sync(m);
 }
 
-/* Pinned copies of the rows of a mask of tokens that belong to sequences with tokens, in their order. flip: of its
- * complement, within the vocabulary. */
+/* Pinned copies of the rows of a mask of tokens that belong to sequences with tokens, in their order, and a step's
+ * more. flip: of its complement, within the vocabulary. */
 static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, bool flip, uint32_t *host,
                          uint32_t *device)
 {
@@ -56,18 +61,21 @@ static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, b
         uint32_t *row = host + i++ * ld;
         for (int64_t w = 0; w < ld; w++) row[w] = flip ? ~mask[s * ld + w] : mask[s * ld + w];
     }
-    return m->ops->copy(m->dev, device, host, (size_t)(i * ld) * sizeof *host, m->stream);
+    const int64_t n = dt_step_rows(m, (int32_t)i);
+    for (; i < n; i++) memcpy(host + i * ld, host, (size_t)ld * sizeof *host);
+    return m->ops->copy(m->dev, device, host, (size_t)(n * ld) * sizeof *host, m->stream);
 }
 
 /* What the device needs to draw, for the sequences that have tokens, in their order. */
 static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int64_t n_rows)
 {
     const struct draws *host = &m->host_draws, *device = &m->device_draws;
+    const int64_t n = dt_step_rows(m, (int32_t)n_rows);
     int64_t i = 0;
     for (int32_t s = 0; d->uniform && i < n_rows; s++)
         if (has_tokens(b, s)) host->uniform[i++] = d->uniform[s];
-    if (d->uniform)
-        DT_TRY(m->ops->copy(m->dev, device->uniform, host->uniform, (size_t)n_rows * sizeof(double), m->stream));
+    for (; d->uniform && i < n; i++) host->uniform[i] = 0;
+    if (d->uniform) DT_TRY(m->ops->copy(m->dev, device->uniform, host->uniform, (size_t)n * sizeof(double), m->stream));
     return d->seen ? stage_mask(m, b, d->seen, false, host->seen, device->seen) : DT_OK;
 }
 
@@ -112,9 +120,10 @@ static dt_err use_last_logits(dt_model *m, const void *arg)
 
 static dt_err queue_draws(dt_model *m, const dt_draw *d, int64_t n_rows)
 {
-    const struct use_of_logits use = {n_rows, draw_chunk, d};
+    const int32_t n = dt_step_rows(m, (int32_t)n_rows);
+    const struct use_of_logits use = {n, draw_chunk, d};
     const struct step_key key = {.what = STEP_DRAW,
-                                 .n = (int32_t)n_rows,
+                                 .n = n,
                                  .masked = d->seen,
                                  .uniform = d->uniform,
                                  .logp = d->logp,
@@ -179,8 +188,9 @@ static dt_err top_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
 
 static dt_err queue_lists(dt_model *m, const dt_top *t, int64_t n_rows)
 {
-    const struct use_of_logits use = {n_rows, top_chunk, t};
-    const struct step_key key = {.what = STEP_TOP, .n = (int32_t)n_rows, .len = t->k, .masked = t->seen};
+    const int32_t n = dt_step_rows(m, (int32_t)n_rows);
+    const struct use_of_logits use = {n, top_chunk, t};
+    const struct step_key key = {.what = STEP_TOP, .n = n, .len = t->k, .masked = t->seen};
     return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
 }
 

@@ -236,6 +236,7 @@ struct dt_model {
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
+    int32_t n_fill; /* tokens of as many idle slots behind them, which nobody reads (dt_step_rows) */
     bool train, have_hidden, have_dx;
     bool have_results;    /* the head's results are on their way or there: of n_rows rows */
     struct results asked; /* host twins of those that it was asked for; NULL: of others */
@@ -358,6 +359,8 @@ typedef dt_err dt_queue_step(dt_model *m, const void *how);
 dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue, const void *how);
 /** Lengths of a cache that a step is recorded for: those up to the result. */
 int32_t dt_step_len(const dt_model *m, int32_t len);
+/** Rows that a step of n is filled up to, where rows do not depend on one another; at most cache_seqs. */
+int32_t dt_step_rows(const dt_model *m, int32_t n);
 
 /* open.c */
 /** Lay an image, or rows, out from base on (NULL: count only); bytes used. */
@@ -368,7 +371,7 @@ size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct 
 /** A pass of this model begins. */
 void dt_model_take_activations(dt_model *m);
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache
- *  (decode). */
+ *  (decode), and where each sequence has one token n_fill more may follow. */
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);
 /** Compact the rows with a target and their weights and copy them; m->n_rows of them. grads: the weights count. */
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads);
