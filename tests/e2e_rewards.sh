@@ -14,7 +14,14 @@ if command -v python3 >/dev/null; then
         sample '12 + 30 =' ' no'
         sample 'who?' ' 42'
     } | tools/reward_sum.py | tr '\n' ' ')" "1 0.2 0 null "
-else skip "reward_sum.py" "no python3"; fi
+    # that of docs/rewards.md; answers of records are texts or numbers
+    sed -n '/^```python/,/^```/{/^```/!p}' docs/rewards.md >"$tmp/documented.py"
+    is "the example of docs/rewards.md" "$({
+        sample '12 + 30 =' ' 42' 42
+        sample '12 + 30 =' ' 43' 42
+        sample '12 + 30 =' ' 42' 42 | sed 's/"answer":"42"/"answer":42/'
+    } | python3 "$tmp/documented.py" | tr '\n' ' ')" "1 0 1 "
+else skip "programs in Python" "no python3"; fi
 is "reward_brief.sh" "$({
     sample 'a long question' '12345678'
     sample 'a long question' '123456789'
@@ -66,6 +73,7 @@ all="accuracy, length:4, keywords:please|it, command:tools/reward_brief.sh 3, mo
 grpo 1 one "$all"
 expect_exit "functions of all kinds" 0
 expect "planned is allocated" as_planned
+expect "what a run has exported is called by the run" grep -q '"grpo/rewards/same/mean".*"grpo/rewards/other/mean"' "$tmp/one/metrics.jsonl"
 expect "built-in functions and a program say what a plain script says" cmp "$tmp/expected" <(rewards one | cut -d' ' -f1-4)
 column=5
 for name in same other; do
@@ -139,6 +147,8 @@ expect_text "mistakes are told together: a name" 'reward_funcs: expected accurac
 expect_text "parameters" 'length:0: expected length:TARGET or length:LEAST:MOST'
 expect_text "a program" 'no-such-program: there is no such program'
 expect_text "a model" "$tmp/nowhere"
+grpo 1 bad "command:README.md"
+expect_text "a file that is no program is told from none" 'README.md: there is no such program, or it may not be executed; a file here is ./NAME'
 
 # ---- stopped while a program works ------------------------------------------------------------------------------------------------------------
 # It answers the first rollout, 12 rows on two ranks, and nothing of the second before there is a file.
@@ -170,16 +180,18 @@ expect_exit "it goes on" 0
 stopped 2 whole
 expect "to the same bits as one that was not stopped" same_model "$(newest whole)" "$(newest stopped)"
 
-# ---- the toys, a few steps of each ------------------------------------------------------------------------------------------------------------
-toy() { run 0 env RUNS="$tmp/toy" SETTINGS="run.max_steps=4 run.threads=1" tools/"$1".sh; }
-if command -v gnuplot >/dev/null; then
-    toy arithmetic
-    expect_exit "the toy of arithmetic" 0
-    expect_text "counts right sums before and after" 'arithmetic: +[0-9]+ of 100 sums are right'
-    expect "and draws the reward" test -s "$tmp/toy/arithmetic/loss.png"
-    toy align
-    expect_exit "the toy of alignment" 0
-    expect_text "has three models judged" 'dpo: mean reward .* of 64 answers begin with please'
-    expect "and draws their curves" test -s "$tmp/toy/align-ppo/loss.png"
-else skip "the toys" "gnuplot is not installed"; fi
+# ---- the toys ---------------------------------------------------------------------------------------------------------------------------------
+toy() { run 0 env RUNS="$tmp/toy" LARGEST=3 SETTINGS="$2 run.threads=1" tools/"$1".sh; }
+drawn() { if command -v gnuplot >/dev/null; then expect "$1" test -s "$tmp/toy/$2/loss.png"; else skip "$1" "gnuplot is not installed"; fi; }
+# 16 sums, a sixth of the completions. The model begins with the share of right guesses, and where it is in the end depends on the seed: seeds 7, 8 and 42
+# gave 0.91, 0.79 and 0.96 after 0.43, 0.30 and 0.39 (e2e_grpo.sh trains one to 0.9).
+toy arithmetic "run.max_steps=100 batch.train_batch_size=128 optimizer.lr=1e-3"
+expect_exit "the toy of arithmetic" 0
+expect_text "counts right sums before and after" 'arithmetic-base: +[0-9]+ of 16 sums are right'
+expect "and learns to add" awk '/^mean reward of the first 10/ { sub(/,/, "", $8); n++; bad = !($8 < 0.6 && $13 > 0.7) } /^arithmetic: / { n++; few = $2 < 12 } END { exit bad || few || n != 2 }' "$out"
+drawn "it draws the reward" arithmetic
+toy align run.max_steps=4
+expect_exit "the toy of alignment" 0
+expect_text "has three models judged" 'dpo: mean reward .* of 64 answers begin with please'
+drawn "it draws its curves" align-ppo
 e2e_done

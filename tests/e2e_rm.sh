@@ -132,7 +132,9 @@ score 1 none --answers "$tmp/answers.jsonl"
 expect_text "answers need a judge" 'answers needs --score'
 score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"
 expect_exit "a language model is no judge" 65
-expect_text "and what it lacks is named" 'tensor .score.weight. is missing'
+expect_text "and what it lacks is named" 'tensor .score.weight. is missing: it is no reward model'
+score 1 none --score "$tmp/lm" --answers "$tmp/answers.jsonl"
+expect_text "nor is the run that made one" 'tensor ./model/score.weight. is missing.*: it is no reward model'
 printf '{"prompt": "so"}\n' >"$tmp/no-answer.jsonl"
 score 1 none --score "$fixture/start" --answers "$tmp/no-answer.jsonl"
 expect_text "a record without an answer" 'no-answer.jsonl:1: expected an object with "prompt" and "completion"'

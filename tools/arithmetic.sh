@@ -1,10 +1,10 @@
 #!/bin/bash
 # arithmetic.sh - a model learns to add from rewards alone (GRPO, input/grpo.ini), on two ranks, in some minutes. A small model on bytes first learns the
 # form of an answer from sums of which one in four is right; then it answers each sum 16 times, and what is right is reinforced. Leaves the
-# reward curve in runs/arithmetic/loss.png.
+# reward curve in runs/arithmetic/loss.png. NP: ranks; LARGEST: digits are 0 to this one.
 set -eu
 cd "$(dirname "$0")/.."
-np=${NP:-2} runs=${RUNS:-runs} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for both trainings
+np=${NP:-2} runs=${RUNS:-runs} largest=${LARGEST:-9} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for both trainings
 . tests/environment.sh
 unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
 data=$runs/arithmetic-data
@@ -13,11 +13,11 @@ mkdir -p "$data"
 say() { printf '\n== %s\n' "$1"; }
 
 say "sums and guesses"
-awk -v d="$data" 'BEGIN {
+awk -v d="$data" -v most="$largest" 'BEGIN {
     srand(1)
-    for (a = 0; a < 10; a++) for (b = 0; b < 10; b++) {
+    for (a = 0; a <= most; a++) for (b = 0; b <= most; b++) {
         printf "{\"prompt\": \"%d+%d=\", \"answer\": %d}\n", a, b, a + b >(d "/sums.jsonl")
-        for (k = 0; k < 4; k++) printf "{\"prompt\": \"%d+%d=\", \"completion\": \"%d\"}\n", a, b, k ? int(19 * rand()) : a + b >(d "/guesses.jsonl")
+        for (k = 0; k < 4; k++) printf "{\"prompt\": \"%d+%d=\", \"completion\": \"%d\"}\n", a, b, k ? int((2 * most + 1) * rand()) : a + b >(d "/guesses.jsonl")
     } }'
 ./dtrain-data --force --kind sft -o "$data/guesses.h5" "$data/guesses.jsonl"
 ./dtrain-data --force --kind prompts -o "$data/sums.h5" "$data/sums.jsonl"
@@ -37,9 +37,13 @@ say "before and after"
 for model in arithmetic-base arithmetic; do
     ./dtrain-generate "$runs/$model/hf" --prompts "$data/sums.jsonl" --greedy --max-new-tokens 4 --jsonl -o "$data/$model.jsonl" --force 2>/dev/null
     sed 's/.*"prompt":"\([0-9]*\)+\([0-9]*\)=","text":"\([^"]*\)".*/\1 \2 \3/' "$data/$model.jsonl" |
-        awk -v model="$model" '$3 == $1 + $2 { n++ } { if (NR == 35 || NR == 78) example = example "  " $1 "+" $2 "=" $3 }
-            END { printf "%-16s %3d of %d sums are right, such as%s\n", model ":", n, NR, example }'
+        awk -v model="$model" '$3 == $1 + $2 { n++ } { sum[NR] = $1 "+" $2 "=" $3 }
+            END { printf "%-16s %3d of %d sums are right, such as  %s  %s\n", model ":", n, NR, sum[int(NR / 3) + 1], sum[int(3 * NR / 4) + 2] }'
 done
 
 say "the reward"
-./dtrain-plot "$runs/arithmetic"
+sed -n 's|.*"grpo/reward": *\([-+0-9.e]*\).*|\1|p' "$runs/arithmetic/metrics.jsonl" | awk '
+    { reward[NR] = $1 }
+    END { n = NR < 10 ? NR : 10; for (i = 1; i <= n; i++) { first += reward[i]; last += reward[NR + 1 - i] }
+          printf "mean reward of the first %d steps %.3f, of the last %d %.3f\n", n, first / n, n, last / n }'
+./dtrain-plot "$runs/arithmetic" || test $? = 70 # there is no gnuplot, as it has said

@@ -29,7 +29,7 @@ dt_err dt_rewards_begin(dt_rewards *w, dt_task *t);
 void dt_rewards_close(dt_rewards *w, dt_task *t);
 
 int dt_rewards_n(const dt_rewards *w);
-/** In metrics: "accuracy", a program's or model's base name; no two are alike. */
+/** In metrics: "accuracy", a program's or model's base name, "rm" for runs/rm/hf; no two are alike. */
 const char *dt_rewards_name(const dt_rewards *w, int k);
 const char *const *dt_rewards_names(const dt_rewards *w);
 

@@ -258,7 +258,8 @@ dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot
     hid_t dset = ckpt_slot_open(file, slot, name, sizeof name);
     if (dset < 0) {
         H5Eclear2(H5E_DEFAULT);
-        return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", path, name);
+        return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened%s", path, name,
+                       dt_stored_lack(slot->tensor));
     }
     dt_err err = dt_h5_inspect(dset, path, name, &a);
     H5Dclose(dset);

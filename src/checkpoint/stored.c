@@ -99,6 +99,11 @@ dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor
     return DT_OK;
 }
 
+const char *dt_stored_lack(const dt_tensor *t)
+{
+    return strcmp(t->name, DT_STORED_SCORE) == 0 ? ": it is no reward model, as task = rm makes one" : "";
+}
+
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
 {
     static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};

@@ -32,7 +32,7 @@ static dt_err locate_slot(locate_job *job, const char *dir, const dt_stored_slot
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s->n_files == 1 ? job->s->files[0] : dir, t->name,
-             strcmp(t->name, DT_STORED_SCORE) == 0 ? ": it is no reward model" : "");
+             dt_stored_lack(t));
     return take(job, found, t, location);
 }
 

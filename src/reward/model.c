@@ -27,12 +27,23 @@ static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
     return err;
 }
 
+/* Where the last of the first n characters' names begins; n becomes its end, without slashes behind it. */
+static size_t last_name(const char *path, size_t *n)
+{
+    while (*n > 1 && path[*n - 1] == '/') --*n;
+    size_t first = *n;
+    while (first > 0 && path[first - 1] != '/') first--;
+    return first;
+}
+
+/* The base name; of what a run has exported, RUN/hf, that of the run. */
 static void name_model(dt_reward_model *m)
 {
-    size_t n = strlen(m->path);
-    while (n > 1 && m->path[n - 1] == '/') n--;
-    size_t first = n;
-    while (first > 0 && m->path[first - 1] != '/') first--;
+    size_t n = strlen(m->path), first = last_name(m->path, &n);
+    if (first > 1 && n - first == 2 && strncmp(m->path + first, "hf", 2) == 0) {
+        n = first;
+        first = last_name(m->path, &n);
+    }
     snprintf(m->name, sizeof m->name, "%.*s", (int)(n - first), m->path + first);
 }
 

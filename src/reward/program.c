@@ -81,7 +81,8 @@ static dt_err parse(dt_program *p, const char *command, bool look)
     DT_CHECK(p->words.we_wordc > 0, DT_ERR_USAGE, "command:%s: expected command:PROGRAM ARGS", command);
     const char *program = p->words.we_wordv[0];
     DT_CHECK(!look || is_found(program), DT_ERR_USAGE,
-             "command:%s: %s: there is no such program, or it may not be executed", command, program);
+             "command:%s: %s: there is no such program, or it may not be executed%s", command, program,
+             access(program, F_OK) == 0 ? "; a file here is ./NAME, if it is executable, or python3 NAME" : "");
     return DT_OK;
 }
 
