@@ -44,9 +44,18 @@ static bool rows_fit(const void *p, int64_t ld, dt_dtype dt)
     return !p || vectors_fit((size_t)ld * dt_dtype_size(dt), p);
 }
 
+/* Rows that are to be batch-invariant, and few rows, are summed in pieces (product_mma.cu). */
+static int64_t piece_of(const dt_matmul *mm)
+{
+    enum { PIECES = 8, DEPTH = 128 };
+    if (mm->trans_a || !(mm->batch_invariant || mm->m <= FEW_ROWS)) return 0;
+    return ceil_div(ceil_div(mm->k, PIECES), DEPTH) * DEPTH;
+}
+
 static product describe(const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     product p = {};
+    p.piece = piece_of(mm);
     p.m = mm->m, p.n = mm->n, p.k = mm->k;
     p.a = a, p.lda = mm->lda, p.b = b, p.ldb = mm->ldb, p.c = c, p.ldc = mm->ldc;
     p.c_float = mm->c_dtype == DT_F32;
@@ -61,19 +70,22 @@ static product describe(const dt_matmul *mm, const void *a, const void *b, void 
     return p;
 }
 
-/* A product without terms, C = end of (D + bias): a block for a piece of a row, a thread for 8 elements of it. */
+/* A block for a stretch of a row, a thread for 8 elements of it. A product without terms has no parts. */
 template <class T> __global__ void finish_kernel(product p)
 {
     enum { N = 8 };
     const int64_t row = blockIdx.x, col = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * N, left = p.n - col;
     if (left <= 0) return;
     float x[N] = {};
+    const float *part = p.parts + row * p.ld_parts + col;
+#pragma unroll 4
+    for (int i = 0; i < p.n_parts; i++, part += p.m * p.ld_parts) add_elements<N>(x, part, N, true);
     finish_elements<T, N>(p, row, col, x, left < N ? (int)left : N);
 }
 
-static dt_err finish(const product &p, dt_dtype dt, dt_stream *s)
+dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s)
 {
-    enum { MOST = 256 };
+    enum { MOST = 128 };
     const int64_t n_threads = ceil_div(ceil_div(p.n, 8), WARP) * WARP;
     const int threads = n_threads < MOST ? (int)n_threads : MOST;
     const dim3 grid((unsigned)p.m, (unsigned)ceil_div(n_threads, threads));
@@ -92,7 +104,7 @@ struct task {
 static dt_err own_product(dt_device *dev, const task &t, dt_stream *s)
 {
     const product p = describe(&t.mm, t.a, t.b, t.c);
-    if (p.k == 0) return finish(p, t.mm.dt, s);
+    if (p.k == 0) return cuda_product_finish(p, t.mm.dt, s);
     if (t.mm.dt == DT_F32) return cuda_product_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
     if (p.b_scale) return cuda_product_int8(dev, p, t.mm.dt, t.mm.trans_b, s);
     return cuda_product_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);

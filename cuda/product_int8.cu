@@ -21,9 +21,9 @@ template <class T, int BO, int BK, bool K_IN_ROWS, int THREADS> struct int8_oper
     vec<int8_t, CHUNK> held[TURNS];
     float held_scale[TURNS];
 
-    __device__ int8_operand(const product &p, int64_t o0)
-        : next(static_cast<const int8_t *>(p.b) + (K_IN_ROWS ? o0 * p.ldb : o0)),
-          scale(p.b_scale + (K_IN_ROWS && p.b_scale_rows ? o0 : 0)), ld(p.ldb), k_left(p.k),
+    __device__ int8_operand(const product &p, int64_t o0, const terms &k)
+        : next(static_cast<const int8_t *>(p.b) + (K_IN_ROWS ? o0 * p.ldb + k.first : k.first * p.ldb + o0)),
+          scale(p.b_scale + (p.b_scale_rows ? K_IN_ROWS ? o0 : k.first : 0)), ld(p.ldb), k_left(k.n),
           o_left(p.n - o0 < BO ? (int)(p.n - o0) : BO), scale_rows(p.b_scale_rows),
           fits((((size_t)p.b | (size_t)p.ldb) & (CHUNK - 1)) == 0)
     {
@@ -67,15 +67,16 @@ template <class T, int BO, int BK, bool K_IN_ROWS, int THREADS> struct int8_oper
 
 /* C = end of (A op(B) + D + bias), one tile of C for each block; TB: B is stored [n, k]; VECTORS: rows of A begin at
  * multiples of 16 bytes. */
-template <class T, class S, bool TB, bool VECTORS>
+template <class T, class S, bool TB, bool VECTORS, bool PIECES>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_int8_kernel(product p)
 {
     DYNAMIC_SHARED(T, shared);
     constexpr int A_ELEMS = S::BM * S::BK, B_ELEMS = S::BN * S::BK, STAGE = A_ELEMS + B_ELEMS;
     const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
-    const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (p.k + S::BK - 1) / S::BK;
-    operand<T, S::BM, S::BK, true> a(p.a, p.lda, row0, p.m, p.k);
-    int8_operand<T, S::BN, S::BK, TB, S::THREADS> b(p, col0);
+    const terms mine(p);
+    const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (mine.n + S::BK - 1) / S::BK;
+    operand<T, S::BM, S::BK, true> a(p.a, p.lda, row0, p.m, mine);
+    int8_operand<T, S::BN, S::BK, TB, S::THREADS> b(p, col0, mine);
     int filled = 0, read = 0; /* places in the ring */
     const auto load_a = [&]() {
         if (a.k_left > 0) a.template load<S::THREADS, VECTORS>(shared + filled * STAGE);
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_int8_kernel(pro
         if (fetched) b.put(shared + filled * STAGE + A_ELEMS);
         filled = filled + 1 < S::STAGES ? filled + 1 : 0;
     };
-    float sum[S::WM / 16][S::WN / 8][4] = {};
+    tile_sums<S, PIECES> sum(p);
     for (int stage = 0; stage < S::STAGES - 1; stage++) {
         const bool more = b.k_left > 0;
         if (more) b.fetch();
@@ -98,42 +99,47 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_int8_kernel(pro
         __syncthreads(); /* the step's tiles are there, and those of the step before are no longer read */
         if (more) b.fetch();
         load_a();
-        multiply_tiles<T, S, false, TB>(sum, shared + read * STAGE, shared + read * STAGE + A_ELEMS);
+        multiply_tiles<T, S, false, TB>(sum.chain, shared + read * STAGE, shared + read * STAGE + A_ELEMS);
+        sum.end_step(p, step + 1 == n_steps);
         put_b(more);
         read = read + 1 < S::STAGES ? read + 1 : 0;
     }
     __syncthreads(); /* the ring becomes the tile of C */
-    finish_tile<T, S>(p, reinterpret_cast<float *>(shared), sum, row0, col0);
+    finish_tile<T, S, PIECES>(p, reinterpret_cast<float *>(shared), sum, row0, col0);
 }
 
 /* ---- the choice of a kernel -------------------------------------------------------------------------------------- */
 
-template <class T, class S, bool TB, bool VECTORS> static dt_err run(const product &p, dt_stream *s)
+template <class T, class S, bool VECTORS, bool PIECES>
+static dt_err run(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
 {
     static bool allowed;
-    if (!allowed) CUDA_ALLOW_SHARED((product_int8_kernel<T, S, TB, VECTORS>), S::shared_nbytes);
+    if (!allowed) {
+        CUDA_ALLOW_SHARED((product_int8_kernel<T, S, true, VECTORS, PIECES>), S::shared_nbytes);
+        CUDA_ALLOW_SHARED((product_int8_kernel<T, S, false, VECTORS, PIECES>), S::shared_nbytes);
+    }
     allowed = true;
-    launch(s, (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN)), S::THREADS, S::shared_nbytes,
-           product_int8_kernel<T, S, TB, VECTORS>, p);
-    CUDA_LAUNCHED();
-    return DT_OK;
-}
-
-template <class T, class S, bool VECTORS> static dt_err run_form(const product &p, bool trans_b, dt_stream *s)
-{
-    return trans_b ? run<T, S, true, VECTORS>(p, s) : run<T, S, false, VECTORS>(p, s);
+    return launch_tiles<T, S, PIECES>(dev, p, s,
+                                      trans_b ? product_int8_kernel<T, S, true, VECTORS, PIECES>
+                                              : product_int8_kernel<T, S, false, VECTORS, PIECES>);
 }
 
 /* As product_mma.cu chooses. */
 template <class T> static dt_err run_tiles(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
-    if (!vectors_fit((size_t)p.lda * sizeof(T), p.a)) return run_form<T, medium, false>(p, trans_b, s);
-    if (p.m <= 16) return run_form<T, few_rows<16, 4>, true>(p, trans_b, s);
-    if (p.m <= 32) return run_form<T, few_rows<32, 4>, true>(p, trans_b, s);
-    if (p.m <= 64) return run_form<T, few_rows<64, 3>, true>(p, trans_b, s);
-    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm) return run_form<T, large, true>(p, trans_b, s);
-    return run_form<T, medium, true>(p, trans_b, s);
+    const bool vectors = vectors_fit((size_t)p.lda * sizeof(T), p.a);
+    if (p.piece > 0) {
+        if (!vectors) return run<T, medium, false, true>(dev, p, trans_b, s);
+        if (p.m <= 16) return run<T, few_rows<16, 4>, true, true>(dev, p, trans_b, s);
+        if (p.m <= 32) return run<T, few_rows<32, 4>, true, true>(dev, p, trans_b, s);
+        if (p.m <= FEW_ROWS) return run<T, few_rows<FEW_ROWS, 3>, true, true>(dev, p, trans_b, s);
+        return run<T, medium, true, true>(dev, p, trans_b, s);
+    }
+    if (!vectors) return run<T, medium, false, false>(dev, p, trans_b, s);
+    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm)
+        return run<T, large, true, false>(dev, p, trans_b, s);
+    return run<T, medium, true, false>(dev, p, trans_b, s);
 }
 
 dt_err cuda_product_int8(dt_device *dev, const product &p, dt_dtype dt, bool trans_b, dt_stream *s)

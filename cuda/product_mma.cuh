@@ -25,11 +25,8 @@ template <int BM_, int BN_, int WM_, int WN_, int BK_, int STAGES_, int BLOCKS_>
 };
 /* Of few rows, m <= BM: a matrix of weights streams through, 256 bytes of a row at a time. */
 template <int BM, int STAGES> using few_rows = tile_shape<BM, 64, BM, 16, 128, STAGES, 2>;
-/* The same where such tiles are too few for the GPU's processors: 32 or 16 columns, and more of k on its way. */
-typedef tile_shape<16, 32, 16, 16, 64, 8, 2> narrow_16;
-typedef tile_shape<32, 32, 16, 16, 128, 4, 2> narrow_32;
-typedef tile_shape<64, 32, 32, 16, 128, 4, 2> narrow_64;
-typedef tile_shape<64, 16, 16, 16, 128, 5, 2> slim_64;
+/* The same for a matrix that gives all processors work all the same, as a vocabulary: each block reads the rows, too. */
+template <int BM> using few_wide_rows = tile_shape<BM, 128, BM, 32, 64, 4, 2>;
 typedef tile_shape<64, 64, 32, 32, 64, 4, 3> medium;
 typedef tile_shape<128, 128, 64, 64, 64, 3, 2> large;
 
@@ -67,6 +64,17 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, in
     }
 }
 
+/* The terms of its sums that a block computes: all, or those of one piece. */
+struct terms {
+    int64_t first, n;
+    __device__ explicit terms(const product &p) : first(0), n(p.k)
+    {
+        if (p.n_parts == 0) return;
+        first = blockIdx.y * p.piece;
+        n = p.k - first < p.piece ? p.k - first : p.piece;
+    }
+};
+
 /* A matrix with the outer index o (rows of A, columns of B), stored [o, k] where K_IN_ROWS, else [k, o]: its tiles for
  * the BO places of o from o0 on, one after the other along k. */
 template <class T, int BO, int BK, bool K_IN_ROWS> struct operand {
@@ -74,9 +82,9 @@ template <class T, int BO, int BK, bool K_IN_ROWS> struct operand {
     int64_t ld, k_left;
     int o_left;
 
-    __device__ operand(const void *src, int64_t ld_, int64_t o0, int64_t n_o, int64_t k)
-        : next(static_cast<const T *>(src) + (K_IN_ROWS ? o0 * ld_ : o0)), ld(ld_), k_left(k),
-          o_left(n_o - o0 < BO ? (int)(n_o - o0) : BO)
+    __device__ operand(const void *src, int64_t ld_, int64_t o0, int64_t n_o, const terms &k)
+        : next(static_cast<const T *>(src) + (K_IN_ROWS ? o0 * ld_ + k.first : k.first * ld_ + o0)), ld(ld_),
+          k_left(k.n), o_left(n_o - o0 < BO ? (int)(n_o - o0) : BO)
     {
     }
     template <int THREADS, bool VECTORS> __device__ void load(T *tile)
@@ -144,10 +152,42 @@ __device__ inline void multiply_tiles(float (&sum)[S::WM / 16][S::WN / 8][4], co
     }
 }
 
-/* Sums of the warps through shared memory to C, 8 elements of a row at a time. */
-template <class T, class S>
-__device__ inline void finish_tile(const product &p, float *tile_c, const float (&sum)[S::WM / 16][S::WN / 8][4],
-                                   int64_t row0, int64_t col0)
+/* A thread's part of a tile of C. In pieces: what the pieces at hand amount to, added one after the other, and the chain
+ * of the one that is under way. */
+template <class S, bool PIECES> struct tile_sums {
+    float chain[S::WM / 16][S::WN / 8][4], total[PIECES ? S::WM / 16 : 1][PIECES ? S::WN / 8 : 1][4];
+    int64_t steps_left; /* of the piece */
+
+    __device__ explicit tile_sums(const product &p) : chain(), total(), steps_left(p.piece / S::BK) {}
+    /* After each step; last: no other follows. */
+    __device__ void end_step(const product &p, bool last)
+    {
+        if (!PIECES || (--steps_left > 0 && !last)) return;
+        steps_left = p.piece / S::BK;
+#pragma unroll
+        for (int i = 0; i < S::WM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < S::WN / 8; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) total[i][j][e] += chain[i][j][e], chain[i][j][e] = 0.0f;
+    }
+    __device__ float at(int i, int j, int e) const { return PIECES ? total[i][j][e] : chain[i][j][e]; }
+};
+
+/* Where n sums of a row, beginning at x, go: to the end of the product, or among the parts. */
+template <class T, int N, bool PIECES>
+__device__ inline void leave_elements(const product &p, int64_t row, int64_t col, float *x, int n)
+{
+    if (!PIECES || p.n_parts == 0)
+        finish_elements<T, N>(p, row, col, x, n);
+    else
+        store_elements<N>(p.parts + (blockIdx.y * p.m + row) * p.ld_parts + col, x, N, true);
+}
+
+/* Sums of the warps through shared memory to where they go, 8 elements of a row at a time. */
+template <class T, class S, bool PIECES>
+__device__ inline void finish_tile(const product &p, float *tile_c, const tile_sums<S, PIECES> &sum, int64_t row0,
+                                   int64_t col0)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     float *mine =
@@ -159,8 +199,8 @@ __device__ inline void finish_tile(const product &p, float *tile_c, const float 
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float *to = mine + (16 * i + 8 * half) * S::C_LD + 8 * j;
-                to[0] = sum[i][j][2 * half];
-                to[1] = sum[i][j][2 * half + 1];
+                to[0] = sum.at(i, j, 2 * half);
+                to[1] = sum.at(i, j, 2 * half + 1);
             }
     __syncthreads();
     for (int i = threadIdx.x; i < S::BM * S::BN / CHUNK; i += S::THREADS) {
@@ -170,8 +210,31 @@ __device__ inline void finish_tile(const product &p, float *tile_c, const float 
         float x[CHUNK];
 #pragma unroll
         for (int e = 0; e < CHUNK; e++) x[e] = tile_c[r * S::C_LD + c + e];
-        finish_elements<T, CHUNK>(p, row, col, x, left < CHUNK ? (int)left : CHUNK);
+        leave_elements<T, CHUNK, PIECES>(p, row, col, x, left < CHUNK ? (int)left : CHUNK);
     }
+}
+
+/* ---- launch ------------------------------------------------------------------------------------------------------ */
+
+template <class T> constexpr dt_dtype DTYPE_OF = DT_BF16;
+template <> constexpr dt_dtype DTYPE_OF<__half> = DT_F16;
+
+/* A grid of blocks, one for each tile of C; of each piece where the tiles alone would leave processors without work. The
+ * sums of pieces are added in the same order by one block or by the pass over the parts. */
+template <class T, class S, bool PIECES>
+static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, void (*kernel)(product))
+{
+    product p = whole;
+    const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount,
+                  n_tiles = ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN), n_pieces = PIECES ? ceil_div(p.k, p.piece) : 1,
+                  ld = ceil_div(p.n, 8) * 8;
+    if (n_pieces > 1 && 4 * n_tiles < 3 * n_sm &&
+        n_pieces * p.m * ld <= (int64_t)(CUDA_WORKSPACE_NBYTES / sizeof(float)))
+        p.n_parts = (int)n_pieces, p.parts = (float *)s->workspace, p.ld_parts = ld;
+    launch(s, dim3((unsigned)n_tiles, p.n_parts > 0 ? (unsigned)p.n_parts : 1), S::THREADS, S::shared_nbytes, kernel,
+           p);
+    CUDA_LAUNCHED();
+    return p.n_parts > 0 ? cuda_product_finish(p, DTYPE_OF<T>, s) : DT_OK;
 }
 
 #endif

@@ -6,6 +6,8 @@
 #include "activation.cuh"
 #include "product.h"
 
+enum { FEW_ROWS = 64 /* of C, at most: tiles for them read a matrix of weights once */ };
+
 /** C[m,n] = end of (op(A) op(B) + D + bias): see dt_matmul. What there is not is NULL. */
 struct product {
     int64_t m, n, k;
@@ -16,6 +18,10 @@ struct product {
     bool b_scale_rows;     /* one for each of B's rows, as they are stored; else one */
     bool c_float, d_float; /* else of the type of A and B */
     bool vectors;          /* rows of C, D, aux and bias may be read and written in vectors */
+    int64_t piece;         /* terms of a piece, a multiple of every tile's depth; 0: all terms are one chain */
+    int n_parts;           /* pieces whose sums are in parts; 0: there are none */
+    float *parts;          /* [n_parts][m][ld_parts], in the stream's workspace */
+    int64_t ld_parts;
     dt_epilogue epilogue;
     dt_activation act;
 };
@@ -26,6 +32,8 @@ dt_err cuda_product_int8(dt_device *dev, const product &p, dt_dtype dt, bool tra
 dt_err cuda_dequantise(const int8_t *q, int64_t ld, const float *scale, bool scale_rows, int64_t rows, int64_t cols,
                        void *out, dt_dtype dt, dt_stream *s);
 dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s);
+/** C = end of (sum of the parts, from the first on, + D + bias). */
+dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s);
 
 /** Elements of a matrix of floats, or of one of int8 with scales, by row and column as they are stored. */
 struct float_matrix {

@@ -80,9 +80,9 @@ static void check_pieces(fixture *f, const product *p)
     ref_drop(&whole);
 }
 
-static const int64_t sizes[][3] = {{1, 1, 1},     {2, 3, 17},   {3, 17, 2},     {70, 65, 33},
-                                   {19, 48, 64},  {7, 31, 129}, {5, 40, 0},     {9, 7, 2100},
-                                   {6, 70, 1030}, {8, 300, 40}, {66, 530, 130}, {4, 1100, 24}};
+static const int64_t sizes[][3] = {{1, 1, 1},      {2, 3, 17},    {3, 17, 2},   {70, 65, 33},  {19, 48, 64},
+                                   {7, 31, 129},   {5, 40, 0},    {9, 7, 2100}, {6, 70, 1030}, {8, 300, 40},
+                                   {66, 530, 130}, {4, 1100, 24}, {66, 72, 264}};
 
 /* The types of A and B, and of C. */
 static const dt_dtype in_types[] = {DT_F32, DT_BF16, DT_BF16, DT_F16, DT_F16},
@@ -104,30 +104,38 @@ static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p
 static void batch_invariant_products_are_products(void **state) { for_all_sizes(*state, check_value); }
 static void a_row_does_not_depend_on_the_others(void **state) { for_all_sizes(*state, check_pieces); }
 
-/* So many that a device may take another kernel for them: a few of its rows, and one. */
+/* A few of a product's rows, and one, have the bits that they have among all. */
+static void check_some_rows(fixture *f, const product *p)
+{
+    const int64_t some[][2] = {{0, 1}, {1, 16}, {p->mm.m / 3, p->mm.m / 7}, {p->mm.m - 1, 1}};
+    ref_array whole = ref_copy(&p->c);
+    run_rows(f, p, 0, p->mm.m, &whole);
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        const int64_t first = some[i][0] * p->mm.ldc;
+        ref_array c = ref_copy(&p->c);
+        run_rows(f, p, some[i][0], some[i][1], &c);
+        for (int64_t r = 0; r < some[i][1]; r++)
+            assert_memory_equal((const float *)c.p + first + r * p->mm.ldc,
+                                (const float *)whole.p + first + r * p->mm.ldc, (size_t)p->mm.n * sizeof(float));
+        ref_drop(&c);
+    }
+    ref_drop(&whole);
+}
+
+/* So many rows, columns or terms that a device may take another kernel for all than for some. */
 static void a_row_of_very_many_is_the_same(void **state)
 {
-    fixture *f = *state;
-    static const int64_t pieces[][2] = {{0, 1}, {1, 16}, {700, 200}, {1539, 1}};
-    for (int way = 0; way < 6; way++) {
-        product p = make_product(1540, 1416, 72, way & 1, in_types[way & 6], DT_F32, 0);
-        p.mm.lda += 5, p.mm.ldb += 6; /* 16 bytes, in either type */
-        ref_drop(&p.a), ref_drop(&p.b);
-        p.a = ref_random(p.mm.dt, p.mm.m * p.mm.lda, 1, 1);
-        p.b = ref_random(p.mm.dt, (way & 1 ? p.mm.n : p.mm.k) * p.mm.ldb, 2, 1);
-        ref_array whole = ref_copy(&p.c);
-        run_rows(f, &p, 0, p.mm.m, &whole);
-        for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
-            const int64_t first = pieces[i][0] * p.mm.ldc;
-            ref_array c = ref_copy(&p.c);
-            run_rows(f, &p, pieces[i][0], pieces[i][1], &c);
-            for (int64_t r = 0; r < pieces[i][1]; r++)
-                assert_memory_equal((const float *)c.p + first + r * p.mm.ldc,
-                                    (const float *)whole.p + first + r * p.mm.ldc, (size_t)p.mm.n * sizeof(float));
-            ref_drop(&c);
+    static const int64_t many[][3] = {{1540, 1416, 72}, {300, 128, 264}, {80, 904, 136}};
+    for (size_t i = 0; i < sizeof many / sizeof many[0]; i++)
+        for (int way = 0; way < 6; way++) {
+            product p = make_product(many[i][0], many[i][1], many[i][2], way & 1, in_types[way & 6], DT_F32, 0);
+            p.mm.lda += 5, p.mm.ldb += 6; /* 16 bytes, in either type */
+            ref_drop(&p.a), ref_drop(&p.b);
+            p.a = ref_random(p.mm.dt, p.mm.m * p.mm.lda, 1, 1);
+            p.b = ref_random(p.mm.dt, (way & 1 ? p.mm.n : p.mm.k) * p.mm.ldb, 2, 1);
+            check_some_rows(*state, &p);
+            drop_product(&p);
         }
-        ref_drop(&whole), drop_product(&p);
-    }
 }
 
 static void threads_do_not_change_a_row(void **state)
