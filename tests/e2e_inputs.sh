@@ -85,6 +85,9 @@ run 1 ./dtrain input/safe-dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/saf
 expect_exit "input/safe-dpo.ini" 0
 printf '{"prompt": "two and two is", "answer": "four"}\n{"prompt": "one and one is", "answer": "two"}\n' >"$tmp/prompts.jsonl"
 ./dtrain-data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1
+run 1 ./dtrain input/ppo.ini model.path="$tmp/ini" run.output_dir="$tmp/ppo" data.train="$tmp/prompts.h5" data.seq_len=32 ppo.reward_path="$tmp/rm" ppo.response_length=8 \
+    ppo.total_episodes=8 checkpoint.save_steps=0 batch.train_batch_size=8
+expect_exit "input/ppo.ini" 0
 run 1 ./dtrain input/grpo.ini model.path="$tmp/ini" run.output_dir="$tmp/grpo" data.train="$tmp/prompts.h5" data.seq_len=32 grpo.max_completion_length=8 \
     checkpoint.save_steps=0 batch.train_batch_size=8
 expect_exit "input/grpo.ini" 0
