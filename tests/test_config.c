@@ -490,6 +490,9 @@ static void every_key_survives_being_written(void **state)
     char *written = dt_config_text(&a), *again;
     assert_int_equal(parse(&b, written, NULL), DT_OK);
     same_values(&a, &b);
+    assert_true(dt_config_given(&b, "lora", "alpha") && !dt_config_differs(&b, "lora", "alpha"));
+    assert_true(dt_config_differs(&b, "optimizer", "eps") && !dt_config_differs(&b, "optimizer", "type"));
+    assert_true(!dt_config_differs(&b, "grpo", "delta") && !dt_config_differs(&b, "data", "train"));
     assert_string_equal(again = dt_config_text(&b), written);
     assert_non_null(strstr(written, "weight_decay = 0.1\n"));
     assert_non_null(strstr(written, "reproducible = true\n"));

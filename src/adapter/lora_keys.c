@@ -10,7 +10,7 @@ static dt_err check_alone(const dt_config *cfg)
                                        "target_modules", "init",          "modules_to_save",
                                        "rank_pattern",   "alpha_pattern", "path"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        DT_CONFIG_CHECK(!dt_config_given(cfg, "lora", keys[i]), cfg, "lora", keys[i],
+        DT_CONFIG_CHECK(!dt_config_differs(cfg, "lora", keys[i]), cfg, "lora", keys[i],
                         "without lora.r there are no adapters; lora.r = 8 is usual");
     return DT_OK;
 }

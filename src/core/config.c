@@ -100,16 +100,21 @@ static dt_err take(dt_config *cfg, int row, const char *text, const char *head, 
     return err;
 }
 
+static const char *default_of(const dt_key *k, char number[DT_KEY_NUMBER_TEXT])
+{
+    if (k->kind >= DT_KEY_ENUM || k->maybe) return k->text;
+    dt_key_format(k, k->initial, number);
+    return number;
+}
+
 static dt_err set_defaults(dt_config *cfg)
 {
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
         char number[DT_KEY_NUMBER_TEXT], head[160];
-        const bool is_number = k->kind < DT_KEY_ENUM && !k->maybe;
-        if (is_number) dt_key_format(k, k->initial, number);
         cfg->priv->value[i].source = (dt_config_source){.file = FROM_DEFAULT};
         head_of(cfg, cfg->priv->value[i].source, k->section, k->name, head, sizeof head);
-        DT_TRY(assign(cfg, i, is_number ? number : k->text, head));
+        DT_TRY(assign(cfg, i, default_of(k, number), head));
     }
     return DT_OK;
 }
@@ -272,6 +277,13 @@ bool dt_config_given(const dt_config *cfg, const char *section, const char *key)
 {
     const int row = dt_key_find(section, key);
     return row >= 0 && cfg->priv->value[row].source.file != FROM_DEFAULT;
+}
+
+bool dt_config_differs(const dt_config *cfg, const char *section, const char *key)
+{
+    const int row = dt_key_find(section, key);
+    char number[DT_KEY_NUMBER_TEXT];
+    return row >= 0 && strcmp(cfg->priv->value[row].text, default_of(&dt_key_table[row], number)) != 0;
 }
 
 char *dt_config_where(const dt_config *cfg, const char *section, const char *key, char *out, size_t out_size)
