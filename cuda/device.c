@@ -394,6 +394,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .convert = cuda_convert,
     .add_into = cuda_add_into,
     .add = cuda_add,
+    .scale = cuda_scale,
     .gather_rows = cuda_gather_rows,
     .scatter_rows = cuda_scatter_rows,
     .matmul = cuda_matmul,

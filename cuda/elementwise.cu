@@ -50,6 +50,19 @@ dt_err cuda_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype 
     return DT_OK;
 }
 
+struct times {
+    float factor;
+    __device__ float operator()(float x) const { return factor * x; }
+};
+
+dt_err cuda_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *stream)
+{
+    dt_stream *s = cuda_stream(dev, stream, "scale");
+    const times op = {factor};
+    CUDA_BY_DTYPE(dt, T, "scale", { return launch_map<T, T>(s, op, x, y, n); });
+    return DT_OK;
+}
+
 /* ---- rows by index ----------------------------------------------------------------------------------------------- */
 
 /* Row r from src to dst: gather reads row index[r], or zeros where that is negative, and writes row r; scatter the

@@ -57,6 +57,11 @@ static void sums_round_once(void **state)
             assert_true(ref_near(&y, want, 0x1p-24 * 6, "add_into"));
             RUN(add, ON(x), ON(z), ON(z), src, n); /* in place */
             assert_true(ref_near(&z, sum, 0x1p-24 * 6, "add"));
+            for (int64_t i = 0; i < n; i++) sum[i] = (double)0.7f * x64[i];
+            RUN(scale, ON(x), 0.7f, ON(z), src, n);
+            assert_true(ref_near(&z, sum, 0x1p-24 * 6, "scale"));
+            RUN(scale, ON(z), 1.0f, ON(z), src, n); /* in place */
+            assert_true(ref_near(&z, sum, 0x1p-24 * 6, "scale by 1"));
             ref_drop(&x), ref_drop(&y), ref_drop(&z), free(x64), free(want), free(sum);
         }
 }
@@ -451,6 +456,7 @@ static void a_type_that_is_only_kept_is_refused(void **state)
                             (char *)x.p + index[r] * WIDTH * dt_dtype_size(dt), WIDTH * dt_dtype_size(dt));
     assert_int_equal(TRY(convert, ON(x), DT_F32, ON(y), dt, N), DT_ERR_ARG);
     assert_int_equal(TRY(add, ON(x), ON(x), ON(y), dt, N), DT_ERR_ARG);
+    assert_int_equal(TRY(scale, ON(x), 2.0f, ON(y), dt, N), DT_ERR_ARG);
     assert_int_equal(TRY(add_into, ON(x), DT_F32, ON(y), dt, true, N), DT_ERR_ARG);
     assert_int_equal(TRY(act_forward, DT_ACT_GELU, ON(x), ON(y), dt, N), DT_ERR_ARG);
     assert_int_equal(TRY(rmsnorm_forward, ON(x), ON(w), ON(y), NULL, ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, dt),

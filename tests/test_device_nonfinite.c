@@ -61,6 +61,7 @@ static void make_to_other(call *c)
 }
 static void run_convert(call *c) { CALL(convert, ON(c->in[0]), c->dt, ON(c->out[0]), c->out[0].dt, ROWS * WIDTH); }
 static void run_add(call *c) { CALL(add, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS * WIDTH); }
+static void run_scale(call *c) { CALL(scale, ON(c->in[0]), 0.5f, ON(c->out[0]), c->dt, ROWS * WIDTH); }
 static void run_add_into(call *c)
 {
     memcpy(c->out[0].p, c->in[0].p, (size_t)(ROWS * WIDTH) * dt_dtype_size(c->dt));
@@ -435,6 +436,7 @@ static void run_sgd(call *c)
 static const operation operations[] = {
     {"convert", 2, false, make_to_other, run_convert},
     {"add", 1, false, make_elements, run_add},
+    {"scale", 1, false, make_one, run_scale},
     {"add_into", 1, false, make_two_to_one, run_add_into},
     {"act_forward", 4, true, make_one, run_act_forward},
     {"act_backward", 4, true, make_elements, run_act_backward},

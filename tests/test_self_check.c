@@ -86,6 +86,7 @@ static const struct {
     OP(convert),
     OP(add_into),
     OP(add),
+    OP(scale),
     OP(gather_rows),
     OP(scatter_rows),
     OP(matmul),

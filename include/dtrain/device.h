@@ -143,6 +143,8 @@ typedef struct dt_device_ops {
                        int64_t n, dt_stream *stream);
     /** c = a + b (c may be a or b). */
     dt_err (*add)(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream);
+    /** y = factor x (y may be x). */
+    dt_err (*scale)(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *stream);
     /** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
     dt_err (*gather_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
                           int64_t width, dt_dtype dt, dt_stream *stream);

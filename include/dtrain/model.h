@@ -170,6 +170,9 @@ typedef struct dt_model_options {
      * life */
     const double *loss_scale;
     uint64_t seed; /* for dropout */
+    /* low-rank adapters are those of the units' tables (unit.h); no_adapters: as if there were none */
+    bool no_adapters;
+    float adapter_dropout; /* of their input, in training */
     /* Activations that several models use by turns: one has the memory, at least lend_nbytes of it; the others borrow
      * it from there (lender: when they are opened), and do not train. What a model has computed is gone when another
      * begins a pass. The lender is closed last. */

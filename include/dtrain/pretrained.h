@@ -29,7 +29,8 @@ typedef struct dt_pretrained {
     char *chat_template; /* what a run recorded, as dt_chat_open takes it; NULL: nothing */
     dt_generation_defaults generation;
     dt_ckpt_meta meta; /* of a checkpoint; else zeros */
-    bool new_score;    /* the caller's: a scalar head that is not there keeps the values it has */
+    /* the caller's: a scalar head, or adapters, that are not there keep the values they have */
+    bool new_score, new_adapters;
 } dt_pretrained;
 
 /** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model;

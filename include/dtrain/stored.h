@@ -39,6 +39,7 @@ typedef struct dt_saved_model {
     bool with_states; /* the optimizer's states, too */
     bool new_score;   /* loaded: a score.weight that is not in the file stays as it is, and a vocabulary's head that
                             * the file has instead is passed over */
+    bool new_adapters; /* loaded: so do adapters (unit.h) */
     int64_t state_updates; /* saved: the updates that these have seen */
 } dt_saved_model;
 
@@ -66,7 +67,7 @@ typedef struct dt_stored_location {
     int32_t file;   /* of dt_stored_map */
     int32_t bare;   /* found without "transformer." */
     int32_t absent; /* a state of a tensor that was frozen when the file was written: it starts at zero */
-    int32_t kept;   /* dt_saved_model.new_score: not in the file */
+    int32_t kept;   /* dt_saved_model.new_...: not in the file */
 } dt_stored_location;
 
 /** Where all tensors of a list of slots are. */
@@ -102,7 +103,7 @@ const char *dt_stored_lack(const dt_tensor *t);
 /** Look for the embedding that the model's vocabulary product is tied to; -1: it has a head of its own, or a scalar
  *  one. */
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots);
-/** May this parameter be missing in the file? May this tensor of the file be passed over? dt_saved_model.new_score. */
+/** May this parameter be missing in the file? May this tensor of the file be passed over? dt_saved_model.new_... */
 bool dt_stored_may_stay(const dt_stored_slot *s);
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name);
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path);

@@ -254,9 +254,15 @@ static dt_err all_written(const load_job *j)
 
 static void tell_kept(const load_job *j)
 {
-    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++)
-        if (j->map.locations[i].kept)
+    int n_adapters = 0;
+    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
+        if (!j->map.locations[i].kept) continue;
+        if (j->slots[i].tensor->adapter_scale != 0)
+            n_adapters++;
+        else
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
+    }
+    if (n_adapters > 0) DT_INFO("%s has none of %d adapters: they start anew", j->path, n_adapters / 2);
 }
 
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,

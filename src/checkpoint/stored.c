@@ -121,7 +121,9 @@ int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
 
 bool dt_stored_may_stay(const dt_stored_slot *s)
 {
-    return s->of->new_score && s->state == DT_STATE_PARAM && strcmp(s->tensor->name, DT_STORED_SCORE) == 0;
+    if (s->state != DT_STATE_PARAM) return false;
+    if (s->of->new_adapters && s->tensor->adapter_scale != 0) return true;
+    return s->of->new_score && strcmp(s->tensor->name, DT_STORED_SCORE) == 0;
 }
 
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)

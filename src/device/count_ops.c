@@ -45,6 +45,11 @@ static dt_err count_add(dt_device *dev, const void *a, const void *b, void *c, d
     return MOVES("add", 3 * (double)n * size_of(dt));
 }
 
+static dt_err count_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *s)
+{
+    return MOVES("scale", 2 * (double)n * size_of(dt));
+}
+
 static double moved_rows(int64_t n_rows, int64_t width, dt_dtype dt)
 {
     return (double)n_rows * (2 * (double)width * size_of(dt) + sizeof(int32_t));
@@ -364,6 +369,7 @@ const dt_device_ops dt_device_count_ops = {
     .convert = count_convert,
     .add_into = count_add_into,
     .add = count_add,
+    .scale = count_scale,
     .gather_rows = count_gather_rows,
     .scatter_rows = count_scatter_rows,
     .matmul = count_matmul,

@@ -310,6 +310,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .convert = cpu_convert,
     .add_into = cpu_add_into,
     .add = cpu_add,
+    .scale = cpu_scale,
     .gather_rows = cpu_gather_rows,
     .scatter_rows = cpu_scatter_rows,
     .matmul = cpu_matmul_run,

@@ -47,6 +47,14 @@ dt_err cpu_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype d
     return DT_OK;
 }
 
+dt_err cpu_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *stream)
+{
+    CPU_TAKES(dt);
+    const cpu_state *cpu = cpu_of(dev);
+    CHUNKS_OF(cpu, n, i, len) { cpu->k->scale(cpu_at(x, dt, i), factor, cpu_at_w(y, dt, i), dt, len); }
+    return DT_OK;
+}
+
 dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
                        dt_stream *stream)
 {

@@ -57,6 +57,12 @@ static dt_err queue_add(dt_device *dev, const void *a, const void *b, void *c, d
     return PUSH(add, AT(a), AT(b), AT(c), dt, n);
 }
 
+CALL(scale, const void *in; float factor; void *y; dt_dtype dt; int64_t n, x->in, x->factor, x->y, x->dt, x->n)
+static dt_err queue_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *s)
+{
+    return PUSH(scale, AT(x), factor, AT(y), dt, n);
+}
+
 CALL(gather_rows, const void *src; const int32_t *index; void *dst; int64_t n_rows; int64_t width;
      dt_dtype dt, x->src, x->index, x->dst, x->n_rows, x->width, x->dt)
 static dt_err queue_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
@@ -416,6 +422,7 @@ const dt_device_ops dt_device_queue_ops = {
     .convert = queue_convert,
     .add_into = queue_add_into,
     .add = queue_add,
+    .scale = queue_scale,
     .gather_rows = queue_gather_rows,
     .scatter_rows = queue_scatter_rows,
     .matmul = queue_matmul,

@@ -73,16 +73,18 @@ dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param
 dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
     DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->L, m->n_tok, PRODUCT_ALONE);
+    const struct with_product alone = {.low = a->low[LINEAR_QKV]};
+    return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->L, m->n_tok, alone);
 }
 
 /* y = x + dropout(in W + b) */
 static dt_err add_branch(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *in,
-                         const void *x, void *y, uint64_t key)
+                         const void *x, void *y, uint64_t key, void *low)
 {
     const float p = m->train ? (float)m->mc->resid_pdrop : 0;
-    if (p == 0) return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, (struct with_product){.addend = x});
-    DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, PRODUCT_ALONE));
+    const struct with_product with = {.addend = p == 0 ? x : NULL, .low = low};
+    if (p == 0) return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, with);
+    DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, with));
     return m->ops->dropout(m->dev, m->s.drop, x, y, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
                            m->stream);
 }
@@ -94,25 +96,30 @@ dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a)
     return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream);
 }
 
-/* act = activation(norm2 Wup + bup), and what it was applied to where that is kept; or the gated form. */
+/* act = activation(norm2 Wup + bup), and what it was applied to where that is kept; or the gated form. Adapters add to
+ * what the activation is applied to. */
 static dt_err mlp_activation(const dt_model *m, const struct block *b, const dt_param_view *w,
                              const struct block_acts *a)
 {
     const bool again = dt_model_remakes(m) || m->opt.reproducible;
-    const struct with_product act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again};
-    if (!m->mc->gated_mlp) return dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
-    DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, PRODUCT_ALONE));
+    const struct with_product act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again},
+                              alone = {.low = a->low[LINEAR_UP]};
+    if (!m->mc->gated_mlp && b->up.n_low == 0)
+        return dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
+    DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, alone));
     return dt_block_make_act(m, a);
 }
 
 dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                        bool want_output)
 {
-    DT_TRY(add_branch(m, &b->o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, b->layer, SITE_ATTENTION)));
+    DT_TRY(add_branch(m, &b->o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, b->layer, SITE_ATTENTION),
+                      a->low[LINEAR_O]));
     DT_TRY(dt_norm_forward(m, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
     DT_TRY(mlp_activation(m, b, w, a));
-    if (!want_output) return DT_OK;
-    return add_branch(m, &b->down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP));
+    if (!want_output) return dt_low_rank_project(m, &b->down, w, a->act, m->n_tok, a->low[LINEAR_DOWN]);
+    return add_branch(m, &b->down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP),
+                      a->low[LINEAR_DOWN]);
 }
 
 dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,

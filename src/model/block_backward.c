@@ -2,7 +2,7 @@
  * gradient of its branch to it (the norm's backward does the adding), so no copy of it is ever made.
  *
  * Selective recomputation makes each of the cheap activations again right before it is read. Norms and activations are
- * read by the gradients of the matrices behind them alone: what is frozen asks for none. */
+ * read by the gradients of the matrices behind them, and of their adapters, alone: what is frozen asks for none. */
 #include "model_private.h"
 
 /* The gradient that enters a branch: dx itself, or dx with the forward's dropout applied to it. */
@@ -19,7 +19,7 @@ static dt_err enter_branch(const dt_model *m, uint64_t key, const void **dy)
 static dt_err remake_norm(const dt_model *m, const struct linear *reader, const struct norm *n, const dt_param_view *w,
                           const void *x, void *y, float *mean, float *rstd)
 {
-    if (!dt_model_remakes(m) || !dt_is_trained(reader->w)) return DT_OK;
+    if (!dt_model_remakes(m) || !dt_linear_keeps_input(reader)) return DT_OK;
     return dt_norm_forward(m, n, w, x, y, mean, rstd, m->n_tok);
 }
 
@@ -30,15 +30,15 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     const int64_t T = m->n_tok;
     const void *dy;
     void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form writes its gradient over what it read */
-    struct with_product slope = PRODUCT_ALONE;
-    if (!mc->gated_mlp) slope = (struct with_product){.epilogue = DT_EPILOGUE_ACT_BACKWARD, .act_in = a->up};
+    struct with_product slope = {.low = a->low[LINEAR_DOWN]}, alone = {.low = a->low[LINEAR_UP]};
+    if (!mc->gated_mlp) slope.epilogue = DT_EPILOGUE_ACT_BACKWARD, slope.act_in = a->up;
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_MLP), &dy));
-    if (dt_model_remakes(m) && dt_is_trained(b->down.w)) DT_TRY(dt_block_make_act(m, a));
+    if (dt_model_remakes(m) && dt_linear_keeps_input(&b->down)) DT_TRY(dt_block_make_act(m, a));
     DT_TRY(dt_linear_backward(m, &b->down, w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, slope, T));
     if (mc->gated_mlp)
         DT_TRY(m->ops->glu_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T, m->F, m->stream));
     DT_TRY(remake_norm(m, &b->up, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2));
-    DT_TRY(dt_linear_backward(m, &b->up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, PRODUCT_ALONE, T));
+    DT_TRY(dt_linear_backward(m, &b->up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, alone, T));
     const struct norm_grads dnorm = dt_norm_grads_in(&b->norm2, g);
     return dt_norm_backward(m, &b->norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
 }
@@ -53,8 +53,8 @@ static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_pa
                                       dt_at(m->s.dqkv, m->Q, m->elem), dt_gradient(g, b->q_norm),
                                       dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm, m->stream));
     DT_TRY(remake_norm(m, &b->qkv, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1));
-    return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->L, m->s.dnorm, m->C, PRODUCT_ALONE,
-                              m->n_tok);
+    const struct with_product alone = {.low = a->low[LINEAR_QKV]};
+    return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->L, m->s.dnorm, m->C, alone, m->n_tok);
 }
 
 static dt_err attention_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
@@ -63,12 +63,13 @@ static dt_err attention_backward(const dt_model *m, const struct block *b, const
     const dt_attention at = dt_block_attention(m, b);
     const int64_t scratch = m->ops->attention_scratch_elems(m->dev, &at);
     const size_t e = m->elem;
+    const struct with_product alone = {.low = a->low[LINEAR_O]};
     const void *dy;
     DT_CHECK(scratch <= m->s.attention_elems, DT_ERR_ARG,
              "attention's scratch was planned as %lld floats, this batch wants %lld", (long long)m->s.attention_elems,
              (long long)scratch);
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_ATTENTION), &dy));
-    DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, PRODUCT_ALONE, m->n_tok));
+    DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, alone, m->n_tok));
     if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(dt_block_make_qk(m, b, w, a));
     DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, dt_at(a->qk, m->Q, e), dt_at(a->raw, m->Q + m->K, e), a->att,
                                       a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),

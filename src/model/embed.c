@@ -5,10 +5,19 @@
  * once. */
 #include "model_private.h"
 
+static uint64_t key_of(const dt_model *m, dt_rng_purpose purpose, uint64_t where)
+{
+    return dt_mix64(dt_mix64(dt_rng_key(m->opt.seed, purpose) ^ (uint64_t)m->step) + where);
+}
+
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site)
 {
-    const uint64_t of_step = dt_mix64(dt_rng_key(m->opt.seed, DT_RNG_DROPOUT) ^ (uint64_t)m->step);
-    return dt_mix64(of_step + (uint64_t)layer * N_SITES + (uint64_t)site);
+    return key_of(m, DT_RNG_DROPOUT, (uint64_t)layer * N_SITES + (uint64_t)site);
+}
+
+uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum linear_site site)
+{
+    return key_of(m, DT_RNG_LORA_DROPOUT, (uint64_t)layer * N_LINEARS + (uint64_t)site);
 }
 
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)

@@ -17,23 +17,64 @@ static const dt_tensor *find(const dt_unit *u, const char *name)
     return NULL;
 }
 
-static struct tensor_at locate(const dt_unit *u, const char *name)
+static struct tensor_at at(const dt_tensor *t)
 {
-    const dt_tensor *t = find(u, name);
     return t ? (struct tensor_at){t->offset, t->part} : (struct tensor_at){.offset = -1};
 }
 
-static struct linear linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out)
+static struct tensor_at locate(const dt_unit *u, const char *name) { return at(find(u, name)); }
+
+/* The layers that one product serves: one behind the other, in the columns of its output, too. */
+struct fused {
+    const char *name[MAX_LOW];
+    int64_t n_out[MAX_LOW];
+};
+
+static const dt_tensor *find_part(const dt_unit *u, const char *name, const char *part)
 {
-    char weight[64], bias[64];
-    snprintf(weight, sizeof weight, "%s.weight", name);
-    snprintf(bias, sizeof bias, "%s.bias", name);
-    return (struct linear){.n_in = n_in,
-                           .n_out = n_out,
-                           .w = locate(u, weight),
-                           .b = locate(u, bias),
-                           .w_ld = m->mc->conv1d ? n_out : n_in,
-                           .conv1d = m->mc->conv1d};
+    char full[64];
+    snprintf(full, sizeof full, "%s.%s", name, part);
+    return find(u, full);
+}
+
+static void add_adapter(struct linear *l, const dt_tensor *a, const dt_tensor *b, int64_t first_out)
+{
+    struct low_rank *low = l->n_low > 0 ? &l->low[l->n_low - 1] : NULL;
+    const int64_t r = a->shape[0];
+    if (!low || low->scale != a->adapter_scale) {
+        low = &l->low[l->n_low++];
+        *low = (struct low_rank){.a = at(a), .scale = a->adapter_scale};
+    }
+    low->part[low->n_parts++] =
+        (struct low_part){.b = at(b), .r = r, .first_r = low->r, .n_out = b->shape[0], .first_out = first_out};
+    low->r += r;
+    l->low_r += r;
+}
+
+static void find_adapters(struct linear *l, const dt_unit *u, const struct fused *of)
+{
+    int64_t first_out = 0;
+    for (int i = 0; i < MAX_LOW && of->name[i]; first_out += of->n_out[i++]) {
+        const dt_tensor *a = find_part(u, of->name[i], "lora_A.weight"),
+                        *b = find_part(u, of->name[i], "lora_B.weight");
+        if (a && b) add_adapter(l, a, b, first_out);
+    }
+}
+
+static struct linear linear_at(const dt_model *m, const dt_unit *u, enum linear_site site, int64_t layer, int64_t n_in,
+                               struct fused of)
+{
+    const int64_t n_out = of.n_out[0] + of.n_out[1] + of.n_out[2];
+    struct linear l = {.n_in = n_in,
+                       .n_out = n_out,
+                       .w = at(find_part(u, of.name[0], "weight")),
+                       .b = at(find_part(u, of.name[0], "bias")),
+                       .w_ld = m->mc->conv1d ? n_out : n_in,
+                       .conv1d = m->mc->conv1d,
+                       .layer = layer,
+                       .site = site};
+    if (!m->opt.no_adapters) find_adapters(&l, u, &of);
+    return l;
 }
 
 static struct norm norm_at(const dt_unit *u, const char *weight, const char *bias)
@@ -46,10 +87,10 @@ static void find_gpt2_block(const dt_model *m, const dt_unit *u, struct block *b
     b->norm1 = norm_at(u, "ln_1.weight", "ln_1.bias");
     b->norm2 = norm_at(u, "ln_2.weight", "ln_2.bias");
     b->q_norm = b->k_norm = (struct tensor_at){.offset = -1};
-    b->qkv = linear_at(m, u, "attn.c_attn", m->C, m->W);
-    b->o = linear_at(m, u, "attn.c_proj", m->Q, m->C);
-    b->up = linear_at(m, u, "mlp.c_fc", m->C, m->U);
-    b->down = linear_at(m, u, "mlp.c_proj", m->F, m->C);
+    b->qkv = linear_at(m, u, LINEAR_QKV, b->layer, m->C, (struct fused){{"attn.c_attn"}, {m->W}});
+    b->o = linear_at(m, u, LINEAR_O, b->layer, m->Q, (struct fused){{"attn.c_proj"}, {m->C}});
+    b->up = linear_at(m, u, LINEAR_UP, b->layer, m->C, (struct fused){{"mlp.c_fc"}, {m->U}});
+    b->down = linear_at(m, u, LINEAR_DOWN, b->layer, m->F, (struct fused){{"mlp.c_proj"}, {m->C}});
 }
 
 static void find_llama_block(const dt_model *m, const dt_unit *u, struct block *b)
@@ -58,10 +99,12 @@ static void find_llama_block(const dt_model *m, const dt_unit *u, struct block *
     b->norm2 = norm_at(u, "post_attention_layernorm.weight", "post_attention_layernorm.bias");
     b->q_norm = locate(u, "self_attn.q_norm.weight");
     b->k_norm = locate(u, "self_attn.k_norm.weight");
-    b->qkv = linear_at(m, u, "self_attn.q_proj", m->C, m->W); /* k and v follow directly: one matrix */
-    b->o = linear_at(m, u, "self_attn.o_proj", m->Q, m->C);
-    b->up = linear_at(m, u, "mlp.gate_proj", m->C, m->U); /* up follows gate */
-    b->down = linear_at(m, u, "mlp.down_proj", m->F, m->C);
+    const struct fused qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {m->Q, m->K, m->K}},
+                       up = {{"mlp.gate_proj", "mlp.up_proj"}, {m->F, m->F}};
+    b->qkv = linear_at(m, u, LINEAR_QKV, b->layer, m->C, qkv);
+    b->o = linear_at(m, u, LINEAR_O, b->layer, m->Q, (struct fused){{"self_attn.o_proj"}, {m->C}});
+    b->up = linear_at(m, u, LINEAR_UP, b->layer, m->C, up);
+    b->down = linear_at(m, u, LINEAR_DOWN, b->layer, m->F, (struct fused){{"mlp.down_proj"}, {m->C}});
 }
 
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)

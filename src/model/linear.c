@@ -1,5 +1,5 @@
-/* linear.c - the two layers with weights that everything is made of: a matrix product with its three gradients, and
- * the norms. */
+/* linear.c - the two layers with weights that everything is made of: a matrix product with its three gradients, with
+ * its adapters (low_rank.c), and the norms. */
 #include "model_private.h"
 
 static void add_to_product(const dt_model *m, const struct with_product *with, dt_matmul *mm)
@@ -29,7 +29,8 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .c_dtype = m->opt.dtype,
                     .batch_invariant = dt_model_is_invariant(m)};
     add_to_product(m, &with, &mm);
-    return m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream);
+    DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
+    return dt_low_rank_forward(m, l, w, x, y, y_ld, n_rows, with.low);
 }
 
 /* dW = dy^T x, or x^T dy where the matrix is stored the other way round; and the sums of dy's columns on the way. */
@@ -79,6 +80,10 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
         DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_gradient(g, l->b), g->dtype,
                                      g->accumulate, m->stream));
     if (dt_is_trained(l->w)) DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));
+    if (l->n_low > 0) {
+        DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, n_rows, with.low));
+        mm.addend = dx;
+    }
     return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);
 }
 

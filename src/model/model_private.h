@@ -17,12 +17,37 @@ struct tensor_at {
     dt_part part;
 };
 
-/** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d), and row distance w_ld. */
+/** Low-rank adapters of a linear layer (adapter.h), y += h Bt with h = scale D(x) At. Of layers that one product
+ *  serves, those with equal scales have one A, their rows one behind the other, each its columns of h and of y. */
+enum { MAX_LOW = 3 }; /* q, k, v */
+struct low_part {
+    struct tensor_at b;       /* [n_out, r] */
+    int64_t r, first_r;       /* columns of h */
+    int64_t n_out, first_out; /* columns of y */
+};
+struct low_rank {
+    struct tensor_at a; /* [r, n_in] */
+    int64_t r;
+    float scale;
+    struct low_part part[MAX_LOW];
+    int n_parts;
+};
+
+/** Which of a block's linear layers. */
+enum linear_site { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, N_LINEARS };
+
+/** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d), and row distance w_ld; and adapters.
+ */
 struct linear {
     int64_t n_in, n_out;
     struct tensor_at w, b; /* b may be none */
     int64_t w_ld;
     bool conv1d;
+    struct low_rank low[MAX_LOW];
+    int n_low;
+    int64_t low_r; /* columns of all h together; 0: there are no adapters */
+    int64_t layer;
+    enum linear_site site;
 };
 
 /** A norm's weight and bias, which may be none. */
@@ -62,6 +87,7 @@ struct block_acts {
     void *up;                             /* [T,U]: before the activation; backward leaves its gradient here (gated) */
     float *mean1, *rstd1, *mean2, *rstd2; /* [T] */
     float *lse;                           /* [T, heads] */
+    void *low[N_LINEARS];                 /* h of adapters, one after the other: low_r elements for each token */
     /* cheap */
     void *qk;               /* [T,Q+K]: after norms and rotation (not recomputed where it is raw) */
     void *norm1, *norm2;    /* [T,C] */
@@ -79,6 +105,8 @@ struct scratch {
     void *dqkv;  /* [T,W] in rows of distance L */
     float *attention, *norm;
     int64_t attention_elems;
+    void *low_x; /* [T, widest n_in with adapters]: their input after dropout */
+    void *low_d; /* [T, most r]: gradient of h */
 };
 
 /** Where gradients that are added up several times within a micro-step stand in fp32 until they are rounded once: only
@@ -315,14 +343,27 @@ struct with_product {
     dt_epilogue epilogue;
     void *act_in;    /* row distance: that of the output */
     bool act_of_aux; /* dt_matmul's, of act_in */
+    void *low;       /* h of the layer's adapters: forward writes it, backward reads it */
 };
-#define PRODUCT_ALONE ((struct with_product){0})
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_product with);
-/** Gradients of the weights and bias into g, of those that are trained, and of x into dx. */
+/** Gradients of the weights and bias into g, of those that are trained, and of x into dx. Without an addend. */
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           struct with_product with, int64_t n_rows);
+
+/* low_rank.c; x and dx: rows of n_in elements one after the other */
+/** low = what A makes of x: as much of the forward as backward needs. */
+dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x,
+                           int64_t n_rows, void *low);
+/** The same, and y += what B makes of that. */
+dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
+                           int64_t y_ld, int64_t n_rows, void *low);
+/** Gradients of the adapters into g; dx = their part of the gradient of x. The layer has adapters, which are trained. */
+dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
+                            const void *x, const void *dy, int64_t dy_ld, void *dx, int64_t n_rows, void *low);
+/** Does backward read what the layer was applied to? */
+bool dt_linear_keeps_input(const struct linear *l);
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
                        float *mean, float *rstd, int64_t n_rows);
 /** Their place in their unit's gradients. */
@@ -394,6 +435,7 @@ dt_err dt_stretch_batch(dt_model *m, const dt_batch *b);
 
 /* embed.c */
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site);
+uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum linear_site site);
 dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients of an empty micro-batch. */

@@ -28,6 +28,22 @@ static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_ACTIVATI
                                              DT_MEM_OTHER};
 static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
+/* What a layer at that site needs at most, or at any (N_LINEARS), of all blocks: they need not be alike. */
+static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct linear *l))
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < m->n_stages; i++) {
+        const struct block *b = &m->stages[i].block;
+        const struct linear *const l[N_LINEARS] = {&b->qkv, &b->o, &b->up, &b->down};
+        for (int k = 0; k < N_LINEARS; k++)
+            if (k == site || site == N_LINEARS) most = dt_max_i64(most, of(l[k]));
+    }
+    return most;
+}
+
+static int64_t low_r(const struct linear *l) { return l->low_r; }
+static int64_t low_n_in(const struct linear *l) { return l->n_low > 0 ? l->n_in : 0; }
+
 static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
     const int64_t T = m->opt.max_tok;
@@ -47,6 +63,7 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     s->mean2 = take(a, T, 1, f);
     s->rstd2 = take(a, T, 1, f);
     s->lse = take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
+    for (int i = 0; i < N_LINEARS; i++) s->low[i] = take(a, T, most_low(m, i, low_r), e);
 }
 
 static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
@@ -151,6 +168,9 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
             dt_max_i64(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = take(a, m->opt.max_tok, m->C, m->elem);
         m->s.norm = take(a, norm, 1, sizeof(float));
+        m->s.low_x =
+            take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_low(m, N_LINEARS, low_n_in), m->elem);
+        m->s.low_d = take(a, m->opt.max_tok, most_low(m, N_LINEARS, low_r), m->elem);
     }
     place_tied_sums(m, a);
     const size_t from = a->used;

@@ -117,7 +117,7 @@ static dt_stored_locator locator_of(const dt_pretrained *p)
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
-    const dt_saved_model one = {.zero = z, .new_score = p->new_score};
+    const dt_saved_model one = {.zero = z, .new_score = p->new_score, .new_adapters = p->new_adapters};
     return dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase);
 }
 
@@ -143,7 +143,8 @@ dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_
 {
     dt_stored_slot *slots;
     int n_slots;
-    const dt_saved_model one = {.units = units, .n_units = n_units, .new_score = p->new_score};
+    const dt_saved_model one = {
+        .units = units, .n_units = n_units, .new_score = p->new_score, .new_adapters = p->new_adapters};
     DT_TRY(dt_stored_slots(&one, 1, &slots, &n_slots));
     dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots);
     if (err == DT_OK && p->kind == DT_PRETRAINED_CHECKPOINT) err = dt_checkpoint_verify(p->path, NULL);

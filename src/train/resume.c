@@ -312,8 +312,9 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 
 static dt_err start_fresh(dt_run *run)
 {
-    const bool scalar = run->task.ops->n_labels > 0; /* the head, which a language model has not */
-    if (!run->has_pretrained || scalar) DT_TRY(dt_zero_init_random(run->main.zero, (uint64_t)run->cfg.run_seed));
+    /* the head, which a language model has not, or adapters */
+    const bool lacking = run->task.ops->n_labels > 0 || run->lora.r > 0;
+    if (!run->has_pretrained || lacking) DT_TRY(dt_zero_init_random(run->main.zero, (uint64_t)run->cfg.run_seed));
     if (!run->has_pretrained) return DT_OK;
     DT_INFO("starting from the weights of %s", run->pretrained.path);
     return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);

@@ -210,6 +210,7 @@ static void fill_model_options(dt_run *run)
         .reproducible = cfg->run_reproducible,
         .library_attention = !strcmp(cfg->model_attention, "cudnn"),
         .loss_scale = run->scale.scaled ? &run->scale.scale : NULL,
+        .adapter_dropout = (float)run->lora.dropout,
         .seed = (uint64_t)cfg->run_seed,
     };
 }
@@ -290,12 +291,26 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
+/* What a run with adapters does not do yet. */
+static dt_err check_adapted_run(dt_run *run)
+{
+    static const char *const tasks[] = {"pretrain", "sft", "rm", "eval"};
+    const dt_config *cfg = &run->cfg;
+    bool known = run->lora.r == 0;
+    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) known = known || !strcmp(cfg->run_task, tasks[i]);
+    DT_CONFIG_CHECK(known, cfg, "lora", "r", "task %s does not train adapters yet; expected 0", cfg->run_task);
+    DT_CONFIG_CHECK(run->lora.r == 0 || !strcmp(cfg->checkpoint_export, "none"), cfg, "checkpoint", "export",
+                    "a model with adapters is not exported yet; expected none");
+    run->pretrained.new_adapters = run->lora.r > 0;
+    return DT_OK;
+}
+
 static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     if (dt_config_doubted(cfg, "lora", NULL)) return DT_OK;
     DT_TRY(dt_lora_from_keys(&run->lora, cfg));
-    DT_CONFIG_CHECK(run->lora.r == 0, cfg, "lora", "r", "adapters are not trained yet; expected 0");
+    DT_TRY(check_adapted_run(run));
     DT_TRY(
         dt_config_blame(cfg, "lora", "target_modules", dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units)));
     return dt_config_blame(cfg, "lora", "modules_to_save",

@@ -65,6 +65,14 @@ void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n
 #undef BODY
 }
 
+void ISA_NAME(scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n)
+{
+#define BODY(T)                                                                                                        \
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, factor *load(x, T, i))
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
 /* sum[i] += row[i]: one row of many, for sums over rows. */
 void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
 {

@@ -9,6 +9,7 @@ void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst
 void ISA_NAME(dequantise)(const int8_t *q, float scale, void *dst, dt_dtype dt, int64_t n);
 void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n);
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n);
+void ISA_NAME(scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n);
 void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n);
 void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum);
 float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n);

@@ -10,6 +10,7 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .dequantise = ISA_NAME(dequantise),
     .add_into = ISA_NAME(add_into),
     .add = ISA_NAME(add),
+    .scale = ISA_NAME(scale),
     .add_rows = ISA_NAME(add_rows),
     .column_sums = ISA_NAME(column_sums),
     .row_sum = ISA_NAME(row_sum),

@@ -1,0 +1,176 @@
+/* low_rank.c - adapters beside linear layers: y += h Bt, h = scale D(x) At (algorithms.md 6.1).
+ *
+ * The scale is h's on the way there, and its gradient's on the way back: h and dh are narrow. D(x) is made again from its
+ * random numbers where backward needs it. Both products of a narrow matrix are apart from the layer's own: forward adds
+ * to what that has left in y; backward goes first, and the layer's own product adds to it, before any epilogue. */
+#include "model_private.h"
+
+bool dt_linear_keeps_input(const struct linear *l) { return dt_is_trained(l->w) || l->n_low > 0; }
+
+static void *h_of(const dt_model *m, const struct linear *l, int k, int64_t n_rows, void *low)
+{
+    int64_t before = 0;
+    for (int i = 0; i < k; i++) before += l->low[i].r;
+    return dt_at(low, n_rows * before, m->elem);
+}
+
+static dt_err drop_input(const dt_model *m, const struct linear *l, const void *from, void *to, int64_t n_rows)
+{
+    return m->ops->dropout(m->dev, from, NULL, to, m->opt.adapter_dropout, dt_adapter_dropout_key(m, l->layer, l->site),
+                           m->device.token_key, n_rows, l->n_in, m->opt.dtype, m->stream);
+}
+
+static bool drops(const dt_model *m) { return m->train && m->opt.adapter_dropout > 0; }
+
+/* D(x) */
+static dt_err take_input(const dt_model *m, const struct linear *l, const void *x, const void **in, int64_t n_rows)
+{
+    *in = x;
+    if (!drops(m)) return DT_OK;
+    *in = m->s.low_x;
+    return drop_input(m, l, x, m->s.low_x, n_rows);
+}
+
+static dt_err scale(const dt_model *m, const struct low_rank *a, void *h, int64_t n_rows)
+{
+    if (a->scale == 1) return DT_OK;
+    return m->ops->scale(m->dev, h, a->scale, h, m->opt.dtype, n_rows * a->r, m->stream);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+static dt_err make_h(const dt_model *m, const struct linear *l, const struct low_rank *a, const dt_param_view *w,
+                     const void *in, void *h, int64_t n_rows)
+{
+    const dt_matmul mm = {.m = n_rows,
+                          .n = a->r,
+                          .k = l->n_in,
+                          .trans_b = true,
+                          .lda = l->n_in,
+                          .ldb = l->n_in,
+                          .ldc = a->r,
+                          .dt = m->opt.dtype,
+                          .c_dtype = m->opt.dtype,
+                          .batch_invariant = dt_model_is_invariant(m)};
+    DT_TRY(m->ops->matmul(m->dev, &mm, in, dt_weight(w, a->a), h, m->stream));
+    return scale(m, a, h, n_rows);
+}
+
+static dt_err add_part(const dt_model *m, const struct low_rank *a, const struct low_part *p, const dt_param_view *w,
+                       const void *h, void *y, int64_t y_ld, int64_t n_rows)
+{
+    const dt_matmul mm = {.m = n_rows,
+                          .n = p->n_out,
+                          .k = p->r,
+                          .trans_b = true,
+                          .lda = a->r,
+                          .ldb = p->r,
+                          .ldc = y_ld,
+                          .dt = m->opt.dtype,
+                          .c_dtype = m->opt.dtype,
+                          .accumulate = true,
+                          .batch_invariant = dt_model_is_invariant(m)};
+    return m->ops->matmul(m->dev, &mm, dt_at(h, p->first_r, m->elem), dt_weight(w, p->b),
+                          dt_at(y, p->first_out, m->elem), m->stream);
+}
+
+dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x,
+                           int64_t n_rows, void *low)
+{
+    const void *in;
+    if (l->n_low == 0) return DT_OK;
+    DT_TRY(take_input(m, l, x, &in, n_rows));
+    for (int k = 0; k < l->n_low; k++) DT_TRY(make_h(m, l, &l->low[k], w, in, h_of(m, l, k, n_rows, low), n_rows));
+    return DT_OK;
+}
+
+dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
+                           int64_t y_ld, int64_t n_rows, void *low)
+{
+    DT_TRY(dt_low_rank_project(m, l, w, x, n_rows, low));
+    for (int k = 0; k < l->n_low; k++) {
+        const struct low_rank *a = &l->low[k];
+        const void *h = h_of(m, l, k, n_rows, low);
+        for (int i = 0; i < a->n_parts; i++) DT_TRY(add_part(m, a, &a->part[i], w, h, y, y_ld, n_rows));
+    }
+    return DT_OK;
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* dB = dy^T h, dh = dy B, of a part's columns. */
+static dt_err part_backward(const dt_model *m, const struct low_rank *a, const struct low_part *p,
+                            const dt_param_view *w, const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld,
+                            int64_t n_rows)
+{
+    const dt_matmul db = {.m = p->n_out,
+                          .n = p->r,
+                          .k = n_rows,
+                          .trans_a = true,
+                          .lda = dy_ld,
+                          .ldb = a->r,
+                          .ldc = p->r,
+                          .dt = m->opt.dtype,
+                          .c_dtype = g->dtype,
+                          .accumulate = g->accumulate},
+                    dh = {.m = n_rows,
+                          .n = p->r,
+                          .k = p->n_out,
+                          .lda = dy_ld,
+                          .ldb = p->r,
+                          .ldc = a->r,
+                          .dt = m->opt.dtype,
+                          .c_dtype = m->opt.dtype};
+    const void *own_dy = dt_at(dy, p->first_out, m->elem);
+    DT_TRY(m->ops->matmul(m->dev, &db, own_dy, dt_at(h, p->first_r, m->elem), dt_gradient(g, p->b), m->stream));
+    return m->ops->matmul(m->dev, &dh, own_dy, dt_weight(w, p->b), dt_at(m->s.low_d, p->first_r, m->elem), m->stream);
+}
+
+/* dA = dh^T D(x) */
+static dt_err a_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a, const dt_grad_view *g,
+                         const void *in, int64_t n_rows)
+{
+    const dt_matmul mm = {.m = a->r,
+                          .n = l->n_in,
+                          .k = n_rows,
+                          .trans_a = true,
+                          .lda = a->r,
+                          .ldb = l->n_in,
+                          .ldc = l->n_in,
+                          .dt = m->opt.dtype,
+                          .c_dtype = g->dtype,
+                          .accumulate = g->accumulate};
+    return m->ops->matmul(m->dev, &mm, m->s.low_d, in, dt_gradient(g, a->a), m->stream);
+}
+
+/* The gradient of D(x): dh A, of all adapters. */
+static dt_err input_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a,
+                             const dt_param_view *w, void *dx, bool first, int64_t n_rows)
+{
+    const dt_matmul mm = {.m = n_rows,
+                          .n = l->n_in,
+                          .k = a->r,
+                          .lda = a->r,
+                          .ldb = l->n_in,
+                          .ldc = l->n_in,
+                          .dt = m->opt.dtype,
+                          .c_dtype = m->opt.dtype,
+                          .accumulate = !first};
+    return m->ops->matmul(m->dev, &mm, m->s.low_d, dt_weight(w, a->a), dx, m->stream);
+}
+
+dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
+                            const void *x, const void *dy, int64_t dy_ld, void *dx, int64_t n_rows, void *low)
+{
+    const void *in;
+    DT_TRY(take_input(m, l, x, &in, n_rows));
+    for (int k = 0; k < l->n_low; k++) {
+        const struct low_rank *a = &l->low[k];
+        const void *h = h_of(m, l, k, n_rows, low);
+        for (int i = 0; i < a->n_parts; i++) DT_TRY(part_backward(m, a, &a->part[i], w, g, h, dy, dy_ld, n_rows));
+        DT_TRY(scale(m, a, m->s.low_d, n_rows));
+        DT_TRY(a_gradient(m, l, a, g, in, n_rows));
+        DT_TRY(input_gradient(m, l, a, w, dx, k == 0, n_rows));
+    }
+    return drops(m) ? drop_input(m, l, dx, dx, n_rows) : DT_OK;
+}

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""make_lora_fixtures.py - tests/data/lora: steps of AdamW on adapters of PEFT, that start with the numbers that dtrain draws.
+
+    python3 tests/make_lora_fixtures.py        (a development tool: needs torch, transformers, peft)
+
+sft.jsonl  prompts and answers, those of tests/data/rm/pairs.jsonl, whose tokens are bytes with the end of text (256) behind each answer
+gpt2/      GPT2LMHeadModel, whose linear layers are stored [in, out]; the other model is tests/data/dpo/start, a Llama
+peft.txt   a line "run MODEL KEYS" names a run and the settings of dtrain that are the same; then a line a step: loss and gradient norm
+"""
+import json
+import math
+import pathlib
+import shutil
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+STEPS, BATCH, LR, DECAY, SEED = 10, 4, 1e-2, 0.1, 42
+MASK = 2**64 - 1
+RUNS = [
+    ("llama", dict(r=4, lora_alpha=8), "lora.r=4 lora.alpha=8"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True),
+     "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.use_rslora=true"),
+    ("llama", dict(r=4, lora_alpha=4, target_modules=r".*\.(q_proj|k_proj|v_proj|gate_proj|up_proj)", init_lora_weights="gaussian",
+                   rank_pattern={"v_proj": 2, "layers.0.mlp.up_proj": 6}, alpha_pattern={"up_proj": 12}),
+     r"lora.r=4 lora.alpha=4 lora.target_modules=.*\.(q_proj|k_proj|v_proj|gate_proj|up_proj) lora.init=gaussian "
+     "lora.rank_pattern=v_proj:2,layers.0.mlp.up_proj:6 lora.alpha_pattern=up_proj:12"),
+    ("llama", dict(r=2, lora_alpha=2, target_modules=["o_proj", "down_proj"], modules_to_save=["embed_tokens", "lm_head"]),
+     "lora.r=2 lora.alpha=2 lora.target_modules=o_proj,down_proj lora.modules_to_save=embed_tokens,lm_head"),
+    ("gpt2", dict(r=4, lora_alpha=8, fan_in_fan_out=True), "lora.r=4 lora.alpha=8"),
+    ("gpt2", dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_fc", "c_proj"], fan_in_fan_out=True),
+     "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_fc,c_proj"),
+]
+here = pathlib.Path(__file__).parent / "data"
+out = here / "lora"
+
+
+# ---- the numbers that dtrain draws (src/core/rng.c) ----
+def mix64(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def philox(key, high, low):
+    k0, k1, c = key & 0xFFFFFFFF, key >> 32, [low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32]
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(p1 >> 32) ^ c[1] ^ k0, p1 & 0xFFFFFFFF, (p0 >> 32) ^ c[3] ^ k1, p0 & 0xFFFFFFFF]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c
+
+
+def start(name, shape, gaussian):
+    """An A of dtrain: uniform up to 1/sqrt(in), or normal with standard deviation 1/r."""
+    key, stream = mix64(mix64(SEED) ^ (3 << 32)), 0xCBF29CE484222325
+    for byte in name.encode():
+        stream = ((stream ^ byte) * 0x100000001B3) & MASK
+    values = []
+    for block in range(-(-shape[0] * shape[1] // 4)):
+        w = [x >> 8 for x in philox(key, stream, block)]
+        if gaussian:
+            for i in (0, 2):
+                radius, angle = math.sqrt(-2 * math.log((w[i] + 1) * 2**-24)) / shape[0], 2 * math.pi * w[i + 1] * 2**-24
+                values += [radius * math.cos(angle), radius * math.sin(angle)]
+        else:
+            values += [(2 * x * 2**-24 - 1) / math.sqrt(shape[1]) for x in w]
+    return torch.tensor(values[:shape[0] * shape[1]]).view(shape)
+
+
+def adapted(path, settings):
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
+                           LoraConfig(task_type="CAUSAL_LM", **settings))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if ".lora_A." not in name:
+                continue
+            plain = name.removeprefix("base_model.model.").replace(".default", "")
+            p.copy_(start(plain, tuple(p.shape), settings.get("init_lora_weights") == "gaussian"))
+    return model
+
+
+def train(model, samples):
+    """A line a step: the mean loss of a batch's targets, and the norm of its gradient before it is clipped at 1."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=DECAY, eps=1e-8)
+    for step in range(STEPS):
+        batch = [samples[(step * BATCH + i) % len(samples)] for i in range(BATCH)]
+        loss, n = 0, sum(len(ids) - n_prompt for ids, n_prompt in batch)
+        for ids, n_prompt in batch:
+            logp = torch.log_softmax(model(torch.tensor([ids])).logits[0, n_prompt - 1:-1], -1)
+            loss = loss - logp.gather(1, torch.tensor(ids[n_prompt:])[:, None]).sum() / n
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        yield f"{loss.item():.7g} {norm.item():.7g}\n"
+
+
+def main():
+    torch.set_num_threads(1)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    torch.manual_seed(3)
+    GPT2LMHeadModel(GPT2Config(vocab_size=258, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.2, bos_token_id=256, eos_token_id=256,
+                               resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)).save_pretrained(out / "gpt2")
+    (out / "gpt2" / "generation_config.json").unlink()
+    records = [json.loads(line) for line in open(here / "rm" / "pairs.jsonl")]
+    samples = []
+    with open(out / "sft.jsonl", "w") as f:
+        for r in records:
+            f.write(json.dumps(dict(prompt=r["prompt"], completion=r["chosen"])) + "\n")
+            samples.append(([*r["prompt"].encode(), *r["chosen"].encode(), 256], len(r["prompt"].encode())))
+    with open(out / "peft.txt", "w") as f:
+        for name, settings, keys in RUNS:
+            path = here / "dpo" / "start" if name == "llama" else out / name
+            f.write(f"run {name} {keys}\n")
+            f.writelines(train(adapted(path, settings), samples))
+
+
+if __name__ == "__main__":
+    main()
