@@ -36,8 +36,8 @@ typedef struct dt_saved_model {
     dt_zero *zero;        /* NULL where only names and shapes are looked at: then of these units */
     const dt_unit *units; /* [n_units] */
     int n_units;
-    bool with_states; /* the optimizer's states, too */
-    bool new_score;   /* loaded: a score.weight that is not in the file stays as it is, and a vocabulary's head that
+    bool with_states;  /* the optimizer's states, too */
+    bool new_score;    /* loaded: a score.weight that is not in the file stays as it is, and a vocabulary's head that
                             * the file has instead is passed over */
     bool new_adapters; /* loaded: so do adapters (unit.h) */
     int64_t state_updates; /* saved: the updates that these have seen */

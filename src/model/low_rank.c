@@ -1,8 +1,8 @@
 /* low_rank.c - adapters beside linear layers: y += h Bt, h = scale D(x) At (algorithms.md 6.1).
  *
- * The scale is h's on the way there, and its gradient's on the way back: h and dh are narrow. D(x) is made again from its
- * random numbers where backward needs it. Both products of a narrow matrix are apart from the layer's own: forward adds
- * to what that has left in y; backward goes first, and the layer's own product adds to it, before any epilogue. */
+ * The scale is h's on the way there, and its gradient's on the way back: h and dh are narrow. D(x) is made again from
+ * its random numbers where backward needs it. Both products of a narrow matrix are apart from the layer's own: forward
+ * adds to what that has left in y; backward goes first, and the layer's own product adds to it, before any epilogue. */
 #include "model_private.h"
 
 bool dt_linear_keeps_input(const struct linear *l) { return dt_is_trained(l->w) || l->n_low > 0; }

@@ -359,7 +359,7 @@ dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_p
 /** The same, and y += what B makes of that. */
 dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
                            int64_t y_ld, int64_t n_rows, void *low);
-/** Gradients of the adapters into g; dx = their part of the gradient of x. The layer has adapters, which are trained. */
+/** Gradients of the adapters into g; dx = their part of the gradient of x. The layer has adapters, that are trained. */
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                             const void *x, const void *dy, int64_t dy_ld, void *dx, int64_t n_rows, void *low);
 /** Does backward read what the layer was applied to? */
