@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 4096 };
+enum { PIECE = 4096 }; /* tokens that are narrowed to uint16 at a time */
 
 const char *dt_column_name(dt_dataset_kind kind, dt_column c)
 {

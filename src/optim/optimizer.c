@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The corrections of the bias are formed in double: in fp32, 1 - 0.999 has four digits. */
 static dt_adamw adam_of(const dt_optimizer_step *s)
 {
     return (dt_adamw){.lr = (float)s->lr,
@@ -19,7 +20,7 @@ static dt_err adamw_step(dt_device *dev, const dt_optimizer_step *s, const void 
                          float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     dt_adamw opt = adam_of(s);
-    opt.weight_decay = (float)s->weight_decay;
+    opt.weight_decay = (float)s->weight_decay; /* of the weight itself, beside Adam's step */
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 
@@ -27,7 +28,7 @@ static dt_err adam_step(dt_device *dev, const dt_optimizer_step *s, const void *
                         float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     dt_adamw opt = adam_of(s);
-    opt.l2 = (float)s->weight_decay;
+    opt.l2 = (float)s->weight_decay; /* part of the gradient, so in both moments */
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 

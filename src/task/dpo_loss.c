@@ -1,5 +1,6 @@
 /* dpo_loss.c - each loss as a function of two numbers, one a side, and its two derivatives. The numbers are log-ratios,
- * for some losses after the f-divergence and divided by the length of their text. */
+ * for some losses after the f-divergence and divided by the length of their text. Formulas and their papers:
+ * algorithms.md 3.2; e is label_smoothing. */
 #include "dpo_loss.h"
 #include "pair_loss.h"
 #include <math.h>

@@ -1,4 +1,5 @@
-/* dpo_sums.c - what the task dpo counts and shows. */
+/* dpo_sums.c - what the task dpo counts and shows (algorithms.md 3.3). Of a pair the chosen answer is the even
+ * sequence of a batch, the rejected one the odd. Rewards and margins have the helpful goal's beta. */
 #include "dpo.h"
 #include "pairs.h"
 

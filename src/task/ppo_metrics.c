@@ -1,4 +1,5 @@
-/* ppo_metrics.c - what PPO counts, under TRL's names. */
+/* ppo_metrics.c - what PPO counts, under TRL's names (algorithms.md 4.6). Ratios are summed less 1: their variance is
+ * small beside 1, and would drown in the roundings of a difference of large sums. */
 #include "ppo.h"
 #include <math.h>
 
@@ -82,7 +83,7 @@ static void collect_completion(dt_task *t, const dt_batch *b, int32_t sequence, 
         const double logp = (double)predicted->logp[c.first + k], off = logp - (double)old[k], less_1 = expm1(off);
         const dt_ppo_term term = dt_ppo_policy_loss(logp, (double)old[k], (double)advantage[k], t->cfg->ppo_cliprange);
         loss += term.loss, n_clipped += term.clipped;
-        approxkl += 0.5 * off * off;
+        approxkl += 0.5 * off * off; /* of the new policy from the old one, to second order */
         ratio += less_1, squares += less_1 * less_1;
         entropy += (double)predicted->entropy[c.first + k];
     }
