@@ -113,7 +113,8 @@ expect "resumed inside a generation, on other ranks: the same bits" same_model "
 expect "and the same metrics" same_told bits1 halves
 
 # Where the time of a step with a generation goes: each part is there, and together they are no more than all of it.
-train 2 timed "${all[@]}" run.max_steps=1 log.wall_clock_breakdown=true
+DTRAIN_FAULT=rollout.score:0:1:slow train 2 timed "${all[@]}" run.max_steps=1 log.wall_clock_breakdown=true log.report_to="stdout, jsonl"
+expect_text "the log says how long scoring will take" 'step 1/1  [0-9]+ of 12 micro-batches scored  left [0-9]'
 for group in rollout score reward forward backward; do
     expect "milliseconds of $group" above timed "ms/${group}_min" 0
 done
@@ -160,7 +161,8 @@ PY
 
 learn=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" run.max_steps=40 batch.train_batch_size=32 batch.micro_batch_size=16
     grpo.num_generations=8 grpo.max_completion_length=8 optimizer.lr=2e-2 optimizer.weight_decay=0)
-train 2 learns "${learn[@]}" run.reproducible=true log.report_to="stdout, jsonl"
+DTRAIN_FAULT=generate.pass:0:4:slow train 2 learns "${learn[@]}" run.reproducible=true log.report_to="stdout, jsonl"
+expect_text "the log says how long a rollout will take, before one is over" 'step 1/40  [0-9]+ of 32 completions  [0-9.]+k? tok/s  left [0-9]'
 expect_text "a step shows the mean reward" "step 40/40 .*  loss [-0-9.]+  reward $(printf %.4g "$(number learns grpo/reward | tail -1)")  grad "
 expect "and how long functions took is counted" test "$(number learns grpo/time/reward | awk '$1 > 0' | wc -l)" = 40
 expect "rewards rise from chance" awk 'BEGIN { getline x; exit !(x < 0.3) }' <(number learns grpo/reward)

@@ -96,7 +96,8 @@ static dt_err vote_on_going_on(dt_task *t, pace *p, dt_err err, int done, int n_
         p->interval *= 2;
     p->next = done + p->interval;
     p->since_s = dt_now_s();
-    if (done > 0) rollout_show_progress(t, "micro-batches scored", p->begin_s, done, n_micro, -1);
+    if (done > 0)
+        rollout_show_progress(t, "micro-batches scored", p->begin_s, done, n_micro, -1, (double)done / n_micro);
     return DT_OK;
 }
 

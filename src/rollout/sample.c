@@ -20,27 +20,28 @@ typedef struct meeting meeting;
 
 /* ---- how far it is ----------------------------------------------------------------------------------------------- */
 
-static int64_t count_done(const meeting *m, int64_t *n_tok)
+/* Completions that are over, and tokens: made, and of all at most. */
+static void count_done(const meeting *m, int64_t *n_done, int64_t *n_tok, int64_t *most)
 {
-    int64_t n = 0;
-    *n_tok = 0;
+    *n_done = *n_tok = *most = 0;
     for (int64_t k = 0; k < m->n; k++) {
         const dt_sequence *q = &m->r->sequence[k];
-        n += q->finish != DT_FINISH_NONE;
+        const bool done = q->finish != DT_FINISH_NONE;
+        *n_done += done;
         *n_tok += q->n_ids - q->n_prompt;
+        *most += (done ? q->n_ids : q->max_ids) - q->n_prompt;
     }
-    return n;
 }
 
-/* Completions differ in length: the time left is that of the part of them that is not done. n_tok -1: not told. */
-void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n, int64_t n_tok)
+void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n, int64_t n_tok,
+                           double share)
 {
     char text[160], rate[40] = "", number[24];
     const double s = dt_now_s() - begin_s;
     if (!t->report) return;
     if (n_tok >= 0 && s > 0) snprintf(rate, sizeof rate, "  %s tok/s", dt_format_count((double)n_tok / s, number));
     snprintf(text, sizeof text, "%lld of %lld %s%s  left %s", (long long)n_done, (long long)n, what, rate,
-             dt_format_duration(n_done > 0 ? s * (double)(n - n_done) / (double)n_done : -1, number));
+             dt_format_duration(share > 0 ? s * (1 - share) / share : -1, number));
     dt_report_activity(t->report, atomic_load(&t->phase->step), text);
 }
 
@@ -57,17 +58,20 @@ static dt_err stopped(void) { return dt_fail(DT_ERR_STOP, "stopped while complet
 
 static dt_err meet(meeting *m, dt_err err)
 {
-    int64_t n_tok, n_done = count_done(m, &n_tok);
-    dt_vote_value values[] = {{.kind = DT_VOTE_COUNT, .count = n_done}, {.kind = DT_VOTE_COUNT, .count = n_tok}};
-    dt_vote vote = {.err = err, .stop = rollout_is_asked_to_stop(m->t), .values = values, .n_values = 2};
+    dt_vote_value values[] = {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}};
+    int64_t *const n_done = &values[0].count, *const n_tok = &values[1].count, *const most = &values[2].count;
+    dt_vote vote = {.err = err, .stop = rollout_is_asked_to_stop(m->t), .values = values, .n_values = 3};
+    count_done(m, n_done, n_tok, most);
     dt_phase_enter(m->t->phase, "rollout", "agree");
     m->over = true;
     DT_TRY(dt_comm_vote(m->t->comm, &vote));
     m->met_s = dt_now_s();
     if (vote.err != DT_OK) return (dt_err)vote.err;
     if (vote.stop) return dt_comm_agree(m->t->comm, stopped());
-    m->over = values[0].count == m->n_all;
-    if (!m->over) rollout_show_progress(m->t, "completions", m->begin_s, values[0].count, m->n_all, values[1].count);
+    m->over = *n_done == m->n_all;
+    if (!m->over)
+        rollout_show_progress(m->t, "completions", m->begin_s, *n_done, m->n_all, *n_tok,
+                              (double)*n_tok / (double)*most);
     return DT_OK;
 }
 
