@@ -65,8 +65,8 @@ void dt_config_free(dt_config *cfg); /* safe on {0} */
 
 /** Was the key given (in the file or on the command line)? */
 bool dt_config_given(const dt_config *cfg, const char *section, const char *key);
-/** Has it another value than its default? The same of what dt_config_text wrote, where every key is given: on other ranks
- *  than the first, and of a run's own config.ini. */
+/** Has it another value than its default? The same of what dt_config_text wrote, where every key is given: on other
+ *  ranks than the first, and of a run's own config.ini. */
 bool dt_config_differs(const dt_config *cfg, const char *section, const char *key);
 
 /** "FILE:LINE: [section] key" or "command line: section.key" or "[section] key (default)": the head of a message about

@@ -94,8 +94,8 @@ dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record);
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first);
 /** Does the user, or the time limit, want this rank to stop? The answer is everybody's after a vote. Local. */
 bool rollout_is_asked_to_stop(const dt_task *t);
-/** "n_done of n WHAT ... left"; n_tok: made in that time, -1: none; share: of the work, that is done. Completions differ
- *  in length: what is left of them is as much as it can be. Local. */
+/** "n_done of n WHAT ... left"; n_tok: made in that time, -1: none; share: of the work, that is done. Completions
+ *  differ in length: what is left of them is as much as it can be. Local. */
 void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n, int64_t n_tok,
                            double share);
 dt_err rollout_on_pass(void *r); /* for the generator, before each pass */
