@@ -246,15 +246,27 @@ static void a_text_of_rank_0_reaches_all(void **state)
     dt_error_clear();
 }
 
-typedef struct sink {
+/* What this rank sends, and what rank 0 gets. */
+typedef struct exchange {
+    const char *mine;
+    size_t n_sent;
     char *text;
     size_t n;
     int rank, fails_at;
-} sink;
+} exchange;
+
+static size_t next_part(void *ctx, char part[DT_TEXT_PART])
+{
+    exchange *s = ctx;
+    const size_t left = strlen(s->mine) - s->n_sent, n = left < DT_TEXT_PART ? left : DT_TEXT_PART;
+    memcpy(part, s->mine + s->n_sent, n);
+    s->n_sent += n;
+    return n;
+}
 
 static dt_err add_part(void *ctx, int rank, const char *part, size_t nbytes)
 {
-    sink *s = ctx;
+    exchange *s = ctx;
     s->rank = rank >= s->rank ? rank : 99;
     memcpy(s->text + s->n, part, nbytes);
     s->n += nbytes;
@@ -267,8 +279,8 @@ static void the_texts_of_all_ranks_reach_rank_0_in_order(void **state)
     char *mine = make_text(c->rank, text_sizes[c->rank % N_TEXTS]);
     size_t total = 0;
     for (int r = 0; r < c->nranks; r++) total += text_sizes[r % N_TEXTS];
-    sink s = {.text = malloc(total + 1), .fails_at = -1};
-    assert_all(MPI_COMM_WORLD, dt_comm_gather_text(c, mine, strlen(mine), add_part, &s) == DT_OK);
+    exchange s = {.mine = mine, .text = malloc(total + 1), .fails_at = -1};
+    assert_all(MPI_COMM_WORLD, dt_comm_gather_text(c, next_part, add_part, &s) == DT_OK);
     bool ok = s.n == (c->rank ? 0 : total);
     size_t at = 0;
     for (int r = 0; r < c->nranks && c->rank == 0; r++) {
@@ -279,11 +291,11 @@ static void the_texts_of_all_ranks_reach_rank_0_in_order(void **state)
     }
     assert_all(MPI_COMM_WORLD, ok);
 
-    s = (sink){.text = s.text, .fails_at = c->nranks > 1 ? 1 : -1};
-    const dt_err full = dt_comm_gather_text(c, mine, strlen(mine), add_part, &s);
+    s = (exchange){.mine = mine, .text = s.text, .fails_at = c->nranks > 1 ? 1 : -1};
+    const dt_err full = dt_comm_gather_text(c, next_part, add_part, &s);
     assert_all(MPI_COMM_WORLD, full == (c->nranks > 1 ? DT_ERR_WRITE : DT_OK));
-    s = (sink){.text = s.text, .fails_at = -1};
-    assert_all(MPI_COMM_WORLD, dt_comm_gather_text(c, mine, strlen(mine), add_part, &s) == DT_ERR_FAULT && s.n == 0);
+    s = (exchange){.mine = mine, .text = s.text, .fails_at = -1};
+    assert_all(MPI_COMM_WORLD, dt_comm_gather_text(c, next_part, add_part, &s) == DT_ERR_FAULT && s.n == 0);
     dt_error_clear();
     free(s.text);
     free(mine);

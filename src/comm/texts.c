@@ -26,54 +26,48 @@ dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes)
 
 /* ---- to rank 0 --------------------------------------------------------------------------------------------------- */
 
-/* In parts, through one buffer: rank 0 needs no more memory with more ranks or longer texts, and one whose sink has
- * failed goes on receiving, so that nobody waits for it. */
+/* In parts, through one buffer: no rank needs more memory with more ranks or longer texts, and rank 0 goes on receiving
+ * when its sink has failed, so that nobody waits for it. A part of no bytes is the end. */
 
-enum { PART_NBYTES = 1 << 16, TAG_LENGTH = 11, TAG_PART };
+enum { TAG_PART = 11 };
 
-static size_t part_after(size_t done, size_t nbytes)
+static dt_err send_text(dt_comm *comm, char *part, dt_text_source source, void *ctx)
 {
-    return nbytes - done < PART_NBYTES ? nbytes - done : PART_NBYTES;
-}
-
-static dt_err send_text(dt_comm *comm, const char *text, uint64_t nbytes)
-{
-    DT_MPI(MPI_Send(&nbytes, 1, MPI_UINT64_T, 0, TAG_LENGTH, comm->mpi->world));
-    for (uint64_t done = 0; done < nbytes; done += PART_NBYTES)
-        DT_MPI(MPI_Send(text + done, (int)part_after(done, nbytes), MPI_CHAR, 0, TAG_PART, comm->mpi->world));
+    for (size_t n = 1; n > 0;) {
+        n = source(ctx, part);
+        DT_MPI(MPI_Send(part, (int)n, MPI_CHAR, 0, TAG_PART, comm->mpi->world));
+    }
     return DT_OK;
 }
 
 /* *failed: the sink's first error. */
 static dt_err receive_text(dt_comm *comm, int rank, char *part, dt_text_sink sink, void *ctx, dt_err *failed)
 {
-    uint64_t nbytes = 0;
-    DT_MPI(MPI_Recv(&nbytes, 1, MPI_UINT64_T, rank, TAG_LENGTH, comm->mpi->world, MPI_STATUS_IGNORE));
-    for (uint64_t done = 0; done < nbytes; done += PART_NBYTES) {
-        const size_t n = part_after(done, nbytes);
-        DT_MPI(MPI_Recv(part, (int)n, MPI_CHAR, rank, TAG_PART, comm->mpi->world, MPI_STATUS_IGNORE));
-        if (*failed == DT_OK) *failed = sink(ctx, rank, part, n);
+    for (int n = 1; n > 0;) {
+        MPI_Status status;
+        DT_MPI(MPI_Recv(part, DT_TEXT_PART, MPI_CHAR, rank, TAG_PART, comm->mpi->world, &status));
+        DT_MPI(MPI_Get_count(&status, MPI_CHAR, &n));
+        if (n > 0 && *failed == DT_OK) *failed = sink(ctx, rank, part, (size_t)n);
     }
     return DT_OK;
 }
 
-static dt_err receive_texts(dt_comm *comm, const char *own, size_t nbytes, char *part, dt_text_sink sink, void *ctx,
+static dt_err receive_texts(dt_comm *comm, char *part, dt_text_source source, dt_text_sink sink, void *ctx,
                             dt_err *failed)
 {
-    if (nbytes > 0) *failed = sink(ctx, 0, own, nbytes);
+    for (size_t n; *failed == DT_OK && (n = source(ctx, part)) > 0;) *failed = sink(ctx, 0, part, n);
     for (int r = 1; r < comm->nranks; r++) DT_TRY(receive_text(comm, r, part, sink, ctx, failed));
     return DT_OK;
 }
 
-dt_err dt_comm_gather_text(dt_comm *comm, const char *text, size_t nbytes, dt_text_sink sink, void *ctx)
+dt_err dt_comm_gather_text(dt_comm *comm, dt_text_source source, dt_text_sink sink, void *ctx)
 {
-    char *part = comm->rank == 0 ? malloc(PART_NBYTES) : NULL;
+    char *part = malloc(DT_TEXT_PART);
     dt_err err = dt_fault("comm.gather_text"), failed = DT_OK;
-    if (err == DT_OK && comm->rank == 0 && !part)
-        err = dt_fail(DT_ERR_MEMORY, "no memory for %d bytes of texts", PART_NBYTES);
+    if (err == DT_OK && !part) err = dt_fail(DT_ERR_MEMORY, "no memory for %d bytes of texts", DT_TEXT_PART);
     err = dt_comm_agree(comm, err);
     if (err == DT_OK)
-        err = comm->rank ? send_text(comm, text, nbytes) : receive_texts(comm, text, nbytes, part, sink, ctx, &failed);
+        err = comm->rank ? send_text(comm, part, source, ctx) : receive_texts(comm, part, source, sink, ctx, &failed);
     if (err == DT_OK) err = dt_comm_agree(comm, failed);
     free(part);
     return err;

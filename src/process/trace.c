@@ -9,64 +9,90 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A trace as it is written: this rank's objects, one after the other, and on rank 0 the file. */
+typedef struct trace {
+    const dt_timeline *t;
+    const dt_comm *comm;
+    long long next; /* object of this rank */
+    FILE *f;
+    int rank; /* whose text was added last */
+} trace;
+
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
+
+/* Each puts one object into out [room], with a comma and a line's end before it where it is not the rank's first, and
+ * returns its length as snprintf does. Names of hosts, phases and units hold nothing that JSON would have escaped. */
+
+static int put_process(const trace *w, char *out, size_t room)
+{
+    const int rank = w->comm->rank;
+    return snprintf(out, room,
+                    "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n"
+                    "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
+                    rank, rank, w->comm->host, rank, rank);
+}
+
 /* What a viewer calls a lane, and its place in the order. */
-static void put_lane(FILE *f, int rank, int lane, const char *name)
+static int put_lane(const trace *w, int lane, char *out, size_t room)
 {
-    fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", rank,
-            lane, name);
-    fprintf(f, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
-            rank, lane, lane == LANE_SAVER ? LANE_STREAMS + TIMELINE_STREAMS : lane);
+    const int rank = w->comm->rank;
+    const char *name = lane == LANE_HOST    ? "host"
+                       : lane == LANE_SAVER ? "saver"
+                                            : w->t->streams[lane - LANE_STREAMS].name;
+    return snprintf(
+        out, room,
+        ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}"
+        ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
+        rank, lane, name, rank, lane, lane == LANE_SAVER ? LANE_STREAMS + TIMELINE_STREAMS : lane);
 }
 
-static void put_names(FILE *f, const dt_timeline *t, const dt_comm *comm)
-{
-    const int rank = comm->rank;
-    fprintf(f, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank,
-            rank, comm->host);
-    fprintf(f, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", rank, rank);
-    put_lane(f, rank, LANE_HOST, "host");
-    put_lane(f, rank, LANE_SAVER, "saver");
-    for (int k = 0; k < t->n_streams; k++) put_lane(f, rank, LANE_STREAMS + k, t->streams[k].name);
-}
-
-static void put_span(FILE *f, const dt_timeline *t, const dt_time_span *s, int rank)
+/* Times in microseconds since the timeline was opened. */
+static int put_span(const trace *w, const dt_time_span *s, char *out, size_t room)
 {
     const bool named = s->unit && *s->unit;
-    fprintf(f, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d",
-            s->name, named ? " " : "", named ? s->unit : "", s->name, (s->begin_s - t->open_s) * 1e6,
-            (s->end_s - s->begin_s) * 1e6, rank, s->lane);
-    if (s->number) fprintf(f, ",\"args\":{\"collective\":%" PRId64 "}", s->number);
-    fputc('}', f);
+    char number[64] = "";
+    if (s->number) snprintf(number, sizeof number, ",\"args\":{\"collective\":%" PRId64 "}", s->number);
+    return snprintf(
+        out, room,
+        ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d%s}",
+        s->name, named ? " " : "", named ? s->unit : "", s->name, (s->begin_s - w->t->open_s) * 1e6,
+        (s->end_s - s->begin_s) * 1e6, w->comm->rank, s->lane, number);
 }
 
-/* This rank's spans as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened.
- * Names of hosts, phases and units hold nothing that JSON would have escaped. */
-static char *spans_text(const dt_timeline *t, const dt_comm *comm)
+/* The process, its lanes, and the spans that there was room for. */
+static int n_lanes(const trace *w) { return LANE_STREAMS + w->t->n_streams; }
+static long long n_kept(const trace *w) { return w->t->n_spans < TIMELINE_SPANS ? w->t->n_spans : TIMELINE_SPANS; }
+
+static int put_object(const trace *w, long long i, char *out, size_t room)
 {
-    char *text = NULL;
-    size_t nbytes = 0;
-    FILE *f = open_memstream(&text, &nbytes);
-    if (!f) return NULL;
-    put_names(f, t, comm);
-    const long long first = t->n_spans > TIMELINE_SPANS ? t->n_spans - TIMELINE_SPANS : 0;
-    for (long long i = first; i < t->n_spans; i++) put_span(f, t, &t->spans[i % TIMELINE_SPANS], comm->rank);
-    if (fclose(f) == 0) return text;
-    free(text);
-    return NULL;
+    const long long span = i - 1 - n_lanes(w);
+    if (i == 0) return put_process(w, out, room);
+    if (span < 0) return put_lane(w, (int)i - 1, out, room);
+    return put_span(w, &w->t->spans[(w->t->n_spans - n_kept(w) + span) % TIMELINE_SPANS], out, room);
 }
 
-typedef struct merged {
-    FILE *f;
-    int rank;
-} merged; /* rank: of the text that was added last */
+/* As many as a part has room for; what does not fit whole begins the next one. */
+static size_t next_part(void *ctx, char part[DT_TEXT_PART])
+{
+    trace *w = ctx;
+    size_t n = 0;
+    for (; w->next < 1 + n_lanes(w) + n_kept(w); w->next++) {
+        const int len = put_object(w, w->next, part + n, DT_TEXT_PART - n);
+        if (len < 0 || (size_t)len >= DT_TEXT_PART - n) break;
+        n += (size_t)len;
+    }
+    return n;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /* Rank 0: one rank's text after the other goes to the file. Whether it could be written is asked when it is closed. */
 static dt_err add_text(void *ctx, int rank, const char *part, size_t nbytes)
 {
-    merged *m = ctx;
-    if (rank > 0 && m->rank != rank) fputs(",\n", m->f); /* no text is empty */
-    m->rank = rank;
-    fwrite(part, 1, nbytes, m->f);
+    trace *w = ctx;
+    if (w->rank != rank) fputs(",\n", w->f); /* no text is empty */
+    w->rank = rank;
+    fwrite(part, 1, nbytes, w->f);
     return DT_OK;
 }
 
@@ -90,29 +116,24 @@ static dt_err create_part(const char *path, char part[PATH_MAX], FILE **f)
 
 dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
 {
-    char part[PATH_MAX], *mine = NULL;
-    if (t && t->spans) {
-        timeline_read(t);
-        mine = spans_text(t, comm);
-    }
-    FILE *f = NULL;
-    if (t && t->n_left_out)
+    char part[PATH_MAX];
+    trace w = {.t = t, .comm = comm};
+    dt_err err = t && t->spans ? DT_OK : dt_fail(DT_ERR_ARG, "%s: there is no trace", path);
+    if (err == DT_OK) timeline_read(t);
+    if (err == DT_OK && t->n_left_out)
         DT_WARN("trace: %lld changes of what streams do are left out: they were too far behind the host",
                 t->n_left_out);
-    dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to write the trace");
-    if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &f);
+    if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &w.f);
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
-    merged m = {.f = f};
-    if (f) fputs("{\"traceEvents\":[", f);
-    if ((err = dt_comm_gather_text(comm, mine, strlen(mine), add_text, &m)) != DT_OK) goto done;
-    if (f) {
-        fputs("]}\n", f);
-        err = finish_file(f, part, path);
-        f = NULL;
+    if (w.f) fputs("{\"traceEvents\":[", w.f);
+    if ((err = dt_comm_gather_text(comm, next_part, add_text, &w)) != DT_OK) goto done;
+    if (w.f) {
+        fputs("]}\n", w.f);
+        err = finish_file(w.f, part, path);
+        w.f = NULL;
     }
     err = dt_comm_agree(comm, err);
 done:
-    if (f) fclose(f), unlink(part);
-    free(mine);
+    if (w.f) fclose(w.f), unlink(part);
     return err;
 }
