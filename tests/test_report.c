@@ -465,6 +465,32 @@ static void durations_are_short(void **state)
         assert_string_equal(dt_format_duration(cases[i].s, out), cases[i].text);
 }
 
+static dt_err write_lines(dt_journal *j, const char *lines, dt_err err)
+{
+    FILE *out;
+    assert_int_equal(dt_journal_begin(j, &out), DT_OK);
+    fputs(lines, out);
+    return dt_journal_end(j, err);
+}
+
+static void add_lines(dt_journal *j, const char *lines) { assert_int_equal(write_lines(j, lines, DT_OK), DT_OK); }
+
+/* More than its buffer holds, so that some of it is in the file already. */
+static void lines_that_are_given_up_leave_nothing(void **state)
+{
+    enum { N = 100000 };
+    static char many[N + 1];
+    struct fixture *f = *state;
+    dt_journal *j;
+    memset(many, 'x', N);
+    assert_int_equal(dt_journal_open(&j, f->jsonl, 0), DT_OK);
+    add_lines(j, "{\"step\": 1}\n");
+    assert_int_equal(write_lines(j, many, DT_ERR_DATA), DT_ERR_DATA);
+    add_lines(j, "{\"step\": 2}\n");
+    dt_journal_close(j);
+    assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
+}
+
 /* Several lines to a step; those of later steps, and one that is cut short, go when a run goes on. */
 static void a_journal_goes_on_behind_a_step(void **state)
 {
@@ -473,9 +499,9 @@ static void a_journal_goes_on_behind_a_step(void **state)
     dt_journal *j;
     for (int64_t last = 0; last <= 1; last++) {
         assert_int_equal(dt_journal_open(&j, f->jsonl, last), DT_OK);
-        if (last == 0) assert_int_equal(dt_journal_write(j, one, sizeof one - 1), DT_OK);
-        assert_int_equal(dt_journal_write(j, three, sizeof three - 1), DT_OK);
-        assert_int_equal(dt_journal_write(j, "{\"step\": 1, ", 12), DT_OK);
+        if (last == 0) add_lines(j, one);
+        add_lines(j, three);
+        add_lines(j, "{\"step\": 1, ");
         assert_int_equal(dt_journal_sync(j), DT_OK);
         dt_journal_close(j);
     }
@@ -497,6 +523,7 @@ int main(void)
         WITH_DIR(resuming_leaves_no_gap_and_no_repeat),
         WITH_DIR(cutting_keeps_whole_records_alone),
         WITH_DIR(each_step_is_kept_once),
+        WITH_DIR(lines_that_are_given_up_leave_nothing),
         cmocka_unit_test(a_missing_step_is_found),
         WITH_DIR(cutting_a_long_file_keeps_every_byte),
         WITH_DIR(a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing),

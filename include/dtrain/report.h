@@ -66,8 +66,11 @@ typedef struct dt_journal dt_journal;
 /** last_step 0: a new file takes the place of what is there. Else lines go behind those that are there, without the
  *  lines of later steps and what is not a whole line. DT_ERR_WRITE, DT_ERR_DATA. */
 dt_err dt_journal_open(dt_journal **j, const char *path, int64_t last_step);
-/** Whole lines, all or none of them. DT_ERR_WRITE. */
-dt_err dt_journal_write(dt_journal *j, const char *lines, size_t nbytes);
+/** Lines are written to *f, which is in memory a buffer alone, until end, which closes it: all of them or none are in
+ *  the file then. err: the writer's own, for which they are left out, and which is returned. DT_ERR_WRITE;
+ *  DT_ERR_MEMORY. */
+dt_err dt_journal_begin(dt_journal *j, FILE **f);
+dt_err dt_journal_end(dt_journal *j, dt_err err);
 dt_err dt_journal_sync(dt_journal *j); /* safe on NULL, as close */
 void dt_journal_close(dt_journal *j);
 

@@ -1,9 +1,14 @@
 /* journal.c - a file of objects, one a line, several of them to a step. */
 #include "jsonl.h"
 #include <stdlib.h>
+#include <unistd.h>
 
 struct dt_journal {
     dt_record_file file;
+    FILE *lines;   /* between begin and end */
+    int64_t begin; /* where they begin in the file */
+    dt_err err;    /* of writing them */
+    char buffer[1 << 14];
 };
 
 static dt_err open_file(dt_journal *j, const char *path, int64_t last_step)
@@ -27,9 +32,31 @@ dt_err dt_journal_open(dt_journal **out, const char *path, int64_t last_step)
     return err;
 }
 
-dt_err dt_journal_write(dt_journal *j, const char *lines, size_t nbytes)
+static ssize_t add(void *cookie, const char *bytes, size_t n)
 {
-    return dt_record_file_write(&j->file, &(dt_record){.data = (char *)lines, .nbytes = nbytes, .cap = nbytes});
+    dt_journal *j = cookie;
+    const dt_record r = {.data = (char *)bytes, .nbytes = n, .cap = n};
+    if (j->err == DT_OK) j->err = dt_record_file_write(&j->file, &r);
+    return j->err == DT_OK ? (ssize_t)n : 0;
+}
+
+dt_err dt_journal_begin(dt_journal *j, FILE **f)
+{
+    j->begin = j->file.nbytes, j->err = DT_OK;
+    *f = j->lines = fopencookie(j, "w", (cookie_io_functions_t){.write = add});
+    DT_CHECK(*f, DT_ERR_MEMORY, "%s: no memory to write to it", j->file.path);
+    setvbuf(*f, j->buffer, _IOFBF, sizeof j->buffer);
+    return DT_OK;
+}
+
+dt_err dt_journal_end(dt_journal *j, dt_err err)
+{
+    fclose(j->lines); /* what failed is in j->err */
+    j->lines = NULL;
+    if (err == DT_OK) err = j->err;
+    if (err == DT_OK) return DT_OK;
+    if (ftruncate(j->file.fd, j->begin) == 0) j->file.nbytes = j->begin;
+    return err;
 }
 
 dt_err dt_journal_sync(dt_journal *j) { return j ? dt_record_file_sync(&j->file) : DT_OK; }

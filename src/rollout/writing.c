@@ -139,16 +139,6 @@ static bool put_group(FILE *f, dt_rollout *r, const findings *x, int64_t first)
     return ok;
 }
 
-static dt_err put_all(dt_rollout *r, const findings *x, char **text, size_t *nbytes)
-{
-    FILE *f = open_memstream(text, nbytes);
-    bool ok = f != NULL;
-    for (int64_t row = 0; f && row < r->n_rows; row += r->opt.num_generations) ok = put_group(f, r, x, row) && ok;
-    if (f && fclose(f) != 0) ok = false;
-    if (ok) return DT_OK;
-    return *dt_error_message() ? DT_ERR_DATA : dt_fail(DT_ERR_MEMORY, "no memory for the lines of a rollout");
-}
-
 static dt_err open_journal(dt_rollout *r, const char *dir, int64_t step)
 {
     char *path = NULL;
@@ -161,14 +151,15 @@ static dt_err open_journal(dt_rollout *r, const char *dir, int64_t step)
 
 static dt_err write_lines(dt_rollout *r, const char *dir, const findings *x)
 {
-    char *text = NULL;
-    size_t nbytes;
+    FILE *f;
+    bool ok = true;
     DT_TRY(open_journal(r, dir, x->step));
-    dt_err err = put_all(r, x, &text, &nbytes);
-    if (err == DT_OK) err = dt_fault("rollout.write");
-    if (err == DT_OK) err = dt_journal_write(r->journal, text, nbytes);
-    free(text);
-    return err;
+    DT_TRY(dt_journal_begin(r->journal, &f));
+    for (int64_t row = 0; row < r->n_rows && ok; row += r->opt.num_generations) ok = put_group(f, r, x, row);
+    dt_err err = dt_fault("rollout.write");
+    if (err == DT_OK && !ok)
+        err = *dt_error_message() ? DT_ERR_DATA : dt_fail(DT_ERR_MEMORY, "no memory for the lines of a rollout");
+    return dt_journal_end(r->journal, err);
 }
 
 /* ---- on the terminal --------------------------------------------------------------------------------------------- */
