@@ -11,13 +11,15 @@ typedef struct dt_item {
     char name[DT_ITEM_NAME];
     dt_item_type type;
     int64_t n;
-    void *data; /* [n], malloc'ed */
+    void *data; /* [n] */
 } dt_item;
 
 /** {0} to start from. */
 typedef struct dt_items {
     dt_item *item;
     int n_items;
+    char *room; /* lent: elements go there as long as it lasts; what has no room is malloc'ed. NULL: all are */
+    size_t room_nbytes, used;
 } dt_items;
 
 size_t dt_item_size(dt_item_type type); /* bytes of an element */

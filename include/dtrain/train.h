@@ -60,6 +60,7 @@ typedef struct dt_save_cost {
 /** A save, and what is lent to it until it is published. */
 typedef struct dt_saving {
     dt_saver *saver; /* NULL: training waits for checkpoints */
+    dt_buf items;    /* room for what the task leaves */
     dt_ckpt_meta meta;
     dt_saved_model models[DT_MAX_SAVED];
     int n_models;

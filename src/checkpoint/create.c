@@ -140,24 +140,26 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt
     return err;
 }
 
-static dt_err create_datasets(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots, int64_t *offsets)
+/* Of arrays that have their place from the start, and nothing in it. */
+static hid_t list_of_places(void)
 {
-    hid_t plist = list_without_times(H5P_DATASET_CREATE);
-    dt_err err = DT_OK;
-    if (plist < 0 || H5Pset_layout(plist, H5D_CONTIGUOUS) < 0 || H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) < 0 ||
-        H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) < 0)
-        err = dt_h5_fail(DT_ERR_FAULT, path, "dataset properties");
-    for (int i = 0; i < n_slots && err == DT_OK; i++)
-        err = create_dataset(file, path, plist, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
-    if (plist >= 0) H5Pclose(plist);
-    return err;
+    const hid_t plist = list_without_times(H5P_DATASET_CREATE);
+    if (plist < 0 ||
+        (H5Pset_layout(plist, H5D_CONTIGUOUS) >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
+         H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0))
+        return plist;
+    H5Pclose(plist);
+    return -1;
 }
 
-static dt_err write_items(hid_t file, const char *path, const dt_items *items)
+static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots,
+                            const dt_items *items, int64_t *offsets)
 {
-    const hid_t group = list_without_times(H5P_GROUP_CREATE), dataset = list_without_times(H5P_DATASET_CREATE);
-    const dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "properties of a task's items")
-                                                : ckpt_write_task_items(file, path, group, dataset, items);
+    const hid_t group = list_without_times(H5P_GROUP_CREATE), dataset = list_of_places();
+    dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "dataset properties") : DT_OK;
+    for (int i = 0; i < n_slots && err == DT_OK; i++)
+        err = create_dataset(file, path, dataset, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
+    if (err == DT_OK) err = ckpt_create_task_items(file, path, group, dataset, items, offsets + n_slots);
     if (group >= 0) H5Pclose(group);
     if (dataset >= 0) H5Pclose(dataset);
     return err;
@@ -177,18 +179,23 @@ static hid_t access_list(int n_slots)
     return -1;
 }
 
-/* Tell the image where tensors lie: all ranks write those, and the image is copied around them. */
-static dt_err leave_out_tensors(ckpt_image *image, const dt_stored_slot *slots, int n_slots, const int64_t *offsets)
+/* Tell the image where arrays lie: they are written past it, and it is copied around them. */
+static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, int n_slots, const dt_items *items,
+                               const int64_t *offsets)
 {
-    ckpt_extent *extents = malloc(((size_t)n_slots + 1) * sizeof *extents);
-    DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the offsets of %d tensors", n_slots);
+    const int n = n_slots + items->n_items;
+    ckpt_extent *extents = malloc(((size_t)n + 1) * sizeof *extents);
+    DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the offsets of %d arrays", n);
     for (int i = 0; i < n_slots; i++) {
         const int64_t size = (int64_t)dt_dtype_size(ckpt_slot_dtype(&slots[i]));
         extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
     }
-    const dt_err err = ckpt_image_leave_out(image, extents, n_slots);
-    free(extents);
-    return err;
+    for (int i = n_slots; i < n; i++) {
+        const dt_item *item = &items->item[i - n_slots];
+        extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = item->n * (int64_t)dt_item_size(item->type)};
+    }
+    ckpt_image_leave_out(image, extents, n);
+    return DT_OK;
 }
 
 dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
@@ -203,11 +210,10 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     if (file < 0) return err;
     err = write_meta(file, path, meta, &models[0]);
     if (err == DT_OK) err = make_groups(file, path, models, n_models);
-    if (err == DT_OK) err = create_datasets(file, path, slots, n_slots, offsets);
-    if (err == DT_OK) err = write_items(file, path, &meta->items);
+    if (err == DT_OK) err = create_arrays(file, path, slots, n_slots, &meta->items, offsets);
     if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
     if (err == DT_OK) err = ckpt_image_size(image, file_size); /* closing gave it its whole length */
-    return err == DT_OK ? leave_out_tensors(image, slots, n_slots, offsets) : err;
+    return err == DT_OK ? leave_out_arrays(image, slots, n_slots, &meta->items, offsets) : err;
 }
 
 dt_err ckpt_file_set_checksums(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,

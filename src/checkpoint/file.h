@@ -31,20 +31,20 @@ typedef struct ckpt_extent {
 typedef struct ckpt_image {
     int fd;
     char path[32];
-    ckpt_extent *extents; /* of the tensors, by offset */
+    ckpt_extent *extents; /* of the arrays that are left out, by offset */
     int n_extents;
 } ckpt_image;
 dt_err ckpt_image_open(ckpt_image *m);
 void ckpt_image_close(ckpt_image *m); /* safe on {.fd = -1} */
 dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes);
-/** Say where the tensors are. */
-dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n);
-/** Write all but the tensors into the file at path, open as fd. buffer: of CKPT_COPY_NBYTES. DT_ERR_WRITE. */
+/** Say where the arrays are that others write; extents, malloc'ed, is the image's from now on. */
+void ckpt_image_leave_out(ckpt_image *m, ckpt_extent *extents, int n);
+/** Write all but those into the file at path, open as fd. buffer: of CKPT_COPY_NBYTES. DT_ERR_WRITE. */
 enum { CKPT_COPY_NBYTES = 1 << 20 };
 dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size, char *buffer);
 
-/** Make the metadata in the image, checksums as zeros; give each slot's offset and the size of the whole file. path:
- *  for messages. Local. */
+/** Make the metadata in the image, checksums of tensors as zeros; give the size of the whole file, and the offset of
+ *  each slot, and behind them of each of the task's items [n_slots + n_items]. path: for messages. Local. */
 dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
                         int n_models, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size);
 /** Put the checksums into an image made by ckpt_file_create. Local. */
@@ -57,7 +57,10 @@ dt_err ckpt_file_open(const char *path, hid_t *file);
 dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location);
 
 /* task_items.c: what a task left. Local. */
-dt_err ckpt_write_task_items(hid_t file, const char *path, hid_t group_list, hid_t dataset_list, const dt_items *items);
+/** Make their arrays; offsets [n_items]: where each goes in the file, -1 for one without elements. */
+dt_err ckpt_create_task_items(hid_t file, const char *path, hid_t group_list, hid_t dataset_list, const dt_items *items,
+                              int64_t *offsets);
+dt_err ckpt_write_task_items(int fd, const char *path, const dt_items *items, const int64_t *offsets);
 double ckpt_task_items_nbytes(const dt_items *items); /* that they take in a file, at most */
 dt_err ckpt_read_task_items(hid_t file, const char *path, dt_items *items);
 

@@ -1,10 +1,10 @@
 /* image.c - the metadata of a checkpoint as a file in memory, for HDF5 to work on, and its way to the disk.
  *
  * HDF5 cannot close a file whose metadata cannot be written: it keeps the blocks until the process ends and faults
- * in its exit handler. So it never meets the disk. It works on an anonymous file in memory, sparse, in which the
- * tensors take no room; what lies between the tensors is copied to the checkpoint by our own writes, whose errors
- * are ours to report. The tensors themselves are written by all ranks (save.c) and are left out here, so that the
- * copy made in the end does not touch them. */
+ * in its exit handler. So it never meets the disk. It works on an anonymous file in memory, sparse, in which
+ * arrays take no room; what lies between them is copied to the checkpoint by our own writes, whose errors are ours to
+ * report. The arrays themselves, tensors and what a task left, are written past it (save.c) and are left out here, so
+ * that the copy made in the end does not touch them. */
 #include "file.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -44,14 +44,10 @@ static int by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n)
+void ckpt_image_leave_out(ckpt_image *m, ckpt_extent *extents, int n)
 {
-    m->extents = malloc(((size_t)n + 1) * sizeof *m->extents);
-    DT_CHECK(m->extents, DT_ERR_MEMORY, "no memory for the offsets of %d tensors", n);
-    memcpy(m->extents, extents, (size_t)n * sizeof *extents);
-    qsort(m->extents, (size_t)n, sizeof *m->extents, by_offset);
-    m->n_extents = n;
-    return DT_OK;
+    qsort(extents, (size_t)n, sizeof *extents, by_offset);
+    m->extents = extents, m->n_extents = n;
 }
 
 /* What is zero is so in the file already: it was reserved, or is a hole. */
@@ -76,7 +72,7 @@ dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t f
     int64_t at = 0;
     dt_err err = DT_OK;
     for (int i = 0; i < m->n_extents && err == DT_OK; i++) {
-        if (m->extents[i].offset < 0) continue; /* a tensor without elements has no place */
+        if (m->extents[i].offset < 0) continue; /* an array without elements has no place */
         err = copy(m, fd, path, at, m->extents[i].offset, buffer);
         at = m->extents[i].offset + m->extents[i].nbytes;
     }

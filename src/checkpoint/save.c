@@ -2,7 +2,8 @@
  *
  *     create   rank 0: folder, metadata by HDF5 in memory (create.c, image.c); then the blocks of the whole file, so
  *              that a full disk is met here, by one rank, with nothing lost
- *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way
+ *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way;
+ *              rank 0 what the task left, too
  *     publish  rank 0: the checksums in memory, the metadata to the file, fsync; rename, `latest`
  *
  * Each stage is local work and ends with a vote, so no rank is ever ahead of a failure; behind the vote all tell each
@@ -47,7 +48,7 @@ static dt_err name_alone(save_job *j, const char *path)
 static dt_err prepare(save_job *j)
 {
     DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
-    j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
+    j->offsets = calloc((size_t)j->n_slots + DT_CKPT_TASK_ITEMS, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     DT_CHECK(j->offsets && j->sums, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
     return dt_chunks_take(&j->chunks, j->comm);
@@ -172,6 +173,8 @@ static dt_err write_slots(save_job *j)
         err = write_slot(j, fd, i, copy ? copy : dt_zero_state_ptr(slot->of->zero, slot->state, slot->piece));
         if (copy) copy += save_slot_nbytes(slot);
     }
+    if (err == DT_OK && j->comm->rank == 0)
+        err = ckpt_write_task_items(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
     /* On one node rank 0 syncs for all when the checksums are in; across nodes each has its own cache to empty, best at
      * the same time. */
     const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;

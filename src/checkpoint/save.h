@@ -24,7 +24,7 @@ typedef struct save_job {
     dt_aside pointer;      /* rank 0: the new `latest` */
     dt_stored_slot *slots;
     int n_slots;
-    int64_t *offsets; /* of each slot's dataset, in bytes */
+    int64_t *offsets; /* of each slot's array in the file, in bytes; rank 0: behind them of each of the task's items */
     uint64_t *sums;   /* of each slot: this rank's part, then the whole */
     int64_t file_size;
     ckpt_image image;  /* rank 0 */

@@ -1,5 +1,5 @@
-/* task_items.c - what a task left: one array each, under /task. They are small, and rank 0 has all of them: they are
- * written with the metadata. */
+/* task_items.c - what a task left: one array each, under /task. Rank 0 has all of them and writes them, as all ranks
+ * write tensors: HDF5 says where they go. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -30,28 +30,44 @@ static bool item_type_of(dt_h5_type found, dt_item_type *type)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static dt_err write_item(hid_t file, const char *path, hid_t plist, const dt_item *item)
+static dt_err create_item(hid_t file, const char *path, hid_t plist, const dt_item *item, int64_t *offset)
 {
     char name[DT_ITEM_NAME + sizeof GROUP];
     const hsize_t n = (hsize_t)item->n;
     snprintf(name, sizeof name, GROUP "/%s", item->name);
-    const hid_t type = h5_type_of(item->type), space = H5Screate_simple(1, &n, NULL);
-    const hid_t dset = space < 0 ? -1 : H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    const bool written = dset >= 0 && (n == 0 || H5Dwrite(dset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, item->data) >= 0);
-    dt_err err = written ? DT_OK : dt_h5_fail(DT_ERR_WRITE, path, name);
+    const hid_t space = H5Screate_simple(1, &n, NULL);
+    const hid_t dset =
+        space < 0 ? -1 : H5Dcreate2(file, name, h5_type_of(item->type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
+    dt_err err = dset >= 0 && (n == 0 || at != HADDR_UNDEF) ? DT_OK : dt_h5_fail(DT_ERR_WRITE, path, name);
     const uint64_t sum = dt_checksum(item->data, 0, item->n, dt_item_size(item->type));
     if (err == DT_OK) err = dt_h5_write_u64(dset, path, "checksum", sum);
     if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, name);
     if (space >= 0) H5Sclose(space);
+    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
     return err;
 }
 
-dt_err ckpt_write_task_items(hid_t file, const char *path, hid_t group_list, hid_t dataset_list, const dt_items *items)
+dt_err ckpt_create_task_items(hid_t file, const char *path, hid_t group_list, hid_t dataset_list, const dt_items *items,
+                              int64_t *offsets)
 {
     if (items->n_items == 0) return DT_OK;
+    DT_CHECK(items->n_items <= DT_CKPT_TASK_ITEMS, DT_ERR_ARG, "a task leaves %d arrays; expected at most %d",
+             items->n_items, DT_CKPT_TASK_ITEMS);
     const hid_t group = H5Gcreate2(file, GROUP, H5P_DEFAULT, group_list, H5P_DEFAULT);
     if (group < 0 || H5Gclose(group) < 0) return dt_h5_fail(DT_ERR_WRITE, path, GROUP);
-    for (int i = 0; i < items->n_items; i++) DT_TRY(write_item(file, path, dataset_list, &items->item[i]));
+    for (int i = 0; i < items->n_items; i++)
+        DT_TRY(create_item(file, path, dataset_list, &items->item[i], &offsets[i]));
+    return DT_OK;
+}
+
+dt_err ckpt_write_task_items(int fd, const char *path, const dt_items *items, const int64_t *offsets)
+{
+    for (int i = 0; i < items->n_items; i++) {
+        const dt_item *item = &items->item[i];
+        const size_t nbytes = (size_t)item->n * dt_item_size(item->type);
+        if (nbytes > 0) DT_TRY(dt_write_at(fd, path, offsets[i], item->data, nbytes));
+    }
     return DT_OK;
 }
 

@@ -21,6 +21,22 @@ const dt_item *dt_items_find(const dt_items *items, const char *name)
     return NULL;
 }
 
+/* Zeros in the room that is lent, else of their own. */
+static void *take(dt_items *items, size_t nbytes)
+{
+    const size_t padded = (nbytes + 7) / 8 * 8;
+    if (nbytes == 0 || padded > items->room_nbytes - items->used) return calloc(1, nbytes ? nbytes : 1);
+    void *const at = items->room + items->used;
+    items->used += padded;
+    return memset(at, 0, nbytes);
+}
+
+static bool is_lent(const dt_items *items, const void *data)
+{
+    const uintptr_t at = (uintptr_t)data, room = (uintptr_t)items->room;
+    return at >= room && at < room + items->room_nbytes;
+}
+
 dt_err dt_items_add(dt_items *items, const char *name, dt_item_type type, int64_t n, const void *data)
 {
     DT_CHECK(*name && strlen(name) < DT_ITEM_NAME && !strchr(name, '/') && !dt_items_find(items, name), DT_ERR_ARG,
@@ -29,7 +45,7 @@ dt_err dt_items_add(dt_items *items, const char *name, dt_item_type type, int64_
     const size_t nbytes = (size_t)n * TYPES[type].size;
     dt_item *item = realloc(items->item, (size_t)(items->n_items + 1) * sizeof *item);
     if (item) items->item = item;
-    void *copy = item ? calloc(1, nbytes ? nbytes : 1) : NULL;
+    void *copy = item ? take(items, nbytes) : NULL;
     DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the item %s of %zu bytes", name, nbytes);
     if (data && nbytes) memcpy(copy, data, nbytes);
     item += items->n_items++;
@@ -51,7 +67,8 @@ dt_err dt_items_get(const dt_items *items, const char *name, dt_item_type type, 
 
 void dt_items_free(dt_items *items)
 {
-    for (int i = 0; i < items->n_items; i++) free(items->item[i].data);
+    for (int i = 0; i < items->n_items; i++)
+        if (!is_lent(items, items->item[i].data)) free(items->item[i].data);
     free(items->item);
     *items = (dt_items){0};
 }

@@ -139,6 +139,7 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     dt_memory_add(&plan->memory, &overhead);
     dt_stream_plan(&run->dev, 1 + plan->zero.n_streams, &plan->memory); /* the computation's */
     plan->memory.at[DT_MEM_OTHER][DT_ON_HOST] += dt_timeline_nbytes(run->cfg.log_trace);
+    plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += run_items_nbytes(run);
     dt_chunks_plan(&plan->memory);
     DT_TRY(plan_saver(run, with, plan->zero.saved_nbytes, &plan->memory));
     DT_TRY(plan_task(run, with, &plan->memory));

@@ -201,9 +201,10 @@ dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 
 /* saving.c: collective and agreed, but for what is called local. */
-bool run_saves_beside(const dt_run *run); /* is it configured? local */
-dt_err run_open_saver(dt_run *run);       /* local */
-void run_close_saver(dt_run *run);        /* local */
+bool run_saves_beside(const dt_run *run);   /* is it configured? local */
+size_t run_items_nbytes(const dt_run *run); /* room for what the task leaves in a checkpoint; local */
+dt_err run_open_saver(dt_run *run);         /* and that room; local */
+void run_close_saver(dt_run *run);          /* local */
 /* The state of this step, once no save is under way; at_once: it is published when the call returns */
 dt_err run_save(dt_run *run, progress *p, bool at_once);
 dt_err run_save_look(dt_run *run);                /* how far this rank's writer is, for the vote of a step; local */
@@ -222,8 +223,9 @@ void run_note_nonfinite(dt_run *run); /* what this rank knows, for the vote */
 dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite);
 
 /* export.c */
-dt_err run_settle_tokenizer(dt_run *run); /* [model] tokenizer, and into the configuration; local */
-dt_err run_export(dt_run *run);           /* what checkpoint.export asks for; collective, agreed */
+const char *run_tokenizer(const dt_run *run); /* what the key says, else what came with the model; "": neither; local */
+dt_err run_settle_tokenizer(dt_run *run);     /* [model] tokenizer, and into the configuration; local */
+dt_err run_export(dt_run *run);               /* what checkpoint.export asks for; collective, agreed */
 
 /* closing.c: what this start has done, where it is and what to do with it; rank 0. loop_s: time of the steps from
  * `from` to `to`. */

@@ -10,9 +10,17 @@
 
 bool run_saves_beside(const dt_run *run) { return run_trains(run) && run->cfg.checkpoint_async; }
 
+size_t run_items_nbytes(const dt_run *run)
+{
+    const dt_task *t = &run->task;
+    return t->ops->save ? (size_t)t->saved_nbytes + DT_CKPT_TASK_ITEMS * sizeof(int64_t) : 0; /* each is padded */
+}
+
 dt_err run_open_saver(dt_run *run)
 {
+    const size_t n_items = run_items_nbytes(run);
     size_t nbytes = 0;
+    if (n_items > 0) DT_TRY(dt_buf_alloc(&run->saving.items, &run->dev, DT_ON_HOST, n_items, DT_MEM_DATA));
     if (!run_saves_beside(run)) return DT_OK;
     for (int i = 0; i < run->n_trained; i++) nbytes += dt_zero_saved_nbytes(run->trained[i]->zero);
     if (run->task.kept) nbytes += dt_zero_saved_nbytes(run->task.kept->zero);
@@ -51,7 +59,8 @@ static dt_err gather_local(dt_run *run, const progress *p)
                              .validation_due = p->validation_due,
                              .best_step = p->best_step,
                              .best_metric = p->best_metric,
-                             .n_not_better = p->n_not_better};
+                             .n_not_better = p->n_not_better,
+                             .items = {.room = s->items.ptr, .room_nbytes = s->items.nbytes}};
     s->n_models = run_list_models(run, s->models);
     for (int i = 0; i < s->n_models; i++) s->models[i].with_states = true;
     DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "no memory for the checkpoint's texts");
@@ -201,5 +210,6 @@ void run_close_saver(dt_run *run)
 {
     dt_saver_close(run->saving.saver);
     forget(&run->saving);
+    dt_buf_free(&run->saving.items);
     run->saving.saver = NULL;
 }
