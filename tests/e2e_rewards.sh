@@ -66,7 +66,7 @@ judge other tests/data/tokenizer/smollm 703
 grpo() { # NP DIR FUNCTIONS ARGS...
     local np=$1 dir=$2 functions=$3
     shift 3
-    run "$np" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$dir" run.max_steps=1 model.path="$tmp/base/hf" model.tokenizer=bytes data.train= grpo.rollouts="$tmp/given.jsonl" \
+    run "$np" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$dir" run.max_steps=1 model.path="$tmp/base/hf" data.train= grpo.rollouts="$tmp/given.jsonl" \
         grpo.reward_funcs="$functions" grpo.num_generations=4 grpo.max_completion_length=24 batch.train_batch_size=12 log.rollouts=true "$@"
 }
 rewards() { grep -o '"rewards": \[\[.*\]\], ' "$tmp/$1/rollouts.jsonl" | sed 's/"rewards": \[\[//; s/\]\], "advantages.*//; s/\]\], $//; s/\], \[/\n/g' | tr -d ','; }

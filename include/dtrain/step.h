@@ -169,6 +169,9 @@ struct dt_task {
     int n_units;
     const dt_trained *main;      /* the run's own model as it is trained; the stage as `plan` is told, and in `begin` */
     dt_model_options *model_opt; /* as the configuration has it; open may ask for more */
+    /* from `open` on: whose ids the model's are, [model] tokenizer or what came with the model; "": not known. Where
+     * prompts are of bytes rollouts say so */
+    const char *tokenizer;
 
     /* lent from `begin` on */
     int stage;

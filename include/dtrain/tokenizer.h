@@ -19,6 +19,9 @@ typedef struct dt_tokenizer dt_tokenizer;
 dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name);
 void dt_tokenizer_close(dt_tokenizer *t); /* safe on NULL */
 
+/** Bytes of the tables that grow with its file: tokens, merges, added tokens. What it has besides does not. */
+size_t dt_tokenizer_nbytes(const dt_tokenizer *t); /* 0 for NULL */
+
 typedef struct dt_tokenizer_info {
     const char *name;          /* what datasets made with it carry: "bytes", or a hash of the file's contents */
     const char *directory;     /* where its files are; NULL for those built in */
@@ -58,6 +61,8 @@ typedef struct dt_span {
 typedef struct dt_encoder dt_encoder;
 dt_err dt_encoder_open(dt_encoder **e, const dt_tokenizer *t); /* borrows t. DT_ERR_MEMORY */
 void dt_encoder_close(dt_encoder *e);                          /* safe on NULL */
+/** Bytes of its cache. What it has besides grows with the longest text. */
+size_t dt_encoder_nbytes(const dt_encoder *e); /* 0 for NULL */
 
 enum {
     DT_ENCODE_WRAP = 1, /* with what the tokenizer puts around a text: BOS, EOS */

@@ -13,7 +13,7 @@ static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
     dt_tokenizer *policy = NULL, *own = NULL;
     dt_err err = dt_pretrained_describe(&from, m->path);
     if (err == DT_OK && from.tokenizer) err = dt_tokenizer_open(&own, from.tokenizer);
-    if (err == DT_OK && *t->cfg->model_tokenizer) err = dt_tokenizer_open(&policy, t->cfg->model_tokenizer);
+    if (err == DT_OK && *t->tokenizer) err = dt_tokenizer_open(&policy, t->tokenizer);
     const bool another =
         own && policy && strcmp(dt_tokenizer_get_info(own)->name, dt_tokenizer_get_info(policy)->name) != 0;
     if (err == DT_OK && another) {
@@ -25,6 +25,12 @@ static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
     dt_tokenizer_close(policy);
     dt_pretrained_free(&from);
     return err;
+}
+
+/* Of its own tokenizer and what encodes with it. */
+static size_t texts_nbytes(const dt_reward_model *m)
+{
+    return dt_tokenizer_nbytes(m->tokenizer) + dt_encoder_nbytes(m->encoder);
 }
 
 /* Where the last of the first n characters' names begins; n becomes its end, without slashes behind it. */
@@ -53,6 +59,7 @@ dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
     DT_CHECK(m->path, DT_ERR_MEMORY, "no memory for the name of a reward model");
     name_model(m);
     if (t->comm) DT_TRY(find_tokenizer(m, t)); /* a plan may be made before there is a model */
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
     if (!m->tokenizer) return dt_judge_open(&m->judge, t, m->name, path);
     const int64_t most = dt_min_i64(2 * t->cfg->data_seq_len, INT32_MAX / 2);
     return dt_judge_open_apart(&m->judge, t, m->name, path, (int32_t)most, t->model_opt->max_seq);
@@ -61,7 +68,8 @@ dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
 dt_err dt_reward_model_plan(const dt_reward_model *m, const dt_task *t, dt_memory *memory)
 {
     const dt_model_options *opt = &m->judge.scorer.opt;
-    if (m->tokenizer) memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(opt->max_tok, opt->max_seq);
+    if (m->tokenizer)
+        memory->at[DT_MEM_DATA][DT_ON_HOST] += texts_nbytes(m) + dt_batch_nbytes(opt->max_tok, opt->max_seq);
     return dt_judge_plan(&m->judge, t, memory);
 }
 
@@ -77,6 +85,7 @@ void dt_reward_model_close(dt_reward_model *m, dt_task *t)
 {
     dt_judge_close(&m->judge, t->ledger);
     dt_batch_free(&m->batch, t->ledger);
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
     dt_encoder_close(m->encoder);
     dt_tokenizer_close(m->tokenizer);
     free(m->ids.id);

@@ -146,7 +146,8 @@ dt_err rollout_replay_open(rollout_replay *f, const dt_rollout_options *opt, int
     return find_lines(f, opt);
 }
 
-size_t rollout_replay_nbytes(const rollout_replay *f) { return (size_t)f->n * sizeof *f->line; }
+/* Where the lines are, and the room for one, which the longest has made. */
+size_t rollout_replay_nbytes(const rollout_replay *f) { return (size_t)f->n * sizeof *f->line + f->text_room; }
 
 void rollout_replay_close(rollout_replay *f)
 {

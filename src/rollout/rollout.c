@@ -119,6 +119,21 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     return DT_OK;
 }
 
+/* Without one that can be read here there are no texts, and all else works. A plan opens none: its files may not be
+ * there. */
+static void open_tokenizer(dt_rollout *r, dt_task *t)
+{
+    if (!*t->tokenizer && t->train && !strcmp(dt_loader_info(t->train)->tokenizer, "bytes")) t->tokenizer = "bytes";
+    if (!t->comm || !*t->tokenizer) return;
+    if (dt_tokenizer_open(&r->tokenizer, t->tokenizer) == DT_OK) {
+        dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(r->tokenizer));
+        return;
+    }
+    r->tokenizer = NULL;
+    if (t->comm->rank == 0) DT_WARN("completions have no text: %s", dt_error_message());
+    dt_error_clear();
+}
+
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
 {
     dt_rollout *r = calloc(1, sizeof *r);
@@ -129,6 +144,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     r->opt = *opt;
     r->now.number = r->before.number = r->policy = -1;
     dt_mistakes_add(t->mistakes, open_prompts(r, t));
+    open_tokenizer(r, t);
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
     dt_mistakes_add(t->mistakes, widen_model(r, t));
     if (!opt->validation) t->saved_nbytes += rollout_saved_nbytes(r);
@@ -179,7 +195,7 @@ dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memo
     memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, NULL, share_of(r, t->nranks), m, batch_tok(r, m)) +
                                            dt_batch_nbytes(batch_tok(r, m), (int32_t)m) +
                                            dt_generator_nbytes(&generate) + dt_loader_nbytes(r->prompts) +
-                                           rollout_replay_nbytes(&r->replay);
+                                           rollout_replay_nbytes(&r->replay) + dt_tokenizer_nbytes(r->tokenizer);
     return DT_OK;
 }
 
@@ -234,21 +250,10 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
     return DT_OK;
 }
 
-/* Without one that can be read here there are no texts, and all else works. */
-static void open_tokenizer(dt_rollout *r, const dt_task *t)
-{
-    const char *name = t->cfg->model_tokenizer;
-    if (!*name || dt_tokenizer_open(&r->tokenizer, name) == DT_OK) return;
-    r->tokenizer = NULL;
-    if (t->comm->rank == 0) DT_WARN("completions have no text: %s", dt_error_message());
-    dt_error_clear();
-}
-
 static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
     r->begin_s = dt_now_s();
     DT_TRY(alloc(r, t));
-    open_tokenizer(r, t);
     DT_TRY(find_ends(r, t));
     if (r->n_eos == 0 && t->comm->rank == 0)
         DT_WARN("the model names no token that ends a text: every completion goes on to its longest length");
@@ -281,6 +286,7 @@ void dt_rollout_close(dt_rollout *r, dt_task *t)
     if (!r) return;
     dt_generator_close(r->generator);
     dt_journal_close(r->journal);
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(r->tokenizer));
     dt_tokenizer_close(r->tokenizer);
     dt_batch_free(&r->batch, t->ledger);
     if (r->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);

@@ -28,6 +28,8 @@ void dt_tokenizer_close(dt_tokenizer *t)
     free(t);
 }
 
+size_t dt_tokenizer_nbytes(const dt_tokenizer *t) { return t && t->ops->nbytes ? t->ops->nbytes(t) : 0; }
+
 const dt_tokenizer_info *dt_tokenizer_get_info(const dt_tokenizer *t) { return &t->info; }
 bool dt_tokenizer_is_special(const dt_tokenizer *t, int32_t id) { return t->ops->is_special(t, id); }
 const char *dt_tokenizer_token(const dt_tokenizer *t, int32_t id) { return t->ops->token(t, id); }
@@ -67,6 +69,11 @@ void dt_encoder_close(dt_encoder *e)
 {
     if (e && e->tokenizer->ops->encoder_close) e->tokenizer->ops->encoder_close(e);
     free(e);
+}
+
+size_t dt_encoder_nbytes(const dt_encoder *e)
+{
+    return e && e->tokenizer->ops->encoder_nbytes ? e->tokenizer->ops->encoder_nbytes() : 0;
 }
 
 dt_err dt_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned flags, dt_ids *ids, int64_t *ends)

@@ -5,13 +5,15 @@
 #include "dtrain/tokenizer.h"
 
 typedef struct dt_tokenizer_ops {
-    void (*close)(dt_tokenizer *t); /* optional; impl may be half made */
+    void (*close)(dt_tokenizer *t);          /* optional; impl may be half made */
+    size_t (*nbytes)(const dt_tokenizer *t); /* dt_tokenizer_nbytes; optional: 0 */
     bool (*is_special)(const dt_tokenizer *t, int32_t id);
     const char *(*token)(const dt_tokenizer *t, int32_t id);
     int32_t (*find)(const dt_tokenizer *t, const char *token);
     const char *(*bytes)(const dt_tokenizer *t, int32_t id, size_t *nbytes);
     dt_err (*encoder_open)(dt_encoder *e); /* optional */
     void (*encoder_close)(dt_encoder *e);  /* optional; impl may be half made */
+    size_t (*encoder_nbytes)(void);        /* dt_encoder_nbytes; optional: 0 */
     dt_err (*encode)(dt_encoder *e, const dt_span *spans, int n_spans, unsigned flags, dt_ids *ids, int64_t *ends);
     size_t (*cut)(const dt_tokenizer *t, const char *text, size_t nbytes); /* 0: no place known */
     char *(*decode)(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, size_t *nbytes);

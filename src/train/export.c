@@ -9,12 +9,17 @@
 
 static bool exports(const dt_run *run) { return run->total_steps > 0 && !strcmp(run->cfg.checkpoint_export, "hf"); }
 
-/* What the key says, else what came with the model, else what the data was made with where that needs no files. */
+const char *run_tokenizer(const dt_run *run)
+{
+    if (*run->cfg.model_tokenizer) return run->cfg.model_tokenizer;
+    return run->has_pretrained && run->pretrained.tokenizer ? run->pretrained.tokenizer : "";
+}
+
+/* Else what the data was made with where that needs no files. */
 static const char *choose_tokenizer(const dt_run *run)
 {
-    const char *data = run->task.train ? dt_loader_info(run->task.train)->tokenizer : "";
-    if (*run->cfg.model_tokenizer) return run->cfg.model_tokenizer;
-    if (run->has_pretrained && run->pretrained.tokenizer) return run->pretrained.tokenizer;
+    const char *own = run_tokenizer(run), *data = run->task.train ? dt_loader_info(run->task.train)->tokenizer : "";
+    if (*own) return own;
     return !strcmp(data, "bytes") ? "bytes" : "";
 }
 

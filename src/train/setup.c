@@ -393,6 +393,7 @@ void run_open_task(dt_run *run)
     dt_task *t = &run->task;
     t->batching = run->batching;
     t->units = run->units, t->n_units = run->n_units;
+    t->tokenizer = run_tokenizer(run);
     t->ops->open(t);
     run->n_trained = 0;
     run->trained[run->n_trained++] = &run->main;

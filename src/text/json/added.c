@@ -129,6 +129,12 @@ dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt
     return DT_OK;
 }
 
+size_t dt_added_nbytes(const dt_added *a)
+{
+    return ((size_t)a->n_tokens + 1) * sizeof *a->token +
+           (a->trie[0].n_alloc + a->trie[1].n_alloc) * sizeof(dt_trie_node);
+}
+
 void dt_added_free(dt_added *a)
 {
     free(a->token);

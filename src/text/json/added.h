@@ -33,6 +33,7 @@ typedef struct dt_added {
 
 /** Read "added_tokens" and put them into the vocabulary. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
 dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m);
+size_t dt_added_nbytes(const dt_added *a);
 void dt_added_free(dt_added *a); /* safe on {0} */
 
 /** The longest token that begins at text, -1: none; *n its bytes. */

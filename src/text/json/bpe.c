@@ -44,6 +44,8 @@ dt_err dt_bpe_work_open(dt_bpe_work **out)
     return DT_OK;
 }
 
+size_t dt_bpe_work_nbytes(void) { return sizeof(dt_bpe_work); }
+
 void dt_bpe_work_close(dt_bpe_work *w)
 {
     if (!w) return;

@@ -34,7 +34,8 @@ typedef struct dt_bpe {
 
 /** Read "model" of a tokenizer.json. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
 dt_err dt_bpe_read(dt_bpe *b, const dt_spec *model, bool of_bytes);
-void dt_bpe_free(dt_bpe *b); /* safe on {0} */
+size_t dt_bpe_nbytes(const dt_bpe *b); /* of tokens and merges */
+void dt_bpe_free(dt_bpe *b);           /* safe on {0} */
 
 /** Can two neighbours (bytes, or code points) be in no token together? Then the text may be parted between them. */
 const dt_merge *dt_bpe_merge(const dt_bpe *b, int32_t left, int32_t right); /* NULL: none */
@@ -44,6 +45,7 @@ bool dt_bpe_keeps_apart(const dt_bpe *b, uint32_t x, uint32_t y);
 typedef struct dt_bpe_work dt_bpe_work;
 dt_err dt_bpe_work_open(dt_bpe_work **w);
 void dt_bpe_work_close(dt_bpe_work *w); /* safe on NULL */
+size_t dt_bpe_work_nbytes(void);        /* of its cache */
 
 /** Append the ids of a piece. lens, when not NULL, gets the bytes of each in the piece (0 for one that shares its bytes
  *  with the next), [ids added], borrowed until the next call. */

@@ -257,6 +257,12 @@ dt_err dt_bpe_read(dt_bpe *b, const dt_spec *model, bool of_bytes)
     return find_pairs(b);
 }
 
+size_t dt_bpe_nbytes(const dt_bpe *b)
+{
+    const size_t n_bits = b->pair ? (size_t)b->pair_mask + 1 : 0;
+    return dt_vocab_nbytes(&b->vocab) + b->n_merge_slots * sizeof *b->merge + n_bits / 8;
+}
+
 void dt_bpe_free(dt_bpe *b)
 {
     dt_vocab_free(&b->vocab);

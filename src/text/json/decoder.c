@@ -116,6 +116,8 @@ dt_err dt_texts_append(dt_texts *t, const char *text, size_t n)
     return texts_end(t);
 }
 
+size_t dt_texts_nbytes(const dt_texts *t) { return t->text.n_alloc + t->n_alloc * sizeof *t->end; }
+
 void dt_texts_free(dt_texts *t)
 {
     free(t->text.bytes);

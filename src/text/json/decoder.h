@@ -41,6 +41,7 @@ typedef struct dt_texts {
     size_t n, n_alloc;
 } dt_texts;
 dt_err dt_texts_append(dt_texts *t, const char *text, size_t n);
+size_t dt_texts_nbytes(const dt_texts *t);
 void dt_texts_free(dt_texts *t);
 
 /** What the tokens decode to: t[0] holds them, and in the end the one text; t[1] is used besides. running: the tokens

@@ -142,13 +142,21 @@ static void close_json(dt_tokenizer *t)
     free(j);
 }
 
+static size_t nbytes_of(const dt_tokenizer *t)
+{
+    const dt_json_tokenizer *j = t->impl;
+    return dt_bpe_nbytes(&j->bpe) + dt_added_nbytes(&j->added) + dt_texts_nbytes(&j->running);
+}
+
 static const dt_tokenizer_ops json_ops = {.close = close_json,
+                                          .nbytes = nbytes_of,
                                           .is_special = is_special,
                                           .token = token,
                                           .find = find,
                                           .bytes = bytes_of,
                                           .encoder_open = dt_json_encoder_open,
                                           .encoder_close = dt_json_encoder_close,
+                                          .encoder_nbytes = dt_bpe_work_nbytes,
                                           .encode = dt_json_encode,
                                           .cut = dt_json_cut,
                                           .decode = dt_json_decode};

@@ -94,6 +94,11 @@ int32_t dt_vocab_find(const dt_vocab *v, const char *text, size_t n, uint8_t fla
     return id >= 0 && (v->entry[id].flags & flags) ? id : -1;
 }
 
+size_t dt_vocab_nbytes(const dt_vocab *v)
+{
+    return v->text.n_alloc + v->n_alloc * sizeof *v->entry + v->n_slots * sizeof *v->slot;
+}
+
 void dt_vocab_free(dt_vocab *v)
 {
     free(v->text.bytes);

@@ -49,6 +49,7 @@ dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t
 dt_err dt_vocab_decode_as(dt_vocab *v, int32_t id, const char *text, size_t n);
 /** Id of a token that has one of the flags, -1: none. */
 int32_t dt_vocab_find(const dt_vocab *v, const char *text, size_t n, uint8_t flags);
+size_t dt_vocab_nbytes(const dt_vocab *v);
 void dt_vocab_free(dt_vocab *v); /* safe on {0} */
 
 static inline const dt_vocab_entry *dt_vocab_get(const dt_vocab *v, int32_t id)
