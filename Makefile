@@ -200,6 +200,7 @@ tests-build: $(TESTS) $(FUZZ) $(SIM_LIBS)
 benches: $(BENCHES)
 $(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(FUZZER) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/tests/mpi_memory: override LDFLAGS += -Wl,--wrap=dt_ledger_add# tests/memory_guard.h
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
 

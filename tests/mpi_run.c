@@ -1,5 +1,5 @@
-/* mpi_run.c - whole runs inside the test's process: what was planned is what is allocated, a step allocates nothing,
- * nothing is left behind.
+/* mpi_run.c - whole runs inside the test's process: what was planned is what is allocated, nothing is left
+ * behind.
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
 #include "run_fixture.h"
@@ -8,62 +8,15 @@
 #include <jansson.h>
 #include <math.h>
 
-/* Every large block that the process asks for passes here, whoever asks: the program, MPI, HDF5, the matrix library.
- * The sanitizers have taken this place already: under them the ledger alone is held still. */
-enum { LARGE = 64 * 1024 };
-static atomic_long n_large;
-
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
-
-void *malloc(size_t n)
-{
-    if (n >= LARGE) atomic_fetch_add(&n_large, 1);
-    return __libc_malloc(n);
-}
-void *calloc(size_t n, size_t size)
-{
-    if (n * size >= LARGE) atomic_fetch_add(&n_large, 1);
-    return __libc_calloc(n, size);
-}
-void *realloc(void *p, size_t n)
-{
-    if (n >= LARGE) atomic_fetch_add(&n_large, 1);
-    return __libc_realloc(p, n);
-}
-#endif
-
 static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task, const char *name,
                         int n_args, const char *const *args)
 {
-    const long before = atomic_load(&n_large);
-    outcome o = run_whole(f, optimizer, task, name, n_args, args);
-    o.n_large = atomic_load(&n_large) - before;
-    return o;
+    return run_whole(f, optimizer, task, name, n_args, args);
 }
 
 static outcome run(struct fixture *f, const char *name, int n_args, const char *const *args)
 {
     return run_with(f, NULL, NULL, name, n_args, args);
-}
-
-static void a_step_allocates_nothing(void **state)
-{
-    for (int stage = 0; stage <= 3; stage++) {
-        char zero[32], name[3][16];
-        snprintf(zero, sizeof zero, "zero.stage=%d", stage);
-        for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "steps%d-%d", stage, i);
-        const char *seen = stage % 2 ? "log.wall_clock_breakdown=true" : "log.wall_clock_breakdown=false";
-        const char *warm[] = {zero, seen, "run.max_steps=2"}, *few[] = {zero, seen, "run.max_steps=4"},
-                   *many[] = {zero, seen, "run.max_steps=14"};
-        run(*state, name[0], 3, warm); /* libraries fill their caches once */
-        const outcome a = run(*state, name[1], 3, few), b = run(*state, name[2], 3, many);
-        assert_all(MPI_COMM_WORLD, !a.err && !b.err);
-        assert_all(MPI_COMM_WORLD, a.n_allocs == b.n_allocs);
-        assert_all(MPI_COMM_WORLD, a.n_large == b.n_large);
-    }
 }
 
 /* Two runs that differ by 2 * 4 micro-steps. The one event is that of the classifier's results, for the metrics, when
@@ -467,7 +420,6 @@ static void mistakes_have_their_own_errors(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_micro_step_never_leaves_the_device_without_work),
         cmocka_unit_test(nothing_is_live_at_exit),
         cmocka_unit_test(a_trace_holds_all_ranks),

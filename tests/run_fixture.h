@@ -81,10 +81,13 @@ typedef struct outcome {
     dt_offload offload_optimizer, offload_param;
     double saved_nbytes; /* what is planned for a checkpoint */
     double sent_nbytes;
-    long n_large; /* blocks that were asked for, where the test counts them */
+    long n_large, n_noted; /* blocks of the heap, where the test counts them (memory_guard.h) */
     bool on_queue, own_memory;
     dt_queue_counts counts;
 } outcome;
+
+/* NULL, or told of each run before it is opened and, when its training has ended, before it is closed. */
+static void (*run_watch)(const dt_run *run, bool begins);
 
 /* text: the configuration file; optimizer, task: NULL for the configuration's. */
 static inline outcome run_text(const char *text, const dt_optimizer_ops *optimizer, const dt_task_ops *task, int n_args,
@@ -93,9 +96,11 @@ static inline outcome run_text(const char *text, const dt_optimizer_ops *optimiz
     outcome o = {0};
     dt_comm comm = {0};
     dt_run r = {.start_s = dt_now_s(), .optimizer = optimizer, .task.ops = task};
+    if (run_watch) run_watch(&r, true);
     o.err = dt_comm_open(&comm);
     if (!o.err) o.err = dt_config_parse(&r.cfg, "run_fixture", text, n_args, args);
     if (!o.err) o.err = dt_run_main(&r, &comm, DT_MODE_RUN);
+    if (run_watch) run_watch(&r, false);
     o.together = dt_comm_failed_together(&comm);
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
     o.planned = r.planned, o.allocated = r.allocated;
@@ -126,7 +131,7 @@ static inline outcome run_whole(const struct fixture *f, const dt_optimizer_ops 
         "[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 4\n[checkpoint]\nsave_steps = 0\nresume = "
         "none\n[log]\nreport_to = jsonl\n";
     char data[200], out[200];
-    const char *all[16] = {data, out};
+    const char *all[24] = {data, out};
     snprintf(data, sizeof data, "data.train=%s/train.h5", f->dir);
     snprintf(out, sizeof out, "run.output_dir=%s/%s", f->dir, name);
     for (int i = 0; i < n_args; i++) all[i + 2] = args[i];

@@ -242,7 +242,7 @@ dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes)
 
 static dt_err copy_pieces(int in, const char *from, int out, const char *to)
 {
-    enum { PIECE = 1 << 20 };
+    enum { PIECE = 1 << 15 };
     char *piece = malloc(PIECE);
     dt_err err = piece ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to copy %s", from);
     while (err == DT_OK) {
