@@ -1,12 +1,15 @@
 /* mpi_start.c - MPI ends in order also where its own threads have hardly run, as on a machine with far too much to do:
  * each time that one of them has waited, it goes on a tenth of a second later. The verdict is the exit status: what
- * goes wrong does so in MPI_Finalize. */
+ * goes wrong does so in MPI_Finalize. A thread that was there before MPI, and works for ever, is not waited for. */
 // NP: 1 2
 #include "mpi_test.h"
 #include <dlfcn.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static atomic_int n_late;
@@ -30,8 +33,39 @@ static void threads_of_mpi_are_late(void **state)
 #endif
 }
 
+static atomic_bool works = true;
+static void *work(void *arg)
+{
+    while (works) sched_yield();
+    return arg;
+}
+
+static FILE *said; /* by the log, while MPI began */
+
+static void a_thread_of_the_program_s_own_is_not_waited_for(void **state)
+{
+    (void)state;
+    char line[512];
+    bool waited = false;
+    rewind(said);
+    while (fgets(line, sizeof line, said)) waited = waited || strstr(line, "still at work");
+    assert_all(MPI_COMM_WORLD, !waited);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_of_mpi_are_late)};
-    MPI_TEST_MAIN(argc, argv, tests);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_of_mpi_are_late),
+                                       cmocka_unit_test(a_thread_of_the_program_s_own_is_not_waited_for)};
+    pthread_t thread;
+    const int out = dup(STDERR_FILENO);
+    said = tmpfile();
+    setenv("DTRAIN_LOG", "debug", 1);
+    if (!said || out < 0 || pthread_create(&thread, NULL, work, NULL) != 0) return 70;
+    dup2(fileno(said), STDERR_FILENO);
+    mpi_test_begin(&argc, &argv);
+    dup2(out, STDERR_FILENO);
+    const int code = mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
+    works = false;
+    pthread_join(thread, NULL);
+    return code;
 }

@@ -85,36 +85,65 @@ static bool has_work(const char *thread)
     return name_end && (strncmp(name_end, ") R", 3) == 0 || strncmp(name_end, ") D", 3) == 0);
 }
 
-static bool others_have_work(void)
+/* Threads of this process, as many as are remembered. */
+enum { MOST_THREADS = 64 };
+typedef struct thread_list {
+    long id[MOST_THREADS];
+    int n;
+} thread_list;
+
+static bool is_listed(const thread_list *list, long id)
 {
-    const long self = (long)gettid();
+    for (int i = 0; i < list->n; i++)
+        if (list->id[i] == id) return true;
+    return false;
+}
+
+static void list_threads(thread_list *list)
+{
+    DIR *threads = opendir("/proc/self/task");
+    list->n = 0;
+    for (const struct dirent *e; threads && list->n < MOST_THREADS && (e = readdir(threads));)
+        if (*e->d_name != '.') list->id[list->n++] = atol(e->d_name);
+    if (threads) closedir(threads);
+}
+
+static bool others_have_work(const thread_list *before)
+{
     bool work = false;
     DIR *threads = opendir("/proc/self/task");
     for (const struct dirent *e; threads && !work && (e = readdir(threads));)
-        work = *e->d_name != '.' && atol(e->d_name) != self && has_work(e->d_name);
+        work = *e->d_name != '.' && !is_listed(before, atol(e->d_name)) && has_work(e->d_name);
     if (threads) closedir(threads);
     return work;
 }
 
 /* MPI_Init leaves an event to a thread of Open MPI 4's, and MPI_Finalize unloads the plugin with its handler before it
  * joins that thread: one that had no core in between, in a short run on a machine with far too much to do, would call
- * code that is gone. So all threads must be seen at rest first; twice, because one may have given work to another that
- * was looked at before it. */
-static void let_threads_rest(void)
+ * code that is gone. So all threads that it has started must be seen at rest first; twice, because one may have given
+ * work to another that was looked at before it. before: those that were there, which may work for ever. */
+static void let_threads_rest(const thread_list *before)
 {
     enum { AT_MOST_MS = 5000 };
-    for (int ms = 0, seen = 0; seen < 2 && ms < AT_MOST_MS; ms++) {
-        seen = others_have_work() ? 0 : seen + 1;
+    int seen = 0;
+    for (int ms = 0; seen < 2 && ms < AT_MOST_MS; ms++) {
+        seen = others_have_work(before) ? 0 : seen + 1;
         if (seen == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
+    if (seen < 2) DT_DEBUG("threads of MPI were still at work %d ms after it had begun", AT_MOST_MS);
 }
 #else
-static void let_threads_rest(void) {}
+typedef struct thread_list {
+    int n;
+} thread_list;
+static void list_threads(thread_list *list) {}
+static void let_threads_rest(const thread_list *before) {}
 #endif
 
 dt_err dt_comm_start(dt_comm *comm)
 {
     int provided = 0, size = 1;
+    thread_list before;
     *comm =
         (dt_comm){.alone =
                       /* asked before MPI starts, which leaves a launcher's variables behind in such a process, too */
@@ -122,8 +151,9 @@ dt_err dt_comm_start(dt_comm *comm)
     /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it
      * may outlive the program */
     if (comm->alone) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    list_threads(&before);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
-    let_threads_rest();
+    let_threads_rest(&before);
     DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
     comm->threads = provided >= MPI_THREAD_MULTIPLE;
     const dt_err err = compare(size);
