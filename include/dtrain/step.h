@@ -103,6 +103,7 @@ typedef struct dt_task_ops {
     int n_labels;
     bool weights_known; /* u depends on the batch alone: weights gets no predictions. See dt_task.weights_known */
     bool no_dropout;    /* the model trains without, but for what model.dropout asks for */
+    bool whole_rows;    /* with data.packing = wrapped or auto every sequence has data.seq_len tokens */
     /* training metrics, to a NULL, that tell how it goes where the loss does not: the progress line and dtrain-info
      * show them beside it */
     const char *watch[3];
@@ -140,6 +141,9 @@ typedef struct dt_task_ops {
      *  step. Collective; a local error ends the job. NULL: nothing to do. */
     dt_err (*after_step)(dt_task *t, int64_t step, bool applied);
 
+    /** For people: how many steps a run has in all, of samples_per_epoch and samples_per_step as its records tell them;
+     *  0: that is not known before its end. NULL: run.epochs says. Local. */
+    int64_t (*count_steps)(const dt_config *cfg, double samples_per_epoch, double samples_per_step);
     /** The step that follows so many samples, whatever the batch size was. Local. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
     /** What a resume needs besides the position in the data; rank 0's is kept. Collective, agreed. NULL, as load:

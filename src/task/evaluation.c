@@ -9,6 +9,7 @@ static void check(dt_task *t)
 }
 
 const dt_task_ops dt_task_eval = {.name = "eval",
+                                  .whole_rows = true,
                                   .check = check,
                                   .open = lm_open,
                                   .plan = lm_plan,

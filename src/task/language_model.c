@@ -136,5 +136,5 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
     .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
     .step_after = dt_task_data_step_after
 
-const dt_task_ops dt_task_pretrain = {.name = "pretrain", .open = lm_open, LANGUAGE_MODEL};
+const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = lm_open, LANGUAGE_MODEL};
 const dt_task_ops dt_task_sft = {.name = "sft", .open = open_sft, LANGUAGE_MODEL};

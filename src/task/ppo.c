@@ -147,6 +147,17 @@ static void count_steps(dt_task *t)
     t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
 }
 
+/* Whole rollouts, of which each serves several epochs of steps; not known where some may be left out. */
+static int64_t count_all_steps(const dt_config *cfg, double samples_per_epoch, double samples_per_step)
+{
+    const double episodes = cfg->ppo_total_episodes
+                                ? (double)cfg->ppo_total_episodes
+                                : cfg->run_epochs * samples_per_epoch / (double)cfg->ppo_num_ppo_epochs;
+    const double n_rollouts = ceil(episodes / (samples_per_step * (double)cfg->ppo_num_mini_batches) - 1e-6);
+    if (cfg->ppo_target_kl > 0) return 0;
+    return (int64_t)n_rollouts * cfg->ppo_num_ppo_epochs * cfg->ppo_num_mini_batches;
+}
+
 /* What save_local leaves, at most. */
 static double saved_nbytes(const ppo *p)
 {
@@ -412,6 +423,7 @@ const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .train_beside = ppo_train_beside,
                                  .collect = ppo_collect,
                                  .after_step = ppo_after_step,
+                                 .count_steps = count_all_steps,
                                  .step_after = ppo_step_after,
                                  .save = ppo_save,
                                  .load = ppo_load};

@@ -241,9 +241,9 @@ static dt_err check_precision(const dt_run *run)
 static dt_err check_attention(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    const char *task = cfg->run_task, *packing = cfg->data_packing, *no = NULL;
+    const char *packing = cfg->data_packing, *no = NULL;
     if (strcmp(cfg->model_attention, "cudnn") != 0) return DT_OK;
-    if (strcmp(task, "pretrain") != 0 && strcmp(task, "eval") != 0)
+    if (!run->task.ops->whole_rows)
         no = "takes sequences of one length, which run.task = pretrain and eval have";
     else if (cfg->data_document_mask || (strcmp(packing, "auto") != 0 && strcmp(packing, "wrapped") != 0))
         no = "takes sequences of one length: data.packing = wrapped without document_mask";

@@ -126,17 +126,6 @@ static dt_err read_model(run_info *r)
     return err;
 }
 
-/* Whole rollouts, of which each serves several epochs of steps; not known where some may be left out. */
-static int64_t count_ppo_steps(const dt_config *cfg, double samples_per_epoch, double batch)
-{
-    const double episodes = cfg->ppo_total_episodes
-                                ? (double)cfg->ppo_total_episodes
-                                : cfg->run_epochs * samples_per_epoch / (double)cfg->ppo_num_ppo_epochs;
-    const double n_rollouts = ceil(episodes / (batch * (double)cfg->ppo_num_mini_batches) - 1e-6);
-    if (cfg->ppo_target_kl > 0) return 0;
-    return (int64_t)n_rollouts * cfg->ppo_num_ppo_epochs * cfg->ppo_num_mini_batches;
-}
-
 /* Without max_steps it follows from what an epoch took so far. */
 static int64_t count_steps(const run_info *r)
 {
@@ -145,7 +134,8 @@ static int64_t count_steps(const run_info *r)
     if (!r->has_config) return 0;
     if (r->cfg.run_max_steps > 0) return r->cfg.run_max_steps;
     if (!(epoch > 0) || !(samples > 0)) return 0;
-    if (!strcmp(r->cfg.run_task, "ppo")) return count_ppo_steps(&r->cfg, samples / epoch, samples / step);
+    const dt_task_ops *task = dt_task_find(r->cfg.run_task);
+    if (task && task->count_steps) return task->count_steps(&r->cfg, samples / epoch, samples / step);
     const double steps_per_epoch = ceil(samples / epoch / (samples / step) - 1e-6);
     return (int64_t)ceil(r->cfg.run_epochs * steps_per_epoch - 1e-6);
 }
