@@ -278,9 +278,24 @@ static void what_is_in_use_is_not_freed_and_device_memory_not_read(void **state)
     close_queue(f);
 }
 
+/* What the CPU does, late. From `copy` on the table holds functions alone. */
+static void every_operation_of_the_table_is_there(void **state)
+{
+    typedef void (*function)(void);
+    for (size_t at = offsetof(dt_device_ops, copy); at < sizeof(dt_device_ops); at += sizeof(function)) {
+        function of_cpu, of_queue;
+        memcpy(&of_cpu, (const char *)&dt_device_cpu_ops + at, sizeof of_cpu);
+        memcpy(&of_queue, (const char *)&dt_device_queue_ops + at, sizeof of_queue);
+        if (!of_cpu || (of_queue && of_queue != of_cpu)) continue;
+        print_error("entry at byte %zu: %s\n", at, of_queue ? "the CPU's own" : "not there");
+        fail();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_operation_of_the_table_is_there),
         cmocka_unit_test(copies_happen_when_they_run),
         cmocka_unit_test(streams_are_ordered_by_events_alone),
         cmocka_unit_test(an_event_is_reached_when_its_work_is_done),
