@@ -143,9 +143,9 @@ static void every_large_block_is_in_the_ledger(void **state)
     const struct fixture *f = *state;
     char tokenizer[200];
     snprintf(tokenizer, sizeof tokenizer, "model.tokenizer=%s/tokenizer.json", f->dir);
-    for (int i = 0; i < N_TASKS; i++)
-        for (int beside = 0; beside < 2; beside++) {
-            const bool rolls = !strcmp(TASKS[i].data, "prompts");
+    for (int i = 0; i < N_TASKS; i++) {
+        const bool rolls = !strcmp(TASKS[i].data, "prompts"); /* and leaves much in a checkpoint */
+        for (int beside = i == 0; beside < 2 && (beside == 0 || rolls || i == 0); beside++) {
             char task[32], name[32];
             snprintf(task, sizeof task, "run.task=%s", TASKS[i].task);
             snprintf(name, sizeof name, "%s-large-%d", TASKS[i].task, beside);
@@ -157,14 +157,15 @@ static void every_large_block_is_in_the_ledger(void **state)
                                   "data.validation_steps=1",
                                   "data.max_validation_samples=12",
                                   rolls ? tokenizer : "checkpoint.export=hf",
-                                  "batch.train_batch_size=384",
-                                  "batch.micro_batch_size=64",
+                                  rolls ? "batch.train_batch_size=384" : "batch.train_batch_size=24",
+                                  rolls ? "batch.micro_batch_size=64" : "batch.micro_batch_size=4",
                                   "grpo.max_completion_length=40",
                                   "ppo.response_length=40"};
             const outcome o = run(f, NULL, name, TASKS[i].data, 12, args);
             assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, name));
             assert_all(MPI_COMM_WORLD, n_faults == 0);
         }
+    }
 }
 
 /* ---- would it be seen? ------------------------------------------------------------------------------------------- */
