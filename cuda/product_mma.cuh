@@ -25,7 +25,8 @@ template <int BM_, int BN_, int WM_, int WN_, int BK_, int STAGES_, int BLOCKS_>
 };
 /* Of few rows, m <= BM: a matrix of weights streams through, 256 bytes of a row at a time. */
 template <int BM, int STAGES> using few_rows = tile_shape<BM, 64, BM, 16, 128, STAGES, 2>;
-/* The same for a matrix that gives all processors work all the same, as a vocabulary: each block reads the rows, too. */
+/* The same for a matrix that gives all processors work all the same, as a vocabulary: each block reads the rows,
+ * too. */
 template <int BM> using few_wide_rows = tile_shape<BM, 128, BM, 32, 64, 4, 2>;
 typedef tile_shape<64, 64, 32, 32, 64, 4, 3> medium;
 typedef tile_shape<128, 128, 64, 64, 64, 3, 2> large;
@@ -152,8 +153,8 @@ __device__ inline void multiply_tiles(float (&sum)[S::WM / 16][S::WN / 8][4], co
     }
 }
 
-/* A thread's part of a tile of C. In pieces: what the pieces at hand amount to, added one after the other, and the chain
- * of the one that is under way. */
+/* A thread's part of a tile of C. In pieces: what the pieces at hand amount to, added one after the other, and the
+ * chain of the one that is under way. */
 template <class S, bool PIECES> struct tile_sums {
     float chain[S::WM / 16][S::WN / 8][4], total[PIECES ? S::WM / 16 : 1][PIECES ? S::WN / 8 : 1][4];
     int64_t steps_left; /* of the piece */
@@ -219,8 +220,8 @@ __device__ inline void finish_tile(const product &p, float *tile_c, const tile_s
 template <class T> constexpr dt_dtype DTYPE_OF = DT_BF16;
 template <> constexpr dt_dtype DTYPE_OF<__half> = DT_F16;
 
-/* A grid of blocks, one for each tile of C; of each piece where the tiles alone would leave processors without work. The
- * sums of pieces are added in the same order by one block or by the pass over the parts. */
+/* A grid of blocks, one for each tile of C; of each piece where the tiles alone would leave processors without work.
+ * The sums of pieces are added in the same order by one block or by the pass over the parts. */
 template <class T, class S, bool PIECES>
 static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, void (*kernel)(product))
 {
