@@ -47,17 +47,16 @@ given() { # NP DIR NAME ARGS...: the run NAME of the fixture
     for key in $keys; do case $key in micro=*) settings+=(batch.micro_batch_size="${key#*=}") ;; batch=*) settings+=(batch.train_batch_size="${key#*=}") ;; *) settings+=("grpo.$key") ;; esac; done
     train "$np" "$dir" run.max_steps=10 grpo.rollouts="$fixture/rollouts.jsonl" data.shuffle=false batch.micro_batch_size=8 checkpoint.export=hf "${settings[@]}" "$@"
 }
-like_trl() { python3 tests/like_trl.py "$tmp/$1" "$2" >"$out" 2>&1; }
 if command -v python3 >/dev/null; then
     while read -r name; do
         given 1 trl "$name"
-        expect "$name: TRL's numbers" like_trl trl "$name"
+        expect "$name: TRL's numbers" like_trl trl grpo "$name"
         rm -rf "$tmp/trl"
     done < <(grep -o '{"name": "[^"]*"' "$fixture/trl.json" | sed 's/.*: "//; s/"$//')
     for layout in "1 3 1 bias correction" "2 0 2 top entropies" "2 3 1 entropy bonus" "4 1 1 truncated ones masked" "4 2 2 synced reference"; do
         read -r np stage micro name <<<"$layout"
         given "$np" layout "$name" zero.stage="$stage" batch.micro_batch_size="$micro"
-        expect "$name on $np ranks, stage $stage, micro-batches of $micro: TRL's numbers" like_trl layout "$name"
+        expect "$name on $np ranks, stage $stage, micro-batches of $micro: TRL's numbers" like_trl layout grpo "$name"
         rm -rf "$tmp/layout"
     done
 else

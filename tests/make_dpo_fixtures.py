@@ -1,102 +1,98 @@
 #!/usr/bin/env python3
 """make_dpo_fixtures.py - tests/data/dpo: a tiny language model of transformers, and what TRL's DPOTrainer makes of it with each loss.
 
-    python3 tests/make_dpo_fixtures.py        (a development tool: needs torch, transformers, trl)
+    python3 tests/make_dpo_fixtures.py        (a development tool: needs torch, transformers, trl; after make_reward_fixtures.py)
 
-The pairs are those of tests/data/rm/pairs.jsonl, as bytes with the end of text (256) behind each answer.
+The pairs are those of tests/data/rm, as bytes with the end of text (256) behind each answer, or of letters for models of tests/data/hf.
 start/     LlamaForCausalLM
-trl.txt    a line "LOSS KEYS" names a run and the settings of dtrain that are the same; then a line a step: loss, gradient norm, rewards of
-           chosen and rejected answers, accuracy, margin, log-probabilities of chosen and rejected answers, mean logits of both, accuracy of
-           tokens, entropy
+trl.json   runs (tests/trl_runs.py) of ten steps
 judge/     LlamaForSequenceClassification, a safety model
-safe.txt   the same for Safe-MM-DPO, by plain loops: a line a step with the numbers of dtrain's metrics whose names the first line has
+safe.txt   Safe-MM-DPO, by plain loops: a line a step with the numbers of dtrain's metrics whose names the first line has; a line "run KEYS" names
+           the settings of dtrain that are the same
 batch.txt  likewise, for one beta for all pairs of a step (beta-DPO)
 """
 import json
 import math
-import pathlib
 import shutil
 import tempfile
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from torch.utils.data import SequentialSampler
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 from trl import DPOConfig, DPOTrainer
 
-STEPS, LR = 6, 1e-2
-RUNS = [
-    ("sigmoid", {}, ""),
-    ("robust", {"label_smoothing": 0.1}, "dpo.label_smoothing=0.1"),
-    ("hinge", {}, ""),
-    ("ipo", {}, ""),
-    ("sigmoid_norm", {}, ""),
-    ("exo_pair", {"label_smoothing": 0.01}, "dpo.label_smoothing=0.01"),
-    ("nca_pair", {}, ""),
-    ("bco_pair", {}, ""),
-    ("sppo_hard", {}, ""),
-    ("apo_zero", {}, ""),
-    ("apo_down", {}, ""),
-    ("discopop", {}, ""),
-    ("sft", {}, ""),
-    ("sigmoid,bco_pair,sft", {"loss_weights": [0.8, 0.2, 1.0]}, "dpo.loss_weights=0.8,0.2,1"),
-    ("sigmoid", {"f_divergence_type": "js_divergence"}, "dpo.f_divergence=js_divergence"),
-    ("sigmoid", {"f_divergence_type": "forward_kl"}, "dpo.f_divergence=forward_kl"),
+import trl_runs
+
+STEPS, LOOPS, LR = 10, 6, 1e-2
+OWN = "dpo/start"
+RUNS = [  # loss_type, settings of TRL, keys of dtrain, start, data
+    ("sigmoid", {}, "", OWN, "pairs"),
+    ("robust", {"label_smoothing": 0.1}, "dpo.label_smoothing=0.1", OWN, "pairs"),
+    ("hinge", {}, "", OWN, "pairs"),
+    ("ipo", {}, "", OWN, "pairs"),
+    ("sigmoid_norm", {}, "", OWN, "pairs"),
+    ("exo_pair", {"label_smoothing": 0.01}, "dpo.label_smoothing=0.01", OWN, "pairs"),
+    ("nca_pair", {}, "", OWN, "pairs"),
+    ("bco_pair", {}, "", OWN, "pairs"),
+    ("sppo_hard", {}, "", OWN, "pairs"),
+    ("apo_zero", {}, "", OWN, "pairs"),
+    ("apo_down", {}, "", OWN, "pairs"),
+    ("discopop", {}, "", OWN, "pairs"),
+    ("sft", {}, "", OWN, "pairs"),
+    ("sigmoid,bco_pair,sft", {"loss_weights": [0.8, 0.2, 1.0]}, "dpo.loss_weights=0.8,0.2,1", OWN, "pairs"),
+    ("sigmoid", {"f_divergence_type": "js_divergence"}, "dpo.f_divergence=js_divergence", OWN, "pairs"),
+    ("sigmoid", {"f_divergence_type": "forward_kl"}, "dpo.f_divergence=forward_kl", OWN, "pairs"),
     ("hinge", {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7},
-     "dpo.f_divergence=alpha_divergence dpo.f_alpha_divergence_coef=0.7"),
-    ("ipo", {"f_divergence_type": "js_divergence"}, "dpo.f_divergence=js_divergence"),
-    ("sigmoid", {"ld_alpha": 0.4}, "dpo.ld_alpha=0.4"),
-    ("aot", {"label_smoothing": 0.1}, "dpo.label_smoothing=0.1"),
-    ("aot_unpaired", {}, ""),
-    ("sigmoid,aot_unpaired", {"loss_weights": [1.0, 0.5]}, "dpo.loss_weights=1,0.5"),
-    ("sigmoid", {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.6}, "dpo.sync_reference_steps=2"),
-    ("sigmoid", {"use_weighting": True}, "dpo.use_wpo=true"),
-    ("sigmoid_norm,ipo", {"use_weighting": True, "loss_weights": [0.5, 1.0]}, "dpo.use_wpo=true dpo.loss_weights=0.5,1"),
+     "dpo.f_divergence=alpha_divergence dpo.f_alpha_divergence_coef=0.7", OWN, "pairs"),
+    ("ipo", {"f_divergence_type": "js_divergence"}, "dpo.f_divergence=js_divergence", OWN, "pairs"),
+    ("sigmoid", {"ld_alpha": 0.4}, "dpo.ld_alpha=0.4", OWN, "pairs"),
+    ("aot", {"label_smoothing": 0.1}, "dpo.label_smoothing=0.1", OWN, "pairs"),
+    ("aot_unpaired", {}, "", OWN, "pairs"),
+    ("sigmoid,aot_unpaired", {"loss_weights": [1.0, 0.5]}, "dpo.loss_weights=1,0.5", OWN, "pairs"),
+    ("sigmoid", {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.6}, "dpo.sync_reference_steps=2", OWN, "pairs"),
+    ("sigmoid", {"use_weighting": True}, "dpo.use_wpo=true", OWN, "pairs"),
+    ("sigmoid_norm,ipo", {"use_weighting": True, "loss_weights": [0.5, 1.0]}, "dpo.use_wpo=true dpo.loss_weights=0.5,1", OWN, "pairs"),
+    # an incomplete last step in each epoch, schedules, other families, tied embeddings, windows, a text that is cut
+    ("sigmoid", {"lr_scheduler_type": "linear", "warmup_steps": 3, "adam_beta2": 0.95, "max_grad_norm": 0.3},
+     "scheduler.type=linear scheduler.warmup_steps=3 optimizer.betas=0.9,0.95 optimizer.max_grad_norm=0.3", "hf/llama_linear", "more"),
+    ("apo_zero,sft", {"lr_scheduler_type": "cosine", "warmup_steps": 0.2, "weight_decay": 0.0, "loss_weights": [1.0, 0.25]},
+     "scheduler.type=cosine scheduler.warmup_ratio=0.2 optimizer.weight_decay=0 dpo.loss_weights=1,0.25", "hf/gpt2", "more"),
+    ("ipo", {"lr_scheduler_type": "cosine", "beta": 0.3}, "scheduler.type=cosine dpo.beta=0.3", "hf/qwen2", "more"),
+    ("aot", {"lr_scheduler_type": "linear", "label_smoothing": 0.2, "ld_alpha": 0.5}, "scheduler.type=linear dpo.label_smoothing=0.2 dpo.ld_alpha=0.5",
+     "hf/qwen3", "more"),
+    ("exo_pair", {"label_smoothing": 0.1, "use_weighting": True, "lr_scheduler_type": "linear", "warmup_steps": 2},
+     "dpo.label_smoothing=0.1 dpo.use_wpo=true scheduler.type=linear scheduler.warmup_steps=2", "hf/mistral", "more"),
+    ("sigmoid", {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}, "batch.micro_batch_size=2", OWN, "pairs"),
 ]
-METRICS = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected",
-           "logits/chosen", "logits/rejected", "mean_token_accuracy", "entropy"]
-here = pathlib.Path(__file__).parent / "data"
+here = trl_runs.DATA
 out = here / "dpo"
 shutil.rmtree(out, ignore_errors=True)
 out.mkdir()
 torch.manual_seed(6)
-torch.set_num_threads(1)
 config = LlamaConfig(vocab_size=258, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
                      max_position_embeddings=64, initializer_range=0.2, pad_token_id=257, bos_token_id=256, eos_token_id=256)
 LlamaForCausalLM(config).save_pretrained(out / "start")
 records = [json.loads(line) for line in open(here / "rm" / "pairs.jsonl")]
+more = [json.loads(line) for line in open(here / "rm" / "more.jsonl")]
+DATA = {"pairs": (trl_runs.bytes_tokenizer(), records, 64), "more": (trl_runs.tokenizer_of(list(b" abcdefghijklmnopqrstuvwxyz")), more, 28)}
+assert DATA["pairs"][0]("so is")["input_ids"] == list(b"so is")
 
-# Bytes as GPT-2's pre-tokenizer spells them.
-plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-others = [b for b in range(256) if b not in plain]
-spelled = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
-bytes_only = Tokenizer(models.BPE({spelled[b]: b for b in range(256)} | {"<eos>": 256, "<pad>": 257}, []))
-bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-bytes_only.decoder = decoders.ByteLevel()
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_only, eos_token="<eos>", pad_token="<pad>")
-assert tokenizer("so is")["input_ids"] == list(b"so is")
-
-
-class InOrder(DPOTrainer):
-    def _get_train_sampler(self, dataset=None):
-        return SequentialSampler(self.train_dataset)
-
-
-with open(out / "trl.txt", "w") as f, tempfile.TemporaryDirectory() as work:
-    for loss, settings, keys in RUNS:
-        data = Dataset.from_list([{k: r[k] for k in ("prompt", "chosen", "rejected")} for r in records])
-        arguments = DPOConfig(output_dir=work, per_device_train_batch_size=4, max_steps=STEPS, learning_rate=LR, lr_scheduler_type="constant",
-                              weight_decay=0.1, max_grad_norm=1.0, logging_steps=1, report_to=[], bf16=False, max_length=64, use_cpu=True,
-                              save_strategy="no", gradient_checkpointing=False, loss_type=loss.split(","), **settings)
-        model = LlamaForCausalLM.from_pretrained(out / "start", dtype=torch.float32)
-        reference = LlamaForCausalLM.from_pretrained(out / "start", dtype=torch.float32)
-        trainer = InOrder(model=model, ref_model=reference, args=arguments, train_dataset=data, processing_class=tokenizer)
-        trainer.train()
-        rows = [row for row in trainer.state.log_history if "loss" in row]
-        assert len(rows) == STEPS
-        f.write(f"run {loss} {keys}".rstrip() + "\n")
-        f.writelines(" ".join(f"{float(row[name]):.7g}" for name in METRICS) + "\n" for row in rows)
+runs = []
+for loss, settings, keys, start, data in RUNS:
+    tokenizer, pairs, max_length = DATA[data]
+    rows = Dataset.from_list([{k: r[k] for k in ("prompt", "chosen", "rejected")} for r in pairs])
+    defaults = {"per_device_train_batch_size": 4, "lr_scheduler_type": "constant", "weight_decay": 0.1, "max_grad_norm": 1.0}
+    with tempfile.TemporaryDirectory() as work:
+        arguments = DPOConfig(output_dir=work, max_steps=STEPS, learning_rate=LR, logging_steps=1, report_to=[], bf16=False, max_length=max_length,
+                              use_cpu=True, save_strategy="no", gradient_checkpointing=False, loss_type=loss.split(","), **(defaults | settings))
+        model, reference = (AutoModelForCausalLM.from_pretrained(here / start, dtype=torch.float32) for _ in range(2))
+        trainer = trl_runs.in_order(DPOTrainer)(model=model, ref_model=reference, args=arguments, train_dataset=rows, processing_class=tokenizer)
+        # means over tokens: of micro-batches TRL has the mean of their means
+        left_out = {"entropy", "logits/chosen", "logits/rejected", "mean_token_accuracy"} if arguments.gradient_accumulation_steps > 1 else ()
+        name = f"{len(runs) + 1} {loss}"
+        runs.append({"name": name, "keys": f"dpo.loss_type={loss} {keys}".rstrip(), "start": start, "data": data} | trl_runs.train(trainer, left_out))
+    print(name, keys, [row[0] for row in runs[-1]["steps"]])
+trl_runs.write(out / "trl.json", runs)
 
 # ---- Safe-MM-DPO --------------------------------------------------------------------------------------------------------------------------------
 torch.manual_seed(8)
@@ -129,7 +125,7 @@ def train_safely(estimator, average):
     others = [p for n, p in policy.named_parameters() if "norm" not in n]
     optimizer = torch.optim.AdamW([{"params": others, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
     log_lambda, ema = 0.0, None
-    for step in range(STEPS):
+    for step in range(LOOPS):
         pairs = [records[(step * BATCH + i) % len(records)] for i in range(BATCH)]
         n_chosen = sum(len(r["chosen"].encode()) + 1 for r in pairs)
         lam = min(max(math.exp(log_lambda), 0.01), 10)
@@ -202,7 +198,7 @@ def train_by_batches(share, w, momentum, more):
     others = [p for n, p in policy.named_parameters() if "norm" not in n]
     optimizer = torch.optim.AdamW([{"params": others, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
     mean = deviation = None
-    for step in range(STEPS):
+    for step in range(LOOPS):
         pairs = [records[(step * BATCH + i) % len(records)] for i in range(BATCH)]
         gaps, nll, n_chosen = [], 0, 0
         for r in pairs:

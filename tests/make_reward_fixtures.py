@@ -1,34 +1,35 @@
 #!/usr/bin/env python3
-"""make_reward_fixtures.py - tests/data/rm: a tiny classifier of transformers, pairs of texts, and what TRL's RewardTrainer makes of them.
+"""make_reward_fixtures.py - tests/data/rm: tiny classifiers of transformers, pairs of texts, and what TRL's RewardTrainer makes of them.
 
     python3 tests/make_reward_fixtures.py        (a development tool: needs torch, transformers, trl)
 
-start/          LlamaForSequenceClassification with one label
-pairs.jsonl     prompt, chosen, rejected, margin; read by dtrain-data with the tokenizer `bytes`, whose end-of-text (256) closes each text
-rewards.txt     of each chosen answer, by start, a line each
-trl.txt         a line a step: loss, gradient norm, accuracy, margin, min, mean and max reward
-ranked.jsonl    rankings with ties, and a pair that is one
-ranked.txt      the same numbers of training on all of their pairs, by plain loops
+start/, gpt2/, qwen2/   classifiers with one label of three families; those of start with bytes for tokens, the others with letters
+letters/                the tokenizer of a space and small letters
+pairs.jsonl             12 pairs: prompt, chosen, rejected, margin; read by dtrain-data with the tokenizer `bytes`, whose end-of-text (256) closes each text
+more.jsonl              15 pairs of small letters without margins, of which one is too long for 28 tokens
+trl.json                runs (tests/trl_runs.py) of ten steps
+rewards.txt             of each chosen answer, by start, a line each
+ranked.jsonl            rankings with ties, and a pair that is one
+ranked.txt              training on all of their pairs, by plain loops: a line a step: loss, gradient norm, accuracy, margin, min, mean and max reward
 """
 import json
-import pathlib
 import shutil
 import tempfile
 
 import numpy as np
 import torch
 from datasets import Dataset
-from torch.utils.data import SequentialSampler
-from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
-from tokenizers import Tokenizer, models
+from transformers import (AutoModelForSequenceClassification, GPT2Config, GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, Qwen2Config,
+                          Qwen2ForSequenceClassification)
 from trl import RewardConfig, RewardTrainer
 
+import trl_runs
+
 STEPS, PAIRS, LR = 10, 12, 1e-2
-out = pathlib.Path(__file__).parent / "data" / "rm"
+out = trl_runs.DATA / "rm"
 shutil.rmtree(out, ignore_errors=True)
 out.mkdir(parents=True)
 torch.manual_seed(5)
-torch.set_num_threads(1)
 config = LlamaConfig(vocab_size=258, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
                      max_position_embeddings=64, initializer_range=0.2, num_labels=1, pad_token_id=257, bos_token_id=256, eos_token_id=256)
 LlamaForSequenceClassification(config).save_pretrained(out / "start")
@@ -53,26 +54,6 @@ with torch.no_grad():
     start = LlamaForSequenceClassification.from_pretrained(out / "start", dtype=torch.float32).eval()
     rewards = [start(torch.tensor([ids(r, "chosen")])).logits.item() for r in records]
 (out / "rewards.txt").write_text("".join(f"{reward:.7g}\n" for reward in rewards))
-
-
-class InOrder(RewardTrainer):
-    def _get_train_sampler(self, dataset=None):
-        return SequentialSampler(self.train_dataset)
-
-
-vocabulary = {f"<{i}>": i for i in range(258)}
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<0>")), pad_token="<257>", eos_token="<256>")
-data = Dataset.from_list([{"chosen_ids": ids(r, "chosen"), "rejected_ids": ids(r, "rejected"), "margin": r["margin"]} for r in records])
-with tempfile.TemporaryDirectory() as work:
-    arguments = RewardConfig(output_dir=work, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=STEPS, learning_rate=LR,
-                             lr_scheduler_type="constant", weight_decay=0.1, max_grad_norm=1.0, logging_steps=1, report_to=[], bf16=False,
-                             center_rewards_coefficient=0.01, max_length=64, use_cpu=True, save_strategy="no", gradient_checkpointing=False)
-    model = LlamaForSequenceClassification.from_pretrained(out / "start", dtype=torch.float32)
-    trainer = InOrder(model=model, args=arguments, train_dataset=data, processing_class=tokenizer)
-    trainer.train()
-rows = [row for row in trainer.state.log_history if "loss" in row]
-names = ["loss", "grad_norm", "accuracy", "margin", "min_reward", "mean_reward", "max_reward"]
-(out / "trl.txt").write_text("".join(" ".join(f"{float(row[name]):.7g}" for name in names) + "\n" for row in rows))
 
 # ---- rankings -----------------------------------------------------------------------------------------------------------------------------------
 W_TIE, BATCH = 0.5, 4
@@ -116,3 +97,56 @@ with open(out / "ranked.txt", "w") as f:
         optimizer.step()
         f.write(" ".join(f"{x:.7g}" for x in [total.item(), norm, sum(d > 0 for d in told) / len(told), sum(told) / len(told), min(rewards),
                                               sum(rewards) / len(rewards), max(rewards)]) + "\n")
+
+# ---- TRL ----------------------------------------------------------------------------------------------------------------------------------------
+LETTERS = b" abcdefghijklmnopqrstuvwxyz"
+tokenizers = {"bytes": trl_runs.bytes_tokenizer(), "letters": trl_runs.tokenizer_of(list(LETTERS))}
+(out / "letters").mkdir()
+tokenizers["letters"].backend_tokenizer.save(str(out / "letters" / "tokenizer.json"))
+more = [{"prompt": text(rng.integers(1, 3)) + " ", "chosen": text(rng.integers(1, 4)), "rejected": text(rng.integers(1, 4))} for _ in range(15)]
+more[6]["rejected"] = text(12)
+(out / "more.jsonl").write_text("".join(json.dumps(r) + "\n" for r in more))
+small = {"vocab_size": 30, "num_labels": 1, "pad_token_id": 28, "initializer_range": 0.2}
+GPT2ForSequenceClassification(GPT2Config(n_embd=12, n_layer=2, n_head=3, n_positions=32, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **small)).half() \
+    .save_pretrained(out / "gpt2")
+qwen2 = Qwen2ForSequenceClassification(Qwen2Config(hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+                                                   max_position_embeddings=32, tie_word_embeddings=True, **small))
+for name, p in qwen2.named_parameters():
+    if name.endswith("bias"):
+        p.data.normal_(0, 0.2)
+qwen2.half().save_pretrained(out / "qwen2")
+RUNS = [  # name, start, data, settings of TRL, keys of dtrain
+    ("accumulation", "start", "pairs", {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "center_rewards_coefficient": 0.01},
+     "rm.center_rewards_coefficient=0.01"),
+    ("no margin", "start", "unequal", {"lr_scheduler_type": "cosine", "warmup_steps": 3, "max_grad_norm": 0.3, "adam_beta2": 0.95, "weight_decay": 0.0},
+     "scheduler.type=cosine scheduler.warmup_steps=3 optimizer.max_grad_norm=0.3 optimizer.betas=0.9,0.95 optimizer.weight_decay=0"),
+    ("gpt2", "gpt2", "more", {"lr_scheduler_type": "linear", "warmup_steps": 0.2, "max_length": 28, "center_rewards_coefficient": 0.05},
+     "scheduler.type=linear scheduler.warmup_ratio=0.2 rm.center_rewards_coefficient=0.05"),  # without, no loss depends on the bias of the last norm
+    ("qwen2", "qwen2", "more", {"lr_scheduler_type": "cosine", "warmup_steps": 2, "max_length": 28, "center_rewards_coefficient": 0.1},
+     "scheduler.type=cosine scheduler.warmup_steps=2 rm.center_rewards_coefficient=0.1"),
+]
+
+
+def data_of(name):
+    """The token ids of both sides; `unequal` is `pairs` but for the last two, and without margins."""
+    of_letters = name == "more"
+    some = {"pairs": records, "unequal": records[:10], "more": more}[name]
+    encode = tokenizers["letters" if of_letters else "bytes"]
+    rows = [{f"{side}_ids": encode(r["prompt"] + r[side])["input_ids"] + [encode.eos_token_id] for side in ("chosen", "rejected")} for r in some]
+    return encode, Dataset.from_list([row | ({"margin": r["margin"]} if name == "pairs" else {}) for row, r in zip(rows, some)])
+
+
+runs = []
+for name, start, data, settings, keys in RUNS:
+    tokenizer, rows = data_of(data)
+    defaults = {"per_device_train_batch_size": 4, "lr_scheduler_type": "constant", "weight_decay": 0.1, "max_grad_norm": 1.0, "max_length": 64}
+    with tempfile.TemporaryDirectory() as work:
+        arguments = RewardConfig(output_dir=work, max_steps=STEPS, learning_rate=LR, logging_steps=1, report_to=[], bf16=False, use_cpu=True,
+                                 save_strategy="no", gradient_checkpointing=False, **(defaults | settings))
+        model = AutoModelForSequenceClassification.from_pretrained(out / start, dtype=torch.float32)
+        trainer = trl_runs.in_order(RewardTrainer)(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer)
+        # of micro-batches TRL has the mean of their least rewards and of their greatest
+        left_out = ["min_reward", "max_reward"] if arguments.gradient_accumulation_steps > 1 else []
+        runs.append({"name": name, "keys": keys, "start": f"rm/{start}", "data": data} | trl_runs.train(trainer, left_out))
+    print(name, [row[0] for row in runs[-1]["steps"]])
+trl_runs.write(out / "trl.json", runs)

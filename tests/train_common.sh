@@ -5,6 +5,8 @@
 #   losses DIR             "step loss" of every training line of DIR's metrics
 #   close_losses A B TOL   every step of A is in B and the losses agree to relative TOL
 #   data ARGS...           dtrain-data with the tokenizer of bytes; the script ends where that fails
+#   trl_runs TASK          "NAME<tab>START<tab>DATA<tab>KEYS" of each run of tests/data/TASK/trl.json (tests/trl_runs.py), a line each
+#   like_trl DIR TASK NAME is the run in DIR, which has exported its model in fp32, what TRL made of NAME?
 #   number DIR METRIC      what each line of DIR's metrics says of one, a line each
 #   above DIR METRIC X     is the last of these above X?
 #   newest DIR             path of the newest checkpoint
@@ -65,6 +67,8 @@ train() {
 }
 
 data() { ./dtrain-data --tokenizer bytes "$@" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }; }
+trl_runs() { sed -n 's/^{"name": "\([^"]*\)", "keys": "\([^"]*\)", "start": "\([^"]*\)", "data": "\([^"]*\)".*/\1\t\3\t\4\t\2/p' "tests/data/$1/trl.json"; }
+like_trl() { python3 tests/like_trl.py "$tmp/$1" "$2" "$3" >"$out" 2>&1; }
 number() { sed -n "s|.*\"$2\": *\([-+0-9.eE]*\).*|\1|p" "$tmp/$1/metrics.jsonl"; }
 above() { number "$1" "$2" | tail -1 | awk -v least="$3" 'BEGIN { bad = 1 } { bad = !($1 > least) } END { exit bad }'; }
 losses() { sed -n 's/.*"step": *\([0-9]*\),.*"loss": *\([-+0-9.eE]*\).*/\1 \2/p' "$tmp/$1/metrics.jsonl" | grep -v validation; }

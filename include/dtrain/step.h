@@ -107,6 +107,7 @@ typedef struct dt_task_ops {
     /* training metrics, to a NULL, that tell how it goes where the loss does not: the progress line and dtrain-info
      * show them beside it */
     const char *watch[3];
+    const char *num_tokens; /* the training metric that says TRL's num_tokens, of the whole training; NULL: none does */
 
     /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
     void (*check)(dt_task *t);

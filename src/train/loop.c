@@ -113,7 +113,8 @@ dt_err run_open_sums(dt_run *run)
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
     DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
-    n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS + 1; /* loss_scale */
+    n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS;
+    n += 3; /* loss_scale, num_tokens, epoch */
     run->shown = calloc((size_t)n, sizeof *run->shown);
     return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
 }
@@ -287,6 +288,7 @@ static int more_metrics(dt_run *run, const progress *p, int64_t place)
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
     }
     if (run->scale.scaled) more[n++] = (dt_metric){"loss_scale", run->scale.scale};
+    if (run->task.ops->num_tokens) more[n++] = (dt_metric){run->task.ops->num_tokens, (double)p->tokens};
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)run->task.samples_per_epoch};
     n += metrics_of_memory(run, more + n);
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
