@@ -267,11 +267,13 @@
     BOOL(checkpoint, load_best_model_at_end, false, \
          "save whenever a validation is the best so far, keep that checkpoint (the file `best` names it), and end " \
          "the run with its weights, which are then exported") \
-    ENUM(checkpoint, metric_for_best_model, "validation_loss", \
-         "validation_loss|validation_accuracy|validation_entropy", \
-         "metric that tells which validation is the best (eval_loss of transformers is validation_loss)") \
+    TEXT(checkpoint, metric_for_best_model, "validation_loss", \
+         "metric of validation lines that tells which validation is the best, with or without the task's prefix: " \
+         "validation_loss (eval_loss of transformers), validation_accuracy, rm/validation_accuracy, " \
+         "dpo/validation_rewards/margins, grpo/validation_reward and so on") \
     ENUM(checkpoint, greater_is_better, "auto", "auto|true|false", \
-         "whether the best metric is the greatest; auto: only of validation_accuracy") \
+         "whether the best metric is the greatest; auto: unless it is a loss, a perplexity, an entropy, a cost, a KL " \
+         "divergence or a clipped_ratio") \
     BOOL(checkpoint, save_on_signal, true, "save a checkpoint when a signal or the time limit ends the run") \
     ENUM(checkpoint, export, "none", "none|hf", \
          "at the end of the run; hf: write the model and its tokenizer to OUTPUT_DIR/hf as a Hugging Face " \

@@ -13,8 +13,21 @@ static const char *metric_of(const dt_config *cfg) { return cfg->checkpoint_metr
 
 static bool greater_wins(const dt_config *cfg)
 {
+    static const char *const least[] = {"loss", "perplexity", "entropy", "cost", "kl", "clipped"};
     const char *word = cfg->checkpoint_greater_is_better;
-    return !strcmp(word, "auto") ? !strcmp(metric_of(cfg), "validation_accuracy") : !strcmp(word, "true");
+    bool greater = true;
+    if (strcmp(word, "auto") != 0) return !strcmp(word, "true");
+    for (size_t i = 0; i < sizeof least / sizeof least[0]; i++) greater &= !strstr(metric_of(cfg), least[i]);
+    return greater;
+}
+
+/* As validation lines have it, or without the task's prefix. NULL: they do not. */
+static const dt_shown *find_metric(const dt_run *run)
+{
+    char name[2 * DT_NAME_MAX];
+    const dt_shown *what = dt_sums_find_shown(&run->sums, DT_SHOW_VALIDATION, metric_of(&run->cfg));
+    snprintf(name, sizeof name, "%s/%s", run->task.ops->name, metric_of(&run->cfg));
+    return what ? what : dt_sums_find_shown(&run->sums, DT_SHOW_VALIDATION, name);
 }
 
 bool run_best_same_metric(const dt_config *a, const dt_config *b)
@@ -47,6 +60,19 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
                    where, validate, save, save / validate * validate, (save / validate + 1) * validate);
 }
 
+static dt_err check_metric(const dt_run *run)
+{
+    char names[1024] = "";
+    const dt_sums *s = &run->sums;
+    for (int i = 0; i < s->n_shown[DT_SHOW_VALIDATION]; i++) {
+        const size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", s->shown[DT_SHOW_VALIDATION][i].name);
+    }
+    DT_CONFIG_CHECK(find_metric(run), &run->cfg, "checkpoint", "metric_for_best_model",
+                    "expected a metric of this task's validations: %s", names);
+    return DT_OK;
+}
+
 dt_err run_best_check(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -55,6 +81,7 @@ dt_err run_best_check(const dt_run *run)
     if (run->total_steps == 0 || (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience))
         return DT_OK;
     DT_CONFIG_CHECK(run->task.n_validation > 0, cfg, section, key, "needs data.validation, which is empty");
+    DT_TRY(check_metric(run));
     DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",
                     "early_stopping_patience", "needs validations during the run: give data.validation_steps");
     return dt_best_intervals_check(cfg, run->total_steps);
@@ -62,16 +89,10 @@ dt_err run_best_check(const dt_run *run)
 
 /* ---- after a validation ----------------------------------------------------------------------------------------- */
 
-static double value_of(const dt_sums *sums, const char *name)
-{
-    const dt_shown *what = dt_sums_find_shown(sums, DT_SHOW_VALIDATION, name);
-    return what ? dt_sums_shown(sums, what) : NAN;
-}
-
 /* A metric that is not a number is never the best, and no better. */
 void run_best_take(const dt_run *run, progress *p)
 {
-    const double x = value_of(&run->sums, metric_of(&run->cfg)),
+    const double x = dt_sums_shown(&run->sums, find_metric(run)),
                  gain = greater_wins(&run->cfg) ? x - p->best_metric : p->best_metric - x;
     const bool first = p->best_step == 0 && !isnan(x), better = p->best_step > 0 && gain > 0;
     if (first || (better && fabs(gain) > run->cfg.run_early_stopping_threshold))
