@@ -231,7 +231,11 @@ run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 
 dpo 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
-expect_text "a language model is no judge" 'tensor .score.weight. is missing'
+expect_text "a language model is no judge" 'tensor .score.weight. is missing: it is no reward model'
+dpo 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
+expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: it is a reward model, which predicts no tokens'
+dpo 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28
+expect_text "nor with an embedding that could be its head" 'tensor .score.weight.: this model has no such tensor: it is a reward model'
 sed 's/258/259/' "$fixture/judge/config.json" >"$tmp/.config"
 cp -r "$fixture/judge" "$tmp/other-judge" && cp "$tmp/.config" "$tmp/other-judge/config.json"
 dpo 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"

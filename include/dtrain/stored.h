@@ -98,14 +98,15 @@ const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to 
 bool dt_stored_is_ignored(const char *name);
 char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size); /* "[768, 3072]" */
 dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor *t, int n_dims, const int64_t *shape);
-/** What the lack of this tensor says of the file, to follow "is missing"; "" of most. */
-const char *dt_stored_lack(const dt_tensor *t);
 /** Look for the embedding that the model's vocabulary product is tied to; -1: it has a head of its own, or a scalar
  *  one. */
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots);
 /** May this parameter be missing in the file? May this tensor of the file be passed over? dt_saved_model.new_... */
 bool dt_stored_may_stay(const dt_stored_slot *s);
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name);
+/** What a model is whose head is not the one asked for, to end a message with: name is a tensor that its files lack, or
+ *  have and should not, has_score whether they have a score.weight. "" where that says nothing. */
+const char *dt_stored_head_hint(const char *name, bool has_score);
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path);
 
 #endif

@@ -251,6 +251,17 @@ static dt_err check_tensor(const char *path, const char *name, const dt_tensor *
     return DT_OK;
 }
 
+/* Has the file a link of this name, /GROUP/.../NAME? What there is and cannot be opened is damaged. */
+static bool has_link(hid_t file, const char *name)
+{
+    char part[256];
+    for (const char *end = strchr(name + 1, '/');; end = strchr(end + 1, '/')) {
+        snprintf(part, sizeof part, "%.*s", end ? (int)(end - name) : (int)strlen(name), name);
+        if (H5Lexists(file, part, H5P_DEFAULT) <= 0) return false;
+        if (!end) return true;
+    }
+}
+
 dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
 {
     char name[256], asked[256];
@@ -259,7 +270,7 @@ dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot
     if (dset < 0) {
         H5Eclear2(H5E_DEFAULT);
         return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened%s", path, name,
-                       dt_stored_lack(slot->tensor));
+                       dt_stored_head_hint(slot->tensor->name, has_link(file, "/model/" DT_STORED_SCORE)));
     }
     dt_err err = dt_h5_inspect(dset, path, name, &a);
     H5Dclose(dset);
@@ -359,7 +370,8 @@ static dt_err visit_array(hid_t dset, const char *name, void *ctx)
         return DT_OK;
     }
     if (!a.of[0] && dt_stored_is_replaced(job->slots, job->n_slots, a.tensor)) return DT_OK;
-    return dt_fail(DT_ERR_DATA, "%s: tensor `%s`: this model has no such tensor", job->path, name);
+    return dt_fail(DT_ERR_DATA, "%s: tensor `%s`: this model has no such tensor%s", job->path, name,
+                   dt_stored_head_hint(a.tensor, strcmp(a.tensor, DT_STORED_SCORE) == 0));
 }
 
 static dt_err locate_head(hid_t file, locate_job *job)
@@ -370,17 +382,6 @@ static dt_err locate_head(hid_t file, locate_job *job)
     snprintf(head.name, sizeof head.name, "%s", DT_STORED_HEAD);
     job->map->has_head = true;
     return ckpt_file_locate(file, job->path, &slot, &job->map->head);
-}
-
-/* Has the file a link of this name, /GROUP/.../NAME? What there is and cannot be opened is damaged. */
-static bool has_link(hid_t file, const char *name)
-{
-    char part[256];
-    for (const char *end = strchr(name + 1, '/');; end = strchr(end + 1, '/')) {
-        snprintf(part, sizeof part, "%.*s", end ? (int)(end - name) : (int)strlen(name), name);
-        if (H5Lexists(file, part, H5P_DEFAULT) <= 0) return false;
-        if (!end) return true;
-    }
 }
 
 static bool is_absent(hid_t file, const dt_stored_slot *s)

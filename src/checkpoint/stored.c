@@ -99,11 +99,6 @@ dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor
     return DT_OK;
 }
 
-const char *dt_stored_lack(const dt_tensor *t)
-{
-    return strcmp(t->name, DT_STORED_SCORE) == 0 ? ": it is no reward model, as task = rm makes one" : "";
-}
-
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
 {
     static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};
@@ -129,6 +124,13 @@ bool dt_stored_may_stay(const dt_stored_slot *s)
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)
 {
     return n_slots > 0 && slots[0].of->new_score && strcmp(name, DT_STORED_HEAD) == 0;
+}
+
+const char *dt_stored_head_hint(const char *name, bool has_score)
+{
+    const bool score = strcmp(name, DT_STORED_SCORE) == 0, head = strcmp(name, DT_STORED_HEAD) == 0;
+    if (has_score && (score || head)) return ": it is a reward model, which predicts no tokens";
+    return score ? ": it is no reward model, as task = rm makes one" : "";
 }
 
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path)

@@ -32,7 +32,7 @@ static dt_err locate_slot(locate_job *job, const char *dir, const dt_stored_slot
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s->n_files == 1 ? job->s->files[0] : dir, t->name,
-             dt_stored_lack(t));
+             dt_stored_head_hint(t->name, dt_safetensors_find(job->s, DT_STORED_SCORE)));
     return take(job, found, t, location);
 }
 
@@ -54,8 +54,8 @@ static dt_err locate_all(locate_job *job, const char *dir, const dt_stored_slot 
     for (int i = 0; i < s->n_tensors; i++)
         DT_CHECK(job->used[i] || dt_stored_is_ignored(s->tensors[i].name) ||
                      dt_stored_is_replaced(slots, n_slots, s->tensors[i].name),
-                 DT_ERR_DATA, "%s: tensor `%.200s`: this model has no such tensor", s->files[s->tensors[i].file],
-                 s->tensors[i].name);
+                 DT_ERR_DATA, "%s: tensor `%.200s`: this model has no such tensor%s", s->files[s->tensors[i].file],
+                 s->tensors[i].name, dt_stored_head_hint(s->tensors[i].name, dt_safetensors_find(s, DT_STORED_SCORE)));
     return DT_OK;
 }
 
