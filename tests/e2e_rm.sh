@@ -106,7 +106,16 @@ learn() { # DIR ARGS...
 learn polite checkpoint.export=hf
 expect_exit "a reward model from random weights" 0
 expect "it tells unseen better answers from worse ones" above polite rm/validation_accuracy 0.95
-expect "the export is a classifier with one label" sh -c "grep -q LlamaForSequenceClassification '$tmp/polite/hf/config.json' && grep -q '\"LABEL_0\"' '$tmp/polite/hf/config.json'"
+# What transformers needs to open it: the class, one label, its tensors; and to score several texts at once a padding token, which must not be what closes
+# them, for it takes the last token that is no padding. (tools/open_elsewhere.py holds its rewards to transformers'.)
+is_classifier() { # DIR CLASS HIDDEN PAD
+    tr -d ' \n' <"$tmp/$1/hf/config.json" >"$tmp/.config"
+    grep -qF "\"architectures\":[\"$2\"]" "$tmp/.config" && grep -qF '"id2label":{"0":"LABEL_0"}' "$tmp/.config" && grep -qF '"label2id":{"LABEL_0":0}' "$tmp/.config" &&
+        grep -qF "\"pad_token_id\":$4," "$tmp/.config" && grep -aqF "\"score.weight\":{\"dtype\":\"F32\",\"shape\":[1,$3]" "$tmp/$1/hf/model.safetensors" &&
+        ! grep -aq '"lm_head.weight"' "$tmp/$1/hf/model.safetensors"
+}
+expect "the export is a classifier with one label" is_classifier polite LlamaForSequenceClassification 32 null
+expect_text "without padding, for its vocabulary has no token to spare, which it says" 'reward model has no pad_token_id'
 # The best by accuracy: the first that has the greatest.
 as_trl 2 best data.validation="$tmp/polite-valid.h5" data.validation_steps=2 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.export=hf \
     checkpoint.metric_for_best_model=rm/validation_accuracy data.train="$tmp/polite.h5" batch.micro_batch_size=2 rm.center_rewards_coefficient=0
@@ -135,6 +144,23 @@ for path in "$tmp/lm/hf" "$tmp/lm"; do
     expect_text "its new head is spoken of" 'has no tensor .score.weight.: it starts from random values'
 done
 expect "both ways in are the same run" same_model "$(newest from-hf)" "$(newest from-lm)"
+pads() { # NAME PATH CLASS HIDDEN PAD ARGS...
+    local name=$1 path=$2 class=$3 hidden=$4 pad=$5
+    shift 5
+    on pads "$path" checkpoint.export=hf "$@"
+    expect "$name" is_classifier pads "$class" "$hidden" "$pad"
+    rm -rf "$tmp/pads"
+}
+pads "its own padding stays" "$fixture/start" LlamaForSequenceClassification 16 257
+mkdir "$tmp/ends"
+sed 's/"pad_token_id": 257/"pad_token_id": 256/' "$fixture/start/config.json" >"$tmp/ends/config.json"
+cp "$fixture/start/model.safetensors" "$tmp/ends/"
+pads "but what closes texts is none" "$tmp/ends" LlamaForSequenceClassification 16 257
+letters="data.train=$tmp/more.h5 data.seq_len=28 model.tokenizer=$fixture/letters"
+for family in "gpt2 GPT2" "mistral Mistral" "qwen2 Qwen2" "qwen3 Qwen3"; do
+    set -- $family
+    pads "of $1: the tokenizer's padding" "tests/data/hf/$1" "$2ForSequenceClassification" "$([ "$1" = gpt2 ] && echo 24 || echo 20)" 28 $letters
+done
 on again "$tmp/polite/hf" optimizer.lr=0 run.max_steps=1
 expect_exit "from a reward model's directory" 0
 expect "its head is taken" sh -c "! grep -q 'starts from random' '$out'"

@@ -29,7 +29,7 @@ typedef struct export_job {
     dt_stored_slot *slots;
     int n_slots;
     dt_st_layout layout;
-    char *config; /* text of config.json */
+    char *config; /* rank 0: text of config.json */
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
     int fd, fd_file;        /* the file that is open for writing, and its number */
@@ -67,6 +67,7 @@ static dt_err prepare(export_job *j)
     DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
     DT_TRY(make_layout(j));
     DT_TRY(dt_chunks_take(&j->chunks, j->comm));
+    if (j->comm->rank > 0) return DT_OK;
     return export_config_make(j->opt->model_config, j->opt->dtype, j->opt->tokenizer, n_labels(j), &j->config);
 }
 

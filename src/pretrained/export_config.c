@@ -3,6 +3,7 @@
 #include "export_config.h"
 #include "tokenizer_files.h"
 #include "dtrain/json.h"
+#include "dtrain/tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,12 +51,51 @@ static void set_labels(json_t *root, int64_t n_labels)
     json_object_set_new(root, "label2id", numbers);
 }
 
+/* Does it close texts? By the configuration, where no tokenizer says. */
+static bool is_end(const json_t *root, const dt_tokenizer_info *tokenizer, json_int_t id)
+{
+    const json_t *ends = json_object_get(root, "eos_token_id"), *end;
+    size_t i;
+    if (tokenizer) return id == tokenizer->eos;
+    json_array_foreach(ends, i, end) if (json_integer_value(end) == id) return true;
+    return json_is_integer(ends) && json_integer_value(ends) == id;
+}
+
+/* transformers takes the score at the last token that is no padding, so what closes a text must not be padding: the
+ * reward would be that of the token before. -1: nothing else is known. */
+static json_int_t choose_pad(const json_t *root, const dt_tokenizer_info *tokenizer, bool bytes)
+{
+    const json_t *named = json_object_get(root, "pad_token_id");
+    const json_int_t vocab = json_integer_value(json_object_get(root, "vocab_size")),
+                     of_config = json_is_integer(named) ? json_integer_value(named) : -1,
+                     of_tokenizer = tokenizer ? tokenizer->pad : -1;
+    const json_int_t choices[] = {of_config, of_tokenizer, bytes ? BYTES_EOS + 1 : -1};
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
+        if (choices[i] >= 0 && choices[i] < vocab && !is_end(root, tokenizer, choices[i])) return choices[i];
+    return -1;
+}
+
+/* A tokenizer of a kind that is not known here says nothing. */
+static void set_pad(json_t *root, const char *name)
+{
+    dt_tokenizer *tokenizer = NULL;
+    if (name && *name && dt_tokenizer_open(&tokenizer, name) != DT_OK) dt_error_clear();
+    const dt_tokenizer_info *info = tokenizer ? dt_tokenizer_get_info(tokenizer) : NULL;
+    const json_int_t pad = choose_pad(root, info, name && strcmp(name, "bytes") == 0);
+    json_object_set_new(root, "pad_token_id", pad >= 0 ? json_integer(pad) : json_null());
+    if (pad < 0)
+        DT_WARN("the exported reward model has no pad_token_id, for none is known but what closes texts: transformers "
+                "scores one text at a time with it");
+    dt_tokenizer_close(tokenizer);
+}
+
 static char *edit(json_t *root, const dt_model_config *mc, dt_st_type dtype, const char *tokenizer, int64_t n_labels)
 {
     const char *architecture =
         n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc->family);
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     if (n_labels > 0) set_labels(root, n_labels);
+    if (n_labels > 0) set_pad(root, tokenizer);
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings));
     set_dtype(root, dtype);
     set_ends(root, tokenizer);
