@@ -77,14 +77,23 @@ dpo 1 other dpo.reference_path="$tmp/learns" batch.micro_batch_size=4 run.max_st
 expect_exit "another reference" 0
 expect "is another reference" [ "$(number other loss | head -1)" != 0.693147181 ]
 
-# MM-DPO: beta of the first step's pairs, from the margins of the data (appendix C: beta 0.1, w = k = 0.5).
-dpo 1 mm dpo.beta_w=0.5 dpo.beta_k=0.5 batch.micro_batch_size=4 run.max_steps=1
-want=$(head -4 tests/data/rm/pairs.jsonl | sed 's/.*"margin": \([0-9.]*\).*/\1/' | awk '{ b += 0.1 * (1 + 0.5 * (1 - exp(-0.5 * $1))) } END { print b / NR }')
-expect "beta grows with the margins" awk -v a="$(number mm dpo/beta)" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-6 && d > -1e-6) }'
-
-dpo 1 factor dpo.dynamic_beta=factor batch.micro_batch_size=4 run.max_steps=1
-want=$(head -4 tests/data/rm/pairs.jsonl | sed 's/.*"margin": \([0-9.]*\).*/\1/' | awk '{ b += 0.1 * (1 + 0.1 * $1) } END { print b / NR }')
-expect "or without bound" awk -v a="$(number factor dpo/beta)" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-6 && d > -1e-6) }'
+# MM-DPO: beta of margins in the data, a pair a step, as algorithms.md 3.4 works them out.
+for margin in 0 1 2 4 10 -1; do echo "{\"prompt\": \"it is \", \"chosen\": \"so\", \"rejected\": \"not\", \"margin\": $margin}"; done >"$tmp/margins.jsonl"
+data -o "$tmp/margins.h5" "$tmp/margins.jsonl"
+betas() { # DIR WANT ARGS...
+    local dir=$1 want=$2
+    shift 2
+    dpo 2 "$dir" data.train="$tmp/margins.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=3 "$@"
+    number "$dir" dpo/beta | tr '\n' ' ' >"$tmp/.betas"
+    echo "$want" | awk 'NR == FNR { n = split($0, b, " "); next } { for (i = 1; i <= 3; i++) { d = $i - (b[2 * i - 1] + b[2 * i]) / 2; bad += d > 6e-7 || d < -6e-7 } }
+        END { exit bad || n != 6 || NF != 3 }' - "$tmp/.betas"
+}
+expect "beta grows with margins, within bounds; one below 0 is none" betas mm "0.1 0.119673 0.131606 0.143233 0.149663 0.1"
+expect_text "and the log says that it does" 'beta of each pair follows its margin in the data, with beta_w = 0.5'
+expect "or counts as its size" betas mm-abs "0.1 0.119673 0.131606 0.143233 0.149663 0.119673" dpo.negative_margin=abs
+expect "with other settings" betas mm-set "0.2 0.239347 0.263212 0.286466 0.299326 0.2" dpo.beta=0.2 dpo.beta_w=0.5 dpo.beta_k=0.5
+expect "or without bounds" betas factor "0.1 0.11 0.12 0.14 0.2 0.09" dpo.dynamic_beta=factor
+expect "and of 0 times the margin it is none" betas beta-still "0.1 0.1 0.1 0.1 0.1 0.1" dpo.beta_w=0
 
 # A plain loop, its numbers named in the first line of FIXTURE.
 like_loops() { # DIR FIXTURE RUN
@@ -156,7 +165,7 @@ sed 's/"chosen"/"completion"/' tests/data/rm/pairs.jsonl >"$tmp/.first.jsonl"
 sed 's/"rejected"/"completion"/' tests/data/rm/pairs.jsonl >"$tmp/.second.jsonl"
 score "$tmp/.first.jsonl"
 score "$tmp/.second.jsonl"
-paste "-d|" "$tmp/.first.jsonl.scores" "$tmp/.second.jsonl.scores" tests/data/rm/pairs.jsonl | awk -F'|' -v to="$tmp/safer.jsonl" '
+paste "-d|" "$tmp/.first.jsonl.scores" "$tmp/.second.jsonl.scores" "$tmp/pairs.jsonl" | awk -F'|' -v to="$tmp/safer.jsonl" '
     { line = $3; if ($2 > $1) { gsub(/"chosen"/, "\"x\"", line); gsub(/"rejected"/, "\"chosen\"", line); gsub(/"x"/, "\"rejected\"", line) }
       print line >to; both -= ($1 + $2) / 2; safer -= $1 > $2 ? $1 : $2 }
     END { print (both + safer) / 2 / NR }' >"$tmp/.limit"

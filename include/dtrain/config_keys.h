@@ -338,8 +338,8 @@
          "without bound, beta (1 + beta_w m), at least 0.001; batch: how the model ranks all pairs of a step, one " \
          "beta for all, and pairs far from the usual are left out (beta-DPO)") \
     MAYBE(dpo, beta_w, number, 0, 1e6, "", "", \
-          "by how much beta follows it; 0: not at all; not set: of margin 0.5 with helpful_path or harmless_path, " \
-          "else 0; of factor 0.1; of batch 0.6") \
+          "by how much beta follows it; 0: not at all; not set: of margin 0.5, of factor 0.1, of batch 0.6. A pair " \
+          "whose margin neither a model nor the data says has 0") \
     REAL(dpo, beta_k, 0.5, 0, 1e6, "", "how fast beta grows with a margin (dynamic_beta = margin)") \
     ENUM(dpo, negative_margin, "clamp", "clamp|abs", \
          "a margin below 0 counts as 0 (clamp) or as its size (abs); of factor it counts as it is") \

@@ -43,6 +43,7 @@ typedef struct dt_data_info {
     int64_t n_ties;                  /* pairs of which neither text is better, left out */
     int64_t n_packed;                /* documents or records that packing put into these samples; 0: it did not */
     bool of_documents;               /* kind tokens */
+    bool has_margins;                /* pairs: some file says by how much the chosen answer is better */
     bool has_safety;                 /* pairs: some file says which answers are safe */
     int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */

@@ -202,6 +202,7 @@ static dt_err open_all(dt_loader *l)
                              .n_dropped = l->sources.n_dropped,
                              .n_too_long = l->sources.n_too_long,
                              .n_ties = l->sources.n_ties,
+                             .has_margins = l->sources.has_margins,
                              .has_safety = l->sources.has_safety,
                              .longest_prompt = l->opt.prompts ? l->sources.max_tok : 0,
                              .n_packed = l->order.n == l->sources.n_samples ? l->sources.n_packed : 0,

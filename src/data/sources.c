@@ -113,6 +113,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     s->n_dropped += set->n_dropped;
     s->n_too_long += set->n_too_long;
     s->n_ties += set->n_ties;
+    s->has_margins |= d->info.has_margins;
     s->has_safety |= d->info.has_safety;
     if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped;
     if (set->max_tok > s->max_tok) s->max_tok = set->max_tok;

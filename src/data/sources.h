@@ -14,7 +14,7 @@ typedef struct dt_sources {
     double *weight;       /* [n_entries], 1 where none was given */
     bool weighted;        /* some entry has a weight */
     int64_t n_samples, n_tokens, n_dropped, n_too_long, n_ties, n_packed, max_tok, max_seq;
-    bool has_safety; /* of some file */
+    bool has_margins, has_safety; /* of some file */
     uint64_t fingerprint;
 } dt_sources;
 

@@ -62,12 +62,10 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
     return dt_multiplier_check(cfg, "dpo", cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
 }
 
-/* Judges, if there are any, say margins. */
-static double usual_beta_w(const dpo *d, bool judged)
+static double usual_beta_w(dpo_beta_rule rule)
 {
-    if (d->beta_rule == DPO_BETA_OF_BATCH) return 0.6;
-    if (d->beta_rule == DPO_BETA_OF_FACTOR) return 0.1;
-    return judged ? 0.5 : 0;
+    static const double usual[] = {[DPO_BETA_OF_MARGIN] = 0.5, [DPO_BETA_OF_FACTOR] = 0.1, [DPO_BETA_OF_BATCH] = 0.6};
+    return usual[rule];
 }
 
 static void read_batch_beta(dpo *d, const dt_config *cfg)
@@ -86,8 +84,8 @@ static dt_err read_settings(const dt_task *t, dpo *d)
     const dt_config *cfg = t->cfg;
     read_batch_beta(d, cfg);
     for (int goal = 0; goal < DPO_GOALS; goal++) d->has_judge[goal] = *judge_path(cfg, goal);
-    const bool harmless = d->has_judge[DPO_HARMLESS], judged = harmless || d->has_judge[DPO_HELPFUL];
-    d->beta_w = *cfg->dpo_beta_w ? strtod(cfg->dpo_beta_w, NULL) : usual_beta_w(d, judged);
+    const bool harmless = d->has_judge[DPO_HARMLESS];
+    d->beta_w = *cfg->dpo_beta_w ? strtod(cfg->dpo_beta_w, NULL) : usual_beta_w(d->beta_rule);
     d->batch_beta.w = d->beta_w;
     d->kl_coef = *cfg->dpo_kl_coef ? strtod(cfg->dpo_kl_coef, NULL) : harmless ? 0.1 : 0;
     d->multiplier = (dt_multiplier){.lr = cfg->dpo_lambda_lr,
@@ -128,6 +126,17 @@ static void warn_of_ties(const dt_task *t)
                 (long long)info->n_ties);
 }
 
+/* Those of a reward model's data may not be meant. */
+static void say_margins(const dt_task *t, const dpo *d)
+{
+    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
+    const bool judged = d->has_judge[DPO_HELPFUL] || d->beta_rule == DPO_BETA_OF_BATCH;
+    if (info && info->has_margins && d->beta_w > 0 && !judged)
+        DT_INFO("beta of each pair follows its margin in the data, with beta_w = %g; dpo.beta_w = 0 leaves it at "
+                "dpo.beta = %g",
+                d->beta_w, t->cfg->dpo_beta);
+}
+
 static void dpo_open(dt_task *t)
 {
     dpo *d = calloc(1, sizeof *d);
@@ -144,6 +153,7 @@ static void dpo_open(dt_task *t)
     dpo_declare(t, d);
     dt_mistakes_add(t->mistakes, count_validation(t, d));
     open_models(t, d);
+    say_margins(t, d);
     t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_BATCH_BETA_NBYTES + DT_PRECOMPUTED_NBYTES;
 }
 
