@@ -137,6 +137,7 @@ $(BUILD)/$(1)/%.cu.o: %.cu | $(BUILD)/mpi
 $(BUILD)/$(1)/%.cc.o: %.cc | $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CXX,$$@)$$(SIM_CXX) $(2) $$<
+$(BUILD)/$(1)/cuda/attention_cudnn.c.o: private override CFLAGS += -DDT_HAVE_CUDNN
 $(BUILD)/$(1)/%.c.o: %.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CC,$$@)$(MPICC) $(SIM_INC) '-DDT_NVML="libdtrain_$(1).so"' $$(CFLAGS) -fPIC -MMD -MP -c -o $$@ $$<

@@ -88,21 +88,6 @@ static int64_t lse_elems(const shape *s) { return s->n_seq * s->len * s->n_heads
 
 static size_t aligned(size_t n) { return (n + ALIGNED - 1) / ALIGNED * ALIGNED; }
 
-/* What no graph of ours does; NULL: nothing. */
-static const char *obstacle(const dt_attention *at)
-{
-    if (at->dt != DT_BF16 && at->dt != DT_F16) return "it computes attention in bf16 and fp16 alone";
-    if (at->dropout_p > 0) return "its graphs here have no dropout of attention";
-    if (at->window > 0 && at->window < at->max_kv_len) return "its graphs here have no sliding window";
-    if (at->batch_invariant) return "it is not batch-invariant";
-    if (at->head_dim % 8 != 0 || at->head_dim > 128) return "it takes heads of 8, 16 ... 128 elements";
-    if (at->n_seq <= 0 || at->max_q_len != at->max_kv_len || (int64_t)at->n_seq * at->max_q_len != at->n_tok)
-        return "it takes sequences of one length";
-    if ((at->q_ld | at->kv_ld | at->o_ld) % 8 != 0 || (int64_t)at->n_tok * at->n_heads % 4 != 0)
-        return "rows do not begin at multiples of 16 bytes";
-    return NULL;
-}
-
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 /* Pointers of a call. */
@@ -279,7 +264,7 @@ static prepared *find(struct cuda_cudnn *c, const shape *s)
 
 static const prepared *plans_for(dt_device *dev, const dt_attention *at)
 {
-    if (!at->by_library || !cuda_of(dev)->cudnn || obstacle(at)) return NULL;
+    if (!at->by_library || !cuda_of(dev)->cudnn || dt_attention_obstacle(at)) return NULL;
     const shape s = shape_of(at);
     return find(cuda_of(dev)->cudnn, &s);
 }
@@ -351,7 +336,7 @@ dt_err cuda_cudnn_backward(dt_device *dev, const dt_attention *at, const void *q
 
 static void leave(const struct cuda_cudnn *c, prepared *p, cudnn_plan *plan, const char *name, const char *verdict)
 {
-    if (!verdict || !plan->plan) return;
+    if (!*verdict || !plan->plan) return;
     snprintf(p->why, sizeof p->why, "%s %s", name, verdict);
     cudnn_plan_drop(&c->library, plan);
 }
@@ -392,8 +377,8 @@ static dt_err make_ready(dt_device *dev, const dt_attention *at, bool backward, 
     if (*why) snprintf(p->why, sizeof p->why, "backward: %s", why);
     if (cuda_of(dev)->planning || (!p->forward.plan && !p->backward.plan)) return DT_OK;
     DT_TRY(cuda_attention_try(dev, at, &v));
-    leave(c, p, &p->backward, "backward", v.backward);
-    leave(c, p, &p->forward, "forward", v.forward);
+    leave(c, p, &p->backward, "backward", v.of[DIRECTION_BACKWARD]);
+    leave(c, p, &p->forward, "forward", v.of[DIRECTION_FORWARD]);
     tell(c, p);
     return DT_OK;
 }
@@ -408,7 +393,7 @@ dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backw
                               size_t why_size)
 {
     cuda_state *cuda = cuda_of(dev);
-    const char *no = obstacle(at);
+    const char *no = dt_attention_obstacle(at);
     *ready = 0;
     *why = '\0';
     if (!no && !is_model_like(at)) no = "q, k and v do not lie side by side";

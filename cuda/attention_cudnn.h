@@ -20,12 +20,13 @@ int64_t cuda_cudnn_scratch_elems(const dt_attention *at);
 void cuda_cudnn_close(cuda_state *cuda);
 
 /* attention_trial.c */
+enum { DIRECTION_FORWARD, DIRECTION_BACKWARD, N_DIRECTIONS };
 typedef struct attention_verdict {
-    const char *forward, *backward; /* what is wrong with the library's; NULL: nothing */
+    char of[N_DIRECTIONS][200]; /* what is wrong with the library's; empty: nothing */
 } attention_verdict;
 
 /** Run the plans that there are for the call's shape, twice, and our own kernels beside them. Takes memory as the
- *  arrays of a call three times. */
+ *  arrays of a call three times. A plan that cannot be run is a verdict; an error is one of the device. */
 dt_err cuda_attention_try(dt_device *dev, const dt_attention *at, attention_verdict *verdict);
 
 /* attention_turn.cu: to = the transposes of n matrices [rows, cols] */

@@ -104,20 +104,40 @@ static void close_trial(trial *t)
     free(t->host[1]);
 }
 
-/* Both directions into result i, by the library where it has plans, or not. Backward of the first out and lse. */
-static dt_err compute(trial *t, bool by_library, int i)
+/* One direction into result i, backward of the first out and lse. It is done on return: what fails, failed here. */
+static dt_err call(trial *t, int direction, bool by_library, int i)
 {
     const size_t e = dt_dtype_size(t->at.dt), k = (size_t)(t->at.n_heads * t->at.head_dim) * e,
                  v = k + (size_t)(t->at.n_kv_heads * t->at.head_dim) * e;
     char *dx = t->dx[i];
     t->at.by_library = by_library;
-    DT_TRY(t->dev->ops->zero(t->dev, dx, t->x_nbytes, NULL));
-    DT_TRY(t->dev->ops->zero(t->dev, t->out[i], t->out_nbytes, NULL));
-    DT_TRY(cuda_attention_forward(t->dev, &t->at, t->x, t->x + k, t->x + v, t->out[i], t->lse[i], NULL));
-    DT_TRY(cuda_attention_backward(t->dev, &t->at, t->x, t->x + k, t->x + v, t->out[0], t->lse[0], t->dout, dx, dx + k,
-                                   dx + v, t->scratch, NULL));
+    const dt_err err =
+        direction == DIRECTION_FORWARD
+            ? cuda_attention_forward(t->dev, &t->at, t->x, t->x + k, t->x + v, t->out[i], t->lse[i], NULL)
+            : cuda_attention_backward(t->dev, &t->at, t->x, t->x + k, t->x + v, t->out[0], t->lse[0], t->dout, dx,
+                                      dx + k, dx + v, t->scratch, NULL);
     t->at.by_library = true;
-    return t->dev->ops->stream_sync(t->dev, NULL);
+    return err == DT_OK ? t->dev->ops->stream_sync(t->dev, NULL) : err;
+}
+
+/* Both directions into result i, by the library where it has plans that can be run, or not. Where the library fails our
+ * own kernels tell whether the device still works. */
+static dt_err compute(trial *t, bool by_library, int i, attention_verdict *verdict)
+{
+    DT_TRY(t->dev->ops->zero(t->dev, t->dx[i], t->x_nbytes, NULL));
+    DT_TRY(t->dev->ops->zero(t->dev, t->out[i], t->out_nbytes, NULL));
+    for (int direction = 0; direction < N_DIRECTIONS; direction++) {
+        char *wrong = verdict->of[direction];
+        const bool library = by_library && !*wrong;
+        dt_err err = call(t, direction, library, i);
+        if (err != DT_OK && library) {
+            snprintf(wrong, sizeof verdict->of[0], "cannot be run: %s", dt_error_message());
+            dt_error_clear();
+            err = call(t, direction, false, i);
+        }
+        DT_TRY(err);
+    }
+    return DT_OK;
 }
 
 static dt_err fetch(const trial *t, void *const result[2], size_t nbytes)
@@ -171,13 +191,13 @@ static dt_err judge(trial *t, attention_verdict *verdict)
     static const char *const what[] = {"gives other bits when it is called again",
                                        "computes other numbers than dtrain's own kernels"};
     *verdict = (attention_verdict){0};
-    DT_TRY(compute(t, true, 0));
+    DT_TRY(compute(t, true, 0, verdict));
     for (int near = 0; near < 2; near++) {
-        bool forward = false, backward = false;
-        DT_TRY(compute(t, !near, 1));
-        DT_TRY(compare(t, near, &forward, &backward));
-        if (!forward && !verdict->forward) verdict->forward = what[near];
-        if (!backward && !verdict->backward) verdict->backward = what[near];
+        bool same[N_DIRECTIONS] = {false};
+        DT_TRY(compute(t, !near, 1, verdict));
+        DT_TRY(compare(t, near, &same[DIRECTION_FORWARD], &same[DIRECTION_BACKWARD]));
+        for (int i = 0; i < N_DIRECTIONS; i++)
+            if (!same[i] && !*verdict->of[i]) snprintf(verdict->of[i], sizeof verdict->of[i], "%s", what[near]);
     }
     return DT_OK;
 }
@@ -190,6 +210,7 @@ dt_err cuda_attention_try(dt_device *dev, const dt_attention *at, attention_verd
     close_trial(&t);
     if (err != DT_ERR_MEMORY) return err;
     dt_error_clear();
-    verdict->forward = verdict->backward = "cannot be tried, for want of memory";
+    for (int i = 0; i < N_DIRECTIONS; i++)
+        snprintf(verdict->of[i], sizeof verdict->of[i], "cannot be tried, for want of memory");
     return DT_OK;
 }

@@ -58,14 +58,15 @@ sees freed 'of device memory\) is freed while .* may be at work there' $both
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
 # Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.
-holds() { # DEVICE TEST
-    run 0 env DTRAIN_DEVICE="$1" "$tests/$2"
+holds() { # DEVICE TEST [ONE OF ITS TESTS]
+    run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"}
     expect_exit "$2 on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
 for test in layers heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
 for test in layers heads optimizer classifier; do holds cudasim_races test_device_$test; done
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
 holds cudasim test_model_graphs
+holds cudasim test_device_attention_library plans_that_fail_are_left
 
 # What a device that counts counts (dtrain --plan --gpu) is what the CUDA device makes.
 holds cudasim test_count

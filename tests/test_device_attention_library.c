@@ -3,6 +3,7 @@
  * leaves alone what it does not own; where there is none the device does all of it itself.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
+#include "dtrain/device_check.h"
 #include <dlfcn.h>
 #include <math.h>
 
@@ -168,13 +169,40 @@ static void what_a_library_refuses_it_names(void **state)
     refused[2].window = 5;
     refused[3].n_tok--;
     refused[4].head_dim = 60;
+    assert_null(dt_attention_obstacle(&p.at));
     for (int i = 0; i < 5; i++) {
         ready = -1;
         assert_int_equal(OPS(f)->attention_prepare(&f->dev, &refused[i], true, &ready, why, sizeof why), DT_OK);
         assert_int_equal(ready, 0);
-        assert_true(*why);
+        assert_string_equal(why, dt_attention_obstacle(&refused[i])); /* what --check says without a GPU */
     }
     drop_problem(&p);
+}
+
+/* The simulator's cuDNN has plans that cannot be run. */
+static void plans_that_fail_are_left(void **state)
+{
+    const char *name = getenv("DTRAIN_DEVICE");
+    dt_device dev;
+    dt_ledger ledger = {0};
+    problem p;
+    int ready = -1;
+    char why[512];
+    if (!name || !strstr(name, "cudasim")) skip();
+    setenv("CUDA_SIM_CUDNN", "yes", 1);
+    assert_int_equal(dt_device_open(&dev, "cpu", 0, 1, &ledger), DT_OK);
+    const library_case small = {1, 16, 2, 1, 16, 0, false};
+    make_problem(&p, &small, DT_BF16);
+    for (int backward = 0; backward < 2; backward++) {
+        p.at.bidirectional = backward; /* another shape */
+        assert_int_equal(dev.ops->attention_prepare(&dev, &p.at, backward, &ready, why, sizeof why), DT_OK);
+        assert_int_equal(ready, 0);
+        assert_string_equal(why, "forward cannot be run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
+    }
+    assert_string_equal(dt_error_message(), "");
+    drop_problem(&p);
+    dt_device_close(&dev);
+    unsetenv("CUDA_SIM_CUDNN");
 }
 
 /* cuDNN's heuristics ask for a driver: on a machine without one the toolkit's stub will do. */
@@ -209,11 +237,14 @@ static void an_h100_has_engines_for_all_graphs(void **state)
     dt_device_close(&dev);
 }
 
-int main(void)
+/* An argument: the one test that is wanted. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_library_computes_attention_and_its_gradient),
         cmocka_unit_test(what_a_library_refuses_it_names),
+        cmocka_unit_test(plans_that_fail_are_left),
         cmocka_unit_test(an_h100_has_engines_for_all_graphs),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

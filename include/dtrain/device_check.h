@@ -14,6 +14,9 @@ int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok);
 /* DT_ERR_ARG, naming what contradicts the description's contract (device.h, device_ops.h). */
 dt_err dt_heads_check(const dt_heads *h, bool has_v);
 dt_err dt_attention_check(const dt_attention *at);
+/** What a device's library does not take of a call that is left to it (dt_attention.by_library), whether it is there or
+ *  not; NULL: nothing. */
+const char *dt_attention_obstacle(const dt_attention *at);
 dt_err dt_classifier_check(const dt_classifier *cl);
 dt_err dt_token_rows_check(const dt_token_rows *rows);
 dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how); /* of draw_tokens, rows included */

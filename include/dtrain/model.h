@@ -192,9 +192,14 @@ size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *
 dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
                      const dt_device *dev, dt_memory *plan);
 
+/** Local. DT_ERR_USAGE says what the device's library, be it there or not, does not take of this model's attention
+ *  (library_attention). dev may be one to plan with. */
+dt_err dt_model_check_attention(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
+                                int n_units, const dt_device *dev);
+
 /** Local. Makes the device's library ready for attention of max_tok / max_pos sequences of max_pos tokens
  *  (library_attention); before dt_model_open, whose memory it tries the library in. DT_ERR_USAGE says why the library
- *  takes none of it; what it takes in part is in the log. */
+ *  takes none of it, what dt_model_check_attention refuses included; what it takes in part is in the log. */
 dt_err dt_model_prepare_attention(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
                                   int n_units, dt_device *dev);
 

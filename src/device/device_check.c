@@ -97,6 +97,20 @@ dt_err dt_attention_check(const dt_attention *at)
     return DT_OK;
 }
 
+const char *dt_attention_obstacle(const dt_attention *at)
+{
+    if (at->dt != DT_BF16 && at->dt != DT_F16) return "it computes attention in bf16 and fp16 alone";
+    if (at->dropout_p > 0) return "its graphs here have no dropout of attention";
+    if (at->window > 0 && at->window < at->max_kv_len) return "its graphs here have no sliding window";
+    if (at->batch_invariant) return "it is not batch-invariant";
+    if (at->head_dim % 8 != 0 || at->head_dim > 128) return "it takes heads of 8, 16 ... 128 elements";
+    if (at->n_seq <= 0 || at->max_q_len != at->max_kv_len || (int64_t)at->n_seq * at->max_q_len != at->n_tok)
+        return "it takes sequences of one length";
+    if ((at->q_ld | at->kv_ld | at->o_ld) % 8 != 0 || (int64_t)at->n_tok * at->n_heads % 4 != 0)
+        return "rows do not begin at multiples of 16 bytes";
+    return NULL;
+}
+
 dt_err dt_classifier_check(const dt_classifier *cl)
 {
     DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,

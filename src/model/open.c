@@ -1,6 +1,7 @@
 /* open.c - the memory of a model: counted and laid out by one function, which plan runs without memory behind it and
  * open with. So the two cannot differ. */
 #include "model_private.h"
+#include "dtrain/device_check.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -427,20 +428,46 @@ static bool find_whole_attention(dt_model *m, dt_attention *at)
     return false;
 }
 
+static dt_err refuse_library(const char *why)
+{
+    return dt_fail(DT_ERR_USAGE,
+                   "cuDNN does not compute this model's attention: %s; flash, dtrain's own kernels, takes all", why);
+}
+
+/* at: what it is to take. */
+static dt_err check_attention(dt_model *m, dt_attention *at)
+{
+    char text[128];
+    if (!find_whole_attention(m, at)) return refuse_library("all blocks have a sliding window");
+    const char *why = dt_attention_obstacle(at);
+    if (why) return refuse_library(why);
+    snprintf(text, sizeof text, "the device %s has no such library", m->ops->name);
+    return m->ops->attention_prepare ? DT_OK : refuse_library(text);
+}
+
 static dt_err prepare_attention(dt_model *m)
 {
     static const char *const DIRECTION[] = {"nothing", "forward alone", "backward alone"};
     dt_attention at;
     int ready = 0;
-    char why[512];
-    snprintf(why, sizeof why, "the device %s has no such library", m->ops->name);
-    DT_CHECK(find_whole_attention(m, &at), DT_ERR_USAGE, "all blocks have a sliding window, which cuDNN does not take");
-    if (m->ops->attention_prepare)
-        DT_TRY(m->ops->attention_prepare(m->dev, &at, m->opt.training, &ready, why, sizeof why));
-    DT_CHECK(ready, DT_ERR_USAGE, "cuDNN does not compute this model's attention: %s", why);
+    char why[512] = "";
+    DT_TRY(check_attention(m, &at));
+    DT_TRY(m->ops->attention_prepare(m->dev, &at, m->opt.training, &ready, why, sizeof why));
+    if (!ready) return refuse_library(why);
     if (m->opt.training && ready != (DT_READY_FORWARD | DT_READY_BACKWARD))
         DT_WARN("cuDNN computes attention %s: %s", DIRECTION[ready], why);
     return DT_OK;
+}
+
+dt_err dt_model_check_attention(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
+                                int n_units, const dt_device *dev)
+{
+    dt_model m = {0};
+    dt_attention at;
+    dt_err err = prepare(&m, mc, opt, units, n_units, dev);
+    if (err == DT_OK) err = check_attention(&m, &at);
+    free_tables(&m);
+    return err;
 }
 
 dt_err dt_model_prepare_attention(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,

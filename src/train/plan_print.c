@@ -80,6 +80,7 @@ static dt_err open_for_plan(dt_run *run, int per_node)
     dt_timeline_attach(run->timeline, &run->dev);
     DT_TRY(run_open_host(run, n_threads, true));
     run_open_config_objects(run);
+    dt_mistakes_add(&run->mistakes, run_check_attention(run));
     dt_mistakes_add(&run->mistakes, check_nodes(run, per_node));
     DT_TRY(dt_mistakes_end(&run->mistakes));
     open_task(run);

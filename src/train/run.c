@@ -171,6 +171,7 @@ static dt_err open_all(dt_run *run)
     run_open_config_objects(run);
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
+    dt_mistakes_add(m, run_check_attention(run));
     dt_mistakes_add(m, dt_comm_find_devices(run->comm, &run->dev));
     run->most_sharing = run->comm->most_sharing;
     if (!dt_config_doubted(&run->cfg, "comm", "backend"))

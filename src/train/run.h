@@ -30,6 +30,7 @@ static inline uint64_t run_data_fingerprint(const dt_run *run)
  * run->mistakes, and the rest is opened all the same. */
 dt_err run_open_host(dt_run *run, int n_threads, bool planning); /* the CPU beside another device; local */
 void run_open_config_objects(dt_run *run);                       /* batch sizes, model configuration, units, options */
+dt_err run_check_attention(const dt_run *run);                   /* with a device, or one to plan with; local */
 void run_open_task(dt_run *run);                                 /* its data and metrics, number of steps, schedule */
 void run_make_schedule(dt_run *run);                             /* of run->total_steps */
 dt_err run_open_states(dt_run *run);                             /* zero, model, buffers: collective, agreed */

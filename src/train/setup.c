@@ -237,7 +237,7 @@ static dt_err check_precision(const dt_run *run)
     return DT_OK;
 }
 
-/* Batches of sequences of one length, and what no graph of cuDNN's is written for. */
+/* Of settings; what the library does not take of a model's attention follows when the device is known. */
 static dt_err check_attention(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -247,12 +247,8 @@ static dt_err check_attention(const dt_run *run)
         no = "takes sequences of one length, which run.task = pretrain and eval have";
     else if (cfg->data_document_mask || (strcmp(packing, "auto") != 0 && strcmp(packing, "wrapped") != 0))
         no = "takes sequences of one length: data.packing = wrapped without document_mask";
-    else if (dt_config_precision(cfg) == DT_F32)
-        no = "computes in bf16 and fp16, and precision.dtype = fp32";
     else if (cfg->run_reproducible)
         no = "does not promise the same bits for every micro-batch, as run.reproducible does";
-    else if (run_trains(run) && run->mc.attn_pdrop > 0)
-        no = "has no dropout of attention, which this model asks for: model.dropout = 0 turns it off";
     DT_CONFIG_CHECK(!no, cfg, "model", "attention", "cudnn %s; flash, dtrain's own kernels, takes all", no);
     return DT_OK;
 }
@@ -417,6 +413,14 @@ static dt_err open_zeros(dt_run *run)
         DT_TRY(dt_zero_open(&m->zero, &opt, m->units, m->n_units, run->comm, &run->dev, run->compute, &run->phase));
     }
     return DT_OK;
+}
+
+dt_err run_check_attention(const dt_run *run)
+{
+    if (!run->model_opt.library_attention || !run->units || !run->dev.ops) return DT_OK;
+    if (dt_config_doubted(&run->cfg, "model", NULL) || dt_config_doubted(&run->cfg, "batch", NULL)) return DT_OK;
+    const dt_err err = dt_model_check_attention(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev);
+    return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, "model", "attention", err) : err;
 }
 
 static dt_err prepare_attention(dt_run *run)
