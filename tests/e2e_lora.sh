@@ -1,6 +1,6 @@
 #!/bin/bash
 # e2e_lora.sh - low-rank adapters: steps as PEFT's adapters take them, the same bits on any number of ranks, at any stage and offload, resumed, and
-# with less kept for backward; what is frozen stays as it is.
+# with less kept for backward; what is frozen stays as it is; rewards, preferences and rollouts, whose reference is the model without its adapters.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -52,6 +52,55 @@ done
 lora 1 gpt2bits gpt2 $bits
 lora 2 gpt2block gpt2 $bits model.activation_checkpointing=block zero.stage=3
 expect "likewise of GPT-2, recomputed on two ranks" same_model "$(newest gpt2bits)" "$(newest gpt2block)"
+
+# ---- tasks ------------------------------------------------------------------------------------------------------------------------------------
+bits="batch.micro_batch_size=1 run.reproducible=true lora.r=4 lora.alpha=8 lora.target_modules=all-linear"
+data -o "$tmp/pairs.h5" tests/data/rm/pairs.jsonl
+pairs() { # TASK NP DIR ARGS...
+    local task=$1 np=$2 dir=$3
+    shift 3
+    lora "$np" "$dir" llama $bits run.task="$task" data.train="$tmp/pairs.h5" run.max_steps=6 "$@"
+}
+pairs rm 1 rm batch.train_batch_size=12
+pairs rm 3 rm3 batch.train_batch_size=12 zero.stage=3
+expect "a reward model: the same bits on three ranks" same_model "$(newest rm)" "$(newest rm3)"
+expect "its score has moments beside the adapters, and nothing else" sh -c "h5ls '$(newest rm)/optimizer/exp_avg' | grep -v lora_ | grep -c . | grep -qx 1 && h5ls '$(newest rm)/optimizer/exp_avg' | grep -q score.weight"
+
+same_lines() { diff <(number "$1" "$3") <(number "$2" "$3"); } # DIR DIR METRIC
+# The copy has another path, the same weights and the same activations; its passes are the adapters' model's without them.
+for settings in "dpo.loss_type=sigmoid" "dpo.kl_coef=0.1 dpo.kl_estimator=full" "dpo.precompute_reference=true"; do
+    name=${settings##*[.=]}
+    pairs dpo 2 "dpo$name" zero.stage=3 $settings
+    expect "dpo, $settings: the loss of the first step is log 2" [ "$(number "dpo$name" dpo/rewards/margins | head -1)" = 0 ]
+    expect "planned is allocated" as_planned
+    pairs dpo 1 "copy$name" $settings dpo.reference_path=tests/data/../data/dpo/start
+    expect "its reference is the model without adapters: the bits of a copy" same_model "$(newest "dpo$name")" "$(newest "copy$name")"
+done
+expect "adapters learn" above dposigmoid dpo/rewards/margins 0.01
+parameters() { awk '/^planned/ { print $2 }' "$out"; } # of the last run
+pairs dpo 1 memory run.max_steps=1
+alone=$(parameters)
+pairs dpo 1 memory2 run.max_steps=1 dpo.reference_path=tests/data/../data/dpo/start
+expect "a reference without adapters has no parameters of its own: $alone against $(parameters)" [ "$alone" != "$(parameters)" ]
+pairs dpo 1 refused dpo.sync_reference_steps=2
+expect_text "it cannot follow" "sync_reference_steps: with adapters the reference is the model without them"
+
+data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
+rollouts() { # TASK NP DIR ARGS...
+    local task=$1 np=$2 dir=$3
+    shift 3
+    lora "$np" "$dir" llama $bits run.task="$task" data.train="$tmp/prompts.h5" batch.train_batch_size=8 run.max_steps=4 "$task.reward_funcs=length" "$@"
+}
+lengths="grpo.num_generations=4 grpo.max_completion_length=6 grpo.beta=0.1"
+rollouts grpo 2 grpo $lengths zero.stage=3
+expect "grpo, planned is allocated" as_planned
+rollouts grpo 1 grpocopy $lengths grpo.reference_path=tests/data/../data/dpo/start
+expect "grpo: completions of the adapted model, the reference without adapters: the bits of a copy" same_model "$(newest grpo)" "$(newest grpocopy)"
+lengths="ppo.response_length=6 ppo.value_path=tests/data/rm/start"
+rollouts ppo 2 ppo $lengths zero.stage=2
+expect "ppo, planned is allocated" as_planned
+rollouts ppo 1 ppocopy $lengths ppo.reference_path=tests/data/../data/dpo/start
+expect "ppo, with a critic that is trained whole: the bits of a copy" same_model "$(newest ppo)" "$(newest ppocopy)"
 
 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
 expect_exit "a layer that is not there is refused" 64

@@ -13,6 +13,7 @@
 /** {0} to start from. */
 typedef struct dt_scorer {
     const char *name; /* "the reference" */
+    bool is_base;     /* it is the model in training without its adapters; frozen is {0} then */
     dt_frozen_model frozen;
     dt_model_options opt;
     dt_model *model;
@@ -27,6 +28,8 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
  *  of at most max_pos tokens, or as many as the model has positions; s->opt says what there is room for. */
 dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
                             int32_t max_seq);
+/** The same of the model in training without its adapters, which alone are trained: no memory but what it borrows. */
+dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name);
 /** Add what it holds. Local. */
 dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory);
 /** In begin. Collective, agreed. */

@@ -10,13 +10,25 @@ static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const c
                    : dt_frozen_model_describe(&s->frozen, path, n_labels);
 }
 
+static const dt_model_config *config_of(const dt_scorer *s, const dt_task *t)
+{
+    return s->is_base ? t->mc : &s->frozen.mc;
+}
+static const dt_unit *units_of(const dt_scorer *s, const dt_task *t) { return s->is_base ? t->units : s->frozen.units; }
+static int n_units_of(const dt_scorer *s, const dt_task *t) { return s->is_base ? t->n_units : s->frozen.n_units; }
+
+static dt_err plan_model(const dt_scorer *s, const dt_task *t, dt_memory *memory)
+{
+    return dt_model_plan(config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t), t->dev, memory);
+}
+
 /* What it needs to work is lent by the model in training. */
 static dt_err borrow(dt_scorer *s, dt_task *t)
 {
     dt_memory memory;
     s->opt.dtype = s->opt.grad_dtype = t->model_opt->dtype;
     if (!t->dev->ops) return DT_OK;
-    DT_TRY(dt_model_plan(&s->frozen.mc, &s->opt, s->frozen.units, s->frozen.n_units, t->dev, &memory));
+    DT_TRY(plan_model(s, t, &memory));
     const size_t lent = (size_t)memory.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
     if (t->model_opt->lend_nbytes < lent) t->model_opt->lend_nbytes = lent;
     s->opt.borrows = true;
@@ -37,6 +49,18 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
     return borrow(s, t);
 }
 
+dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
+{
+    const dt_model_options *trained = t->model_opt;
+    *s = (dt_scorer){.name = name,
+                     .is_base = true,
+                     .opt = {.max_tok = trained->max_tok,
+                             .max_seq = trained->max_seq,
+                             .max_pos = trained->max_pos,
+                             .no_adapters = true}};
+    return borrow(s, t);
+}
+
 dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
                             int32_t max_seq)
 {
@@ -50,9 +74,10 @@ dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const ch
 dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory)
 {
     dt_memory model;
-    if (!s->frozen.units) return DT_OK; /* a mistake that was told */
-    DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->nranks, t->dev, memory));
-    DT_TRY(dt_model_plan(&s->frozen.mc, &s->opt, s->frozen.units, s->frozen.n_units, t->dev, &model));
+    if (!units_of(s, t)) return DT_OK; /* a mistake that was told */
+    if (!s->is_base)
+        DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->nranks, t->dev, memory));
+    DT_TRY(plan_model(s, t, &model));
     dt_memory_add(memory, &model);
     return DT_OK;
 }
@@ -60,10 +85,13 @@ dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory)
 dt_err dt_scorer_begin(dt_scorer *s, dt_task *t)
 {
     dt_frozen_model *f = &s->frozen;
-    DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
+    if (s->is_base)
+        f->source = dt_zero_source(t->zero);
+    else
+        DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     s->opt.lender = t->model;
-    return dt_comm_agree(t->comm, dt_model_open(&s->model, &f->mc, &s->opt, f->units, f->n_units, t->dev, &f->source,
-                                                t->compute, t->phase));
+    return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),
+                                                t->dev, &f->source, t->compute, t->phase));
 }
 
 void dt_scorer_close(dt_scorer *s)

@@ -62,6 +62,7 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
     p->fd = -1;
     DT_TRY(planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0)
                    : dt_frozen_model_describe(&p->model, model_path, 0));
+    p->model.from.new_adapters = true; /* it is loaded into the model in training */
     DT_TRY(check_shape(p, t));
     p->key[DT_KEY_LENGTHS] = (uint64_t)t->cfg->data_seq_len;
     p->key[DT_KEY_TYPE] = (uint64_t)t->model_opt->dtype;

@@ -18,9 +18,24 @@ static size_t lay_out(dt_reference *r, void *block)
     return used;
 }
 
+static bool trains_adapters_alone(const dt_task *t)
+{
+    bool any = false;
+    for (int u = 0; u < t->n_units; u++)
+        for (int i = 0; i < t->units[u].n_tensors; i++) {
+            const dt_tensor *tensor = &t->units[u].tensors[i];
+            if (tensor->trainable && tensor->adapter_scale == 0) return false;
+            any = any || tensor->trainable;
+        }
+    return any;
+}
+
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
-    DT_TRY(dt_scorer_open(&r->scorer, t, "the reference", path ? path : "", 0));
+    static const char name[] = "the reference";
+    const bool is_start = !path || strcmp(path, t->cfg->model_path) == 0;
+    DT_TRY(is_start && trains_adapters_alone(t) ? dt_scorer_open_base(&r->scorer, t, name)
+                                                : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0));
     r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
     r->nbytes = lay_out(r, NULL);
     return DT_OK;
@@ -42,6 +57,9 @@ static const char *first_difference(const dt_frozen_model *f, const dt_task *t)
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup)
 {
     dt_frozen_model *f = &r->scorer.frozen;
+    DT_CHECK(sync_steps == 0 || !r->scorer.is_base, DT_ERR_USAGE,
+             "sync_reference_steps: with adapters the reference is the model without them, which stays as it is; "
+             "expected 0");
     if (sync_steps == 0 || !f->units) return DT_OK; /* a mistake that was told */
     const char *other = first_difference(f, t);
     DT_CHECK(!other, DT_ERR_DATA, "%s: a reference that follows the model in training has its shape; %s differs",
@@ -70,8 +88,9 @@ static dt_err alloc(dt_reference *r, dt_ledger *ledger)
 /* The pieces of both models are the same. */
 static dt_err check_pieces(const dt_reference *r, const dt_task *t)
 {
+    if (r->sync_steps == 0) return DT_OK;
     const dt_piece *mine = dt_zero_owned(t->zero), *its = dt_zero_owned(r->scorer.frozen.zero);
-    for (int i = 0; r->sync_steps && i < dt_zero_n_pieces(t->zero); i++)
+    for (int i = 0; i < dt_zero_n_pieces(t->zero); i++)
         DT_CHECK(mine[i].unit == its[i].unit && mine[i].tensor == its[i].tensor && mine[i].first == its[i].first &&
                      mine[i].n == its[i].n,
                  DT_ERR_FAULT, "tensor %s: the shards of the reference are not those of the model in training",

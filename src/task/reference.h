@@ -19,7 +19,8 @@ typedef struct dt_reference {
 } dt_reference;
 
 /** In open, when t->model_opt is as wide as the batches, and asks for divergences (DT_HEAD_DIVERGENCE) if they are from
- *  this model: it is t->reference then. path NULL, or "" in a plan: one like the model in training. What is wrong is
+ *  this model: it is t->reference then. Where adapters alone are trained, of the model at this path, it is that model
+ *  without them. path NULL, or "" in a plan: one like the model in training. What is wrong is
  *  returned, without the key. Local. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
 /** After it, and once only: every so many steps, reference <- mixup policy + (1 - mixup) reference, in fp32 and then
