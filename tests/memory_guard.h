@@ -53,18 +53,18 @@ static _Thread_local bool guard_is_inside;
 
 /* ---- whose is it? ------------------------------------------------------------------------------------------------ */
 
-static bool guard_is_of(const char *file, const char *const *names)
+static bool guard_begins(const char *text, const char *const *heads)
 {
-    const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
-    for (; *names; names++)
-        if (!strncmp(base, *names, strlen(*names))) return true;
+    for (; *heads; heads++)
+        if (!strncmp(text, *heads, strlen(*heads))) return true;
     return false;
 }
 
-/* The program's, and no device's. */
+/* The program's, and no device's: what it has opened, and the lists of the queue device. */
 static bool guard_is_own(const guard_block *b)
 {
-    static const char *const passed[] = {"libc.so", "libjansson", "libpcre2", "libinih", "ld-linux", NULL};
+    static const char *const passed[] = {"libc.so", "libjansson", "libpcre2", "libinih", "ld-linux", NULL},
+                             *const devices[] = {"dt_device_open", "queue_", NULL};
     static const char here;
     Dl_info own, at;
     bool found = false;
@@ -72,9 +72,10 @@ static bool guard_is_own(const guard_block *b)
     for (int i = 0; i < b->n_frames; i++) {
         if (!dladdr(b->frame[i], &at)) return false;
         const bool mine = at.dli_fbase == own.dli_fbase;
-        if (!found && !mine && !guard_is_of(at.dli_fname, passed)) return false;
+        const char *slash = strrchr(at.dli_fname, '/');
+        if (!found && !mine && !guard_begins(slash ? slash + 1 : at.dli_fname, passed)) return false;
         found = found || mine;
-        if (mine && at.dli_sname && !strncmp(at.dli_sname, "dt_device_open", strlen("dt_device_open"))) return false;
+        if (mine && at.dli_sname && guard_begins(at.dli_sname, devices)) return false;
     }
     return found;
 }
