@@ -68,6 +68,15 @@ train 2 lost-static $fp16 precision.loss_scale=16 optimizer.lr=10 optimizer.max_
 expect_exit "a static scale: 71 after max_skipped_steps" 71
 expect_text "it names unit and rank" "in 3 steps in a row, the last is step .*, where the gradients of unit .* on rank [01] were so first"
 
+# Where the first bad step is the last, ranks look at their own gradients before it comes.
+first="of unit head on rank 1"
+DTRAIN_FAULT=head.overflow:1:13:error train 2 first-static $fp16 precision.loss_scale=16 run.max_skipped_steps=1
+expect_exit "the first bad step is one too many: 71" 71
+expect_text "unit and rank are known" "the last is step 2, where the gradients $first were so first"
+DTRAIN_FAULT=head.overflow:1:13:error train 2 first-least $fp16 precision.hysteresis=1 precision.min_loss_scale=65536 zero.stage=3
+expect_exit "the first overflow has the smallest scale: 71" 71
+expect_text "unit and rank are known" "step 2: the gradients $first are not finite with the smallest loss scale, 65536"
+
 # A window of 3, an overflow of rank 0 in step 2: lowered there, doubled after steps 6 and 9. Stopped in the middle of a window.
 window="precision.hysteresis=1 precision.loss_scale_window=3 run.max_steps=10"
 DTRAIN_FAULT=head.overflow:0:25:error train 1 whole $fp16 $window

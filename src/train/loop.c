@@ -514,6 +514,7 @@ dt_err run_loop(dt_run *run, progress *p)
     if (p->step >= run->total_steps && !p->validation_due)
         DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
     DT_TRY(validate_first(run, p, &stop));
+    run_watch_next(run, p, false);
     while (p->step < run->total_steps && !stop && !run_best_gives_up(run, p)) {
         const int64_t before = p->step;
         run->phase.stop_at_s = run_stop_at(run);

@@ -2,7 +2,8 @@
  *
  * Which unit was first costs nothing: the norm has a result for each unit. What a rank sees of them, with several
  * ranks, is its shards of the sums; so while steps are skipped each rank also looks at its own gradients before they
- * are summed (dt_zero_watch), and from the second bad step on the rank is known, too. */
+ * are summed (dt_zero_watch), and from the second bad step on the rank is known, too. So it is where the first bad step
+ * would be the run's last. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -81,17 +82,29 @@ static dt_err give_up(const dt_run *run, const progress *p, const char *what, bo
                    p->skipped_in_row, p->step, what);
 }
 
+/* Would the run end with the next step, were that bad? */
+static bool ends_with_next(const dt_run *run, const progress *p)
+{
+    dt_loss_scale scale = run->scale;
+    const bool fits = dt_loss_scale_next(&scale, true);
+    return !fits || p->skipped_in_row + (scale.scale == run->scale.scale) >= run->cfg.run_max_skipped_steps;
+}
+
+void run_watch_next(dt_run *run, const progress *p, bool nonfinite)
+{
+    const bool on = nonfinite || ends_with_next(run, p);
+    for (int i = 0; i < run->n_trained; i++) dt_zero_watch(run->trained[i]->zero, on);
+}
+
 dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
 {
     char what[256];
     const double scale = run->scale.scale;
     const bool fits = dt_loss_scale_next(&run->scale, nonfinite);
-    for (int i = 0; i < run->n_trained; i++) dt_zero_watch(run->trained[i]->zero, nonfinite);
-    if (!nonfinite) {
-        p->skipped_in_row = 0;
-        return DT_OK;
-    }
-    p->skipped_in_row += run->scale.scale == scale; /* to look for a scale that fits is no failure */
+    if (!nonfinite) p->skipped_in_row = 0;
+    if (nonfinite) p->skipped_in_row += run->scale.scale == scale; /* to look for a scale that fits is no failure */
+    run_watch_next(run, p, nonfinite);
+    if (!nonfinite) return DT_OK;
     run->n_nonfinite++;
     describe(run, what, sizeof what);
     tell(run, p, what, scale);

@@ -220,6 +220,8 @@ int run_save_metrics(dt_run *run, dt_metric metrics[RUN_SAVE_METRICS]);
 /* nonfinite.c: steps whose gradients are not finite. */
 void run_declare_nonfinite(dt_run *run);
 void run_note_nonfinite(dt_run *run); /* what this rank knows, for the vote */
+/* whether ranks look at their own gradients in the next step; nonfinite: those of the last one were not; local */
+void run_watch_next(dt_run *run, const progress *p, bool nonfinite);
 /* after the vote on a step: the loss scale, a warning, and where skipped steps end the run; collective, agreed */
 dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite);
 
