@@ -376,7 +376,7 @@ static int by_time(const void *a, const void *b)
 static void print(struct bench *bench, const struct job *j, int n_seq, int32_t len, int steps, const struct times *t,
                   double best, double total)
 {
-    const double flops = dt_model_train_flops(&j->mc, 0, n_seq * len, (double)n_seq * len * len);
+    const double flops = dt_model_train_flops(&j->mc, j->units, j->n_units, n_seq * len, (double)n_seq * len * len);
     double listed = 0, products = 0, product_flops = 0;
     printf("\n%s %d x %d: best step %.1f ms = %.0f tokens/s, %.0f GFLOP/s; mean %.1f ms: forward %.1f, head %.1f, "
            "backward %.1f, "

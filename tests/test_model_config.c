@@ -546,9 +546,18 @@ static void operations_of_gpt2_are_six_per_weight_and_token(void **state)
     dt_model_config mc = parsed("{\"model_type\": \"gpt2\"}");
     /* 12 blocks of 12 C^2, the head V C; two sequences of 100: attention 6 L C (2 * 100^2) */
     const double weights = 12 * 12 * 768.0 * 768 + 50257 * 768.0, expected = 6 * weights * 200 + 6 * 12 * 768.0 * 20000;
-    assert_true(dt_model_train_flops(&mc, 0, 200, 20000) == expected);
+    dt_unit *u;
+    int n;
+    assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
+    assert_true(dt_model_train_flops(&mc, u, n, 200, 20000) == expected);
+    /* what is frozen has no gradient of its own */
+    dt_units_choose_trained(&u[1], 1, NULL, NULL);
+    assert_true(dt_model_train_flops(&mc, u, n, 200, 20000) == expected - 2 * 12 * 768.0 * 768 * 200);
+    dt_model_free_units(u, n);
     /* a reward model's head has two rows instead of V */
-    assert_true(dt_model_train_flops(&mc, 2, 200, 20000) == expected - 6 * (50257 - 2) * 768.0 * 200);
+    assert_int_equal(dt_model_make_value_units(&mc, 2, &u, &n), DT_OK);
+    assert_true(dt_model_train_flops(&mc, u, n, 200, 20000) == expected - 6 * (50257 - 2) * 768.0 * 200);
+    dt_model_free_units(u, n);
     dt_model_config_free(&mc);
 }
 

@@ -95,9 +95,10 @@ void dt_model_rope_rows(const dt_model_config *mc, int64_t length, int64_t first
 int64_t dt_model_max_length(const dt_model_config *mc);
 
 /** Floating-point operations of forward and backward for sequences of these lengths: 6 per parameter of matrices and
- *  token (looking up an embedding costs none, a head counts also when it is tied), and attention's over the causal half
- *  of the squares. n_labels: of a scalar head; 0: the head is the vocabulary's. */
-double dt_model_train_flops(const dt_model_config *mc, int64_t n_labels, int64_t n_tok, double sum_seq_len_squared);
+ *  token, 4 where it is frozen and has no gradient (looking up an embedding costs none, a head counts also when it is
+ *  tied), and attention's over the causal half of the squares. */
+double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
+                            double sum_seq_len_squared);
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 

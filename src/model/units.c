@@ -164,15 +164,27 @@ int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_un
     return tied ? dt_units_find(units, n_units, DT_UNIT_EMBEDDING) : -1;
 }
 
-/* Forward is 2 operations per matrix element and token, backward 4. Attention: q k^T and p v over the causal half of
- * len^2, 2 Q len^2 forward, twice that backward. Windows and norms are not counted: what a perfect program could not
- * leave out. */
-double dt_model_train_flops(const dt_model_config *mc, int64_t n_labels, int64_t n_tok, double sum_seq_len_squared)
+/* The vocabulary's head of a tied model is a matrix of the embedding's, which else is looked up. */
+static bool is_product(const dt_model_config *mc, const dt_unit *u, const dt_tensor *t, bool predicts)
 {
-    const double C = (double)mc->hidden_size, F = (double)mc->intermediate_size, L = (double)mc->num_hidden_layers;
-    const double Q = (double)(mc->num_attention_heads * mc->head_dim),
-                 K = (double)(mc->num_key_value_heads * mc->head_dim);
-    const double block = C * (Q + 2 * K) + Q * C + (mc->gated_mlp ? 3 : 2) * C * F;
-    const double head = (double)(n_labels > 0 ? n_labels : mc->vocab_size) * C;
-    return 6 * (L * block + head) * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
+    if (t->n_dims != 2) return false;
+    if (u->role != DT_UNIT_EMBEDDING) return true;
+    return predicts && mc->tie_word_embeddings && t->shape[0] == mc->vocab_size && t == &u->tensors[0];
+}
+
+/* Forward is 2 operations per matrix element and token, backward 2 for the input's gradient and 2 for its own.
+ * Attention: q k^T and p v over the causal half of len^2, 2 Q len^2 forward, twice that backward. Windows and norms are
+ * not counted: what a perfect program could not leave out. */
+double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
+                            double sum_seq_len_squared)
+{
+    const double L = (double)mc->num_hidden_layers, Q = (double)(mc->num_attention_heads * mc->head_dim);
+    const bool predicts = dt_units_find(units, n_units, DT_UNIT_HEAD) >= 0;
+    double per_token = 0;
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            const dt_tensor *t = &units[u].tensors[i];
+            if (is_product(mc, &units[u], t, predicts)) per_token += (t->trainable ? 6 : 4) * (double)t->n_elems;
+        }
+    return per_token * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
 }

@@ -14,7 +14,7 @@ int64_t run_n_param(const dt_run *run)
 
 double run_flops_per_token(const dt_run *run)
 {
-    return dt_model_train_flops(&run->mc, run->task.ops->n_labels, 1, (double)run->cfg.data_seq_len);
+    return dt_model_train_flops(&run->mc, run->units, run->n_units, 1, (double)run->cfg.data_seq_len);
 }
 
 double run_checkpoint_nbytes(const dt_run *run)

@@ -310,12 +310,14 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
     return err;
 }
 
+/* What a model that is started from may not have: a language model no score, and as a rule no adapters. */
+static bool may_be_new(const dt_tensor *t) { return t->adapter_scale != 0 || strcmp(t->name, DT_STORED_SCORE) == 0; }
+
 static dt_err start_fresh(dt_run *run)
 {
-    /* the head, which a language model has not, or adapters */
-    const bool lacking = run->task.ops->n_labels > 0 || run->lora.r > 0;
-    if (!run->has_pretrained || lacking) DT_TRY(dt_zero_init_random(run->main.zero, (uint64_t)run->cfg.run_seed));
-    if (!run->has_pretrained) return DT_OK;
+    const uint64_t seed = (uint64_t)run->cfg.run_seed;
+    if (!run->has_pretrained) return dt_zero_init_random(run->main.zero, seed);
+    DT_TRY(dt_zero_init_some(run->main.zero, seed, may_be_new));
     DT_INFO("starting from the weights of %s", run->pretrained.path);
     return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);
 }

@@ -269,13 +269,23 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
     return DT_OK;
 }
 
-dt_err dt_zero_init_random(dt_zero *z, uint64_t seed)
+static bool any(const dt_tensor *t)
+{
+    (void)t;
+    return true;
+}
+
+dt_err dt_zero_init_random(dt_zero *z, uint64_t seed) { return dt_zero_init_some(z, seed, any); }
+
+dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tensor *t))
 {
     const uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
     const zero_phase before = zero_enter(z, "init", "");
     dt_err err = before_write(z);
     for (int i = 0; i < z->n_pieces && err == DT_OK; i++) {
-        zero_enter(z, "init", dt_zero_tensor(z, &z->owned[i])->name);
+        const dt_tensor *t = dt_zero_tensor(z, &z->owned[i]);
+        if (!is_one(t)) continue;
+        zero_enter(z, "init", t->name);
         err = init_piece(z, key, &z->owned[i]);
     }
     zero_leave(z, before);
