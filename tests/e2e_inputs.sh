@@ -42,7 +42,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh
+    input/sft.ini | input/lora.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh
     esac
     plan 8 "$file"
     expect_exit "$file can be planned" 0
@@ -73,6 +73,8 @@ printf '{"prompt": "two and two is", "completion": " four"}\n{"prompt": "one and
 ./dtrain-data -o "$tmp/sft.h5" "$tmp/chat.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/sft.ini model.path="$tmp/ini" run.output_dir="$tmp/sft" data.train="$tmp/sft.h5" data.seq_len=32
 expect_exit "input/sft.ini" 0
+run 2 ./dtrain input/lora.ini model.path="$tmp/ini" run.output_dir="$tmp/lora" data.train="$tmp/sft.h5" data.seq_len=32 batch.micro_batch_size=1
+expect_exit "input/lora.ini" 0
 printf '{"prompt": "two and two is", "chosen": " four", "rejected": " five"}\n{"prompt": "one and one is", "chosen": " two", "rejected": " one"}\n' >"$tmp/pairs.jsonl"
 ./dtrain-data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/rm.ini model.path="$tmp/ini" run.output_dir="$tmp/rm" data.train="$tmp/pairs.h5" data.validation="$tmp/pairs.h5" data.seq_len=32 \
