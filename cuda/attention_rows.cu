@@ -152,15 +152,15 @@ __device__ void add_keys(split_sums<W> &split, const T *q, const T *k, const T *
 /* What the warp found, to part [ROWS][PART]. */
 template <int W> __device__ void keep_split(const split_sums<W> &split, float *part)
 {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float *row = part + (lane / 4 + 8 * h) * row_shape<W>::PART;
         const float sum = quad_sum(split.sum[0][h]);
-        if (lane % 4 == 0) row[W] = split.max[0][h], row[W + 1] = sum;
+        if (column == 0) row[W] = split.max[0][h], row[W + 1] = sum;
 #pragma unroll
         for (int n = 0; n < W / 8; n++)
-            *reinterpret_cast<float2 *>(row + 8 * n + lane % 4 * 2) =
+            *reinterpret_cast<float2 *>(row + 8 * n + column) =
                 make_float2(split.o[0][n][2 * h], split.o[0][n][2 * h + 1]);
     }
 }
