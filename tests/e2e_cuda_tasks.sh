@@ -8,29 +8,7 @@ data -o "$tmp/pairs.h5" tests/data/rm/pairs.jsonl
 for i in $(seq 12); do echo "{\"prompt\": \"so is $i\"}"; done >"$tmp/prompts.jsonl"
 data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
 
-cat >"$tmp/tiny.ini" <<'INI'
-[run]
-task = rm
-max_steps = 3
-threads = 1
-[model]
-path = tests/data/dpo/start
-[data]
-seq_len = 64
-[batch]
-train_batch_size = 4
-micro_batch_size = 2
-[optimizer]
-lr = 1e-2
-weight_decay = 0.1
-eps = 1e-8
-[scheduler]
-type = constant
-[checkpoint]
-save_steps = 0
-[log]
-report_to = jsonl
-INI
+make_task rm run.max_steps=3 batch.train_batch_size=4 batch.micro_batch_size=2
 rm=(model.path=tests/data/rm/start data.train="$tmp/pairs.h5" rm.center_rewards_coefficient=0.01)
 dpo=(data.train="$tmp/pairs.h5" dpo.loss_type=sigmoid,bco_pair,sft dpo.helpful_path=tests/data/rm/start dpo.harmless_path=tests/data/dpo/judge
     dpo.lambda_lr=0.5 dpo.sync_reference_steps=2)

@@ -7,13 +7,7 @@
 fixture=tests/data/dpo
 sed 's/, "margin": [0-9.]*//' tests/data/rm/pairs.jsonl >"$tmp/pairs.jsonl" # beta would follow it
 data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
-dpo() { # NP DIR ARGS...
-    local np=$1 dir=$2
-    shift 2
-    run "$np" ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/$dir" run.max_steps=6 run.threads=1 model.path="$fixture/start" data.train="$tmp/pairs.h5" \
-        data.seq_len=64 data.shuffle=false batch.train_batch_size=4 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" \
-        optimizer.eps=1e-8 optimizer.max_grad_norm=1 scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
-}
+make_task dpo run.max_steps=6 data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4
 export_fp32="checkpoint.export=hf checkpoint.export_dtype=fp32"
 as_trl() { # NP DIR RUN ARGS...: a run of the fixture
     local np=$1 dir=$2 name start pairs keys more=
@@ -21,7 +15,7 @@ as_trl() { # NP DIR RUN ARGS...: a run of the fixture
     [ "$pairs" = more ] && more=data.seq_len=28
     shift 3
     rm -rf "${tmp:?}/$dir"
-    dpo "$np" "$dir" run.max_steps=10 model.path="tests/data/$start" data.train="$tmp/$pairs.h5" batch.micro_batch_size=2 $export_fp32 $keys $more "$@"
+    train "$np" "$dir" run.max_steps=10 model.path="tests/data/$start" data.train="$tmp/$pairs.h5" batch.micro_batch_size=2 $export_fp32 $keys $more "$@"
 }
 data --tokenizer tests/data/rm/letters -o "$tmp/more.h5" tests/data/rm/more.jsonl
 if command -v python3 >/dev/null; then
@@ -41,14 +35,14 @@ if command -v python3 >/dev/null; then
 else
     skip "TRL's numbers" "no python3 to compare them"
 fi
-dpo 1 first batch.micro_batch_size=4 run.max_steps=1
+train 1 first batch.micro_batch_size=4 run.max_steps=1
 expect "the loss of the first step is log 2" [ "$(number first loss)" = 0.693147181 ]
 expect "and its margins are 0" [ "$(number first dpo/rewards/margins)" = 0 ]
 # Bit for bit in reproducible mode: steps of 12 of 15 pairs, so that every second one has 3, which some ranks and micro-steps have none of.
 bits() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
-    dpo "$np" "$dir" model.path=tests/data/hf/qwen2 data.train="$tmp/more.h5" data.seq_len=28 batch.train_batch_size=12 batch.micro_batch_size=1 \
+    train "$np" "$dir" model.path=tests/data/hf/qwen2 data.train="$tmp/more.h5" data.seq_len=28 batch.train_batch_size=12 batch.micro_batch_size=1 \
         run.reproducible=true run.max_steps=4 "$@"
 }
 while read -r what keys; do
@@ -68,12 +62,12 @@ bits 2 halves run.max_steps=2
 bits 3 halves zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest sigmoid1)" "$(newest halves)"
 
-dpo 2 learns run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 data.validation="$tmp/pairs.h5" log.report_to="stdout, jsonl"
+train 2 learns run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 data.validation="$tmp/pairs.h5" log.report_to="stdout, jsonl"
 expect_text "a step shows accuracies and margins" 'step 30/30 .*  loss [-0-9.]+  accuracies [0-9.]+  margins [-0-9.e+]+  grad '
 expect "margins grow" sh -c "sed -n 's|.*\"dpo/rewards/margins\": *\\([-+0-9.e]*\\).*|\\1|p' '$tmp/learns/metrics.jsonl' | awk 'END { exit !(\$1 > 1) }'"
 expect "planned is allocated" as_planned
 expect "a validation has its metrics" grep -q '"validation_loss".*"dpo/validation_rewards/accuracies"' "$tmp/learns/metrics.jsonl"
-dpo 1 other dpo.reference_path="$tmp/learns" batch.micro_batch_size=4 run.max_steps=1
+train 1 other dpo.reference_path="$tmp/learns" batch.micro_batch_size=4 run.max_steps=1
 expect_exit "another reference" 0
 expect "is another reference" [ "$(number other loss | head -1)" != 0.693147181 ]
 
@@ -83,7 +77,7 @@ data -o "$tmp/margins.h5" "$tmp/margins.jsonl"
 betas() { # DIR WANT ARGS...
     local dir=$1 want=$2
     shift 2
-    dpo 2 "$dir" data.train="$tmp/margins.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=3 "$@"
+    train 2 "$dir" data.train="$tmp/margins.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=3 "$@"
     number "$dir" dpo/beta | tr '\n' ' ' >"$tmp/.betas"
     echo "$want" | awk 'NR == FNR { n = split($0, b, " "); next } { for (i = 1; i <= 3; i++) { d = $i - (b[2 * i - 1] + b[2 * i]) / 2; bad += d > 6e-7 || d < -6e-7 } }
         END { exit bad || n != 6 || NF != 3 }' - "$tmp/.betas"
@@ -109,10 +103,10 @@ like_loops() { # DIR FIXTURE RUN
 n=0
 while read -r _ keys; do
     n=$((n + 1))
-    dpo 1 "batch$n" dpo.dynamic_beta=batch batch.micro_batch_size=2 $keys
+    train 1 "batch$n" dpo.dynamic_beta=batch batch.micro_batch_size=2 $keys
     expect "a beta of the step: $keys" like_loops "batch$n" batch.txt "$n"
 done < <(grep '^run' "$fixture/batch.txt")
-by_batch() { dpo "$1" "$2" dpo.dynamic_beta=batch dpo.beta_keep=0.5 batch.train_batch_size=6 batch.micro_batch_size=1 run.reproducible=true "${@:3}"; } # NP DIR ARGS...
+by_batch() { train "$1" "$2" dpo.dynamic_beta=batch dpo.beta_keep=0.5 batch.train_batch_size=6 batch.micro_batch_size=1 run.reproducible=true "${@:3}"; } # NP DIR ARGS...
 same_task() { same_model "$1" "$2" && h5diff "$1" "$2" /task /task; }
 by_batch 1 beta-whole data.validation="$tmp/pairs.h5"
 by_batch 2 beta-parts run.max_steps=3 zero.stage=2
@@ -120,7 +114,7 @@ by_batch 3 beta-parts zero.stage=3 checkpoint.resume=auto data.validation="$tmp/
 expect "planned is allocated" as_planned
 expect "stopped and resumed on other ranks at another stage: model and usual margins have the same bits" same_task "$(newest beta-whole)" "$(newest beta-parts)"
 expect "a validation has beta as it is set, and all pairs" [ "$(number beta-whole validation_loss)" = "$(number beta-parts validation_loss)" ]
-DTRAIN_FAULT=head.overflow:1:2:error dpo 2 beta-skips dpo.dynamic_beta=batch batch.micro_batch_size=2 run.max_steps=3
+DTRAIN_FAULT=head.overflow:1:2:error train 2 beta-skips dpo.dynamic_beta=batch batch.micro_batch_size=2 run.max_steps=3
 expect "a step whose update is left out is none of them" sh -c "h5dump -d /task/gap_steps '$(newest beta-skips)' | grep -q '(0): 2\$'"
 
 # ---- judges -------------------------------------------------------------------------------------------------------------------------------------
@@ -129,30 +123,30 @@ judged="dpo.helpful_path=tests/data/rm/start dpo.harmless_path=$fixture/judge"
 n=0
 while read -r _ keys; do
     n=$((n + 1))
-    dpo 1 "safe$n" $judged batch.micro_batch_size=2 $keys
+    train 1 "safe$n" $judged batch.micro_batch_size=2 $keys
     expect "Safe-MM-DPO: $keys" like_loops "safe$n" safe.txt "$n"
 done < <(grep '^run' "$fixture/safe.txt")
 for layout in "2 3 1" "4 2 1"; do
     set -- $layout
-    dpo "$1" "safe-layout$1" $judged zero.stage="$2" batch.micro_batch_size="$3" $(sed -n '/^run/{s/run //p;q}' "$fixture/safe.txt")
+    train "$1" "safe-layout$1" $judged zero.stage="$2" batch.micro_batch_size="$3" $(sed -n '/^run/{s/run //p;q}' "$fixture/safe.txt")
     expect "the same on $1 ranks at stage $2" like_loops "safe-layout$1" safe.txt 1
 done
 expect "planned is allocated" as_planned
 safely() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
-    dpo "$np" "$dir" $judged dpo.lambda_lr=0.5 dpo.sync_reference_steps=2 batch.train_batch_size=6 batch.micro_batch_size=1 run.reproducible=true "$@"
+    train "$np" "$dir" $judged dpo.lambda_lr=0.5 dpo.sync_reference_steps=2 batch.train_batch_size=6 batch.micro_batch_size=1 run.reproducible=true "$@"
 }
 same_reference() { same_model "$1" "$2" && h5diff "$1" "$2" /reference /reference && h5diff "$1" "$2" /task /task; }
 safely 1 whole
 safely 2 parts run.max_steps=3
 safely 3 parts zero.stage=3 zero.offload_param=cpu checkpoint.resume=auto checkpoint.async=true checkpoint.save_steps=1
 expect "stopped between two syncs and resumed at stage 3: model, reference and lambda have the same bits" same_reference "$(newest whole)" "$(newest parts)"
-DTRAIN_FAULT=head.overflow:1:2:error dpo 2 skips $judged dpo.lambda_lr=0.5 batch.micro_batch_size=2 run.max_steps=3
+DTRAIN_FAULT=head.overflow:1:2:error train 2 skips $judged dpo.lambda_lr=0.5 batch.micro_batch_size=2 run.max_steps=3
 expect "a step whose update is left out leaves lambda and the average of costs as they are" awk 'NR == 2 { l = $1; e = $2 } NR == 1 { e1 = $2 } NR == 3 { l3 = $1; e3 = $2 }
     END { exit !(NR == 3 && l == l3 && e == e1 && e3 != e) }' <(paste -d' ' <(number skips dpo/lambda) <(number skips dpo/cost_ema))
-dpo 1 still dpo.sync_reference_steps=100 batch.micro_batch_size=4 run.max_steps=1
-dpo 1 mixed dpo.sync_reference_steps=2 dpo.sync_reference_mixup=0.25 batch.micro_batch_size=4 run.max_steps=2
+train 1 still dpo.sync_reference_steps=100 batch.micro_batch_size=4 run.max_steps=1
+train 1 mixed dpo.sync_reference_steps=2 dpo.sync_reference_mixup=0.25 batch.micro_batch_size=4 run.max_steps=2
 # The final norm, without the checksum beside it.
 norm_of() { h5dump -d "$2/model.norm.weight" -y -w 1 -m %.9g "$(newest "$1")" | sed -n 's/^ *\(-\{0,1\}[0-9][-+.0-9e]\{0,14\}\),\{0,1\}$/\1/p'; } # DIR GROUP
 paste -d' ' <(norm_of still /reference/model) <(norm_of mixed /model) <(norm_of mixed /reference/model) >"$tmp/.mixed"
@@ -170,27 +164,27 @@ paste "-d|" "$tmp/.first.jsonl.scores" "$tmp/.second.jsonl.scores" "$tmp/pairs.j
       print line >to; both -= ($1 + $2) / 2; safer -= $1 > $2 ? $1 : $2 }
     END { print (both + safer) / 2 / NR }' >"$tmp/.limit"
 data -o "$tmp/safer.h5" "$tmp/safer.jsonl"
-dpo 2 safer $judged data.train="$tmp/safer.h5" batch.train_batch_size=12 batch.micro_batch_size=6 run.max_steps=50 dpo.lambda_lr=0.3 dpo.cost_limit="$(cat "$tmp/.limit")"
+train 2 safer $judged data.train="$tmp/safer.h5" batch.train_batch_size=12 batch.micro_batch_size=6 run.max_steps=50 dpo.lambda_lr=0.3 dpo.cost_limit="$(cat "$tmp/.limit")"
 paste -d' ' <(number safer dpo/lambda) <(number safer dpo/cost_ema) >"$tmp/.lambda"
 expect "lambda rises while costs exceed the limit, and falls after" awk -v limit="$(cat "$tmp/.limit")" '
     NR > 1 { up = ema > limit; if (up ? $1 <= last : $1 >= last) { print "step", NR ":", last, $1, "after", ema; bad = 1 } n[up]++ }
     { last = $1; ema = $2 } END { print n[0], n[1]; exit bad || NR != 50 || n[0] < 10 || n[1] < 10 }' "$tmp/.lambda"
-dpo 1 mm-judge dpo.helpful_path=tests/data/rm/start batch.micro_batch_size=4 run.max_steps=1
+train 1 mm-judge dpo.helpful_path=tests/data/rm/start batch.micro_batch_size=4 run.max_steps=1
 expect "a reward model alone says beta" [ "$(number mm-judge dpo/beta)" = "$(number safe1 dpo/beta | head -1)" ]
 
 # ---- what the reference says, found before -----------------------------------------------------------------------------------------------------
 before() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
-    dpo "$np" "$dir" dpo.precompute_reference=true data.validation="$tmp/pairs.h5" "$@"
+    train "$np" "$dir" dpo.precompute_reference=true data.validation="$tmp/pairs.h5" "$@"
 }
-dpo 1 asked batch.micro_batch_size=2 data.validation="$tmp/pairs.h5"
+train 1 asked batch.micro_batch_size=2 data.validation="$tmp/pairs.h5"
 before 1 before1 batch.micro_batch_size=2
 expect "a reference that was asked before says the same" close_losses before1 asked 1e-5
 expect "and is in no memory: planned is allocated" as_planned
 before 3 before3 batch.micro_batch_size=1 zero.stage=3 batch.train_batch_size=6
 for keys in dpo.precompute_reference=true ""; do
-    dpo 2 "layout-before$keys" data.validation="$tmp/pairs.h5" batch.micro_batch_size=1 batch.train_batch_size=6 zero.stage=2 $keys
+    train 2 "layout-before$keys" data.validation="$tmp/pairs.h5" batch.micro_batch_size=1 batch.train_batch_size=6 zero.stage=2 $keys
 done
 expect "on 3 ranks at stage 3, too" close_losses before3 layout-before 1e-5
 cp "$tmp/before3/reference-logps.bin" "$tmp/.kept"
@@ -220,7 +214,7 @@ expect "and judges count" awk 'NR == FNR { before[$1] = $0; next } { split(befor
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2
-    dpo 1 refused batch.micro_batch_size=4 "$@"
+    train 1 refused batch.micro_batch_size=4 "$@"
     expect_exit "$name: exit code" 64
     expect_text "$name: message" "$text"
 }
@@ -239,20 +233,20 @@ refuse "exo_pair without smoothing" 'exo_pair needs a number above 0' dpo.loss_t
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 
-dpo 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
+train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
 expect_text "a language model is no judge" 'tensor .score.weight. is missing: it is no reward model'
-dpo 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
+train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
 expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: it is a reward model, which predicts no tokens'
-dpo 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28
+train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28
 expect_text "nor with an embedding that could be its head" 'tensor .score.weight.: this model has no such tensor: it is a reward model'
 sed 's/258/259/' "$fixture/judge/config.json" >"$tmp/.config"
 cp -r "$fixture/judge" "$tmp/other-judge" && cp "$tmp/.config" "$tmp/other-judge/config.json"
-dpo 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"
+train 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"
 expect_text "a judge with another vocabulary" 'vocab_size: the harmless model has 259, the model in training 258'
 
 while read -r rank point nth keys; do
     [ "$keys" != judged ] || keys="dpo.sync_reference_steps=1 $judged"
-    fails_alone "$rank" "$point" "$nth" dpo 2 "failed-$point" batch.micro_batch_size=1 zero.stage=3 $keys
+    fails_alone "$rank" "$point" "$nth" train 2 "failed-$point" batch.micro_batch_size=1 zero.stage=3 $keys
 done <<'FAULTS'
 1 data.read 3 judged
 1 zero.reduce 3 judged

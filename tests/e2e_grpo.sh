@@ -11,32 +11,7 @@ head -20 "$tmp/prompts.jsonl" >"$tmp/train.jsonl"
 tail -7 "$tmp/prompts.jsonl" >"$tmp/valid.jsonl"
 data -o "$tmp/prompts.h5" "$tmp/train.jsonl"
 data -o "$tmp/valid.h5" "$tmp/valid.jsonl"
-cat >"$tmp/tiny.ini" <<'INI'
-[run]
-task = grpo
-threads = 1
-[model]
-path = tests/data/dpo/start
-[data]
-seq_len = 64
-[batch]
-train_batch_size = 8
-[grpo]
-num_generations = 4
-max_completion_length = 6
-[optimizer]
-lr = 1e-2
-weight_decay = 0.1
-betas = 0.9, 0.999
-eps = 1e-8
-max_grad_norm = 1
-[scheduler]
-type = constant
-[checkpoint]
-save_steps = 0
-[log]
-report_to = jsonl
-INI
+make_task grpo batch.train_batch_size=8 grpo.num_generations=4 grpo.max_completion_length=6
 
 # Both compute in fp32 and their roundings differ: after ten steps at a high rate numbers are off by some 1e-6 of themselves, tensors by 1e-5 of their
 # change. What is off in a formula shows in the first digits.

@@ -5,15 +5,15 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/rm
+make_data || exit 1
+train 1 lm run.max_steps=2 model.max_position_embeddings=64 checkpoint.export=hf
+make_task rm
 
 # ---- against TRL ------------------------------------------------------------------------------------------------------------------------------
 data -o "$tmp/pairs.h5" "$fixture/pairs.jsonl"
 as_trl() { # NP DIR ARGS...
-    local np=$1 dir=$2
-    shift 2
-    run "$np" ./dtrain /dev/stdin run.task=rm run.output_dir="$tmp/$dir" run.max_steps=10 run.threads=1 model.path="$fixture/start" data.train="$tmp/pairs.h5" \
-        data.seq_len=64 data.shuffle=false batch.train_batch_size=4 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" \
-        optimizer.eps=1e-8 optimizer.max_grad_norm=1 scheduler.type=constant rm.center_rewards_coefficient=0.01 log.report_to=jsonl checkpoint.save_steps=0 "$@"
+    train "$1" "$2" run.max_steps=10 model.path="$fixture/start" data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4 \
+        rm.center_rewards_coefficient=0.01 "${@:3}"
 }
 export_fp32="checkpoint.export=hf checkpoint.export_dtype=fp32"
 as_trl 1 shown batch.micro_batch_size=2 log.report_to="stdout, jsonl"
@@ -62,8 +62,7 @@ for layout in "1 0 4" "2 3 1"; do
 done
 run 0 ./dtrain-info "$tmp/ranked.h5"
 expect_text "a dataset says that it has ties" '^ *ties +11 '
-run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/no-ties" run.threads=1 model.path=tests/data/dpo/start data.train="$tmp/ranked.h5" data.seq_len=64 \
-    batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 log.report_to=jsonl
+train 1 no-ties run.task=dpo data.train="$tmp/ranked.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 expect_text "preference optimisation leaves them out" '2 pairs are ties, of which neither answer is better, and are left out'
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/bad.h5" "$tmp/bad.jsonl"
@@ -96,12 +95,9 @@ awk 'BEGIN { srand(3); n = split("red blue green small large old new", w, " ")
             p, a, c ? "" : " kill", a, r ? "" : " kill", c ? "true" : "false", r ? "true" : "false" } }' >"$tmp/polite.jsonl"
 data -o "$tmp/polite.h5" --validation "$tmp/polite-valid.h5" --validation-fraction 0.3 "$tmp/polite.jsonl"
 learn() { # DIR ARGS...
-    local dir=$1
-    shift
-    run 2 ./dtrain /dev/stdin run.task=rm run.output_dir="$tmp/$dir" run.threads=1 model.model_type=llama model.hidden_size=32 model.intermediate_size=64 \
-        model.num_hidden_layers=2 model.num_attention_heads=4 model.vocab_size=257 model.max_position_embeddings=64 data.train="$tmp/polite.h5" \
-        data.validation="$tmp/polite-valid.h5" data.seq_len=64 batch.train_batch_size=8 batch.micro_batch_size=4 optimizer.lr=3e-3 run.max_steps=60 \
-        scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
+    train 2 "$1" model.path= model.model_type=llama model.hidden_size=32 model.intermediate_size=64 model.num_hidden_layers=2 model.num_attention_heads=4 \
+        model.vocab_size=257 model.max_position_embeddings=64 data.train="$tmp/polite.h5" data.validation="$tmp/polite-valid.h5" batch.train_batch_size=8 \
+        batch.micro_batch_size=4 optimizer.lr=3e-3 run.max_steps=60 "${@:2}"
 }
 learn polite checkpoint.export=hf
 expect_exit "a reward model from random weights" 0
@@ -130,13 +126,8 @@ expect "a harmless model's zero lies between safe and unsafe answers" above harm
 expect "planned is allocated" as_planned
 
 # ---- from a language model, and on from a reward model ------------------------------------------------------------------------------------------
-make_data || exit 1
-train 1 lm run.max_steps=2 model.max_position_embeddings=64 checkpoint.export=hf
 on() { # DIR PATH ARGS...
-    local dir=$1 path=$2
-    shift 2
-    run 1 ./dtrain /dev/stdin run.task=rm run.output_dir="$tmp/$dir" run.threads=1 model.path="$path" data.train="$tmp/polite.h5" data.seq_len=64 \
-        batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 log.report_to=jsonl checkpoint.save_steps=0 "$@"
+    train 1 "$1" model.path="$2" data.train="$tmp/polite.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 "${@:3}"
 }
 for path in "$tmp/lm/hf" "$tmp/lm"; do
     on "from-${path##*/}" "$path"
@@ -221,7 +212,7 @@ refuse "no pair is short enough" 'no pair in it has an answer on both sides and 
 refuse "pairs cannot be packed" 'packing = bfd: pairs are not packed' 64 data.packing=bfd
 refuse "a length beyond seq_len" 'rm.*max_length: expected at most data.seq_len = 64, found 65' 64 rm.max_length=65
 refuse "smoothing of a hinge" 'label_smoothing: loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1
-run 1 ./dtrain /dev/stdin run.task=sft run.output_dir="$tmp/refused" model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" data.seq_len=64 batch.train_batch_size=4 batch.micro_batch_size=4
+train 1 refused run.task=sft model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" batch.train_batch_size=4 batch.micro_batch_size=4
 expect_text "another task on pairs" 'kind preference: expected tokens or sft'
 on plain-harmless "$fixture/start" data.train="$tmp/pairs.h5" rm.kind=harmless model.tokenizer=bytes
 expect_text "a harmless model without labels is warned of" 'does not say which answers are safe'

@@ -1,6 +1,7 @@
 # train_common.sh - a tiny model and its data for the e2e tests of dtrain: `. "$(dirname "$0")/train_common.sh"` behind e2e.sh.
 #
 #   make_data              $tmp/train.h5, $tmp/valid.h5 (bytes of generated English) and $tmp/tiny.ini
+#   make_task TASK KEYS... $tmp/tiny.ini of a task that aligns the model of tests/data/dpo; KEYS: section.key=value
 #   train NP DIR ARGS...   runs ./dtrain on tiny.ini with output in $tmp/DIR
 #   losses DIR             "step loss" of every training line of DIR's metrics
 #   close_losses A B TOL   every step of A is in B and the losses agree to relative TOL
@@ -58,6 +59,33 @@ save_steps = 0
 [log]
 report_to = jsonl
 INI
+}
+
+make_task() {
+    local task=$1 key
+    shift
+    cat >"$tmp/tiny.ini" <<INI
+[run]
+task = $task
+threads = 1
+[model]
+path = tests/data/dpo/start
+[data]
+seq_len = 64
+[optimizer]
+lr = 1e-2
+weight_decay = 0.1
+betas = 0.9, 0.999
+eps = 1e-8
+max_grad_norm = 1
+[scheduler]
+type = constant
+[checkpoint]
+save_steps = 0
+[log]
+report_to = jsonl
+INI
+    for key; do printf '[%s]\n%s\n' "${key%%.*}" "${key#*.}"; done >>"$tmp/tiny.ini"
 }
 
 train() {
