@@ -40,6 +40,9 @@ done
 lora 2 halves llama $bits run.max_steps=2
 lora 3 halves llama $bits zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks at another stage: the same bits" same_model "$(newest bits1none)" "$(newest halves)"
+lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
+expect_text "another scale is no continuation" "lora.alpha: 8 -> 16"
+expect_exit "and refused" 64
 half=$tmp/halves/checkpoints/step-00000002.h5
 for name in model.embed_tokens.weight model.layers.0.self_attn.q_proj.weight model.layers.1.mlp.down_proj.weight model.norm.weight lm_head.weight; do
     expect "$name stays as it is" h5diff "$half" "$(newest halves)" "/model/$name" "/model/$name"
