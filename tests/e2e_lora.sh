@@ -97,6 +97,9 @@ rollouts() { # TASK NP DIR ARGS...
 lengths="grpo.num_generations=4 grpo.max_completion_length=6 grpo.beta=0.1"
 rollouts grpo 2 grpo $lengths zero.stage=3
 expect "grpo, planned is allocated" as_planned
+# The sampler works with a cache, the scorer without: fp32 sums of some ten terms in another order, of log-probabilities around 6.
+expect "what generates has the adapters that have moved: the scorer's log-probabilities" \
+    sh -c "sed -n 's|.*sampling_logp_difference/max\": *\([-+0-9.e]*\).*|\1|p' '$tmp/grpo/metrics.jsonl' | awk '!(\$1 < 2e-5) { bad = 1 } END { exit bad || NR != 4 }'"
 rollouts grpo 1 grpocopy $lengths grpo.reference_path=tests/data/../data/dpo/start
 expect "grpo: completions of the adapted model, the reference without adapters: the bits of a copy" same_model "$(newest grpo)" "$(newest grpocopy)"
 lengths="ppo.response_length=6 ppo.value_path=tests/data/rm/start"
