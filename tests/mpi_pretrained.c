@@ -412,7 +412,7 @@ static bool alter(const fixture *f, const void *what)
         e[n++] =
             a->add_shape ? (dt_st_entry){a->add, 1, &a->add_shape} : (dt_st_entry){a->add, twin->n_dims, twin->shape};
     }
-    bool ok = dt_st_layout_make(&l, e, n, DT_ST_F32, DT_ST_SHARD_SIZE) == DT_OK;
+    bool ok = dt_st_layout_make(&l, "model", e, n, DT_ST_F32, DT_ST_SHARD_SIZE) == DT_OK;
     ok = ok && dt_st_layout_create(&l, f->dir) == DT_OK && fill_in(&l, f->dir, &s, source, a->differ) &&
          dt_st_layout_publish(&l, f->dir) == DT_OK;
     dt_st_layout_free(&l);

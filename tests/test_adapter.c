@@ -170,7 +170,6 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
         {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
         {"alpha = 4\n", "input.ini:2: [lora] alpha: without lora.r there are no adapters"},
         {"r = 4\nbase_quantization = int8\n", "[lora] base_quantization: int8 is not supported yet"},
-        {"r = 4\npath = there\n", "to go on from an adapter is not supported yet"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {

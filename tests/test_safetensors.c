@@ -284,7 +284,7 @@ static void the_layout_is_the_librarys(void **state)
     const dt_st_entry e[] = {{"b", 2, four}, {"a\"", 1, three}};
     dt_st_layout l;
     dt_safetensors s = {0};
-    assert_int_equal(dt_st_layout_make(&l, e, 2, DT_ST_F16, DT_ST_SHARD_SIZE), DT_OK);
+    assert_int_equal(dt_st_layout_make(&l, "model", e, 2, DT_ST_F16, DT_ST_SHARD_SIZE), DT_OK);
     assert_true(l.n_files == 1 && !l.index && l.header_len[0] % 8 == 0 && l.size[0] == (int64_t)l.header_len[0] + 14);
     assert_memory_equal(l.headers[0] + 8, header, sizeof header - 1);
     for (size_t i = 8 + sizeof header - 1; i < l.header_len[0]; i++) assert_int_equal(l.headers[0][i], ' ');
@@ -308,7 +308,7 @@ static void files_are_filled_in_order(void **state)
     for (int i = 0; i < 3; i++) {
         dt_st_layout l;
         dt_safetensors s = {0};
-        assert_int_equal(dt_st_layout_make(&l, e, 4, DT_ST_F32, sizes[i]), DT_OK);
+        assert_int_equal(dt_st_layout_make(&l, "model", e, 4, DT_ST_F32, sizes[i]), DT_OK);
         assert_memory_equal(l.file, want[i], sizeof want[i]);
         assert_string_equal(l.names[0], i == 0   ? "model-00001-of-00003.safetensors"
                                         : i == 1 ? "model-00001-of-00004.safetensors"

@@ -46,9 +46,13 @@ typedef struct dt_lora {
     dt_modules modules_to_save; /* trained whole, beside the adapters */
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
+    bool ties;    /* of a file: what is tied to an embedding in modules_to_save stays so */
     bool lenient; /* of a file: names that the model does not have are passed over */
 } dt_lora;
 
+/** Set the keys of [lora] to what the adapter of lora.path is, if one is named; dropout stays where it is given. Local.
+ *  DT_ERR_USAGE: a key says something else. DT_ERR_DATA: as dt_lora_read. */
+dt_err dt_lora_settle_keys(dt_config *cfg);
 /** [lora]; {0} where lora.r is 0. DT_ERR_USAGE naming the key. Local. */
 dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg);
 void dt_lora_free(dt_lora *l); /* safe on {0} */
@@ -64,6 +68,8 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
 /** Does every name of modules_to_save stand for something? DT_ERR_USAGE. */
 dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units);
 
+/** Does modules_to_save name the module of this tensor? */
+bool dt_lora_saves(const dt_lora *l, const dt_tensor *t);
 /** Is this tensor trained beside a base that is not: an adapter, the score of a scalar head, or one of
  *  modules_to_save? */
 bool dt_lora_trains(const dt_lora *l, const dt_tensor *t);
@@ -71,6 +77,23 @@ bool dt_lora_trains(const dt_lora *l, const dt_tensor *t);
 /** Of one module, by its path. */
 int64_t dt_lora_rank(const dt_lora *l, const char *module);
 double dt_lora_scale(const dt_lora *l, const char *module); /* s */
+
+/* ---- adapter_config.json, as PEFT has it ------------------------------------------------------------------------- */
+
+#define DT_PEFT_CONFIG "adapter_config.json"
+#define DT_PEFT_TENSORS "adapter_model.safetensors"
+#define DT_PEFT_PREFIX "base_model.model." /* of the name that a tensor of a unit has in DT_PEFT_TENSORS */
+
+/** What adapters DIR/adapter_config.json describes. Local. {0} to start from. DT_ERR_DATA naming file and key: a value
+ *  that means nothing; a kind of adapter that this program does not have. Keys that are not known are passed over. */
+dt_err dt_lora_read(dt_lora *l, const char *dir);
+/** The same, and attach them. DT_ERR_DATA, too, where they do not fit this model. */
+dt_err dt_lora_attach_read(dt_lora *l, const char *dir, const dt_model_config *mc, dt_unit *units, int n_units);
+
+/** The same as text, malloc'ed: what PEFT opens beside DT_PEFT_TENSORS. base: the name of the model that they are for;
+ *  NULL: not known. The units have the adapters attached. */
+dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *mc, const dt_unit *units, int n_units,
+                    char **text);
 
 /** One adapted linear of a list of units. */
 typedef struct dt_adapted {

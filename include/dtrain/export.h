@@ -1,15 +1,19 @@
-/* export.h - a model as a directory that other programs open: config.json, safetensors files, its tokenizer's files. */
+/* export.h - a model as a directory that other programs open: config.json, safetensors files, its tokenizer's files; or
+ * its adapters alone, as PEFT keeps them: adapter_config.json, adapter_model.safetensors. */
 #ifndef DTRAIN_EXPORT_H
 #define DTRAIN_EXPORT_H
 
+#include "dtrain/adapter.h"
 #include "dtrain/pretrained.h"
 #include "dtrain/safetensors.h"
 
 typedef struct dt_export_options {
-    const char *dir;    /* made when it is not there; what an earlier export left in it is replaced */
-    dt_st_type dtype;   /* of every tensor */
-    int64_t shard_size; /* bytes of data in a file; 0: DT_ST_SHARD_SIZE */
-    /* text of config.json; goes out with architectures, model_type and the data type as they are now */
+    const dt_lora *adapter; /* NULL: the model. Else what was trained beside it, dt_lora_trains */
+    const char *dir;        /* made when it is not there; what an earlier export left in it is replaced */
+    dt_st_type dtype;       /* of every tensor */
+    int64_t shard_size;     /* bytes of data in a file; 0: DT_ST_SHARD_SIZE */
+    /* text of config.json; goes out with architectures, model_type and the data type as they are now. With `adapter`
+     * that of adapter_config.json (dt_lora_text), as it is */
     const char *model_config;
     /* a directory, a tokenizer.json (files beside it go along), or "bytes"; NULL or "": none */
     const char *tokenizer;
@@ -19,12 +23,13 @@ typedef struct dt_export_options {
     const char *generation_from;
 } dt_export_options;
 
-/** Write the parameters of z. Every rank writes the elements that it is in charge of, so no rank ever holds more of the
- *  model than before, and a few MiB. Everything is written under .part names, synced and then renamed, config.json
- *  last: a directory that has one is complete. Collective; all ranks return the same code. DT_ERR_WRITE (disk full,
- *  ...): the .part files are removed, and what was there before is untouched unless renaming had begun. DT_ERR_DATA: a
- *  number that is too large for the data type (names the tensor); the tokenizer's files cannot be read; model_config is
- *  not valid. */
+/** Write the parameters of z, or its adapters. A weight that has an adapter goes out with it, W + s B A, in fp32 and
+ *  rounded once: other programs open a model without adapters. Every rank writes the elements that it is in charge of,
+ *  so no rank ever holds more of the model than before, and a few MiB, and the adapter of one weight. Everything is
+ *  written under .part names, synced and then renamed, its configuration last: a directory that has one is complete.
+ *  Collective; all ranks return the same code. DT_ERR_WRITE (disk full, ...): the .part files are removed, and what was
+ *  there before is untouched unless renaming had begun. DT_ERR_DATA: a number that is too large for the data type, or
+ *  not finite with its adapter (names the tensor); the tokenizer's files cannot be read; model_config is not valid. */
 dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_phase *phase);
 
 /** Can the tokenizer's files be found? Local. DT_ERR_DATA naming what was looked for. */

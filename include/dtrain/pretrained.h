@@ -3,6 +3,7 @@
 #ifndef DTRAIN_PRETRAINED_H
 #define DTRAIN_PRETRAINED_H
 
+#include "dtrain/adapter.h"
 #include "dtrain/checkpoint.h"
 #include "dtrain/model.h"
 #include "dtrain/safetensors.h"
@@ -22,6 +23,7 @@ typedef enum dt_pretrained_kind { DT_PRETRAINED_CHECKPOINT, DT_PRETRAINED_HF } d
 /** {0} to start from. Strings are malloc'ed. */
 typedef struct dt_pretrained {
     dt_pretrained_kind kind;
+    char *adapter;       /* dt_pretrained_adapt: the directory of adapters; NULL: there is none */
     char *path;          /* the checkpoint file, or the directory */
     char *config_name;   /* what messages call the configuration: the file it is in */
     char *model_config;  /* text of config.json */
@@ -37,6 +39,12 @@ typedef struct dt_pretrained {
  *  anything else is for dt_checkpoint_find. Local. DT_ERR_DATA naming path, file, key and value. */
 dt_err dt_pretrained_describe(dt_pretrained *p, const char *path);
 void dt_pretrained_free(dt_pretrained *p); /* safe on {0} and after an error */
+
+/** What comes from `path` has adapters from another directory, as PEFT writes it: read what they are, attach them to
+ *  the tables of the units, and load them when the model is loaded. lora: out, the caller's (dt_lora_free). Local.
+ *  DT_ERR_DATA naming file and key. */
+dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, const dt_model_config *mc, dt_unit *units,
+                           int n_units);
 
 /** Fill the parameters of z. Every rank reads the elements that it is in charge of, and no others. Collective; all
  *  ranks return the same code; on failure z's contents are undefined. DT_ERR_DATA naming file and tensor: missing, of

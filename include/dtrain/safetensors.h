@@ -70,14 +70,15 @@ dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64
  *  where each tensor goes. */
 typedef struct dt_st_layout {
     dt_st_type type;
+    const char *stem; /* what the files' names begin with; borrowed */
     int n_files, n_tensors;
     int *file;       /* [n_tensors] */
     int64_t *offset; /* [n_tensors] bytes from the start of its file */
-    char **names;    /* [n_files] "model.safetensors", or "model-00001-of-00002.safetensors", ... */
+    char **names;    /* [n_files] "STEM.safetensors", or "STEM-00001-of-00002.safetensors", ... */
     char **headers;  /* [n_files] all that stands before the data */
     size_t *header_len;
     int64_t *size; /* [n_files] bytes */
-    char *index;   /* text of model.safetensors.index.json; NULL for one file */
+    char *index;   /* text of STEM.safetensors.index.json; NULL for one file */
 } dt_st_layout;
 
 typedef struct dt_st_entry {
@@ -88,8 +89,8 @@ typedef struct dt_st_entry {
 
 /** Tensors go into files in the order given, each file as full as shard_size (bytes of data) allows and with one tensor
  *  at least; inside a file they are sorted by name, and headers are spaced so that data begins at a multiple of 8
- *  bytes, as the safetensors library does. Local. DT_ERR_MEMORY, DT_ERR_ARG. */
-dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type,
+ *  bytes, as the safetensors library does. stem: "model", as a rule; borrowed. Local. DT_ERR_MEMORY, DT_ERR_ARG. */
+dt_err dt_st_layout_make(dt_st_layout *l, const char *stem, const dt_st_entry *entries, int n_entries, dt_st_type type,
                          int64_t shard_size);
 void dt_st_layout_free(dt_st_layout *l); /* safe on {0} */
 

@@ -64,10 +64,11 @@ typedef struct dt_stored_location {
     uint64_t checksum;
     int32_t type; /* dt_st_type */
     int32_t has_checksum;
-    int32_t file;   /* of dt_stored_map */
-    int32_t bare;   /* found without "transformer." */
-    int32_t absent; /* a state of a tensor that was frozen when the file was written: it starts at zero */
-    int32_t kept;   /* dt_saved_model.new_...: not in the file */
+    int32_t file;      /* of dt_stored_map */
+    int32_t bare;      /* found without "transformer." */
+    int32_t absent;    /* a state of a tensor that was frozen when the file was written: it starts at zero */
+    int32_t kept;      /* dt_saved_model.new_...: not in the file */
+    int32_t elsewhere; /* it has its values already: the files are not of the whole model */
 } dt_stored_location;
 
 /** Where all tensors of a list of slots are. */

@@ -191,11 +191,18 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
     return DT_OK;
 }
 
+bool dt_lora_saves(const dt_lora *l, const dt_tensor *t)
+{
+    char module[DT_NAME_MAX];
+    module_of(t, module);
+    return t->adapter_scale == 0 && module_is_in(&l->modules_to_save, module);
+}
+
 bool dt_lora_trains(const dt_lora *l, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    return t->adapter_scale != 0 || strcmp(module, "score") == 0 || module_is_in(&l->modules_to_save, module);
+    return t->adapter_scale != 0 || strcmp(module, "score") == 0 || dt_lora_saves(l, t);
 }
 
 /* ---- looking at them --------------------------------------------------------------------------------------------- */

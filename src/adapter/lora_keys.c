@@ -69,14 +69,103 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
     *l = (dt_lora){0};
     DT_TRY(check_quantization(cfg));
     if (cfg->lora_r == 0) return check_alone(cfg);
-    DT_CONFIG_CHECK(!*cfg->lora_path, cfg, "lora", "path", "to go on from an adapter is not supported yet");
     *l = (dt_lora){.r = cfg->lora_r,
                    .alpha = cfg->lora_alpha,
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
+                   .lenient = *cfg->lora_path != '\0',
                    .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
+    return err;
+}
+
+/* ---- lora.path --------------------------------------------------------------------------------------------------- */
+
+/* malloc'ed; NULL: no memory. */
+static char *join_names(const dt_modules *m)
+{
+    size_t size = 1;
+    for (int i = 0; i < m->n; i++) size += strlen(m->list[i]) + 2;
+    char *text = m->pattern ? strdup(m->pattern) : calloc(1, size);
+    for (int i = 0; i < m->n && text; i++) strcat(strcat(text, i ? ", " : ""), m->list[i]);
+    return text;
+}
+
+static char *join_values(const dt_module_value *values, int n)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    for (int i = 0; i < n; i++) fprintf(out, "%s%s:%.17g", i ? ", " : "", values[i].pattern, values[i].value);
+    return fclose(out) == 0 ? text : NULL;
+}
+
+static char *real_text(double x)
+{
+    char *text;
+    return asprintf(&text, "%.17g", x) < 0 ? NULL : text;
+}
+
+/* text: malloc'ed, freed here. same: does the key say so already? */
+static dt_err settle(dt_config *cfg, const char *key, bool same, char *text)
+{
+    dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for lora.%s", key);
+    if (err == DT_OK && !same && dt_config_differs(cfg, "lora", key))
+        err = dt_config_fail(cfg, "lora", key, "the adapter of lora.path has %s; leave the key out",
+                             *text ? text : "none");
+    if (err == DT_OK && !same) err = dt_config_set(cfg, "lora", key, text);
+    free(text);
+    return err;
+}
+
+static dt_err settle_text(dt_config *cfg, const char *key, const char *now, char *text)
+{
+    return settle(cfg, key, text && strcmp(now, text) == 0, text);
+}
+
+static bool is_one_name(const char *name) { return *name && !name[strcspn(name, ",:;#$ \t\r\n\"")]; }
+
+/* Lists and patterns become values of keys, which are read back from checkpoints. */
+static dt_err check_can_be_keys(const dt_lora *l, const char *dir)
+{
+    const char *bad = NULL;
+    for (int i = 0; i < l->target_modules.n; i++)
+        if (!is_one_name(l->target_modules.list[i])) bad = l->target_modules.list[i];
+    for (int i = 0; i < l->modules_to_save.n; i++)
+        if (!is_one_name(l->modules_to_save.list[i])) bad = l->modules_to_save.list[i];
+    for (int i = 0; i < l->n_rank_pattern; i++)
+        if (!is_one_name(l->rank_pattern[i].pattern)) bad = l->rank_pattern[i].pattern;
+    for (int i = 0; i < l->n_alpha_pattern; i++)
+        if (!is_one_name(l->alpha_pattern[i].pattern)) bad = l->alpha_pattern[i].pattern;
+    if (l->target_modules.pattern && strpbrk(l->target_modules.pattern, ";#$\r\n")) bad = l->target_modules.pattern;
+    DT_CHECK(!bad, DT_ERR_DATA, "%s/%s: '%.100s' cannot be written as the value of a key, which training needs", dir,
+             DT_PEFT_CONFIG, bad);
+    return DT_OK;
+}
+
+static dt_err settle_all(dt_config *cfg, const dt_lora *l)
+{
+    DT_TRY(check_can_be_keys(l, cfg->lora_path));
+    DT_TRY(settle(cfg, "r", cfg->lora_r == l->r, real_text((double)l->r)));
+    DT_TRY(settle(cfg, "alpha", cfg->lora_alpha == l->alpha, real_text(l->alpha)));
+    if (!dt_config_differs(cfg, "lora", "dropout")) DT_TRY(settle(cfg, "dropout", false, real_text(l->dropout)));
+    DT_TRY(settle(cfg, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
+    DT_TRY(settle_text(cfg, "target_modules", cfg->lora_target_modules, join_names(&l->target_modules)));
+    DT_TRY(settle_text(cfg, "modules_to_save", cfg->lora_modules_to_save, join_names(&l->modules_to_save)));
+    DT_TRY(settle_text(cfg, "rank_pattern", cfg->lora_rank_pattern, join_values(l->rank_pattern, l->n_rank_pattern)));
+    return settle_text(cfg, "alpha_pattern", cfg->lora_alpha_pattern,
+                       join_values(l->alpha_pattern, l->n_alpha_pattern));
+}
+
+dt_err dt_lora_settle_keys(dt_config *cfg)
+{
+    dt_lora l = {0};
+    if (!*cfg->lora_path) return DT_OK;
+    dt_err err = dt_config_lead_to(cfg, "lora", "path", dt_lora_read(&l, cfg->lora_path));
+    if (err == DT_OK) err = settle_all(cfg, &l);
+    dt_lora_free(&l);
     return err;
 }
 

@@ -145,7 +145,7 @@ static dt_err read_slot(load_job *j, int i)
     const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
-    if (p->kept) return DT_OK;
+    if (p->kept || p->elsewhere) return DT_OK;
     if (p->absent) return clear_slot(j, s);
     char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->owned) : NULL;
     for (int64_t at = 0; at < s->owned->n; at += step) {
@@ -262,7 +262,7 @@ static void tell_kept(const load_job *j)
         else
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
     }
-    if (n_adapters > 0) DT_INFO("%s has none of %d adapters: they start anew", j->path, n_adapters / 2);
+    if (n_adapters > 0) DT_INFO("%s has none of the %d adapters", j->path, n_adapters / 2);
 }
 
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,

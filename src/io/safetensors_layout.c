@@ -109,8 +109,9 @@ static dt_err make_headers(dt_st_layout *l, const dt_st_entry *entries)
 static dt_err name_files(dt_st_layout *l)
 {
     for (int f = 0; f < l->n_files; f++) {
-        const int len = l->n_files == 1 ? asprintf(&l->names[f], "%s", ST_SINGLE)
-                                        : asprintf(&l->names[f], "model-%05d-of-%05d.safetensors", f + 1, l->n_files);
+        const int len = l->n_files == 1
+                            ? asprintf(&l->names[f], "%s.safetensors", l->stem)
+                            : asprintf(&l->names[f], "%s-%05d-of-%05d.safetensors", l->stem, f + 1, l->n_files);
         if (len < 0) l->names[f] = NULL;
         DT_CHECK(len > 0, DT_ERR_MEMORY, "no memory for the names of %d files", l->n_files);
     }
@@ -151,10 +152,10 @@ static dt_err make(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_si
     return make_index(l, entries);
 }
 
-dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type,
+dt_err dt_st_layout_make(dt_st_layout *l, const char *stem, const dt_st_entry *entries, int n_entries, dt_st_type type,
                          int64_t shard_size)
 {
-    *l = (dt_st_layout){.type = type, .n_tensors = n_entries};
+    *l = (dt_st_layout){.type = type, .stem = stem, .n_tensors = n_entries};
     DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG,
              "%d tensors in files of %" PRId64 " bytes", n_entries, shard_size);
     const dt_err err = make(l, entries, shard_size);

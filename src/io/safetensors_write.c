@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define INDEX_ENDING ".safetensors.index.json"
+
 static dt_err join(char path[PATH_MAX], const char *dir, const char *name, const char *ending)
 {
     DT_CHECK(dt_join_path(path, dir, name, ending), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
@@ -33,10 +35,17 @@ static dt_err create_one(const dt_st_layout *l, const char *dir, int f)
     return err;
 }
 
+static dt_err join_index(const dt_st_layout *l, char path[PATH_MAX], const char *dir, const char *ending)
+{
+    char name[NAME_MAX];
+    snprintf(name, sizeof name, "%s%s", l->stem, INDEX_ENDING);
+    return join(path, dir, name, ending);
+}
+
 static dt_err create_index(const dt_st_layout *l, const char *dir)
 {
     char path[PATH_MAX];
-    DT_TRY(join(path, dir, ST_INDEX, ".part"));
+    DT_TRY(join_index(l, path, dir, ".part"));
     return dt_write_file_sync(path, l->index, strlen(l->index));
 }
 
@@ -63,20 +72,24 @@ dt_err dt_st_layout_sync(const dt_st_layout *l, const char *dir, int f)
     return err;
 }
 
-/* "model.safetensors", "model-00001-of-00002.safetensors" or the index: what a reader would take for the weights. */
-static bool is_weights(const char *name)
+/* Of "model": "model.safetensors", "model-00001-of-00002.safetensors" or the index: what a reader would take for the
+ * weights. */
+static bool is_weights(const dt_st_layout *l, const char *name)
 {
+    const size_t len = strlen(l->stem);
     unsigned i, n;
     int end = 0;
-    if (strcmp(name, ST_SINGLE) == 0 || strcmp(name, ST_INDEX) == 0) return true;
-    return sscanf(name, "model-%5u-of-%5u.safetensors%n", &i, &n, &end) == 2 && end > 0 && name[end] == '\0';
+    if (strncmp(name, l->stem, len) != 0) return false;
+    name += len;
+    if (strcmp(name, ".safetensors") == 0 || strcmp(name, INDEX_ENDING) == 0) return true;
+    return sscanf(name, "-%5u-of-%5u.safetensors%n", &i, &n, &end) == 2 && end > 0 && name[end] == '\0';
 }
 
 static bool is_in_layout(const dt_st_layout *l, const char *name)
 {
     for (int f = 0; f < l->n_files; f++)
         if (strcmp(l->names[f], name) == 0) return true;
-    return l->index && strcmp(name, ST_INDEX) == 0;
+    return l->index && strcmp(name + strlen(l->stem), INDEX_ENDING) == 0; /* is_weights */
 }
 
 static dt_err remove_others(const dt_st_layout *l, const char *dir)
@@ -86,7 +99,7 @@ static dt_err remove_others(const dt_st_layout *l, const char *dir)
     DIR *d = opendir(dir);
     if (!d) return dt_fail_errno(DT_ERR_WRITE, dir, "cannot be listed");
     for (struct dirent *e = readdir(d); e && err == DT_OK; e = readdir(d)) {
-        if (!is_weights(e->d_name) || is_in_layout(l, e->d_name)) continue;
+        if (!is_weights(l, e->d_name) || is_in_layout(l, e->d_name)) continue;
         err = join(path, dir, e->d_name, "");
         if (err == DT_OK && unlink(path) != 0)
             err = dt_fail_errno(DT_ERR_WRITE, path, "an earlier model's file cannot be removed");
@@ -103,11 +116,19 @@ static dt_err publish_one(const char *dir, const char *name)
     return dt_rename_durable(part, path);
 }
 
+static dt_err publish_index(const dt_st_layout *l, const char *dir)
+{
+    char part[PATH_MAX], path[PATH_MAX];
+    DT_TRY(join_index(l, part, dir, ".part"));
+    DT_TRY(join_index(l, path, dir, ""));
+    return dt_rename_durable(part, path);
+}
+
 dt_err dt_st_layout_publish(const dt_st_layout *l, const char *dir)
 {
     DT_TRY(remove_others(l, dir));
     for (int f = 0; f < l->n_files; f++) DT_TRY(publish_one(dir, l->names[f]));
-    return l->index ? publish_one(dir, ST_INDEX) : DT_OK;
+    return l->index ? publish_index(l, dir) : DT_OK;
 }
 
 void dt_st_layout_discard(const dt_st_layout *l, const char *dir)
@@ -115,5 +136,5 @@ void dt_st_layout_discard(const dt_st_layout *l, const char *dir)
     char path[PATH_MAX];
     for (int f = 0; f < l->n_files; f++)
         if (join(path, dir, l->names[f], ".part") == DT_OK) unlink(path);
-    if (join(path, dir, ST_INDEX, ".part") == DT_OK) unlink(path);
+    if (join_index(l, path, dir, ".part") == DT_OK) unlink(path);
 }

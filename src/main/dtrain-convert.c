@@ -26,6 +26,8 @@ static const char usage[] =
     "\n"
     "  --to KIND          checkpoint or hf. hf makes a directory, also of a directory (with other\n"
     "                     shards or another type)\n"
+    "  --adapter DIR      with the adapters of a directory as PEFT writes it: W + s B A for each\n"
+    "                     weight that has one, summed in fp32 and rounded once. TO is a directory\n"
     "  --dtype TYPE       fp32, bf16, or fp16 (directories only). The default for a directory is\n"
     "                     the type that the run computed with or, for weights that come from a\n"
     "                     directory, the type they have there (of several types: fp32). The\n"
@@ -49,7 +51,7 @@ static const char usage[] =
 enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 
 typedef struct options {
-    const char *from, *to, *tokenizer, *chat_template; /* the last two NULL: not given */
+    const char *from, *to, *adapter, *tokenizer, *chat_template; /* the last three NULL: not given */
     enum kind kind;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
@@ -92,8 +94,9 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 256, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
+    enum { TO = 256, ADAPTER, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
     static const struct option table[] = {{"to", 1, 0, TO},
+                                          {"adapter", 1, 0, ADAPTER},
                                           {"dtype", 1, 0, DTYPE},
                                           {"shard-size", 1, 0, SHARD},
                                           {"tokenizer", 1, 0, TOKENIZER},
@@ -109,6 +112,9 @@ static dt_err parse_options(options *o, int argc, char **argv)
         switch (c) {
         case TO:
             DT_TRY(parse_kind(optarg, &o->kind));
+            break;
+        case ADAPTER:
+            o->adapter = optarg;
             break;
         case DTYPE:
             DT_TRY(parse_dtype(optarg, &o->dtype));
@@ -159,7 +165,10 @@ static bool ends_in_h5(const char *path)
 static dt_err choose_kind(app *a)
 {
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
-    a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf ? KIND_CHECKPOINT : KIND_HF;
+    const bool merges = a->frozen.lora.r > 0;
+    a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf && !merges ? KIND_CHECKPOINT : KIND_HF;
+    DT_CHECK(a->kind == KIND_HF || !merges, DT_ERR_USAGE,
+             "--to checkpoint: a model with adapters becomes a directory; convert that");
     DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is a checkpoint already",
              a->frozen.from.path);
     DT_CHECK(a->kind == KIND_CHECKPOINT || !ends_in_h5(a->opt.to), DT_ERR_USAGE,
@@ -260,6 +269,7 @@ static dt_err choose_dtype(app *a)
     }
     a->dtype = a->opt.dtype != DT_ST_OTHER ? a->opt.dtype : usual;
     a->kept = a->dtype == DT_ST_BF16 || stored == DT_ST_BF16 ? DT_BF16 : DT_F32;
+    if (a->frozen.lora.r > 0) a->kept = DT_F32; /* the adapters are not rounded before they are added */
     if (a->kind == KIND_CHECKPOINT) a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     return DT_OK;
 }
@@ -397,6 +407,7 @@ static dt_err run(app *a, dt_err parsed)
     DT_TRY(dt_comm_open(&a->comm));
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     TOGETHER(a, parsed);
+    a->frozen.adapter = a->opt.adapter;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, 0));
     TOGETHER(a, choose(a));
     TOGETHER(a, open_device(a));

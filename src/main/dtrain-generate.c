@@ -305,6 +305,7 @@ static dt_err run(app *a, dt_err parsed)
                ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
                : DT_OK);
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
+    a->frozen.adapter = o->adapter;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? 1 : 0));
     if (o->score && !o->answers) TOGETHER(a, generate_describe_judge(a));
     TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));

@@ -1,14 +1,15 @@
 /* export.c - all ranks write one directory, as save.c writes one file:
  *
  *     create   rank 0: the folder; every file reserved whole under its .part name, the small ones written
- *     write    every rank: its runs of elements, converted, by pwrite where the layout puts them
+ *     write    every rank: its runs of elements, with adapters added, converted, by pwrite where the layout puts them
  *     sync     rank 0
- *     publish  rank 0: renames, config.json last
+ *     publish  rank 0: renames, the configuration last
  *
  * with a vote behind each. The layout is worked out by every rank from the same names and shapes, so nothing has to be
- * told. */
+ * told. A directory of adapters differs in which tensors go out and under what names. */
 #include "dtrain/export.h"
 #include "export_config.h"
+#include "merge.h"
 #include "tokenizer_files.h"
 #include "dtrain/io.h"
 #include "dtrain/stored.h"
@@ -20,6 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
+typedef char tensor_name[sizeof DT_PEFT_PREFIX + DT_NAME_MAX];
+
 typedef struct export_job {
     dt_comm *comm;
     dt_zero *z;
@@ -27,14 +30,49 @@ typedef struct export_job {
     dt_phase *phase;
     dt_saved_model model; /* of the slots */
     dt_stored_slot *slots;
-    int n_slots;
+    int n_slots, head;  /* head: slot of a tied head; -1: there is none */
+    tensor_name *names; /* [n_slots] in the files */
     dt_st_layout layout;
-    char *config; /* rank 0: text of config.json */
+    bool conv1d;  /* weights are stored [in, out] */
+    char *config; /* rank 0: text of the configuration */
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
     int fd, fd_file;        /* the file that is open for writing, and its number */
     bool made_dir, created; /* rank 0: what there is to undo */
 } export_job;
+
+/* The slots of what goes out. PEFT wants a head of its own where the embedding that it is tied to is trained: the last
+ * slot then is that embedding once more. */
+static void choose_slots(export_job *j)
+{
+    int n = 0;
+    const int32_t embed = j->opt->adapter ? dt_stored_tied_embedding(j->slots, j->n_slots) : -1;
+    const dt_stored_slot head = embed >= 0 ? j->slots[embed] : (dt_stored_slot){0};
+    for (int i = 0; i < j->n_slots; i++) {
+        const dt_tensor *t = j->slots[i].tensor;
+        if (j->opt->adapter ? dt_lora_trains(j->opt->adapter, t) : t->adapter_scale == 0) j->slots[n++] = j->slots[i];
+    }
+    j->n_slots = n;
+    if (embed < 0 || !dt_lora_trains(j->opt->adapter, head.tensor)) return;
+    j->head = j->n_slots++; /* dt_stored_slots has room for one more */
+    j->slots[j->head] = head;
+}
+
+static dt_err name_slots(export_job *j)
+{
+    j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
+    DT_CHECK(j->names, DT_ERR_MEMORY, "no memory for the names of %d tensors", j->n_slots);
+    for (int i = 0; i < j->n_slots; i++)
+        snprintf(j->names[i], sizeof j->names[i], "%s%s", j->opt->adapter ? DT_PEFT_PREFIX : "",
+                 i == j->head ? DT_STORED_HEAD : j->slots[i].tensor->name);
+    return DT_OK;
+}
+
+static int64_t shard_size(const dt_export_options *opt)
+{
+    if (opt->adapter) return INT64_MAX; /* PEFT reads one file */
+    return opt->shard_size ? opt->shard_size : DT_ST_SHARD_SIZE;
+}
 
 static dt_err make_layout(export_job *j)
 {
@@ -42,10 +80,10 @@ static dt_err make_layout(export_job *j)
     DT_CHECK(entries, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         const dt_tensor *t = j->slots[i].tensor;
-        entries[i] = (dt_st_entry){.name = t->name, .n_dims = t->n_dims, .shape = t->shape};
+        entries[i] = (dt_st_entry){.name = j->names[i], .n_dims = t->n_dims, .shape = t->shape};
     }
-    const dt_err err = dt_st_layout_make(&j->layout, entries, j->n_slots, j->opt->dtype,
-                                         j->opt->shard_size ? j->opt->shard_size : DT_ST_SHARD_SIZE);
+    const dt_err err = dt_st_layout_make(&j->layout, j->opt->adapter ? "adapter_model" : "model", entries, j->n_slots,
+                                         j->opt->dtype, shard_size(j->opt));
     free(entries);
     return err;
 }
@@ -58,17 +96,40 @@ static int64_t n_labels(const export_job *j)
     return 0;
 }
 
+static dt_err find_layout(export_job *j)
+{
+    dt_model_config mc = {0};
+    if (j->opt->adapter) return DT_OK;
+    DT_TRY(dt_model_config_parse(&mc, "config.json", j->opt->model_config));
+    j->conv1d = mc.conv1d;
+    dt_model_config_free(&mc);
+    return DT_OK;
+}
+
+/* Rank 0. */
+static dt_err make_config(export_job *j)
+{
+    const dt_export_options *opt = j->opt;
+    if (!opt->adapter)
+        return export_config_make(opt->model_config, opt->dtype, opt->tokenizer, n_labels(j), &j->config);
+    j->config = strdup(opt->model_config);
+    return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", DT_PEFT_CONFIG);
+}
+
 static dt_err prepare(export_job *j)
 {
-    const bool fits = dt_join_path(j->config_path, j->opt->dir, "config.json", "") &&
-                      dt_join_path(j->config_part, j->opt->dir, "config.json", ".part");
+    const char *name = j->opt->adapter ? DT_PEFT_CONFIG : "config.json";
+    const bool fits =
+        dt_join_path(j->config_path, j->opt->dir, name, "") && dt_join_path(j->config_part, j->opt->dir, name, ".part");
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
     j->model = (dt_saved_model){.zero = j->z};
     DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
+    choose_slots(j);
+    DT_TRY(name_slots(j));
     DT_TRY(make_layout(j));
     DT_TRY(dt_chunks_take(&j->chunks, j->comm));
-    if (j->comm->rank > 0) return DT_OK;
-    return export_config_make(j->opt->model_config, j->opt->dtype, j->opt->tokenizer, n_labels(j), &j->config);
+    DT_TRY(find_layout(j));
+    return j->comm->rank == 0 ? make_config(j) : DT_OK;
 }
 
 /* ---- rank 0: create ---------------------------------------------------------------------------------------------- */
@@ -122,43 +183,74 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
     return DT_OK;
 }
 
-/* This rank's run of a tensor, converted, where the layout puts it. A finite number that the type cannot hold is an
- * error. */
-static dt_err write_slot(export_job *j, int i)
+/* n elements as they are kept, as the files have them: where they are then, raw or converted, whose contents are lost.
+ * A finite number that the type cannot hold is an error. */
+static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta *d, const void *from, int64_t at,
+                      int64_t n, const void **out)
+{
+    dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece));
+    const dt_st_type type = j->opt->dtype;
+    char *to = j->chunks->converted;
+    if (d->rank > 0) {
+        dt_st_convert(from, kept, to, DT_ST_F32, n);
+        DT_TRY(merge_add(d, s->tensor, s->piece->first + at, n, (float *)to));
+        from = to, to = j->chunks->raw, kept = DT_ST_F32;
+    }
+    const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, to, type, n);
+    DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type",
+             s->tensor->name, n_lost, dt_st_type_name(type));
+    *out = kept == type ? from : to;
+    return DT_OK;
+}
+
+/* This rank's run of a tensor where the layout puts it. */
+static dt_err write_slot(export_job *j, int i, const merge_delta *d)
 {
     const dt_stored_slot *s = &j->slots[i];
-    const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece)), type = j->opt->dtype;
-    const size_t kept_size = dt_st_type_size(kept), size = dt_st_type_size(type);
+    const size_t size = dt_st_type_size(j->opt->dtype);
+    const size_t kept_size = dt_st_type_size(dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece)));
     const int64_t step = DT_STORED_BUFFER / 4;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
-    char *const raw = j->chunks->raw, *const converted = j->chunks->converted;
     char path[PATH_MAX];
     DT_TRY(open_file(j, j->layout.file[i], path));
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
-        const char *from = in_place ? in_place + (size_t)at * kept_size : raw;
+        const void *from = in_place ? in_place + (size_t)at * kept_size : j->chunks->raw;
         DT_TRY(dt_phase_poll(j->phase));
-        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, raw));
-        const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, converted, type, n);
-        DT_CHECK(n_lost == 0, DT_ERR_DATA,
-                 "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type", s->tensor->name,
-                 n_lost, dt_st_type_name(type));
-        DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (s->piece->first + at) * (int64_t)size,
-                           kept == type ? from : converted, (size_t)n * size));
+        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->chunks->raw));
+        DT_TRY(convert(j, s, d, from, at, n, &from));
+        DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (s->piece->first + at) * (int64_t)size, from,
+                           (size_t)n * size));
     }
     return DT_OK;
 }
 
-static dt_err write_slots(export_job *j)
+/* Collective; *agreed: at a weight with an adapter all ranks have heard of an error. */
+static dt_err write_slots(export_job *j, bool *agreed)
 {
     dt_err err = DT_OK;
-    for (int i = 0; i < j->n_slots && err == DT_OK; i++) {
-        if (j->slots[i].piece->n == 0) continue;
-        dt_phase_enter(j->phase, "export", j->slots[i].tensor->name);
-        if ((err = dt_fault("export.write")) == DT_OK) err = write_slot(j, i);
+    for (int i = 0; i < j->n_slots && !*agreed; i++) {
+        merge_delta d = {0};
+        if (!j->opt->adapter && merge_has(j->z, &j->slots[i])) {
+            err = merge_gather(&d, j->comm, j->z, &j->slots[i], j->conv1d, err);
+            *agreed = err != DT_OK;
+        }
+        if (err == DT_OK && j->slots[i].piece->n > 0) {
+            dt_phase_enter(j->phase, "export", j->slots[i].tensor->name);
+            if ((err = dt_fault("export.write")) == DT_OK) err = write_slot(j, i, &d);
+        }
+        merge_free(&d);
     }
-    const dt_err closed = close_file(j);
-    return err != DT_OK ? err : closed;
+    return err;
+}
+
+/* Agreed. */
+static dt_err write_all(export_job *j)
+{
+    bool agreed = false;
+    const dt_err err = write_slots(j, &agreed), closed = close_file(j);
+    if (agreed) return err;
+    return dt_comm_agree(j->comm, err != DT_OK ? err : closed);
 }
 
 /* ---- rank 0: sync and publish ------------------------------------------------------------------------------------ */
@@ -171,7 +263,7 @@ static dt_err sync_files(export_job *j)
     return dt_fault("export.publish");
 }
 
-/* From the first removal to the last rename the directory has no config.json: nobody takes it for a model. */
+/* From the first removal to the last rename the directory has no configuration: nobody takes it for a model. */
 static dt_err publish(export_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;
@@ -191,17 +283,18 @@ static void clean_up(export_job *j, dt_err err)
     }
     dt_st_layout_free(&j->layout);
     free(j->slots);
+    free(j->names);
     free(j->config);
     dt_chunks_give_back(j->chunks, j->comm);
 }
 
 dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_phase *phase)
 {
-    export_job job = {.comm = comm, .z = z, .opt = opt, .phase = phase, .fd = -1};
+    export_job job = {.comm = comm, .z = z, .opt = opt, .phase = phase, .fd = -1, .head = -1};
     dt_phase_enter(phase, "export", "create");
     dt_err err = dt_comm_agree(comm, prepare(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, create(&job));
-    if (err == DT_OK) err = dt_comm_agree(comm, write_slots(&job));
+    if (err == DT_OK) err = write_all(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, sync_files(&job));
     dt_phase_enter(phase, "export", "publish");
     if (err == DT_OK) err = dt_comm_agree(comm, publish(&job));

@@ -6,6 +6,30 @@ static dt_err make_units(dt_frozen_model *f, int n_labels)
 {
     DT_TRY(n_labels ? dt_model_make_value_units(&f->mc, n_labels, &f->units, &f->n_units)
                     : dt_model_make_units(&f->mc, &f->units, &f->n_units));
+    return DT_OK;
+}
+
+/* A run with adapters has them in its checkpoints, and in its configuration what they are. One of another version may
+ * not parse: then they are tensors that nobody asks for, and refused. */
+static dt_err attach_recorded(dt_frozen_model *f)
+{
+    dt_config cfg = {0};
+    if (!f->from.meta.config) return DT_OK;
+    dt_err err = DT_OK;
+    if (dt_config_parse(&cfg, f->from.path, f->from.meta.config, 0, NULL) != DT_OK)
+        dt_error_clear();
+    else if ((err = dt_lora_from_keys(&f->lora, &cfg)) == DT_OK)
+        err = dt_lora_attach(&f->lora, &f->mc, f->units, f->n_units);
+    dt_config_free(&cfg);
+    return err;
+}
+
+static dt_err attach(dt_frozen_model *f)
+{
+    DT_TRY(attach_recorded(f));
+    DT_CHECK(!f->adapter || f->lora.r == 0, DT_ERR_USAGE,
+             "%s: adapters are in this checkpoint already; several at a time are not supported", f->from.path);
+    if (f->adapter) DT_TRY(dt_pretrained_adapt(&f->from, f->adapter, &f->lora, &f->mc, f->units, f->n_units));
     dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
     return DT_OK;
 }
@@ -14,13 +38,15 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
 {
     DT_TRY(dt_pretrained_describe(&f->from, model));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
-    return make_units(f, n_labels);
+    DT_TRY(make_units(f, n_labels));
+    return attach(f);
 }
 
 dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like, int n_labels)
 {
     DT_TRY(dt_model_config_parse(&f->mc, "config.json", like->json));
-    return make_units(f, n_labels);
+    DT_TRY(make_units(f, n_labels));
+    return attach(f);
 }
 
 static dt_zero_options options(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype)
@@ -75,6 +101,7 @@ void dt_frozen_model_close(dt_frozen_model *f)
     dt_zero_close(f->zero);
     dt_model_free_units(f->units, f->n_units);
     dt_model_config_free(&f->mc);
+    dt_lora_free(&f->lora);
     dt_pretrained_free(&f->from);
     *f = (dt_frozen_model){0};
 }

@@ -3,6 +3,7 @@
 #include "dtrain/pretrained.h"
 #include "dtrain/config.h"
 #include "locate.h"
+#include "peft_locate.h"
 #include "generation_config.h"
 #include "tokenizer_files.h"
 #include "dtrain/io.h"
@@ -102,12 +103,28 @@ dt_err dt_pretrained_describe(dt_pretrained *p, const char *path)
 void dt_pretrained_free(dt_pretrained *p)
 {
     dt_ckpt_meta_free(&p->meta);
+    free(p->adapter);
     free(p->path);
     free(p->config_name);
     free(p->model_config);
     free(p->chat_template);
     free(p->tokenizer);
     *p = (dt_pretrained){0};
+}
+
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, const dt_model_config *mc, dt_unit *units,
+                           int n_units)
+{
+    DT_TRY(dt_lora_attach_read(lora, dir, mc, units, n_units));
+    DT_TRY(copy_text(&p->adapter, dir));
+    p->new_adapters = true;
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++)
+            p->new_score |=
+                strcmp(units[u].tensors[i].name, DT_STORED_SCORE) == 0 && dt_lora_saves(lora, &units[u].tensors[i]);
+    return DT_OK;
 }
 
 static dt_stored_locator locator_of(const dt_pretrained *p)
@@ -118,7 +135,10 @@ static dt_stored_locator locator_of(const dt_pretrained *p)
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
     const dt_saved_model one = {.zero = z, .new_score = p->new_score, .new_adapters = p->new_adapters};
-    return dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase);
+    DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
+    if (!p->adapter) return DT_OK;
+    DT_INFO("with the adapters of %s", p->adapter);
+    return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
 }
 
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
@@ -147,6 +167,7 @@ dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_
         .units = units, .n_units = n_units, .new_score = p->new_score, .new_adapters = p->new_adapters};
     DT_TRY(dt_stored_slots(&one, 1, &slots, &n_slots));
     dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots);
+    if (err == DT_OK && p->adapter) err = dt_stored_verify(p->adapter, peft_locate, slots, n_slots);
     if (err == DT_OK && p->kind == DT_PRETRAINED_CHECKPOINT) err = dt_checkpoint_verify(p->path, NULL);
     free(slots);
     return err;

@@ -60,6 +60,7 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
 {
     const bool planned = !t->comm && (!*model_path || access(model_path, F_OK) != 0);
     p->fd = -1;
+    if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
     DT_TRY(planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0)
                    : dt_frozen_model_describe(&p->model, model_path, 0));
     p->model.from.new_adapters = true; /* it is loaded into the model in training */

@@ -34,8 +34,10 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
     static const char name[] = "the reference";
     const bool is_start = !path || strcmp(path, t->cfg->model_path) == 0;
-    DT_TRY(is_start && trains_adapters_alone(t) ? dt_scorer_open_base(&r->scorer, t, name)
-                                                : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0));
+    const bool adapted = is_start && *t->cfg->lora_path; /* training goes on from an adapter: so does the reference */
+    if (adapted) r->scorer.frozen.adapter = t->cfg->lora_path;
+    DT_TRY(is_start && !adapted && trains_adapters_alone(t) ? dt_scorer_open_base(&r->scorer, t, name)
+                                                            : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0));
     r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
     r->nbytes = lay_out(r, NULL);
     return DT_OK;

@@ -153,10 +153,28 @@ static dt_err export_model(dt_run *run, const dt_trained *m, const char *config,
     return err;
 }
 
-dt_err run_export(dt_run *run)
+/* OUTPUT_DIR/adapter, in fp32 as it is kept. Collective, agreed. */
+static dt_err export_adapter(dt_run *run)
+{
+    char *dir = NULL, *config = NULL, *base = NULL;
+    const double begin_s = dt_now_s();
+    if (run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF) base = realpath(run->pretrained.path, NULL);
+    dt_err err = asprintf(&dir, "%s/adapter", run->cfg.run_output_dir) >= 0
+                     ? dt_lora_text(&run->lora, base, &run->mc, run->units, run->n_units, &config)
+                     : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    const dt_export_options opt = {.adapter = &run->lora, .dir = dir, .dtype = DT_ST_F32, .model_config = config};
+    err = dt_comm_agree(run->comm, err);
+    if (err == DT_OK) err = dt_export(run->comm, run->main.zero, &opt, &run->phase);
+    if (err == DT_OK) DT_INFO("adapters exported to %s in %.2f s", dir, dt_now_s() - begin_s);
+    free(dir);
+    free(config);
+    free(base);
+    return err;
+}
+
+static dt_err export_models(dt_run *run)
 {
     char *jinja = NULL;
-    if (!exports(run)) return DT_OK;
     dt_err err = dt_comm_agree(run->comm, make_template(run, &jinja));
     for (int i = 0; i < run->n_trained && err == DT_OK; i++) {
         const dt_trained *m = run->trained[i];
@@ -165,4 +183,10 @@ dt_err run_export(dt_run *run)
     }
     free(jinja);
     return err;
+}
+
+dt_err run_export(dt_run *run)
+{
+    if (run->lora.r > 0 && run_trains(run) && *run->cfg.run_output_dir) DT_TRY(export_adapter(run));
+    return exports(run) ? export_models(run) : DT_OK;
 }

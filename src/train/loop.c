@@ -451,7 +451,10 @@ static dt_err validate(dt_run *run, progress *p, int *stop)
 }
 
 /* What is left to do when the last step is done, besides a validation. */
-static bool work_follows(const dt_run *run) { return strcmp(run->cfg.checkpoint_export, "none") != 0; }
+static bool work_follows(const dt_run *run)
+{
+    return run->lora.r > 0 || strcmp(run->cfg.checkpoint_export, "none") != 0;
+}
 
 /* A step was left: the state is that of the one before it. */
 static dt_err leave(dt_run *run, progress *p, int stop)

@@ -287,20 +287,24 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
-/* What a run with adapters does not do yet. */
+/* Where adapters start, when they are not new. */
 static dt_err check_adapted_run(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    DT_CONFIG_CHECK(run->lora.r == 0 || !strcmp(cfg->checkpoint_export, "none"), cfg, "checkpoint", "export",
-                    "a model with adapters is not exported yet; expected none");
+    DT_CONFIG_CHECK(!*cfg->lora_path || run->has_pretrained, cfg, "lora", "path",
+                    "an adapter needs the model that it is for; expected model.path");
+    if (!run->has_pretrained) return DT_OK;
     run->pretrained.new_adapters = run->lora.r > 0;
-    return DT_OK;
+    if (!*cfg->lora_path) return DT_OK;
+    run->pretrained.adapter = strdup(cfg->lora_path);
+    return run->pretrained.adapter ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
 }
 
 static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     if (dt_config_doubted(cfg, "lora", NULL)) return DT_OK;
+    DT_TRY(dt_lora_settle_keys(&run->cfg));
     DT_TRY(dt_lora_from_keys(&run->lora, cfg));
     DT_TRY(check_adapted_run(run));
     DT_TRY(

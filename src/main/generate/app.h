@@ -10,10 +10,10 @@
 enum { MAX_STOPS = 16 };
 
 typedef struct options {
-    const char *model, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
-    bool standard_input;                  /* a prompt a line */
-    const char *output;                   /* a file; NULL: standard output */
-    const char *score, *answers;          /* the model that judges; a file of answers, "-": standard input */
+    const char *model, *adapter, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
+    bool standard_input;                            /* a prompt a line */
+    const char *output;                             /* a file; NULL: standard output */
+    const char *score, *answers;                    /* the model that judges; a file of answers, "-": standard input */
     bool force;
     const char *tokenizer, *device;
     dt_dtype dtype;

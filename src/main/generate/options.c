@@ -66,6 +66,8 @@ const char generate_usage[] =
     "                          \"response\" or \"answer\" (texts), with \"messages\", or with \"ids\"\n"
     "\n"
     "Running\n"
+    "  --adapter DIR           with the adapters of a directory as PEFT writes it, which a run with\n"
+    "                          lora.r leaves as OUTPUT_DIR/adapter\n"
     "  --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations\n"
     "                          are numbers separated by blanks (default: the model's own, else bytes)\n"
     "  --batch-size B          sequences at a time on a rank (default 16)\n"
@@ -91,7 +93,7 @@ enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
     PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
     TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE,
-    SCORE, ANSWERS, NO_GRAPHS
+    SCORE, ANSWERS, NO_GRAPHS, ADAPTER
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
@@ -103,7 +105,7 @@ static const struct option long_options[] = {
     {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
     {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE},
     {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
-    {"no-graphs", 0, 0, NO_GRAPHS},
+    {"no-graphs", 0, 0, NO_GRAPHS}, {"adapter", 1, 0, ADAPTER},
     {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE},
     {"answers", 1, 0, ANSWERS}, TOOL_OPTIONS, {0}};
 /* clang-format on */
@@ -180,7 +182,7 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
     } texts[] = {
         {PROMPT, &o->prompt},       {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template},
         {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device},   {'o', &o->output},    {SCORE, &o->score},
-        {ANSWERS, &o->answers}};
+        {ANSWERS, &o->answers},     {ADAPTER, &o->adapter}};
     const struct {
         int id;
         bool *flag;

@@ -1,0 +1,211 @@
+/* peft_read.c - adapter_config.json as others have written it. What would make of the same tensors another adapter is
+ * refused by name; what is not known here, and null, is passed over. */
+#include "module_match.h"
+#include "dtrain/io.h"
+#include "dtrain/json.h"
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CONFIG = 1 << 24 /* bytes */, MAX_RANK = 65536 };
+
+typedef struct reader {
+    const char *file;
+    const json_t *root;
+} reader;
+
+static const json_t *value_of(const reader *f, const char *key)
+{
+    const json_t *v = json_object_get(f->root, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* Of a value, for a message; short. malloc'ed. */
+static dt_err unexpected(const reader *f, const char *key, const char *expected, const json_t *v)
+{
+    char *found = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    const dt_err err =
+        dt_fail(DT_ERR_DATA, "%s: %s: expected %s, found %.80s", f->file, key, expected, found ? found : "?");
+    free(found);
+    return err;
+}
+
+/* The same error, with the file and its key in front, which are at fault. */
+static dt_err blame(const char *file, const char *key, dt_err err)
+{
+    if (err == DT_OK || err == DT_ERR_MEMORY) return err;
+    char *why = strdup(dt_error_message());
+    dt_error_clear();
+    err = dt_fail(DT_ERR_DATA, "%s: %s: %s", file, key, why ? why : "no memory for the reason");
+    free(why);
+    return err;
+}
+
+static bool is_empty(const json_t *v)
+{
+    return !v || json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_object(v) && json_object_size(v) == 0);
+}
+
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
+
+static dt_err check_kind(const reader *f)
+{
+    static const char *const others[] = {"use_dora",
+                                         "lora_bias",
+                                         "layer_replication",
+                                         "target_parameters",
+                                         "trainable_token_indices",
+                                         "use_qalora",
+                                         "use_bdlora",
+                                         "megatron_config",
+                                         "alora_invocation_tokens",
+                                         "exclude_modules",
+                                         "layers_to_transform",
+                                         "arrow_config",
+                                         "kasa_config",
+                                         "monteclora_config",
+                                         "velora_config"};
+    const char *type = json_string_value(value_of(f, "peft_type")), *bias = json_string_value(value_of(f, "bias"));
+    DT_CHECK(type && strcmp(type, "LORA") == 0, DT_ERR_DATA, "%s: peft_type: expected LORA, found %.80s", f->file,
+             type ? type : "none");
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        DT_CHECK(is_empty(value_of(f, others[i])), DT_ERR_DATA, "%s: adapters with %s are not supported", f->file,
+                 others[i]);
+    DT_CHECK(!bias || strcmp(bias, "none") == 0, DT_ERR_DATA,
+             "%s: bias: %.80s: adapters that train biases are not supported; expected none", f->file, bias);
+    return DT_OK;
+}
+
+/* Some ways to begin take a part out of the base model: its adapters mean nothing beside the model itself. */
+static dt_err check_init(const reader *f)
+{
+    static const char *const plain[] = {"gaussian", "eva", "orthogonal"};
+    const json_t *v = value_of(f, "init_lora_weights");
+    const char *word = json_string_value(v);
+    if (!word && (!v || json_is_boolean(v))) return DT_OK;
+    for (size_t i = 0; word && i < sizeof plain / sizeof plain[0]; i++)
+        if (strcmp(word, plain[i]) == 0) return DT_OK;
+    return unexpected(f, "init_lora_weights", "a way that leaves the base model as it is (true, gaussian)", v);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static bool fits(double x, bool whole, double least, double most)
+{
+    return isfinite(x) && x >= least && x <= most && (!whole || x == floor(x));
+}
+
+static dt_err read_rank(const reader *f, const char *key, const json_t *v, double *x)
+{
+    if (v) *x = json_number_value(v);
+    return !v || (json_is_integer(v) && fits(*x, true, 1, MAX_RANK)) ? DT_OK
+                                                                     : unexpected(f, key, "a rank from 1 to 65536", v);
+}
+
+static dt_err read_alpha(const reader *f, const char *key, const json_t *v, double *x)
+{
+    if (v) *x = json_number_value(v);
+    return !v || (json_is_number(v) && fits(*x, false, 1e-30, 1e30)) ? DT_OK
+                                                                     : unexpected(f, key, "a positive number", v);
+}
+
+typedef dt_err (*read_value)(const reader *f, const char *key, const json_t *v, double *x);
+
+static dt_err read_patterns(const reader *f, const char *key, read_value read, dt_module_value **values, int *n)
+{
+    json_t *all = (json_t *)value_of(f, key), *v;
+    const char *pattern;
+    if (!all) return DT_OK;
+    if (!json_is_object(all)) return unexpected(f, key, "an object of patterns and values", all);
+    *values = calloc(json_object_size(all) + 1, sizeof **values);
+    DT_CHECK(*values, DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    json_object_foreach(all, pattern, v)
+    {
+        dt_module_value *to = &(*values)[(*n)++];
+        if (json_is_null(v)) return unexpected(f, key, "a number", v);
+        DT_TRY(read(f, key, v, &to->value));
+        DT_TRY(blame(f->file, key, module_check_pattern(pattern)));
+        DT_CHECK((to->pattern = strdup(pattern)), DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    }
+    return DT_OK;
+}
+
+/* A list of names, or a text: all-linear, or a regular expression for whole paths. */
+static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
+{
+    const json_t *all = value_of(f, key);
+    const char *text = json_string_value(all);
+    if (text && strcmp(text, "all-linear") == 0) return dt_modules_parse(m, text);
+    if (text) {
+        DT_TRY(blame(f->file, key, module_check_pattern(text)));
+        m->pattern = strdup(text);
+        return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    }
+    if (!all) return DT_OK;
+    if (!json_is_array(all)) return unexpected(f, key, "a list of names", all);
+    m->list = calloc(json_array_size(all) + 1, sizeof *m->list);
+    DT_CHECK(m->list, DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const char *name = json_string_value(json_array_get(all, i));
+        if (!name || !*name) return unexpected(f, key, "a list of names", all);
+        DT_CHECK((m->list[m->n++] = strdup(name)), DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    }
+    return DT_OK;
+}
+
+static dt_err read_rest(dt_lora *l, const reader *f)
+{
+    const json_t *dropout = value_of(f, "lora_dropout"), *rs = value_of(f, "use_rslora");
+    double r = 8;
+    DT_TRY(read_rank(f, "r", value_of(f, "r"), &r));
+    DT_TRY(read_alpha(f, "lora_alpha", value_of(f, "lora_alpha"), &l->alpha));
+    l->r = (int64_t)r;
+    l->dropout = json_number_value(dropout);
+    if (dropout && !(json_is_number(dropout) && fits(l->dropout, false, 0, 0.99)))
+        return unexpected(f, "lora_dropout", "a probability from 0 to 0.99", dropout);
+    if (rs && !json_is_boolean(rs)) return unexpected(f, "use_rslora", "true or false", rs);
+    l->use_rslora = json_is_true(rs);
+    l->ties = json_is_true(value_of(f, "ensure_weight_tying"));
+    DT_TRY(read_modules(f, "target_modules", &l->target_modules));
+    DT_TRY(read_modules(f, "modules_to_save", &l->modules_to_save));
+    DT_TRY(read_patterns(f, "rank_pattern", read_rank, &l->rank_pattern, &l->n_rank_pattern));
+    return read_patterns(f, "alpha_pattern", read_alpha, &l->alpha_pattern, &l->n_alpha_pattern);
+}
+
+static dt_err read_text(dt_lora *l, const char *file, const char *text, size_t nbytes)
+{
+    json_t *root;
+    DT_TRY(dt_json_parse(&root, file, text, nbytes, DT_JSON_LAST_KEY));
+    const reader f = {.file = file, .root = root};
+    dt_err err = json_is_object(root) ? check_kind(&f) : dt_fail(DT_ERR_DATA, "%s: expected an object", file);
+    if (err == DT_OK) err = check_init(&f);
+    if (err == DT_OK) err = read_rest(l, &f);
+    json_decref(root);
+    return err;
+}
+
+dt_err dt_lora_read(dt_lora *l, const char *dir)
+{
+    char file[PATH_MAX], *text;
+    size_t nbytes;
+    *l = (dt_lora){.alpha = 8, .lenient = true};
+    DT_CHECK(dt_is_directory(dir), DT_ERR_DATA, "%s: expected a directory with %s and %s", dir, DT_PEFT_CONFIG,
+             DT_PEFT_TENSORS);
+    DT_CHECK(dt_is_in(file, dir, DT_PEFT_CONFIG), DT_ERR_DATA, "%s: expected an adapter: %s is missing", dir,
+             DT_PEFT_CONFIG);
+    DT_TRY(dt_read_file(file, MAX_CONFIG, &text, &nbytes));
+    const dt_err err = read_text(l, file, text, nbytes);
+    free(text);
+    if (err != DT_OK) dt_lora_free(l);
+    return err;
+}
+
+dt_err dt_lora_attach_read(dt_lora *l, const char *dir, const dt_model_config *mc, dt_unit *units, int n_units)
+{
+    char file[PATH_MAX];
+    DT_TRY(dt_lora_read(l, dir));
+    const dt_err err = dt_lora_attach(l, mc, units, n_units);
+    return dt_is_in(file, dir, DT_PEFT_CONFIG) ? blame(file, "target_modules", err) : err;
+}

@@ -1,0 +1,98 @@
+/* peft_write.c - adapter_config.json: the keys that PEFT writes, each with its value. */
+#include "dtrain/adapter.h"
+#include "dtrain/json.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *number(double x) { return x == floor(x) ? json_integer((json_int_t)x) : json_real(x); }
+
+static json_t *list(char *const *names, int n)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(all, json_string(names[i]));
+    return all;
+}
+
+/* Of two values for a pattern the first counts. */
+static json_t *patterns(const dt_module_value *values, int n)
+{
+    json_t *all = json_object();
+    for (int i = 0; i < n; i++)
+        if (!json_object_get(all, values[i].pattern))
+            json_object_set_new(all, values[i].pattern, number(values[i].value));
+    return all;
+}
+
+/* Names as they were given; what a pattern or a default stands for by whole paths, which mean the same to everyone. */
+static json_t *targets(const dt_lora *l, const dt_unit *units, int n_units)
+{
+    dt_adapted at = {0};
+    if (l->target_modules.n > 0) return list(l->target_modules.list, l->target_modules.n);
+    json_t *all = json_array();
+    while (dt_adapted_next(&at, units, n_units)) json_array_append_new(all, json_string(at.module));
+    return all;
+}
+
+/* Is an embedding trained that the head is tied to? PEFT takes them apart, so it is given the head, too. */
+static bool saves_tied(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    const int u = dt_units_find(units, n_units, DT_UNIT_EMBEDDING);
+    if (dt_units_find(units, n_units, DT_UNIT_HEAD) < 0 || !mc->tie_word_embeddings) return false;
+    for (int i = 0; u >= 0 && i < units[u].n_tensors; i++)
+        if (dt_lora_saves(l, &units[u].tensors[i])) return true;
+    return false;
+}
+
+static bool is_scalar(const dt_unit *units, int n_units)
+{
+    return dt_units_find(units, n_units, DT_UNIT_SCALAR_HEAD) >= 0;
+}
+
+/* more: one that is among them, named or not; NULL: none. */
+static json_t *saved(const dt_lora *l, const char *more)
+{
+    json_t *all = list(l->modules_to_save.list, l->modules_to_save.n);
+    for (int i = 0; i < l->modules_to_save.n && more; i++)
+        if (strcmp(l->modules_to_save.list[i], more) == 0) more = NULL;
+    if (more) json_array_append_new(all, json_string(more));
+    if (json_array_size(all) > 0) return all;
+    json_decref(all);
+    return json_null();
+}
+
+/* What an adapter of this program does not have. */
+static void set_unused(json_t *root)
+{
+    static const char *const nulls[] = {"alora_invocation_tokens", "auto_mapping",   "exclude_modules",
+                                        "layer_replication",       "layers_pattern", "layers_to_transform",
+                                        "megatron_config",         "revision",       "target_parameters",
+                                        "trainable_token_indices"};
+    static const char *const falses[] = {"lora_bias", "use_dora", "use_qalora"};
+    for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++) json_object_set_new(root, nulls[i], json_null());
+    for (size_t i = 0; i < sizeof falses / sizeof falses[0]; i++) json_object_set_new(root, falses[i], json_false());
+    json_object_set_new(root, "bias", json_string("none"));
+    json_object_set_new(root, "loftq_config", json_object());
+}
+
+dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *mc, const dt_unit *units, int n_units,
+                    char **text)
+{
+    const bool scalar = is_scalar(units, n_units);
+    const char *more = scalar ? "score" : saves_tied(l, mc, units, n_units) ? "lm_head" : NULL;
+    json_t *root = json_pack(
+        "{s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA", "task_type",
+        scalar ? "SEQ_CLS" : "CAUSAL_LM", "inference_mode", 1, "fan_in_fan_out", mc->conv1d, "use_rslora",
+        l->use_rslora, "r", (json_int_t)l->r, "lora_alpha", number(l->alpha), "lora_dropout", json_real(l->dropout),
+        "base_model_name_or_path", base ? json_string(base) : json_null(), "init_lora_weights",
+        l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(), "target_modules",
+        targets(l, units, n_units), "modules_to_save", saved(l, more), "rank_pattern",
+        patterns(l->rank_pattern, l->n_rank_pattern), "alpha_pattern", patterns(l->alpha_pattern, l->n_alpha_pattern));
+    if (root) set_unused(root);
+    char *bare = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
+    json_decref(root);
+    if (!bare || asprintf(text, "%s\n", bare) < 0) *text = NULL;
+    free(bare);
+    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for %s", DT_PEFT_CONFIG);
+    return DT_OK;
+}

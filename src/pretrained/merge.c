@@ -1,0 +1,125 @@
+/* merge.c - W + s B A where a model is written: the model in memory stays as it is.
+ *
+ * A weight's adapter is a part of the unit's table like the weight, and sharded like it: its two matrices, which are
+ * small, are gathered for one weight at a time. A weight that is stored [in, out] takes the transpose, A^T B^T. */
+#include "merge.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The piece of MODULE.part.weight beside that of MODULE.weight; NULL: there is none. Pieces come in the order of the
+ * table. */
+static const dt_piece *beside(dt_zero *z, const dt_stored_slot *s, const char *part)
+{
+    char name[2 * DT_NAME_MAX];
+    const dt_unit *u = s->unit;
+    const char *dot = strrchr(s->tensor->name, '.');
+    if (s->tensor->n_dims != 2 || !dot) return NULL;
+    snprintf(name, sizeof name, "%.*s.%s.weight", (int)(dot - s->tensor->name), s->tensor->name, part);
+    for (int i = 0; i < u->n_tensors; i++)
+        if (strcmp(u->tensors[i].name, name) == 0)
+            return &dt_zero_pieces(z)[s->piece - dt_zero_pieces(z) + (i - s->piece->tensor)];
+    return NULL;
+}
+
+bool merge_has(dt_zero *z, const dt_stored_slot *s) { return beside(z, s, "lora_A") && beside(z, s, "lora_B"); }
+
+/* ---- the two matrices -------------------------------------------------------------------------------------------- */
+
+static size_t whole_nbytes(const dt_tensor *t) { return (size_t)(t->n_elems + t->n_elems % 2) * sizeof(float); }
+
+/* What this rank has of a matrix, in its place of the whole. */
+static dt_err read_own(dt_zero *z, const dt_piece *p, float *whole)
+{
+    const dt_dtype kept = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
+    if (p->n == 0) return DT_OK;
+    if (kept == DT_F32) return dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, whole + p->first);
+    void *raw = malloc((size_t)p->n * dt_st_type_size(dt_st_type_of(kept)));
+    DT_CHECK(raw, DT_ERR_MEMORY, "no memory for an adapter");
+    const dt_err err = dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, raw);
+    if (err == DT_OK) dt_st_convert(raw, dt_st_type_of(kept), whole + p->first, DT_ST_F32, p->n);
+    free(raw);
+    return err;
+}
+
+static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) to[j * rows + i] = from[i * cols + j];
+}
+
+static dt_err turn(float **matrix, const dt_tensor *t)
+{
+    float *turned = malloc(whole_nbytes(t));
+    DT_CHECK(turned, DT_ERR_MEMORY, "no memory for an adapter");
+    transpose(*matrix, t->shape[0], t->shape[1], turned);
+    free(*matrix);
+    *matrix = turned;
+    return DT_OK;
+}
+
+static dt_err fetch(merge_delta *d, dt_zero *z, const dt_piece *a, const dt_piece *b)
+{
+    d->right = calloc(1, whole_nbytes(dt_zero_tensor(z, a)));
+    d->left = calloc(1, whole_nbytes(dt_zero_tensor(z, b)));
+    DT_CHECK(d->left && d->right, DT_ERR_MEMORY, "no memory for an adapter");
+    DT_TRY(read_own(z, a, d->right));
+    return read_own(z, b, d->left);
+}
+
+static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bool conv1d)
+{
+    d->rank = a->shape[0], d->scale = a->adapter_scale;
+    d->cols = conv1d ? b->shape[0] : a->shape[1];
+    if (!conv1d) return DT_OK;
+    float *const of_a = d->right;
+    d->right = d->left, d->left = of_a;
+    DT_TRY(turn(&d->left, a));
+    return turn(&d->right, b);
+}
+
+dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, bool conv1d, dt_err own)
+{
+    const dt_piece *a = beside(z, s, "lora_A"), *b = beside(z, s, "lora_B");
+    const dt_tensor *of_a = dt_zero_tensor(z, a), *of_b = dt_zero_tensor(z, b);
+    *d = (merge_delta){0};
+    DT_TRY(dt_comm_agree(comm, own == DT_OK ? fetch(d, z, a, b) : own));
+    DT_TRY(dt_comm_join_host(comm, d->right, whole_nbytes(of_a)));
+    DT_TRY(dt_comm_join_host(comm, d->left, whole_nbytes(of_b)));
+    return dt_comm_agree(comm, arrange(d, of_a, of_b, conv1d));
+}
+
+void merge_free(merge_delta *d)
+{
+    free(d->left);
+    free(d->right);
+    *d = (merge_delta){0};
+}
+
+/* ---- the sum ----------------------------------------------------------------------------------------------------- */
+
+/* w[j] += scale sum over k of left[k] right[k, j], j from begin to end of a row. */
+static void add_to_row(const merge_delta *d, const float *left, int64_t begin, int64_t end, float *w)
+{
+    enum { STRIP = 256 };
+    float sum[STRIP];
+    for (int64_t at = begin; at < end; at += STRIP) {
+        const int64_t n = dt_min_i64(STRIP, end - at);
+        memset(sum, 0, sizeof sum);
+        for (int64_t k = 0; k < d->rank; k++)
+            for (int64_t j = 0; j < n; j++) sum[j] += left[k] * d->right[k * d->cols + at + j];
+        for (int64_t j = 0; j < n; j++) w[at - begin + j] += d->scale * sum[j];
+    }
+}
+
+dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w)
+{
+    for (int64_t at = first, end; at < first + n; at = end) {
+        const int64_t row = at / d->cols, begin = at - row * d->cols;
+        end = dt_min_i64((row + 1) * d->cols, first + n);
+        add_to_row(d, d->left + row * d->rank, begin, begin + (end - at), w + (at - first));
+    }
+    for (int64_t i = 0; i < n; i++)
+        DT_CHECK(isfinite(w[i]), DT_ERR_DATA, "tensor `%s`: with its adapter some numbers are not finite", t->name);
+    return DT_OK;
+}

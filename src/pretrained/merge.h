@@ -1,0 +1,22 @@
+/* merge.h - the weights of a model with its adapters in them. Private to pretrained. */
+#ifndef DTRAIN_PRETRAINED_MERGE_H
+#define DTRAIN_PRETRAINED_MERGE_H
+
+#include "dtrain/stored.h"
+
+/** What is added to a weight [rows, cols]:  scale L R,  L [rows, rank], R [rank, cols]. {0}: nothing. */
+typedef struct merge_delta {
+    float *left, *right, scale;
+    int64_t rank, cols;
+} merge_delta;
+
+/** Has this tensor an adapter? The same on all ranks. */
+bool merge_has(dt_zero *z, const dt_stored_slot *s);
+/** Fetch the whole adapter of a weight from the ranks that have parts of it. conv1d: the weight is stored [in, out].
+ *  own: what happened on this rank until now; the first thing is that all agree on it. Collective, agreed. */
+dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, bool conv1d, dt_err own);
+/** w[i] += delta of element first + i, i < n. In fp32. Local. DT_ERR_DATA naming the tensor: the sum is not finite. */
+dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w);
+void merge_free(merge_delta *d); /* safe on {0} */
+
+#endif

@@ -1,0 +1,98 @@
+/* peft_locate.c - where the tensors of an adapter lie in the file that PEFT writes: each has the name that it has here,
+ * behind a prefix. */
+#include "peft_locate.h"
+#include "dtrain/io.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct locate_job {
+    const dt_lora *lora;
+    const dt_safetensors *s;
+    const char *file;
+    bool *used; /* [s->n_tensors] */
+} locate_job;
+
+/* What a model with adapters cannot do without: these, and what the configuration says was saved with them. */
+static bool is_needed(const dt_lora *l, const dt_tensor *t) { return t->adapter_scale != 0 || dt_lora_saves(l, t); }
+
+static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
+{
+    DT_TRY(dt_stored_check_shape(job->file, found->name, t, found->n_dims, found->shape));
+    DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s", job->file,
+             found->name, found->dtype);
+    job->used[found - job->s->tensors] = true;
+    location->offset = found->offset;
+    location->type = (int32_t)found->type;
+    return DT_OK;
+}
+
+static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
+{
+    char name[sizeof DT_PEFT_PREFIX + DT_NAME_MAX];
+    const dt_tensor *t = slot->tensor;
+    snprintf(name, sizeof name, "%s%s", DT_PEFT_PREFIX, t->name);
+    const dt_st_tensor *found = dt_safetensors_find(job->s, name);
+    *location = (dt_stored_location){.elsewhere = !found};
+    DT_CHECK(found || !is_needed(job->lora, t), DT_ERR_DATA, "%s: tensor `%s` is missing", job->file, name);
+    return found ? take(job, found, t, location) : DT_OK;
+}
+
+/* PEFT takes an embedding and the head that is tied to it apart: both are there then, and must still be equal. It keeps
+ * them one where it is told to and knows the embedding by its name. */
+static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
+{
+    map->embed = dt_stored_tied_embedding(slots, n_slots);
+    if (map->embed < 0 || map->locations[map->embed].elsewhere) return DT_OK;
+    const dt_tensor *embed = slots[map->embed].tensor;
+    const dt_st_tensor *head = dt_safetensors_find(job->s, DT_PEFT_PREFIX DT_STORED_HEAD);
+    DT_CHECK(head || (job->lora->ties && strstr(embed->name, "embed_tokens")), DT_ERR_DATA,
+             "%s: tensor `%s%s`: it was trained apart from the head that this model ties to it, which is not supported",
+             job->file, DT_PEFT_PREFIX, embed->name);
+    map->has_head = head != NULL;
+    return head ? take(job, head, embed, &map->head) : DT_OK;
+}
+
+/* A copy of the base model's own weight, which PEFT writes beside the adapter of an embedding. */
+static bool is_of_base(const char *name) { return strstr(name, ".base_layer.") != NULL; }
+
+static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
+{
+    const dt_safetensors *s = job->s;
+    DT_TRY(dt_stored_add_file(map, job->file));
+    for (int i = 0; i < n_slots; i++) DT_TRY(locate_slot(job, &slots[i], &map->locations[i]));
+    DT_TRY(locate_tied(job, slots, n_slots, map));
+    for (int i = 0; i < s->n_tensors; i++)
+        DT_CHECK(job->used[i] || is_of_base(s->tensors[i].name), DT_ERR_DATA,
+                 "%s: tensor `%.200s`: this model has no such tensor, or %s names no adapter there", job->file,
+                 s->tensors[i].name, DT_PEFT_CONFIG);
+    return DT_OK;
+}
+
+static dt_err open_file(dt_safetensors *s, const char *dir, char path[PATH_MAX])
+{
+    char pickled[PATH_MAX];
+    if (dt_is_in(path, dir, DT_PEFT_TENSORS)) return dt_safetensors_open(s, path);
+    DT_CHECK(!dt_is_in(pickled, dir, "adapter_model.bin"), DT_ERR_DATA,
+             "%s: weights in this form are not read (a pickle may run any code); expected %s: save the adapter again "
+             "with a newer PEFT",
+             pickled, DT_PEFT_TENSORS);
+    return dt_fail(DT_ERR_DATA, "%s: expected the adapter's tensors in %s, which is missing", dir, DT_PEFT_TENSORS);
+}
+
+dt_err peft_locate(const char *dir, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
+{
+    char path[PATH_MAX];
+    dt_safetensors s = {0};
+    dt_lora lora = {0};
+    DT_TRY(dt_lora_read(&lora, dir));
+    locate_job job = {.lora = &lora, .s = &s, .file = path};
+    dt_err err = open_file(&s, dir, path);
+    if (err == DT_OK && !(job.used = calloc((size_t)s.n_tensors + 1, sizeof *job.used)))
+        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a list of %d tensors", dir, s.n_tensors);
+    if (err == DT_OK) err = locate_all(&job, slots, n_slots, map);
+    free(job.used);
+    dt_safetensors_close(&s);
+    dt_lora_free(&lora);
+    return err;
+}

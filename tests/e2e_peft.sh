@@ -1,0 +1,134 @@
+#!/bin/bash
+# e2e_peft.sh - directories of adapters: those of PEFT open here with its logits and its scores, and merge into models of the same; a run leaves
+# one, and training goes on from it; what is cut, wrong, missing or of another kind is refused by name.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+fixture=tests/data/peft
+base_of() { case $1 in llama) echo tests/data/dpo/start ;; gpt2) echo tests/data/lora/gpt2 ;; qwen2) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
+prompts() { sed 's/ |.*//; s/ /, /g; s/.*/{"ids": [&]}/' "$1"; }
+# Ids to the letter. fp32 keeps 6e-8 of each of some hundred terms, logits are of size 3, and those printed have seven digits.
+near() { # EXPECTED FOUND: ids | numbers
+    paste -d'|' "$1" "$2" | awk -F' *[|] *' '{ n = NF / 2; for (f = 1; f <= n; f++) { k = split($f, a, " "); if (split($(f + n), b, " ") != k || k == 0) bad = 1
+            for (i = 1; i <= k; i++) { d = a[i] - b[i]; if (d < 0) d = -d; if (d > (f < n ? 0 : 2e-5)) { print "line", NR ":", a[i], b[i]; bad = 1 } } } }
+        END { exit bad || NR == 0 }'
+}
+greedily() { # NAME NP ARGS...
+    local name=$1 np=$2
+    shift 2
+    prompts "$fixture/$name/greedy.txt" >"$tmp/prompts.jsonl"
+    run "$np" ./dtrain-generate "$@" --tokenizer ids --prompts "$tmp/prompts.jsonl" --greedy --max-new-tokens 6 --jsonl --logprobs --threads 1 -o "$tmp/found.jsonl" --force
+    sed 's/.*"ids":\[\([^]]*\)\],"prompt_ids":\[\([^]]*\)\].*"logprobs":\[\([^]]*\)\].*/\2 | \1 | \3/; s/,/ /g' "$tmp/found.jsonl" >"$tmp/found"
+}
+
+for name in llama gpt2 qwen2; do
+    base=$(base_of $name)
+    greedily $name 0 "$base" --adapter $fixture/$name
+    expect "$name: what PEFT writes, with its adapter" near $fixture/$name/greedy.txt "$tmp/found"
+    greedily $name 2 "$base" --adapter $fixture/$name --zero-stage 3
+    expect "$name: and in shards" near $fixture/$name/greedy.txt "$tmp/found"
+    run 0 ./dtrain-convert --adapter $fixture/$name "$base" "$tmp/$name-1" --tokenizer none
+    run 3 ./dtrain-convert --adapter $fixture/$name "$base" "$tmp/$name" --tokenizer none
+    expect "$name: merged on any ranks it has the same bytes" cmp "$tmp/$name/model.safetensors" "$tmp/$name-1/model.safetensors"
+    greedily $name 0 "$tmp/$name"
+    expect "$name: merged, too" near $fixture/$name/greedy.txt "$tmp/found"
+done
+greedily llama 0 "$(base_of llama)"
+expect "which it does not without" sh -c "! cmp -s '$tmp/found' $fixture/llama/greedy.txt"
+prompts $fixture/score/scores.txt >"$tmp/answers.jsonl"
+for judge in tests/data/rm/start tests/data/dpo/start; do # a reward model, and a language model that has no score of its own
+    run 2 ./dtrain-generate --score $judge --adapter $fixture/score --answers "$tmp/answers.jsonl" --tokenizer ids --jsonl --threads 1 -o "$tmp/found.jsonl" --force
+    expect_exit "a score from the adapter's file, for $judge" 0
+    [ $judge = tests/data/dpo/start ] && continue
+    paste -d'|' <(sed 's/|.*//' $fixture/score/scores.txt) <(sed 's/.*"reward":\([-0-9.e]*\).*/ \1/' "$tmp/found.jsonl") >"$tmp/found"
+    expect "is PEFT's" near $fixture/score/scores.txt "$tmp/found"
+done
+
+# ---- a run ------------------------------------------------------------------------------------------------------------------------------------
+data -o "$tmp/sft.h5" tests/data/lora/sft.jsonl
+data -o "$tmp/pairs.h5" tests/data/rm/pairs.jsonl
+train_from() { # NP DIR MODEL ARGS...
+    local np=$1 dir=$2 model=$3
+    shift 3
+    run "$np" ./dtrain /dev/stdin run.task=sft run.output_dir="$tmp/$dir" run.max_steps=3 run.threads=1 run.reproducible=true model.path="$model" \
+        data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false batch.train_batch_size=12 batch.micro_batch_size=1 optimizer.lr=1e-2 precision.dtype=fp32 \
+        scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
+}
+settings() { [ $1 = gpt2 ] && echo "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_proj lora.modules_to_save=wte" ||
+    echo "lora.r=4 lora.target_modules=all-linear lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:3 lora.use_rslora=true"; }
+for name in llama gpt2; do
+    base=$(base_of $name)
+    train_from 1 $name-run1 "$base" $(settings $name) checkpoint.export=hf
+    expect_exit "$name: a run with adapters" 0
+    train_from 3 $name-run3 "$base" $(settings $name) zero.stage=3 zero.offload_optimizer=cpu checkpoint.export=hf
+    for file in adapter/adapter_config.json adapter/adapter_model.safetensors hf/model.safetensors; do
+        expect "$name: $file is the same on three ranks at stage 3" cmp "$tmp/$name-run1/$file" "$tmp/$name-run3/$file"
+    done
+    run 2 ./dtrain-convert --adapter "$tmp/$name-run1/adapter" "$base" "$tmp/$name-merged" --tokenizer none
+    expect "$name: dtrain-convert merges to the same model" cmp "$tmp/$name-merged/model.safetensors" "$tmp/$name-run1/hf/model.safetensors"
+    run 2 ./dtrain-convert "$tmp/$name-run3" "$tmp/$name-from" --tokenizer none
+    expect "$name: and so from the checkpoint" cmp "$tmp/$name-from/model.safetensors" "$tmp/$name-run1/hf/model.safetensors"
+    greedily $name 0 "$tmp/$name-run1"
+    mv "$tmp/found.jsonl" "$tmp/of-checkpoint"
+    greedily $name 0 "$base" --adapter "$tmp/$name-run1/adapter"
+    expect "$name: the checkpoint writes what its adapter writes" cmp "$tmp/found.jsonl" "$tmp/of-checkpoint"
+    train_from 1 $name-on "$base" run.max_steps=1 lora.path="$tmp/$name-run1/adapter"
+    expect_exit "$name: training goes on from the adapter" 0
+    train_from 2 $name-merged-on "$tmp/$name-run1/hf" run.max_steps=1 $(settings $name) zero.stage=2
+    expect "$name: from where it was" close_losses $name-on $name-merged-on 1e-5
+    train_from 2 $name-on "$base" run.max_steps=2 lora.path="$tmp/$name-run1/adapter" zero.stage=3 checkpoint.resume=auto
+    expect_exit "$name: and is resumed on two ranks" 0
+done
+expect "the keys say what the adapter is" grep -q '^target_modules = c_attn, c_proj$' "$tmp/gpt2-on/config.ini"
+run 2 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/dpo" run.max_steps=1 run.threads=1 model.path="$(base_of llama)" lora.path=$fixture/llama \
+    data.train="$tmp/pairs.h5" data.seq_len=64 batch.train_batch_size=4 batch.micro_batch_size=2 precision.dtype=fp32 log.report_to=jsonl
+expect "DPO from an adapter: the reference is that adapter, so the first loss is log 2" awk 'BEGIN { d = ARGV[1] - 0.693147; exit d * d > 1e-12 }' "$(number dpo loss)"
+
+# ---- what is refused ----------------------------------------------------------------------------------------------------------------------------
+refused() { # NAME CODE REGEX ARGS...
+    local name=$1 want=$2 regex=$3
+    shift 3
+    run 2 "$@"
+    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
+    elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "expected one line with $regex"
+    else ok "$name"; fi
+}
+broken() { # NAME REGEX SED-COMMAND FILE: of the llama's adapter
+    rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken"
+    sed -i "$3" "$tmp/broken/$4"
+    refused "$1" 65 "$2" ./dtrain-convert --adapter "$tmp/broken" "$(base_of llama)" "$tmp/x"
+}
+tensors=adapter_model.safetensors
+broken "another rank" 'layers.0.*lora_A.weight`: expected the shape \[5, 16\] of this model, found \[4, 16\]' 's/"r": 4/"r": 5/' adapter_config.json
+broken "a rank that is none" 'r: expected a rank from 1 to 65536, found -4' 's/"r": 4/"r": -4/' adapter_config.json
+broken "no JSON" 'adapter_config.json' 's/^{//' adapter_config.json
+broken "another kind of adapter" 'peft_type: expected LORA, found LOHA' 's/"LORA"/"LOHA"/' adapter_config.json
+for key in use_dora lora_bias use_qalora; do broken "$key" "adapters with $key are not supported" "s/\"$key\": false/\"$key\": true/" adapter_config.json; done
+broken "layer_replication" "adapters with layer_replication" 's/"layer_replication": null/"layer_replication": [[0, 1]]/' adapter_config.json
+broken "biases" 'bias: all: adapters that train biases' 's/"bias": "none"/"bias": "all"/' adapter_config.json
+broken "a base that PiSSA changed" 'init_lora_weights: .*"pissa"' 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' adapter_config.json
+broken "an adapter that is missing" 'base_model.model.model.layers.0.*lora_A.weight. is missing' 's/layers.0.self_attn.q_proj.lora_A/layers.0.self_attn.x_proj.lora_A/' $tensors
+broken "a head that is missing" 'base_model.model.lm_head.weight. is missing' 's/model.lm_head.weight/model.lm_haed.weight/' $tensors
+broken "an adapter that nothing names" 'up_proj.lora_A.weight.: this model has no such tensor, or adapter_config.json names no adapter' 's/"model.layers.1.mlp.up_proj"/"model.layers.1.mlp.gate_proj"/' adapter_config.json
+broken "numbers of another type" 'expected F32, F16 or BF16, found I16' '1s/"F16"/"I16"/g' $tensors
+broken "no layer of this model" 'target_modules: it matches no linear layer' 's/_proj"/_prj"/' adapter_config.json
+rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken" && truncate -s -4 "$tmp/broken/$tensors"
+refused "numbers that were cut short" 65 'adapter_model.safetensors.*cut short' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
+rm "$tmp/broken/$tensors"
+refused "no tensors" 65 'adapter_model.safetensors, which is missing' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
+refused "no adapter" 65 'adapter_config.json is missing' ./dtrain-generate "$(base_of llama)" --adapter "$(base_of gpt2)"
+sed -z 's/"lm_head",\?//; s/"wte",\(\s*\]\)/"wte"\1/' $fixture/gpt2/adapter_config.json >"$tmp/broken/adapter_config.json"
+sed '1s/model.lm_head.weight/model.base_layer.wgt/' $fixture/gpt2/$tensors >"$tmp/broken/$tensors"
+refused "an embedding apart from its head" 65 'wte.weight.: it was trained apart from the head' ./dtrain-generate "$(base_of gpt2)" --adapter "$tmp/broken"
+refused "the adapter of another model" 65 'target_modules|expected the shape' ./dtrain-generate "$(base_of qwen2)" --adapter $fixture/llama
+refused "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
+refused "a checkpoint of a merged model" 64 'a model with adapters becomes a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
+expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
+train_from 1 refused "$(base_of llama)" lora.path=$fixture/llama lora.r=8
+expect_text "a key that the adapter contradicts is refused" 'lora.r: the adapter of lora.path has 4; leave the key out'
+train_from 1 refused "$(base_of llama)" lora.path="$tmp/nowhere"
+expect_exit "an adapter that is not there" 65
+run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \
+    batch.train_batch_size=4
+expect_text "--check reads the adapter, too" 'target_modules'
+e2e_done
