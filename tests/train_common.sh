@@ -96,7 +96,12 @@ train() {
 
 data() { ./dtrain-data --tokenizer bytes "$@" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }; }
 trl_runs() { sed -n 's/^{"name": "\([^"]*\)", "keys": "\([^"]*\)", "start": "\([^"]*\)", "data": "\([^"]*\)".*/\1\t\3\t\4\t\2/p' "tests/data/$1/trl.json"; }
-like_trl() { python3 tests/like_trl.py "$tmp/$1" "$2" "$3" >"$out" 2>&1; }
+# A GPU adds in another order, and ten steps make more of that: 3.0e-4 (grpo's sapo on an H100) of what is 1e-4 on a CPU.
+like_trl() {
+    local tolerance=2e-4
+    [ "${DTRAIN_DEVICE:-cpu}" != cuda ] || tolerance=5e-4
+    python3 tests/like_trl.py "$tmp/$1" "$2" "$3" "$tolerance" >"$out" 2>&1
+}
 number() { sed -n "s|.*\"$2\": *\([-+0-9.eE]*\).*|\1|p" "$tmp/$1/metrics.jsonl"; }
 above() { number "$1" "$2" | tail -1 | awk -v least="$3" 'BEGIN { bad = 1 } { bad = !($1 > least) } END { exit bad }'; }
 losses() { sed -n 's/.*"step": *\([0-9]*\),.*"loss": *\([-+0-9.eE]*\).*/\1 \2/p' "$tmp/$1/metrics.jsonl" | grep -v validation; }
@@ -157,9 +162,10 @@ as_planned() {
 }
 
 as_plan_says() {
-    local np=$1 stage=$2
+    local np=$1 stage=$2 gpus=
     shift 2
-    ./dtrain --plan --ranks "$np" "$tmp/tiny.ini" "$@" >"$tmp/.plan" 2>&1
+    [ "${DTRAIN_DEVICE:-cpu}" != cuda ] || gpus="--devices-per-node $(nvidia-smi -L | grep -c '^GPU')" # ranks share them
+    ./dtrain --plan --ranks "$np" $gpus "$tmp/tiny.ini" "$@" >"$tmp/.plan" 2>&1
     grep '^allocated ' "$out" | cut -c 10-74 | cmp - <(grep -m 1 "^$stage  " "$tmp/.plan" | cut -c 10-74)
 }
 

@@ -30,7 +30,7 @@ for p in "$build"/dtrain*; do
     ln -s "$p" "$root/${p##*/}"
 done
 for t in tests/test_*.c tests/mpi_*.c tests/bench_*.c; do [ ! -e "$build/${t%.c}" ] || cp "$build/${t%.c}" "$root/$build/tests/"; done
-for t in $mpirun orted h5diff h5dump; do cp "$(readlink -f "$(command -v "$t")")" "$root/runtime/bin/" || true; done
+for t in $mpirun orted h5diff h5dump h5ls; do cp "$(readlink -f "$(command -v "$t")")" "$root/runtime/bin/" || true; done
 mv "$root/runtime/bin/$(basename "$mpirun")" "$root/runtime/bin/mpirun"
 
 # One machine: no plugins for networks and schedulers, which ask for libraries of their own.
