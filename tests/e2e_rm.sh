@@ -118,8 +118,8 @@ as_trl 2 best data.validation="$tmp/polite-valid.h5" data.validation_steps=2 che
 number best rm/validation_accuracy | awk '$1 > most || NR == 1 { most = $1; best = 2 * NR } END { print best }' >"$tmp/.best"
 expect "the best checkpoint is that of the greatest accuracy" [ "$(cat "$tmp/best/checkpoints/best")" = "$(printf 'step-%08d.h5' "$(cat "$tmp/.best")")" ]
 expect_text "as the log says, and exports it" "the best model is that of step $(cat "$tmp/.best") .rm/validation_accuracy"
-as_trl 1 least data.validation="$tmp/polite-valid.h5" run.max_steps=2 batch.micro_batch_size=2 checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=eval_accuracy
-expect_exit "a metric that its validations do not have" 64
+as_trl 1 least data.validation="$tmp/polite-valid.h5" run.max_steps=2 batch.micro_batch_size=2 checkpoint.metric_for_best_model=eval_accuracy
+expect_exit "a metric that its validations do not have, also where nothing follows from it" 64
 expect_text "and those that they have" 'metric_for_best_model: expected a metric of this task.s validations: validation_loss, rm/validation_accuracy, rm/validation_margin'
 learn harmless rm.kind=harmless run.max_steps=120
 expect "a harmless model's zero lies between safe and unsafe answers" above harmless rm/validation_safety_accuracy 0.95

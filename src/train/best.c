@@ -78,10 +78,10 @@ dt_err run_best_check(const dt_run *run)
     const dt_config *cfg = &run->cfg;
     const char *section = cfg->checkpoint_load_best_model_at_end ? "checkpoint" : "run";
     const char *key = cfg->checkpoint_load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience";
-    if (run->total_steps == 0 || (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience))
-        return DT_OK;
+    if (run->total_steps == 0) return DT_OK;
+    if (run->task.n_validation > 0) DT_TRY(check_metric(run)); /* every validation is compared, whoever asks */
+    if (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience) return DT_OK;
     DT_CONFIG_CHECK(run->task.n_validation > 0, cfg, section, key, "needs data.validation, which is empty");
-    DT_TRY(check_metric(run));
     DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",
                     "early_stopping_patience", "needs validations during the run: give data.validation_steps");
     return dt_best_intervals_check(cfg, run->total_steps);
