@@ -80,9 +80,17 @@ for name in llama gpt2; do
     expect_exit "$name: and is resumed on two ranks" 0
 done
 expect "the keys say what the adapter is" grep -q '^target_modules = c_attn, c_proj$' "$tmp/gpt2-on/config.ini"
-run 2 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/dpo" run.max_steps=1 run.threads=1 model.path="$(base_of llama)" lora.path=$fixture/llama \
-    data.train="$tmp/pairs.h5" data.seq_len=64 batch.train_batch_size=4 batch.micro_batch_size=2 precision.dtype=fp32 log.report_to=jsonl
-expect "DPO from an adapter: the reference is that adapter, so the first loss is log 2" awk 'BEGIN { d = ARGV[1] - 0.693147; exit d * d > 1e-12 }' "$(number dpo loss)"
+from_adapters() { # WHAT ARGS...
+    local what=$1
+    shift
+    rm -rf "$tmp/dpo"
+    run 2 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/dpo" run.max_steps=1 run.threads=1 data.train="$tmp/pairs.h5" data.seq_len=64 batch.train_batch_size=4 \
+        batch.micro_batch_size=2 precision.dtype=fp32 log.report_to=jsonl "$@"
+    expect "DPO from $what: the reference has it, too, so the first loss is log 2" awk 'BEGIN { d = ARGV[1] - 0.693147; exit d * d > 1e-12 }' "$(number dpo loss)"
+    expect "planned is allocated" as_planned
+}
+from_adapters "an adapter" model.path="$(base_of llama)" lora.path=$fixture/llama
+from_adapters "a checkpoint with one" model.path="$tmp/llama-run1" $(settings llama)
 
 # ---- what is refused ----------------------------------------------------------------------------------------------------------------------------
 refused() { # NAME CODE REGEX ARGS...

@@ -6,6 +6,7 @@
 #include "dtrain/step.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CHUNK = 1 << 16 }; /* elements of either model on their way at a time */
 
@@ -30,12 +31,27 @@ static bool trains_adapters_alone(const dt_task *t)
     return any;
 }
 
+/* Does training go on from adapters, of lora.path or of a checkpoint? So does the reference then. A plan may be made
+ * before there is a model. */
+static dt_err starts_adapted(const dt_task *t, bool *adapted)
+{
+    const char *start = t->cfg->model_path;
+    dt_frozen_model f = {0};
+    *adapted = *t->cfg->lora_path;
+    if (*adapted || !*start || access(start, F_OK) != 0) return DT_OK;
+    const dt_err err = dt_frozen_model_describe(&f, start, 0);
+    *adapted = f.lora.r > 0;
+    dt_frozen_model_close(&f);
+    return err;
+}
+
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
     static const char name[] = "the reference";
     const bool is_start = !path || strcmp(path, t->cfg->model_path) == 0;
-    const bool adapted = is_start && *t->cfg->lora_path; /* training goes on from an adapter: so does the reference */
-    if (adapted) r->scorer.frozen.adapter = t->cfg->lora_path;
+    bool adapted = false;
+    if (is_start && trains_adapters_alone(t)) DT_TRY(starts_adapted(t, &adapted));
+    if (is_start && *t->cfg->lora_path) r->scorer.frozen.adapter = t->cfg->lora_path;
     DT_TRY(is_start && !adapted && trains_adapters_alone(t) ? dt_scorer_open_base(&r->scorer, t, name)
                                                             : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0));
     r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;

@@ -20,8 +20,8 @@ typedef struct dt_reference {
 
 /** In open, when t->model_opt is as wide as the batches, and asks for divergences (DT_HEAD_DIVERGENCE) if they are from
  *  this model: it is t->reference then. Where adapters alone are trained, of the model at this path, it is that model
- *  without them, or with those of lora.path as they were. path NULL, or "" in a plan: one like the model in training.
- *  What is wrong is returned, without the key. Local. */
+ *  without them; or, where it starts with adapters (lora.path, a checkpoint that has them), a copy with those. path
+ *  NULL, or "" in a plan: one like the model in training. What is wrong is returned, without the key. Local. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
 /** After it, and once only: every so many steps, reference <- mixup policy + (1 - mixup) reference, in fp32 and then
  *  rounded to its type. DT_ERR_DATA: it has another shape than the model in training. Local. */
