@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
     }
 }
 
-/* The splits of one row, a warp for each. */
+/* Folds the splits of a row; a warp for each row. */
 template <class T, int W>
 __global__ void fold_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, row_parts parts)
 {

@@ -7,8 +7,8 @@
  *
  * An element of C is one chain of mma instructions over k, 16 terms at a time from k = 0 on, whatever the tile. Where
  * rows are to be batch-invariant, or are few, the chain is cut into pieces whose lengths depend on k alone, and their
- * sums are added from the first on: a row of C has the same bits whatever m and the other rows are, whether one block
- * computes all pieces of a tile or each another.
+ * sums are added from the first on, whether one block computes all pieces of a tile or each another: a batch-invariant
+ * row of C has the same bits whatever m and the other rows are.
  *
  * Generation multiplies few rows by a whole matrix of weights, which is a matter of memory alone: then pieces go to
  * blocks of their own, so that all of the GPU's processors read, each with many copies under way. */

@@ -26,7 +26,7 @@ def tensors(path):
 
 def moved(name, now, start):
     d = [a - b for a, b in zip(now, start)]
-    if name.endswith("attn.c_attn.bias"):
+    if name.endswith("attn.c_attn.bias"):  # GPT-2's bias of keys, on which no loss depends: its gradients are roundings
         d[len(d) // 3 : 2 * len(d) // 3] = [0] * (len(d) // 3)
     return [math.sqrt(sum(x * x for x in d)), sum(x * math.cos(i) for i, x in enumerate(d)), sum(x * math.cos(3 * i + 1) for i, x in enumerate(d))]
 
