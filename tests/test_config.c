@@ -504,6 +504,22 @@ static void every_key_survives_being_written(void **state)
     dt_config_free(&b);
 }
 
+static void what_was_given_survives_being_shared(void **state)
+{
+    dt_config a, b;
+    assert_int_equal(parse(&a, "[lora]\nr = 4\ndropout = 0\n[zero]\nstage = 3\n", "optimizer.lr=0.1"), DT_OK);
+    assert_int_equal(dt_config_set(&a, "comm", "timeout", "77"), DT_OK);
+    char *shared = dt_config_given_text(&a);
+    assert_string_equal(shared, "[optimizer]\nlr = 0.1\n\n[zero]\nstage = 3\n\n[comm]\ntimeout = 77\n\n"
+                                "[lora]\nr = 4\ndropout = 0\n");
+    assert_int_equal(parse(&b, shared, NULL), DT_OK);
+    same_values(&a, &b);
+    assert_true(dt_config_given(&b, "lora", "dropout") && !dt_config_given(&b, "lora", "alpha"));
+    free(shared);
+    dt_config_free(&a);
+    dt_config_free(&b);
+}
+
 static void the_longest_value_survives_being_written(void **state)
 {
     char *override = malloc(5000);
@@ -654,6 +670,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_line_over_4000_bytes_is_refused),
         cmocka_unit_test(files_that_are_no_configuration_are_refused),
         cmocka_unit_test(every_key_survives_being_written),
+        cmocka_unit_test(what_was_given_survives_being_shared),
         cmocka_unit_test(the_longest_value_survives_being_written),
         cmocka_unit_test(setting_a_key_keeps_its_origin_and_old_strings),
         cmocka_unit_test(keys_are_printed_by_section_and_by_name),

@@ -65,8 +65,8 @@ void dt_config_free(dt_config *cfg); /* safe on {0} */
 
 /** Was the key given (in the file or on the command line)? */
 bool dt_config_given(const dt_config *cfg, const char *section, const char *key);
-/** Has it another value than its default? The same of what dt_config_text wrote, where every key is given: on other
- *  ranks than the first, and of a run's own config.ini. */
+/** Has it another value than its default? The same of what dt_config_text wrote, where every key is given: of a run's
+ *  own config.ini, and in its checkpoints. */
 bool dt_config_differs(const dt_config *cfg, const char *section, const char *key);
 
 /** "FILE:LINE: [section] key" or "command line: section.key" or "[section] key (default)": the head of a message about
@@ -98,6 +98,9 @@ dt_dtype dt_config_precision(const dt_config *cfg);
 /** The resolved configuration as INI text, every key with its value, in table order; malloc'ed. Parses back to the
  *  same. */
 char *dt_config_text(const dt_config *cfg);
+/** The same without the keys that were not given and have their defaults: of what it parses to, the other keys are
+ *  given, and no more. For other ranks of the same program. */
+char *dt_config_given_text(const dt_config *cfg);
 
 /** Print the table (--keys): type, default, range, unit, help; filter is "", "section", "section.key" or "key".
  *  DT_ERR_USAGE naming the nearest one when the filter matches nothing. */

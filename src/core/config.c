@@ -349,16 +349,19 @@ dt_dtype dt_config_precision(const dt_config *cfg)
     return t;
 }
 
-char *dt_config_text(const dt_config *cfg)
+static char *write_text(const dt_config *cfg, bool all)
 {
     size_t size;
     char *text = NULL;
+    const char *section = "";
     FILE *out = open_memstream(&text, &size);
     if (!out) return NULL;
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
-        if (i == 0 || strcmp(k->section, dt_key_table[i - 1].section) != 0)
-            fprintf(out, "%s[%s]\n", i ? "\n" : "", k->section);
+        if (!all && !dt_config_given(cfg, k->section, k->name) && !dt_config_differs(cfg, k->section, k->name))
+            continue;
+        if (strcmp(k->section, section) != 0) fprintf(out, "%s[%s]\n", *section ? "\n" : "", k->section);
+        section = k->section;
         fprintf(out, "%s =%s%s\n", k->name, cfg->priv->value[i].text[0] ? " " : "", cfg->priv->value[i].text);
     }
     if (fclose(out) != 0) {
@@ -367,6 +370,10 @@ char *dt_config_text(const dt_config *cfg)
     }
     return text;
 }
+
+char *dt_config_text(const dt_config *cfg) { return write_text(cfg, true); }
+
+char *dt_config_given_text(const dt_config *cfg) { return write_text(cfg, false); }
 
 void dt_config_compare(const dt_config *before, const dt_config *now, dt_config_visit visit, void *self)
 {

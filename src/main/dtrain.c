@@ -230,7 +230,7 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
                                  &run->mistakes);
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_check(cfg));
-        if (err == DT_OK && !(text = dt_config_text(cfg)))
+        if (err == DT_OK && !(text = dt_config_given_text(cfg)))
             err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
         free(input);
     }
