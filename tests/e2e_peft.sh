@@ -80,17 +80,44 @@ for name in llama gpt2; do
     expect_exit "$name: and is resumed on two ranks" 0
 done
 expect "the keys say what the adapter is" grep -q '^target_modules = c_attn, c_proj$' "$tmp/gpt2-on/config.ini"
-from_adapters() { # WHAT ARGS...
-    local what=$1
-    shift
-    rm -rf "$tmp/dpo"
-    run 2 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/dpo" run.max_steps=1 run.threads=1 data.train="$tmp/pairs.h5" data.seq_len=64 batch.train_batch_size=4 \
+data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
+from_adapters() { # TASK WHAT METRIC VALUE ARGS...
+    local task=$1 what=$2 metric=$3 value=$4 data=$tmp/prompts.h5
+    shift 4
+    [ "$task" != dpo ] || data=$tmp/pairs.h5
+    rm -rf "${tmp:?}/$task"
+    run 2 ./dtrain /dev/stdin run.task="$task" run.output_dir="$tmp/$task" run.max_steps=1 run.threads=1 data.train="$data" data.seq_len=64 batch.train_batch_size=4 \
         batch.micro_batch_size=2 precision.dtype=fp32 log.report_to=jsonl "$@"
-    expect "DPO from $what: the reference has it, too, so the first loss is log 2" awk 'BEGIN { d = ARGV[1] - 0.693147; exit d * d > 1e-12 }' "$(number dpo loss)"
+    expect "$task from $what: the reference has it, too, so $metric begins at $value" \
+        awk 'BEGIN { d = ARGV[1] - ARGV[2]; exit ARGV[1] == "" || d * d > 1e-12 }' "$(number "$task" "$metric")" "$value"
     expect "planned is allocated" as_planned
 }
-from_adapters "an adapter" model.path="$(base_of llama)" lora.path=$fixture/llama
-from_adapters "a checkpoint with one" model.path="$tmp/llama-run1" $(settings llama)
+while read -r what start; do
+    from_adapters dpo "$what" loss 0.693147 $start
+    from_adapters grpo "$what" grpo/kl 0 $start grpo.num_generations=2 grpo.max_completion_length=6 grpo.beta=0.1 grpo.reward_funcs=length
+    from_adapters ppo "$what" ppo/objective/kl 0 $start ppo.response_length=6 ppo.value_path=tests/data/rm/start ppo.reward_funcs=length
+done <<END
+adapter model.path=$(base_of llama) lora.path=$fixture/llama
+checkpoint model.path=$tmp/llama-run1
+END
+
+# ---- [lora] beside adapters that are there ----------------------------------------------------------------------------------------------------
+train_from 2 next "$tmp/llama-run1" run.max_steps=1 lora.r=4 lora.rank_pattern="v_proj : 2"
+expect "a checkpoint says what its adapters are, and training goes on from them" close_losses next llama-merged-on 1e-5
+expect "as its own do then" grep -q '^alpha_pattern = up_proj:3$' "$tmp/next/config.ini"
+for start in "$tmp/llama-run1" "$tmp/llama-run1/hf"; do
+    run 2 ./dtrain /dev/stdin run.task=eval run.output_dir= run.threads=1 model.path="$start" data.validation="$tmp/sft.h5" data.seq_len=64 precision.dtype=fp32 batch.micro_batch_size=1
+    grep -o 'loss [0-9.]*' "$out" >>"$tmp/evaluated"
+done
+expect "evaluated it is the merged model" awk '{ loss[NR] = $2 } END { d = loss[1] - loss[2]; exit NR != 2 || d * d > 1e-10 }' "$tmp/evaluated"
+cp -r $fixture/llama "$tmp/dropping" && sed -i 's/"lora_dropout": 0.0/"lora_dropout": 0.5/' "$tmp/dropping/adapter_config.json"
+train_from 1 plain "$(base_of llama)" lora.path=$fixture/llama run.max_steps=1
+train_from 2 dropping "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps=1
+expect "an adapter's dropout is taken" sh -c "grep -q '^dropout = 0.5$' '$tmp/dropping/config.ini'"
+train_from 2 given "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps=1 lora.dropout=0
+run 2 ./dtrain "$tmp/given/config.ini" run.output_dir="$tmp/again"
+for dir in given again; do expect "$dir: dropout stays 0 where it is given, on all ranks" [ "$(number plain loss) $(number plain grad_norm)" = "$(number $dir loss) $(number $dir grad_norm)" ]; done
+expect "which is another loss" [ "$(number plain loss)" != "$(number dropping loss)" ]
 
 # ---- what is refused ----------------------------------------------------------------------------------------------------------------------------
 refused() { # NAME CODE REGEX ARGS...
@@ -132,8 +159,15 @@ refused "the adapter of another model" 65 'target_modules|expected the shape' ./
 refused "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
 refused "a checkpoint of a merged model" 64 'a model with adapters becomes a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
 expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
-train_from 1 refused "$(base_of llama)" lora.path=$fixture/llama lora.r=8
-expect_text "a key that the adapter contradicts is refused" 'lora.r: the adapter of lora.path has 4; leave the key out'
+train_from 2 refused "$(base_of llama)" lora.path=$fixture/llama lora.r=8
+expect_text "a key that the adapter contradicts is refused" 'lora.r: the adapter of .*/llama has 4; leave the key out'
+train_from 2 refused "$tmp/llama-run1" lora.alpha=32
+expect_exit "another scale for a checkpoint's adapters is refused" 64
+expect_text "by name" 'lora.alpha: the adapter of .*/step-00000003.h5 has 8; leave the key out'
+train_from 2 refused "$tmp/gpt2-run1" lora.alpha=8
+expect_text "also where it is the default" 'lora.alpha: the adapter of .* has 5; leave the key out'
+train_from 1 refused "$tmp/llama-run1" lora.path=$fixture/llama
+expect_text "a second adapter, too" 'lora.path: adapters are in the checkpoint .* already'
 train_from 1 refused "$(base_of llama)" lora.path="$tmp/nowhere"
 expect_exit "an adapter that is not there" 65
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \

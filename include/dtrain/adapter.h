@@ -47,12 +47,13 @@ typedef struct dt_lora {
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
     bool ties;    /* of a file: what is tied to an embedding in modules_to_save stays so */
-    bool lenient; /* of a file: names that the model does not have are passed over */
+    bool lenient; /* of a file or a checkpoint: names that the model does not have are passed over */
 } dt_lora;
 
-/** Set the keys of [lora] to what the adapter of lora.path is, if one is named; dropout stays where it is given. Local.
- *  DT_ERR_USAGE: a key says something else. DT_ERR_DATA: as dt_lora_read. */
-dt_err dt_lora_settle_keys(dt_config *cfg);
+/** Set the keys of [lora] to what the adapters are that training goes on from; dropout stays where it is given. of: the
+ *  file or directory that has them, for messages. Local. DT_ERR_USAGE: a key is given that says something else.
+ *  DT_ERR_DATA: a name cannot be the value of a key. */
+dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of);
 /** [lora]; {0} where lora.r is 0. DT_ERR_USAGE naming the key. Local. */
 dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg);
 void dt_lora_free(dt_lora *l); /* safe on {0} */

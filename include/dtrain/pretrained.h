@@ -40,6 +40,10 @@ typedef struct dt_pretrained {
 dt_err dt_pretrained_describe(dt_pretrained *p, const char *path);
 void dt_pretrained_free(dt_pretrained *p); /* safe on {0} and after an error */
 
+/** What adapters a checkpoint has, as the run that wrote it recorded; r = 0: none, or not known (of another version).
+ *  lora: out, the caller's (dt_lora_free). Local. */
+dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora);
+
 /** What comes from `path` has adapters from another directory, as PEFT writes it: read what they are, attach them to
  *  the tables of the units, and load them when the model is loaded. lora: out, the caller's (dt_lora_free). Local.
  *  DT_ERR_DATA naming file and key. */

@@ -73,14 +73,13 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .alpha = cfg->lora_alpha,
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
-                   .lenient = *cfg->lora_path != '\0',
                    .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
     return err;
 }
 
-/* ---- lora.path --------------------------------------------------------------------------------------------------- */
+/* ---- adapters to go on from -------------------------------------------------------------------------------------- */
 
 /* malloc'ed; NULL: no memory. */
 static char *join_names(const dt_modules *m)
@@ -109,26 +108,29 @@ static char *real_text(double x)
 }
 
 /* text: malloc'ed, freed here. same: does the key say so already? */
-static dt_err settle(dt_config *cfg, const char *key, bool same, char *text)
+static dt_err settle(dt_config *cfg, const char *of, const char *key, bool same, char *text)
 {
     dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for lora.%s", key);
-    if (err == DT_OK && !same && dt_config_differs(cfg, "lora", key))
-        err = dt_config_fail(cfg, "lora", key, "the adapter of lora.path has %s; leave the key out",
-                             *text ? text : "none");
+    if (err == DT_OK && !same && dt_config_given(cfg, "lora", key))
+        err =
+            dt_config_fail(cfg, "lora", key, "the adapter of %s has %s; leave the key out", of, *text ? text : "none");
     if (err == DT_OK && !same) err = dt_config_set(cfg, "lora", key, text);
     free(text);
     return err;
 }
 
-static dt_err settle_text(dt_config *cfg, const char *key, const char *now, char *text)
+/* Both malloc'ed, freed here. */
+static dt_err settle_text(dt_config *cfg, const char *of, const char *key, char *now, char *text)
 {
-    return settle(cfg, key, text && strcmp(now, text) == 0, text);
+    const dt_err err = settle(cfg, of, key, now && text && strcmp(now, text) == 0, text);
+    free(now);
+    return err;
 }
 
 static bool is_one_name(const char *name) { return *name && !name[strcspn(name, ",:;#$ \t\r\n\"")]; }
 
 /* Lists and patterns become values of keys, which are read back from checkpoints. */
-static dt_err check_can_be_keys(const dt_lora *l, const char *dir)
+static dt_err check_can_be_keys(const dt_lora *l, const char *of)
 {
     const char *bad = NULL;
     for (int i = 0; i < l->target_modules.n; i++)
@@ -140,32 +142,33 @@ static dt_err check_can_be_keys(const dt_lora *l, const char *dir)
     for (int i = 0; i < l->n_alpha_pattern; i++)
         if (!is_one_name(l->alpha_pattern[i].pattern)) bad = l->alpha_pattern[i].pattern;
     if (l->target_modules.pattern && strpbrk(l->target_modules.pattern, ";#$\r\n")) bad = l->target_modules.pattern;
-    DT_CHECK(!bad, DT_ERR_DATA, "%s/%s: '%.100s' cannot be written as the value of a key, which training needs", dir,
-             DT_PEFT_CONFIG, bad);
+    DT_CHECK(!bad, DT_ERR_DATA,
+             "the adapter of %s: '%.100s' cannot be written as the value of a key, which training needs", of, bad);
     return DT_OK;
 }
 
-static dt_err settle_all(dt_config *cfg, const dt_lora *l)
+static dt_err settle_lists(dt_config *cfg, const dt_lora *now, const dt_lora *l, const char *of)
 {
-    DT_TRY(check_can_be_keys(l, cfg->lora_path));
-    DT_TRY(settle(cfg, "r", cfg->lora_r == l->r, real_text((double)l->r)));
-    DT_TRY(settle(cfg, "alpha", cfg->lora_alpha == l->alpha, real_text(l->alpha)));
-    if (!dt_config_differs(cfg, "lora", "dropout")) DT_TRY(settle(cfg, "dropout", false, real_text(l->dropout)));
-    DT_TRY(settle(cfg, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
-    DT_TRY(settle_text(cfg, "target_modules", cfg->lora_target_modules, join_names(&l->target_modules)));
-    DT_TRY(settle_text(cfg, "modules_to_save", cfg->lora_modules_to_save, join_names(&l->modules_to_save)));
-    DT_TRY(settle_text(cfg, "rank_pattern", cfg->lora_rank_pattern, join_values(l->rank_pattern, l->n_rank_pattern)));
-    return settle_text(cfg, "alpha_pattern", cfg->lora_alpha_pattern,
+    DT_TRY(settle_text(cfg, of, "target_modules", join_names(&now->target_modules), join_names(&l->target_modules)));
+    DT_TRY(settle_text(cfg, of, "modules_to_save", join_names(&now->modules_to_save), join_names(&l->modules_to_save)));
+    DT_TRY(settle_text(cfg, of, "rank_pattern", join_values(now->rank_pattern, now->n_rank_pattern),
+                       join_values(l->rank_pattern, l->n_rank_pattern)));
+    return settle_text(cfg, of, "alpha_pattern", join_values(now->alpha_pattern, now->n_alpha_pattern),
                        join_values(l->alpha_pattern, l->n_alpha_pattern));
 }
 
-dt_err dt_lora_settle_keys(dt_config *cfg)
+dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
 {
-    dt_lora l = {0};
-    if (!*cfg->lora_path) return DT_OK;
-    dt_err err = dt_config_lead_to(cfg, "lora", "path", dt_lora_read(&l, cfg->lora_path));
-    if (err == DT_OK) err = settle_all(cfg, &l);
-    dt_lora_free(&l);
+    dt_lora now = {0};
+    DT_TRY(check_can_be_keys(l, of));
+    DT_TRY(settle(cfg, of, "r", cfg->lora_r == l->r, real_text((double)l->r)));
+    DT_TRY(settle(cfg, of, "alpha", cfg->lora_alpha == l->alpha, real_text(l->alpha)));
+    if (!dt_config_given(cfg, "lora", "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
+    DT_TRY(
+        settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
+    dt_err err = read_keys(&now, cfg);
+    if (err == DT_OK) err = settle_lists(cfg, &now, l, of);
+    dt_lora_free(&now);
     return err;
 }
 

@@ -9,24 +9,10 @@ static dt_err make_units(dt_frozen_model *f, int n_labels)
     return DT_OK;
 }
 
-/* A run with adapters has them in its checkpoints, and in its configuration what they are. One of another version may
- * not parse: then they are tensors that nobody asks for, and refused. */
-static dt_err attach_recorded(dt_frozen_model *f)
-{
-    dt_config cfg = {0};
-    if (!f->from.meta.config) return DT_OK;
-    dt_err err = DT_OK;
-    if (dt_config_parse(&cfg, f->from.path, f->from.meta.config, 0, NULL) != DT_OK)
-        dt_error_clear();
-    else if ((err = dt_lora_from_keys(&f->lora, &cfg)) == DT_OK)
-        err = dt_lora_attach(&f->lora, &f->mc, f->units, f->n_units);
-    dt_config_free(&cfg);
-    return err;
-}
-
 static dt_err attach(dt_frozen_model *f)
 {
-    DT_TRY(attach_recorded(f));
+    DT_TRY(dt_pretrained_recorded(&f->from, &f->lora));
+    DT_TRY(dt_lora_attach(&f->lora, &f->mc, f->units, f->n_units));
     DT_CHECK(!f->adapter || f->lora.r == 0, DT_ERR_USAGE,
              "%s: adapters are in this checkpoint already; several at a time are not supported", f->from.path);
     if (f->adapter) DT_TRY(dt_pretrained_adapt(&f->from, f->adapter, &f->lora, &f->mc, f->units, f->n_units));

@@ -114,6 +114,22 @@ void dt_pretrained_free(dt_pretrained *p)
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
+/* A configuration of another version may not parse: then adapters are tensors that nobody asks for, and refused. */
+dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora)
+{
+    dt_config cfg = {0};
+    dt_err err = DT_OK;
+    *lora = (dt_lora){0};
+    if (!p->meta.config) return DT_OK;
+    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) != DT_OK)
+        dt_error_clear();
+    else
+        err = dt_lora_from_keys(lora, &cfg);
+    lora->lenient = true; /* that run has judged the names */
+    dt_config_free(&cfg);
+    return err;
+}
+
 dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, const dt_model_config *mc, dt_unit *units,
                            int n_units)
 {

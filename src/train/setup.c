@@ -287,26 +287,41 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
-/* Where adapters start, when they are not new. */
-static dt_err check_adapted_run(dt_run *run)
+/* Of the adapters that training goes on from, if there are any: those of lora.path, or of a checkpoint. */
+static dt_err read_adapters(dt_run *run, dt_lora *found)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(!*cfg->lora_path || run->has_pretrained, cfg, "lora", "path",
                     "an adapter needs the model that it is for; expected model.path");
-    if (!run->has_pretrained) return DT_OK;
-    run->pretrained.new_adapters = run->lora.r > 0;
+    if (run->has_pretrained) DT_TRY(dt_pretrained_recorded(&run->pretrained, found));
+    run->pretrained.new_adapters = found->r == 0;
     if (!*cfg->lora_path) return DT_OK;
+    DT_CONFIG_CHECK(found->r == 0, cfg, "lora", "path",
+                    "adapters are in the checkpoint %s already; several at a time are not supported",
+                    run->pretrained.path);
     run->pretrained.adapter = strdup(cfg->lora_path);
-    return run->pretrained.adapter ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(run->pretrained.adapter, DT_ERR_MEMORY, "no memory for a path");
+    return dt_config_lead_to(cfg, "lora", "path", dt_lora_read(found, cfg->lora_path));
+}
+
+static dt_err settle_adapters(dt_run *run)
+{
+    dt_config *cfg = &run->cfg;
+    dt_lora found = {0};
+    dt_err err = read_adapters(run, &found);
+    if (err == DT_OK && found.r > 0)
+        err = dt_lora_settle_keys(cfg, &found, *cfg->lora_path ? cfg->lora_path : run->pretrained.path);
+    if (err == DT_OK) err = dt_lora_from_keys(&run->lora, cfg);
+    run->lora.lenient = found.r > 0;
+    dt_lora_free(&found);
+    return err;
 }
 
 static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     if (dt_config_doubted(cfg, "lora", NULL)) return DT_OK;
-    DT_TRY(dt_lora_settle_keys(&run->cfg));
-    DT_TRY(dt_lora_from_keys(&run->lora, cfg));
-    DT_TRY(check_adapted_run(run));
+    DT_TRY(settle_adapters(run));
     DT_TRY(
         dt_config_blame(cfg, "lora", "target_modules", dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units)));
     return dt_config_blame(cfg, "lora", "modules_to_save",
