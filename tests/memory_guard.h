@@ -121,7 +121,7 @@ static inline void guard_took_plain(void *ptr, size_t nbytes)
 
 static inline void guard_gave(const void *ptr)
 {
-    if (!ptr || !guard.run || guard.n_blocks == 0 || guard_is_inside) return;
+    if (!ptr || !guard.run || guard_is_inside) return;
     pthread_mutex_lock(&guard.mutex);
     for (int i = guard.n_blocks - 1; i >= 0; i--) {
         if (guard.block[i].ptr != ptr) continue;

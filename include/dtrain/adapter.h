@@ -64,9 +64,9 @@ dt_err dt_modules_parse(dt_modules *m, const char *text);
 
 /** Add the adapters' tensors to the tables of a model's units, behind their own; before anyone borrows them. The A of
  *  layers that one product serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules names no layer, or
- *  one that can have no adapter. */
+ *  one that can have no adapter. Local. */
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
-/** Does every name of modules_to_save stand for something? DT_ERR_USAGE. */
+/** Does every name of modules_to_save stand for something? Local. DT_ERR_USAGE. */
 dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units);
 
 /** Does modules_to_save name the module of this tensor? */

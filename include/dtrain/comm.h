@@ -180,12 +180,12 @@ dt_err dt_comm_barrier(dt_comm *comm);
  *  out, malloc'ed with a 0 behind it. *nbytes likewise; nbytes NULL: a text that ends with a 0. Agreed: on an error
  *  *text is NULL on the other ranks. */
 dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes);
-/** The texts of all ranks for rank 0, in order of rank and in parts, so that none is in memory whole. source writes the
- *  next part of this rank's text and returns its length, 0 behind the last; sink, on rank 0, is given every part.
- *  Collective; agreed, the sink's error too. */
 enum { DT_TEXT_PART = 1 << 15 }; /* bytes */
 typedef size_t (*dt_text_source)(void *ctx, char part[DT_TEXT_PART]);
 typedef dt_err (*dt_text_sink)(void *ctx, int rank, const char *part, size_t nbytes);
+/** The texts of all ranks for rank 0, in order of rank and in parts, so that none is in memory whole. source writes the
+ *  next part of this rank's text and returns its length, 0 behind the last; sink, on rank 0, is given every part.
+ *  Collective; agreed, the sink's error too. */
 dt_err dt_comm_gather_text(dt_comm *comm, dt_text_source source, dt_text_sink sink, void *ctx);
 
 /** The vote of a superstep: one MPI_Allreduce, whatever is in it. Returns DT_ERR_COMM when the exchange itself failed;

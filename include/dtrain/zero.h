@@ -112,7 +112,7 @@ dt_param_source dt_zero_source(dt_zero *z);
 /** Fill the master weights with the random start (unit.h: init_std, init_value): the same for any nranks and stage.
  *  Collective (gathers). */
 dt_err dt_zero_init_random(dt_zero *z, uint64_t seed);
-/** The same of these tensors alone; the others are loaded then. */
+/** The same of these tensors alone; the others are loaded then. Collective (gathers). */
 dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tensor *t));
 
 /** Mark the micro-step that follows: index of n_micro in this optimizer step. Gradients reduce in the last (stages 0,
