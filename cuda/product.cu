@@ -44,11 +44,11 @@ static bool rows_fit(const void *p, int64_t ld, dt_dtype dt)
     return !p || vectors_fit((size_t)ld * dt_dtype_size(dt), p);
 }
 
-/* Rows that are to be batch-invariant, and few rows, are summed in pieces (product_mma.cu). */
+/* Rows that are to be batch-invariant are summed in pieces (product_mma.cu). */
 static int64_t piece_of(const dt_matmul *mm)
 {
     enum { PIECES = 8, DEPTH = 128 };
-    if (mm->trans_a || !(mm->batch_invariant || mm->m <= FEW_ROWS)) return 0;
+    if (!mm->batch_invariant) return 0;
     return ceil_div(ceil_div(mm->k, PIECES), DEPTH) * DEPTH;
 }
 

@@ -7,7 +7,7 @@
  * product_fma.cu  our own kernels for fp32
  *
  * Our own kernels take every form. Each element of C is one chain of sums over k or, where rows are to be
- * batch-invariant or are few, a sum of such chains over pieces of k, in an order that depends on k alone: so
+ * batch-invariant, a sum of such chains over pieces of k, in an order that depends on k alone: so
  * dt_matmul.batch_invariant holds whatever tile is chosen. */
 #ifndef DTRAIN_CUDA_PRODUCT_H
 #define DTRAIN_CUDA_PRODUCT_H

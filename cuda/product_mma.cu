@@ -6,7 +6,7 @@
  * of 16 bytes are swizzled over the banks, so that the 8 rows of a small matrix lie in 8 different groups of banks.
  *
  * An element of C is one chain of mma instructions over k, 16 terms at a time from k = 0 on, whatever the tile. Where
- * rows are to be batch-invariant, or are few, the chain is cut into pieces whose lengths depend on k alone, and their
+ * rows are to be batch-invariant the chain is cut into pieces whose lengths depend on k alone, and their
  * sums are added from the first on, whether one block computes all pieces of a tile or each another: a batch-invariant
  * row of C has the same bits whatever m and the other rows are.
  *

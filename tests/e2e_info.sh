@@ -61,6 +61,8 @@ expect_text "and the best" '^  best +step-00000006.h5 \(validation loss '
 cp "$out" "$tmp/text"
 run 0 ./dtrain-info "$tmp/run/checkpoints"
 expect "the folder of checkpoints tells the same" cmp <(grep -E "task|model|steps|training|latest" "$out") <(grep -E "task|model|steps|training|latest" "$tmp/text")
+run 0 ./dtrain-info "$tmp/run/checkpoints/latest"
+expect_text "what latest names" 'step-00000006.h5'
 run 0 ./dtrain-info --json "$tmp/run"
 expect_text "as JSON" '"kind":"run","ok":true,"task":"pretrain","model":"LlamaForCausalLM","parameters":39648,"state":"done","run_by":null,"step":6,"total_steps":6,'
 sed -i 's/^max_steps = 6/max_steps = 600/' "$tmp/run/config.ini"

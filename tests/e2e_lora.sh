@@ -111,6 +111,11 @@ expect "ppo, with a critic that is trained whole: the bits of a copy" same_model
 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
 expect_exit "a layer that is not there is refused" 64
 expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; its linear layers are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
+for pattern in rank_pattern=vproj:16 alpha_pattern=k_proj:3; do
+    lora 1 refused llama lora.r=4 lora.target_modules=q_proj,v_proj "lora.$pattern" batch.micro_batch_size=4
+    expect_exit "a pattern for no adapter is refused" 64
+    expect_text "by key" "lora.${pattern%%=*}: no layer that has an adapter ends with '[a-z_]*'"
+done
 lora 1 refused llama lora.alpha=4 batch.micro_batch_size=4
 expect_text "settings of adapters without a rank, too" "lora.alpha: without lora.r there are no adapters"
 e2e_done

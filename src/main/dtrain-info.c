@@ -427,12 +427,14 @@ static dt_err show_directory(const char *path, const options *o)
 static dt_err show(const char *path, const options *o)
 {
     if (dt_is_directory(path)) return show_directory(path, o);
-    file_info f = {.path = path, .verify = o->verify};
-    dt_err err = collect(&f);
+    char *file = NULL; /* of checkpoints/latest and the like, what it names */
+    dt_err err = dt_checkpoint_find(path, &file);
+    file_info f = {.path = file ? file : path, .verify = o->verify};
+    if (err == DT_OK) err = collect(&f);
     const bool whole = err == DT_OK;
     for (int i = 0; whole && i < f.n_arrays; i++)
         if (f.arrays[i].verdict == ALTERED)
-            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its checksum does not match (%d such arrays)", path,
+            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its checksum does not match (%d such arrays)", f.path,
                           f.arrays[i].name, count_verdict(&f, ALTERED));
     if (o->json)
         print_json(&f, o, err);
@@ -441,6 +443,7 @@ static dt_err show(const char *path, const options *o)
     if (err != DT_OK) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
     dt_error_clear();
     release(&f);
+    free(file);
     return err;
 }
 

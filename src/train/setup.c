@@ -324,6 +324,8 @@ static dt_err attach_adapters(dt_run *run)
     DT_TRY(settle_adapters(run));
     DT_TRY(
         dt_config_blame(cfg, "lora", "target_modules", dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units)));
+    DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
+    DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));
     return dt_config_blame(cfg, "lora", "modules_to_save",
                            dt_lora_check_saved(&run->lora, &run->mc, run->units, run->n_units));
 }
