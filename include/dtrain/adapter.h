@@ -66,7 +66,8 @@ dt_err dt_modules_parse(dt_modules *m, const char *text);
  *  layers that one product serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules names no layer, or
  *  one that can have no adapter. Local. */
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
-/** Does every pattern of rank_pattern, and of alpha_pattern, stand for an adapter that is there? Local. DT_ERR_USAGE. */
+/** Does every pattern of rank_pattern, and of alpha_pattern, stand for an adapter that is there? Local.
+ *  DT_ERR_USAGE. */
 dt_err dt_lora_check_ranks(const dt_lora *l, const dt_unit *units, int n_units);
 dt_err dt_lora_check_alphas(const dt_lora *l, const dt_unit *units, int n_units);
 /** Does every name of modules_to_save stand for something? Local. DT_ERR_USAGE. */
