@@ -9,8 +9,6 @@ make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 same_bits() { close_losses "$1" "$2" 0 && same_model "$(newest "$1")" "$(newest "$2")"; }
 
 
-# Without oneDNN: on a processor with AMX its bf16 products gave qwen3 other bits with `selective` (loss 1e-8 off at step 3); the cause is not known.
-export DTRAIN_ONEDNN=none
 compare() { # NAME NP ARGS...: five steps of each kind, of documents packed by two
     local name=$1 np=$2 how
     shift 2

@@ -22,8 +22,8 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .n_tok = m->n_tok,
                        .max_q_len = m->max_q_len,
                        .max_kv_len = m->max_kv_len,
-                       .q_ld = m->L,
-                       .kv_ld = m->L,
+                       .q_ld = m->W,
+                       .kv_ld = m->W,
                        .o_ld = m->Q,
                        .scale = 1,
                        .dt = m->opt.dtype,
@@ -51,9 +51,9 @@ dt_heads dt_block_heads(const dt_model *m, const struct block *b, const dt_param
                       .n_heads = (int)mc->num_attention_heads,
                       .n_kv_heads = (int)mc->num_key_value_heads,
                       .head_dim = (int)mc->head_dim,
-                      .x_ld = m->L,
-                      .q_ld = m->L,
-                      .kv_ld = m->L,
+                      .x_ld = m->W,
+                      .q_ld = m->W,
+                      .kv_ld = m->W,
                       .q_norm = dt_weight(w, b->q_norm),
                       .k_norm = dt_weight(w, b->k_norm),
                       .eps = (float)mc->norm_eps,
@@ -74,7 +74,7 @@ dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param
 {
     DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
     const struct with_product alone = {.low = a->low[LINEAR_QKV]};
-    return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->L, m->n_tok, alone);
+    return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->W, m->n_tok, alone);
 }
 
 /* y = x + dropout(in W + b) */

@@ -54,7 +54,7 @@ static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_pa
                                       dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm, m->stream));
     DT_TRY(remake_norm(m, &b->qkv, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1));
     const struct with_product alone = {.low = a->low[LINEAR_QKV]};
-    return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->L, m->s.dnorm, m->C, alone, m->n_tok);
+    return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, alone, m->n_tok);
 }
 
 static dt_err attention_backward(const dt_model *m, const struct block *b, const dt_param_view *w,

@@ -1,7 +1,7 @@
 /* model_private.h - what the files of the layer loop share.
  *
  * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim, K = num_key_value_heads *
- * head_dim, W = Q + 2K, L row distance of q, k and v (block_acts),
+ * head_dim, W = Q + 2K,
  *          F intermediate_size, U = F (plain MLP) or 2F (gate and up side by side), V vocab_size, R rows of a chunk of
  *          the head.
  * All activations are [T, width], rows contiguous unless a row distance is given. */
@@ -76,10 +76,10 @@ struct stage {
  *  x_out. What is cheap to make again from the rest lies in one place for all sets where it is recomputed
  *  (selective).
  *
- *  q, k and v stand in rows of distance L as the product makes them (raw). Attention reads v there, and q and k, with
- *  the same row distance, in place too, unless the norm's backward needs them as they were (dt_model_keeps_raw): then
- *  they stand in front of raw in the same rows, L = Q + K + W, or, where they are recomputed, in an array of their
- *  own. */
+ *  q, k and v stand in rows of W as the product makes them (raw). Attention reads v there, and q and k in place too,
+ *  unless the norm's backward needs them as they were (dt_model_keeps_raw): then those stand in an array of their own,
+ *  whose rows are of W, too, K of them unused: matrices with other row distances may get other products from a library,
+ *  with other bits, and what is recomputed must not show. */
 struct block_acts {
     void *x_in, *x_mid, *x_out;           /* [T,C]: residual stream before, between and after the two halves */
     void *raw;                            /* [T,W]: q, k, v */
@@ -102,7 +102,7 @@ struct scratch {
     void *dact;  /* [T,F] */
     void *dnorm; /* [T,C] */
     void *datt;  /* [T,Q] */
-    void *dqkv;  /* [T,W] in rows of distance L */
+    void *dqkv;  /* [T,W] */
     float *attention, *norm;
     int64_t attention_elems;
     void *low_x; /* [T, widest n_in with adapters]: their input after dropout */
@@ -221,7 +221,7 @@ struct dt_model {
     dt_stream *stream;
     dt_phase *phase;
 
-    int64_t C, Q, K, W, L, F, U, V;
+    int64_t C, Q, K, W, F, U, V;
     size_t elem; /* bytes of an activation or parameter */
     bool tied;
     bool dropout; /* does any layer drop? */

@@ -50,13 +50,8 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem, f = sizeof(float);
     s->x_mid = take(a, m->opt.training ? T : 0, m->C, e);
-    if (m->L > m->W) {
-        s->qk = take(a, T, m->L, e);
-        s->raw = s->qk ? dt_at(s->qk, m->Q + m->K, e) : NULL;
-    } else {
-        s->raw = take(a, T, m->W, e);
-        if (!dt_model_keeps_raw(m)) s->qk = s->raw;
-    }
+    s->raw = take(a, T, m->W, e);
+    if (!dt_model_keeps_raw(m)) s->qk = s->raw;
     s->att = take(a, T, m->Q, e);
     s->up = take(a, T, m->U, e);
     s->mean1 = take(a, T, 1, f);
@@ -75,7 +70,7 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
     s->norm2 = take(a, T, m->C, e);
     s->act = take(a, T, m->F, e);
     if (!m->mc->qk_norm) return;
-    if (m->L == m->W && dt_model_keeps_raw(m)) s->qk = take(a, T, m->L, e);
+    if (dt_model_keeps_raw(m)) s->qk = take(a, T, m->W, e);
     s->rstd_q = take(a, T, m->mc->num_attention_heads, f);
     s->rstd_k = take(a, T, m->mc->num_key_value_heads, f);
 }
@@ -116,7 +111,7 @@ static void place_block_work(dt_model *m, struct arena *a)
     const size_t mlp_end = a->used;
     a->used = from;
     m->s.datt = take(a, T, m->Q, e);
-    m->s.dqkv = take(a, T, m->L, e);
+    m->s.dqkv = take(a, T, m->W, e);
     m->s.attention = take(a, m->s.attention_elems, 1, sizeof(float));
     if (mlp_end > a->used) a->used = mlp_end;
 }
@@ -355,7 +350,6 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->Q = mc->num_attention_heads * mc->head_dim;
     m->K = mc->num_key_value_heads * mc->head_dim;
     m->W = m->Q + 2 * m->K;
-    m->L = dt_model_keeps_raw(m) && !dt_model_remakes(m) ? m->Q + m->K + m->W : m->W;
     m->F = mc->intermediate_size;
     m->U = mc->gated_mlp ? 2 * m->F : m->F;
     m->V = mc->vocab_size;
