@@ -93,6 +93,31 @@ static dt_err check_names(const dt_lora *l, const dt_unit *units, int n_units)
     return DT_OK;
 }
 
+static bool names_adapted(const char *pattern, const dt_unit *units, int n_units)
+{
+    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);)
+        if (module_ends_as(pattern, at.module)) return true;
+    return false;
+}
+
+static dt_err check_patterns(const dt_module_value *values, int n, const dt_unit *units, int n_units)
+{
+    for (int i = 0; i < n; i++)
+        DT_CHECK(names_adapted(values[i].pattern, units, n_units), DT_ERR_USAGE,
+                 "no layer that has an adapter ends with '%s'", values[i].pattern);
+    return DT_OK;
+}
+
+dt_err dt_lora_check_ranks(const dt_lora *l, const dt_unit *units, int n_units)
+{
+    return l->lenient ? DT_OK : check_patterns(l->rank_pattern, l->n_rank_pattern, units, n_units);
+}
+
+dt_err dt_lora_check_alphas(const dt_lora *l, const dt_unit *units, int n_units)
+{
+    return l->lenient ? DT_OK : check_patterns(l->alpha_pattern, l->n_alpha_pattern, units, n_units);
+}
+
 static dt_err check_target(const dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
@@ -175,31 +200,6 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     DT_CHECK(n_found > 0, DT_ERR_USAGE, "it matches no linear layer of this model, whose names end with %s",
              list_layers(units, n_units, layers, sizeof layers));
     return DT_OK;
-}
-
-static bool names_adapted(const char *pattern, const dt_unit *units, int n_units)
-{
-    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);)
-        if (module_ends_as(pattern, at.module)) return true;
-    return false;
-}
-
-static dt_err check_patterns(const dt_module_value *values, int n, const dt_unit *units, int n_units)
-{
-    for (int i = 0; i < n; i++)
-        DT_CHECK(names_adapted(values[i].pattern, units, n_units), DT_ERR_USAGE,
-                 "no layer that has an adapter ends with '%s'", values[i].pattern);
-    return DT_OK;
-}
-
-dt_err dt_lora_check_ranks(const dt_lora *l, const dt_unit *units, int n_units)
-{
-    return l->lenient ? DT_OK : check_patterns(l->rank_pattern, l->n_rank_pattern, units, n_units);
-}
-
-dt_err dt_lora_check_alphas(const dt_lora *l, const dt_unit *units, int n_units)
-{
-    return l->lenient ? DT_OK : check_patterns(l->alpha_pattern, l->n_alpha_pattern, units, n_units);
 }
 
 /* ---- what is trained whole --------------------------------------------------------------------------------------- */
