@@ -4,6 +4,7 @@
 #   expect_exit NAME CODE        was $code so? one result line
 #   expect_text NAME REGEX       does the output hold this (grep -E)? one result line
 #   expect NAME COMMAND...       does a command succeed? one result line
+#   wrong NAME CODE REGEX COMMAND...   does it end with that code, on two ranks, and say this in one line? one result line
 #   wait_for COMMAND...          until it succeeds; a failed case when it does not in WAIT_TIMEOUT seconds, which is for what never comes
 #   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
 #   beside FUNCTION ARGS...      runs it in a subshell beside what follows, with $code and $out of its own; its result lines come
@@ -81,5 +82,13 @@ expect() {
     local name=$1
     shift
     if "$@" >"$tmp/.expect" 2>&1; then ok "$name"; else not_ok "$name" "failed: $* $(head -3 "$tmp/.expect")"; fi
+}
+wrong() {
+    local name=$1 want=$2 regex=$3
+    shift 3
+    run 2 "$@"
+    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
+    elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "expected one line with $regex"
+    else ok "$name"; fi
 }
 e2e_done() { [ "$n_not_ok" = 0 ]; } # the last line of a script: e2e_done

@@ -125,14 +125,6 @@ run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-mine" "$tmp/other
 expect "another one is replaced" test -s "$tmp/other/chat_template.jinja"
 
 # mistakes
-wrong() { # NAME CODE REGEX ARGS...
-    local name=$1 want=$2 regex=$3
-    shift 3
-    run 2 "$@"
-    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
-    elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "expected one line with $regex"
-    else ok "$name"; fi
-}
 run 0 ./dtrain-convert --help
 expect_exit "help" 0
 wrong "no names" 64 'expected FROM and TO' ./dtrain-convert

@@ -5,55 +5,47 @@
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 
-wrong() { # NAME CODE REGEX ARGS...
-    local name=$1 want=$2 regex=$3
-    shift 3
-    run 2 ./dtrain "$@"
-    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
-    elif ! grep -qE -- "$regex" "$out"; then not_ok "$name" "no line matches $regex"
-    elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "said more than once"
-    else ok "$name"; fi
-}
+refuses() { wrong "$1" "$2" "$3" ./dtrain "${@:4}"; } # NAME CODE REGEX ARGS...
 ini() { { cat "$tmp/tiny.ini"; printf '%b' "$1"; } >"$tmp/bad.ini"; }
 d="run.output_dir=$tmp/x"
 
-ini '[optimizer]\nlearning_rate = 1\n'; wrong "unknown key" 64 'bad.ini:[0-9]+:.*learning_rate.*' "$tmp/bad.ini" $d
-ini '[optimiser]\nlr = 1\n'; wrong "unknown section" 64 'bad.ini:[0-9]+:.*optimiser.*optimizer' "$tmp/bad.ini" $d
-ini '[run]\nseed = 8\n'; wrong "key twice" 64 'bad.ini:[0-9]+:.*seed' "$tmp/bad.ini" $d
-wrong "wrong type" 64 'micro_batch_size.*integer.*four' "$tmp/tiny.ini" $d batch.micro_batch_size=four
-wrong "out of range" 64 'optimizer.lr.*11' "$tmp/tiny.ini" $d optimizer.lr=11
-wrong "not one of the words" 64 'zero.stage.*auto.*5' "$tmp/tiny.ini" $d zero.stage=5
-wrong "batch sizes that do not multiply" 64 'train_batch_size.*24.*26' "$tmp/tiny.ini" $d batch.train_batch_size=25
-wrong "unset environment variable" 64 'NO_SUCH_VARIABLE' "$tmp/tiny.ini" $d 'data.train=${NO_SUCH_VARIABLE}/x.h5'
-wrong "no such input file" 64 'none.ini' "$tmp/none.ini" $d
-wrong "unknown override" 64 'run.sed' "$tmp/tiny.ini" $d run.sed=3
-wrong "no output_dir" 64 'output_dir' "$tmp/tiny.ini"
-wrong "a device that is not here" 64 'run.device: no device cuda: .' "$tmp/tiny.ini" $d run.device=cuda
-wrong "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.backend=nccl
+ini '[optimizer]\nlearning_rate = 1\n'; refuses "unknown key" 64 'bad.ini:[0-9]+:.*learning_rate.*' "$tmp/bad.ini" $d
+ini '[optimiser]\nlr = 1\n'; refuses "unknown section" 64 'bad.ini:[0-9]+:.*optimiser.*optimizer' "$tmp/bad.ini" $d
+ini '[run]\nseed = 8\n'; refuses "key twice" 64 'bad.ini:[0-9]+:.*seed' "$tmp/bad.ini" $d
+refuses "wrong type" 64 'micro_batch_size.*integer.*four' "$tmp/tiny.ini" $d batch.micro_batch_size=four
+refuses "out of range" 64 'optimizer.lr.*11' "$tmp/tiny.ini" $d optimizer.lr=11
+refuses "not one of the words" 64 'zero.stage.*auto.*5' "$tmp/tiny.ini" $d zero.stage=5
+refuses "batch sizes that do not multiply" 64 'train_batch_size.*24.*26' "$tmp/tiny.ini" $d batch.train_batch_size=25
+refuses "unset environment variable" 64 'NO_SUCH_VARIABLE' "$tmp/tiny.ini" $d 'data.train=${NO_SUCH_VARIABLE}/x.h5'
+refuses "no such input file" 64 'none.ini' "$tmp/none.ini" $d
+refuses "unknown override" 64 'run.sed' "$tmp/tiny.ini" $d run.sed=3
+refuses "no output_dir" 64 'output_dir' "$tmp/tiny.ini"
+refuses "a device that is not here" 64 'run.device: no device cuda: .' "$tmp/tiny.ini" $d run.device=cuda
+refuses "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.backend=nccl
 bf16="model.attention=cudnn precision.dtype=bf16"
-wrong "cuDNN's attention in fp32" 64 'model.attention: cuDNN.*fp16 alone' "$tmp/tiny.ini" $d model.attention=cudnn precision.dtype=fp32
-wrong "cuDNN's attention of documents" 64 'model.attention: cudnn.*document_mask' "$tmp/tiny.ini" $d $bf16 data.document_mask=true
-wrong "cuDNN's attention of samples" 64 'model.attention: cudnn.*one length' "$tmp/tiny.ini" $d $bf16 run.task=sft
-wrong "cuDNN's attention, to be reproducible" 64 'model.attention: cudnn.*reproducible' "$tmp/tiny.ini" $d $bf16 run.reproducible=true
-wrong "cuDNN's attention with dropout" 64 'model.attention: cuDNN.*dropout' "$tmp/tiny.ini" $d $bf16 model.model_type=gpt2 model.num_key_value_heads=4 model.dropout=0.1
+refuses "cuDNN's attention in fp32" 64 'model.attention: cuDNN.*fp16 alone' "$tmp/tiny.ini" $d model.attention=cudnn precision.dtype=fp32
+refuses "cuDNN's attention of documents" 64 'model.attention: cudnn.*document_mask' "$tmp/tiny.ini" $d $bf16 data.document_mask=true
+refuses "cuDNN's attention of samples" 64 'model.attention: cudnn.*one length' "$tmp/tiny.ini" $d $bf16 run.task=sft
+refuses "cuDNN's attention, to be reproducible" 64 'model.attention: cudnn.*reproducible' "$tmp/tiny.ini" $d $bf16 run.reproducible=true
+refuses "cuDNN's attention with dropout" 64 'model.attention: cuDNN.*dropout' "$tmp/tiny.ini" $d $bf16 model.model_type=gpt2 model.num_key_value_heads=4 model.dropout=0.1
 odd="$bf16 model.head_dim=12"
-wrong "cuDNN's attention of odd heads, by --check" 64 'model.attention: cuDNN.*heads of 8, 16' --check "$tmp/tiny.ini" $d $odd
-wrong "cuDNN's attention on a device without it, by --check" 64 'model.attention: cuDNN.*has no such library' --check "$tmp/tiny.ini" $d $bf16
+refuses "cuDNN's attention of odd heads, by --check" 64 'model.attention: cuDNN.*heads of 8, 16' --check "$tmp/tiny.ini" $d $odd
+refuses "cuDNN's attention on a device without it, by --check" 64 'model.attention: cuDNN.*has no such library' --check "$tmp/tiny.ini" $d $bf16
 run 0 ./dtrain --plan "$tmp/tiny.ini" $d $odd
 expect_exit "cuDNN's attention of odd heads, by --plan" 64
 expect_text "... which says so" 'model.attention: cuDNN.*heads of 8, 16'
-wrong "cuDNN's attention on a device without it" 64 'model.attention: cuDNN.*has no such library' "$tmp/tiny.ini" $d $bf16
-wrong "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
-wrong "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 model.num_key_value_heads=4 data.seq_len=65
-wrong "unknown model_type" 64 'model_type.*mamba' "$tmp/tiny.ini" $d model.model_type=mamba
-wrong "max_live_parameters below a unit" 64 'max_live_parameters' "$tmp/tiny.ini" $d zero.stage=3 zero.max_live_parameters=10
+refuses "cuDNN's attention on a device without it" 64 'model.attention: cuDNN.*has no such library' "$tmp/tiny.ini" $d $bf16
+refuses "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
+refuses "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 model.num_key_value_heads=4 data.seq_len=65
+refuses "unknown model_type" 64 'model_type.*mamba' "$tmp/tiny.ini" $d model.model_type=mamba
+refuses "max_live_parameters below a unit" 64 'max_live_parameters' "$tmp/tiny.ini" $d zero.stage=3 zero.max_live_parameters=10
 grep -v '^train = ' "$tmp/tiny.ini" >"$tmp/no-data.ini"
-wrong "a key that is not set: the file is named all the same" 64 'no-data.ini: \[data\] train' "$tmp/no-data.ini" $d
-ini '[comm]\nbackend = nccl\n'; wrong "a transport that was not built: its line is named" 64 'bad.ini:[0-9]+: \[comm\] backend.*nccl.*mpi' "$tmp/bad.ini" $d
-wrong "a model that does not fit together names the line" 64 'command line: model.hidden_size: .*multiple' "$tmp/tiny.ini" $d model.hidden_size=30
-wrong "an interval that is neither a share nor whole" 64 'checkpoint.save_steps.*1.5' "$tmp/tiny.ini" $d checkpoint.save_steps=1.5
-wrong "output_dir is a file" 64 'run.output_dir.*text.txt' "$tmp/tiny.ini" run.output_dir="$tmp/text.txt"
-wrong "betas" 64 'betas' "$tmp/tiny.ini" $d optimizer.betas=0.9
+refuses "a key that is not set: the file is named all the same" 64 'no-data.ini: \[data\] train' "$tmp/no-data.ini" $d
+ini '[comm]\nbackend = nccl\n'; refuses "a transport that was not built: its line is named" 64 'bad.ini:[0-9]+: \[comm\] backend.*nccl.*mpi' "$tmp/bad.ini" $d
+refuses "a model that does not fit together names the line" 64 'command line: model.hidden_size: .*multiple' "$tmp/tiny.ini" $d model.hidden_size=30
+refuses "an interval that is neither a share nor whole" 64 'checkpoint.save_steps.*1.5' "$tmp/tiny.ini" $d checkpoint.save_steps=1.5
+refuses "output_dir is a file" 64 'run.output_dir.*text.txt' "$tmp/tiny.ini" run.output_dir="$tmp/text.txt"
+refuses "betas" 64 'betas' "$tmp/tiny.ini" $d optimizer.betas=0.9
 run 0 ./dtrain --frobnicate
 expect_exit "unknown option" 64
 run 0 ./dtrain
@@ -71,19 +63,19 @@ done
 run 0 sh -c "./dtrain-info $tmp/train.h5 >/dev/full"
 expect_exit "dtrain-info into a full disk: 74" 74
 
-wrong "missing dataset" 65 'missing.h5' "$tmp/tiny.ini" $d data.train="$tmp/missing.h5"
+refuses "missing dataset" 65 'missing.h5' "$tmp/tiny.ini" $d data.train="$tmp/missing.h5"
 head -c 3000 "$tmp/train.h5" >"$tmp/cut.h5"
-wrong "dataset cut short" 65 'cut.h5' "$tmp/tiny.ini" $d data.train="$tmp/cut.h5"
+refuses "dataset cut short" 65 'cut.h5' "$tmp/tiny.ini" $d data.train="$tmp/cut.h5"
 cp "$tmp/train.h5" "$tmp/altered.h5"
 printf '\377' | dd of="$tmp/altered.h5" bs=1 seek=$(($(stat -c %s "$tmp/train.h5") / 2)) conv=notrunc 2>/dev/null
-wrong "--check reads the data to the last byte" 65 'altered.h5' --check "$tmp/tiny.ini" $d data.train="$tmp/altered.h5"
-wrong "not HDF5" 65 'text.txt' "$tmp/tiny.ini" $d data.train="$tmp/text.txt"
-wrong "token ids beyond the vocabulary" 65 'train.h5.*100' "$tmp/tiny.ini" $d model.vocab_size=100
-wrong "too short for one sample" 65 'valid.h5' "$tmp/tiny.ini" $d data.train="$tmp/valid.h5" data.seq_len=100000 model.max_position_embeddings=100000
-wrong "no checkpoint to start from" 65 'nowhere' "$tmp/tiny.ini" $d model.path="$tmp/nowhere"
+refuses "--check reads the data to the last byte" 65 'altered.h5' --check "$tmp/tiny.ini" $d data.train="$tmp/altered.h5"
+refuses "not HDF5" 65 'text.txt' "$tmp/tiny.ini" $d data.train="$tmp/text.txt"
+refuses "token ids beyond the vocabulary" 65 'train.h5.*100' "$tmp/tiny.ini" $d model.vocab_size=100
+refuses "too short for one sample" 65 'valid.h5' "$tmp/tiny.ini" $d data.train="$tmp/valid.h5" data.seq_len=100000 model.max_position_embeddings=100000
+refuses "no checkpoint to start from" 65 'nowhere' "$tmp/tiny.ini" $d model.path="$tmp/nowhere"
 
 # data/fault classes
-wrong "weights that go non-finite" 71 'error: .*not finite in 2 steps in a row.* unit head on rank [01]' "$tmp/tiny.ini" $d run.max_skipped_steps=2 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 run.max_steps=2000 optimizer.weight_decay=10
+refuses "weights that go non-finite" 71 'error: .*not finite in 2 steps in a row.* unit head on rank [01]' "$tmp/tiny.ini" $d run.max_skipped_steps=2 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 run.max_steps=2000 optimizer.weight_decay=10
 
 # One node of several without a GPU, where run.device = auto takes the CPU: here another device on rank 1 alone.
 cat >"$tmp/mixed" <<'SH'

@@ -120,18 +120,10 @@ for dir in given again; do expect "$dir: dropout stays 0 where it is given, on a
 expect "which is another loss" [ "$(number plain loss)" != "$(number dropping loss)" ]
 
 # ---- what is refused ----------------------------------------------------------------------------------------------------------------------------
-refused() { # NAME CODE REGEX ARGS...
-    local name=$1 want=$2 regex=$3
-    shift 3
-    run 2 "$@"
-    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
-    elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "expected one line with $regex"
-    else ok "$name"; fi
-}
 broken() { # NAME REGEX SED-COMMAND FILE: of the llama's adapter
     rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken"
     sed -i "$3" "$tmp/broken/$4"
-    refused "$1" 65 "$2" ./dtrain-convert --adapter "$tmp/broken" "$(base_of llama)" "$tmp/x"
+    wrong "$1" 65 "$2" ./dtrain-convert --adapter "$tmp/broken" "$(base_of llama)" "$tmp/x"
 }
 tensors=adapter_model.safetensors
 broken "another rank" 'layers.0.*lora_A.weight`: expected the shape \[5, 16\] of this model, found \[4, 16\]' 's/"r": 4/"r": 5/' adapter_config.json
@@ -148,27 +140,27 @@ broken "an adapter that nothing names" 'up_proj.lora_A.weight.: this model has n
 broken "numbers of another type" 'expected F32, F16 or BF16, found I16' '1s/"F16"/"I16"/g' $tensors
 broken "no layer of this model" 'target_modules: it matches no linear layer' 's/_proj"/_prj"/' adapter_config.json
 rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken" && truncate -s -4 "$tmp/broken/$tensors"
-refused "numbers that were cut short" 65 'adapter_model.safetensors.*cut short' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
+wrong "numbers that were cut short" 65 'adapter_model.safetensors.*cut short' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
 rm "$tmp/broken/$tensors"
-refused "no tensors" 65 'adapter_model.safetensors, which is missing' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
-refused "no adapter" 65 'adapter_config.json is missing' ./dtrain-generate "$(base_of llama)" --adapter "$(base_of gpt2)"
+wrong "no tensors" 65 'adapter_model.safetensors, which is missing' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
+wrong "no adapter" 65 'adapter_config.json is missing' ./dtrain-generate "$(base_of llama)" --adapter "$(base_of gpt2)"
 sed -z 's/"lm_head",\?//; s/"wte",\(\s*\]\)/"wte"\1/' $fixture/gpt2/adapter_config.json >"$tmp/broken/adapter_config.json"
 sed '1s/model.lm_head.weight/model.base_layer.wgt/' $fixture/gpt2/$tensors >"$tmp/broken/$tensors"
-refused "an embedding apart from its head" 65 'wte.weight.: it was trained apart from the head' ./dtrain-generate "$(base_of gpt2)" --adapter "$tmp/broken"
-refused "the adapter of another model" 65 'target_modules|expected the shape' ./dtrain-generate "$(base_of qwen2)" --adapter $fixture/llama
-refused "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
-refused "a checkpoint of a merged model" 64 'a model with adapters becomes a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
+wrong "an embedding apart from its head" 65 'wte.weight.: it was trained apart from the head' ./dtrain-generate "$(base_of gpt2)" --adapter "$tmp/broken"
+wrong "the adapter of another model" 65 'target_modules|expected the shape' ./dtrain-generate "$(base_of qwen2)" --adapter $fixture/llama
+wrong "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
+wrong "a checkpoint of a merged model" 64 'a model with adapters becomes a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
 expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
-train_from 2 refused "$(base_of llama)" lora.path=$fixture/llama lora.r=8
+train_from 2 wrong "$(base_of llama)" lora.path=$fixture/llama lora.r=8
 expect_text "a key that the adapter contradicts is refused" 'lora.r: the adapter of .*/llama has 4; leave the key out'
-train_from 2 refused "$tmp/llama-run1" lora.alpha=32
+train_from 2 wrong "$tmp/llama-run1" lora.alpha=32
 expect_exit "another scale for a checkpoint's adapters is refused" 64
 expect_text "by name" 'lora.alpha: the adapter of .*/step-00000003.h5 has 8; leave the key out'
-train_from 2 refused "$tmp/gpt2-run1" lora.alpha=8
+train_from 2 wrong "$tmp/gpt2-run1" lora.alpha=8
 expect_text "also where it is the default" 'lora.alpha: the adapter of .* has 5; leave the key out'
-train_from 1 refused "$tmp/llama-run1" lora.path=$fixture/llama
+train_from 1 wrong "$tmp/llama-run1" lora.path=$fixture/llama
 expect_text "a second adapter, too" 'lora.path: adapters are in the checkpoint .* already'
-train_from 1 refused "$(base_of llama)" lora.path="$tmp/nowhere"
+train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 expect_exit "an adapter that is not there" 65
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \
     batch.train_batch_size=4
