@@ -364,7 +364,7 @@ static void a_block_keeps_what_the_formulas_say(void **state)
         const int64_t C = mc.hidden_size, F = mc.intermediate_size, Hq = mc.num_attention_heads,
                       Hk = mc.num_key_value_heads, Q = Hq * mc.head_dim, K = Hk * mc.head_dim;
         const size_t e = dt_dtype_size(opt.dtype);
-        const size_t cheap = e * (size_t)(2 * C + F + mc.qk_norm * (Q + K)) + 4 * (size_t)(mc.qk_norm * (Hq + Hk));
+        const size_t cheap = e * (size_t)(2 * C + F + mc.qk_norm * (Q + 2 * K)) + 4 * (size_t)(mc.qk_norm * (Hq + Hk));
         const size_t selective =
             e * (size_t)(2 * C + 2 * Q + 2 * K + (mc.gated_mlp ? 2 : 1) * F) + 4 * (size_t)(4 + Hq);
         const size_t want[] = {64 * (selective + cheap), 64 * selective, 64 * e * (size_t)C};
