@@ -108,6 +108,68 @@ expect "ppo, planned is allocated" as_planned
 rollouts ppo 1 ppocopy $lengths ppo.reference_path=tests/data/../data/dpo/start
 expect "ppo, with a critic that is trained whole: the bits of a copy" same_model "$(newest ppo)" "$(newest ppocopy)"
 
+# ---- checkpoints of what is trained alone -----------------------------------------------------------------------------------------------------
+bits="batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=4 lora.r=4 lora.target_modules=all-linear lora.dropout=0.2"
+base=$tmp/original
+cp -r tests/data/dpo/start "$base"
+alone() { # NP DIR ARGS...: model.path is $base
+    local np=$1 dir=$2
+    shift 2
+    lora "$np" "$dir" llama $bits model.path="$base" "$@"
+}
+trained="checkpoint.save=trainable"
+same_trained() { # WHOLE ALONE: all that the latter holds
+    h5diff "$1" "$2" /optimizer /optimizer && h5ls -r "$2/model" | awk '/Dataset/ { print $1 }' | while read -r name; do h5diff "$1" "$2" "/model$name" "/model$name" || return 1; done
+}
+alone 1 whole
+alone 2 alone $trained zero.stage=3 zero.offload_param=cpu checkpoint.async=true checkpoint.save_steps=1 checkpoint.save_total_limit=2
+expect_exit "checkpoint.save = trainable, written while training goes on" 0
+expect "planned is allocated" as_planned
+expect "it holds the adapters alone" sh -c "h5ls '$(newest alone)/model' >'$tmp/held' && grep -q lora_ '$tmp/held' && ! grep -v lora_ '$tmp/held'"
+expect "with the same bits as a whole one" same_trained "$(newest whole)" "$(newest alone)"
+alone 1 halves2 $trained run.max_steps=2
+expect "and smaller by what is frozen, four bytes for each of 12816 parameters" [ $(($(stat -c %s "$(newest halves2)") + 4 * 12816)) -le "$(stat -c %s "$(newest whole)")" ]
+alone 3 halves2 zero.stage=2 $trained checkpoint.resume=auto
+expect "resumed on other ranks at another stage: the same bits" same_trained "$(newest whole)" "$(newest halves2)"
+alone 2 turns checkpoint.save_steps=1 run.max_steps=1
+alone 2 turns checkpoint.save_steps=1 run.max_steps=2 $trained
+alone 1 turns checkpoint.save_steps=1 run.max_steps=3
+expect "a whole one goes on as one without the base, and that as a whole one" same_model "$(newest whole)" "$(alone 2 turns >"$out"; newest turns)"
+alone 2 best $trained data.validation="$tmp/sft.h5" data.validation_steps=1 checkpoint.load_best_model_at_end=true checkpoint.greater_is_better=true checkpoint.export=hf
+expect "the best of them is what is exported" grep -q 'the best model is that of step 1' "$out"
+expect "and what is beside it" sh -c "./dtrain-convert '$tmp/best/checkpoints/best' '$tmp/best.hf' --tokenizer none && cmp '$tmp/best.hf/model.safetensors' '$tmp/best/hf/model.safetensors'" 
+for dir in whole alone; do
+    run 0 ./dtrain-generate "$tmp/$dir" --tokenizer ids --prompt "1 2 3" --greedy --max-new-tokens 8 --jsonl -o "$tmp/$dir.text"
+    run 2 ./dtrain-convert "$tmp/$dir" "$tmp/$dir.hf" --tokenizer none
+done
+expect "dtrain-generate writes the same from both" cmp "$tmp/whole.text" "$tmp/alone.text"
+expect "dtrain-convert, too" cmp "$tmp/whole.hf/model.safetensors" "$tmp/alone.hf/model.safetensors"
+run 0 ./dtrain-info "$(newest alone)"
+expect_text "dtrain-info says where the rest is" "^  base +$base: [0-9]* tensors that are not in this file"
+lora 1 chain "" $bits model.path="$tmp/alone" $trained run.max_steps=1
+lora 1 chain2 "" $bits model.path="$tmp/chain/checkpoints/step-00000001.h5" run.max_steps=1
+lora 2 flat "" $bits model.path="$tmp/whole" run.max_steps=1
+lora 2 flat2 "" $bits model.path="$tmp/flat" run.max_steps=1
+expect "a base may be such a checkpoint itself" same_model "$(newest flat2)" "$(newest chain2)"
+lora 1 wrong llama $bits lora.r=0 lora.target_modules= lora.dropout=0 $trained
+expect_exit "where nothing is frozen it is refused" 64
+expect_text "by name" "checkpoint.save: trainable leaves out what is frozen, and all of the model is trained"
+printf 'x' | dd of="$base/model.safetensors" bs=1 seek=$(($(stat -c %s "$base/model.safetensors") - 1)) conv=notrunc status=none
+alone 2 halves2 $trained run.max_steps=5
+expect_exit "a base that was altered is found, resumed" 65
+expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered since .*/step-00000004.h5 was trained beside it"
+wrong "and converted" 65 "$base/model.safetensors: tensor .*was altered since" ./dtrain-convert "$tmp/alone" "$tmp/x"
+alone 2 turns $trained run.max_steps=5
+expect_text "a whole one does not go on beside it" "checkpoint.save = trainable would leave frozen parameters out that differ from those of $base"
+mv "$base" "$tmp/moved"
+wrong "a base that has gone is said" 65 "step-00000004.h5 holds what was trained alone .*: $base: No such file" ./dtrain-generate "$tmp/alone" --tokenizer ids --prompt "1 2 3"
+alone 2 halves2 $trained run.max_steps=5 
+expect_exit "where a run goes on, too" 65
+rm -r "$tmp/moved" && cp -r tests/data/dpo/start "$tmp/moved"
+lora 2 halves2 "" $bits model.path="$tmp/moved" $trained
+expect_exit "and one that has moved is where model.path says" 0
+
+# ---- what is refused -----------------------------------------------------------------------------------------------------------------------------
 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
 expect_exit "a layer that is not there is refused" 64
 expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; its linear layers are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"

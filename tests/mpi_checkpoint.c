@@ -183,7 +183,7 @@ static void meta_and_long_texts_come_back(void **state)
     /* what is asked of the disk beforehand is enough */
     struct stat st;
     const size_t texts_len = strlen(meta.config) + (meta.model_config ? strlen(meta.model_config) : 0);
-    const double nbytes = dt_checkpoint_nbytes(texts_len, 0) + dt_checkpoint_model_nbytes(f->units, N_UNITS, 2);
+    const double nbytes = dt_checkpoint_nbytes(texts_len, 0) + dt_checkpoint_model_nbytes(f->units, N_UNITS, 2, false);
     const bool fits = stat(path, &st) == 0 && (double)st.st_size <= nbytes;
     free(meta.config);
     assert_all(f->mpi, same && fits);

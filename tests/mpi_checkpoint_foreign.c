@@ -201,8 +201,8 @@ static const char *damage(int k, const char *path, bool *done)
         *done = replace_tensor(path, 2);
         return "int32";
     case 4:
-        *done = set_attribute(path, "/", "version", 2);
-        return "version 2";
+        *done = set_attribute(path, "/", "version", 3);
+        return "version 3";
     case 5:
         *done = set_attribute(path, "/", "format", -1);
         return "`format`";

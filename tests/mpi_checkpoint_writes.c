@@ -133,8 +133,8 @@ static void every_write_that_fails_leaves_the_checkpoint_before(void **state)
     dt_saver *s = NULL;
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
     assert_all(f->mpi, fill_states(f->z, true, 1));
-    assert_all(f->mpi,
-               dt_saver_open(&s, &f->comm, &f->dev, NULL, dt_zero_saved_nbytes(f->z)) == DT_OK); /* for every other */
+    assert_all(f->mpi, dt_saver_open(&s, &f->comm, &f->dev, NULL, dt_zero_saved_nbytes(f->z, DT_TRAINED)) ==
+                           DT_OK); /* for every other */
     for (int e = 0; e < 3; e++)
         for (int rank = 0; rank <= last; rank += last > 0 ? last : 1) {
             assert_all(f->mpi, f->comm.rank != 0 || shell("rm -rf '%s'/*", f->dir));

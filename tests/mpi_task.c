@@ -251,6 +251,25 @@ static void what_a_task_saves_is_counted(void **state)
     assert_all(MPI_COMM_WORLD, fits);
 }
 
+/* And where a checkpoint leaves out what is frozen, as much less as that takes. */
+static void what_a_task_leaves_out_is_not_counted(void **state)
+{
+    const struct fixture *f = *state;
+    const char *dirs[] = {"with", "without"}, *saves[] = {"checkpoint.save=all", "checkpoint.save=trainable"};
+    double nbytes[2], planned[2];
+    for (int i = 0; i < 2; i++) {
+        const char *args[] = {"run.max_steps=1", "lora.r=2", saves[i]};
+        struct stat st;
+        char path[200];
+        const outcome o = run(f, dirs[i], 3, args);
+        snprintf(path, sizeof path, "%s/%s/checkpoints/step-00000001.h5", f->dir, dirs[i]);
+        assert_all(MPI_COMM_WORLD, !o.err && stat(path, &st) == 0);
+        nbytes[i] = (double)st.st_size, planned[i] = o.saved_nbytes;
+        assert_all(MPI_COMM_WORLD, nbytes[i] <= planned[i]);
+    }
+    assert_all(MPI_COMM_WORLD, planned[0] - planned[1] > 0.8 * (nbytes[0] - nbytes[1]) && nbytes[1] < nbytes[0]);
+}
+
 /* It rolls out with the weights that judge it, so both say the same of every token. fp32 of two kinds of passes: the
  * judge's is batch-invariant. */
 static void the_start_does_not_differ_from_its_judge(void **state)
@@ -305,6 +324,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_rollout_serves_two_steps),
         cmocka_unit_test(the_start_does_not_differ_from_its_judge),
         cmocka_unit_test(what_a_task_saves_is_counted),
+        cmocka_unit_test(what_a_task_leaves_out_is_not_counted),
     };
     if (argc > 1) {
         dt_comm comm;

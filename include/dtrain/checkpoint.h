@@ -31,6 +31,7 @@ typedef struct dt_ckpt_meta {
     dt_items items;     /* what the task left (task.h); when saving, of rank 0 */
     char *config;       /* resolved INI */
     char *model_config; /* config.json */
+    dt_base base;       /* of the run's own model, as read: what the file leaves out; path NULL: nothing */
     /* of the run's own model, as read; a save writes what z keeps, and of these the number of updates */
     dt_ckpt_states states;
 } dt_ckpt_meta;
@@ -112,8 +113,9 @@ dt_saver_state dt_saver_state_of(const dt_saver *s); /* s may be NULL */
  *  reserves as much, and gives back what is over. */
 enum { DT_CKPT_TASK_ITEMS = 64 };
 double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes);
-/** Those of a model: with n_states of the optimizer for each tensor that is trained, all in fp32. */
-double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states);
+/** Those of a model: with n_states of the optimizer for each tensor that is trained, all in fp32. trained_alone: what
+ *  is frozen is left out, but for its names and checksums. */
+double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states, bool trained_alone);
 
 /** Do the parameters in the file have the names and shapes of these models' units? Nothing is loaded. Local.
  *  DT_ERR_DATA naming file and tensor. */

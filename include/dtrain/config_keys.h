@@ -253,6 +253,9 @@
          "how the model's own weights are stored; int8: not supported yet") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
+    ENUM(checkpoint, save, "all", "all|trainable", \
+         "what a checkpoint holds of the model; trainable: what is trained and its states alone, where a part is " \
+         "frozen (adapters): the rest is read from model.path again, which has to stay as it is") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \
          "keep at most this many checkpoints, the newest ones; the best is kept in addition; 0: all") \
     BOOL(checkpoint, async, false, \

@@ -33,6 +33,7 @@ typedef struct dt_pretrained {
     dt_ckpt_meta meta; /* of a checkpoint; else zeros */
     /* the caller's: a scalar head, or adapters, that are not there keep the values they have */
     bool new_score, new_adapters;
+    dt_base *base; /* the caller's: takes the checksums of what is frozen (dt_saved_model); NULL: nobody asks */
 } dt_pretrained;
 
 /** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model;

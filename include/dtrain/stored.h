@@ -1,6 +1,6 @@
 /* stored.h - tensors in files, whatever the format of the files: which ones a rank asks for, where each lies, and how
- * all ranks read them. A format adds a locator: checkpoint.h has that of checkpoints, the room pretrained one for
- * safetensors files.
+ * all ranks read them. A format adds a locator: here is that of safetensors files, checkpoint.h has that of
+ * checkpoints, the room pretrained one for adapters.
  *
  * For those two rooms; everybody else loads through checkpoint.h and pretrained.h. */
 #ifndef DTRAIN_STORED_H
@@ -30,6 +30,21 @@ void dt_chunks_close(dt_chunks *c); /* safe on {0} */
 dt_err dt_chunks_take(dt_chunks **chunks, const dt_comm *comm);
 void dt_chunks_give_back(dt_chunks *chunks, const dt_comm *comm); /* safe on NULL */
 
+/** Frozen parameters that a checkpoint leaves out (checkpoint.save = trainable), since they are those of another model.
+ *  {0}: none are. */
+typedef struct dt_base {
+    char *path; /* full path of that model: a Hugging Face directory, or a checkpoint; malloc'ed */
+    struct dt_base_tensor {
+        char name[DT_NAME_MAX];
+        uint64_t checksum; /* of its elements as they stand there */
+    } * tensors;
+    int n;
+} dt_base;
+void dt_base_free(dt_base *b); /* safe on {0} */
+/** DT_ERR_MEMORY. */
+dt_err dt_base_add(dt_base *b, const char *name, uint64_t checksum);
+const struct dt_base_tensor *dt_base_find(const dt_base *b, const char *name); /* NULL: it is not left out */
+
 /** One of several models that are saved together. */
 typedef struct dt_saved_model {
     const char *name;     /* in checkpoints; NULL: the run's own model */
@@ -41,6 +56,10 @@ typedef struct dt_saved_model {
                             * the file has instead is passed over */
     bool new_adapters; /* loaded: so do adapters (unit.h) */
     int64_t state_updates; /* saved: the updates that these have seen */
+    /* saved: frozen parameters are left out, and are there; NULL: none are. Loaded: takes the checksums of frozen
+     * parameters as they stand in the files; where it has a path, what a checkpoint leaves out is looked for there */
+    dt_base *base;
+    bool has_base; /* loaded: what a checkpoint leaves out has its values already */
 } dt_saved_model;
 
 /** A tensor of one state that a file should have. The list is the same on all ranks, in the order of the file. */
@@ -69,6 +88,7 @@ typedef struct dt_stored_location {
     int32_t absent;    /* a state of a tensor that was frozen when the file was written: it starts at zero */
     int32_t kept;      /* dt_saved_model.new_...: not in the file */
     int32_t elsewhere; /* it has its values already: the files are not of the whole model */
+    int32_t left_out;  /* dt_base: it is in a file of another model */
 } dt_stored_location;
 
 /** Where all tensors of a list of slots are. */
@@ -86,6 +106,8 @@ typedef struct dt_stored_map {
 /** Locate every slot's tensor, and make sure that no tensor is there that no slot asks for. Local. DT_ERR_DATA naming
  *  file and tensor. */
 typedef dt_err (*dt_stored_locator)(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
+/** A locator: in the safetensors files of a directory. */
+dt_err dt_stored_locate_directory(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
 /** Fill all models: rank 0 locates, every rank reads its pieces and no other elements. Collective; all ranks return the
  *  same code; on failure their contents are undefined. */

@@ -121,6 +121,7 @@ typedef struct dt_run {
     bool resume_is_given; /* by path: no other will do */
     bool has_pretrained;  /* is there a model to start from? */
     dt_pretrained pretrained;
+    dt_base base; /* pretrained by its full path, and what is frozen there: for checkpoints that leave it out */
 } dt_run;
 
 typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;

@@ -91,9 +91,9 @@ typedef struct dt_zero_plan {
     int64_t n_param, n_padding;
     /* the smallest max_live_parameters that this stage can do with (stage 3; else 0) */
     int64_t least_live_parameters;
-    double state_bytes_per_param;   /* params + grads + optimizer over n_param, padding included */
-    size_t saved_nbytes;            /* as dt_zero_saved_nbytes */
-    double formula_bytes_per_param; /* with two states 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
+    double state_bytes_per_param;    /* params + grads + optimizer over n_param, padding included */
+    size_t saved_nbytes[DT_N_PARTS]; /* as dt_zero_saved_nbytes */
+    double formula_bytes_per_param;  /* with two states 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
     double sent_elems_per_micro_step, sent_elems_per_step;
     double sent_bytes_per_micro_step, sent_bytes_per_step; /* the same in bytes of the types that are sent */
     dt_traffic micro_step, step;
@@ -182,9 +182,9 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
 /** Copy elements skip .. skip+n-1 of a piece from or to host memory. Local, synchronous. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host);
-/** Bytes of what this rank is in charge of, of all that dt_zero_state_read gives, padding included: the same on all
- *  ranks. */
-size_t dt_zero_saved_nbytes(const dt_zero *z);
+/** Bytes of what this rank is in charge of, of all that dt_zero_state_read gives of one part, padding included: the
+ *  same on all ranks. */
+size_t dt_zero_saved_nbytes(const dt_zero *z, dt_part part);
 /** Queue the copy of a whole piece on a stream, to host memory that must be pinned where the device is apart. What is
  *  read is there once the compute stream has come as far as it is queued now: the caller orders the stream behind it,
  *  and the next update behind the copy. Local. */

@@ -31,13 +31,21 @@ static dt_err write_states(hid_t group, const char *path, const dt_saved_model *
     return dt_h5_write_text(group, path, "optimizer_states", names);
 }
 
-static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, const dt_saved_model *own)
+/* The texts of the root, and the checksum of all of them. base NULL: nothing is left out. */
+static dt_err write_texts(hid_t file, const char *path, const dt_ckpt_meta *m, const char *base)
 {
     const char *config = m->config ? m->config : "", *model = m->model_config ? m->model_config : "";
-    const int64_t len = (int64_t)strlen(config);
-    const uint64_t sum = dt_checksum(config, 0, len, 1) + dt_checksum(model, len, (int64_t)strlen(model), 1);
+    DT_TRY(dt_h5_write_text(file, path, "config", config));
+    DT_TRY(dt_h5_write_text(file, path, "model_config", model));
+    if (base) DT_TRY(dt_h5_write_text(file, path, "base", base));
+    return dt_h5_write_u64(file, path, "checksum", ckpt_sum_texts(config, model, base ? base : ""));
+}
+
+static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, const dt_saved_model *own)
+{
+    char *base = NULL;
     DT_TRY(dt_h5_write_text(file, path, "format", "dtrain-checkpoint"));
-    DT_TRY(dt_h5_write_i64(file, path, "version", CKPT_VERSION));
+    DT_TRY(dt_h5_write_i64(file, path, "version", own->base ? CKPT_VERSION : CKPT_VERSION_WHOLE));
     DT_TRY(dt_h5_write_i64(file, path, "step", m->step));
     DT_TRY(dt_h5_write_i64(file, path, "samples", m->samples));
     DT_TRY(dt_h5_write_i64(file, path, "tokens", m->tokens));
@@ -53,9 +61,10 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     DT_TRY(dt_h5_write_i64(file, path, "best_step", m->best_step));
     DT_TRY(dt_h5_write_f64(file, path, "best_metric", m->best_metric));
     DT_TRY(dt_h5_write_i64(file, path, "not_better", m->n_not_better));
-    DT_TRY(dt_h5_write_text(file, path, "config", config));
-    DT_TRY(dt_h5_write_text(file, path, "model_config", model));
-    return dt_h5_write_u64(file, path, "checksum", sum); /* of the two texts, one after the other */
+    if (own->base) DT_TRY(ckpt_base_text(own->base, &base));
+    const dt_err err = write_texts(file, path, m, base);
+    free(base);
+    return err;
 }
 
 /* Times of creation are left out everywhere: equal states, equal bytes. */

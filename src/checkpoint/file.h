@@ -7,7 +7,8 @@
 #include "dtrain/stored.h"
 #include <limits.h>
 
-enum { CKPT_VERSION = 1 };
+/* 2: a part of the model is elsewhere, which readers of 1 know nothing of */
+enum { CKPT_VERSION_WHOLE = 1, CKPT_VERSION = 2 };
 enum { CKPT_PAGE = 4096, CKPT_ALIGN_FROM = 64 << 10 }; /* bytes: arrays from there on begin on a page */
 
 /** "/model/NAME", "/optimizer/exp_avg/NAME", ... */
@@ -51,10 +52,25 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
 dt_err ckpt_file_set_checksums(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
                                const uint64_t *sums);
 
+/** The checksum of a file's texts, one after the other. */
+uint64_t ckpt_sum_texts(const char *config, const char *model_config, const char *base);
+
 /** Open for reading and check format and version. */
 dt_err ckpt_file_open(const char *path, hid_t *file);
 /** Locate and check a slot's dataset. DT_ERR_DATA naming file and tensor. */
 dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location);
+
+/** As dt_checkpoint_locate, in the base of a base of ...: depth of them. */
+dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map, int depth);
+
+/* base.c: what is left out. Local. */
+/** The text of the attribute, malloc'ed. DT_ERR_WRITE: its path cannot be a text. */
+dt_err ckpt_base_text(const dt_base *b, char **text);
+/** {0} to start from. DT_ERR_DATA naming the file at path. */
+dt_err ckpt_base_parse(const char *path, const char *text, dt_base *b);
+/** Locate what is marked so in the map (left_out). DT_ERR_DATA: the base, or a tensor in it, is gone or has changed. */
+dt_err ckpt_locate_left_out(const char *path, const dt_base *base, const dt_stored_slot *slots, int n_slots,
+                            dt_stored_map *map, int depth);
 
 /* task_items.c: what a task left. Local. */
 /** Make their arrays; offsets [n_items]: where each goes in the file, -1 for one without elements. */

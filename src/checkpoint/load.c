@@ -25,8 +25,9 @@ typedef struct load_job {
     const char **files; /* [n_files] of map */
     uint64_t *sums;
     int n_slots;
-    int fd, fd_file;   /* the file that is open, and its number */
-    hid_t file;        /* -1 unless a tensor has to be read through HDF5 */
+    int fd, fd_file; /* the file that is open, and its number */
+    hid_t file;      /* -1 unless a tensor has to be read through HDF5: then that of number h5_file */
+    int h5_file;
     dt_chunks *chunks; /* elements as in the file, and as z keeps them */
 } load_job;
 
@@ -87,19 +88,22 @@ static dt_err open_file(load_job *j, int file)
     return DT_OK;
 }
 
-/* type: what rank 0 found; out has room for elements of that. */
-static dt_err fetch_through_hdf5(load_job *j, const dt_stored_slot *s, dt_st_type type, int64_t first, int64_t n,
-                                 void *out)
+/* out has room for elements of the type that rank 0 found. */
+static dt_err fetch_through_hdf5(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first,
+                                 int64_t n, void *out)
 {
     char name[256];
+    const char *path = j->files[p->file];
     dt_h5_array a;
     dt_h5_lock();
-    dt_err err = j->file >= 0 ? DT_OK : ckpt_file_open(j->path, &j->file);
+    if (j->file >= 0 && j->h5_file != p->file) H5Fclose(j->file), j->file = -1;
+    j->h5_file = p->file;
+    dt_err err = j->file >= 0 ? DT_OK : ckpt_file_open(path, &j->file);
     hid_t dset = err == DT_OK ? ckpt_slot_open(j->file, s, name, sizeof name) : -1;
-    if (err == DT_OK) err = dset < 0 ? dt_h5_fail(DT_ERR_DATA, j->path, name) : dt_h5_inspect(dset, j->path, name, &a);
-    if (err == DT_OK && (a.n_elems != s->tensor->n_elems || ckpt_type_of(a.type) != type))
-        err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
-    if (err == DT_OK) err = dt_h5_read_run(dset, j->path, name, &a, first, n, out);
+    if (err == DT_OK) err = dset < 0 ? dt_h5_fail(DT_ERR_DATA, path, name) : dt_h5_inspect(dset, path, name, &a);
+    if (err == DT_OK && (a.n_elems != s->tensor->n_elems || ckpt_type_of(a.type) != (dt_st_type)p->type))
+        err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", path, name);
+    if (err == DT_OK) err = dt_h5_read_run(dset, path, name, &a, first, n, out);
     if (dset >= 0) H5Dclose(dset);
     dt_h5_unlock();
     return err;
@@ -110,7 +114,7 @@ static dt_err fetch(load_job *j, const dt_stored_slot *s, const dt_stored_locati
                     void *out)
 {
     const size_t size = dt_st_type_size((dt_st_type)p->type);
-    if (p->offset < 0) return fetch_through_hdf5(j, s, (dt_st_type)p->type, first, n, out);
+    if (p->offset < 0) return fetch_through_hdf5(j, s, p, first, n, out);
     DT_TRY(open_file(j, p->file));
     return dt_read_at(j->fd, j->files[p->file], p->offset + first * (int64_t)size, out, (size_t)n * size);
 }
@@ -153,7 +157,7 @@ static dt_err read_slot(load_job *j, int i)
         char *to = in_place ? in_place + (size_t)at * size : raw;
         DT_TRY(dt_phase_poll(j->phase));
         DT_TRY(fetch(j, s, p, first, n, to));
-        if (p->has_checksum) j->sums[i] += checksum_of(s->piece, to, first, n, size);
+        if (p->has_checksum || s->of->base) j->sums[i] += checksum_of(s->piece, to, first, n, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(raw, type, converted, keep, n);
         DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? raw : converted));
@@ -221,10 +225,29 @@ static dt_err compare(const load_job *j)
     }
     if (n_bad == 0) return DT_OK;
     ckpt_slot_name(&j->slots[first_bad], name, sizeof name);
+    DT_CHECK(!locations[first_bad].left_out, DT_ERR_DATA,
+             "%s: tensor `%s` was altered since %s was trained beside it, which leaves it out: checksum %016" PRIx64
+             ", expected %016" PRIx64 " (%d of %d tensors differ)",
+             j->files[locations[first_bad].file], j->slots[first_bad].tensor->name, j->path, j->sums[first_bad],
+             locations[first_bad].checksum, n_bad, j->n_slots);
     return dt_fail(DT_ERR_DATA,
                    "%s: tensor `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64
                    " (%d of %d tensors differ)",
                    j->path, name, j->sums[first_bad], locations[first_bad].checksum, n_bad, j->n_slots);
+}
+
+/* For who leaves them out of checkpoints. */
+static dt_err keep_checksums(const load_job *j)
+{
+    for (int k = 0; k < j->n_models; k++)
+        if (j->models[k].base && !j->models[k].has_base) j->models[k].base->n = 0;
+    for (int i = 0; i < j->n_slots; i++) {
+        const dt_stored_slot *s = &j->slots[i];
+        const dt_stored_location *p = &j->map.locations[i];
+        if (s->state != DT_STATE_PARAM || s->tensor->trainable || !s->of->base || s->of->has_base) continue;
+        if (!p->kept && !p->elsewhere) DT_TRY(dt_base_add(s->of->base, s->tensor->name, j->sums[i]));
+    }
+    return DT_OK;
 }
 
 static void clean_up(load_job *j)
@@ -279,6 +302,7 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, keep_checksums(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->rank, comm->nranks));
     if (err == DT_OK) err = dt_comm_agree(comm, all_written(&job));
     clean_up(&job);

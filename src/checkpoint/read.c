@@ -69,18 +69,22 @@ dt_err ckpt_file_open(const char *path, hid_t *file)
 
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
-/* The checksum of configuration and model configuration, one after the other. */
-static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m)
+uint64_t ckpt_sum_texts(const char *config, const char *model_config, const char *base)
+{
+    const int64_t n = (int64_t)strlen(config), n_model = (int64_t)strlen(model_config), n_base = (int64_t)strlen(base);
+    return dt_checksum(config, 0, n, 1) + dt_checksum(model_config, n, n_model, 1) +
+           dt_checksum(base, n + n_model, n_base, 1);
+}
+
+static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m, const char *base)
 {
     uint64_t expected;
     if (!dt_h5_has(file, "checksum")) return DT_OK; /* made by another writer */
     DT_TRY(dt_h5_read_u64(file, path, "checksum", &expected));
-    const int64_t len = (int64_t)strlen(m->config);
-    const uint64_t found =
-        dt_checksum(m->config, 0, len, 1) + dt_checksum(m->model_config, len, (int64_t)strlen(m->model_config), 1);
+    const uint64_t found = ckpt_sum_texts(m->config, m->model_config, base);
     DT_CHECK(found == expected, DT_ERR_DATA,
-             "%s: attributes `config` and `model_config` were altered: checksum %016" PRIx64 ", expected %016" PRIx64,
-             path, found, expected);
+             "%s: attributes `config` and `model_config`%s were altered: checksum %016" PRIx64 ", expected %016" PRIx64,
+             path, *base ? ", or `base`," : "", found, expected);
     return DT_OK;
 }
 
@@ -91,6 +95,13 @@ static dt_err read_text_or(hid_t file, const char *path, const char *name, const
     *text = strdup(missing);
     DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for attribute `%s`", path, name);
     return DT_OK;
+}
+
+/* What the file leaves out; text: "" where that is nothing, malloc'ed. */
+static dt_err read_base(hid_t file, const char *path, dt_base *base, char **text)
+{
+    DT_TRY(read_text_or(file, path, "base", "", text));
+    return **text ? ckpt_base_parse(path, *text, base) : DT_OK;
 }
 
 /* group: the root, or a model's. Files that do not say which are of the time when there was one optimizer. updates:
@@ -159,7 +170,11 @@ static dt_err read_meta(hid_t file, const char *path, dt_ckpt_meta *m)
              "%s: attributes `step`, `samples`, `tokens`, `updates`: expected 0 or more, found %" PRId64 ", %" PRId64
              ", %" PRId64 ", %" PRId64,
              path, m->step, m->samples, m->tokens, m->updates);
-    return check_texts(file, path, m);
+    char *base = NULL;
+    dt_err err = read_base(file, path, &m->base, &base);
+    if (err == DT_OK) err = check_texts(file, path, m, base);
+    free(base);
+    return err;
 }
 
 dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
@@ -217,6 +232,7 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m)
 {
     dt_items_free(&m->items);
     dt_ckpt_states_free(&m->states);
+    dt_base_free(&m->base);
     free(m->config);
     free(m->model_config);
     m->config = m->model_config = NULL;
@@ -293,6 +309,8 @@ typedef struct locate_job {
     int n_slots;
     dt_stored_map *map;
     bool head_there;
+    dt_base base;     /* what the file leaves out */
+    int n_left_out;   /* of that, slots */
     int n_absent;     /* states that are not in the file */
     bool *has_states; /* [n_slots]: is any state of the slot's model in the file? */
     int first_lost;   /* of the absent ones, one whose tensor has another state there: -1: none */
@@ -384,27 +402,38 @@ static dt_err locate_head(hid_t file, locate_job *job)
     return ckpt_file_locate(file, job->path, &slot, &job->map->head);
 }
 
-static bool is_absent(hid_t file, const dt_stored_slot *s)
+static bool is_in_file(hid_t file, const dt_stored_slot *s)
 {
     const char *bare = dt_stored_bare_name(s->tensor->name);
     char name[256];
-    if (s->state == DT_STATE_PARAM && !dt_stored_may_stay(s)) return false;
     name_in_file(s, s->tensor->name, name, sizeof name);
-    if (has_link(file, name)) return false;
+    if (has_link(file, name)) return true;
     if (bare) name_in_file(s, bare, name, sizeof name);
-    return !bare || !has_link(file, name);
+    return bare && has_link(file, name);
+}
+
+/* A slot that is not in the file: of the base, one that keeps its value, or a state that is absent. False: it should
+ * be. */
+static bool place_missing(locate_job *job, const dt_stored_slot *s, dt_stored_location *at)
+{
+    const bool is_param = s->state == DT_STATE_PARAM,
+               left_out = is_param && !s->of->name && dt_base_find(&job->base, s->tensor->name);
+    if (is_param && !left_out && !dt_stored_may_stay(s)) return false;
+    *at = (dt_stored_location){.offset = -1,
+                               .absent = !is_param,
+                               .kept = is_param && !left_out,
+                               .left_out = left_out,
+                               .elsewhere = left_out && s->of->has_base};
+    job->n_absent += at->absent;
+    job->n_left_out += left_out && !at->elsewhere;
+    return true;
 }
 
 static dt_err locate_slots(hid_t file, locate_job *job, int *n_without)
 {
     for (int i = 0; i < job->n_slots; i++) {
         dt_stored_location *at = &job->map->locations[i];
-        if (is_absent(file, &job->slots[i])) {
-            const bool kept = job->slots[i].state == DT_STATE_PARAM;
-            *at = (dt_stored_location){.offset = -1, .kept = kept, .absent = !kept};
-            job->n_absent += !kept;
-            continue;
-        }
+        if (!is_in_file(file, &job->slots[i]) && place_missing(job, &job->slots[i], at)) continue;
         DT_TRY(ckpt_file_locate(file, job->path, &job->slots[i], at));
         *n_without += !at->has_checksum;
     }
@@ -428,10 +457,11 @@ static dt_err check_absent(const locate_job *job)
     return DT_OK;
 }
 
-dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
+dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map, int depth)
 {
     hid_t file;
     int n_without = 0;
+    char *base = NULL;
     locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map, .first_lost = -1};
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
@@ -439,16 +469,25 @@ dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n
     DT_CHECK(job.has_states, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
     dt_h5_lock();
     dt_err err = ckpt_file_open(path, &file);
+    if (err == DT_OK) err = read_base(file, path, &job.base, &base);
     if (err == DT_OK) err = locate_slots(file, &job, &n_without);
     if (err == DT_OK) err = dt_h5_each_array(file, path, visit_array, &job);
     if (err == DT_OK) err = check_absent(&job);
     if (err == DT_OK) err = locate_head(file, &job);
     if (file >= 0) H5Fclose(file);
     dt_h5_unlock();
+    if (err == DT_OK && job.n_left_out) err = ckpt_locate_left_out(path, &job.base, slots, n_slots, map, depth);
     free(job.has_states);
+    dt_base_free(&job.base);
+    free(base);
     if (err == DT_OK && n_without)
         DT_WARN("%s: %d of %d tensors have no checksum: damage to them would not be noticed", path, n_without, n_slots);
     return err;
+}
+
+dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
+{
+    return ckpt_locate(path, slots, n_slots, map, 0);
 }
 
 /* ---- every checksum of a file ------------------------------------------------------------------------------------ */

@@ -45,9 +45,18 @@ static dt_err name_alone(save_job *j, const char *path)
     return DT_OK;
 }
 
+static void leave_out_frozen(save_job *j)
+{
+    int n = 0;
+    for (int i = 0; i < j->n_slots; i++)
+        if (!j->slots[i].of->base || j->slots[i].tensor->trainable) j->slots[n++] = j->slots[i];
+    j->n_slots = n;
+}
+
 static dt_err prepare(save_job *j)
 {
     DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
+    leave_out_frozen(j);
     j->offsets = calloc((size_t)j->n_slots + DT_CKPT_TASK_ITEMS, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     DT_CHECK(j->offsets && j->sums, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
@@ -73,13 +82,17 @@ double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes)
     return root_nbytes(texts_len) + (task_nbytes > 0 ? task_nbytes + DT_CKPT_TASK_ITEMS * (512.0 + CKPT_PAGE) : 0);
 }
 
-double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states)
+double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states, bool trained_alone)
 {
     double nbytes = 0;
     for (int u = 0; u < n_units; u++)
         for (int t = 0; t < units[u].n_tensors; t++) {
             const dt_tensor *tensor = &units[u].tensors[t];
-            nbytes += (1 + (tensor->trainable ? n_states : 0)) * array_nbytes(sizeof(float) * (double)tensor->n_elems);
+            const double array = array_nbytes(sizeof(float) * (double)tensor->n_elems);
+            if (tensor->trainable)
+                nbytes += (1 + n_states) * array;
+            else
+                nbytes += trained_alone ? 2.0 * (DT_NAME_MAX + 32) : array; /* a line of a text */
         }
     return nbytes;
 }
@@ -90,7 +103,9 @@ double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_state
 static dt_err probe_space(const save_job *j)
 {
     const char *config = j->meta->config, *model = j->meta->model_config;
-    double nbytes = root_nbytes((config ? strlen(config) : 0) + (model ? strlen(model) : 0)) +
+    const dt_base *base = j->models[0].base;
+    const size_t base_len = base ? PATH_MAX + (size_t)base->n * (DT_NAME_MAX + 32) : 0;
+    double nbytes = root_nbytes((config ? strlen(config) : 0) + (model ? strlen(model) : 0) + base_len) +
                     ckpt_task_items_nbytes(&j->meta->items);
     for (int i = 0; i < j->n_slots; i++)
         nbytes +=

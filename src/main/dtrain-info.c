@@ -323,6 +323,8 @@ static void print_text(const file_info *f, const options *o)
         printf("  optimizer    %s%s%s\n", f->meta.states.optimizer, *f->meta.states.names ? ": " : "",
                f->meta.states.names);
         print_model(f);
+        if (f->meta.base.path)
+            printf("  base         %s: %d tensors that are not in this file\n", f->meta.base.path, f->meta.base.n);
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
         if (f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
@@ -378,6 +380,7 @@ static void add_checkpoint(json_t *root, const file_info *f, const options *o)
     json_object_set_new(root, "seed", json_string(seed));
     json_object_set_new(root, "loss_scale", json_real(f->meta.loss_scale));
     json_object_set_new(root, "parameters", json_integer(n_parameters(f)));
+    json_object_set_new(root, "base", f->meta.base.path ? json_string(f->meta.base.path) : json_null());
     json_object_set_new(root, "optimizer", json_string(f->meta.states.optimizer));
     json_object_set_new(root, "state_updates", json_integer(f->meta.states.updates));
     json_object_set_new(root, "optimizer_states", json_names(f->meta.states.names));

@@ -68,7 +68,7 @@ dt_err dt_frozen_model_saved_nbytes(const dt_frozen_model *f, const dt_zero_opti
     const dt_zero_options opt = options(f, like, dtype);
     dt_zero_plan plan;
     DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
-    *nbytes = plan.saved_nbytes;
+    *nbytes = plan.saved_nbytes[DT_TRAINED] + plan.saved_nbytes[DT_FROZEN];
     return DT_OK;
 }
 

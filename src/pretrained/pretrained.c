@@ -2,7 +2,6 @@
  * and read here. */
 #include "dtrain/pretrained.h"
 #include "dtrain/config.h"
-#include "locate.h"
 #include "peft_locate.h"
 #include "generation_config.h"
 #include "tokenizer_files.h"
@@ -145,15 +144,16 @@ dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, con
 
 static dt_stored_locator locator_of(const dt_pretrained *p)
 {
-    return p->kind == DT_PRETRAINED_HF ? directory_locate : dt_checkpoint_locate;
+    return p->kind == DT_PRETRAINED_HF ? dt_stored_locate_directory : dt_checkpoint_locate;
 }
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
-    const dt_saved_model one = {.zero = z, .new_score = p->new_score, .new_adapters = p->new_adapters};
+    dt_saved_model one = {.zero = z, .new_score = p->new_score, .new_adapters = p->new_adapters, .base = p->base};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
     if (!p->adapter) return DT_OK;
     DT_INFO("with the adapters of %s", p->adapter);
+    one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
 }
 

@@ -153,7 +153,9 @@ dt_err run_best_load(dt_run *run, const progress *p)
     free(dir);
     DT_TRY(dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.load") : err));
     dt_saved_model models[DT_MAX_SAVED];
-    DT_TRY(dt_checkpoint_load_all(run->comm, models, run_list_saved(run, path, models), path, &run->phase));
+    const int n = run_list_saved(run, path, models);
+    models[0].has_base = true;
+    DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
     DT_INFO("the best model is that of step %" PRId64 " (%s %.9g): its weights are the result", p->best_step,
             metric_of(&run->cfg), p->best_metric);
     return DT_OK;

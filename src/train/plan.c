@@ -26,9 +26,10 @@ double run_checkpoint_nbytes(const dt_run *run)
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
         const dt_optimizer_ops *o = m->zero_opt.optimizer; /* NULL: of an evaluation */
-        nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, o ? o->n_states : 0);
+        nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, o ? o->n_states : 0,
+                                             m == &run->main && !run_saves_frozen(run));
     }
-    if (run->task.kept) nbytes += dt_checkpoint_model_nbytes(run->task.kept->units, run->task.kept->n_units, 0);
+    if (run->task.kept) nbytes += dt_checkpoint_model_nbytes(run->task.kept->units, run->task.kept->n_units, 0, false);
     return nbytes;
 }
 
@@ -82,7 +83,7 @@ static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
     plan->sent_bytes_per_micro_step += more->sent_bytes_per_micro_step;
     plan->sent_elems_per_step += more->sent_elems_per_step;
     plan->sent_bytes_per_step += more->sent_bytes_per_step;
-    plan->saved_nbytes += more->saved_nbytes;
+    for (int p = 0; p < DT_N_PARTS; p++) plan->saved_nbytes[p] += more->saved_nbytes[p];
     plan->least_live_parameters = dt_max_i64(plan->least_live_parameters, more->least_live_parameters);
 }
 
@@ -114,8 +115,10 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     return task.ops->plan(&task, with->strategy.stage, memory);
 }
 
-static dt_err plan_saver(const dt_run *run, const plan_setting *with, size_t nbytes, dt_memory *memory)
+static dt_err plan_saver(const dt_run *run, const plan_setting *with, const size_t of_part[DT_N_PARTS],
+                         dt_memory *memory)
 {
+    const size_t nbytes = of_part[DT_TRAINED] + (run_saves_frozen(run) ? of_part[DT_FROZEN] : 0);
     size_t kept = 0;
     if (!with->saves_beside) return DT_OK;
     if (run->task.kept) {

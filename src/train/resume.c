@@ -138,6 +138,8 @@ static dt_err list_candidates(dt_run *run, const char *dir)
     return DT_OK;
 }
 
+bool run_saves_frozen(const dt_run *run) { return strcmp(run->cfg.checkpoint_save, "trainable") != 0; }
+
 /* As a checkpoint knows them. */
 int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED])
 {
@@ -150,6 +152,7 @@ int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED])
                                      .state_updates = m->state_updates};
     }
     const dt_frozen_model *kept = run->task.kept;
+    if (!run_saves_frozen(run)) models[0].base = (dt_base *)&run->base;
     if (!kept) return run->n_trained;
     models[run->n_trained] = (dt_saved_model){
         .name = run->task.kept_name, .zero = kept->zero, .units = kept->units, .n_units = kept->n_units};
@@ -160,6 +163,7 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
 {
     const int n = run_list_models(run, models);
     dt_ckpt_states states = {0};
+    models[0].base = (dt_base *)&run->base;
     if (n == run->n_trained) return n;
     const bool is_there = dt_checkpoint_read_states(path, models[n - 1].name, &states) == DT_OK;
     dt_ckpt_states_free(&states);
@@ -186,6 +190,20 @@ static dt_err check_beside(const dt_run *run, const char *path)
     return DT_OK;
 }
 
+/* What the file has trained is not in the base: checkpoints that leave it out would lose it. */
+static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
+{
+    if (run_saves_frozen(run) || !meta->base.path) return DT_OK;
+    for (int u = 0; u < run->n_units; u++)
+        for (int i = 0; i < run->units[u].n_tensors; i++) {
+            const dt_tensor *t = &run->units[u].tensors[i];
+            DT_CONFIG_CHECK(t->trainable || dt_base_find(&meta->base, t->name), &run->cfg, "checkpoint", "save",
+                            "trainable leaves %s out, which is frozen now and was trained before, in %s; expected all",
+                            t->name, path);
+        }
+    return DT_OK;
+}
+
 /* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
  * model is the same is damage. */
 static dt_err look_at(const dt_run *run, const char *path)
@@ -195,6 +213,7 @@ static dt_err look_at(const dt_run *run, const char *path)
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_err err = run_check_changes(run, path, &meta);
     if (err == DT_OK) err = check_beside(run, path);
+    if (err == DT_OK) err = check_left_out(run, path, &meta);
     if (err == DT_OK) err = dt_checkpoint_fits(path, models, run_list_saved(run, path, models));
     dt_ckpt_meta_free(&meta);
     return err;
@@ -265,6 +284,51 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
     return DT_OK;
 }
 
+/* Of what this rank owns of the frozen parameters. */
+static dt_err sum_frozen(const dt_run *run, uint64_t *sum)
+{
+    enum { CHUNK = 1 << 16 };
+    dt_zero *z = run->main.zero;
+    float chunk[CHUNK / sizeof(float)];
+    *sum = 0;
+    for (int i = 0; i < dt_zero_n_pieces(z); i++) {
+        const dt_piece *p = &dt_zero_owned(z)[i];
+        const size_t size = dt_dtype_size(dt_zero_state_dtype(z, DT_STATE_PARAM, p));
+        const int64_t most = CHUNK / (int64_t)size;
+        uint64_t own = 0;
+        if (dt_zero_tensor(z, p)->trainable) continue;
+        for (int64_t at = 0; at < p->n; at += most) {
+            const int64_t n = dt_min_i64(most, p->n - at);
+            DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, chunk));
+            own += dt_checksum(chunk, p->first + at, n, size);
+        }
+        *sum = dt_mix64(*sum + own);
+    }
+    return DT_OK;
+}
+
+static dt_err check_base(const dt_run *run, const char *path, uint64_t before)
+{
+    uint64_t now;
+    DT_TRY(sum_frozen(run, &now));
+    DT_CHECK(now == before, DT_ERR_DATA,
+             "%s: checkpoint.save = trainable would leave frozen parameters out that differ from those of %s; expected "
+             "all, or the model that the run was started from",
+             path, run->base.path);
+    return DT_OK;
+}
+
+/* The states of a file that leaves nothing out, into a run whose checkpoints will: the base is looked at, too.
+ * Agreed. */
+static dt_err load_whole(dt_run *run, const dt_saved_model *models, int n, const char *path)
+{
+    uint64_t before = 0;
+    DT_TRY(dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase));
+    DT_TRY(run_agree(run, sum_frozen(run, &before)));
+    DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
+    return run_agree(run, check_base(run, path, before));
+}
+
 /* Agreed. */
 static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
@@ -276,7 +340,9 @@ static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *met
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);
     DT_TRY(run_agree(run, err));
-    DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
+    const bool whole = !run_saves_frozen(run) && !meta->base.path;
+    if (whole) models[0].base = NULL; /* the checksums are those of the base */
+    DT_TRY(whole ? load_whole(run, models, n, path) : dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         if (!models[i].with_states) err = dt_zero_clear_states(models[i].zero);
     return run_agree(run, err);

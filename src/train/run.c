@@ -399,6 +399,7 @@ void dt_run_close(dt_run *run)
     dt_lora_free(&run->lora);
     if (run->dev.ops) dt_stream_close(&run->dev, run->compute);
     dt_pretrained_free(&run->pretrained);
+    dt_base_free(&run->base);
     dt_list_free(run->resume_paths, run->n_resume_paths);
     free(run->mistakes.text);
     dt_config_free(&run->cfg);

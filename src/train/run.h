@@ -201,6 +201,8 @@ dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; lo
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 
+bool run_saves_frozen(const dt_run *run); /* are frozen parameters in checkpoints? local */
+
 /* saving.c: collective and agreed, but for what is called local. */
 bool run_saves_beside(const dt_run *run);   /* is it configured? local */
 size_t run_items_nbytes(const dt_run *run); /* room for what the task leaves in a checkpoint; local */

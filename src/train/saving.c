@@ -22,8 +22,12 @@ dt_err run_open_saver(dt_run *run)
     size_t nbytes = 0;
     if (n_items > 0) DT_TRY(dt_buf_alloc(&run->saving.items, &run->dev, DT_ON_HOST, n_items, DT_MEM_DATA));
     if (!run_saves_beside(run)) return DT_OK;
-    for (int i = 0; i < run->n_trained; i++) nbytes += dt_zero_saved_nbytes(run->trained[i]->zero);
-    if (run->task.kept) nbytes += dt_zero_saved_nbytes(run->task.kept->zero);
+    for (int i = 0; i < run->n_trained; i++) {
+        const bool frozen = run->trained[i] != &run->main || run_saves_frozen(run);
+        nbytes += dt_zero_saved_nbytes(run->trained[i]->zero, DT_TRAINED);
+        nbytes += frozen ? dt_zero_saved_nbytes(run->trained[i]->zero, DT_FROZEN) : 0;
+    }
+    for (int p = 0; run->task.kept && p < DT_N_PARTS; p++) nbytes += dt_zero_saved_nbytes(run->task.kept->zero, p);
     return dt_saver_open(&run->saving.saver, run->comm, &run->dev, run->compute, nbytes);
 }
 

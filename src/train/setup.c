@@ -89,6 +89,9 @@ static dt_err open_model_config(dt_run *run)
     DT_TRY(dt_config_lead_to(cfg, "model", "path", dt_pretrained_describe(&run->pretrained, cfg->model_path)));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
+    run->pretrained.base = &run->base;
+    run->base.path = realpath(run->pretrained.path, NULL);
+    DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
     return shape && (!run->comm || run->comm->rank == 0) ? compare_shape(cfg, &run->mc) : DT_OK;
 }
@@ -330,6 +333,18 @@ static dt_err attach_adapters(dt_run *run)
                            dt_lora_check_saved(&run->lora, &run->mc, run->units, run->n_units));
 }
 
+static dt_err check_saves(const dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    const int64_t n_frozen = run_n_param(run) - dt_units_n_trainable(run->units, run->n_units);
+    if (!run_trains(run) || run_saves_frozen(run)) return DT_OK;
+    DT_CONFIG_CHECK(*cfg->model_path, cfg, "checkpoint", "save",
+                    "trainable leaves out what can be read again, and there is no model.path; expected all");
+    DT_CONFIG_CHECK(n_frozen > 0 || dt_config_doubted(cfg, "lora", NULL), cfg, "checkpoint", "save",
+                    "trainable leaves out what is frozen, and all of the model is trained; expected all");
+    return DT_OK;
+}
+
 static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
@@ -342,7 +357,7 @@ static dt_err open_model(dt_run *run)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     note(run, attach_adapters(run));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
-    return DT_OK;
+    return check_saves(run);
 }
 
 /* What a task may look at and say, from the start; the rest follows as it is known. */

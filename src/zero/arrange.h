@@ -92,6 +92,6 @@ dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledg
 dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks);
 void zero_layout_free(zero_layout *l);
 /** dt_zero_saved_nbytes (plan.c). */
-size_t zero_saved_nbytes(const zero_layout *l);
+size_t zero_saved_nbytes(const zero_layout *l, dt_part part);
 
 #endif

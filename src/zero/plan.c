@@ -78,15 +78,12 @@ static void count_sent(const zero_layout *l, dt_zero_plan *plan)
         for (int p = 0; p < DT_N_PARTS; p++) count_part(l, (dt_part)p, &l->units[u].part[p], plan);
 }
 
-size_t zero_saved_nbytes(const zero_layout *l)
+size_t zero_saved_nbytes(const zero_layout *l, dt_part p)
 {
+    const bool trained = p == DT_TRAINED && l->has_grads;
+    const size_t each = trained ? sizeof(float) * (1 + (size_t)l->n_states) : dt_dtype_size(l->param_dtype[p]);
     size_t nbytes = 0;
-    for (int u = 0; u < l->n_units; u++)
-        for (int p = 0; p < DT_N_PARTS; p++) {
-            const bool trained = p == DT_TRAINED && l->has_grads;
-            nbytes += (size_t)l->units[u].part[p].shards.charge_len *
-                      (trained ? sizeof(float) * (1 + (size_t)l->n_states) : dt_dtype_size(l->param_dtype[p]));
-        }
+    for (int u = 0; u < l->n_units; u++) nbytes += (size_t)l->units[u].part[p].shards.charge_len * each;
     return nbytes;
 }
 
@@ -98,7 +95,7 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
                            .n_streams = l.n_streams,
                            .n_param = l.n_param,
                            .least_live_parameters = l.least_live_len,
-                           .saved_nbytes = zero_saved_nbytes(&l)};
+                           .saved_nbytes = {zero_saved_nbytes(&l, DT_TRAINED), zero_saved_nbytes(&l, DT_FROZEN)}};
     const size_t states = dt_memory_of(&l.memory, DT_MEM_PARAMS) + dt_memory_of(&l.memory, DT_MEM_GRADS) +
                           dt_memory_of(&l.memory, DT_MEM_OPTIMIZER);
     int64_t shards = 0;

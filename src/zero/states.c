@@ -145,7 +145,7 @@ dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t ski
     return n == 0 ? DT_OK : move(z, s, p, skip, n, host, false);
 }
 
-size_t dt_zero_saved_nbytes(const dt_zero *z) { return zero_saved_nbytes(&z->lay); }
+size_t dt_zero_saved_nbytes(const dt_zero *z, dt_part part) { return zero_saved_nbytes(&z->lay, part); }
 
 dt_err dt_zero_state_fetch(dt_zero *z, dt_state s, const dt_piece *p, void *host, dt_stream *stream)
 {

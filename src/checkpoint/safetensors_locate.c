@@ -1,5 +1,5 @@
-/* locate.c - where the tensors of a model lie in the safetensors files of a directory. */
-#include "locate.h"
+/* safetensors_locate.c - where the tensors of a model lie in the safetensors files of a directory. */
+#include "dtrain/stored.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ static dt_err locate_all(locate_job *job, const char *dir, const dt_stored_slot 
     return DT_OK;
 }
 
-dt_err directory_locate(const char *dir, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
+dt_err dt_stored_locate_directory(const char *dir, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     dt_safetensors s = {0};
     locate_job job = {.s = &s};

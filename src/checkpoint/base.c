@@ -1,0 +1,178 @@
+/* base.c - what a checkpoint leaves out, and where it is: the attribute `base`, an object
+ *
+ *     {"path": "/models/llama", "checksums": {"model.embed_tokens.weight": "0123456789abcdef", ...}}
+ *
+ * A tensor that is read from there is held to its checksum like one of the file: what was altered since is not
+ * trained, or written from, in silence. */
+#include "file.h"
+#include "dtrain/json.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void dt_base_free(dt_base *b)
+{
+    free(b->path);
+    free(b->tensors);
+    *b = (dt_base){0};
+}
+
+dt_err dt_base_add(dt_base *b, const char *name, uint64_t checksum)
+{
+    if ((b->n & (b->n - 1)) == 0) { /* room doubles */
+        void *grown = realloc(b->tensors, (size_t)(b->n ? 2 * b->n : 1) * sizeof *b->tensors);
+        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for a list of %d tensors", b->n + 1);
+        b->tensors = grown;
+    }
+    struct dt_base_tensor *to = &b->tensors[b->n++];
+    to->checksum = checksum;
+    snprintf(to->name, sizeof to->name, "%s", name);
+    return DT_OK;
+}
+
+const struct dt_base_tensor *dt_base_find(const dt_base *b, const char *name)
+{
+    for (int i = 0; i < b->n; i++)
+        if (strcmp(b->tensors[i].name, name) == 0) return &b->tensors[i];
+    return NULL;
+}
+
+/* ---- the attribute ----------------------------------------------------------------------------------------------- */
+
+dt_err ckpt_base_text(const dt_base *b, char **text)
+{
+    char hex[20];
+    json_t *sums = json_object();
+    for (int i = 0; i < b->n; i++) {
+        snprintf(hex, sizeof hex, "%016" PRIx64, b->tensors[i].checksum);
+        json_object_set_new(sums, b->tensors[i].name, json_string(hex));
+    }
+    json_t *root = json_pack("{s:s, s:o}", "path", b->path, "checksums", sums);
+    *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    DT_CHECK(*text, DT_ERR_WRITE, "%s: this path cannot be written into a checkpoint: expected UTF-8", b->path);
+    return DT_OK;
+}
+
+static dt_err malformed(const char *path)
+{
+    return dt_fail(DT_ERR_DATA, "%s: attribute `base`: expected the path of a model and checksums of its tensors",
+                   path);
+}
+
+static dt_err take_sums(const char *path, json_t *sums, dt_base *b)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach(sums, name, v)
+    {
+        char *end = NULL;
+        const char *hex = json_string_value(v);
+        const uint64_t sum = hex ? strtoull(hex, &end, 16) : 0;
+        if (!hex || strlen(hex) != 16 || *end || strlen(name) >= DT_NAME_MAX) return malformed(path);
+        DT_TRY(dt_base_add(b, name, sum));
+    }
+    return DT_OK;
+}
+
+dt_err ckpt_base_parse(const char *path, const char *text, dt_base *b)
+{
+    json_t *root;
+    if (dt_json_parse(&root, path, text, strlen(text), 0) != DT_OK) return malformed(path);
+    const char *from = json_string_value(json_object_get(root, "path"));
+    json_t *sums = json_object_get(root, "checksums");
+    dt_err err = from && *from && json_is_object(sums) ? take_sums(path, sums, b) : malformed(path);
+    if (err == DT_OK && !(b->path = strdup(from))) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a path", path);
+    json_decref(root);
+    if (err != DT_OK) dt_base_free(b);
+    return err;
+}
+
+/* ---- its tensors ------------------------------------------------------------------------------------------------- */
+
+typedef struct base_job {
+    const char *path; /* the checkpoint's */
+    const dt_base *base;
+    dt_saved_model whole; /* what is looked for: the model, but for what may have been added to it */
+    dt_stored_slot *slots;
+    int *of, n; /* [n] the checkpoint's slots */
+    dt_stored_map found;
+} base_job;
+
+static dt_err list_slots(base_job *job, const dt_stored_slot *slots, int n_slots)
+{
+    job->slots = calloc((size_t)n_slots + 1, sizeof *job->slots);
+    job->of = calloc((size_t)n_slots + 1, sizeof *job->of);
+    job->found.locations = calloc((size_t)n_slots + 1, sizeof *job->found.locations);
+    DT_CHECK(job->slots && job->of && job->found.locations, DT_ERR_MEMORY, "no memory for a list of %d tensors",
+             n_slots);
+    for (int i = 0; i < n_slots; i++) {
+        if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
+        if (job->n == 0) job->whole = *slots[i].of;
+        job->slots[job->n] = slots[i];
+        job->of[job->n++] = i;
+    }
+    job->whole.new_score = job->whole.new_adapters = true;
+    for (int k = 0; k < job->n; k++) job->slots[k].of = &job->whole;
+    return DT_OK;
+}
+
+static dt_err locate(base_job *job, const char *from, int depth)
+{
+    DT_CHECK(access(from, F_OK) == 0, DT_ERR_DATA,
+             "%s holds what was trained alone (checkpoint.save = trainable); the model that it was trained in is gone: "
+             "%s: %s",
+             job->path, from, strerror(errno));
+    return dt_is_directory(from) ? dt_stored_locate_directory(from, job->slots, job->n, &job->found)
+                                 : ckpt_locate(from, job->slots, job->n, &job->found, depth + 1);
+}
+
+static int n_files(const dt_stored_map *map)
+{
+    int n = 0;
+    for (size_t i = 0; i < map->files_len; i++) n += map->files[i] == '\0';
+    return n;
+}
+
+static dt_err merge(base_job *job, dt_stored_map *map)
+{
+    dt_stored_map *found = &job->found;
+    const int before = n_files(map);
+    const char *name = found->files;
+    for (int f = 0; f < n_files(found); f++, name += strlen(name) + 1) DT_TRY(dt_stored_add_file(map, name));
+    for (int k = 0; k < job->n; k++) {
+        dt_stored_location *to = &map->locations[job->of[k]], *from = &found->locations[k];
+        const char *tensor = job->slots[k].tensor->name;
+        if (!to->left_out) continue;
+        DT_CHECK(!from->kept, DT_ERR_DATA, "%s: tensor `%s` is missing, which %s leaves out", job->base->path, tensor,
+                 job->path);
+        *to = *from;
+        to->file += before;
+        to->left_out = to->has_checksum = true;
+        to->checksum = dt_base_find(job->base, tensor)->checksum;
+    }
+    if (map->embed < 0 || !map->locations[map->embed].left_out || !found->has_head) return DT_OK;
+    map->has_head = true, map->head = found->head; /* beside the embedding that it was tied to there */
+    map->head.file += before;
+    return DT_OK;
+}
+
+dt_err ckpt_locate_left_out(const char *path, const dt_base *base, const dt_stored_slot *slots, int n_slots,
+                            dt_stored_map *map, int depth)
+{
+    enum { MOST = 16 };
+    base_job job = {.path = path, .base = base};
+    dt_err err = list_slots(&job, slots, n_slots);
+    const dt_base *given = job.whole.base;
+    if (err == DT_OK && depth >= MOST)
+        err = dt_fail(DT_ERR_DATA, "%s: its base has a base, and so on, more than %d times", path, (int)MOST);
+    if (err == DT_OK) err = locate(&job, given && given->path && depth == 0 ? given->path : base->path, depth);
+    if (err == DT_OK) err = merge(&job, map);
+    free(job.slots);
+    free(job.of);
+    free(job.found.locations);
+    free(job.found.files);
+    return err;
+}
