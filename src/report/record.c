@@ -11,11 +11,14 @@
 
 #include "dtrain/io.h"
 
+/* lines of metrics are shorter, whatever the length of their numbers: no step takes memory for one */
+enum { FIRST_CAP = 8192 };
+
 static bool reserve(dt_record *r, size_t more)
 {
     if (r->out_of_memory) return false;
     if (more <= r->cap - r->nbytes) return true;
-    size_t cap = r->cap ? r->cap : 256;
+    size_t cap = r->cap ? r->cap : FIRST_CAP;
     while (cap - r->nbytes < more && cap <= SIZE_MAX / 2) cap *= 2;
     char *data = cap - r->nbytes < more ? NULL : realloc(r->data, cap);
     if (!data) {
