@@ -48,6 +48,7 @@ DTRAIN_FAULT=head.overflow:1:1:error train 2 only $fp16 run.max_steps=1
 expect_exit "nor does one in the only step: a dynamic scale is still looked for" 0
 DTRAIN_FAULT=head.overflow:1:1:error train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
 expect_exit "a static one is not: 71" 71
+expect_text "it names unit and rank" "not finite in any step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were so first"
 linear="scheduler.type=linear scheduler.warmup_steps=6"
 DTRAIN_FAULT=head.overflow:2:9:error train 3 warm $fp16 $linear run.max_steps=4 zero.stage=0
 expect "a skipped step does not use up a rate" is "$(field warm lr)" "0 0.00166666667 0.00166666667 0.00333333333 "

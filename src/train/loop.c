@@ -527,12 +527,7 @@ dt_err run_loop(dt_run *run, progress *p)
         DT_TRY(after_step(run, p, &every, p->step > before, &stop));
     }
     DT_TRY(run_save_finish(run, p));
-    /* a short run would end before max_skipped_steps; a dynamic scale may still be on its way to one that fits */
-    if (p->step > first && p->skipped_in_row == p->step - first && !run->scale.dynamic)
-        return dt_comm_agree(run->comm,
-                             dt_fail(DT_ERR_NONFINITE,
-                                     "loss or gradients were not finite in any of this run's %" PRId64 " steps",
-                                     p->step - first));
+    DT_TRY(run_judge_end(run, p));
     if (stop) return say_stop(run, p, stop);
     if (run_best_gives_up(run, p))
         DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64

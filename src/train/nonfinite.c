@@ -82,11 +82,19 @@ static dt_err give_up(const dt_run *run, const progress *p, const char *what, bo
                    p->skipped_in_row, p->step, what);
 }
 
-/* Would the run end with the next step, were that bad? */
+/* Was none of this run's steps finite? A short run ends before max_skipped_steps; a dynamic scale may still be on its
+ * way to one that fits. */
+static bool none_was_finite(const dt_run *run, const progress *p)
+{
+    return p->skipped_in_row == p->step - p->first_step && !run->scale.dynamic;
+}
+
+/* Would the run end with the next step, or fail at its end, were that bad? */
 static bool ends_with_next(const dt_run *run, const progress *p)
 {
     dt_loss_scale scale = run->scale;
     const bool fits = dt_loss_scale_next(&scale, true);
+    if (p->step + 1 == run->total_steps && none_was_finite(run, p)) return true;
     return !fits || p->skipped_in_row + (scale.scale == run->scale.scale) >= run->cfg.run_max_skipped_steps;
 }
 
@@ -98,7 +106,7 @@ void run_watch_next(dt_run *run, const progress *p, bool nonfinite)
 
 dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
 {
-    char what[256];
+    char *const what = p->bad_place;
     const double scale = run->scale.scale;
     const bool fits = dt_loss_scale_next(&run->scale, nonfinite);
     if (!nonfinite) p->skipped_in_row = 0;
@@ -106,8 +114,18 @@ dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
     run_watch_next(run, p, nonfinite);
     if (!nonfinite) return DT_OK;
     run->n_nonfinite++;
-    describe(run, what, sizeof what);
+    describe(run, what, sizeof p->bad_place);
     tell(run, p, what, scale);
     if (fits && p->skipped_in_row < run->cfg.run_max_skipped_steps) return DT_OK;
     return dt_comm_agree(run->comm, give_up(run, p, what, fits));
+}
+
+dt_err run_judge_end(const dt_run *run, const progress *p)
+{
+    const int64_t n = p->step - p->first_step;
+    if (n == 0 || !none_was_finite(run, p)) return DT_OK;
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
+                                            "loss or gradients were not finite in any step of this run (%" PRId64
+                                            " in all); in the last, %s were so first",
+                                            n, p->bad_place));
 }

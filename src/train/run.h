@@ -14,6 +14,7 @@ typedef struct progress {
     /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t data_step;
     int64_t skipped_in_row;
+    char bad_place[160];  /* of the last of them: what was not finite first */
     bool validation_due;  /* this step's was put off, or did not come to its end */
     int64_t best_step;    /* of the best validation, 0: none */
     double best_metric;   /* its metric */
@@ -226,6 +227,8 @@ void run_note_nonfinite(dt_run *run); /* what this rank knows, for the vote */
 void run_watch_next(dt_run *run, const progress *p, bool nonfinite);
 /* after the vote on a step: the loss scale, a warning, and where skipped steps end the run; collective, agreed */
 dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite);
+/* at the end of the loop: DT_ERR_NONFINITE where no step was finite; collective, agreed */
+dt_err run_judge_end(const dt_run *run, const progress *p);
 
 /* export.c */
 const char *run_tokenizer(const dt_run *run); /* what the key says, else what came with the model; "": neither; local */
