@@ -9,10 +9,13 @@ static const double NO_DEVIATION = 1e-8;       /* a deviation of equal numbers i
 dt_moments dt_moments_of(const double *x, int64_t n, int64_t stride)
 {
     dt_moments m = {.deviation = NAN};
-    double sum = 0, squares = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (!isnan(x[i * stride])) sum += x[i * stride], m.n++;
-    m.mean = sum / (double)m.n; /* NaN of none */
+    double first = 0, sum = 0, squares = 0; /* differences from the first: of equal numbers they are 0, not rounding */
+    for (int64_t i = 0; i < n; i++) {
+        if (isnan(x[i * stride])) continue;
+        if (m.n++ == 0) first = x[i * stride];
+        sum += x[i * stride] - first;
+    }
+    m.mean = first + sum / (double)m.n; /* NaN of none */
     for (int64_t i = 0; i < n; i++)
         if (!isnan(x[i * stride])) squares += (x[i * stride] - m.mean) * (x[i * stride] - m.mean);
     if (m.n > 1) m.deviation = sqrt(squares / (double)(m.n - 1));
