@@ -312,6 +312,7 @@ static dt_err settle_adapters(dt_run *run)
     dt_config *cfg = &run->cfg;
     dt_lora found = {0};
     dt_err err = read_adapters(run, &found);
+    if (run->task.ops->no_dropout) found.dropout = 0; /* as that of config.json */
     if (err == DT_OK && found.r > 0)
         err = dt_lora_settle_keys(cfg, &found, *cfg->lora_path ? cfg->lora_path : run->pretrained.path);
     if (err == DT_OK) err = dt_lora_from_keys(&run->lora, cfg);
