@@ -181,8 +181,10 @@ refuse "a multiplier that starts outside" 64 'lambda_init: expected a number fro
     ppo.lambda_min=2 ppo.lambda_max=3 ppo.lambda_init=1
 refuse "a reference that is not there" 64 'reference_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.reference_path="$tmp/nowhere"
 refuse "a critic that is not there" 64 'value_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.value_path="$tmp/nowhere"
+refuse "no such token, which --check finds" 64 'stop_token: expected eos, a token of the vocabulary or its id, found nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 \
+    ppo.stop_token=nowhere --check
 sed 's/, "rewards".*/}/' "$fixture/rollouts.jsonl" >"$tmp/bare.jsonl"
-refuse "completions without rewards" 65 'bare.jsonl gives no rewards: name ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl"
+refuse "completions without rewards, likewise" 65 'bare.jsonl gives no rewards: name ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl" --check
 refuse "one reward for two functions" 65 'expected 2 rewards of a completion, one for each reward function, found 1' ppo.rollouts="$fixture/rollouts.jsonl" ppo.reward_funcs=length:3,keywords:e
 train 1 bare ppo.rollouts="$tmp/bare.jsonl" ppo.reward_funcs=length:3 batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 expect_exit "completions of a file, judged by functions" 0

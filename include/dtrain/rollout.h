@@ -47,8 +47,7 @@ typedef struct dt_rollout dt_rollout;
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
 /** Add what it holds; nothing for NULL. Local. */
 dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory);
-/** Collective, agreed. DT_ERR_MEMORY; DT_ERR_USAGE: stop_token is no token; DT_ERR_DATA: from_file is another on
- *  another host, or the model's files cannot be read. */
+/** Collective, agreed. DT_ERR_MEMORY; DT_ERR_DATA: from_file is another on another host. */
 dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);
 void dt_rollout_close(dt_rollout *r, dt_task *t); /* local; safe on NULL */
 /** Prompts, rows, arrays; the same on all ranks. Lines of rollouts.jsonl are on the disk then. Collective, agreed.

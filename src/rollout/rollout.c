@@ -134,6 +134,43 @@ static void open_tokenizer(dt_rollout *r, dt_task *t)
     dt_error_clear();
 }
 
+static void add_end(dt_rollout *r, const dt_task *t, int32_t id)
+{
+    for (int i = 0; i < r->n_eos; i++)
+        if (r->eos[i] == id) return;
+    if (id >= 0 && id < t->mc->vocab_size) r->eos[r->n_eos++] = id;
+}
+
+/* The model's own: generation_config.json's, or else config.json's, and the tokenizer's. */
+static dt_err find_model_ends(dt_rollout *r, const dt_task *t)
+{
+    dt_pretrained from = {0};
+    if (*t->cfg->model_path) DT_TRY(dt_pretrained_describe(&from, t->cfg->model_path));
+    for (int i = 0; i < from.generation.n_eos; i++) add_end(r, t, from.generation.eos[i]);
+    for (int i = 0; from.generation.n_eos == 0 && i < t->mc->n_eos; i++) add_end(r, t, t->mc->eos_token_id[i]);
+    if (r->tokenizer) add_end(r, t, dt_tokenizer_get_info(r->tokenizer)->eos);
+    dt_pretrained_free(&from);
+    return DT_OK;
+}
+
+static dt_err find_ends(dt_rollout *r, const dt_task *t)
+{
+    const char *stop = r->opt.stop_token;
+    char *end;
+    if (!t->comm || t->n_units == 0) return DT_OK; /* --plan, or a mistake that was told */
+    if (!stop || !*stop || !strcmp(stop, "eos")) return find_model_ends(r, t);
+    int32_t id = r->tokenizer ? dt_tokenizer_find(r->tokenizer, stop) : -1;
+    if (id < 0) {
+        const long long number = strtoll(stop, &end, 10);
+        if (!*end && number >= 0 && number < t->mc->vocab_size) id = (int32_t)number;
+    }
+    DT_CONFIG_CHECK(id >= 0 && id < t->mc->vocab_size, t->cfg, r->opt.section, "stop_token",
+                    "expected eos, a token of the vocabulary or its id, found %s%s", stop,
+                    r->tokenizer ? "" : ", and there is no tokenizer to look it up");
+    add_end(r, t, id);
+    return DT_OK;
+}
+
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
 {
     dt_rollout *r = calloc(1, sizeof *r);
@@ -145,6 +182,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     r->now.number = r->before.number = r->policy = -1;
     dt_mistakes_add(t->mistakes, open_prompts(r, t));
     open_tokenizer(r, t);
+    dt_mistakes_add(t->mistakes, find_ends(r, t));
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
     dt_mistakes_add(t->mistakes, widen_model(r, t));
     if (!opt->validation) t->saved_nbytes += rollout_saved_nbytes(r);
@@ -213,48 +251,10 @@ static dt_err alloc(dt_rollout *r, const dt_task *t)
 
 /* ---- beginning --------------------------------------------------------------------------------------------------- */
 
-static void add_end(dt_rollout *r, const dt_task *t, int32_t id)
-{
-    for (int i = 0; i < r->n_eos; i++)
-        if (r->eos[i] == id) return;
-    if (id >= 0 && id < t->mc->vocab_size) r->eos[r->n_eos++] = id;
-}
-
-/* The model's own: generation_config.json's, or else config.json's, and the tokenizer's. */
-static dt_err find_model_ends(dt_rollout *r, const dt_task *t)
-{
-    dt_pretrained from = {0};
-    if (*t->cfg->model_path) DT_TRY(dt_pretrained_describe(&from, t->cfg->model_path));
-    for (int i = 0; i < from.generation.n_eos; i++) add_end(r, t, from.generation.eos[i]);
-    for (int i = 0; from.generation.n_eos == 0 && i < t->mc->n_eos; i++) add_end(r, t, t->mc->eos_token_id[i]);
-    if (r->tokenizer) add_end(r, t, dt_tokenizer_get_info(r->tokenizer)->eos);
-    dt_pretrained_free(&from);
-    return DT_OK;
-}
-
-static dt_err find_ends(dt_rollout *r, const dt_task *t)
-{
-    const char *stop = r->opt.stop_token;
-    char where[512], *end;
-    if (!stop || !*stop || !strcmp(stop, "eos")) return find_model_ends(r, t);
-    int32_t id = r->tokenizer ? dt_tokenizer_find(r->tokenizer, stop) : -1;
-    if (id < 0) {
-        const long long number = strtoll(stop, &end, 10);
-        if (!*end && number >= 0 && number < t->mc->vocab_size) id = (int32_t)number;
-    }
-    dt_config_where(t->cfg, r->opt.section, "stop_token", where, sizeof where);
-    DT_CHECK(id >= 0 && id < t->mc->vocab_size, DT_ERR_USAGE,
-             "%s: expected eos, a token of the vocabulary or its id, found %s%s", where, stop,
-             r->tokenizer ? "" : ", and there is no tokenizer to look it up");
-    add_end(r, t, id);
-    return DT_OK;
-}
-
 static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
     r->begin_s = dt_now_s();
     DT_TRY(alloc(r, t));
-    DT_TRY(find_ends(r, t));
     if (r->n_eos == 0 && t->comm->rank == 0)
         DT_WARN("the model names no token that ends a text: every completion goes on to its longest length");
     const dt_decoder decoder = dt_decoder_of_model(t->model);

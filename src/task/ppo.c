@@ -66,15 +66,30 @@ static void open_reference(dt_task *t)
     dt_mistakes_add(t->mistakes, named ? at_key(t, "reference_path", err) : err);
 }
 
+/* A file of rollouts has rewards or there are functions, and as many as these. */
+static dt_err check_given(const dt_task *t)
+{
+    const ppo *p = ppo_of(t);
+    const char *const file = t->cfg->ppo_rollouts;
+    int n;
+    if (!*file || dt_rollout_n_prompts(p->rollout) == 0) return DT_OK; /* none, or one that was refused */
+    dt_rollout_given_rewards(p->rollout, &n);
+    DT_CHECK(n > 0 || p->rewards, DT_ERR_DATA, "%s gives no rewards: name ppo.reward_path or ppo.reward_funcs", file);
+    DT_CHECK(n == 0 || !p->rewards || n == p->n_funcs, DT_ERR_DATA,
+             "%s: expected %d rewards of a completion, one for each reward function, found %d", file, p->n_funcs, n);
+    return DT_OK;
+}
+
 /* The reward model counts as the first of the functions. */
 static void open_rewards(dt_task *t)
 {
     ppo *p = ppo_of(t);
     const dt_config *cfg = t->cfg;
     p->n_funcs = 1;
-    if (!has_rewards(cfg)) return; /* a file's, or told already */
-    p->rewards = dt_rewards_open(t, "ppo", cfg->ppo_reward_path, cfg->ppo_reward_funcs, cfg->ppo_reward_weights);
+    if (has_rewards(cfg))
+        p->rewards = dt_rewards_open(t, "ppo", cfg->ppo_reward_path, cfg->ppo_reward_funcs, cfg->ppo_reward_weights);
     if (p->rewards) p->n_funcs = (int)dt_max_i64(1, dt_rewards_n(p->rewards));
+    if (!has_rewards(cfg) || p->rewards) dt_mistakes_add(t->mistakes, check_given(t));
 }
 
 /* The critic begins as what it is to foresee, else as the policy. */

@@ -54,31 +54,19 @@ static dt_err ask_models(dt_task *t)
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* Those of a file take the place of functions. The same on all ranks. */
-static dt_err take_given(dt_task *t, const double *given, int n)
-{
-    ppo *p = ppo_of(t);
-    const int n_funcs = p->rewards ? dt_rewards_n(p->rewards) : n;
-    DT_CHECK(given, DT_ERR_DATA, "%s gives no rewards: name ppo.reward_path or ppo.reward_funcs", t->cfg->ppo_rollouts);
-    DT_CHECK(n == n_funcs, DT_ERR_DATA,
-             "%s: expected %d rewards of a completion, one for each reward function, found %d", t->cfg->ppo_rollouts,
-             n_funcs, n);
-    const double *const weight = p->rewards ? dt_rewards_weights(p->rewards) : NULL;
-    for (int64_t i = 0; i < ppo_n_rows(t); i++) p->score[i] = dt_reward_total(n, weight, given + i * n);
-    if (p->rewards) memcpy(p->reward, given, (size_t)(ppo_n_rows(t) * n) * sizeof *given);
-    return DT_OK;
-}
-
+/* Those of a file take the place of functions. */
 static dt_err ask_functions(dt_task *t)
 {
     ppo *p = ppo_of(t);
     int n;
-    const double *given = dt_rollout_given_rewards(p->rollout, &n);
-    if (given || !p->rewards) return dt_comm_agree(t->comm, take_given(t, given, n));
-    DT_TRY(dt_rewards_score(p->rewards, t, p->rollout, p->order, 0, p->reward));
-    n = dt_rewards_n(p->rewards);
-    for (int64_t i = 0; i < ppo_n_rows(t); i++)
-        p->score[i] = dt_reward_total(n, dt_rewards_weights(p->rewards), p->reward + i * n);
+    const double *const given = dt_rollout_given_rewards(p->rollout, &n), *reward = given ? given : p->reward;
+    const double *const weight = p->rewards ? dt_rewards_weights(p->rewards) : NULL;
+    if (!given) {
+        n = dt_rewards_n(p->rewards);
+        DT_TRY(dt_rewards_score(p->rewards, t, p->rollout, p->order, 0, p->reward));
+    } else if (p->rewards)
+        memcpy(p->reward, given, (size_t)(ppo_n_rows(t) * n) * sizeof *given);
+    for (int64_t i = 0; i < ppo_n_rows(t); i++) p->score[i] = dt_reward_total(n, weight, reward + i * n);
     return DT_OK;
 }
 
