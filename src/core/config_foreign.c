@@ -145,6 +145,16 @@ static const foreign_name keys[] = {
     {"entropy_coef", "grpo", "ent_coef", NULL},
     {"soft_punish_cache", "grpo", "overlong_cache", NULL},
     {"max_prompt_length", "data", "seq_len", "of prompt and completion together"},
+    {"ref_model", "dpo", "reference_path", NULL},
+    {"ref_model_path", "dpo", "reference_path", NULL},
+    {"ref_model_name_or_path", "dpo", "reference_path", NULL},
+    {"precompute_ref_log_probs", "dpo", "precompute_reference", NULL},
+    {"sync_ref_model", "dpo", "sync_reference_steps", "a number of steps; 0: never"},
+    {"ref_model_sync_steps", "dpo", "sync_reference_steps", NULL},
+    {"ref_model_mixup_alpha", "dpo", "sync_reference_mixup", NULL},
+    {"use_weighting", "dpo", "use_wpo", NULL},
+    {"rpo_alpha", "dpo", "loss_weights", "loss_type = sigmoid, sft with loss_weights = 1, rpo_alpha"},
+    {"disable_dropout", "model", "dropout", "tasks that align train without dropout unless it says a probability"},
     {"shuffle_dataset", "data", "shuffle", NULL},
     {"log_completions", "log", "completions", "how many of a rollout are printed"},
     {"num_sample_generations", "log", "completions", "how many of a rollout are printed"},
@@ -240,6 +250,18 @@ static const struct {
     {"precision", "enabled", "precision.dtype = fp16 or bf16 is what enables it"},
     {"precision", "auto_cast", "a model computes in precision.dtype throughout"},
     {"", "fp16_full_eval", "evaluation is in precision.dtype, too"},
+    {"", "use_vllm", "leave it out: dtrain generates with the weights in training"},
+    {"", "vllm_*", "leave it out: dtrain generates with the weights in training"},
+    {"", "padding_free", "leave it out: batches have no padding"},
+    {"", "pad_token*", "leave it out: batches have no padding"},
+    {"", "label_pad_token_id", "leave it out: batches have no padding"},
+    {"", "truncation_mode", "texts are cut before training: dtrain-data --max-length N --truncate HOW"},
+    {"", "generation_kwargs", "temperature and, of grpo, top_p, top_k, min_p and repetition_penalty are keys"},
+    {"grpo", "reward_model*", "grpo.reward_funcs = model:DIRECTORY"},
+    {"", "remove_unused_columns", "leave it out: datasets of prompts keep all fields of a record"},
+    {"", "model_adapter_name", "lora.path is the adapter to go on from"},
+    {"", "ref_adapter_name", "the reference is the model as it starts: without adapters, or with that of lora.path"},
+    {"", "local_rollout_forward_batch_size", "leave it out: as many completions are generated at a time as fit"},
     {"", "push_to_hub", "nothing is sent to a hub; checkpoint.export = hf leaves a directory that `hf upload` takes"},
     {"", "hub_*", "nothing is sent to a hub; checkpoint.export = hf leaves a directory that `hf upload` takes"},
     {"", "chat_template", "chats become tokens before training: dtrain-data --template NAME"},
@@ -261,12 +283,23 @@ const char *dt_key_absent(const char *section, const char *name)
     return NULL;
 }
 
-int dt_key_foreign(const char *name, const char **note)
+static bool is_of_task(const char *section)
+{
+    static const char *const tasks[] = {"rm", "dpo", "ppo", "grpo"};
+    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++)
+        if (strcmp(section, tasks[i]) == 0) return true;
+    return false;
+}
+
+/* What several tasks have is looked for in the one that was named. */
+int dt_key_foreign(const char *section, const char *name, const char **note)
 {
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (strcasecmp(name, keys[i].name) != 0) continue;
         *note = keys[i].note ? keys[i].note : "";
-        return dt_key_find(keys[i].section, keys[i].key);
+        const bool shared = is_of_task(section) && is_of_task(keys[i].section);
+        const int here = shared ? dt_key_find(section, keys[i].key) : -1;
+        return here >= 0 ? here : dt_key_find(keys[i].section, keys[i].key);
     }
     return -1;
 }

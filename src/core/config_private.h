@@ -57,8 +57,9 @@ bool dt_key_unset_variable(const char *text, char *name, size_t size);
 
 /* config_foreign.c */
 /** The row that does what a key, section or option of another program does (learning_rate, zero_optimization, ...), or
- *  -1; *note: how its value is to be written here where it differs, or "". */
-int dt_key_foreign(const char *name, const char **note);
+ *  -1; of keys that several tasks have that of `section`, where it is a task's. *note: how its value is to be written
+ *  here where it differs, or "". */
+int dt_key_foreign(const char *section, const char *name, const char **note);
 /** Why there is no such key, where another program has one for what is not done here; else NULL. For names that are no
  *  keys. */
 const char *dt_key_absent(const char *section, const char *name);

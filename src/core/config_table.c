@@ -111,11 +111,24 @@ static void list_names(const char *section, char *out, size_t size)
     }
 }
 
+/* A key that is called otherwise elsewhere: its row, or -1. */
+static int explain_foreign(const char *unknown, const char *section, const char *name, char *out, size_t size)
+{
+    const char *note;
+    const int row = dt_key_foreign(section, name, &note);
+    if (row >= 0)
+        snprintf(out, size, "unknown %s; %s is %s in [%s] here%s%s", unknown, name, dt_key_table[row].name,
+                 dt_key_table[row].section, *note ? ": " : "", note);
+    return row;
+}
+
 static int explain_section(const char *section, const char *name, char *out, size_t size)
 {
     char names[DT_KEY_WHY - 60];
     const char *foreign = dt_key_foreign_section(section), *near = foreign ? foreign : dt_key_nearest_section(section);
     list_names(NULL, names, sizeof names);
+    const int elsewhere = dt_key_find(near, name) < 0 ? explain_foreign("section", near, name, out, size) : -1;
+    if (elsewhere >= 0) return elsewhere;
     if (foreign)
         snprintf(out, size, "unknown section; such settings are in [%s]", near);
     else if (!is_near(section, near))
@@ -139,17 +152,13 @@ int dt_key_explain_unknown(const char *section, const char *name, char *out, siz
 
     int here, anywhere;
     const int near = nearest_key(section, name, &here), other = nearest_key(NULL, name, &anywhere);
-    const char *note, *their_name = dt_key_table[other].name, *their_section = dt_key_table[other].section;
-    const int foreign = anywhere > 0 ? dt_key_foreign(name, &note) : -1;
+    const char *their_name = dt_key_table[other].name, *their_section = dt_key_table[other].section;
     if (why) {
         snprintf(out, size, "%s", why);
         return near;
     }
-    if (foreign >= 0) {
-        snprintf(out, size, "unknown key; %s is %s in [%s] here%s%s", name, dt_key_table[foreign].name,
-                 dt_key_table[foreign].section, *note ? ": " : "", note);
-        return foreign;
-    }
+    const int foreign = explain_foreign("key", section, name, out, size);
+    if (foreign >= 0) return foreign;
     if (anywhere == 0) {
         snprintf(out, size, "unknown key; %s belongs to [%s]", their_name, their_section);
         return other;
@@ -173,7 +182,7 @@ int dt_key_without_section(const char *name)
     int distance;
     const char *note;
     const int row = nearest_key(NULL, name, &distance);
-    return distance == 0 ? row : dt_key_foreign(name, &note);
+    return distance == 0 ? row : dt_key_foreign("", name, &note);
 }
 
 static void default_text(const dt_key *k, char *out, size_t size)
@@ -218,7 +227,7 @@ static dt_err no_such_filter(const char *filter)
 {
     char section[64], why[DT_KEY_WHY];
     const char *dot = strchr(filter, '.'), *note;
-    const int foreign = dot ? -1 : dt_key_foreign(filter, &note);
+    const int foreign = dot ? -1 : dt_key_foreign("", filter, &note);
     snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - filter) : 60, filter);
     if (foreign >= 0)
         snprintf(why, sizeof why, "%s is %s.%s here%s%s", filter, dt_key_table[foreign].section,
