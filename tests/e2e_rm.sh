@@ -176,9 +176,12 @@ score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-sample
 expect_exit "what is generated is judged" 0
 expect_text "and told" 'rewards of 5 answers'
 sed 's/.*"reward": *\([-0-9.e]*\).*/\1/' "$tmp/generated" >"$tmp/.a"
-sed 's/.*"ids":\[\([0-9,]*\)\],"prompt_ids":\[\([0-9,]*\)\].*/{"ids": [\2,\1]}/' "$tmp/generated" >"$tmp/again.jsonl"
-score 1 rewards-again --score "$fixture/start" --answers "$tmp/again.jsonl"
-expect "as the same ids are that come from a file" sh -c "[ \$(wc -l <'$tmp/.a') = 5 ] && paste -d' ' '$tmp/.a' '$tmp/rewards-again' | awk '{ d = \$1 - \$2; bad += d > 1e-8 || d < -1e-8 } END { exit bad > 0 }'"
+score 1 rewards-again --score "$fixture/start" --answers "$tmp/generated"
+expect "as what was written is" sh -c "[ \$(wc -l <'$tmp/.a') = 5 ] && paste -d' ' '$tmp/.a' '$tmp/rewards-again' | awk '{ d = \$1 - \$2; bad += d > 1e-8 || d < -1e-8 } END { exit bad > 0 }'"
+user='{"role": "user", "content": "so"}' assistant='{"role": "assistant", "content": "is it"}'
+printf '%s\n' "{\"messages\": [$user, $assistant]}" "{\"prompt\": [$user], \"completion\": [$assistant]}" "{\"prompt\": [$user], \"response\": \"is it\"}" >"$tmp/chats.jsonl"
+score 1 chats --score "$fixture/start" --answers "$tmp/chats.jsonl"
+expect "an answer to messages may be messages or a text" [ "$(wc -l <"$tmp/chats") $(uniq "$tmp/chats" | wc -l)" = "3 1" ]
 score 1 none --answers "$tmp/answers.jsonl"
 expect_text "answers need a judge" 'answers needs --score'
 score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"

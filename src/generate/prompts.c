@@ -120,17 +120,39 @@ static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, co
     return dt_fail(err, "%s: %s", what, why);
 }
 
-/* A prompt and its answer, as a dataset has them. */
-static dt_err encode_answer(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
+/* A prompt of messages is followed by others, or by the text of one. */
+static dt_err encode_conversation(dt_ids *p, const place *at, const json_t *prompt, const json_t *answer,
+                                  dt_prompt_reader *r)
+{
+    json_t *all = json_array();
+    bool ok = all && json_array_extend(all, (json_t *)prompt) == 0;
+    if (ok && json_is_array(answer))
+        ok = json_array_extend(all, (json_t *)answer) == 0;
+    else if (ok)
+        ok = json_array_append_new(all, json_pack("{sssO}", "role", "assistant", "content", answer)) == 0;
+    const dt_err err = ok ? encode_messages(p, at, all, "prompt and answer", r)
+                          : dt_fail(DT_ERR_MEMORY, "no memory for the messages of a conversation");
+    json_decref(all);
+    return err;
+}
+
+static const json_t *answer_of(const json_t *record)
 {
     static const char *const keys[] = {"completion", "response", "answer"};
-    const json_t *prompt = json_object_get(record, "prompt"), *answer = NULL;
-    char head[512];
+    const json_t *answer = NULL;
     for (size_t i = 0; !answer && i < sizeof keys / sizeof keys[0]; i++) answer = json_object_get(record, keys[i]);
-    DT_CHECK(json_is_string(prompt) && json_is_string(answer), DT_ERR_DATA,
-             "%s: expected an object with \"prompt\" and \"completion\", \"response\" or \"answer\" (texts), "
-             "\"messages\" (a list of roles and contents) or \"ids\" (a list of integers)",
-             where(at, head, sizeof head));
+    return answer;
+}
+
+/* Two texts, as a dataset has them. */
+static dt_err encode_answer(dt_ids *p, const place *at, const json_t *prompt, const json_t *answer, dt_prompt_reader *r)
+{
+    char head[512];
+    DT_CHECK(
+        json_is_string(prompt) && json_is_string(answer), DT_ERR_DATA,
+        "%s: expected an object with \"prompt\" and \"completion\", \"response\" or \"answer\" (texts, or lists of "
+        "messages), \"messages\" (a list of roles and contents) or \"ids\" (a list of integers)",
+        where(at, head, sizeof head));
     DT_CHECK(r->encoder, DT_ERR_USAGE, "texts need a tokenizer; see --tokenizer");
     dt_wrap wrap;
     dt_pieces pieces = {0};
@@ -151,10 +173,17 @@ static dt_err end_text(dt_ids *p, const dt_prompt_reader *r)
 
 static dt_err from_answer(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
 {
-    const json_t *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages");
+    const json_t *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages"),
+                 *prompt_ids = json_object_get(record, "prompt_ids"), *prompt = json_object_get(record, "prompt"),
+                 *answer = answer_of(record);
+    if (json_is_array(prompt_ids) && json_is_array(ids)) { /* what was generated, and a record's other fields */
+        DT_TRY(take_ids(p, at, prompt_ids));
+        return take_ids(p, at, ids);
+    }
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
-    if (json_is_array(ids) && !json_object_get(record, "prompt")) return take_ids(p, at, ids);
-    DT_TRY(encode_answer(p, at, record, r));
+    if (json_is_array(ids) && !prompt) return take_ids(p, at, ids);
+    if (json_is_array(prompt) && answer) return encode_conversation(p, at, prompt, answer, r);
+    DT_TRY(encode_answer(p, at, prompt, answer, r));
     return end_text(p, r);
 }
 
