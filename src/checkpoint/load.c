@@ -285,7 +285,7 @@ static void tell_kept(const load_job *j)
         else
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
     }
-    if (n_adapters > 0) DT_INFO("%s has none of the %d adapters", j->path, n_adapters / 2);
+    if (n_adapters > 0) DT_INFO("%s has no adapters: %d are added", j->path, n_adapters / 2);
 }
 
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,

@@ -152,7 +152,7 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     dt_saved_model one = {.zero = z, .new_score = p->new_score, .new_adapters = p->new_adapters, .base = p->base};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
     if (!p->adapter) return DT_OK;
-    DT_INFO("with the adapters of %s", p->adapter);
+    DT_INFO("the adapters are those of %s", p->adapter);
     one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
 }
