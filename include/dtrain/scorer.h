@@ -1,8 +1,7 @@
-/* scorer.h - a frozen model that gives the tokens of a task's batches a number each: what a reference and a judge have
- * in common.
+/* scorer.h - a frozen model whose forward scores the batches of a task: what a reference and a judge have in common.
  *
- * It works in the activations of the model in training, so it has its pass before the training forward of a batch. At
- * stage 3 it is partitioned and offloaded like the parameters of that model, else whole on every rank; both give the
+ * It borrows the activation memory of the model in training, so its forward of a batch comes before the training
+ * forward. At stage 3 its parameters are partitioned and offloaded like that model's, else replicated; both give the
  * same numbers. */
 #ifndef DTRAIN_SCORER_H
 #define DTRAIN_SCORER_H
@@ -19,23 +18,24 @@ typedef struct dt_scorer {
     dt_model *model;
 } dt_scorer;
 
-/** In open, when t->model_opt is as wide as the batches: describe the model at path, and make the model in training
- *  lend it what it needs. n_labels: of its scalar head; 0: it predicts tokens. Where there is no model yet and a run is
- *  planned, one like that in training is planned for. name is borrowed. What is wrong is returned, without the key: no
- *  such model, DT_ERR_DATA for another vocabulary. Local. */
+/** In open, after t->model_opt has room for the task's batches: describe the model at path, and enlarge what the model
+ *  in training lends. n_labels: outputs of its scalar head; 0: it predicts tokens. Where a run is planned and path does
+ *  not exist, a model of the shape of the one in training is planned for. name: for messages; borrowed. Local.
+ *  DT_ERR_DATA, without the key: no such model, or one with another vocabulary. */
 dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels);
-/** The same for batches of the caller's own, whose tokens are those of the other model: at most max_seq sequences, each
- *  of at most max_pos tokens, or as many as the model has positions; s->opt says what there is room for. */
+/** The same for batches that the caller makes with the scorer's own tokenizer: at most max_seq sequences of at most
+ *  max_pos tokens, or of as many as the model has positions if that is less; s->opt has the limits. */
 dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
                             int32_t max_seq);
-/** The same of the model in training without its adapters, which alone are trained: no memory but what it borrows. */
+/** The same for the model in training without its adapters, where only adapters are trained: it has no parameters of
+ *  its own. */
 dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name);
-/** Add what it holds. Local. */
+/** Add its memory to the plan. Local. */
 dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory);
-/** In begin. Collective, agreed. */
+/** In begin: load it and open it on the lent memory. Collective, agreed. DT_ERR_MEMORY, DT_ERR_DATA. */
 dt_err dt_scorer_begin(dt_scorer *s, dt_task *t);
 void dt_scorer_close(dt_scorer *s); /* local; safe on {0} and after an error */
-/** Its hidden states of the batch, for the head. Collective. */
+/** Compute its hidden states for the batch; a head of model.h follows. Collective; a local error ends the job. */
 dt_err dt_scorer_forward(dt_scorer *s, dt_task *t, const dt_batch *b);
 
 #endif

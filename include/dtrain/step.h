@@ -50,14 +50,13 @@ enum { DT_MAX_TRAINED = 4, DT_MAX_SAVED = DT_MAX_TRAINED + 1 /* dt_task.kept */ 
 
 /** What one micro-step trains on. */
 typedef struct dt_micro {
-    const dt_batch *batch; /* of this rank, the task's until the next call; empty (n_tok 0) where it has none */
+    const dt_batch *batch; /* of this rank; borrowed until the next call; empty (n_tok 0) where it has none */
     int n_micro;           /* micro-steps of the step: the same on all ranks and in all calls of the step */
-    /* 1 / what the step's loss is divided by, over all its micro-steps and ranks; 0: there is nothing in the step */
-    double inv_norm;
+    double inv_norm;       /* 1 / the divisor of the whole step's loss, all ranks together; 0: the step is empty */
 } dt_micro;
 
-/** What the model predicts of the tokens of a batch, its logits divided by the task's temperature: [n_tok], 0 where
- *  there is no target. */
+/** What the model predicts for the tokens of a batch, with logits divided by the task's temperature: [n_tok] each, 0
+ *  where there is no target. */
 typedef struct dt_predictions {
     const float *logp;
     const uint8_t *hit; /* the target was the most probable token */
@@ -68,7 +67,7 @@ typedef struct dt_predictions {
     const float *value;           /* of a scalar head, and then nothing else: [n_tok, n_labels] */
 } dt_predictions;
 
-/** What a task makes of them. */
+/** The derivatives of the loss L that a task makes of them. */
 typedef struct dt_weights {
     float *u; /* [n_tok]: -dL/dlogp_t */
     /* [n_tok]: kappa_t, where - kappa_t times the entropy is a part of L; NULL unless the task has asked for them
@@ -92,32 +91,29 @@ typedef struct dt_task dt_task;
 /** The table. Functions that may be NULL say what that means. */
 typedef struct dt_task_ops {
     const char *name; /* the value of run.task */
-    /* it takes optimizer steps, saves and resumes; else a run is one validation: no gradients, no states, and
+    /* true: it takes optimizer steps, saves and resumes. false: a run is one validation, without gradients and states;
      * next_micro, weights and step_after may be NULL */
     bool trains;
     /** Is this tensor of the main model trained? Asked once, before open; the same on all ranks. Frozen tensors have no
      *  gradients and no states. NULL: all are trained, of a task that trains. */
     bool (*is_trained)(const dt_task *t, const dt_tensor *tensor);
-    /* the model has a scalar head of so many numbers for each token, in the place of the vocabulary's: a reward model.
-     * 0: it predicts tokens */
-    int n_labels;
+    int n_labels;       /* outputs of a scalar head in the place of the vocabulary's (reward models); 0: none */
     bool weights_known; /* u depends on the batch alone: weights gets no predictions. See dt_task.weights_known */
-    bool no_dropout;    /* the model trains without, but for what model.dropout asks for */
+    bool no_dropout;    /* dropout of config.json and of an adapter is off; model.dropout and lora.dropout count */
     bool whole_rows;    /* with data.packing = wrapped or auto every sequence has data.seq_len tokens */
-    /* training metrics, to a NULL, that tell how it goes where the loss does not: the progress line and dtrain-info
-     * show them beside it */
+    /* NULL-terminated: training metrics that the progress line and dtrain-info show beside the loss */
     const char *watch[3];
-    const char *num_tokens; /* the training metric that says TRL's num_tokens, of the whole training; NULL: none does */
+    const char *num_tokens; /* name of the metric that counts tokens from the start on, as TRL's num_tokens; or NULL */
 
-    /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
+    /** Check that required keys are given: mistakes are added to t->mistakes. Local. */
     void (*check)(dt_task *t);
     /** Read the configuration, open and check what batches come from, declare metrics: "loss", "tokens" and "samples"
      *  if it trains, "validation_loss" first of a validation's. Says in t what it has found, and widens t->model_opt to
-     *  what it needs. Local: what is wrong joins t->mistakes, and the rest is opened all the same. The device may not
+     *  what it needs. Local: errors are added to t->mistakes, and the rest is opened all the same. The device may not
      *  be open (t->dev->ops NULL). */
     void (*open)(dt_task *t);
-    /** Add what it would hold at a ZeRO stage, what open has allocated included. The ranks, batch, model options and
-     *  main model in t are those of the plan, which need not be those that open was called with. Local. */
+    /** Add the memory that it would hold at a ZeRO stage, including what open has allocated. The ranks, batch, model
+     *  options and main model in t are those of the plan, which may differ from those at open. Local. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
     /** Open extra models, allocate: nothing is allocated after it. t->model, t->zero and the zero of each model in
      *  t->beside are there; of these the task fills in the weights to start from, of t->model the run. Collective,
@@ -136,21 +132,21 @@ typedef struct dt_task_ops {
     /** One of t->n_validation micro-steps of a validation, into t->sums. Collective inside. */
     dt_err (*evaluate)(dt_task *t, int64_t micro);
 
-    /** A step is everybody's: its sums are brought together (dt_sums_value), its update is done or, applied false, left
-     *  out; step counts this one. What the next step works with may change now, alike on all ranks. Before the step is
-     *  reported and saved: a DT_SUM_REAL or DT_SUM_MEAN that is added to now, by every rank alike, is shown with the
-     *  step. Collective; a local error ends the job. NULL: nothing to do. */
+    /** After the step's vote: its sums are reduced over all ranks (dt_sums_value), and its update is done, or skipped
+     *  where applied is false. step: steps done, this one included. State that the next step uses may change now,
+     *  identically on all ranks. Called before the step is reported and saved: what every rank adds now to a
+     *  DT_SUM_REAL or DT_SUM_MEAN is reported with it. Collective; a local error ends the job. NULL: nothing to do. */
     dt_err (*after_step)(dt_task *t, int64_t step, bool applied);
 
-    /** For people: how many steps a run has in all, of samples_per_epoch and samples_per_step as its records tell them;
-     *  0: that is not known before its end. NULL: run.epochs says. Local. */
+    /** For dtrain-info: the steps of a whole run, from the samples_per_epoch and samples_per_step in its records; 0:
+     *  not known before its end. NULL: run.epochs decides. Local. */
     int64_t (*count_steps)(const dt_config *cfg, double samples_per_epoch, double samples_per_step);
-    /** The step that follows so many samples, whatever the batch size was. Local. */
+    /** The step at which a run goes on that has seen so many samples, whatever its batch size was. Local. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
-    /** What a resume needs besides the position in the data; rank 0's is kept. Collective, agreed. NULL, as load:
-     *  nothing. */
+    /** Add what a resume needs besides the position in the data; rank 0's items are stored. Collective, agreed. NULL
+     *  (of load, too): nothing. */
     dt_err (*save)(dt_task *t, dt_items *items);
-    /** The same on every rank, once the weights are loaded; items as save left them. Collective, agreed. */
+    /** Take items as save left them, on every rank, after the weights are loaded. Collective, agreed. */
     dt_err (*load)(dt_task *t, const dt_items *items);
 } dt_task_ops;
 
@@ -209,8 +205,8 @@ struct dt_task {
     dt_frozen_model *kept;
     const char *kept_name;
 
-    /* the task's answer in after_step, 0 before: so many of the steps that follow are left out. They are not counted,
-     * the run is shorter by as many, and their samples count as done */
+    /* set in after_step, 0 before: the number of following steps to skip. Skipped steps are not counted, the run is
+     * shorter by as many, and their samples count as done */
     int64_t left_out;
 };
 
@@ -233,12 +229,12 @@ dt_err dt_task_forward(dt_task *t, const dt_micro *m);
 
 /** Train these units beside the model, in open: the run plans, opens and closes their zero, counts them in checkpoints
  *  and updates them. Returns what the run's own model has ([optimizer] without lr_groups, [zero]), for the task to
- *  change; NULL after a mistake, which joins t->mistakes. units are borrowed until the task is closed. */
+ *  change; NULL after a mistake, which is added to t->mistakes. units are borrowed until the task is closed. */
 dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, int n_units);
 
 /* ---- for tasks that read datasets -------------------------------------------------------------------------------- */
 
-/** A key that is needed and not given joins the mistakes. expected: "a model to evaluate". */
+/** Add a mistake where a required key is not given (value ""). expected: "a model to evaluate". Local. */
 void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected);
 /** The same for a dataset. */
 void dt_task_need_data(dt_task *t, const char *key, const char *value);
@@ -248,9 +244,10 @@ typedef struct dt_task_data {
     bool pairs, truncate, no_ties; /* dt_loader_options */
     int64_t seq_len;               /* 0: data.seq_len */
 } dt_task_data;
-/** [data] train or validation into t->train or t->valid, where it is given; widens the model to its micro-batches. */
+/** [data] train or validation into t->train or t->valid, where it is given; enlarges t->model_opt for its
+ *  micro-batches. Errors are added to t->mistakes. Local. */
 void dt_task_open_data(dt_task *t, const dt_task_data *what);
-/** Bytes that these hold, or would hold for full rows where nothing could be read (--plan). */
+/** Host bytes of their batches; where nothing could be read (--plan) of batches of full rows. */
 size_t dt_task_data_nbytes(const dt_task *t);
 void dt_task_close_data(dt_task *t);
 /** Samples in the order of t->train, a batch each step. */

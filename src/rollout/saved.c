@@ -153,7 +153,7 @@ static bool is_of_other_options(const dt_rollout *r, const dt_items *items, cons
     return other;
 }
 
-void dt_rollout_leave_out(dt_rollout *r, const dt_task *t, const char *why)
+void dt_rollout_discard(dt_rollout *r, const dt_task *t, const char *why)
 {
     r->n_rows = 0;
     r->now.number = -1;
@@ -172,7 +172,7 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
     if (is_of_other_options(r, items, place)) {
         char why[80];
         snprintf(why, sizeof why, "options in [%s] were others when it was made", r->opt.section);
-        dt_rollout_leave_out(r, t, why);
+        dt_rollout_discard(r, t, why);
         return DT_OK;
     }
     DT_TRY(take_rows(r, items, n));

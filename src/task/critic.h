@@ -1,8 +1,8 @@
-/* critic.h - a model with a scalar head that is trained beside a policy: what it expects of the text before each token.
+/* critic.h - a model with a scalar head that is trained beside a policy: it predicts the return from each state.
  * Private to src/task.
  *
- * Its states are the run's (dt_task_train_beside); it has activations of its own, for its forward and backward come
- * while those of the policy are kept. It is exported beside the run's model, to OUTPUT_DIR/NAME. */
+ * Its parameters and optimizer states belong to the run (dt_task_train_beside). It has activations of its own, because
+ * its forward and backward run while the policy's activations are kept. It is exported to OUTPUT_DIR/NAME. */
 #ifndef DTRAIN_TASK_CRITIC_H
 #define DTRAIN_TASK_CRITIC_H
 
@@ -12,7 +12,7 @@
 /** {0} to start from. */
 typedef struct dt_critic {
     const char *name; /* NULL: there is none */
-    double sign;      /* of a value: 1; -1 where the model scores what values are the opposite of */
+    double sign;      /* value = sign * output: -1 where the model scores safety and values are costs */
     dt_pretrained from;
     dt_model_config mc;
     dt_unit *units;

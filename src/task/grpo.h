@@ -17,10 +17,10 @@
 #include "reference.h"
 
 enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* the penalty of long completions is one of them */
-/* Numbers kept for each token of a generation: the places of those that are. */
+/* Log-probabilities kept for each token of a generation: of the policy before its first update, of the reference. */
 typedef enum grpo_array { GRPO_OLD, GRPO_REF, GRPO_N_ARRAYS } grpo_array;
 
-/** Numbers of sums. */
+/** What dt_sums_declare returned for each that is declared. */
 typedef struct grpo_sums {
     int loss, policy_loss, entropy_coef, n_tok, n_samples;
     int n_tokens, kl, entropy; /* over tokens that take part in the loss */
@@ -45,7 +45,7 @@ typedef struct grpo {
     dt_advantage_rule rule;
     double weight[GRPO_MAX_FUNCS];
     const char *name[GRPO_MAX_FUNCS];
-    int n_given; /* functions that dt_rewards, or grpo.rollouts, give numbers of; one more: overlong */
+    int n_given; /* functions whose rewards come from dt_rewards or grpo.rollouts; the penalty overlong is one more */
     char given_name[DT_MAX_REWARDS][16];
     int array[GRPO_N_ARRAYS]; /* of the rollout; -1: not kept */
     dt_rollout *rollout;
@@ -54,13 +54,13 @@ typedef struct grpo {
     dt_reference reference;
     grpo_sums sums;
 
-    /* of the generation at hand, which all ranks hold; what goes into a checkpoint: */
+    /* of the current generation, replicated; these are in checkpoints: */
     int64_t n_generations; /* made so far */
     int64_t n_used;        /* steps that the last one was used for */
     int64_t num_tokens;    /* of prompts and completions of all generations */
     int64_t n_rounds;      /* that it took, with dynamic sampling */
     double *reward;        /* [n_rows, n_funcs] */
-    /* what follows from that: */
+    /* and these follow from them: */
     double *given;        /* [n_rows, n_given] */
     double *total;        /* [n_rows] */
     double *advantage;    /* [n_rows] */
@@ -79,41 +79,39 @@ typedef struct grpo {
 
 /* ---- [grpo] ------------------------------------------------------------------------------------------------------ */
 
-/** Completions of a generation; those that are made at once and held: of one generation, or of all that a step takes;
- *  and steps that these are used for. */
-int64_t grpo_generation_size(const dt_task *t);
-int64_t grpo_n_rows(const dt_task *t);
-int64_t grpo_n_steps(const dt_task *t);
+int64_t grpo_generation_size(const dt_task *t); /* completions of a generation */
+int64_t grpo_n_rows(const dt_task *t);  /* made and held at a time: of one generation, or of all that a step takes */
+int64_t grpo_n_steps(const dt_task *t); /* optimizer steps that use them, all iterations together */
 /** The loss and the rule, but for the reward functions. Local. */
 void grpo_read_options(grpo *g, const dt_config *cfg);
-/** After that: what is wrong joins t->mistakes, what is unusual is told. Local. */
+/** After that: errors are added to t->mistakes, unusual settings are warned of. Local. */
 void grpo_check(const grpo *g, const dt_task *t);
 
 /* ---- rewards ----------------------------------------------------------------------------------------------------- */
 
-/** In open, behind dt_rollout_open: the functions, their names and weights; what is wrong joins t->mistakes. Local. */
+/** In open, after dt_rollout_open: the functions, their names and weights; errors are added to t->mistakes. Local. */
 void grpo_open_rewards(grpo *g, dt_task *t);
-/** Those of the rows from `first` on into reward [n_rows, n_funcs], by functions or from grpo.rollouts, on all ranks.
- *  order, whether it is agreed, and errors: as dt_rewards_score. Collective. */
+/** Rewards of the rows from `first` on into reward [n_rows, n_funcs], by functions or from grpo.rollouts, on all ranks.
+ *  Collective. order, whether errors are agreed, and which: as dt_rewards_score. */
 dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *reward);
 
 /* ---- a generation ------------------------------------------------------------------------------------------------ */
 
-/** The next one: completions, rewards, advantages, what the loss compares with, and its lines in rollouts.jsonl.
- *  Collective; agreed but for what fails in a model's pass, which ends the job. After an error there is none, and the
- *  same one is the next. Errors of dt_rollout_fill (DT_ERR_STOP among them), dt_rewards_score, dt_rollout_score and
- *  dt_rollout_write. */
+/** Make the next generation: completions, rewards, advantages, old and reference log-probabilities, and its lines in
+ *  rollouts.jsonl. Collective; agreed, but for an error in a model's forward, which ends the job. After an error there
+ *  is none, and the next call makes the same one. Errors of dt_rollout_fill (DT_ERR_STOP among them),
+ *  dt_rewards_score, dt_rollout_score and dt_rollout_write. */
 dt_err grpo_generate(grpo *g, dt_task *t);
-/** What follows from its rewards: order, totals, advantages. Local, the same on all ranks. */
+/** Compute order, totals and advantages from the rewards. Local, the same on all ranks. */
 void grpo_settle(grpo *g, const dt_task *t);
-/** A row takes part in the loss; else it has an advantage, but no tokens. Local. */
+/** Does the row take part in the loss (mask_truncated_completions)? Else it counts in advantages alone. Local. */
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
 
 /* ---- a validation ------------------------------------------------------------------------------------------------ */
 
-/** In open, behind the rollout of training; what is wrong joins t->mistakes. Local. */
+/** In open, after the rollout of training; errors are added to t->mistakes. Local. */
 void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *training);
-/** In open, behind the rewards. Local. */
+/** In open, after the rewards. Local. */
 void grpo_declare_validation(grpo *g, dt_task *t);
 /** dt_task_ops.evaluate: one rollout of validation prompts. Collective. Errors of dt_rollout_fill and
  *  dt_rewards_score. */
@@ -121,12 +119,12 @@ dt_err grpo_evaluate(dt_task *t, int64_t micro);
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
 
-/** In open, behind the rewards. Local. */
+/** In open, after the rewards. Local. */
 void grpo_declare(grpo *g, dt_task *t);
-/** Of a completion of the batch at work; loss: with its normaliser; entropy: [y->n]. Local. */
+/** Count a completion of the current batch. loss: divided by the normaliser; entropy: [y->n], nats. Local. */
 void grpo_count(grpo *g, dt_task *t, const dt_grpo_completion *y, const dt_grpo_result *result, double loss,
                 const float *entropy);
-/** What a generation is like, once in each step that it is used for; the same on all ranks. Local. */
+/** The generation's own metrics, once in each step that uses it; the same on all ranks. Local. */
 void grpo_count_generation(grpo *g, dt_task *t);
 
 #endif

@@ -1,5 +1,5 @@
-/* reference.h - the reference of a policy: a frozen model that says how probable the targets of a task's batches are.
- * Private to src/task. When it works, and how it is kept: scorer.h.
+/* reference.h - the reference of a policy: a frozen model that gives the log-probabilities of a batch's targets.
+ * Private to src/task. When its forward may run, and where its parameters are: scorer.h.
  *
  * It may follow the policy (TR-DPO, arXiv 2404.09656): then it is in checkpoints, as the model "reference". */
 #ifndef DTRAIN_TASK_REFERENCE_H
@@ -13,18 +13,20 @@ typedef struct dt_reference {
     float *logp;        /* [max_tok] of the last batch's targets */
     int64_t sync_steps; /* it follows every so many steps; 0: it does not */
     double mixup;
-    void *chunk; /* of both models' parameters, on their way */
+    void *chunk; /* staging for parameters of both models, when it follows */
     void *block;
     size_t nbytes;
 } dt_reference;
 
-/** In open, when t->model_opt is as wide as the batches, and asks for divergences (DT_HEAD_DIVERGENCE) if they are from
- *  this model: it is t->reference then. Where adapters alone are trained, of the model at this path, it is that model
- *  without them; or, where it starts with adapters (lora.path, a checkpoint that has them), a copy with those. path
- *  NULL, or "" in a plan: one like the model in training. What is wrong is returned, without the key. Local. */
+/** In open, after t->model_opt has room for the batches, and DT_HEAD_DIVERGENCE if divergences are from this model: it
+ *  becomes t->reference then. Where only adapters are trained and path is model.path, the reference is the model in
+ *  training without them; where that starts with adapters (lora.path, a checkpoint that has them), a frozen copy with
+ *  those. path NULL, or "" in a plan: a model of the shape of the one in training. Local. Errors of dt_scorer_open,
+ *  which do not name the key. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
-/** After it, and once only: every so many steps, reference <- mixup policy + (1 - mixup) reference, in fp32 and then
- *  rounded to its type. DT_ERR_DATA: it has another shape than the model in training. Local. */
+/** At most once after dt_reference_open: every sync_steps steps, reference <- mixup policy + (1 - mixup) reference, in
+ *  fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape is not that of the model in training.
+ *  DT_ERR_USAGE: it is the model in training without its adapters. */
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup);
 /** Add what it holds. Local. */
 dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory);
@@ -36,7 +38,7 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);
 /** The same into out: a dt_rollout_scorer, reference the dt_reference. */
 dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out);
-/** In after_step: follow, where it is time. Collective. */
+/** In after_step: mix, if this step is due. Collective; a local error ends the job. */
 dt_err dt_reference_after_step(dt_reference *r, dt_task *t, int64_t step);
 
 #endif
