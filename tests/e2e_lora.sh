@@ -105,6 +105,14 @@ expect "grpo: completions of the adapted model, the reference without adapters: 
 lengths="ppo.response_length=6 ppo.value_path=tests/data/rm/start"
 rollouts ppo 2 ppo $lengths zero.stage=2
 expect "ppo, planned is allocated" as_planned
+pairs rm 1 rmhf batch.train_batch_size=12 checkpoint.export=hf
+for start in rm rmhf/hf; do rollouts ppo 2 "ppo${start%/hf}" run.max_steps=1 ppo.response_length=6 ppo.value_path="$tmp/$start" zero.stage=2; done
+expect "a critic from a reward model with adapters is that of the merged model" same_model "$(newest pporm)" "$(newest ppormhf)"
+expect "also apart from the policy" h5diff "$(newest pporm)" "$(newest ppormhf)" /critic /critic
+rollouts ppo 1 judged run.max_steps=1 ppo.response_length=6 ppo.reward_path="$tmp/rm" ppo.reward_funcs=
+expect_exit "and so is one that begins as what judges" 0
+run 2 ./dtrain-convert "$tmp/rm" "$tmp/rm.hf" --tokenizer none
+expect "which dtrain-convert makes of it, too" cmp "$tmp/rm.hf/model.safetensors" "$tmp/rmhf/hf/model.safetensors"
 rollouts ppo 1 ppocopy $lengths ppo.reference_path=tests/data/../data/dpo/start
 expect "ppo, with a critic that is trained whole: the bits of a copy" same_model "$(newest ppo)" "$(newest ppocopy)"
 
@@ -177,6 +185,11 @@ for pattern in rank_pattern=vproj:16 alpha_pattern=k_proj:3; do
     lora 1 refused llama lora.r=4 lora.target_modules=q_proj,v_proj "lora.$pattern" batch.micro_batch_size=4
     expect_exit "a pattern for no adapter is refused" 64
     expect_text "by key" "lora.${pattern%%=*}: no layer that has an adapter ends with '[a-z_]*'"
+done
+for key in target_modules modules_to_save; do
+    lora 1 refused llama lora.r=4 "lora.$key= , " batch.micro_batch_size=4
+    expect_exit "a list of nothing is refused" 64
+    expect_text "by key" "lora.$key: expected names of modules, found ','"
 done
 lora 1 refused llama lora.alpha=4 batch.micro_batch_size=4
 expect_text "settings of adapters without a rank, too" "lora.alpha: without lora.r there are no adapters"

@@ -30,6 +30,8 @@ for name in llama gpt2 qwen2; do
     run 0 ./dtrain-convert --adapter $fixture/$name "$base" "$tmp/$name-1" --tokenizer none
     run 3 ./dtrain-convert --adapter $fixture/$name "$base" "$tmp/$name" --tokenizer none
     expect "$name: merged on any ranks it has the same bytes" cmp "$tmp/$name/model.safetensors" "$tmp/$name-1/model.safetensors"
+    n_base=$(./dtrain-convert "$base" "$tmp/$name.h5" --tokenizer none 2>&1 | grep -o '[0-9]* parameters')
+    expect "$name: and $n_base, as the model without adapters" grep -q ": $n_base from" "$out"
     greedily $name 0 "$tmp/$name"
     expect "$name: merged, too" near $fixture/$name/greedy.txt "$tmp/found"
 done
@@ -42,6 +44,14 @@ for judge in tests/data/rm/start tests/data/dpo/start; do # a reward model, and 
     [ $judge = tests/data/dpo/start ] && continue
     paste -d'|' <(sed 's/|.*//' $fixture/score/scores.txt) <(sed 's/.*"reward":\([-0-9.e]*\).*/ \1/' "$tmp/found.jsonl") >"$tmp/found"
     expect "is PEFT's" near $fixture/score/scores.txt "$tmp/found"
+done
+for base in tests/data/rm/start tests/data/dpo/start; do
+    run 2 ./dtrain-convert --adapter $fixture/score $base "$tmp/score" --tokenizer none --force
+    expect_exit "an adapter with a score is merged into $base" 0
+    run 2 ./dtrain-generate --score "$tmp/score" --answers "$tmp/answers.jsonl" --tokenizer ids --jsonl --threads 1 -o "$tmp/merged.jsonl" --force
+    [ $base = tests/data/rm/start ] || continue
+    paste -d'|' <(sed 's/|.*//' $fixture/score/scores.txt) <(sed 's/.*"reward":\([-0-9.e]*\).*/ \1/' "$tmp/merged.jsonl") >"$tmp/found"
+    expect "and scores as PEFT's" near $fixture/score/scores.txt "$tmp/found"
 done
 
 # ---- a run ------------------------------------------------------------------------------------------------------------------------------------
@@ -120,6 +130,16 @@ for dir in given again; do expect "$dir: dropout stays 0 where it is given, on a
 expect "which is another loss" [ "$(number plain loss)" != "$(number dropping loss)" ]
 from_adapters dpo "an adapter that was trained with dropout" loss 0.693147 model.path="$(base_of llama)" lora.path="$tmp/dropping"
 
+train_from 1 none "$(base_of llama)" run.max_steps=1
+run 2 ./dtrain "$tmp/none/config.ini" run.output_dir="$tmp/since" lora.path="$tmp/dropping"
+expect_exit "the config.ini of a run without adapters, with one" 0
+expect "says nothing of it: it is as it was" [ "$(number dropping loss) $(number dropping grad_norm)" = "$(number since loss) $(number since grad_norm)" ]
+train_from 2 llama-on "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=3
+expect_exit "a run goes on without the directory that its adapter came from" 0
+expect_text "from its checkpoint" 'resumed from .*/llama-on/checkpoints/step-00000002.h5'
+train_from 2 anew "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=2
+expect_exit "which one that begins needs" 65
+
 # ---- what is refused ----------------------------------------------------------------------------------------------------------------------------
 broken() { # NAME REGEX SED-COMMAND FILE: of the llama's adapter
     rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken"
@@ -139,7 +159,7 @@ broken "an adapter that is missing" 'base_model.model.model.layers.0.*lora_A.wei
 broken "a head that is missing" 'base_model.model.lm_head.weight. is missing' 's/model.lm_head.weight/model.lm_haed.weight/' $tensors
 broken "an adapter that nothing names" 'up_proj.lora_A.weight.: this model has no such tensor, or adapter_config.json names no adapter' 's/"model.layers.1.mlp.up_proj"/"model.layers.1.mlp.gate_proj"/' adapter_config.json
 broken "numbers of another type" 'expected F32, F16 or BF16, found I16' '1s/"F16"/"I16"/g' $tensors
-broken "no layer of this model" 'target_modules: it matches no linear layer' 's/_proj"/_prj"/' adapter_config.json
+broken "no layer of this model" 'broken: this adapter was made for another model: none of the modules .*is a linear layer here, which are q_proj, k_proj' 's/_proj"/_prj"/' adapter_config.json
 rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken" && truncate -s -4 "$tmp/broken/$tensors"
 wrong "numbers that were cut short" 65 'adapter_model.safetensors.*cut short' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
 rm "$tmp/broken/$tensors"
@@ -148,6 +168,7 @@ wrong "no adapter" 65 'adapter_config.json is missing' ./dtrain-generate "$(base
 sed -z 's/"lm_head",\?//; s/"wte",\(\s*\]\)/"wte"\1/' $fixture/gpt2/adapter_config.json >"$tmp/broken/adapter_config.json"
 sed '1s/model.lm_head.weight/model.base_layer.wgt/' $fixture/gpt2/$tensors >"$tmp/broken/$tensors"
 wrong "an embedding apart from its head" 65 'wte.weight.: it was trained apart from the head' ./dtrain-generate "$(base_of gpt2)" --adapter "$tmp/broken"
+wrong "the adapter of another family" 65 'peft/llama: this adapter was made for another model: .*, which are c_attn, c_proj, c_fc' ./dtrain-convert --adapter $fixture/llama "$(base_of gpt2)" "$tmp/x"
 wrong "the adapter of another model" 65 'target_modules|expected the shape' ./dtrain-generate "$(base_of qwen2)" --adapter $fixture/llama
 wrong "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
 wrong "a checkpoint of a merged model" 64 'a model with adapters becomes a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
@@ -159,11 +180,14 @@ expect_exit "another scale for a checkpoint's adapters is refused" 64
 expect_text "by name" 'lora.alpha: the adapter of .*/step-00000003.h5 has 8; leave the key out'
 train_from 2 wrong "$tmp/gpt2-run1" lora.alpha=8
 expect_text "also where it is the default" 'lora.alpha: the adapter of .* has 5; leave the key out'
+train_from 2 wrong "$(base_of gpt2)" lora.path=$fixture/llama
+expect_exit "the adapter of another family, to go on from" 65
+expect_text "by the key that names it" 'lora.path: this adapter was made for another model'
 train_from 1 wrong "$tmp/llama-run1" lora.path=$fixture/llama
 expect_text "a second adapter, too" 'lora.path: adapters are in the checkpoint .* already'
 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 expect_exit "an adapter that is not there" 65
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \
     batch.train_batch_size=4
-expect_text "--check reads the adapter, too" 'target_modules'
+expect_text "--check reads the adapter, too" 'lora.path: this adapter was made for another model'
 e2e_done

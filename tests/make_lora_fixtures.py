@@ -28,6 +28,8 @@ RUNS = [
      "lora.rank_pattern=v_proj:2,layers.0.mlp.up_proj:6 lora.alpha_pattern=up_proj:12"),
     ("llama", dict(r=2, lora_alpha=2, target_modules=["o_proj", "down_proj"], modules_to_save=["embed_tokens", "lm_head"]),
      "lora.r=2 lora.alpha=2 lora.target_modules=o_proj,down_proj lora.modules_to_save=embed_tokens,lm_head"),
+    ("llama", dict(r=4, lora_alpha=4, target_modules="all-linear", modules_to_save=["norm", "layers.0.mlp", "q_proj"]),
+     "lora.r=4 lora.alpha=4 lora.target_modules=all-linear lora.modules_to_save=norm,layers.0.mlp,q_proj"),
     ("gpt2", dict(r=4, lora_alpha=8, fan_in_fan_out=True), "lora.r=4 lora.alpha=8"),
     ("gpt2", dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_fc", "c_proj"], fan_in_fan_out=True),
      "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_fc,c_proj"),
@@ -85,7 +87,8 @@ def adapted(path, settings):
 def train(model, samples):
     """A line a step: the mean loss of a batch's targets, and the norm of its gradient before it is clipped at 1."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=DECAY, eps=1e-8)
+    groups = [dict(params=[p for p in trained if p.ndim > 1]), dict(params=[p for p in trained if p.ndim == 1], weight_decay=0)]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=LR, weight_decay=DECAY, eps=1e-8)
     for step in range(STEPS):
         batch = [samples[(step * BATCH + i) % len(samples)] for i in range(BATCH)]
         loss, n = 0, sum(len(ids) - n_prompt for ids, n_prompt in batch)

@@ -42,8 +42,10 @@ typedef struct dt_lora {
     double alpha, dropout;
     bool use_rslora;
     dt_lora_init init;
-    dt_modules target_modules;  /* empty: q_proj and v_proj, of GPT-2 c_attn */
-    dt_modules modules_to_save; /* trained whole, beside the adapters */
+    dt_modules target_modules; /* empty: q_proj and v_proj, of GPT-2 c_attn */
+    /* trained whole, beside the adapters, and adapted by none: of a name all modules whose path ends with its letters,
+     * and what is in them */
+    dt_modules modules_to_save;
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
     bool ties;    /* of a file: what is tied to an embedding in modules_to_save stays so */
@@ -64,7 +66,7 @@ dt_err dt_modules_parse(dt_modules *m, const char *text);
 
 /** Add the adapters' tensors to the tables of a model's units, behind their own; before anyone borrows them. The A of
  *  layers that one product serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules names no layer, or
- *  one that can have no adapter. Local. */
+ *  one that can have no adapter. DT_ERR_DATA: adapters of a file or checkpoint are of another model. Local. */
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
 /** Does every pattern of rank_pattern, and of alpha_pattern, stand for an adapter that is there? Local.
  *  DT_ERR_USAGE. */

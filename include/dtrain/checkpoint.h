@@ -117,6 +117,9 @@ double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes);
  *  is frozen is left out, but for its names and checksums. */
 double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states, bool trained_alone);
 
+/** Has the run's own model a scalar head there? Local. DT_ERR_DATA. */
+dt_err dt_checkpoint_is_scored(const char *path, bool *is);
+
 /** Do the parameters in the file have the names and shapes of these models' units? Nothing is loaded. Local.
  *  DT_ERR_DATA naming file and tensor. */
 dt_err dt_checkpoint_fits(const char *path, const dt_saved_model *models, int n_models);

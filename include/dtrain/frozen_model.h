@@ -17,9 +17,11 @@ typedef struct dt_frozen_model {
     dt_param_source source;
 } dt_frozen_model;
 
+enum { DT_LABELS_OF_FILES = -1 }; /* a scalar head where the adapter, or else the model, has one in its files */
+
 /** Find the model (a Hugging Face directory; a checkpoint; a run's output_dir or its checkpoints directory: the one
  *  that `latest` names, else the highest step) and read all of it but the tensors. n_labels: of a scalar head, as a
- *  reward model has it; 0: it predicts tokens. Local. DT_ERR_DATA naming what was looked for. */
+ *  reward model has it; 0: it predicts tokens; DT_LABELS_OF_FILES. Local. DT_ERR_DATA naming what was looked for. */
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels);
 
 /** A model of that shape, to be planned for; it cannot be loaded. Local. */

@@ -41,6 +41,10 @@ typedef struct dt_pretrained {
 dt_err dt_pretrained_describe(dt_pretrained *p, const char *path);
 void dt_pretrained_free(dt_pretrained *p); /* safe on {0} and after an error */
 
+/** Is there a scalar head in the files, those of the adapter's directory (NULL: none) or the model's? Local.
+ *  DT_ERR_DATA. */
+dt_err dt_pretrained_is_scored(const dt_pretrained *p, const char *adapter, bool *is);
+
 /** What adapters a checkpoint has, as the run that wrote it recorded; r = 0: none, or not known (of another version).
  *  lora: out, the caller's (dt_lora_free). Local. */
 dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora);
@@ -56,6 +60,12 @@ dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, con
  *  another shape or type, altered (checkpoints), one that this model does not have (rotary_emb.inv_freq, attn.bias and
  *  attn.masked_bias apart), or an lm_head.weight that differs from the embedding where the two are tied. */
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase);
+
+/** The same into a model that has no adapters, of a checkpoint that has these: W + s B A, formed in fp32.
+ *  like: what z was opened with. Collective and errors as of dt_pretrained_load. */
+dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained *p, const dt_lora *lora,
+                                 const dt_model_config *mc, const dt_zero_options *like, dt_device *dev,
+                                 dt_stream *compute, dt_phase *phase);
 
 /** The type of all weights in a Hugging Face directory; DT_ST_OTHER when they have several, and for a checkpoint. Reads
  *  headers. Local. DT_ERR_DATA. */

@@ -47,7 +47,7 @@ static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit
 {
     const dt_modules *m = &l->target_modules;
     char module[DT_NAME_MAX];
-    if (!is_matrix(t)) return false;
+    if (!is_matrix(t) || dt_lora_saves(l, t)) return false; /* trained whole it needs none */
     module_of(t, module);
     if (module_is_all_linear(m)) return u->role == DT_UNIT_BLOCK;
     if (!m->pattern && m->n == 0) return u->role == DT_UNIT_BLOCK && is_default(mc, module);
@@ -72,22 +72,28 @@ static const char *list_layers(const dt_unit *units, int n_units, char *out, siz
     return out;
 }
 
-static bool names_any(const char *name, bool matrices, const dt_unit *units, int n_units)
+static bool names_layer(const char *name, const dt_unit *units, int n_units)
 {
     char module[DT_NAME_MAX];
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             module_of(&units[u].tensors[i], module);
-            if (module_is_called(module, name) && (!matrices || is_matrix(&units[u].tensors[i]))) return true;
+            if (module_is_called(module, name) && is_matrix(&units[u].tensors[i])) return true;
         }
     return false;
+}
+
+static const char *first_target(const dt_lora *l)
+{
+    const dt_modules *m = &l->target_modules;
+    return m->pattern ? m->pattern : m->n > 0 ? m->list[0] : "those of a default";
 }
 
 static dt_err check_names(const dt_lora *l, const dt_unit *units, int n_units)
 {
     char layers[1024];
     for (int i = 0; i < l->target_modules.n && !l->lenient; i++)
-        DT_CHECK(names_any(l->target_modules.list[i], true, units, n_units), DT_ERR_USAGE,
+        DT_CHECK(names_layer(l->target_modules.list[i], units, n_units), DT_ERR_USAGE,
                  "this model has no layer '%s'; its linear layers are %s", l->target_modules.list[i],
                  list_layers(units, n_units, layers, sizeof layers));
     return DT_OK;
@@ -197,18 +203,33 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
             DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
         }
     }
-    DT_CHECK(n_found > 0, DT_ERR_USAGE, "it matches no linear layer of this model, whose names end with %s",
-             list_layers(units, n_units, layers, sizeof layers));
+    list_layers(units, n_units, layers, sizeof layers);
+    DT_CHECK(n_found > 0 || !l->lenient, DT_ERR_DATA,
+             "this adapter was made for another model: none of the modules that it has (%s%s) is a linear layer here, "
+             "which are %s",
+             first_target(l), l->target_modules.n > 1 ? ", ..." : "", layers);
+    DT_CHECK(n_found > 0, DT_ERR_USAGE, "it matches no linear layer of this model, whose names end with %s", layers);
     return DT_OK;
 }
 
 /* ---- what is trained whole --------------------------------------------------------------------------------------- */
 
+static bool saves_any(const char *name, const dt_unit *units, int n_units)
+{
+    char module[DT_NAME_MAX];
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            module_of(&units[u].tensors[i], module);
+            if (module_is_within(module, name)) return true;
+        }
+    return false;
+}
+
 dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     for (int i = 0; i < l->modules_to_save.n && !l->lenient; i++) {
         const char *name = l->modules_to_save.list[i];
-        if (names_any(name, false, units, n_units)) continue;
+        if (saves_any(name, units, n_units)) continue;
         DT_CHECK(!module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
                  "lm_head is tied to the embedding, which is embed_tokens (of GPT-2 wte)");
         return dt_fail(DT_ERR_USAGE, "this model has no module '%s'", name);
@@ -220,7 +241,9 @@ bool dt_lora_saves(const dt_lora *l, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    return t->adapter_scale == 0 && module_is_in(&l->modules_to_save, module);
+    for (int i = 0; i < l->modules_to_save.n && t->adapter_scale == 0; i++)
+        if (module_is_within(module, l->modules_to_save.list[i])) return true;
+    return false;
 }
 
 bool dt_lora_trains(const dt_lora *l, const dt_tensor *t)

@@ -52,12 +52,17 @@ static dt_err read_values(dt_module_value **values, int *n_values, const dt_conf
     return err;
 }
 
+static dt_err read_modules(dt_modules *m, const dt_config *cfg, const char *key, const char *text)
+{
+    DT_TRY(dt_config_blame(cfg, "lora", key, dt_modules_parse(m, text)));
+    DT_CONFIG_CHECK(m->pattern || m->n > 0 || !*text, cfg, "lora", key, "expected names of modules, found '%s'", text);
+    return DT_OK;
+}
+
 static dt_err read_keys(dt_lora *l, const dt_config *cfg)
 {
-    DT_TRY(
-        dt_config_blame(cfg, "lora", "target_modules", dt_modules_parse(&l->target_modules, cfg->lora_target_modules)));
-    DT_TRY(dt_config_blame(cfg, "lora", "modules_to_save",
-                           dt_modules_parse(&l->modules_to_save, cfg->lora_modules_to_save)));
+    DT_TRY(read_modules(&l->target_modules, cfg, "target_modules", cfg->lora_target_modules));
+    DT_TRY(read_modules(&l->modules_to_save, cfg, "modules_to_save", cfg->lora_modules_to_save));
     DT_CONFIG_CHECK(!l->modules_to_save.pattern, cfg, "lora", "modules_to_save",
                     "expected names of modules, such as embed_tokens, lm_head, found '%s'", cfg->lora_modules_to_save);
     DT_TRY(read_values(&l->rank_pattern, &l->n_rank_pattern, cfg, "rank_pattern", true, cfg->lora_rank_pattern));
@@ -107,11 +112,18 @@ static char *real_text(double x)
     return asprintf(&text, "%.17g", x) < 0 ? NULL : text;
 }
 
+/* The config.ini of a run without adapters gives every key, r = 0 among them: then the defaults say nothing. */
+static bool is_given(const dt_config *cfg, const char *key)
+{
+    const bool off = cfg->lora_r == 0 && dt_config_given(cfg, "lora", "r");
+    return off ? dt_config_differs(cfg, "lora", key) : dt_config_given(cfg, "lora", key);
+}
+
 /* text: malloc'ed, freed here. same: does the key say so already? */
 static dt_err settle(dt_config *cfg, const char *of, const char *key, bool same, char *text)
 {
     dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for lora.%s", key);
-    if (err == DT_OK && !same && dt_config_given(cfg, "lora", key))
+    if (err == DT_OK && !same && is_given(cfg, key))
         err =
             dt_config_fail(cfg, "lora", key, "the adapter of %s has %s; leave the key out", of, *text ? text : "none");
     if (err == DT_OK && !same) err = dt_config_set(cfg, "lora", key, text);
@@ -161,15 +173,15 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
 {
     dt_lora now = {0};
     DT_TRY(check_can_be_keys(l, of));
-    DT_TRY(settle(cfg, of, "r", cfg->lora_r == l->r, real_text((double)l->r)));
     DT_TRY(settle(cfg, of, "alpha", cfg->lora_alpha == l->alpha, real_text(l->alpha)));
-    if (!dt_config_given(cfg, "lora", "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
+    if (!is_given(cfg, "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
     DT_TRY(
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
     dt_err err = read_keys(&now, cfg);
     if (err == DT_OK) err = settle_lists(cfg, &now, l, of);
     dt_lora_free(&now);
-    return err;
+    if (err != DT_OK) return err;
+    return settle(cfg, of, "r", cfg->lora_r == l->r, real_text((double)l->r)); /* last: 0 says what is given */
 }
 
 static void free_values(dt_module_value *values, int n)

@@ -22,6 +22,17 @@ bool module_is_called(const char *module, const char *name)
     return n == len || module[len - n - 1] == '.';
 }
 
+bool module_is_within(const char *module, const char *letters)
+{
+    const size_t n = strlen(letters);
+    for (const char *end = module; end; end = *end ? end + 1 : NULL) {
+        end += strcspn(end, ".");
+        if ((size_t)(end - module) >= n && n > 0 && strncmp(end - n, letters, n) == 0) return true;
+        if (!*end) return false;
+    }
+    return false;
+}
+
 /* ---- regular expressions ----------------------------------------------------------------------------------------- */
 
 static pcre2_code *compile(const char *pattern, int *code)

@@ -8,6 +8,9 @@
 void module_of(const dt_tensor *t, char module[DT_NAME_MAX]);
 /** Is the path `name`, or does it end with "." and it? */
 bool module_is_called(const char *module, const char *name);
+/** Is it a module whose path ends with these letters, or a part of one? As PEFT finds modules_to_save: "norm" is
+ *  input_layernorm, too, and "mlp" all that is in it. */
+bool module_is_within(const char *module, const char *letters);
 /** Is the module one of the list, or matched by the pattern? all-linear matches nothing. */
 bool module_is_in(const dt_modules *m, const char *module);
 bool module_is_all_linear(const dt_modules *m);

@@ -31,13 +31,14 @@ static dt_err unexpected(const reader *f, const char *key, const char *expected,
     return err;
 }
 
-/* The same error, with the file and its key in front, which are at fault. */
+/* The same error, with the file and its key (if one is) in front, which are at fault. */
 static dt_err blame(const char *file, const char *key, dt_err err)
 {
     if (err == DT_OK || err == DT_ERR_MEMORY) return err;
     char *why = strdup(dt_error_message());
     dt_error_clear();
-    err = dt_fail(DT_ERR_DATA, "%s: %s: %s", file, key, why ? why : "no memory for the reason");
+    err = dt_fail(DT_ERR_DATA, "%s: %s%s%s", file, key ? key : "", key ? ": " : "",
+                  why ? why : "no memory for the reason");
     free(why);
     return err;
 }
@@ -207,5 +208,6 @@ dt_err dt_lora_attach_read(dt_lora *l, const char *dir, const dt_model_config *m
     char file[PATH_MAX];
     DT_TRY(dt_lora_read(l, dir));
     const dt_err err = dt_lora_attach(l, mc, units, n_units);
-    return dt_is_in(file, dir, DT_PEFT_CONFIG) ? blame(file, "target_modules", err) : err;
+    if (err == DT_ERR_USAGE && dt_is_in(file, dir, DT_PEFT_CONFIG)) return blame(file, "target_modules", err);
+    return err == DT_ERR_DATA ? blame(dir, NULL, err) : err;
 }

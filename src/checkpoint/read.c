@@ -278,6 +278,17 @@ static bool has_link(hid_t file, const char *name)
     }
 }
 
+dt_err dt_checkpoint_is_scored(const char *path, bool *is)
+{
+    hid_t file;
+    dt_h5_lock();
+    const dt_err err = ckpt_file_open(path, &file);
+    *is = err == DT_OK && has_link(file, "/model/" DT_STORED_SCORE);
+    if (err == DT_OK) H5Fclose(file);
+    dt_h5_unlock();
+    return err;
+}
+
 dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
 {
     char name[256], asked[256];

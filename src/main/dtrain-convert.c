@@ -395,7 +395,11 @@ static void say_what_was_done(const app *a)
 {
     int64_t n_param = 0;
     char size[24];
-    for (int u = 0; u < a->frozen.n_units; u++) n_param += a->frozen.units[u].n_param;
+    for (int u = 0; u < a->frozen.n_units; u++)
+        for (int i = 0; i < a->frozen.units[u].n_tensors; i++) { /* adapters are merged */
+            const dt_tensor *t = &a->frozen.units[u].tensors[i];
+            n_param += t->adapter_scale == 0 ? t->n_elems : 0;
+        }
     DT_INFO("%s: %" PRId64 " parameters from %s as %s %s, %s", a->opt.to, n_param, a->frozen.from.path,
             a->kind == KIND_HF ? "a Hugging Face directory in" : "a checkpoint in", dt_st_type_name(a->dtype),
             dt_format_bytes((double)n_param * (double)dt_st_type_size(a->dtype), size));
@@ -408,7 +412,7 @@ static dt_err run(app *a, dt_err parsed)
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     TOGETHER(a, parsed);
     a->frozen.adapter = a->opt.adapter;
-    TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, 0));
+    TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     TOGETHER(a, choose(a));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));

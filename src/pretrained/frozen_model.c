@@ -24,7 +24,9 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
 {
     DT_TRY(dt_pretrained_describe(&f->from, model));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
-    DT_TRY(make_units(f, n_labels));
+    bool scored = n_labels > 0;
+    if (n_labels == DT_LABELS_OF_FILES) DT_TRY(dt_pretrained_is_scored(&f->from, f->adapter, &scored));
+    DT_TRY(make_units(f, n_labels > 0 ? n_labels : scored));
     return attach(f);
 }
 

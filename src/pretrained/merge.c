@@ -7,18 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The piece of MODULE.part.weight beside that of MODULE.weight; NULL: there is none. Pieces come in the order of the
- * table. */
+/* The piece of MODULE.part.weight for that of MODULE.weight; NULL: there is none. */
 static const dt_piece *beside(dt_zero *z, const dt_stored_slot *s, const char *part)
 {
     char name[2 * DT_NAME_MAX];
-    const dt_unit *u = s->unit;
+    const dt_piece *pieces = dt_zero_pieces(z);
     const char *dot = strrchr(s->tensor->name, '.');
     if (s->tensor->n_dims != 2 || !dot) return NULL;
     snprintf(name, sizeof name, "%.*s.%s.weight", (int)(dot - s->tensor->name), s->tensor->name, part);
-    for (int i = 0; i < u->n_tensors; i++)
-        if (strcmp(u->tensors[i].name, name) == 0)
-            return &dt_zero_pieces(z)[s->piece - dt_zero_pieces(z) + (i - s->piece->tensor)];
+    for (int i = 0; i < dt_zero_n_pieces(z); i++)
+        if (strcmp(dt_zero_tensor(z, &pieces[i])->name, name) == 0) return &pieces[i];
     return NULL;
 }
 
@@ -122,4 +120,40 @@ dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_
     for (int64_t i = 0; i < n; i++)
         DT_CHECK(isfinite(w[i]), DT_ERR_DATA, "tensor `%s`: with its adapter some numbers are not finite", t->name);
     return DT_OK;
+}
+
+/* What this rank owns of a weight. */
+static dt_err add_to_own(dt_zero *z, const dt_stored_slot *s, const merge_delta *d)
+{
+    enum { CHUNK = 1 << 14 };
+    float sum[CHUNK], kept[CHUNK];
+    const dt_piece *p = s->owned;
+    const dt_st_type type = dt_st_type_of(dt_zero_state_dtype(z, DT_STATE_PARAM, p));
+    for (int64_t at = 0; at < p->n; at += CHUNK) {
+        const int64_t n = dt_min_i64(CHUNK, p->n - at);
+        DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, kept));
+        dt_st_convert(kept, type, sum, DT_ST_F32, n);
+        DT_TRY(merge_add(d, s->tensor, p->first + at, n, sum));
+        dt_st_convert(sum, DT_ST_F32, kept, type, n);
+        DT_TRY(dt_zero_state_write(z, DT_STATE_PARAM, p, at, n, kept));
+    }
+    return DT_OK;
+}
+
+dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters, bool conv1d)
+{
+    const dt_saved_model of = {.zero = z};
+    dt_stored_slot *slots;
+    int n;
+    dt_err err = dt_comm_agree(comm, dt_stored_slots(&of, 1, &slots, &n));
+    if (err != DT_OK) return err;
+    for (int i = 0; i < n && err == DT_OK; i++) {
+        merge_delta d = {0};
+        if (!merge_has(adapters, &slots[i])) continue;
+        err = merge_gather(&d, comm, adapters, &slots[i], conv1d, DT_OK);
+        if (err == DT_OK) err = dt_comm_agree(comm, add_to_own(z, &slots[i], &d));
+        merge_free(&d);
+    }
+    free(slots);
+    return err == DT_OK ? dt_comm_agree(comm, dt_zero_state_written(z)) : err;
 }

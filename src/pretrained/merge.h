@@ -10,13 +10,15 @@ typedef struct merge_delta {
     int64_t rank, cols;
 } merge_delta;
 
-/** Has this tensor an adapter? The same on all ranks. */
+/** Has this tensor an adapter among the tensors of z, its own model's or another? The same on all ranks. */
 bool merge_has(dt_zero *z, const dt_stored_slot *s);
 /** Fetch the whole adapter of a weight from the ranks that have parts of it. conv1d: the weight is stored [in, out].
  *  own: what happened on this rank until now; the first thing is that all agree on it. Collective, agreed. */
 dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, bool conv1d, dt_err own);
 /** w[i] += delta of element first + i, i < n. In fp32. Local. DT_ERR_DATA naming the tensor: the sum is not finite. */
 dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w);
+/** Add to the weights of z the adapters that are in another. Collective, agreed. */
+dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters, bool conv1d);
 void merge_free(merge_delta *d); /* safe on {0} */
 
 #endif

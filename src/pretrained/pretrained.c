@@ -2,6 +2,7 @@
  * and read here. */
 #include "dtrain/pretrained.h"
 #include "dtrain/config.h"
+#include "merge.h"
 #include "peft_locate.h"
 #include "generation_config.h"
 #include "tokenizer_files.h"
@@ -129,6 +130,28 @@ dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora)
     return err;
 }
 
+static dt_err adapter_is_scored(const char *dir, bool *is)
+{
+    dt_lora l;
+    DT_TRY(dt_lora_read(&l, dir));
+    for (int i = 0; i < l.modules_to_save.n; i++) *is |= strcmp(l.modules_to_save.list[i], "score") == 0;
+    dt_lora_free(&l);
+    return DT_OK;
+}
+
+dt_err dt_pretrained_is_scored(const dt_pretrained *p, const char *adapter, bool *is)
+{
+    dt_safetensors s = {0};
+    *is = false;
+    if (adapter) DT_TRY(adapter_is_scored(adapter, is));
+    if (*is) return DT_OK;
+    if (p->kind == DT_PRETRAINED_CHECKPOINT) return dt_checkpoint_is_scored(p->path, is);
+    const dt_err err = dt_safetensors_open(&s, p->path);
+    *is = err == DT_OK && dt_safetensors_find(&s, DT_STORED_SCORE);
+    dt_safetensors_close(&s);
+    return err;
+}
+
 dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, const dt_model_config *mc, dt_unit *units,
                            int n_units)
 {
@@ -155,6 +178,46 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     DT_INFO("the adapters are those of %s", p->adapter);
     one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
+}
+
+/* The adapters that a model would have, in a unit by themselves. */
+static dt_err make_adapters(dt_unit *adapters, const dt_lora *lora, const dt_model_config *mc)
+{
+    dt_unit *units;
+    int n_units;
+    DT_TRY(dt_model_make_units(mc, &units, &n_units));
+    dt_err err = dt_lora_attach(lora, mc, units, n_units);
+    snprintf(adapters->name, sizeof adapters->name, "adapters");
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors && err == DT_OK; i++) {
+            const dt_tensor *t = &units[u].tensors[i];
+            if (t->adapter_scale == 0) continue;
+            err = dt_unit_add(adapters, t->name, t->n_dims, t->shape, true, true, 0, 0);
+            if (err == DT_OK) adapters->tensors[adapters->n_tensors - 1].adapter_scale = t->adapter_scale;
+        }
+    dt_model_free_units(units, n_units);
+    dt_units_choose_trained(adapters, 1, NULL, NULL);
+    return err;
+}
+
+dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained *p, const dt_lora *lora,
+                                 const dt_model_config *mc, const dt_zero_options *like, dt_device *dev,
+                                 dt_stream *compute, dt_phase *phase)
+{
+    dt_unit adapters = {.role = DT_UNIT_OWN};
+    const dt_zero_options opt = {
+        .n_groups = like->n_groups, .param_dtype = DT_F32, .grad_dtype = DT_F32, .tied_unit = -1, .host = like->host};
+    dt_saved_model models[2] = {{.zero = z, .new_score = p->new_score}, {.new_score = p->new_score}};
+    dt_err err = dt_comm_agree(comm, make_adapters(&adapters, lora, mc));
+    if (err == DT_OK) {
+        err = dt_zero_open(&models[1].zero, &opt, &adapters, 1, comm, dev, compute, phase);
+        if (err != DT_ERR_COMM) err = dt_comm_agree(comm, err);
+    }
+    if (err == DT_OK) err = dt_stored_load(comm, models, 2, p->path, locator_of(p), phase);
+    if (err == DT_OK) err = merge_into(comm, z, models[1].zero, mc->conv1d);
+    dt_zero_close(models[1].zero);
+    dt_unit_free(&adapters);
+    return err;
 }
 
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)

@@ -12,6 +12,7 @@ static dt_err describe(dt_critic *c, const dt_task *t, const char *path)
     if (planned) return dt_model_config_parse(&c->mc, "config.json", t->mc->json);
     DT_TRY(dt_pretrained_describe(&c->from, path));
     c->from.new_score = true;
+    DT_TRY(dt_pretrained_recorded(&c->from, &c->lora));
     DT_TRY(dt_model_config_parse(&c->mc, c->from.config_name, c->from.model_config));
     DT_CHECK(c->mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
              "%s: vocab_size: the %s has %lld, the model in training %lld", path, c->name, (long long)c->mc.vocab_size,
@@ -84,7 +85,9 @@ dt_err dt_critic_begin(dt_critic *c, dt_task *t)
     if (!c->name) return DT_OK;
     dt_phase_enter(t->phase, "open", c->name);
     DT_TRY(dt_zero_init_random(c->trained->zero, (uint64_t)t->cfg->run_seed));
-    DT_TRY(dt_pretrained_load(t->comm, c->trained->zero, &c->from, t->phase));
+    DT_TRY(c->lora.r == 0 ? dt_pretrained_load(t->comm, c->trained->zero, &c->from, t->phase)
+                          : dt_pretrained_load_merged(t->comm, c->trained->zero, &c->from, &c->lora, &c->mc,
+                                                      &c->trained->zero_opt, t->dev, t->compute, t->phase));
     return dt_comm_agree(t->comm, begin_local(c, t));
 }
 
@@ -94,6 +97,7 @@ void dt_critic_close(dt_critic *c, dt_ledger *ledger)
     dt_model_free_units(c->units, c->n_units);
     dt_model_config_free(&c->mc);
     dt_pretrained_free(&c->from);
+    dt_lora_free(&c->lora);
     if (c->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
     free(c->block);
     *c = (dt_critic){0};

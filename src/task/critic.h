@@ -14,6 +14,7 @@ typedef struct dt_critic {
     const char *name; /* NULL: there is none */
     double sign;      /* value = sign * output: -1 where the model scores safety and values are costs */
     dt_pretrained from;
+    dt_lora lora; /* adapters of that, which become a part of its weights */
     dt_model_config mc;
     dt_unit *units;
     int n_units;

@@ -2,6 +2,7 @@
  * all of it in one go: a mistake joins a list and the next is looked for; what depends on a key with a mistake is left
  * out. */
 #include "run.h"
+#include "dtrain/io.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
 #include <math.h>
@@ -290,6 +291,22 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
+/* A run that goes on has its adapters from its checkpoint, and lora.path may have gone. r = 0: there is no
+ * checkpoint. */
+static dt_err read_own_adapters(dt_run *run, dt_lora *found)
+{
+    dt_pretrained own = {0};
+    const bool goes_on = run_trains(run) && strcmp(run->cfg.checkpoint_resume, "none") != 0;
+    if (!goes_on || !*run->cfg.run_output_dir) return DT_OK;
+    const char *from =
+        strcmp(run->cfg.checkpoint_resume, "auto") ? run->cfg.checkpoint_resume : run->cfg.run_output_dir;
+    dt_err err = dt_pretrained_describe(&own, from);
+    if (err != DT_OK) return dt_error_clear(), DT_OK;
+    if (own.kind == DT_PRETRAINED_CHECKPOINT) err = dt_pretrained_recorded(&own, found);
+    dt_pretrained_free(&own);
+    return err;
+}
+
 /* Of the adapters that training goes on from, if there are any: those of lora.path, or of a checkpoint. */
 static dt_err read_adapters(dt_run *run, dt_lora *found)
 {
@@ -302,6 +319,8 @@ static dt_err read_adapters(dt_run *run, dt_lora *found)
     DT_CONFIG_CHECK(found->r == 0, cfg, "lora", "path",
                     "adapters are in the checkpoint %s already; several at a time are not supported",
                     run->pretrained.path);
+    if (!dt_is_directory(cfg->lora_path)) DT_TRY(read_own_adapters(run, found));
+    if (found->r > 0) return DT_OK;
     run->pretrained.adapter = strdup(cfg->lora_path);
     DT_CHECK(run->pretrained.adapter, DT_ERR_MEMORY, "no memory for a path");
     return dt_config_lead_to(cfg, "lora", "path", dt_lora_read(found, cfg->lora_path));
@@ -326,8 +345,9 @@ static dt_err attach_adapters(dt_run *run)
     const dt_config *cfg = &run->cfg;
     if (dt_config_doubted(cfg, "lora", NULL)) return DT_OK;
     DT_TRY(settle_adapters(run));
-    DT_TRY(
-        dt_config_blame(cfg, "lora", "target_modules", dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units)));
+    const dt_err err = dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units);
+    if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
+    DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
     DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
     DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));
     return dt_config_blame(cfg, "lora", "modules_to_save",
