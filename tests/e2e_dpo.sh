@@ -132,6 +132,8 @@ for layout in "2 3 1" "4 2 1"; do
     expect "the same on $1 ranks at stage $2" like_loops "safe-layout$1" safe.txt 1
 done
 expect "planned is allocated" as_planned
+train 1 safe-margins dpo.harmless_path="$fixture/judge" data.train="$tmp/margins.h5" batch.micro_batch_size=4 run.max_steps=1
+expect "without a helpful judge the helpful margins are those of the data" [ "$(number safe-margins dpo/delta_helpful)" = 1.75 ]
 safely() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2

@@ -83,12 +83,15 @@ static void declare_gaps(dpo_sums *d, dt_sums *s)
     d->share_kept = declare_state(s, "dpo/frac_kept");
 }
 
+/* Without a helpful judge its margins are those of the data. */
+static bool is_judged(const dpo *d) { return d->has_judge[DPO_HELPFUL] || d->has_judge[DPO_HARMLESS]; }
+
 void dpo_declare(const dt_task *t, dpo *d)
 {
     declare_common(&d->sums, t->sums);
     if (d->kl_coef > 0) declare_kl(&d->sums, t->sums);
     if (d->beta_rule == DPO_BETA_OF_BATCH) declare_gaps(&d->sums, t->sums);
-    if (d->has_judge[DPO_HELPFUL]) declare_helpful(&d->sums, t->sums);
+    if (is_judged(d)) declare_helpful(&d->sums, t->sums);
     if (d->has_judge[DPO_HARMLESS]) declare_harmless(&d->sums, t->sums);
 }
 
@@ -117,7 +120,7 @@ static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goa
 {
     const dpo *d = t->self;
     const dpo_sums *s = &d->sums;
-    if (d->has_judge[DPO_HELPFUL]) dt_sums_add(t->sums, s->delta[DPO_HELPFUL], a->delta[DPO_HELPFUL]);
+    if (is_judged(d)) dt_sums_add(t->sums, s->delta[DPO_HELPFUL], a->delta[DPO_HELPFUL]);
     if (!d->has_judge[DPO_HARMLESS]) return;
     dt_sums_add(t->sums, s->delta[DPO_HARMLESS], a->delta[DPO_HARMLESS]);
     dt_sums_add(t->sums, s->beta[DPO_HARMLESS], a->beta[DPO_HARMLESS]);
