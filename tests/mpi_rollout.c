@@ -174,7 +174,7 @@ static void the_sampler_and_the_scorer_agree(void **state)
     }
 }
 
-/* Lengths as they are in the run's own words, from all rows at once. */
+/* Lengths as they are in the run's own words, from all rows at once, to the nine digits that metrics have. */
 static void lengths_are_measured(void **state)
 {
     const char *args[] = {"run.max_steps=1"};

@@ -1,10 +1,7 @@
 /* test_advantages.c - how a completion compares with its group: the worked numbers of algorithms.md 5.2, plain loops,
  * functions that do not apply, and groups that say nothing. */
 #include "../src/task/advantages.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "near.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +9,6 @@ enum { G = 4, N_GROUPS = 5, N_FUNCS = 3, N = G * N_GROUPS };
 
 /* Sums of a few doubles near 1: ten roundings. */
 static const double ROUNDING = 1e-14;
-
-static void assert_near(double found, double expected, double tolerance)
-{
-    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.17g, found %.17g", expected, found);
-}
-
-static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
 
 typedef struct results {
     double total[N], advantage[N], share;

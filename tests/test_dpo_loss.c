@@ -1,18 +1,8 @@
 /* test_dpo_loss.c - the losses of preference optimisation: the worked numbers of algorithms.md 3, and the derivatives
  * of each with each f-divergence against finite differences. */
 #include "../src/task/aot.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "near.h"
 #include <stdlib.h>
-
-static void assert_near(double found, double expected, double tolerance)
-{
-    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.9g, found %.9g", expected, found);
-}
-
-static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
 
 static double loss_of(const dt_dpo_loss *l, double beta, const double ratio[2], const int64_t n_tok[2], double g[2])
 {

@@ -1,20 +1,10 @@
 /* test_grpo_loss.c - the losses of group-relative policy optimisation: the worked numbers of algorithms.md 5.3, values
  * of plain loops over their formulas, and the derivatives of each, with every option, against finite differences. */
 #include "../src/task/grpo_loss.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "near.h"
 #include <stdlib.h>
 
 enum { MOST = 9 };
-
-static void assert_near(double found, double expected, double tolerance)
-{
-    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.12g, found %.12g", expected, found);
-}
-
-static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
 
 static dt_grpo_loss usual(dt_grpo_type type)
 {

@@ -1,17 +1,9 @@
 /* test_multiplier.c - the multiplier of a limit on costs: its worked number, its limits, and how it leaves them. */
 #include "../src/task/multiplier.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "near.h"
 #include <stdlib.h>
 
 static const dt_multiplier usual = {.lr = 0.01, .min = 0.01, .max = 10};
-
-static void assert_near(double found, double expected, double tolerance)
-{
-    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.9g, found %.9g", expected, found);
-}
 
 static void the_worked_number(void **state)
 {

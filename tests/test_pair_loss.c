@@ -1,19 +1,10 @@
 /* test_pair_loss.c - the loss of a pair of rewards: the worked numbers of algorithms.md 2, and its derivatives against
  * finite differences. */
 #include "../src/task/pair_loss.h"
-#include "dtrain/core.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "near.h"
 #include <stdlib.h>
 
 static const uint8_t unknown[2] = {DT_SAFETY_UNKNOWN, DT_SAFETY_UNKNOWN};
-
-static void assert_near(double found, double expected, double tolerance)
-{
-    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.9g, found %.9g", expected, found);
-}
 
 static double loss_of(const dt_pair_loss *l, const double reward[2], double margin, const uint8_t safety[2],
                       double g[2])
@@ -38,8 +29,6 @@ static void the_worked_numbers(void **state)
     assert_true(g[0] == -1 && g[1] == 1);
     assert_true(loss_of(&l, reward, 0.5, unknown, g) == 0 && g[0] == 0 && g[1] == 0);
 }
-
-static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
 
 /* With labels alone: a safe answer is pushed above 0, an unsafe one below, whichever was chosen. */
 static void safety_has_one_sign(void **state)

@@ -3,18 +3,8 @@
 #include "../src/task/multiplier.h"
 #include "../src/task/ppo_control.h"
 #include "../src/task/ppo_loss.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "near.h"
 #include <stdlib.h>
-
-static void assert_near(double found, double expected, double tolerance)
-{
-    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.9g, found %.9g", expected, found);
-}
-
-static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
 
 /* Numbers of six digits; a float holds them to 6e-8. */
 static void the_worked_numbers(void **state)
@@ -83,8 +73,8 @@ static void a_rollout_is_whitened_as_a_whole(void **state)
     assert_true(a[0] == all[0] && a[1] == all[1] && b[0] == all[2] && c[0] == all[3] && c[3] == all[6] && a[2] == 100);
     double sum = 0, squares = 0;
     for (int i = 0; i < 7; i++) sum += (double)all[i], squares += (double)all[i] * (double)all[i];
-    assert_near(sum, 0, 7 * 1.2e-7);
-    assert_near(squares / 6, 1, 7 * 2.4e-7); /* unbiased */
+    assert_near(sum, 0, 7 * 1.2e-7);         /* each of seven floats below 2 is rounded by at most 2^-24 * 2 */
+    assert_near(squares / 6, 1, 7 * 2.4e-7); /* unbiased; squares have twice that */
     dt_ppo_whiten((float *[]){kept}, (int32_t[]){4}, 1, true);
     for (int i = 0; i < 4; i++) assert_near((double)kept[i], 6 + (2 * i - 3) / sqrt(kept_variance + 1e-8), 6e-7);
     float one[] = {3};
@@ -106,7 +96,7 @@ static void the_policy_is_clipped_where_it_gains(void **state)
                  {0.9, -2, 1.8, -1.8, false}, {1.5, 0, 0, 0, false}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const dt_ppo_term t = dt_ppo_policy_loss(-1 + log(cases[i].ratio), -1, cases[i].advantage, 0.2);
-        assert_near(t.loss, cases[i].loss, 1e-14);
+        assert_near(t.loss, cases[i].loss, 1e-14); /* exp(log(ratio)) and a product: some roundings of 2^-53 * 3 */
         assert_near(t.slope, cases[i].u, 1e-14);
         assert_true(t.clipped == cases[i].clipped);
     }
@@ -168,7 +158,7 @@ static void running_moments_are_those_of_all(void **state)
     for (int i = 0; i < N; i++) x[i] = 5 + uniform(&seed), sum += x[i];
     for (int i = 0; i < N; i++) squares += (x[i] - sum / N) * (x[i] - sum / N);
     for (int at = 0, n = 1; at < N; at += n, n = at + 7 < N ? 7 : N - at) dt_running_tell(&m, x + at, n);
-    assert_near(m.mean, sum / N, 1e-14);
+    assert_near(m.mean, sum / N, 1e-14); /* some roundings of numbers below 6, of squares below 36 */
     assert_near(dt_running_std(&m), sqrt(squares / (N - 1)), 1e-13);
 }
 
