@@ -156,6 +156,10 @@ static void a_group_of_equal_rewards_is_flat(void **state)
     rule.scale = DT_SCALED_BY_BATCH;
     r = of(rule, 6, reward);
     assert_true(r.flat[0] && r.share == 0); /* the deviation that is looked at is that of all */
+    const double others[] = {0.1, 0.1, 0.1, 0.1, 0.2, 0.7, 0.3, 0.4, 0.9}; /* whose sum is rounding when normalized */
+    rule.normalize_then_sum = true;
+    r = of(rule, 9, others);
+    for (int i = 0; i < 3; i++) assert_near(r.advantage[i], 0, 0);
     (void)state;
 }
 

@@ -38,14 +38,16 @@ static void sum_normalized(const dt_advantage_rule *rule, const double *reward, 
     }
 }
 
-/* Of a set; rows whose deviation is 0. */
+/* Of a set; rows whose deviation is 0. Their mean is 0, as that of each group and function is: what is found for it is
+ * rounding, which would give groups of equal rewards an advantage. */
 static int64_t normalize_then_sum(const dt_advantage_rule *rule, int64_t n_rows, const double *reward,
                                   const double *total, double *advantage)
 {
     for (int64_t i = 0; i < n_rows; i += rule->num_generations)
         sum_normalized(rule, reward + i * rule->n_funcs, total + i, advantage + i);
     const dt_moments all = dt_moments_of(advantage, n_rows, 1);
-    for (int64_t i = 0; i < n_rows; i++) advantage[i] = zero_if_unknown(normalized(advantage[i], &all));
+    for (int64_t i = 0; i < n_rows; i++)
+        advantage[i] = zero_if_unknown(advantage[i] / (all.deviation + SMALLEST_DEVIATION));
     return all.deviation <= NO_DEVIATION ? n_rows : 0;
 }
 
