@@ -106,9 +106,10 @@ lengths="ppo.response_length=6 ppo.value_path=tests/data/rm/start"
 rollouts ppo 2 ppo $lengths zero.stage=2
 expect "ppo, planned is allocated" as_planned
 pairs rm 1 rmhf batch.train_batch_size=12 checkpoint.export=hf
-for start in rm rmhf/hf; do rollouts ppo 2 "ppo${start%/hf}" run.max_steps=1 ppo.response_length=6 ppo.value_path="$tmp/$start" zero.stage=2; done
+pairs rm 2 rmalone batch.train_batch_size=12 checkpoint.save=trainable
+for start in rm rmhf/hf rmalone; do rollouts ppo 2 "ppo${start%/hf}" run.max_steps=1 ppo.response_length=6 ppo.value_path="$tmp/$start" zero.stage=2; done
 expect "a critic from a reward model with adapters is that of the merged model" same_model "$(newest pporm)" "$(newest ppormhf)"
-expect "also apart from the policy" h5diff "$(newest pporm)" "$(newest ppormhf)" /critic /critic
+for start in rmhf rmalone; do expect "$start: also apart from the policy" h5diff "$(newest pporm)" "$(newest "ppo$start")" /critic /critic; done
 rollouts ppo 1 judged run.max_steps=1 ppo.response_length=6 ppo.reward_path="$tmp/rm" ppo.reward_funcs=
 expect_exit "and so is one that begins as what judges" 0
 run 2 ./dtrain-convert "$tmp/rm" "$tmp/rm.hf" --tokenizer none
@@ -166,6 +167,11 @@ printf 'x' | dd of="$base/model.safetensors" bs=1 seek=$(($(stat -c %s "$base/mo
 alone 2 halves2 $trained run.max_steps=5
 expect_exit "a base that was altered is found, resumed" 65
 expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered since .*/step-00000004.h5 was trained beside it"
+for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest alone) run.output_dir=$tmp/other"; do
+    run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
+    expect_exit "--check finds it, too" 65
+    expect_text "as a run does" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered since .*/step-00000004.h5"
+done
 wrong "and converted" 65 "$base/model.safetensors: tensor .*was altered since" ./dtrain-convert "$tmp/alone" "$tmp/x"
 alone 2 turns $trained run.max_steps=5
 expect_text "a whole one does not go on beside it" "checkpoint.save = trainable would leave frozen parameters out that differ from those of $base"

@@ -113,7 +113,8 @@ dt_err dt_stored_locate_directory(const char *path, const dt_stored_slot *slots,
  *  same code; on failure their contents are undefined. */
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                       dt_stored_locator locate, dt_phase *phase);
-/** What loading would find wrong with names, shapes and a tied head, without loading. Local. */
+/** What loading would find wrong with names, shapes, a tied head and what a checkpoint leaves out, without loading.
+ *  Local. */
 dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots);
 
 /* For locators. GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
