@@ -108,7 +108,12 @@ static void a_bad_file_is_refused_by_name(void **state)
     }
     refused(DT_ERR_USAGE, "/nowhere/at/all", "a tokenizer.json or a directory with one, found \"/nowhere/at/all\"");
     remove_file("tokenizer.json");
-    refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file");
+    refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file or directory");
+    char checkpoints[300];
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
+    assert_int_equal(mkdir(checkpoints, 0700), 0);
+    refused(DT_ERR_DATA, folder, "the tokenizer of a run is in its export");
+    rmdir(checkpoints);
     refused(DT_ERR_DATA, "/dev/null", "/dev/null: expected a file");
 }
 

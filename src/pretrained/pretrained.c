@@ -73,8 +73,8 @@ static dt_err not_there(const char *path, int why)
     return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), dt_missing_model_hint(path, why, hint, sizeof hint));
 }
 
-/* A directory with config.json is a model; one with weights alone is told what it lacks; all else may be a
- * checkpoint. */
+/* A directory with config.json is a model; one with weights or adapters alone is told what it lacks; all else may be
+ * a checkpoint. */
 static dt_err describe(dt_pretrained *p, const char *path)
 {
     static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
@@ -89,6 +89,10 @@ static dt_err describe(dt_pretrained *p, const char *path)
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
         DT_CHECK(!dt_is_in(file, path, signs[i]), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path,
                  signs[i]);
+    DT_CHECK(!dt_is_in(file, path, DT_PEFT_CONFIG), DT_ERR_DATA,
+             "%s: it has adapters alone: name the model that they are for, and this directory as lora.path or with "
+             "--adapter; dtrain-convert --adapter makes one model of both",
+             path);
     return describe_checkpoint(p, path);
 }
 

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_FILE = 256 << 20 };
 
@@ -161,6 +162,20 @@ static const dt_tokenizer_ops json_ops = {.close = close_json,
                                           .cut = dt_json_cut,
                                           .decode = dt_json_decode};
 
+/* A run's directory is taken for that of its model. */
+static dt_err check_is_there(const char *directory, const char *file)
+{
+    char checkpoints[PATH_MAX];
+    struct stat st;
+    if (access(file, F_OK) == 0) return DT_OK;
+    const int why = errno;
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
+    const bool is_run = stat(checkpoints, &st) == 0 && S_ISDIR(st.st_mode);
+    return dt_fail(DT_ERR_DATA, "%s: cannot be opened: %s%s%s%s", file, strerror(why),
+                   is_run ? "; the tokenizer of a run is in its export, " : "", is_run ? directory : "",
+                   is_run ? "/hf (checkpoint.export = hf), or in the model that it began with" : "");
+}
+
 /* The file, and the directory that it is in. */
 static dt_err find_file(const char *path, char **file, char **directory)
 {
@@ -177,7 +192,8 @@ static dt_err find_file(const char *path, char **file, char **directory)
         *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
         *file = strdup(path);
     }
-    return *file && *directory ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_CHECK(*file && *directory, DT_ERR_MEMORY, "no memory for a tokenizer");
+    return check_is_there(*directory, *file);
 }
 
 /* Are its ids those of "bytes": 0 to 255 the bytes, 256 the end of text? An export of a model of bytes has such a file
