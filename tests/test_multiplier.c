@@ -8,7 +8,7 @@ static const dt_multiplier usual = {.lr = 0.01, .min = 0.01, .max = 10};
 static void the_worked_number(void **state)
 {
     dt_multiplier m = usual;
-    dt_multiplier_tell(&m, 0.5);
+    dt_multiplier_update(&m, 0.5);
     assert_near(dt_multiplier_value(&m), 1.005013, 5e-7); /* six digits */
 }
 
@@ -22,7 +22,7 @@ static void it_moves_with_an_average_of_costs(void **state)
         const double cost = sin(i);
         ema = i == 0 ? cost : 0.95 * ema + 0.05 * cost;
         log_value += 0.01 * exp(log_value) * (ema - 0.25);
-        dt_multiplier_tell(&m, cost);
+        dt_multiplier_update(&m, cost);
         assert_near(m.ema, ema, 1e-15 * 50);             /* a rounding of numbers below 1 each time */
         assert_near(m.log_value, log_value, 1e-15 * 50); /* likewise */
     }
@@ -32,15 +32,15 @@ static void it_moves_with_an_average_of_costs(void **state)
 static void it_does_not_wind_up(void **state)
 {
     dt_multiplier m = usual;
-    for (int i = 0; i < 200; i++) dt_multiplier_move(&m, 5);
+    for (int i = 0; i < 200; i++) dt_multiplier_step(&m, 5);
     assert_true(dt_multiplier_value(&m) == 10);
     assert_near(m.log_value, log(20), 1e-15);
-    dt_multiplier_move(&m, -0.1);
+    dt_multiplier_step(&m, -0.1);
     assert_near(m.log_value, log(10) - 0.01 * 10 * 0.1, 1e-15 * 4);
-    for (int i = 0; i < 200000; i++) dt_multiplier_move(&m, -5);
+    for (int i = 0; i < 200000; i++) dt_multiplier_step(&m, -5);
     assert_true(dt_multiplier_value(&m) == 0.01);
     assert_near(m.log_value, log(1e-8), 1e-14);
-    dt_multiplier_move(&m, 3);
+    dt_multiplier_step(&m, 3);
     assert_near(m.log_value, log(0.01) + 0.01 * 0.01 * 3, 1e-14);
 }
 
@@ -48,7 +48,7 @@ static void a_checkpoint_has_it_to_the_bit(void **state)
 {
     dt_items items = {0};
     dt_multiplier m = usual, back = usual, without = usual;
-    for (int i = 0; i < 7; i++) dt_multiplier_tell(&m, cos(i));
+    for (int i = 0; i < 7; i++) dt_multiplier_update(&m, cos(i));
     assert_int_equal(dt_multiplier_load(&without, &items), DT_OK);
     assert_true(without.log_value == 0 && without.n_costs == 0);
     assert_int_equal(dt_multiplier_save(&m, &items), DT_OK);

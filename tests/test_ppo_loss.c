@@ -136,14 +136,14 @@ static void slopes_are_differences(void **state)
 static void the_coefficient_follows_its_target(void **state)
 {
     dt_kl_controller c = {.coef = 0.2, .adaptive = true, .target = 6, .horizon = 10000}, fixed = {.coef = 0.2};
-    dt_kl_controller_tell(&c, 12, 256); /* an error of 1 counts as 0.2 */
+    dt_kl_controller_update(&c, 12, 256); /* an error of 1 counts as 0.2 */
     assert_near(c.coef, 0.2 * (1 + 0.2 * 256 / 10000), 1e-15);
     const double before = c.coef;
-    dt_kl_controller_tell(&c, 5.4, 100);
+    dt_kl_controller_update(&c, 5.4, 100);
     assert_near(c.coef, before * (1 - 0.1 * 0.01), 1e-15);
-    dt_kl_controller_tell(&c, 6, 100);
+    dt_kl_controller_update(&c, 6, 100);
     assert_near(c.coef, before * (1 - 0.1 * 0.01), 1e-15);
-    dt_kl_controller_tell(&fixed, 100, 256);
+    dt_kl_controller_update(&fixed, 100, 256);
     assert_true(fixed.coef == 0.2);
 }
 
@@ -157,7 +157,7 @@ static void running_moments_are_those_of_all(void **state)
     assert_true(dt_running_std(&m) == 1);
     for (int i = 0; i < N; i++) x[i] = 5 + uniform(&seed), sum += x[i];
     for (int i = 0; i < N; i++) squares += (x[i] - sum / N) * (x[i] - sum / N);
-    for (int at = 0, n = 1; at < N; at += n, n = at + 7 < N ? 7 : N - at) dt_running_tell(&m, x + at, n);
+    for (int at = 0, n = 1; at < N; at += n, n = at + 7 < N ? 7 : N - at) dt_running_update(&m, x + at, n);
     assert_near(m.mean, sum / N, 1e-14); /* some roundings of numbers below 6, of squares below 36 */
     assert_near(dt_running_std(&m), sqrt(squares / (N - 1)), 1e-13);
 }
@@ -167,9 +167,9 @@ static void a_window_forgets(void **state)
     double last[3] = {0};
     dt_window w = {.last = last, .room = 3};
     assert_true(dt_window_mean(&w) == 0);
-    dt_window_tell(&w, 4);
+    dt_window_add(&w, 4);
     assert_true(dt_window_mean(&w) == 4);
-    for (int i = 0; i < 5; i++) dt_window_tell(&w, i);
+    for (int i = 0; i < 5; i++) dt_window_add(&w, i);
     assert_true(dt_window_mean(&w) == 3);
 }
 
@@ -177,9 +177,9 @@ static void a_window_forgets(void **state)
 static void a_multiplier_rises_with_costs(void **state)
 {
     dt_multiplier m = {.lr = 0.1, .min = 0.01, .max = 5};
-    dt_multiplier_move(&m, 0.3);
+    dt_multiplier_step(&m, 0.3);
     assert_near(dt_multiplier_value(&m), exp(0.03), 1e-15);
-    dt_multiplier_move(&m, -1);
+    dt_multiplier_step(&m, -1);
     assert_near(dt_multiplier_value(&m), exp(0.03 - 0.1 * exp(0.03)), 1e-15);
 }
 
@@ -204,9 +204,9 @@ static void checkpoints_hold_the_controllers(void **state)
     assert_true(w2.n == 5 && other[0] == 1 && other[1] == 2);
     assert_int_equal(dt_window_load(&w3, &items), DT_OK); /* wider: 2, which is the older, 1, and room for one more */
     assert_true(dt_window_mean(&w3) == 1.5);
-    dt_window_tell(&w3, 6);
+    dt_window_add(&w3, 6);
     assert_true(dt_window_mean(&w3) == 3);
-    dt_window_tell(&w3, 8);
+    dt_window_add(&w3, 8);
     assert_true(dt_window_mean(&w3) == 5);
     assert_int_equal(dt_window_load(&w1, &items), DT_OK);
     assert_true(dt_window_mean(&w1) == 1);

@@ -105,7 +105,7 @@ void dt_critic_close(dt_critic *c, dt_ledger *ledger)
 
 /* ---- working ----------------------------------------------------------------------------------------------------- */
 
-dt_err dt_critic_look(dt_critic *c, dt_task *t, const dt_batch *b)
+dt_err dt_critic_forward(dt_critic *c, dt_task *t, const dt_batch *b)
 {
     dt_phase_enter(t->phase, "forward", c->name);
     DT_TRY(dt_fault("task.critic"));
@@ -115,7 +115,7 @@ dt_err dt_critic_look(dt_critic *c, dt_task *t, const dt_batch *b)
     return DT_OK;
 }
 
-dt_err dt_critic_learn(dt_critic *c, dt_task *t, const dt_batch *b)
+dt_err dt_critic_backward(dt_critic *c, dt_task *t, const dt_batch *b)
 {
     for (int32_t i = 0; i < b->n_tok && c->sign < 0; i++) c->dvalue[i] = -c->dvalue[i];
     dt_phase_enter(t->phase, "backward", c->name);

@@ -38,9 +38,10 @@ dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory);
 dt_err dt_critic_begin(dt_critic *c, dt_task *t);
 void dt_critic_close(dt_critic *c, dt_ledger *ledger); /* local; safe on {0} and after an error */
 
-/** c->value of a batch, which may be empty; dt_critic_learn may follow. Collective. */
-dt_err dt_critic_look(dt_critic *c, dt_task *t, const dt_batch *b);
-/** The backward for c->dvalue, which it may change. Collective. */
-dt_err dt_critic_learn(dt_critic *c, dt_task *t, const dt_batch *b);
+/** Forward: c->value of a batch, which may be empty; dt_critic_backward may follow. Collective; a local error ends the
+ *  job. */
+dt_err dt_critic_forward(dt_critic *c, dt_task *t, const dt_batch *b);
+/** Backward for c->dvalue, which it may change. Collective; a local error ends the job. */
+dt_err dt_critic_backward(dt_critic *c, dt_task *t, const dt_batch *b);
 
 #endif

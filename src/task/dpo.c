@@ -252,7 +252,7 @@ static dt_err dpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
 {
     const dt_batch *b = m->batch;
     for (int64_t k = 0; k < b->n_samples; k++) {
-        const dpo_answers a = dpo_look_at(t, b, k, p);
+        const dpo_answers a = dpo_pair_of(t, b, k, p);
         dpo_weigh(t, b, k, &a, p, m->inv_norm, w);
     }
     return DT_OK;
@@ -272,16 +272,16 @@ static dt_err dpo_evaluate(dt_task *t, int64_t micro)
 }
 
 /* The step had the multiplier as it was before. */
-static void move_multiplier(dt_task *t, bool applied)
+static void update_multiplier(dt_task *t, bool applied)
 {
     dpo *d = t->self;
     const double n_pairs = dt_sums_value(t->sums, d->sums.n_pairs);
     dt_sums_add(t->sums, d->sums.lambda, dt_multiplier_value(&d->multiplier));
-    if (applied) dt_multiplier_tell(&d->multiplier, dt_sums_value(t->sums, d->sums.cost) / n_pairs);
+    if (applied) dt_multiplier_update(&d->multiplier, dt_sums_value(t->sums, d->sums.cost) / n_pairs);
     dt_sums_add(t->sums, d->sums.cost_ema, d->multiplier.ema);
 }
 
-static void move_beta(dt_task *t, bool applied)
+static void update_beta(dt_task *t, bool applied)
 {
     dpo *d = t->self;
     dt_sums_add(t->sums, d->sums.gap_mean, d->batch_beta.next.mean);
@@ -293,8 +293,8 @@ static void move_beta(dt_task *t, bool applied)
 static dt_err dpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     dpo *d = t->self;
-    if (d->has_judge[DPO_HARMLESS]) move_multiplier(t, applied);
-    if (d->batch_beta.block) move_beta(t, applied);
+    if (d->has_judge[DPO_HARMLESS]) update_multiplier(t, applied);
+    if (d->batch_beta.block) update_beta(t, applied);
     return dt_reference_after_step(&d->reference, t, step);
 }
 

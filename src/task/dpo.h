@@ -62,7 +62,7 @@ typedef struct dpo_answers {
 } dpo_answers;
 
 /** Pair k of a batch that reference and judges have scored; p: [n_tok] of the batch. Local. */
-dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p);
+dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p);
 /** The loss of a pair without the terms of dpo_token_loss. slope: out, its derivatives by the two ratios; by_goal: out,
  *  the loss with the beta of each goal alone. Local. */
 double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES]);

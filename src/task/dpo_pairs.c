@@ -75,7 +75,7 @@ static void judge(const dt_task *t, const dt_batch *b, int64_t k, dpo_answers *a
     a->cost = -first * (double)safety[0] - (1 - first) * (double)safety[1];
 }
 
-dpo_answers dpo_look_at(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p)
+dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p)
 {
     const dpo *d = t->self;
     dpo_answers a = {.weight = 1, .part = 1};

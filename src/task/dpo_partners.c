@@ -28,7 +28,7 @@ static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
     DT_TRY(dt_model_logp(t->model, b, 1.0f, t->buffers.results.logp, NULL, NULL));
     d->first_pair = first;
     for (int64_t k = 0; k < b->n_samples; k++) {
-        const dpo_answers a = dpo_look_at(t, b, k, &p);
+        const dpo_answers a = dpo_pair_of(t, b, k, &p);
         if (d->aot.block) note_answers(&a, d->aot.number + (first + k) * DT_AOT_NUMBERS);
         if (d->batch_beta.block) d->batch_beta.gap[first + k] = a.pair.ratio[0] - a.pair.ratio[1];
     }

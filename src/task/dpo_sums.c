@@ -150,7 +150,7 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     const double per_token = d->pairs_per_token[m->inv_norm == 0];
     double loss = 0, by_goal[DPO_GOALS], slope[DT_N_SIDES];
     for (int64_t k = 0; k < b->n_samples; k++) {
-        const dpo_answers a = dpo_look_at(t, b, k, p);
+        const dpo_answers a = dpo_pair_of(t, b, k, p);
         loss += dpo_loss_of(d, &a, by_goal, slope) + per_token * dpo_token_loss(d, &a);
         collect_pair(t, &a);
         collect_judged(t, &a, by_goal);

@@ -177,8 +177,8 @@ static void begin_step(grpo *g, const dt_task *t)
 }
 
 /* The completion of sequence s, whose first token is predicted at token *at of the batch. */
-static dt_grpo_completion look_at(const grpo *g, const dt_task *t, const dt_batch *b, int32_t s, const float *logp,
-                                  int32_t *at)
+static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const dt_batch *b, int32_t s,
+                                        const float *logp, int32_t *at)
 {
     const int64_t row = g->step.row[s];
     const dt_rollout_row *y = dt_rollout_row_of(g->rollout, row);
@@ -214,7 +214,7 @@ static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected
     DT_TRY(dt_model_predict(t->model, b, &pass, &(dt_head_results){.entropy = entropy}));
     for (int32_t s = 0; s < b->n_seq; s++) {
         int32_t at;
-        const dt_grpo_completion y = look_at(g, t, b, s, entropy, &at);
+        const dt_grpo_completion y = completion_of(g, t, b, s, entropy, &at);
         memcpy(g->selected + *n_selected, entropy + at, (size_t)y.n * sizeof *entropy);
         *n_selected += y.n;
     }
@@ -260,7 +260,7 @@ static dt_err grpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *
     for (int32_t s = 0; s < b->n_seq; s++) {
         int32_t at;
         dt_grpo_result result;
-        const dt_grpo_completion y = look_at(g, t, b, s, logp, &at);
+        const dt_grpo_completion y = completion_of(g, t, b, s, logp, &at);
         dt_grpo_loss_of(&g->loss_of, &y, dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts), w->u + at, &result);
         for (int32_t i = 0; w->entropy && i < y.n; i++) w->entropy[at + i] = (float)of_entropy;
     }
@@ -274,7 +274,7 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     for (int32_t s = 0; s < b->n_seq; s++) {
         int32_t at;
         dt_grpo_result result;
-        const dt_grpo_completion y = look_at(g, t, b, s, p->logp, &at);
+        const dt_grpo_completion y = completion_of(g, t, b, s, p->logp, &at);
         const double kappa = dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts);
         const double loss = dt_grpo_loss_of(&g->loss_of, &y, kappa, NULL, &result);
         grpo_count(g, t, &y, &result, loss, p->entropy + at);
@@ -329,7 +329,7 @@ static dt_err grpo_load(dt_task *t, const dt_items *items)
     grpo *g = t->self;
     DT_TRY(dt_rollout_load(g->rollout, t, items));
     DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
-    grpo_settle(g, t);
+    grpo_find_advantages(g, t);
     return DT_OK;
 }
 

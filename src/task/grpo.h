@@ -103,7 +103,7 @@ dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order
  *  dt_rewards_score, dt_rollout_score and dt_rollout_write. */
 dt_err grpo_generate(grpo *g, dt_task *t);
 /** Compute order, totals and advantages from the rewards. Local, the same on all ranks. */
-void grpo_settle(grpo *g, const dt_task *t);
+void grpo_find_advantages(grpo *g, const dt_task *t);
 /** Does the row take part in the loss (mask_truncated_completions)? Else it counts in advantages alone. Local. */
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
 

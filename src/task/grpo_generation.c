@@ -13,7 +13,7 @@ static void put_in_order(grpo *g, const dt_task *t, int64_t number)
     if (n > t->batching.train_batch_size) dt_rollout_shuffle(t, number, 0, n, g->order);
 }
 
-void grpo_settle(grpo *g, const dt_task *t)
+void grpo_find_advantages(grpo *g, const dt_task *t)
 {
     put_in_order(g, t, g->n_generations - 1);
     g->share_flat = dt_advantages(&g->rule, dt_rollout_n_rows(g->rollout), g->reward, g->total, g->advantage, g->flat);
@@ -62,7 +62,7 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
         *n_tokens += count_tokens(g, first);
         /* of later rounds the new rows alone: the order is that of all */
         DT_TRY(grpo_reward_rows(g, t, g->rollout, first > 0 ? NULL : g->order, first, g->reward));
-        grpo_settle(g, t);
+        grpo_find_advantages(g, t);
         if (g->n_rounds == most || !drop_flat(g)) return DT_OK;
     }
 }

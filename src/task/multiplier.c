@@ -18,17 +18,17 @@ dt_err dt_multiplier_check(const dt_config *cfg, const char *section, double min
 
 double dt_multiplier_value(const dt_multiplier *m) { return fmin(fmax(exp(m->log_value), m->min), m->max); }
 
-void dt_multiplier_move(dt_multiplier *m, double level)
+void dt_multiplier_step(dt_multiplier *m, double level)
 {
     const double value = dt_multiplier_value(m), violation = level - m->limit, free = exp(m->log_value);
     if ((free > m->max && violation < 0) || (free < m->min && violation > 0)) m->log_value = log(value);
     m->log_value = fmin(fmax(m->log_value + m->lr * value * violation, log(LEAST)), log(LARGEST));
 }
 
-void dt_multiplier_tell(dt_multiplier *m, double cost)
+void dt_multiplier_update(dt_multiplier *m, double cost)
 {
     m->ema = m->n_costs++ == 0 ? cost : KEPT * m->ema + (1 - KEPT) * cost;
-    dt_multiplier_move(m, m->ema);
+    dt_multiplier_step(m, m->ema);
 }
 
 dt_err dt_multiplier_save(const dt_multiplier *m, dt_items *items)

@@ -344,7 +344,7 @@ static dt_err train_critic(dt_task *t, const dt_batch *b, int i)
     ppo *p = ppo_of(t);
     dt_critic *critic = &p->critic[i];
     const double weight = t->cfg->ppo_vf_coef * p->inv_states;
-    DT_TRY(dt_critic_look(critic, t, b));
+    DT_TRY(dt_critic_forward(critic, t, b));
     ppo_collect_critic(t, b, i);
     memset(critic->dvalue, 0, (size_t)b->n_tok * sizeof *critic->dvalue);
     for (int32_t s = 0; s < b->n_seq; s++) {
@@ -357,7 +357,7 @@ static dt_err train_critic(dt_task *t, const dt_batch *b, int i)
             critic->dvalue[c.first + k] = (float)(term.slope * weight);
         }
     }
-    return dt_critic_learn(critic, t, b);
+    return dt_critic_backward(critic, t, b);
 }
 
 static dt_err ppo_train_beside(dt_task *t, const dt_micro *m)

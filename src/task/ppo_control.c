@@ -4,7 +4,7 @@
 
 #define LARGEST_ERROR 0.2 /* of a divergence, relative to its target */
 
-void dt_kl_controller_tell(dt_kl_controller *c, double kl, int64_t n)
+void dt_kl_controller_update(dt_kl_controller *c, double kl, int64_t n)
 {
     if (!c->adaptive) return;
     const double error = fmin(fmax(kl / c->target - 1, -LARGEST_ERROR), LARGEST_ERROR);
@@ -12,7 +12,7 @@ void dt_kl_controller_tell(dt_kl_controller *c, double kl, int64_t n)
 }
 
 /* Chan's rule for two sets of numbers: squares around the common mean. */
-void dt_running_tell(dt_running *m, const double *x, int64_t n)
+void dt_running_update(dt_running *m, const double *x, int64_t n)
 {
     double sum = 0, squares = 0;
     if (n == 0) return;
@@ -25,7 +25,7 @@ void dt_running_tell(dt_running *m, const double *x, int64_t n)
 
 double dt_running_std(const dt_running *m) { return m->n < 2 ? 1 : sqrt(m->variance * m->n / (m->n - 1)); }
 
-void dt_window_tell(dt_window *w, double x) { w->last[w->n++ % w->room] = x; }
+void dt_window_add(dt_window *w, double x) { w->last[w->n++ % w->room] = x; }
 
 double dt_window_mean(const dt_window *w)
 {
@@ -68,7 +68,7 @@ dt_err dt_window_save(const dt_window *w, dt_items *items)
     return dt_items_add(items, "costs", DT_ITEM_F64, w->room, w->last);
 }
 
-/* Number i of all told stands at i modulo the room. Of a window that is wider now than what is known, numbers are
+/* Number i of all stands at i modulo the room. Of a window that is wider now than what is known, numbers are
  * counted from the oldest that is. */
 dt_err dt_window_load(dt_window *w, const dt_items *items)
 {

@@ -25,7 +25,7 @@ static dt_err by_judge(void *self, dt_task *t, const dt_batch *b, float *out)
 static dt_err by_critic(void *self, dt_task *t, const dt_batch *b, float *out)
 {
     dt_critic *c = self;
-    DT_TRY(dt_critic_look(c, t, b));
+    DT_TRY(dt_critic_forward(c, t, b));
     copy(out, c->value, b);
     return DT_OK;
 }
@@ -91,7 +91,7 @@ static void scale_scores(dt_task *t)
     ppo *p = ppo_of(t);
     const dt_config *cfg = t->cfg;
     if (!cfg->ppo_use_score_scaling) return;
-    dt_running_tell(&p->running, p->score, ppo_n_rows(t));
+    dt_running_update(&p->running, p->score, ppo_n_rows(t));
     const double factor = 1 / (dt_running_std(&p->running) + FLT_EPSILON);
     const double mean = cfg->ppo_use_score_norm ? p->running.mean : 0;
     for (int64_t i = 0; i < ppo_n_rows(t); i++) p->score[i] = (p->score[i] - mean) * factor;
@@ -174,16 +174,16 @@ static void find_advantages(dt_task *t)
 }
 
 /* What the next rollout will work with: a rollout uses what was known before it. */
-static void tell_controllers(dt_task *t)
+static void update_controllers(dt_task *t)
 {
     ppo *p = ppo_of(t);
     const int64_t n_rows = ppo_n_rows(t);
-    dt_kl_controller_tell(&p->kl, p->number[PPO_KL], n_rows);
+    dt_kl_controller_update(&p->kl, p->number[PPO_KL], n_rows);
     if (!p->with_costs) return;
-    for (int64_t i = 0; i < n_rows; i++) dt_window_tell(&p->costs, p->cost_of[i]);
+    for (int64_t i = 0; i < n_rows; i++) dt_window_add(&p->costs, p->cost_of[i]);
     p->number[PPO_LAMBDA] = dt_multiplier_value(&p->lambda);
     p->number[PPO_EPISODE_COST] = dt_window_mean(&p->costs);
-    dt_multiplier_move(&p->lambda, p->number[PPO_EPISODE_COST]);
+    dt_multiplier_step(&p->lambda, p->number[PPO_EPISODE_COST]);
 }
 
 static dt_err make(dt_task *t, int64_t number)
@@ -207,7 +207,7 @@ dt_err ppo_roll_out(dt_task *t, int64_t number)
     settle_scores(t);
     find_rewards(t);
     find_advantages(t);
-    tell_controllers(t);
+    update_controllers(t);
     return dt_rollout_write(p->rollout, t, p->rewards ? ppo_n_functions(p) : 1,
                             p->rewards ? dt_rewards_names(p->rewards) : given, p->rewards ? p->reward : p->score, NULL);
 }
