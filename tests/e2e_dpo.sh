@@ -46,10 +46,10 @@ bits() { # NP DIR ARGS...
         run.reproducible=true run.max_steps=4 "$@"
 }
 while read -r what keys; do
-    for layout in "1 0" "2 2" "3 3" "4 1"; do
+    for layout in "1 0" "2 2" "3 3 zero.offload_optimizer=cpu zero.offload_param=cpu" "4 1 zero.offload_optimizer=nvme zero.nvme_path=$tmp"; do
         set -- $layout
-        bits "$1" "$what$1" zero.stage="$2" ${keys/MORE/$tmp/more.h5}
-        expect "$what: the same bits on $1 ranks at stage $2" same_model "$(newest "${what}1")" "$(newest "$what$1")"
+        bits "$1" "$what$1" zero.stage="$2" "${@:3}" ${keys/MORE/$tmp/more.h5}
+        expect "$what: the same bits on $1 ranks at stage $2${3:+, offloaded}" same_model "$(newest "${what}1")" "$(newest "$what$1")"
     done
     expect "$what: all pairs have counted" [ "$(number "${what}3" samples | tail -1)" = 30 ]
 done <<'BITS'
