@@ -141,6 +141,11 @@ done
 grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
 expect_exit "one that says nothing ends it, too" 65
 expect_text "and why" 'no answer for 2 s \(comm.timeout\), after 0 of'
+cp -r "$tmp/same/hf" "$tmp/nan"
+printf '\000\000\300\177' | dd of="$tmp/nan/model.safetensors" bs=1 seek=$(($(stat -c %s "$tmp/nan/model.safetensors") - 4)) conv=notrunc 2>/dev/null
+grpo 2 nan "length:4, model:$tmp/nan"
+expect_exit "a score that is no number ends the run" 71
+expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan: the model'
 grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
 expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, model:DIRECTORY or command:PROGRAM ARGS, found correct'
 expect_text "parameters" 'length:0: expected length:TARGET or length:LEAST:MOST'

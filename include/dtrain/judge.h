@@ -28,7 +28,8 @@ dt_err dt_judge_plan(const dt_judge *j, const dt_task *t, dt_memory *memory);
 dt_err dt_judge_begin(dt_judge *j, dt_task *t);
 void dt_judge_close(dt_judge *j, dt_ledger *ledger); /* local; safe on {0} and after an error */
 
-/** Fill in j->value and j->score for a batch, which may be empty. Collective; a local error ends the job. */
+/** Fill in j->value and j->score for a batch, which may be empty. Collective; a local error ends the job:
+ *  DT_ERR_NONFINITE where a score is not finite, which must not pass for one that does not apply. */
 dt_err dt_judge_score(dt_judge *j, dt_task *t, const dt_batch *b);
 
 #endif

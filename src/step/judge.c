@@ -1,5 +1,6 @@
 /* judge.c - a scalar head behind a frozen model. */
 #include "dtrain/judge.h"
+#include <math.h>
 #include <stdlib.h>
 
 /* Lay the arrays out from `block` on (NULL: count only); bytes used. */
@@ -62,6 +63,9 @@ dt_err dt_judge_score(dt_judge *j, dt_task *t, const dt_batch *b)
     for (int32_t s = 0; s < b->n_seq; s++) {
         const int32_t end = b->seq_start[s + 1];
         j->score[s] = end > b->seq_start[s] ? j->value[end - 1] : 0;
+        DT_CHECK(isfinite(j->score[s]), DT_ERR_NONFINITE,
+                 "%s: the score of a text of %d tokens is %g: the model's weights or activations are not finite",
+                 j->scorer.frozen.from.path, (int)(end - b->seq_start[s]), (double)j->score[s]);
     }
     return DT_OK;
 }
