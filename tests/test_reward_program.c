@@ -108,7 +108,7 @@ static void what_it_does_wrong_is_told_with_its_last_lines(void **state)
         {"read -r a; echo nan; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
         {"read -r a; echo NaN; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
         {"read -r a; echo Infinity; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
-        {"read -r a; echo 1e999; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
+        {"read -r a; echo 1e999; cat >/dev/null", {"answer 1 of 4: expected a number from -1e30 to 1e30 or null"}},
         {"read -r a; echo true; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
         {"read -r a; echo '\"1\"'; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
         {"read -r a; echo 1; read -r a; echo 1 2; cat >/dev/null", {"answer 2 of 4", "    1\n    1 2"}},
@@ -250,8 +250,9 @@ static void what_cannot_be_started_is_refused(void **state)
     fclose(f);
     chmod(script_path, 0700);
     assert_int_equal(dt_program_open(&p, script_path, true), DT_OK);
-    assert_int_equal(dt_program_start(&p, 0, 1, 0), DT_ERR_FAULT);
+    assert_int_equal(dt_program_start(&p, 0, 1, 0), DT_ERR_USAGE);
     assert_non_null(strstr(dt_error_message(), "cannot start it"));
+    assert_non_null(strstr(dt_error_message(), "the first line of a script names its interpreter"));
     dt_program_close(&p);
 }
 

@@ -202,7 +202,9 @@ static dt_err start_process(dt_program *p, char *const env[], int pipes[3][2])
     int *const ours[3] = {&p->input, &p->output, &p->error};
     const int why = spawn(&p->pid, p->words.we_wordv, env, theirs);
     if (why) p->pid = 0;
-    DT_CHECK(why == 0, DT_ERR_FAULT, "command:%s: cannot start it: %s", p->command, strerror(why));
+    const bool is_none = why == ENOEXEC || why == ENOENT || why == EACCES;
+    DT_CHECK(why == 0, is_none ? DT_ERR_USAGE : DT_ERR_FAULT, "command:%s: cannot start it: %s%s", p->command,
+             strerror(why), is_none ? "; the first line of a script names its interpreter, as #!/bin/sh" : "");
     for (int i = 0; i < 3; i++) {
         *ours[i] = pipes[i][i == 0];
         pipes[i][i == 0] = -1;
@@ -350,9 +352,9 @@ static dt_err take_answer(dt_program *p, const char *line)
     dt_error_clear();
     const double x = json_is_null(json) ? (double)NAN : json_number_value(json);
     const bool good = json_is_null(json) || (json_is_number(json) && fabs(x) <= DT_MOST_REWARD);
+    snprintf(what, sizeof what, "answer %" PRId64 " of %" PRId64 ": expected %s or null", p->n_answered + 1, p->n,
+             json_is_number(json) ? "a number from -1e30 to 1e30" : "a number");
     json_decref(json);
-    snprintf(what, sizeof what, "answer %" PRId64 " of %" PRId64 ": expected a number or null", p->n_answered + 1,
-             p->n);
     if (!good) return fail(p, what);
     p->reward[p->n_answered++ * p->stride] = x;
     p->since_s = dt_now_s();
