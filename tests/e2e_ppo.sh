@@ -139,6 +139,9 @@ generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps
 generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=2 checkpoint.resume=auto ppo.cost_path=tests/data/rm/start
 expect_exit "costs that are asked for later: exit code" 64
 expect_text "the key is named" 'cost_path.*has no cost_critic'
+generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=2 checkpoint.resume=auto ppo.value_path=tests/data/dpo/judge
+expect_exit "a critic of another size: exit code" 64
+expect_text "that key is named, too" 'value_path: .*critic/model.*expected the shape'
 cp -r tests/data/rm/start "$tmp/start, again"
 generate 1 comma batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 "ppo.reward_path=$tmp/start, again"
 expect_exit "a reward model may have a comma in its name" 0

@@ -204,6 +204,33 @@ static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_
     return DT_OK;
 }
 
+typedef struct named_model {
+    const char *section, *key; /* of the task; the first key that names another model than before */
+} named_model;
+
+static void see_path(void *self, const char *section, const char *key, const char *before, const char *now)
+{
+    named_model *m = self;
+    const char *end = strstr(key, "_path");
+    (void)before, (void)now;
+    if (!m->key && strcmp(section, m->section) == 0 && end && !end[5]) m->key = key;
+}
+
+/* When the run's own model fits: what it trains or keeps beside that is as a key of the task said. Where the key names
+ * another model now, tensors that do not fit are no damage, for which an earlier checkpoint would be tried. */
+static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
+                            int n)
+{
+    dt_config before = {0};
+    named_model named = {.section = run->task.ops->name};
+    if (n == 1) return DT_OK;
+    DT_TRY(run_read_saved_config(&before, path, meta));
+    dt_config_compare(&before, &run->cfg, see_path, &named);
+    dt_config_free(&before);
+    const dt_err err = dt_checkpoint_fits(path, models, n);
+    return err == DT_ERR_DATA && named.key ? dt_config_blame(&run->cfg, named.section, named.key, err) : err;
+}
+
 /* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
  * model is the same is damage. */
 static dt_err look_at(const dt_run *run, const char *path)
@@ -214,7 +241,9 @@ static dt_err look_at(const dt_run *run, const char *path)
     dt_err err = run_check_changes(run, path, &meta);
     if (err == DT_OK) err = check_beside(run, path);
     if (err == DT_OK) err = check_left_out(run, path, &meta);
-    if (err == DT_OK) err = dt_checkpoint_fits(path, models, run_list_saved(run, path, models));
+    const int n = err == DT_OK ? run_list_saved(run, path, models) : 0;
+    if (err == DT_OK) err = dt_checkpoint_fits(path, models, 1);
+    if (err == DT_OK) err = check_all_fit(run, path, &meta, models, n);
     dt_ckpt_meta_free(&meta);
     return err;
 }
