@@ -64,6 +64,14 @@ run 0 ./dtrain-info "$tmp/ranked.h5"
 expect_text "a dataset says that it has ties" '^ *ties +11 '
 train 1 no-ties run.task=dpo data.train="$tmp/ranked.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 expect_text "preference optimisation leaves them out" '2 pairs are ties, of which neither answer is better, and are left out'
+printf '{"prompt": "a", "chosen": "b", "rejected": "c", "tie": true}\n' >"$tmp/tie.jsonl"
+data -o "$tmp/tie.h5" "$tmp/tie.jsonl"
+wrong "pairs that are all ties are none" 65 'no pair in it has an answer on both sides within the first 64 tokens and is no tie' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/tie" \
+    run.task=dpo data.train="$tmp/tie.h5" batch.train_batch_size=4 batch.micro_batch_size=1
+printf '{"prompt": "%080d", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' 0 >"$tmp/cut.jsonl"
+data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
+train 2 cut-off run.task=dpo data.train="$tmp/cut.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=1
+expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples have no target' "$out")" = 1
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/bad.h5" "$tmp/bad.jsonl"
 expect_text "ranks that do not fit are told" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'

@@ -153,9 +153,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     dt_list_free(paths, n_paths);
     DT_TRY(err);
     const bool any = s->n_samples > s->entry_first[s->n_entries];
-    DT_CHECK(any || !opt->pairs, DT_ERR_DATA,
-             "%s: no pair in it has an answer on both sides and texts of at most %" PRId64 " tokens", item,
-             opt->seq_len);
+    DT_CHECK(any || !opt->pairs, DT_ERR_DATA, "%s: no pair in it has an answer on both sides %s%" PRId64 " tokens%s",
+             item, opt->truncate ? "within the first " : "and texts of at most ", opt->seq_len,
+             opt->no_ties ? " and is no tie" : "");
     DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
              "%s: no sample in it has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any || !opt->prompts, DT_ERR_DATA, "%s: no prompt in it", item);

@@ -136,7 +136,7 @@ static void describe(const dt_run *run)
         const dt_data_info *info = dt_loader_info(t->train);
         DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
                 say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, run->total_steps);
-        if (info->n_dropped)
+        if (info->n_dropped && run->comm->rank == 0)
             DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
     }
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
