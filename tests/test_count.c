@@ -161,9 +161,7 @@ typedef struct plain_source {
 static dt_err params_acquire(void *self, int unit, dt_param_view *view)
 {
     const plain_source *s = self;
-    char *at = s->params.ptr;
-    for (int p = 0; p < DT_N_PARTS; p++) view->part[p].data = at, view->part[p].dtype = s->dtype;
-    view->part[DT_FROZEN].data = NULL;
+    *view = (dt_param_view){.part[DT_TRAINED] = {s->params.ptr, s->dtype}};
     return DT_OK;
 }
 static dt_err grads_acquire(void *self, int unit, dt_grad_view *view)

@@ -1,5 +1,5 @@
-/* unit.h - the unit: a piece of a model whose parameters are two flat buffers, what is trained and what is frozen, with
- * a table of named tensors.
+/* unit.h - the unit: a piece of a model whose parameters are flat buffers, what is trained and what is frozen, with a
+ * table of named tensors.
  *
  * What ZeRO gathers, reduces and shards, what activation checkpointing recomputes and what a checkpoint names. model
  * makes the tables, zero owns the buffers, and the four calls of dt_param_source are all that passes between them in a
@@ -11,9 +11,12 @@
 
 enum { DT_MAX_DIMS = 4, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
 
-/** A unit's two flat buffers. Gradients and optimizer states exist for the trained part alone, so that an element's
- *  gradient and states have the offset of its parameter. Each part has a type of its own. */
-typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_N_PARTS } dt_part;
+/** A unit's flat buffers. Gradients and optimizer states exist for the trained part alone, so that an element's
+ *  gradient and states have the offset of its parameter. Each part has a type of its own.
+ *
+ *  What is frozen may be stored in fewer bits (adapter.h): a matrix [out, in] as int8 in DT_CODES, with a float for
+ *  each of its rows in DT_SCALES, W_oi = code_oi scale_o. */
+typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_CODES, DT_SCALES, DT_N_PARTS } dt_part;
 
 /** A named tensor inside one part of a unit. Shapes are Hugging Face's. */
 typedef struct dt_tensor {
@@ -30,6 +33,8 @@ typedef struct dt_tensor {
     /* random start: N(0, init_std^2) when > 0, else U(-init_bound, init_bound) when > 0, else the constant
      * init_value */
     float init_std, init_bound, init_value;
+    int pair;            /* of codes their scales, of scales their codes: numbers in the unit's table */
+    bool turned;         /* codes of a weight that is [in, out] elsewhere, as in GPT-2's files */
     float adapter_scale; /* it is the A or B of a low-rank adapter (adapter.h): what B A x is added with; else 0 */
 } dt_tensor;
 
@@ -52,7 +57,7 @@ typedef struct dt_unit {
     dt_unit_role role;
     dt_tensor *tensors;
     int n_tensors;
-    int64_t n_param;              /* sum of n_elems */
+    int64_t n_param;              /* sum of n_elems, without scales */
     int64_t flat_len[DT_N_PARTS]; /* elements of each part, padding inside included; 0: nothing is in it */
 } dt_unit;
 
@@ -68,6 +73,10 @@ void dt_unit_free(dt_unit *u);
  *  are not updated. Before anyone borrows the units. */
 typedef bool (*dt_trains)(void *self, const dt_tensor *t);
 void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self);
+/** Lay out a unit's parts anew, after its tensors' parts were changed. */
+void dt_unit_lay_out(dt_unit *u);
+/** The first tensor after the group that begins at `first`. */
+int dt_unit_end_of_group(const dt_unit *u, int first);
 /** The first unit of a role; -1: there is none. */
 int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role);
 /** Elements that are updated: 0 for a frozen model. */

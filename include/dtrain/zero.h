@@ -5,9 +5,9 @@
  * Symbols  Psi -> n_param, N_d -> comm->nranks.
  *
  * Each part of a unit (unit.h) is cut into equal shards (padded), one for each rank of a group (comm.h); the group's
- * rank r owns shard r of every state. A stage only decides what is kept whole besides the owned shard. The frozen part
- * has parameters alone: no gradients, no states, nothing to gather after an update. One function serves the plan and
- * the allocation, so they agree by construction.
+ * rank r owns shard r of every state. A stage only decides what is kept whole besides the owned shard. What is frozen,
+ * as it is or as codes with scales, has parameters alone: no gradients, no states, nothing to gather after an update.
+ * One function serves the plan and the allocation, so they agree by construction.
  *
  * With one group of all ranks a shard has one owner. With more each group has all states, so a shard has an owner in
  * each, and each of these is in charge of an equal part of it: it sums that part's gradients over all ranks, counts it

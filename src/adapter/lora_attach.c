@@ -169,13 +169,6 @@ static dt_err add_b(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int
     return add(u, module, "lora_B", n_out, dt_lora_rank(l, module), true, dt_lora_scale(l, module));
 }
 
-static int end_of_group(const dt_unit *u, int first)
-{
-    int end = first + 1;
-    while (end < u->n_tensors && !u->tensors[end].new_group) end++;
-    return end;
-}
-
 static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int first, int end, int *n_found)
 {
     const int found_before = *n_found;
@@ -199,7 +192,7 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     for (int u = 0; u < n_units; u++) {
         const int n_own = units[u].n_tensors;
         for (int first = 0, end; first < n_own; first = end) {
-            end = end_of_group(&units[u], first);
+            end = dt_unit_end_of_group(&units[u], first);
             DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
         }
     }

@@ -64,29 +64,31 @@ void dt_unit_free(dt_unit *u)
 
 /* ---- trained and frozen ------------------------------------------------------------------------------------------ */
 
-/** The first tensor after the group that begins at `first`. */
-static int end_of_group(const dt_unit *u, int first)
+int dt_unit_end_of_group(const dt_unit *u, int first)
 {
     int end = first + 1;
     while (end < u->n_tensors && !u->tensors[end].new_group) end++;
     return end;
 }
 
-static void choose_trained(dt_unit *u, dt_trains trained, void *self)
+void dt_unit_lay_out(dt_unit *u)
 {
     memset(u->flat_len, 0, sizeof u->flat_len);
+    for (int i = 0; i < u->n_tensors; i++) append(u, &u->tensors[i]);
+}
+
+static void choose_trained(dt_unit *u, dt_trains trained, void *self)
+{
     for (int first = 0, end; first < u->n_tensors; first = end) {
         dt_part part = DT_FROZEN;
-        end = end_of_group(u, first);
+        end = dt_unit_end_of_group(u, first);
         for (int i = first; i < end; i++) {
             u->tensors[i].trainable = trained && trained(self, &u->tensors[i]);
             if (u->tensors[i].trainable) part = DT_TRAINED;
         }
-        for (int i = first; i < end; i++) {
-            u->tensors[i].part = part;
-            append(u, &u->tensors[i]);
-        }
+        for (int i = first; i < end; i++) u->tensors[i].part = part;
     }
+    dt_unit_lay_out(u);
 }
 
 void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self)

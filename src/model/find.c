@@ -65,12 +65,15 @@ static struct linear linear_at(const dt_model *m, const dt_unit *u, enum linear_
                                struct fused of)
 {
     const int64_t n_out = of.n_out[0] + of.n_out[1] + of.n_out[2];
+    const struct tensor_at scale = at(find_part(u, of.name[0], "weight_scale"));
+    const bool conv1d = m->mc->conv1d && !dt_exists(scale);
     struct linear l = {.n_in = n_in,
                        .n_out = n_out,
                        .w = at(find_part(u, of.name[0], "weight")),
                        .b = at(find_part(u, of.name[0], "bias")),
-                       .w_ld = m->mc->conv1d ? n_out : n_in,
-                       .conv1d = m->mc->conv1d,
+                       .scale = scale,
+                       .w_ld = conv1d ? n_out : n_in,
+                       .conv1d = conv1d,
                        .layer = layer,
                        .site = site};
     if (!m->opt.no_adapters) find_adapters(&l, u, &of);
@@ -136,7 +139,8 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     m->n_labels = score ? score->shape[0] : 0;
     m->final_norm =
         m->mc->family == DT_GPT2 ? norm_at(u, "ln_f.weight", "ln_f.bias") : norm_at(u, "norm.weight", "norm.bias");
-    m->head = (struct linear){.n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C, .b.offset = -1};
+    m->head = (struct linear){.n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C};
+    m->head.b.offset = m->head.scale.offset = -1;
     m->head.w = m->tied ? m->wte : locate(u, scalar ? "score.weight" : "lm_head.weight");
     DT_CHECK(dt_exists(m->final_norm.w) && dt_exists(m->head.w), DT_ERR_ARG,
              "unit %s does not hold the tensors of a head of this model", u->name);

@@ -14,6 +14,13 @@ static void add_to_product(const dt_model *m, const struct with_product *with, d
     mm->ld_aux = mm->ldc;
 }
 
+/* How the layer's matrix is stored. */
+static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
+{
+    if (!dt_exists(l->scale)) return (dt_scaled){0};
+    return (dt_scaled){DT_SCALE_ROWS, w->part[l->w.part].dtype, dt_weight(w, l->scale)};
+}
+
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_product with)
 {
@@ -27,7 +34,8 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .ldc = y_ld,
                     .dt = m->opt.dtype,
                     .c_dtype = m->opt.dtype,
-                    .batch_invariant = dt_model_is_invariant(m)};
+                    .batch_invariant = dt_model_is_invariant(m),
+                    .b_scaled = scales_of(l, w)};
     add_to_product(m, &with, &mm);
     DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
     return dt_low_rank_forward(m, l, w, x, y, y_ld, n_rows, with.low);
@@ -74,7 +82,8 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
                     .ldb = l->w_ld,
                     .ldc = dx_ld,
                     .dt = m->opt.dtype,
-                    .c_dtype = m->opt.dtype};
+                    .c_dtype = m->opt.dtype,
+                    .b_scaled = scales_of(l, w)};
     add_to_product(m, &with, &mm);
     if (dt_is_trained(l->b) && !dt_is_trained(l->w))
         DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_gradient(g, l->b), g->dtype,

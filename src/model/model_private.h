@@ -37,10 +37,10 @@ struct low_rank {
 enum linear_site { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, N_LINEARS };
 
 /** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d), and row distance w_ld; and adapters.
- */
+ *  A W that is stored as int8 has a scale for each row, and is [n_out, n_in]. */
 struct linear {
     int64_t n_in, n_out;
-    struct tensor_at w, b; /* b may be none */
+    struct tensor_at w, b, scale; /* b and scale may be none */
     int64_t w_ld;
     bool conv1d;
     struct low_rank low[MAX_LOW];
@@ -440,7 +440,7 @@ dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients of an empty micro-batch. */
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
-/** Both parts in the type that the model computes in: DT_ERR_ARG for another. */
+/** Parts in the type that the model computes in, but for codes and scales: DT_ERR_ARG for another. */
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w);
 /** Nothing for a unit without a trained part: g is {0}, and no kernel is given it. */
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);

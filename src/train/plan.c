@@ -118,9 +118,9 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
 static dt_err plan_saver(const dt_run *run, const plan_setting *with, const size_t of_part[DT_N_PARTS],
                          dt_memory *memory)
 {
-    const size_t nbytes = of_part[DT_TRAINED] + (run_saves_frozen(run) ? of_part[DT_FROZEN] : 0);
-    size_t kept = 0;
+    size_t nbytes = 0, kept = 0;
     if (!with->saves_beside) return DT_OK;
+    for (int p = 0; p < (run_saves_frozen(run) ? DT_N_PARTS : DT_FROZEN); p++) nbytes += of_part[p];
     if (run->task.kept) {
         const dt_zero_options like = run_zero_options(with, &run->main);
         DT_TRY(dt_frozen_model_saved_nbytes(run->task.kept, &like, with->model_opt.dtype, with->nranks, &kept));

@@ -24,8 +24,8 @@ dt_err run_open_saver(dt_run *run)
     if (!run_saves_beside(run)) return DT_OK;
     for (int i = 0; i < run->n_trained; i++) {
         const bool frozen = run->trained[i] != &run->main || run_saves_frozen(run);
-        nbytes += dt_zero_saved_nbytes(run->trained[i]->zero, DT_TRAINED);
-        nbytes += frozen ? dt_zero_saved_nbytes(run->trained[i]->zero, DT_FROZEN) : 0;
+        for (int p = 0; p < (frozen ? DT_N_PARTS : DT_FROZEN); p++)
+            nbytes += dt_zero_saved_nbytes(run->trained[i]->zero, (dt_part)p);
     }
     for (int p = 0; run->task.kept && p < DT_N_PARTS; p++) nbytes += dt_zero_saved_nbytes(run->task.kept->zero, p);
     return dt_saver_open(&run->saving.saver, run->comm, &run->dev, run->compute, nbytes);

@@ -2,7 +2,7 @@
  * disagree.
  *
  * Arenas. Parts that are not kept whole stand in an arena only while they are held (parameters at stage 3; an arena for
- * each of the two parts) or while their gradients of one micro-step are written and reduced. The layer loop has one
+ * each of the parts) or while their gradients of one micro-step are written and reduced. The layer loop has one
  * unit in hand; beside it may stand the next one (on its way in) or the last one (on its way out), and a tied
  * embedding, which is held across others. So each unit has a fixed place: that one a place of its own; the rest by
  * turns at the front and at the end of a stretch that has room for the largest pair of neighbours. Fixed places need no
@@ -63,9 +63,11 @@ static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
 
 static dt_err check_unit(const dt_unit *u)
 {
-    const int64_t whole = u->flat_len[DT_TRAINED] + u->flat_len[DT_FROZEN];
-    DT_CHECK(u->flat_len[DT_TRAINED] >= 0 && u->flat_len[DT_FROZEN] >= 0 && whole > 0 && whole <= max_elems, DT_ERR_ARG,
-             "unit %s: flat buffers of %" PRId64 " elements", u->name, whole);
+    int64_t whole = 0;
+    for (int p = 0; p < DT_N_PARTS; p++)
+        whole = u->flat_len[p] < 0 || whole < 0 || whole > max_elems ? -1 : whole + u->flat_len[p];
+    DT_CHECK(whole > 0 && whole <= max_elems, DT_ERR_ARG, "unit %s: flat buffers of %" PRId64 " elements", u->name,
+             whole);
     int64_t end[DT_N_PARTS] = {0}, n_param = 0;
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
@@ -77,7 +79,7 @@ static dt_err check_unit(const dt_unit *u)
         DT_CHECK(t->part == DT_TRAINED || !t->trainable, DT_ERR_ARG, "unit %s: tensor %s is trained in the frozen part",
                  u->name, t->name);
         end[t->part] = t->offset + t->n_elems;
-        n_param += t->n_elems;
+        if (t->part != DT_SCALES) n_param += t->n_elems;
     }
     DT_CHECK(n_param == u->n_param, DT_ERR_ARG, "unit %s: tensors of %" PRId64 " elements, n_param is %" PRId64,
              u->name, n_param, u->n_param);
@@ -177,7 +179,7 @@ static int64_t place_params_apart(zero_layout *l)
     return sum;
 }
 
-/** Both parts' arenas; their length together. */
+/** The arenas of all parts; their length together. */
 static int64_t place_params(zero_layout *l, int tied_unit, int64_t ahead)
 {
     int64_t sum = 0;
@@ -279,10 +281,17 @@ static int64_t longest_charge(const zero_layout *l)
     return n;
 }
 
-static int64_t longest_shard(const zero_layout *l, dt_part part)
+static int64_t longest_shard(const zero_layout *l, int part)
 {
     int64_t n = 0;
     for (int u = 0; u < l->n_units; u++) n = dt_max_i64(n, l->units[u].part[part].shards.shard_len);
+    return n;
+}
+
+static int64_t longest_of_all(const zero_layout *l)
+{
+    int64_t n = 0;
+    for (int p = 0; p < DT_N_PARTS; p++) n = dt_max_i64(n, longest_shard(l, p));
     return n;
 }
 
@@ -300,7 +309,7 @@ static size_t widest_gathered(const zero_layout *l)
 {
     size_t n = l->whole_opt ? sizeof(float) : 0;
     for (int p = 0; p < DT_N_PARTS; p++)
-        if (dt_dtype_size(l->param_dtype[p]) > n) n = dt_dtype_size(l->param_dtype[p]);
+        if (longest_shard(l, p) > 0 && dt_dtype_size(l->param_dtype[p]) > n) n = dt_dtype_size(l->param_dtype[p]);
     return n;
 }
 
@@ -308,8 +317,7 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
     /* elements: small enough for a processor's last cache, large beside what a collective costs */
     enum { UPDATE_BUCKET = 1 << 20 };
-    const int64_t charge = longest_charge(l), trained = longest_shard(l, DT_TRAINED),
-                  longest = dt_max_i64(trained, longest_shard(l, DT_FROZEN));
+    const int64_t charge = longest_charge(l), trained = longest_shard(l, DT_TRAINED), longest = longest_of_all(l);
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, charge);
     l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->group_nranks, longest);
     l->update_per_rank =
@@ -447,6 +455,8 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->has_master = l->has_grads && (offloads || opt->param_dtype != DT_F32);
     l->param_dtype[DT_TRAINED] = opt->param_dtype;
     l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
+    l->param_dtype[DT_CODES] = DT_I8;
+    l->param_dtype[DT_SCALES] = DT_F32;
     l->grad_dtype = opt->grad_dtype;
     l->grad_kept = opt->reproducible ? DT_F32 : opt->grad_dtype;
     l->grad_sent = opt->reduce_differs ? opt->reduce_dtype : opt->grad_dtype;

@@ -19,6 +19,13 @@ static bool is_sharded(const zero_layout *l, int u, dt_part part)
     return !l->units[u].part[part].whole && !zero_is_empty(l, u, part);
 }
 
+static bool any_is_sharded(const zero_layout *l, int u)
+{
+    for (int p = 0; p < DT_N_PARTS; p++)
+        if (is_sharded(l, u, (dt_part)p)) return true;
+    return false;
+}
+
 static bool overlap(const zero_layout *l, int a, int b, dt_part part)
 {
     const zero_part_layout *pa = &l->units[a].part[part], *pb = &l->units[b].part[part];
@@ -177,7 +184,7 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
     dt_zero *z = self;
     DT_CHECK(u >= 0 && u < z->n_units, DT_ERR_ARG, "unit %d of %d", u, z->n_units);
     zero_unit_state *s = &z->state[u];
-    const bool sharded = is_sharded(&z->lay, u, DT_TRAINED) || is_sharded(&z->lay, u, DT_FROZEN);
+    const bool sharded = any_is_sharded(&z->lay, u);
     const bool first = s->params_held == 0;
     const bool joint = sharded && first && !(z->opt.keep_gathered && all_are_there(z)); /* all ranks acquire it now */
     if (joint) DT_TRY(take(z, u));

@@ -91,16 +91,14 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
 {
     zero_layout l;
     DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
-    *plan = (dt_zero_plan){.memory = l.memory,
-                           .n_streams = l.n_streams,
-                           .n_param = l.n_param,
-                           .least_live_parameters = l.least_live_len,
-                           .saved_nbytes = {zero_saved_nbytes(&l, DT_TRAINED), zero_saved_nbytes(&l, DT_FROZEN)}};
+    *plan = (dt_zero_plan){
+        .memory = l.memory, .n_streams = l.n_streams, .n_param = l.n_param, .least_live_parameters = l.least_live_len};
+    for (int p = 0; p < DT_N_PARTS; p++) plan->saved_nbytes[p] = zero_saved_nbytes(&l, (dt_part)p);
     const size_t states = dt_memory_of(&l.memory, DT_MEM_PARAMS) + dt_memory_of(&l.memory, DT_MEM_GRADS) +
                           dt_memory_of(&l.memory, DT_MEM_OPTIMIZER);
     int64_t shards = 0;
     for (int u = 0; u < n_units; u++)
-        for (int p = 0; p < DT_N_PARTS; p++) shards += l.units[u].part[p].shards.shard_len;
+        for (int p = 0; p < DT_SCALES; p++) shards += l.units[u].part[p].shards.shard_len;
     plan->n_padding = shards - l.n_param / l.group_nranks;
     plan->state_bytes_per_param = l.n_param > 0 ? (double)states / (double)l.n_param : 0;
     plan->formula_bytes_per_param = formula(&l, units);

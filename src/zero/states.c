@@ -1,5 +1,5 @@
-/* states.c - states by name: the pieces of named tensors that a rank is in charge of, their random start, and host
- * access for checkpoints.
+/* states.c - states by name: the pieces of named tensors that a rank is in charge of, and host access for
+ * checkpoints.
  *
  * A rank is in charge of what is its alone at every stage, also where it holds more, so each element has one writer
  * into files. What is read from files each owner of a shard reads. */
@@ -120,9 +120,7 @@ static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, b
     return DT_OK;
 }
 
-/** Copy elements of a state between where it is kept and host memory: [n], or, where it is z->host, at most what fits
- *  there. */
-static dt_err move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host, bool write)
+dt_err zero_move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host, bool write)
 {
     const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
     const dt_place place = place_of(z, s, p);
@@ -142,7 +140,7 @@ static dt_err move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int6
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host)
 {
     DT_TRY(check_range(z, s, p, skip, n));
-    return n == 0 ? DT_OK : move(z, s, p, skip, n, host, false);
+    return n == 0 ? DT_OK : zero_move(z, s, p, skip, n, host, false);
 }
 
 size_t dt_zero_saved_nbytes(const dt_zero *z, dt_part part) { return zero_saved_nbytes(&z->lay, part); }
@@ -152,16 +150,14 @@ dt_err dt_zero_state_fetch(dt_zero *z, dt_state s, const dt_piece *p, void *host
     DT_TRY(check_range(z, s, p, 0, p->n));
     if (p->n == 0) return DT_OK;
     const dt_place place = place_of(z, s, p);
-    if (place == DT_IN_FILE) return move(z, s, p, 0, p->n, host, false);
+    if (place == DT_IN_FILE) return zero_move(z, s, p, 0, p->n, host, false);
     const size_t nbytes = (size_t)p->n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
     const bool away = place != DT_ON_DEVICE; /* in the memory of a CPU, whose copies are done when the call returns */
     dt_device *dev = away ? z->opt.host : z->dev;
     return dev->ops->copy(dev, host, state_at(z, s, p, 0), nbytes, away ? NULL : stream);
 }
 
-/** Nothing that is under way uses what the host writes: a gather in buckets would write the old values over the new
- *  ones. */
-static dt_err before_write(dt_zero *z)
+dt_err zero_before_write(dt_zero *z)
 {
     DT_TRY(zero_compute_after_comm(z));
     DT_TRY(zero_offload_begin(z));
@@ -172,8 +168,8 @@ dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t sk
 {
     DT_TRY(check_range(z, s, p, skip, n));
     if (n == 0) return DT_OK;
-    DT_TRY(before_write(z));
-    return move(z, s, p, skip, n, (void *)host, true);
+    DT_TRY(zero_before_write(z));
+    return zero_move(z, s, p, skip, n, (void *)host, true);
 }
 
 /** Zeros in host memory, or in the file by way of the host's scratch. */
@@ -192,7 +188,7 @@ static dt_err clear_offloaded(dt_zero *z)
 
 dt_err dt_zero_clear_states(dt_zero *z)
 {
-    DT_TRY(before_write(z));
+    DT_TRY(zero_before_write(z));
     if (z->lay.opt_place != DT_ON_DEVICE) return z->lay.n_states > 0 ? clear_offloaded(z) : DT_OK;
     for (int k = 0; k < z->lay.n_states; k++)
         DT_TRY(z->dev->ops->zero(z->dev, z->states[k].ptr, z->states[k].nbytes, z->compute));
@@ -215,7 +211,7 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
     return err;
 }
 
-/** Parameters of both parts, from their owned shards; of the trained one those are rounded from the master first. */
+/** Parameters of all parts, from their owned shards; of the trained one those are rounded from the master first. */
 static dt_err gather_all(dt_zero *z, dt_err err)
 {
     const bool rounds = z->lay.has_master;
@@ -233,61 +229,4 @@ dt_err dt_zero_state_written(dt_zero *z)
     if (err != DT_ERR_COMM) err = gather_all(z, err);
     z->in_micro = false;
     return err;
-}
-
-/* ---- random start ------------------------------------------------------------------------------------------------ */
-
-/** FNV-1a: a tensor's stream follows from its name, so neither its number nor its unit matter. */
-static uint64_t name_hash(const char *name)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    return h;
-}
-
-static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
-{
-    const dt_tensor *t = dt_zero_tensor(z, p);
-    const dt_dtype dtype = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
-    float *values = z->host.ptr;
-    for (int64_t done = 0; done < p->n; done += ZERO_HOST_CHUNK) {
-        const int64_t n = p->n - done < ZERO_HOST_CHUNK ? p->n - done : ZERO_HOST_CHUNK;
-        if (t->init_std > 0)
-            dt_rng_normal(key, name_hash(t->name), p->first + done, n, t->init_std, values);
-        else if (t->init_bound > 0)
-            dt_rng_uniform(key, name_hash(t->name), p->first + done, n, t->init_bound, values);
-        else
-            for (int64_t i = 0; i < n; i++) values[i] = t->init_value;
-        if (dtype != DT_F32) /* in place: 16-bit element i lies at or before float i */
-            for (int64_t i = 0; i < n; i++) {
-                const float x = values[i];
-                const uint16_t rounded = dtype == DT_F16 ? dt_f16_from_float(x) : dt_bf16_from_float(x);
-                memcpy((char *)values + 2 * i, &rounded, 2);
-            }
-        DT_TRY(move(z, DT_STATE_PARAM, p, done, n, values, true));
-    }
-    return DT_OK;
-}
-
-static bool any(const dt_tensor *t)
-{
-    (void)t;
-    return true;
-}
-
-dt_err dt_zero_init_random(dt_zero *z, uint64_t seed) { return dt_zero_init_some(z, seed, any); }
-
-dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tensor *t))
-{
-    const uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
-    const zero_phase before = zero_enter(z, "init", "");
-    dt_err err = before_write(z);
-    for (int i = 0; i < z->n_pieces && err == DT_OK; i++) {
-        const dt_tensor *t = dt_zero_tensor(z, &z->owned[i]);
-        if (!is_one(t)) continue;
-        zero_enter(z, "init", t->name);
-        err = init_piece(z, key, &z->owned[i]);
-    }
-    zero_leave(z, before);
-    return zero_first_err(err, dt_zero_state_written(z));
 }

@@ -262,6 +262,12 @@ dt_err zero_grads_release(void *self, int unit);
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err);
 
 dt_err zero_pieces_make(dt_zero *z);
+/** Nothing that is under way uses what the host writes: a gather in buckets would write the old values over the new
+ *  ones. */
+dt_err zero_before_write(dt_zero *z);
+/** Copy elements of a state between where it is kept and host memory: [n], or, where it is z->host, at most what fits
+ *  there. Behind zero_before_write. */
+dt_err zero_move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host, bool write);
 
 /* ---- update.c ---------------------------------------------------------------------------------------------------- */
 
