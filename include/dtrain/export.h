@@ -24,12 +24,13 @@ typedef struct dt_export_options {
 } dt_export_options;
 
 /** Write the parameters of z, or its adapters. A weight that has an adapter goes out with it, W + s B A, in fp32 and
- *  rounded once: other programs open a model without adapters. Every rank writes the elements that it is in charge of,
- *  so no rank ever holds more of the model than before, and a few MiB, and the adapter of one weight. Everything is
- *  written under .part names, synced and then renamed, its configuration last: a directory that has one is complete.
- *  Collective; all ranks return the same code. DT_ERR_WRITE (disk full, ...): the .part files are removed, and what was
- *  there before is untouched unless renaming had begun. DT_ERR_DATA: a number that is too large for the data type, or
- *  not finite with its adapter (names the tensor); the tokenizer's files cannot be read; model_config is not valid. */
+ *  rounded once: other programs open a model without adapters; one that is stored as int8 goes out as its numbers.
+ *  Every rank writes the elements that it is in charge of, so no rank ever holds more of the model than before, and a
+ *  few MiB, and the adapter and scales of one weight. Everything is written under .part names, synced and then renamed,
+ *  its configuration last: a directory that has one is complete. Collective; all ranks return the same code.
+ *  DT_ERR_WRITE (disk full, ...): the .part files are removed, and what was there before is untouched unless renaming
+ *  had begun. DT_ERR_DATA: a number that is too large for the data type, or not finite with its adapter (names the
+ *  tensor); the tokenizer's files cannot be read; model_config is not valid. */
 dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_phase *phase);
 
 /** Can the tokenizer's files be found? Local. DT_ERR_DATA naming what was looked for. */

@@ -11,18 +11,19 @@
 
 /* ---- element types ----------------------------------------------------------------------------------------------- */
 
-typedef enum dt_st_type { DT_ST_OTHER, DT_ST_F32, DT_ST_F16, DT_ST_BF16 } dt_st_type;
+/** I8: codes in checkpoints (unit.h), which safetensors files do not hold: there such tensors are OTHER. */
+typedef enum dt_st_type { DT_ST_OTHER, DT_ST_F32, DT_ST_F16, DT_ST_BF16, DT_ST_I8 } dt_st_type;
 
-static inline size_t dt_st_type_size(dt_st_type t) { return t == DT_ST_F32 ? 4 : 2; }
+static inline size_t dt_st_type_size(dt_st_type t) { return t == DT_ST_F32 ? 4 : t == DT_ST_I8 ? 1 : 2; }
 const char *dt_st_type_name(dt_st_type t); /* "F32", "F16", "BF16" */
 static inline dt_st_type dt_st_type_of(dt_dtype t)
 {
-    static const dt_st_type TYPES[DT_N_DTYPE] = {DT_ST_F32, DT_ST_BF16, DT_ST_F16, DT_ST_OTHER};
+    static const dt_st_type TYPES[DT_N_DTYPE] = {DT_ST_F32, DT_ST_BF16, DT_ST_F16, DT_ST_I8};
     return TYPES[t];
 }
 
-/** n elements of one type as another; rounding is to nearest, ties to even, and a number too large for F16 becomes
- *  infinite. Returns how many finite ones did. from and to must not overlap. */
+/** n elements of one floating type as another; rounding is to nearest, ties to even, and a number too large for F16
+ *  becomes infinite. Returns how many finite ones did. from and to must not overlap. */
 int64_t dt_st_convert(const void *from, dt_st_type from_type, void *to, dt_st_type to_type, int64_t n);
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

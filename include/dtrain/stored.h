@@ -77,6 +77,10 @@ typedef struct dt_stored_slot {
  *  malloc'ed. */
 dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slot **slots, int *n_slots);
 
+/** The slot as a file of plain weights has it: of codes, and of their scales, the weight that they stand for, else the
+ *  slot itself. tensor: of the result, the caller's. */
+dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor);
+
 /** Where a slot's elements are. Plain bytes: rank 0 sends it to the others. */
 typedef struct dt_stored_location {
     int64_t offset; /* bytes; -1: not in one piece, ask HDF5 */
@@ -87,6 +91,7 @@ typedef struct dt_stored_location {
     int32_t bare;      /* found without "transformer." */
     int32_t absent;    /* a state of a tensor that was frozen when the file was written: it starts at zero */
     int32_t kept;      /* dt_saved_model.new_...: not in the file */
+    int32_t quantise;  /* codes, or scales: it is the plain weight that they are made of (dt_stored_plain) */
     int32_t elsewhere; /* it has its values already: the files are not of the whole model */
     int32_t left_out;  /* dt_base: it is in a file of another model */
 } dt_stored_location;

@@ -39,6 +39,13 @@ const struct dt_base_tensor *dt_base_find(const dt_base *b, const char *name)
     return NULL;
 }
 
+const struct dt_base_tensor *ckpt_base_of(const dt_base *b, const dt_stored_slot *s)
+{
+    dt_tensor tensor;
+    const struct dt_base_tensor *own = dt_base_find(b, s->tensor->name);
+    return own ? own : dt_base_find(b, dt_stored_plain(s, &tensor).tensor->name);
+}
+
 /* ---- the attribute ----------------------------------------------------------------------------------------------- */
 
 dt_err ckpt_base_text(const dt_base *b, char **text)
@@ -151,7 +158,7 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         *to = *from;
         to->file += before;
         to->left_out = to->has_checksum = true;
-        to->checksum = dt_base_find(job->base, tensor)->checksum;
+        to->checksum = ckpt_base_of(job->base, &job->slots[k])->checksum;
     }
     if (map->embed < 0 || !map->locations[map->embed].left_out || !found->has_head) return DT_OK;
     map->has_head = true, map->head = found->head; /* beside the embedding that it was tied to there */

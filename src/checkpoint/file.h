@@ -68,6 +68,8 @@ dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, d
 dt_err ckpt_base_text(const dt_base *b, char **text);
 /** {0} to start from. DT_ERR_DATA naming the file at path. */
 dt_err ckpt_base_parse(const char *path, const char *text, dt_base *b);
+/** What is said of a slot's tensor, or, of codes and scales, of the plain weight; NULL: nothing. */
+const struct dt_base_tensor *ckpt_base_of(const dt_base *b, const dt_stored_slot *s);
 /** Locate what is marked so in the map (left_out). DT_ERR_DATA: the base, or a tensor in it, is gone or has changed. */
 dt_err ckpt_locate_left_out(const char *path, const dt_base *base, const dt_stored_slot *slots, int n_slots,
                             dt_stored_map *map, int depth);

@@ -6,30 +6,13 @@
  * read: the parts of all ranks add up to the sum of the whole tensor. A checkpoint whose tensors others have chunked or
  * compressed is read through HDF5 by each rank. A head that is stored beside the embedding it is tied to is compared
  * with it, each rank a part. */
-#include "file.h"
+#include "load.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-typedef struct load_job {
-    dt_comm *comm;
-    const dt_saved_model *models;
-    int n_models;
-    const char *path;
-    dt_phase *phase;
-    dt_stored_slot *slots;
-    dt_stored_map map;
-    const char **files; /* [n_files] of map */
-    uint64_t *sums;
-    int n_slots;
-    int fd, fd_file; /* the file that is open, and its number */
-    hid_t file;      /* -1 unless a tensor has to be read through HDF5: then that of number h5_file */
-    int h5_file;
-    dt_chunks *chunks; /* elements as in the file, and as z keeps them */
-} load_job;
 
 /* A location and a sum for each slot. */
 static dt_err alloc_lists(load_job *j)
@@ -109,9 +92,8 @@ static dt_err fetch_through_hdf5(load_job *j, const dt_stored_slot *s, const dt_
     return err;
 }
 
-/* Elements as they stand in the file. */
-static dt_err fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
-                    void *out)
+dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
+                  void *out)
 {
     const size_t size = dt_st_type_size((dt_st_type)p->type);
     if (p->offset < 0) return fetch_through_hdf5(j, s, p, first, n, out);
@@ -130,9 +112,7 @@ static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
     return DT_OK;
 }
 
-/* Of elements first .. first+n-1 as they stand in the file, those that this rank is in charge of: every element is in
- * the sum of all ranks once. */
-static uint64_t checksum_of(const dt_piece *charge, const char *elems, int64_t first, int64_t n, size_t size)
+uint64_t load_checksum(const dt_piece *charge, const char *elems, int64_t first, int64_t n, size_t size)
 {
     const int64_t lo = dt_max_i64(first, charge->first), hi = dt_min_i64(first + n, charge->first + charge->n);
     return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo, hi - lo, size) : 0;
@@ -156,8 +136,8 @@ static dt_err read_slot(load_job *j, int i)
         const int64_t n = dt_min_i64(step, s->owned->n - at), first = s->owned->first + at;
         char *to = in_place ? in_place + (size_t)at * size : raw;
         DT_TRY(dt_phase_poll(j->phase));
-        DT_TRY(fetch(j, s, p, first, n, to));
-        if (p->has_checksum || s->of->base) j->sums[i] += checksum_of(s->piece, to, first, n, size);
+        DT_TRY(load_fetch(j, s, p, first, n, to));
+        if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->piece, to, first, n, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(raw, type, converted, keep, n);
         DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? raw : converted));
@@ -171,7 +151,7 @@ static dt_err read_slots(load_job *j)
         if (j->slots[i].owned->n == 0) continue;
         dt_phase_enter(j->phase, "load", j->slots[i].tensor->name);
         DT_TRY(dt_fault("load.read"));
-        DT_TRY(read_slot(j, i));
+        DT_TRY(j->map.locations[i].quantise ? load_quantised(j, i) : read_slot(j, i));
     }
     return DT_OK;
 }
@@ -186,8 +166,8 @@ static dt_err compare_part(load_job *j, const dt_stored_slot *head, int64_t firs
     const dt_chunks *c = j->chunks;
     char *const raw[2] = {c->raw, c->raw + DT_STORED_BUFFER / 2};
     char *const floats[2] = {c->converted, c->converted + DT_STORED_BUFFER / 2};
-    DT_TRY(fetch(j, embed, p, first, n, raw[0]));
-    DT_TRY(fetch(j, head, q, first, n, raw[1]));
+    DT_TRY(load_fetch(j, embed, p, first, n, raw[0]));
+    DT_TRY(load_fetch(j, head, q, first, n, raw[1]));
     dt_st_convert(raw[0], (dt_st_type)p->type, floats[0], DT_ST_F32, n);
     dt_st_convert(raw[1], (dt_st_type)q->type, floats[1], DT_ST_F32, n);
     DT_CHECK(memcmp(floats[0], floats[1], (size_t)n * sizeof(float)) == 0, DT_ERR_DATA,
@@ -316,13 +296,14 @@ static dt_err verify_left_out(load_job *j)
 {
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
     for (int i = 0; i < j->n_slots; i++) {
-        const dt_stored_slot *s = &j->slots[i];
+        dt_tensor tensor;
         dt_stored_location *p = &j->map.locations[i];
+        const dt_stored_slot s = p->quantise ? dt_stored_plain(&j->slots[i], &tensor) : j->slots[i];
         const size_t size = dt_st_type_size((dt_st_type)p->type);
         p->has_checksum &= p->left_out; /* the file's own are verified with it */
-        for (int64_t at = 0; p->left_out && at < s->tensor->n_elems; at += step) {
-            const int64_t n = dt_min_i64(step, s->tensor->n_elems - at);
-            DT_TRY(fetch(j, s, p, at, n, j->chunks->raw));
+        for (int64_t at = 0; p->left_out && at < s.tensor->n_elems; at += step) {
+            const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
+            DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
             j->sums[i] += dt_checksum(j->chunks->raw, at, n, size);
         }
     }

@@ -35,7 +35,11 @@ hid_t ckpt_slot_open(hid_t file, const dt_stored_slot *s, char *name, size_t nam
 
 dt_st_type ckpt_type_of(dt_h5_type t)
 {
-    return t == DT_H5_F32 ? DT_ST_F32 : t == DT_H5_F16 ? DT_ST_F16 : t == DT_H5_BF16 ? DT_ST_BF16 : DT_ST_OTHER;
+    return t == DT_H5_F32    ? DT_ST_F32
+           : t == DT_H5_F16  ? DT_ST_F16
+           : t == DT_H5_BF16 ? DT_ST_BF16
+           : t == DT_H5_I8   ? DT_ST_I8
+                             : DT_ST_OTHER;
 }
 
 static dt_err check_format(hid_t file, const char *path)
@@ -260,8 +264,9 @@ bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o
 
 static dt_err check_tensor(const char *path, const char *name, const dt_tensor *t, const dt_h5_array *a)
 {
+    const dt_st_type type = ckpt_type_of(a->type);
     DT_TRY(dt_stored_check_shape(path, name, t, a->n_dims, a->shape));
-    DT_CHECK(ckpt_type_of(a->type) != DT_ST_OTHER, DT_ERR_DATA,
+    DT_CHECK(type != DT_ST_OTHER && (type == DT_ST_I8) == (t->part == DT_CODES), DT_ERR_DATA,
              "%s: tensor `%s`: expected fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\"), found %s",
              path, name, dt_h5_type_name(a->type));
     return DT_OK;
@@ -289,7 +294,20 @@ dt_err dt_checkpoint_is_scored(const char *path, bool *is)
     return err;
 }
 
-dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
+/* Of codes and their scales: does the file hold the plain weight? It is not int8 then. */
+static bool is_plain(hid_t file, const char *path, const dt_stored_slot *plain)
+{
+    char name[256];
+    dt_h5_array a;
+    hid_t dset = ckpt_slot_open(file, plain, name, sizeof name);
+    if (dset < 0) return false;
+    const dt_err err = dt_h5_inspect(dset, path, name, &a);
+    H5Dclose(dset);
+    if (err != DT_OK) dt_error_clear(); /* whoever opens it will say so */
+    return err == DT_OK && a.type != DT_H5_I8;
+}
+
+static dt_err locate_as(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
 {
     char name[256], asked[256];
     dt_h5_array a;
@@ -309,6 +327,16 @@ dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot
                                      .type = (int32_t)ckpt_type_of(a.type),
                                      .has_checksum = a.has_checksum,
                                      .bare = strcmp(name, asked) != 0};
+    return DT_OK;
+}
+
+dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
+{
+    dt_tensor tensor;
+    const dt_stored_slot plain = dt_stored_plain(slot, &tensor);
+    const bool quantise = slot->tensor->part >= DT_CODES && is_plain(file, path, &plain);
+    DT_TRY(locate_as(file, path, quantise ? &plain : slot, location));
+    location->quantise = quantise;
     return DT_OK;
 }
 
@@ -428,7 +456,7 @@ static bool is_in_file(hid_t file, const dt_stored_slot *s)
 static bool place_missing(locate_job *job, const dt_stored_slot *s, dt_stored_location *at)
 {
     const bool is_param = s->state == DT_STATE_PARAM,
-               left_out = is_param && !s->of->name && dt_base_find(&job->base, s->tensor->name);
+               left_out = is_param && !s->of->name && ckpt_base_of(&job->base, s);
     if (is_param && !left_out && !dt_stored_may_stay(s)) return false;
     *at = (dt_stored_location){.offset = -1,
                                .absent = !is_param,

@@ -24,10 +24,11 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
 
 static dt_err locate_slot(locate_job *job, const char *dir, const dt_stored_slot *slot, dt_stored_location *location)
 {
-    const dt_tensor *t = slot->tensor;
+    dt_tensor plain;
+    const dt_tensor *t = dt_stored_plain(slot, &plain).tensor;
     const char *bare = dt_stored_bare_name(t->name);
     const dt_st_tensor *found = dt_safetensors_find(job->s, t->name);
-    *location = (dt_stored_location){.bare = !found && bare};
+    *location = (dt_stored_location){.bare = !found && bare, .quantise = slot->tensor->part >= DT_CODES};
     if (location->bare) found = dt_safetensors_find(job->s, bare);
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;

@@ -59,6 +59,19 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
     return DT_OK;
 }
 
+dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor)
+{
+    dt_stored_slot plain = *s;
+    *tensor = *s->tensor;
+    plain.tensor = tensor;
+    if (tensor->part < DT_CODES) return plain;
+    if (tensor->part == DT_SCALES) *tensor = s->unit->tensors[tensor->pair];
+    const int64_t rows = tensor->shape[0];
+    if (tensor->turned) tensor->shape[0] = tensor->shape[1], tensor->shape[1] = rows;
+    tensor->part = DT_FROZEN;
+    return plain;
+}
+
 /* ---- names and shapes -------------------------------------------------------------------------------------------- */
 
 const char *dt_stored_bare_name(const char *name)

@@ -32,6 +32,7 @@ typedef struct export_job {
     dt_stored_slot *slots;
     int n_slots, head;  /* head: slot of a tied head; -1: there is none */
     tensor_name *names; /* [n_slots] in the files */
+    dt_tensor *plain;   /* [n_slots] as they are in the files */
     dt_st_layout layout;
     bool conv1d;  /* weights are stored [in, out] */
     char *config; /* rank 0: text of the configuration */
@@ -50,7 +51,8 @@ static void choose_slots(export_job *j)
     const dt_stored_slot head = embed >= 0 ? j->slots[embed] : (dt_stored_slot){0};
     for (int i = 0; i < j->n_slots; i++) {
         const dt_tensor *t = j->slots[i].tensor;
-        if (j->opt->adapter ? dt_lora_trains(j->opt->adapter, t) : t->adapter_scale == 0) j->slots[n++] = j->slots[i];
+        const bool of_model = t->adapter_scale == 0 && t->part != DT_SCALES;
+        if (j->opt->adapter ? dt_lora_trains(j->opt->adapter, t) : of_model) j->slots[n++] = j->slots[i];
     }
     j->n_slots = n;
     if (embed < 0 || !dt_lora_trains(j->opt->adapter, head.tensor)) return;
@@ -61,10 +63,13 @@ static void choose_slots(export_job *j)
 static dt_err name_slots(export_job *j)
 {
     j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
-    DT_CHECK(j->names, DT_ERR_MEMORY, "no memory for the names of %d tensors", j->n_slots);
-    for (int i = 0; i < j->n_slots; i++)
+    j->plain = calloc((size_t)j->n_slots + 1, sizeof *j->plain);
+    DT_CHECK(j->names && j->plain, DT_ERR_MEMORY, "no memory for the names of %d tensors", j->n_slots);
+    for (int i = 0; i < j->n_slots; i++) {
+        (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
         snprintf(j->names[i], sizeof j->names[i], "%s%s", j->opt->adapter ? DT_PEFT_PREFIX : "",
-                 i == j->head ? DT_STORED_HEAD : j->slots[i].tensor->name);
+                 i == j->head ? DT_STORED_HEAD : j->plain[i].name);
+    }
     return DT_OK;
 }
 
@@ -79,7 +84,7 @@ static dt_err make_layout(export_job *j)
     dt_st_entry *entries = calloc((size_t)j->n_slots + 1, sizeof *entries);
     DT_CHECK(entries, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
-        const dt_tensor *t = j->slots[i].tensor;
+        const dt_tensor *t = &j->plain[i];
         entries[i] = (dt_st_entry){.name = j->names[i], .n_dims = t->n_dims, .shape = t->shape};
     }
     const dt_err err = dt_st_layout_make(&j->layout, j->opt->adapter ? "adapter_model" : "model", entries, j->n_slots,
@@ -191,9 +196,13 @@ static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta 
     dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece));
     const dt_st_type type = j->opt->dtype;
     char *to = j->chunks->converted;
-    if (d->rank > 0) {
-        dt_st_convert(from, kept, to, DT_ST_F32, n);
-        DT_TRY(merge_add(d, s->tensor, s->piece->first + at, n, (float *)to));
+    if (d->rank > 0 || d->row_scale) {
+        const int64_t first = s->piece->first + at;
+        if (d->row_scale)
+            merge_codes(d, from, first, n, (float *)(void *)to);
+        else
+            dt_st_convert(from, kept, to, DT_ST_F32, n);
+        if (d->rank > 0) DT_TRY(merge_add(d, s->tensor, first, n, (float *)(void *)to));
         from = to, to = j->chunks->raw, kept = DT_ST_F32;
     }
     const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, to, type, n);
@@ -203,11 +212,28 @@ static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta 
     return DT_OK;
 }
 
+/* Elements first .. first+n-1 of slot i, from `from`, where its file has them: of turned codes column by column. */
+static dt_err put(export_job *j, const char *path, int i, const char *from, int64_t first, int64_t n)
+{
+    const dt_tensor *t = j->slots[i].tensor;
+    const int64_t n_out = t->shape[0], n_in = t->shape[1], at = j->layout.offset[i];
+    const size_t size = dt_st_type_size(j->opt->dtype);
+    char *run = from == j->chunks->raw ? j->chunks->converted : j->chunks->raw;
+    if (!t->turned) return dt_write_at(j->fd, path, at + first * (int64_t)size, from, (size_t)n * size);
+    for (int64_t k = 0; k < n_in; k++) {
+        const int64_t lo = (first - k + n_in - 1) / n_in, hi = (first + n - k + n_in - 1) / n_in;
+        for (int64_t o = lo; o < hi; o++)
+            memcpy(run + (size_t)(o - lo) * size, from + (size_t)(o * n_in + k - first) * size, size);
+        if (lo < hi)
+            DT_TRY(dt_write_at(j->fd, path, at + (k * n_out + lo) * (int64_t)size, run, (size_t)(hi - lo) * size));
+    }
+    return DT_OK;
+}
+
 /* This rank's run of a tensor where the layout puts it. */
 static dt_err write_slot(export_job *j, int i, const merge_delta *d)
 {
     const dt_stored_slot *s = &j->slots[i];
-    const size_t size = dt_st_type_size(j->opt->dtype);
     const size_t kept_size = dt_st_type_size(dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece)));
     const int64_t step = DT_STORED_BUFFER / 4;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
@@ -219,8 +245,7 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
         DT_TRY(dt_phase_poll(j->phase));
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->chunks->raw));
         DT_TRY(convert(j, s, d, from, at, n, &from));
-        DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (s->piece->first + at) * (int64_t)size, from,
-                           (size_t)n * size));
+        DT_TRY(put(j, path, i, from, s->piece->first + at, n));
     }
     return DT_OK;
 }
@@ -232,7 +257,8 @@ static dt_err write_slots(export_job *j, bool *agreed)
     for (int i = 0; i < j->n_slots && !*agreed; i++) {
         merge_delta d = {0};
         if (!j->opt->adapter && merge_has(j->z, &j->slots[i])) {
-            err = merge_gather(&d, j->comm, j->z, &j->slots[i], j->conv1d, err);
+            const bool conv1d = j->conv1d && !j->plain[i].turned;
+            err = merge_gather(&d, j->comm, j->z, &j->slots[i], conv1d, err);
             *agreed = err != DT_OK;
         }
         if (err == DT_OK && j->slots[i].piece->n > 0) {
@@ -284,6 +310,7 @@ static void clean_up(export_job *j, dt_err err)
     dt_st_layout_free(&j->layout);
     free(j->slots);
     free(j->names);
+    free(j->plain);
     free(j->config);
     dt_chunks_give_back(j->chunks, j->comm);
 }

@@ -20,7 +20,15 @@ static const dt_piece *beside(dt_zero *z, const dt_stored_slot *s, const char *p
     return NULL;
 }
 
-bool merge_has(dt_zero *z, const dt_stored_slot *s) { return beside(z, s, "lora_A") && beside(z, s, "lora_B"); }
+static const dt_piece *scales_of(const dt_stored_slot *s)
+{
+    return s->tensor->part == DT_CODES ? s->piece + (s->tensor->pair - s->piece->tensor) : NULL;
+}
+
+bool merge_has(dt_zero *z, const dt_stored_slot *s)
+{
+    return scales_of(s) || (beside(z, s, "lora_A") && beside(z, s, "lora_B"));
+}
 
 /* ---- the two matrices -------------------------------------------------------------------------------------------- */
 
@@ -56,13 +64,25 @@ static dt_err turn(float **matrix, const dt_tensor *t)
     return DT_OK;
 }
 
-static dt_err fetch(merge_delta *d, dt_zero *z, const dt_piece *a, const dt_piece *b)
+/* A piece of a matrix in the place where the whole will be. */
+static dt_err fetch(float **whole, dt_zero *z, const dt_piece *p)
 {
-    d->right = calloc(1, whole_nbytes(dt_zero_tensor(z, a)));
-    d->left = calloc(1, whole_nbytes(dt_zero_tensor(z, b)));
-    DT_CHECK(d->left && d->right, DT_ERR_MEMORY, "no memory for an adapter");
-    DT_TRY(read_own(z, a, d->right));
-    return read_own(z, b, d->left);
+    if (!p) return DT_OK;
+    *whole = calloc(1, whole_nbytes(dt_zero_tensor(z, p)));
+    DT_CHECK(*whole, DT_ERR_MEMORY, "no memory for an adapter, or for scales");
+    return read_own(z, p, *whole);
+}
+
+static dt_err fetch_all(merge_delta *d, dt_zero *z, const dt_piece *a, const dt_piece *b, const dt_piece *scales)
+{
+    DT_TRY(fetch(&d->right, z, a));
+    DT_TRY(fetch(&d->left, z, b));
+    return fetch(&d->row_scale, z, scales);
+}
+
+static dt_err join(float *whole, dt_comm *comm, dt_zero *z, const dt_piece *p)
+{
+    return p ? dt_comm_join_host(comm, whole, whole_nbytes(dt_zero_tensor(z, p))) : DT_OK;
 }
 
 static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bool conv1d)
@@ -78,23 +98,29 @@ static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bo
 
 dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, bool conv1d, dt_err own)
 {
-    const dt_piece *a = beside(z, s, "lora_A"), *b = beside(z, s, "lora_B");
-    const dt_tensor *of_a = dt_zero_tensor(z, a), *of_b = dt_zero_tensor(z, b);
-    *d = (merge_delta){0};
-    DT_TRY(dt_comm_agree(comm, own == DT_OK ? fetch(d, z, a, b) : own));
-    DT_TRY(dt_comm_join_host(comm, d->right, whole_nbytes(of_a)));
-    DT_TRY(dt_comm_join_host(comm, d->left, whole_nbytes(of_b)));
-    return dt_comm_agree(comm, arrange(d, of_a, of_b, conv1d));
+    const dt_piece *a = beside(z, s, "lora_A"), *b = beside(z, s, "lora_B"), *scales = scales_of(s);
+    *d = (merge_delta){.cols = s->tensor->shape[1]};
+    DT_TRY(dt_comm_agree(comm, own == DT_OK ? fetch_all(d, z, a, b, scales) : own));
+    DT_TRY(join(d->right, comm, z, a));
+    DT_TRY(join(d->left, comm, z, b));
+    DT_TRY(join(d->row_scale, comm, z, scales));
+    return a && b ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), conv1d)) : DT_OK;
 }
 
 void merge_free(merge_delta *d)
 {
     free(d->left);
     free(d->right);
+    free(d->row_scale);
     *d = (merge_delta){0};
 }
 
 /* ---- the sum ----------------------------------------------------------------------------------------------------- */
+
+void merge_codes(const merge_delta *d, const int8_t *codes, int64_t first, int64_t n, float *w)
+{
+    for (int64_t i = 0; i < n; i++) w[i] = (float)codes[i] * d->row_scale[(first + i) / d->cols];
+}
 
 /* w[j] += scale sum over k of left[k] right[k, j], j from begin to end of a row. */
 static void add_to_row(const merge_delta *d, const float *left, int64_t begin, int64_t end, float *w)

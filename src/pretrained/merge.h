@@ -1,20 +1,25 @@
-/* merge.h - the weights of a model with its adapters in them. Private to pretrained. */
+/* merge.h - the weights of a model as numbers, with its adapters in them. Private to pretrained. */
 #ifndef DTRAIN_PRETRAINED_MERGE_H
 #define DTRAIN_PRETRAINED_MERGE_H
 
 #include "dtrain/stored.h"
 
-/** What is added to a weight [rows, cols]:  scale L R,  L [rows, rank], R [rank, cols]. {0}: nothing. */
+/** What is added to a weight [rows, cols]:  scale L R,  L [rows, rank], R [rank, cols]; rank 0: nothing. And what its
+ *  codes are multiplied by, where it is stored so. */
 typedef struct merge_delta {
     float *left, *right, scale;
+    float *row_scale; /* [rows]; NULL: it is stored as floats */
     int64_t rank, cols;
 } merge_delta;
 
-/** Has this tensor an adapter among the tensors of z, its own model's or another? The same on all ranks. */
+/** Has this tensor scales, or an adapter among the tensors of z, its own model's or another? The same on all ranks. */
 bool merge_has(dt_zero *z, const dt_stored_slot *s);
-/** Fetch the whole adapter of a weight from the ranks that have parts of it. conv1d: the weight is stored [in, out].
- *  own: what happened on this rank until now; the first thing is that all agree on it. Collective, agreed. */
+/** Fetch the whole adapter and the scales of a weight from the ranks that have parts of them. conv1d: the weight is
+ *  stored [in, out]. own: what happened on this rank until now; the first thing is that all agree on it. Collective,
+ *  agreed. */
 dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, bool conv1d, dt_err own);
+/** w[i] = element first + i as a number, of codes [n]. Local. */
+void merge_codes(const merge_delta *d, const int8_t *codes, int64_t first, int64_t n, float *w);
 /** w[i] += delta of element first + i, i < n. In fp32. Local. DT_ERR_DATA naming the tensor: the sum is not finite. */
 dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w);
 /** Add to the weights of z the adapters that are in another. Collective, agreed. */
