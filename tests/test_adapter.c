@@ -46,6 +46,7 @@ static void adapt(struct adapted *a, const char *json, int n_labels, const char 
     if (a->err == DT_OK) a->err = dt_lora_attach(&a->lora, &a->mc, a->units, a->n_units);
     if (a->err == DT_OK) a->err = dt_lora_check_saved(&a->lora, &a->mc, a->units, a->n_units);
     if (a->err == DT_OK) dt_units_choose_trained(a->units, a->n_units, trains, &a->lora);
+    if (a->err == DT_OK) a->err = dt_lora_store_base(&a->lora, &a->mc, a->units, a->n_units);
     dt_config_free(&cfg);
 }
 
@@ -152,6 +153,43 @@ static void the_score_and_what_is_named_are_trained_whole(void **state)
     drop(&a);
 }
 
+/* q, k and v are one matrix of codes with one array of scales; what is trained, and all that is no matrix of a block,
+ * stays. */
+static void an_int8_base_is_codes_with_scales(void **state)
+{
+    struct adapted a;
+    adapt(&a, LLAMA, 0, "r = 2\nmodules_to_save = layers.1.self_attn.k_proj\nbase_quantization = int8\n");
+    (void)state;
+    assert_ok(a.err);
+    const char *names[] = {"q", "k", "v"};
+    int64_t codes = 0, scales = 0;
+    for (int i = 0; i < 3; i++) {
+        char name[2][64];
+        for (int k = 0; k < 2; k++)
+            snprintf(name[k], sizeof name[k], "model.layers.0.self_attn.%s_proj.weight%s", names[i], k ? "_scale" : "");
+        const dt_tensor *q = find(&a, name[0]), *s = find(&a, name[1]);
+        assert_true(q && s && q->part == DT_CODES && s->part == DT_SCALES && !q->trainable && !s->trainable);
+        assert_true(q->offset == codes && s->offset == scales && s->n_dims == 1 && s->shape[0] == q->shape[0]);
+        assert_true(&a.units[1].tensors[q->pair] == s && &a.units[1].tensors[s->pair] == q && !q->turned);
+        codes += q->n_elems, scales += s->n_elems;
+    }
+    assert_true(find(&a, "model.layers.1.self_attn.q_proj.weight")->part == DT_TRAINED);
+    assert_false(find(&a, "model.layers.1.self_attn.q_proj.weight_scale"));
+    assert_true(find(&a, "model.layers.1.mlp.down_proj.weight")->part == DT_CODES);
+    assert_true(find(&a, "model.embed_tokens.weight")->part == DT_FROZEN);
+    assert_true(find(&a, "model.layers.0.input_layernorm.weight")->part == DT_FROZEN);
+    assert_true(a.units[0].flat_len[DT_CODES] == 0 && a.units[3].flat_len[DT_CODES] == 0);
+    assert_true(a.units[1].n_param == 2 * 8 + 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 12 + 2 * 2 * 8 + (8 + 4) * 2);
+    drop(&a);
+    adapt(&a, GPT2, 0, "r = 2\nbase_quantization = int8\n");
+    assert_ok(a.err);
+    const dt_tensor *turned = find(&a, "transformer.h.1.attn.c_attn.weight");
+    assert_true(turned->turned && turned->shape[0] == 24 && turned->shape[1] == 8);
+    assert_int_equal(find(&a, "transformer.h.1.attn.c_attn.weight_scale")->shape[0], 24);
+    assert_true(find(&a, "transformer.h.1.attn.c_attn.bias")->part == DT_FROZEN);
+    drop(&a);
+}
+
 static void what_cannot_be_adapted_is_refused_by_name(void **state)
 {
     static const struct {
@@ -169,7 +207,10 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
         {"r = 4\nrank_pattern = q_proj:2.5\n", "expected module:rank, such as q_proj:16, found 'q_proj:2.5'"},
         {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
         {"alpha = 4\n", "input.ini:2: [lora] alpha: without lora.r there are no adapters"},
-        {"r = 4\nbase_quantization = int8\n", "[lora] base_quantization: int8 is not supported yet"},
+        {"base_quantization = int8\n", "[lora] base_quantization: int8 is for weights that are not trained"},
+        {"r = 4\nbase_quantization = int8\n"
+         "modules_to_save = k_proj, o_proj, mlp\n",
+         "no linear layer of this model's blocks is left as it is"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
@@ -190,6 +231,7 @@ int main(void)
         cmocka_unit_test(ranks_and_alphas_follow_patterns),
         cmocka_unit_test(a_regular_expression_matches_whole_paths),
         cmocka_unit_test(the_score_and_what_is_named_are_trained_whole),
+        cmocka_unit_test(an_int8_base_is_codes_with_scales),
         cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,11 @@
 /** {0} to start from. Not to be moved after dt_frozen_model_load: models borrow units and source. */
 typedef struct dt_frozen_model {
     const char *adapter; /* the caller's, before it is described: a directory of adapters for it; NULL: none */
-    dt_lora lora;        /* those it has: of that directory, or of a checkpoint's run */
-    dt_pretrained from;  /* its path, tokenizer, sampling defaults */
+    const dt_unit
+        *like; /* likewise, [n_like]: units of that model, as whose its matrices are stored; NULL: as recorded */
+    int n_like;
+    dt_lora lora;       /* those it has: of that directory, or of a checkpoint's run */
+    dt_pretrained from; /* its path, tokenizer, sampling defaults */
     dt_model_config mc;
     dt_unit *units;
     int n_units;

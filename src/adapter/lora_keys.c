@@ -15,10 +15,14 @@ static dt_err check_alone(const dt_config *cfg)
     return DT_OK;
 }
 
+static bool is_int8(const dt_config *cfg) { return !strcmp(cfg->lora_base_quantization, "int8"); }
+
 static dt_err check_quantization(const dt_config *cfg)
 {
-    DT_CONFIG_CHECK(!strcmp(cfg->lora_base_quantization, "none"), cfg, "lora", "base_quantization",
-                    "%s is not supported yet; expected none", cfg->lora_base_quantization);
+    DT_CONFIG_CHECK(
+        cfg->lora_r > 0 || !is_int8(cfg), cfg, "lora", "base_quantization",
+        "int8 is for weights that are not trained, beside adapters; without lora.r all are trained: lora.r = "
+        "8 is usual");
     return DT_OK;
 }
 
@@ -78,6 +82,7 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .alpha = cfg->lora_alpha,
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
+                   .int8_base = is_int8(cfg),
                    .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
@@ -177,6 +182,7 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
     if (!is_given(cfg, "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
     DT_TRY(
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
+    if (l->int8_base) DT_TRY(settle(cfg, of, "base_quantization", is_int8(cfg), strdup("int8")));
     dt_err err = read_keys(&now, cfg);
     if (err == DT_OK) err = settle_lists(cfg, &now, l, of);
     dt_lora_free(&now);

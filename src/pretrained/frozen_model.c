@@ -17,7 +17,8 @@ static dt_err attach(dt_frozen_model *f)
              "%s: adapters are in this checkpoint already; several at a time are not supported", f->from.path);
     if (f->adapter) DT_TRY(dt_pretrained_adapt(&f->from, f->adapter, &f->lora, &f->mc, f->units, f->n_units));
     dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
-    return DT_OK;
+    return f->like ? dt_lora_store_like(f->like, f->n_like, &f->mc, f->units, f->n_units)
+                   : dt_lora_store_base(&f->lora, &f->mc, f->units, f->n_units);
 }
 
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)
@@ -70,7 +71,8 @@ dt_err dt_frozen_model_saved_nbytes(const dt_frozen_model *f, const dt_zero_opti
     const dt_zero_options opt = options(f, like, dtype);
     dt_zero_plan plan;
     DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
-    *nbytes = plan.saved_nbytes[DT_TRAINED] + plan.saved_nbytes[DT_FROZEN];
+    *nbytes = 0;
+    for (int p = 0; p < DT_N_PARTS; p++) *nbytes += plan.saved_nbytes[p];
     return DT_OK;
 }
 

@@ -52,6 +52,7 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
     bool adapted = false;
     if (is_start && trains_adapters_alone(t)) DT_TRY(starts_adapted(t, &adapted));
     if (is_start && *t->cfg->lora_path) r->scorer.frozen.adapter = t->cfg->lora_path;
+    if (is_start) r->scorer.frozen.like = t->units, r->scorer.frozen.n_like = t->n_units;
     DT_TRY(is_start && !adapted && trains_adapters_alone(t) ? dt_scorer_open_base(&r->scorer, t, name)
                                                             : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0));
     r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
@@ -168,6 +169,7 @@ dt_err dt_reference_after_step(dt_reference *r, dt_task *t, int64_t step)
     dt_phase_enter(t->phase, "update", r->scorer.name);
     DT_TRY(dt_fault("reference.sync"));
     const dt_piece *pieces = dt_zero_owned(t->zero);
-    for (int i = 0; i < dt_zero_n_pieces(t->zero); i++) DT_TRY(mix_piece(r, t->zero, &pieces[i]));
+    for (int i = 0; i < dt_zero_n_pieces(t->zero); i++)
+        if (dt_zero_tensor(t->zero, &pieces[i])->part <= DT_FROZEN) DT_TRY(mix_piece(r, t->zero, &pieces[i]));
     return dt_zero_state_written(r->scorer.frozen.zero);
 }

@@ -378,6 +378,8 @@ static dt_err open_model(dt_run *run)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     note(run, attach_adapters(run));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
+    DT_TRY(dt_config_blame(&run->cfg, "lora", "base_quantization",
+                           dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units)));
     return check_saves(run);
 }
 
