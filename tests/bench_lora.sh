@@ -1,0 +1,53 @@
+#!/bin/bash
+# bench_lora.sh - training steps with LoRA on all linear layers against full training and against transformers with PEFT, in turn; peak memory against
+# the plan; bases in 8 bits. Medians of STEPS steps, best of ROUNDS rounds.
+#
+# MODEL="KEYS of [model]" (default: Qwen2.5 0.5B), BATCH, SEQ, RANK, THREADS, DTYPES. PYTHON=... names a Python with torch, transformers and peft.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/environment.sh
+unset OMP_NUM_THREADS
+rounds=${ROUNDS:-2} threads=${THREADS:-2} steps=${STEPS:-5} batch=${BATCH:-2} seq=${SEQ:-512} rank=${RANK:-16}
+read -ra keys <<<"${MODEL:-model_type=qwen2 hidden_size=896 intermediate_size=4864 num_hidden_layers=24 num_attention_heads=14 num_key_value_heads=2
+    vocab_size=151936 max_position_embeddings=32768 rope_theta=1000000 tie_word_embeddings=true}" -d ''
+tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
+PYTHON=${PYTHON:-python3}
+"$PYTHON" -c 'import torch, transformers, peft' 2>/dev/null || PYTHON=
+head -c 400000 /dev/urandom >"$tmp/noise"
+./dtrain-data -q --format text -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || exit 1 # ids do not matter to the time
+
+ours() { # DTYPE KEYS...: tokens/s, peak and planned memory in MB
+    local dtype=$1
+    shift
+    rm -rf "$tmp/run"
+    ./dtrain /dev/stdin run.output_dir="$tmp/run" run.threads="$threads" precision.dtype="$dtype" batch.micro_batch_size="$batch" data.seq_len="$seq" \
+        run.max_steps=$((steps + 2)) checkpoint.save_steps=0 data.train="$tmp/noise.h5" log.report_to=jsonl "${keys[@]/#/model.}" "$@" \
+        </dev/null >"$tmp/log" 2>&1 || { cat "$tmp/log" >&2; echo "0 0 0"; return 1; }
+    local rate peak planned
+    rate=$(sed -n 's/.*"tokens_per_second": *\([0-9.e+]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -n "$steps" | sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }')
+    peak=$(sed -n 's/.*"memory_host": *\([0-9]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -1)
+    planned=$(awk '$1 == "planned" { print $NF }' "$tmp/log" | numfmt --from=si)
+    awk -v r="$rate" -v p="$peak" -v q="$planned" 'BEGIN { printf "%.1f %.0f %.0f\n", r, p / 1e6, q / 1e6 }'
+}
+peer() { [ -n "$PYTHON" ] && "$PYTHON" tests/peer_peft.py --dtype "$1" --batch "$batch" --seq "$seq" --threads "$threads" --steps "$steps" --rank "$rank" "${keys[@]}" 2>"$tmp/log"; }
+faster() { awk -v a="$1" -v b="$2" 'BEGIN { split(a, x, " "); split(b, y, " "); print (x[1] >= y[1]) ? a : b }'; }
+
+adapters="lora.r=$rank lora.alpha=$((2 * rank)) lora.target_modules=all-linear"
+echo "batch $batch x $seq, rank $rank on all linear layers, $threads threads, best of $rounds rounds, medians of $steps steps; memory in MB"
+printf '%-5s %-10s %10s %8s %8s %8s %8s\n' type way tokens/s 'of full' 'of PEFT' peak planned
+for dtype in ${DTYPES:-fp32 bf16}; do
+    full="0 0 0" lora="0 0 0" int8="0 0 0" peft="0 0"
+    for _ in $(seq "$rounds"); do
+        full=$(faster "$full" "$(ours "$dtype")")
+        lora=$(faster "$lora" "$(ours "$dtype" $adapters)")
+        int8=$(faster "$int8" "$(ours "$dtype" $adapters lora.base_quantization=int8)")
+        peft=$(faster "$peft" "$(peer "$dtype")")
+    done
+    while read -r way rate peak planned; do
+        awk -v d="$dtype" -v w="$way" -v r="$rate" -v f="${full%% *}" -v t="${peft%% *}" -v p="$peak" -v q="${planned:-}" 'BEGIN {
+            printf "%-5s %-10s %10s %8s %8s %8s %8s\n", d, w, r, (f > 0) ? sprintf("%.2f", r / f) : "-", (t > 0) ? sprintf("%.2f", r / t) : "-", p, q ? q : "-" }'
+    done <<<"full $full
+lora $lora
+lora+int8 $int8
+PEFT $peft"
+done
