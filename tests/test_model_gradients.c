@@ -58,11 +58,48 @@ static void gradients_are_the_slopes_with_dropout_too(void **state)
                 "\"n_positions\": 32, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}");
 }
 
+#define SMALL                                                                                                          \
+    "\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "            \
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64"
+
+/* As torch.nn.Embedding has it with padding_idx, which transformers gives it. */
+static void padding_learns_nothing_from_being_looked_up(void **state)
+{
+    static const int32_t LENS[] = {9, 3};
+    const dt_model_options opt = ref_options(12, 12, DT_F32);
+    ref_model plain, pads;
+    dt_batch b = {0};
+    assert_int_equal(ref_model_open(&plain, "plain", "{" SMALL "}", &opt), DT_OK);
+    assert_int_equal(dt_batch_alloc(&b, 12, 2, &plain.ledger), DT_OK);
+    ref_batch_fill(&b, plain.mc.vocab_size, 0, 2, LENS, 4);
+    const int32_t pad = b.token[4];
+    char config[512];
+    snprintf(config, sizeof config, "{" SMALL ", \"pad_token_id\": %d}", pad);
+    assert_int_equal(ref_model_open(&pads, "pads", config, &opt), DT_OK);
+    assert_int_equal(ref_model_grads(&plain, &b, 0, 1, NULL), DT_OK);
+    assert_int_equal(ref_model_grads(&pads, &b, 0, 1, NULL), DT_OK);
+    for (int u = 0; u < plain.n_units; u++)
+        for (int k = 0; k < plain.units[u].n_tensors; k++) {
+            const dt_tensor *t = &plain.units[u].tensors[k];
+            const bool table = strstr(t->name, "embed_tokens") != NULL;
+            for (int64_t i = 0; i < t->n_elems; i++) {
+                const double want = ref_grad(&plain, u, t->offset + i), found = ref_grad(&pads, u, t->offset + i);
+                const bool is_pad = table && i / plain.mc.hidden_size == pad;
+                assert_true(is_pad ? want != 0 && found == 0 : found == want);
+            }
+        }
+    dt_batch_free(&b, &plain.ledger);
+    ref_model_close(&pads);
+    ref_model_close(&plain);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_slopes_of_the_loss_in_every_family),
         cmocka_unit_test(gradients_are_the_slopes_with_dropout_too),
+        cmocka_unit_test(padding_learns_nothing_from_being_looked_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

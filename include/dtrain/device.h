@@ -166,8 +166,8 @@ typedef struct dt_device_ops {
     dt_err (*embedding_forward)(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,
                                 const void *wpe, void *out, int64_t n_tok, int64_t width, dt_dtype dt,
                                 dt_stream *stream);
-    /** table_grad[id[t],:] += dout[t,:] for all t; order[] lists 0..n_tok-1 with id[order[.]] ascending and equal ids
-     *  in ascending t, so each row is summed in float, in order, and touched once. Always accumulates. */
+    /** table_grad[id[t],:] += dout[t,:] for all t that order[n_tok] lists, with id[order[.]] ascending and equal ids in
+     *  ascending t, so each row is summed in float, in order, and touched once. Always accumulates. */
     dt_err (*embedding_backward)(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
                                  void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
                                  dt_stream *stream);

@@ -45,6 +45,7 @@ typedef struct dt_model_config {
     int64_t rope_original_max_position;
     double attn_pdrop, embd_pdrop, resid_pdrop;
     int32_t bos_token_id; /* -1: none */
+    int32_t pad_token_id; /* whose embedding learns nothing from being looked up, as in transformers; -1: none */
     int32_t eos_token_id[DT_MAX_EOS];
     int n_eos;
     char *json; /* the text it was made from, re-serialised: goes into checkpoints */

@@ -131,6 +131,13 @@ static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
     }
 }
 
+/* What the table's gradient is summed from. */
+static void order_learned(dt_model *m, const dt_batch *b)
+{
+    for (int32_t i = 0; i < b->n_tok; i++)
+        if (b->token[b->order[i]] != m->mc->pad_token_id) m->host.order[m->n_learned++] = b->order[i];
+}
+
 /* Another model may have used them since: what was kept in them is gone. */
 void dt_model_take_activations(dt_model *m)
 {
@@ -147,6 +154,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     DT_TRY(check_shape(m, b));
     DT_TRY(check_tokens(m, b));
     m->n_tok = b->n_tok;
+    m->n_learned = 0;
     m->n_seq = b->n_seq;
     m->n_fill = count_fill(m, b, slot);
     if (b->n_tok == 0) return DT_OK;
@@ -157,7 +165,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     dt_model_place_image(m, m->image_span.device, n_tok, n_seq, &m->device);
     memcpy(m->host.token, b->token, n * sizeof *b->token);
     memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
-    memcpy(m->host.order, b->order, n * sizeof *b->order);
+    order_learned(m, b);
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
     if (dt_exists(m->wpe)) sort_by_position(m, b);
     stage_sequences(m, b, slot);

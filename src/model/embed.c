@@ -92,9 +92,9 @@ static dt_err token_table_backward(const dt_model *m, const dt_grad_view *g)
 {
     float *sum = dt_has_tied_grads(m) ? m->h.sums.out : NULL;
     void *grad = dt_gradient(g, m->wte);
-    if (m->n_tok > 0 && grad)
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, sum ? sum : grad, m->n_tok,
-                                          m->C, m->opt.dtype, sum ? DT_F32 : g->dtype, m->stream));
+    if (m->n_learned > 0 && grad)
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, sum ? sum : grad,
+                                          m->n_learned, m->C, m->opt.dtype, sum ? DT_F32 : g->dtype, m->stream));
     return sum ? m->ops->add_into(m->dev, sum, DT_F32, grad, g->dtype, g->accumulate, m->V * m->C, m->stream) : DT_OK;
 }
 

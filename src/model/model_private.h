@@ -264,7 +264,8 @@ struct dt_model {
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
-    int32_t n_fill; /* tokens of as many idle slots behind them, which nobody reads (dt_step_rows) */
+    int32_t n_learned; /* tokens whose embeddings learn: host.order has no others */
+    int32_t n_fill;    /* tokens of as many idle slots behind them, which nobody reads (dt_step_rows) */
     bool train, have_hidden, have_dx;
     bool have_results;    /* the head's results are on their way or there: of n_rows rows */
     struct results asked; /* host twins of those that it was asked for; NULL: of others */
