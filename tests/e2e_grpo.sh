@@ -177,6 +177,10 @@ refuse "both sizes of a generation" 'expected one of steps_per_generation and ge
 refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' grpo.top_p=0
 expect "told once" test "$(grep -c top_p "$out")" = 1
 refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:
+echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
+train 1 refused grpo.rollouts="$tmp/broken.jsonl"
+expect_exit "a broken file of completions: exit code" 65
+expect "it is all that is told" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
 refuse "a penalty longer than completions" 'overlong_cache: expected at most the longest completion, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'

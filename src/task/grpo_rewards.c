@@ -28,7 +28,8 @@ static dt_err open_given(grpo *g, const dt_task *t, int n)
 static void open_functions(grpo *g, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
-    dt_task_need(t, "grpo", "reward_funcs", cfg->grpo_reward_funcs, "reward functions");
+    const bool is_refused = *cfg->grpo_rollouts && g->rollout && dt_rollout_n_prompts(g->rollout) == 0; /* and told */
+    if (!is_refused) dt_task_need(t, "grpo", "reward_funcs", cfg->grpo_reward_funcs, "reward functions");
     g->rewards = dt_rewards_open(t, "grpo", "", cfg->grpo_reward_funcs, cfg->grpo_reward_weights);
     if (!g->rewards) return;
     g->n_given = dt_rewards_n(g->rewards);
