@@ -119,16 +119,23 @@ static inline size_t dt_min_size(size_t a, size_t b) { return a < b ? a : b; }
 /* ---- data types -------------------------------------------------------------------------------------------------- */
 
 /** Types in which elements are kept. An operation that does not compute in one of them says so: DT_ERR_ARG. */
-typedef enum dt_dtype { DT_F32, DT_BF16, DT_F16, DT_I8, DT_N_DTYPE } dt_dtype;
+typedef enum dt_dtype {
+    DT_F32,
+    DT_BF16,
+    DT_F16,
+    DT_I8,
+    DT_NF4X2, /* a byte that holds two weights of four bits (nf4.h) */
+    DT_N_DTYPE
+} dt_dtype;
 
 static inline size_t dt_dtype_size(dt_dtype t)
 {
-    static const unsigned char SIZES[DT_N_DTYPE] = {4, 2, 2, 1};
+    static const unsigned char SIZES[DT_N_DTYPE] = {4, 2, 2, 1, 1};
     return SIZES[t];
 }
 static inline const char *dt_dtype_name(dt_dtype t)
 {
-    static const char *const NAMES[DT_N_DTYPE] = {"fp32", "bf16", "fp16", "int8"};
+    static const char *const NAMES[DT_N_DTYPE] = {"fp32", "bf16", "fp16", "int8", "nf4"};
     return NAMES[t];
 }
 

@@ -18,7 +18,7 @@ static inline size_t dt_st_type_size(dt_st_type t) { return t == DT_ST_F32 ? 4 :
 const char *dt_st_type_name(dt_st_type t); /* "F32", "F16", "BF16" */
 static inline dt_st_type dt_st_type_of(dt_dtype t)
 {
-    static const dt_st_type TYPES[DT_N_DTYPE] = {DT_ST_F32, DT_ST_BF16, DT_ST_F16, DT_ST_I8};
+    static const dt_st_type TYPES[DT_N_DTYPE] = {DT_ST_F32, DT_ST_BF16, DT_ST_F16, DT_ST_I8, DT_ST_OTHER};
     return TYPES[t];
 }
 

@@ -1,0 +1,80 @@
+/* nf4.c - from weights to four bits and back: what is stored is in nf4.h. Plain loops: the devices have their own way
+ * back (isa/dequantise.c, cuda/product_stored.cu). */
+#include "dtrain/nf4.h"
+#include <math.h>
+#include <stdlib.h>
+
+static const float LEVELS[16] = {DT_NF4_LEVELS}, MAP[256] = {DT_NF4_MAP};
+
+/* The largest |x|; NaN where one is. */
+static float largest(const float *x, int64_t n)
+{
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const float size = fabsf(x[i]);
+        if (size > most || isnan(size)) most = size;
+    }
+    return most;
+}
+
+/* What is multiplied by; zeros stay zeros. */
+static float inverse_of(float most) { return 1.0f / (most < 1e-38f ? 1e-38f : most); }
+
+/* How many of the n - 1 places halfway between neighbours lie below x: the nearest of n ascending numbers. */
+static uint8_t nearest(const float *numbers, int n, float x)
+{
+    int low = 0, high = n - 1;
+    while (low < high) {
+        const int mid = (low + high) / 2;
+        if (x > (numbers[mid] + numbers[mid + 1]) / 2)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return (uint8_t)low;
+}
+
+/* The maxima of blocks in eight bits, group by group; they are left less their mean. */
+static void quantise_maxima(float *most, int64_t n_blocks, uint8_t *blocks, float *groups)
+{
+    double sum = 0;
+    for (int64_t b = 0; b < n_blocks; b++) sum += (double)most[b];
+    const float mean = (float)(sum / (double)n_blocks);
+    for (int64_t b = 0; b < n_blocks; b++) most[b] -= mean;
+    for (int64_t first = 0, g = 0; first < n_blocks; first += DT_NF4_GROUP, g++) {
+        const int64_t n = dt_min_i64(DT_NF4_GROUP, n_blocks - first);
+        const float scale = largest(most + first, n), inverse = inverse_of(scale);
+        for (int64_t b = first; b < first + n; b++) blocks[b] = nearest(MAP, 256, most[b] * inverse);
+        groups[2 * g] = scale, groups[2 * g + 1] = mean;
+    }
+}
+
+dt_err dt_quantise_nf4(const float *w, int64_t n, uint8_t *codes, uint8_t *blocks, float *groups)
+{
+    const int64_t n_blocks = dt_nf4_blocks(n);
+    float *most = malloc((size_t)n_blocks * sizeof *most + 1);
+    DT_CHECK(most, DT_ERR_MEMORY, "nf4: no memory for the maxima of %lld blocks", (long long)n_blocks);
+    if (n % 2) codes[n / 2] = 0;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        const int64_t first = b * DT_NF4_BLOCK, end = dt_min_i64(first + DT_NF4_BLOCK, n);
+        most[b] = largest(w + first, end - first);
+        const float inverse = inverse_of(most[b]);
+        for (int64_t i = first; i < end; i++) {
+            const uint8_t code = nearest(LEVELS, 16, w[i] * inverse);
+            codes[i / 2] = (uint8_t)(i % 2 ? codes[i / 2] | code : code << 4);
+        }
+    }
+    if (n_blocks > 0) quantise_maxima(most, n_blocks, blocks, groups);
+    free(most);
+    return DT_OK;
+}
+
+void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int64_t first, int64_t n,
+                       float *w)
+{
+    for (int64_t i = first; i < first + n; i++) {
+        const int64_t b = i / DT_NF4_BLOCK, g = b / DT_NF4_GROUP;
+        const float scale = MAP[blocks[b]] * groups[2 * g] + groups[2 * g + 1];
+        w[i - first] = LEVELS[i % 2 ? codes[i / 2] & 15 : codes[i / 2] >> 4] * scale;
+    }
+}
