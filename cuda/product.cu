@@ -63,7 +63,7 @@ static product describe(const dt_matmul *mm, const void *a, const void *b, void 
     p.ldd = mm->accumulate ? mm->ldc : mm->ldd;
     p.d_float = (mm->accumulate ? mm->c_dtype : mm->addend_dtype) == DT_F32;
     p.bias = mm->bias;
-    p.b_scale = mm->b_scaled.scale, p.b_scale_rows = mm->b_scaled.how == dt_scaled::DT_SCALE_ROWS;
+    p.b_scaled = mm->b_scaled;
     p.epilogue = mm->epilogue, p.act = mm->act, p.aux = mm->aux, p.ld_aux = mm->ld_aux;
     p.vectors = rows_fit(c, p.ldc, mm->c_dtype) && rows_fit(p.d, p.ldd, p.d_float ? DT_F32 : mm->dt) &&
                 rows_fit(p.bias, 0, mm->dt) && (p.epilogue == DT_EPILOGUE_NONE || rows_fit(p.aux, p.ld_aux, mm->dt));
@@ -106,7 +106,7 @@ static dt_err own_product(dt_device *dev, const task &t, dt_stream *s)
     const product p = describe(&t.mm, t.a, t.b, t.c);
     if (p.k == 0) return cuda_product_finish(p, t.mm.dt, s);
     if (t.mm.dt == DT_F32) return cuda_product_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
-    if (p.b_scale) return cuda_product_int8(dev, p, t.mm.dt, t.mm.trans_b, s);
+    if (p.b_scaled.how != dt_scaled::DT_SCALE_NONE) return cuda_product_stored(dev, p, t.mm.dt, t.mm.trans_b, s);
     return cuda_product_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);
 }
 
@@ -290,29 +290,44 @@ static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 /* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
 
 /* Panels of columns of op(B), as numbers of dt in the workspace, go to the library one after the other: with many rows
- * that costs less than its products are faster than ours. Its own workspace is the other half. */
-static dt_err by_panels(dt_device *dev, const task &t, dt_stream *s, bool *taken)
+ * that costs less than its products are faster than ours. Its own workspace is the other half. Without a library they
+ * go to our own kernels. */
+static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *s, bool *taken)
 {
     const size_t half = CUDA_WORKSPACE_NBYTES / 2;
-    const int64_t most = (int64_t)(half / dt_dtype_size(t.mm.dt)) / t.mm.k / WHOLE * WHOLE;
-    const dt_scaled how = t.mm.b_scaled;
-    const int8_t *q = (const int8_t *)t.b;
-    const bool rows = how.how == dt_scaled::DT_SCALE_ROWS, tb = t.mm.trans_b;
+    const int64_t fit = (int64_t)(half / dt_dtype_size(t.mm.dt)) / t.mm.k,
+                  most = fit < WHOLE ? fit : fit / WHOLE * WHOLE;
+    const bool tb = t.mm.trans_b;
     for (int64_t j = 0; most > 0 && j < t.mm.n; j += most) {
         const int64_t n = t.mm.n - j < most ? t.mm.n - j : most;
         task panel = block_of(t, 0, t.mm.m, j, n);
         panel.b = (char *)s->workspace + half;
         panel.mm.b_scaled = {};
         panel.mm.ldb = tb ? t.mm.k : n;
-        if (j == 0 && !cuda_library_takes(cuda_of(dev)->products->library, &panel.mm, panel.a, panel.b, panel.c, s))
+        if (library && j == 0 &&
+            !cuda_library_takes(cuda_of(dev)->products->library, &panel.mm, panel.a, panel.b, panel.c, s))
             return DT_OK;
-        DT_TRY(cuda_dequantise(tb ? q + j * t.mm.ldb : q + j, t.mm.ldb, how.scale + (rows && tb ? j : 0), rows,
-                               tb ? n : t.mm.k, tb ? t.mm.k : n, (char *)s->workspace + half, t.mm.dt, s));
+        DT_TRY(cuda_dequantise(t.b, t.mm.ldb, &t.mm.b_scaled, tb ? j : 0, tb ? 0 : j, tb ? n : t.mm.k, tb ? t.mm.k : n,
+                               (char *)s->workspace + half, t.mm.dt, s));
         bool by_it = false;
-        DT_TRY(by_one_kernel(dev, panel, half, s, &by_it));
+        if (library) DT_TRY(by_one_kernel(dev, panel, half, s, &by_it));
         if (!by_it) DT_TRY(own_product(dev, panel, s));
         *taken = true;
     }
+    return DT_OK;
+}
+
+/* Rows that no kernel of ours can read in whole chunks become numbers first, too. */
+static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_stream *s)
+{
+    enum { MANY_ROWS = 256 };
+    bool taken = false;
+    if (library && t.mm.m >= MANY_ROWS) DT_TRY(by_panels(dev, t, true, s, &taken));
+    if (taken) return DT_OK;
+    if (t.mm.k == 0 || t.mm.dt == DT_F32 || cuda_stored_fits(&t.mm.b_scaled, t.mm.ldb)) return own_product(dev, t, s);
+    DT_TRY(by_panels(dev, t, false, s, &taken));
+    DT_CHECK(taken, DT_ERR_ARG, "matmul: rows of %lld weights in four bits, %lld apart: expected a multiple of 8",
+             (long long)t.mm.k, (long long)t.mm.ldb);
     return DT_OK;
 }
 
@@ -328,11 +343,9 @@ static bool is_worth_cutting(const dt_matmul *mm)
 static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
 {
     bool taken = false;
-    enum { MANY_ROWS = 256 };
     const bool library = cuda_of(dev)->products->library && !t.mm.batch_invariant && t.mm.k > 0;
-    if (library && t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) {
-        if (t.mm.m >= MANY_ROWS) DT_TRY(by_panels(dev, t, s, &taken));
-    } else if (library) {
+    if (t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) return stored_product(dev, t, library, s);
+    if (library) {
         DT_TRY(by_library(dev, t, s, &taken));
         if (!taken && is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
     }

@@ -5,6 +5,7 @@
  * of C is one chain of fused multiply-adds from k = 0 on, whatever the tile: a row of C has the same bits whatever m
  * and the other rows are. */
 #include "product_tile.cuh"
+#include "stored.cuh"
 
 enum { BK = 16, V = 4 /* floats in 16 bytes */ };
 
@@ -120,22 +121,27 @@ template <class S> static dt_err run(const product &p, bool trans_a, bool trans_
     return DT_OK;
 }
 
-/* A is not transposed. Two tiles are enough: fp32 with int8 is for small models and tests. */
-template <class S> static dt_err run_int8(const product &p, bool trans_b, dt_stream *s)
+/* A is not transposed. Two tiles are enough: fp32 with such a B is for small models and tests. */
+template <class S, class Q> static dt_err run_stored(const product &p, bool trans_b, dt_stream *s)
 {
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
-    const int8_matrix b = {static_cast<const int8_t *>(p.b), p.ldb, p.b_scale, p.b_scale_rows};
-    typedef int8_matrix Q;
     launch(s, grid, S::THREADS, 0,
-           trans_b ? product_fma_kernel<S, Q, false, true> : product_fma_kernel<S, Q, false, false>, p, b);
+           trans_b ? product_fma_kernel<S, Q, false, true> : product_fma_kernel<S, Q, false, false>, p,
+           Q(p.b, p.ldb, p.b_scaled));
     CUDA_LAUNCHED();
     return DT_OK;
+}
+
+template <class Q> static dt_err run_stored(const product &p, bool trans_b, dt_stream *s)
+{
+    return p.m <= few_rows::BM ? run_stored<few_rows, Q>(p, trans_b, s) : run_stored<large, Q>(p, trans_b, s);
 }
 
 dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
-    if (p.b_scale) return p.m <= few_rows::BM ? run_int8<few_rows>(p, trans_b, s) : run_int8<large>(p, trans_b, s);
+    if (p.b_scaled.how == dt_scaled::DT_SCALE_NF4) return run_stored<nf4_matrix>(p, trans_b, s);
+    if (p.b_scaled.how != dt_scaled::DT_SCALE_NONE) return run_stored<int8_matrix>(p, trans_b, s);
     if (p.m <= few_rows::BM) return run<few_rows>(p, trans_a, trans_b, s);
     if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm) return run<large>(p, trans_a, trans_b, s);
     return run<medium>(p, trans_a, trans_b, s);

@@ -1,5 +1,5 @@
 /* product_mma.cuh - tiles of 16-bit matrices on tensor cores: how they lie in shared memory, come there, and are
- * multiplied. Shared by product_mma.cu and product_int8.cu; what is computed is in product_mma.cu. */
+ * multiplied. Shared by product_mma.cu and product_stored.cu; what is computed is in product_mma.cu. */
 #ifndef DTRAIN_PRODUCT_MMA_CUH
 #define DTRAIN_PRODUCT_MMA_CUH
 
@@ -222,18 +222,18 @@ template <> constexpr dt_dtype DTYPE_OF<__half> = DT_F16;
 
 /* A grid of blocks, one for each tile of C; of each piece where the tiles alone would leave processors without work.
  * The sums of pieces are added in the same order by one block or by the pass over the parts. */
-template <class T, class S, bool PIECES>
-static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, void (*kernel)(product))
+template <class T, class S, bool PIECES, class... B>
+static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, void (*kernel)(product, B...), B... b)
 {
     product p = whole;
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount,
                   n_tiles = ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN), n_pieces = PIECES ? ceil_div(p.k, p.piece) : 1,
                   ld = ceil_div(p.n, 8) * 8;
     if (n_pieces > 1 && 4 * n_tiles < 3 * n_sm &&
-        n_pieces * p.m * ld <= (int64_t)(CUDA_WORKSPACE_NBYTES / sizeof(float)))
+        n_pieces * p.m * ld <= (int64_t)(CUDA_WORKSPACE_NBYTES / 2 / sizeof(float))) /* B may be in the other half */
         p.n_parts = (int)n_pieces, p.parts = (float *)s->workspace, p.ld_parts = ld;
-    launch(s, dim3((unsigned)n_tiles, p.n_parts > 0 ? (unsigned)p.n_parts : 1), S::THREADS, S::shared_nbytes, kernel,
-           p);
+    launch(s, dim3((unsigned)n_tiles, p.n_parts > 0 ? (unsigned)p.n_parts : 1), S::THREADS, S::shared_nbytes, kernel, p,
+           b...);
     CUDA_LAUNCHED();
     return p.n_parts > 0 ? cuda_product_finish(p, DTYPE_OF<T>, s) : DT_OK;
 }

@@ -14,8 +14,7 @@ struct product {
     int64_t lda, ldb, ldc, ldd, ld_aux;
     const void *a, *b, *d, *bias;
     void *c, *aux;
-    const float *b_scale;  /* B is int8, to be multiplied by these; NULL: it is of A's type */
-    bool b_scale_rows;     /* one for each of B's rows, as they are stored; else one */
+    dt_scaled b_scaled;
     bool c_float, d_float; /* else of the type of A and B */
     bool vectors;          /* rows of C, D, aux and bias may be read and written in vectors */
     int64_t piece;         /* terms of a piece, a multiple of every tile's depth; 0: all terms are one chain */
@@ -27,26 +26,22 @@ struct product {
 };
 
 dt_err cuda_product_mma(dt_device *dev, const product &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s);
-dt_err cuda_product_int8(dt_device *dev, const product &p, dt_dtype dt, bool trans_b, dt_stream *s);
-/** out [rows][cols] of dt, one row after the other: numbers of int8, rows ld apart, times their scales (product). */
-dt_err cuda_dequantise(const int8_t *q, int64_t ld, const float *scale, bool scale_rows, int64_t rows, int64_t cols,
-                       void *out, dt_dtype dt, dt_stream *s);
+/** For a B that is stored with scales, and whose chunks the kernel can read: cuda_stored_fits. */
+dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, bool trans_b, dt_stream *s);
+bool cuda_stored_fits(const dt_scaled *how, int64_t ld);
+/** out [rows][cols] of dt, one row after the other: the numbers that are stored at q from (row0, col0) on, rows ld
+ *  apart. */
+dt_err cuda_dequantise(const void *q, int64_t ld, const dt_scaled *how, int64_t row0, int64_t col0, int64_t rows,
+                       int64_t cols, void *out, dt_dtype dt, dt_stream *s);
 dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s);
 /** C = end of (sum of the parts, from the first on, + D + bias). */
 dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s);
 
-/** Elements of a matrix of floats, or of one of int8 with scales, by row and column as they are stored. */
+/** Elements of a matrix of floats, by row and column as they are stored. */
 struct float_matrix {
     const float *p;
     int64_t ld;
     __device__ float at(int64_t row, int64_t col) const { return p[row * ld + col]; }
-};
-struct int8_matrix {
-    const int8_t *p;
-    int64_t ld;
-    const float *scale;
-    bool rows; /* a scale for each */
-    __device__ float at(int64_t row, int64_t col) const { return (float)p[row * ld + col] * scale[rows ? row : 0]; }
 };
 
 /** Row and column of the block's tile. Blocks that run at the same time lie in a band of 8 tile rows: what they read of

@@ -323,6 +323,8 @@ static void what_cannot_be_is_refused(void **state)
     refuse(f, &mm, x, "B is stored as fp32 with scales");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8};
     refuse(f, &mm, x, "without scales");
+    mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_NF4, .stored = DT_NF4X2, .scale = ARR(x, 64)};
+    refuse(f, &mm, x, "with scales of groups alone");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = ARR(x, 64)};
     mm.sums_of = DT_SUMS_OF_B, mm.sums = ARR(x, 64);
     refuse(f, &mm, x, "sums of it are wanted");

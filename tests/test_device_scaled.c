@@ -1,21 +1,25 @@
-/* test_device_scaled.c - products with weights that are stored as int8 with scales: forward y = x W^T and backward dx =
- * dy W, against plain loops in double and against the product of the same numbers in the type that is computed in.
+/* test_device_scaled.c - products with weights that are stored as int8 with scales, or in four bits: forward y = x W^T
+ * and backward dx = dy W, against plain loops in double and against the product of the same numbers in the type that is
+ * computed in.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
+#include "dtrain/nf4.h"
 
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
-/* One row, tiles of every kind, panels of a B that is too large for one, and odd extents at odd places. */
+/* One row, tiles of every kind, panels of a B that is too large for one, odd extents at odd places, whole blocks of
+ * four bits and more than one group of them. */
 static const struct size {
     int64_t m, n, k, gap;
-} sizes[] = {{1, 1, 1, 0},     {1, 200, 129, 3}, {3, 17, 40, 0},    {16, 64, 128, 8}, {20, 75, 260, 0}, {33, 70, 65, 8},
-             {77, 130, 96, 5}, {64, 48, 16, 0},  {300, 264, 72, 0}, {5, 9, 0, 0},     {2, 50, 22000, 0}};
+} sizes[] = {{1, 1, 1, 0},      {1, 200, 129, 3}, {3, 17, 40, 0},   {16, 64, 128, 8},  {20, 75, 260, 0},
+             {33, 70, 65, 8},   {77, 130, 96, 5}, {64, 48, 16, 0},  {300, 264, 72, 0}, {5, 9, 0, 0},
+             {2, 50, 22000, 0}, {1, 64, 640, 0},  {7, 80, 1088, 64}};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
 /* What goes with a product. */
 typedef struct form {
-    bool trans_b, one_scale, bias, addend, accumulate, activation, batch_invariant, float_c;
+    bool trans_b, one_scale, bias, addend, accumulate, activation, batch_invariant, float_c, nf4;
 } form;
 static const form forms[] = {
     {.trans_b = true},
@@ -26,31 +30,55 @@ static const form forms[] = {
     {.trans_b = false, .one_scale = true, .addend = true},
     {.trans_b = true, .batch_invariant = true, .bias = true},
     {.trans_b = false, .batch_invariant = true},
+    {.trans_b = true, .nf4 = true, .bias = true, .addend = true},
+    {.trans_b = false, .nf4 = true, .accumulate = true, .float_c = true},
+    {.trans_b = true, .nf4 = true, .batch_invariant = true, .bias = true},
+    {.trans_b = false, .nf4 = true, .batch_invariant = true},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
 
 /* B as it is stored, its scales, and the numbers that they are, in the type that is computed in. */
 typedef struct weights {
-    int8_t *q;
+    uint8_t *q, *blocks;
     float *scale;
+    int64_t q_len, n_blocks, n_scales;
     ref_array numbers;
 } weights;
 
-static weights random_weights(dt_dtype dt, int64_t rows, int64_t ld, bool one_scale)
+static weights room_for(const form *how, dt_dtype dt, int64_t rows, int64_t ld)
 {
-    weights w = {malloc((size_t)(rows * ld) + 1), malloc((size_t)(rows + 1) * sizeof *w.scale), ref_new(dt, rows * ld)};
-    assert_true(w.q && w.scale);
-    for (int64_t r = 0; r < rows; r++) w.scale[r] = (float)(dt_mix64((uint64_t)(r + 1)) % 1000) * 0x1p-10f / 127;
-    for (int64_t i = 0; i < rows * ld; i++) {
-        w.q[i] = (int8_t)((int)(dt_mix64((uint64_t)i) % 255) - 127);
-        dt_set_element(w.numbers.p, dt, i, (float)w.q[i] * w.scale[one_scale ? 0 : i / ld]);
+    const int64_t n = rows * ld;
+    weights w = {.q_len = n, .n_scales = rows, .numbers = ref_new(dt, n)};
+    if (how->nf4) w.q_len = (n + 1) / 2, w.n_blocks = dt_nf4_blocks(n), w.n_scales = 2 * dt_nf4_groups(n);
+    w.q = malloc((size_t)w.q_len + 1), w.blocks = malloc((size_t)w.n_blocks + 1);
+    w.scale = malloc((size_t)(w.n_scales + 1) * sizeof *w.scale);
+    assert_true(w.q && w.blocks && w.scale);
+    return w;
+}
+
+static uint64_t any(int64_t i) { return dt_mix64((uint64_t)i); }
+
+/* Numbers from -1 to 1. */
+static weights random_weights(const form *how, dt_dtype dt, int64_t rows, int64_t ld)
+{
+    weights w = room_for(how, dt, rows, ld);
+    for (int64_t i = 0; i < w.q_len; i++) w.q[i] = (uint8_t)(how->nf4 ? any(i) : any(i) % 255 - 127);
+    for (int64_t b = 0; b < w.n_blocks; b++) w.blocks[b] = (uint8_t)any(b + 7);
+    for (int64_t r = 0; r < w.n_scales; r++) w.scale[r] = (float)(any(r + 1) % 1000) * 0x1p-10f / (how->nf4 ? 2 : 127);
+    for (int64_t i = 0; i < w.numbers.n; i++) {
+        float x;
+        if (how->nf4)
+            dt_dequantise_nf4(w.q, w.blocks, w.scale, i, 1, &x);
+        else
+            x = (float)(int8_t)w.q[i] * w.scale[how->one_scale ? 0 : i / ld];
+        dt_set_element(w.numbers.p, dt, i, x);
     }
     return w;
 }
 
 static void drop(weights *w)
 {
-    free(w->q), free(w->scale);
+    free(w->q), free(w->blocks), free(w->scale);
     ref_drop(&w->numbers);
 }
 
@@ -77,15 +105,19 @@ static dt_matmul product_of(const form *how, const struct size *s, dt_dtype dt)
 static void run(fixture *f, const form *how, dt_matmul mm, weights *w, bool numbers, ref_array *a, ref_array *bias,
                 ref_array *addend, ref_array *c)
 {
-    const int64_t rows = how->trans_b ? mm.n : mm.k;
     mm.bias = how->bias ? ON(*bias) : NULL;
     mm.addend = how->addend ? ON(*addend) : NULL;
     if (numbers) {
         RUN(matmul, &mm, ON(*a), ON(w->numbers), ON(*c));
         return;
     }
-    mm.b_scaled = (dt_scaled){how->one_scale ? DT_SCALE_MATRIX : DT_SCALE_ROWS, DT_I8, ARR(w->scale, rows)};
-    RUN(matmul, &mm, ON(*a), ARR(w->q, rows * mm.ldb), ON(*c));
+    mm.b_scaled = (dt_scaled){.how = how->nf4         ? DT_SCALE_NF4
+                                     : how->one_scale ? DT_SCALE_MATRIX
+                                                      : DT_SCALE_ROWS,
+                              .stored = how->nf4 ? DT_NF4X2 : DT_I8,
+                              .scale = ARR(w->scale, w->n_scales),
+                              .blocks = how->nf4 ? ARR(w->blocks, w->n_blocks) : NULL};
+    RUN(matmul, &mm, ON(*a), ARR(w->q, w->q_len), ON(*c));
 }
 
 /* Sums of k products of at most 1: test_device_matmul.c; an activation starts from P as it was rounded, and has a slope
@@ -100,7 +132,7 @@ static double error_of(const fixture *f, const form *how, const dt_matmul *mm, c
 static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt)
 {
     const dt_matmul mm = product_of(how, s, dt);
-    weights w = random_weights(dt, how->trans_b ? s->n : s->k, mm.ldb, how->one_scale);
+    weights w = random_weights(how, dt, how->trans_b ? s->n : s->k, mm.ldb);
     ref_array a = ref_random(dt, s->m * mm.lda, 1, 1), bias = ref_random(dt, s->n, 2, 1),
               addend = ref_random(dt, s->m * mm.ldd, 3, 1), c = ref_random(mm.c_dtype, s->m * mm.ldc, 4, 1),
               same = ref_copy(&c);
@@ -162,16 +194,16 @@ static void what_is_no_number_shows(void **state)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++)
-        for (int way = 0; way < 4; way++) {
+        for (int way = 0; way < 8; way++) {
             const struct size s = {20, 40, 24, 0};
-            const form how = {.trans_b = way & 1};
+            const form how = {.trans_b = way & 1, .nf4 = way & 4};
             const dt_matmul mm = product_of(&how, &s, types[t]);
-            weights w = random_weights(types[t], how.trans_b ? s.n : s.k, mm.ldb, false);
+            weights w = random_weights(&how, types[t], how.trans_b ? s.n : s.k, mm.ldb);
             ref_array a = ref_random(types[t], s.m * mm.lda, 1, 1), c = ref_new(mm.c_dtype, s.m * mm.ldc);
             if (way & 2)
                 ref_set(&a, 3 * mm.lda + 2, NAN);
             else
-                w.scale[2] = NAN;
+                w.scale[w.n_scales - 1] = NAN;
             run(f, &how, mm, &w, false, &a, NULL, NULL, &c);
             bool shows = false;
             for (int64_t i = 0; i < c.n; i++) shows = shows || isnan(ref_get(&c, i));

@@ -25,13 +25,15 @@ typedef enum dt_product_sums {
 } dt_product_sums;
 
 /** How A or B is stored where it is not as dt_matmul.dt says: as numbers of a narrower type that stand for themselves
- *  times a scale, one for the matrix or one for each of its rows, as they are stored. The product is that of the matrix
- *  of these numbers, each rounded to dt. Backends take a B of int8 behind an A that is not transposed, without
- *  DT_SUMS_OF_B, and refuse all else (DT_ERR_ARG). */
+ *  times a scale: one for the matrix, one for each of its rows, as they are stored, or one for each block of 64 (nf4.h;
+ *  lda or ldb counts weights, and blocks go on from row to row, with what lies between rows). The product is that of
+ *  the matrix of these numbers, each rounded to dt. Backends take a B of int8 with the first two, or of nf4 with the
+ *  third, behind an A that is not transposed, without DT_SUMS_OF_B, and refuse all else (DT_ERR_ARG). */
 typedef struct dt_scaled {
-    enum { DT_SCALE_NONE, DT_SCALE_MATRIX, DT_SCALE_ROWS } how;
-    dt_dtype stored;
-    const float *scale; /* [1], or [stored rows] */
+    enum { DT_SCALE_NONE, DT_SCALE_MATRIX, DT_SCALE_ROWS, DT_SCALE_NF4 } how;
+    dt_dtype stored;       /* DT_I8, or DT_NF4X2 */
+    const float *scale;    /* [1], [stored rows], or the groups of nf4.h */
+    const uint8_t *blocks; /* of nf4.h */
 } dt_scaled;
 
 /** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.

@@ -2,8 +2,12 @@
  * makes where cuBLASLt has no kernel for the whole: an activation, sums for gradients of biases, the edges of odd
  * extents. It is the same choice, from the same description and addresses. */
 #include "count_private.h"
+#include "dtrain/nf4.h"
 
 enum { WHOLE = 8, WORKSPACE_NBYTES = 32 << 20 }; /* of cuda/product.cu and cuda/cuda.h */
+
+/* Of a weight: half a byte, and its part of its block and of the group's two floats. */
+#define NF4_NBYTES (0.5 + 1.0 / DT_NF4_BLOCK + 8.0 / DT_NF4_BLOCK / DT_NF4_GROUP)
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 
@@ -110,16 +114,20 @@ static bool is_worth_cutting(const dt_matmul *mm)
     return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= 0x1p27;
 }
 
-/* Panels of numbers in half of a workspace, each followed by its product. */
+/* Panels of numbers in half of a workspace, each followed by its product: for the library, and where rows of four bits
+ * are not whole chunks of our own kernels. */
 static int by_panels(const product *x)
 {
     enum { MANY_ROWS = 256, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
-    const int64_t most = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k / WHOLE_COLUMNS * WHOLE_COLUMNS;
+    const int64_t fit = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k,
+                  most = fit < WHOLE_COLUMNS ? fit : fit / WHOLE_COLUMNS * WHOLE_COLUMNS;
     product panel = *x;
     panel.b = NULL; /* it begins at a multiple of everything */
     panel.mm.n = dt_min_i64(most, x->mm.n);
     panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
-    if (x->mm.m < MANY_ROWS || most == 0 || !by_one_kernel(&panel)) return 1;
+    const bool in_chunks = x->mm.b_scaled.how != DT_SCALE_NF4 || x->mm.dt == DT_F32 || x->mm.ldb % WHOLE_COLUMNS == 0;
+    const bool library = !x->mm.batch_invariant && x->mm.m >= MANY_ROWS && by_one_kernel(&panel);
+    if (most == 0 || (in_chunks && !library)) return 1;
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
@@ -127,8 +135,9 @@ static int n_launches(const product *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
-    if (mm->batch_invariant || mm->k == 0) return 1;
+    if (mm->k == 0) return 1;
     if (mm->b_scaled.how != DT_SCALE_NONE) return by_panels(x);
+    if (mm->batch_invariant) return 1;
     launches = by_library(x);
     if (launches == 0 && is_worth_cutting(mm)) launches = by_cut(x);
     return launches ? launches : 1;
@@ -141,7 +150,9 @@ static void queue_product(dt_device *dev, dt_stream *s, const product *x)
 {
     const dt_matmul *mm = &x->mm;
     const double m = (double)mm->m, n = (double)mm->n, k = (double)mm->k, c = m * n * size_of(mm->c_dtype),
-                 of_b = size_of(mm->b_scaled.how == DT_SCALE_NONE ? mm->dt : mm->b_scaled.stored),
+                 of_b = mm->b_scaled.how == DT_SCALE_NONE  ? size_of(mm->dt)
+                        : mm->b_scaled.how == DT_SCALE_NF4 ? NF4_NBYTES
+                                                           : size_of(mm->b_scaled.stored),
                  aux = mm->aux && mm->epilogue != DT_EPILOGUE_NONE ? m * n * size_of(mm->dt) : 0,
                  addend = mm->accumulate ? c
                           : mm->addend   ? m * n * size_of(mm->addend_dtype)

@@ -21,6 +21,13 @@ typedef struct dt_bf16_unit {
                     float *c, int64_t ldc, bool accumulate);
 } dt_bf16_unit;
 
+/** A matrix that is stored with scales (dt_scaled): elements by rows, ld apart. */
+typedef struct dt_stored {
+    const void *p;
+    int64_t ld;
+    dt_scaled how;
+} dt_stored;
+
 /** A product of matrices without its epilogue, and what one thread computes of it: rows and columns of C, cut between
  *  tiles. */
 typedef struct dt_gemm {
@@ -45,7 +52,8 @@ typedef struct dt_attention_part {
     const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
-/** A batch-invariant product (dt_matmul.batch_invariant): plain A, B either way. */
+/** A batch-invariant product (dt_matmul.batch_invariant): plain A, B either way, also stored with scales. */
+enum { DT_ROWS_BLOCK = 64 /* rows of C that use a part of B together */ };
 typedef struct dt_rows_product {
     dt_gemm g;
     bool pairs; /* bf16 by the processor's pairwise dot products, where B is stored [n,k] */
@@ -68,7 +76,6 @@ typedef struct dt_cpu_kernels {
 
     /* elementwise.c */
     void (*convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n);
-    void (*dequantise)(const int8_t *q, float scale, void *dst, dt_dtype dt, int64_t n); /* dst[i] = q[i] scale */
     void (*add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n);
     void (*add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n);
     void (*scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n);
@@ -84,6 +91,9 @@ typedef struct dt_cpu_kernels {
     void (*dropout)(const void *x, const void *addend, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt,
                     int64_t width);
     void (*rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt);
+
+    /* dequantise.c: n elements of a row, from column col on, as numbers of dt */
+    void (*dequantise)(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
 
     /* norm.c: one row; backward adds to the block's float sums */
     float (*rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt);
@@ -129,6 +139,8 @@ typedef struct dt_cpu_kernels {
                                       const dt_attention_part *part);
     void (*attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
                                        const dt_attention_part *part);
+    /* bf16 for these units, which take what is below 2^-126 for 0 */
+    void (*dequantise_pairs)(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
     const dt_bf16_unit *dot_unit, *amx_unit;
 
     /* gemm_bf16.c: where x86 has dot_unit; NULL elsewhere */

@@ -519,21 +519,22 @@ static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, co
 /* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
 
 /* dst [rows][cols] of dt: rows of B from `row` on and columns from `col` on, as they are stored. */
-static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const int8_t *b, int64_t row, int64_t rows,
-                       int64_t col, int64_t cols, void *dst)
+static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const void *b, int64_t row, int64_t rows, int64_t col,
+                       int64_t cols, void *dst)
 {
-    const dt_scaled *how = &mm->b_scaled;
+    const dt_stored stored = {b, mm->ldb, mm->b_scaled};
+    const bool pairs = mm->dt == DT_BF16 && cpu->pairs;
     CPU_PARALLEL_FOR (cpu, r, rows) {
-        cpu->k->dequantise(b + (row + r) * mm->ldb + col, how->scale[how->how == DT_SCALE_ROWS ? row + r : 0],
-                           cpu_at_w(dst, mm->dt, r * cols), mm->dt, cols);
+        (pairs ? cpu->k->dequantise_pairs : cpu->k->dequantise)(&stored, row + r, col, cols,
+                                                                cpu_at_w(dst, mm->dt, r * cols), mm->dt);
     }
 }
 
 /* Panels of columns of op(B) become numbers of dt one after the other, small enough to be read again from cache. Each
  * is a product of its own: elements of C are the same sums whatever the panels are. */
-static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const int8_t *b, void *c)
+static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    enum { PANEL_NBYTES = 4 << 20, WHOLE = DT_GEMM_COLS };
+    enum { PANEL_NBYTES = 16 << 20, WHOLE = DT_GEMM_COLS };
     cpu_matmul *mmul = cpu->matmul;
     const int64_t column = mm->k * (int64_t)dt_dtype_size(mm->dt), fit = PANEL_NBYTES / (column > 0 ? column : 1),
                   most = fit < WHOLE ? WHOLE : fit / WHOLE * WHOLE;
@@ -552,6 +553,13 @@ static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, con
         DT_TRY(run_product(cpu, &panel, a, mmul->panel, cpu_at_w(c, mm->c_dtype, j)));
     }
     return DT_OK;
+}
+
+/* Batch-invariant products of few rows make numbers of what they read as they go, those of many would make them
+ * again and again. */
+static bool reads_stored(const dt_matmul *mm)
+{
+    return mm->b_scaled.how == DT_SCALE_NONE || (mm->batch_invariant && mm->k > 0 && mm->m <= DT_ROWS_BLOCK);
 }
 
 /* ---- epilogues --------------------------------------------------------------------------------------------------- */
@@ -578,7 +586,7 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
     if (mm->m > 0 && mm->n > 0) {
         void *to = c;
         const dt_matmul p = product_of(mm, &to);
-        DT_TRY(p.b_scaled.how == DT_SCALE_NONE ? run_product(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
+        DT_TRY(reads_stored(&p) ? run_product(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
         cpu_epilogue_act(cpu, mm, c);
     }
     return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;

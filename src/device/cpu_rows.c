@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of B a thread takes at a time. B stored [k,n] is read in runs, which should be long. */
-enum { PIECE_BYTES = 128 << 10, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 512 };
+/* Bytes of B a thread takes at a time. B stored [k,n] is read in runs, which should be long; of one that is stored with
+ * scales the next columns are fetched ahead, so there should be more of them. */
+enum { PIECE_BYTES = 128 << 10, STORED_BYTES = 1 << 20, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 512 };
 
 static bool has_pairs(void)
 {
@@ -26,8 +27,10 @@ static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
 {
     const int64_t share = cpu_n_chunks(cpu_n_chunks(mm->n, cpu->n_threads), COLUMNS) * COLUMNS;
     if (!mm->trans_b) return share < LEAST_RUN ? LEAST_RUN : dt_min_i64(share, MOST_RUN);
-    const int64_t row = mm->k * (int64_t)dt_dtype_size(mm->dt) * COLUMNS, n = PIECE_BYTES / (row > 0 ? row : 1);
-    return dt_min_i64(share, COLUMNS * (n < 1 ? 1 : n > 4 ? 4 : n));
+    const bool scaled = mm->b_scaled.how != DT_SCALE_NONE;
+    const int64_t columns = mm->k * (int64_t)dt_dtype_size(scaled ? mm->b_scaled.stored : mm->dt) * COLUMNS,
+                  most = scaled ? 16 : 4, n = (scaled ? STORED_BYTES : PIECE_BYTES) / (columns > 0 ? columns : 1);
+    return dt_min_i64(share, COLUMNS * (n < 1 ? 1 : dt_min_i64(n, most)));
 }
 
 void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)

@@ -48,9 +48,13 @@ static dt_err check_scales(const dt_matmul *mm)
     const dt_scaled *b = &mm->b_scaled;
     DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE, DT_ERR_ARG, "matmul: A is stored with scales, expected B alone");
     if (b->how == DT_SCALE_NONE) return DT_OK;
-    DT_CHECK(b->stored == DT_I8 && b->scale, DT_ERR_ARG,
-             "matmul: B is stored as %s %s scales, expected int8 with scales", dt_dtype_name(b->stored),
-             b->scale ? "with" : "without");
+    DT_CHECK(
+        b->stored == (b->how == DT_SCALE_NF4 ? DT_NF4X2 : DT_I8) && b->scale && (b->blocks || b->how != DT_SCALE_NF4),
+        DT_ERR_ARG, "matmul: B is stored as %s %s scales%s, expected int8 with scales, or nf4 with those of blocks",
+        dt_dtype_name(b->stored), b->scale ? "with" : "without",
+        b->how != DT_SCALE_NF4 ? ""
+        : b->blocks            ? " of blocks"
+                               : " of groups alone");
     DT_CHECK(!mm->trans_a && mm->sums_of != DT_SUMS_OF_B, DT_ERR_ARG, "matmul: B is stored with scales, and %s",
              mm->trans_a ? "A is transposed" : "sums of it are wanted");
     return DT_OK;

@@ -89,6 +89,7 @@ static dt_matmul near_matmul(dt_device *dev, const dt_matmul *mm)
     mine.sums = AT(mm->sums);
     mine.a_scaled.scale = AT(mm->a_scaled.scale);
     mine.b_scaled.scale = AT(mm->b_scaled.scale);
+    mine.b_scaled.blocks = AT(mm->b_scaled.blocks);
     return mine;
 }
 

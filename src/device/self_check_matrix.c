@@ -1,5 +1,6 @@
 /* self_check_matrix.c - cases of the self-check: products in all forms, attention, the classifier, the choice of
  * tokens. */
+#include "dtrain/nf4.h"
 #include "self_check.h"
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 /* What training asks for beside op(A) op(B), and generation: each with each of the four ways to store A and B. */
 static const struct product_way {
     const char *name;
-    bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums, scaled;
+    bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums;
+    dt_dtype stored; /* of B; DT_F32: as it is computed in */
     dt_epilogue epilogue;
     dt_product_sums sums_of;
 } WAYS[] = {
@@ -29,19 +31,40 @@ static const struct product_way {
     {"bias and activation", .bias = true, .epilogue = DT_EPILOGUE_ACT},
     {"slope of an activation, sums of C", .epilogue = DT_EPILOGUE_ACT_BACKWARD, .sums_of = DT_SUMS_OF_C},
     {"batch-invariant", .bias = true, .batch_invariant = true},
-    {"B of int8, bias and addend", .bias = true, .addend = true, .scaled = true},
-    {"B of int8, batch-invariant", .batch_invariant = true, .scaled = true},
+    {"B of int8, bias and addend", .bias = true, .addend = true, .stored = DT_I8},
+    {"B of int8, batch-invariant", .batch_invariant = true, .stored = DT_I8},
+    {"B of nf4, addend", .addend = true, .stored = DT_NF4X2},
+    {"B of nf4, batch-invariant", .bias = true, .batch_invariant = true, .stored = DT_NF4X2},
 };
 enum { N_WAYS = sizeof WAYS / sizeof WAYS[0] };
 
-static array put_int8(check *c, int64_t n)
+static array put_any(check *c, int64_t n)
 {
-    int8_t *q = malloc((size_t)n + 1);
-    for (int64_t i = 0; i < n && q; i++) q[i] = (int8_t)(dt_mix64((uint64_t)(n + i)) % 255) - 127;
+    uint8_t *q = malloc((size_t)n + 1);
+    for (int64_t i = 0; i < n && q; i++) q[i] = (uint8_t)dt_mix64((uint64_t)(n + i));
     if (!q && c->err == DT_OK) c->err = dt_fail(DT_ERR_MEMORY, "self-check: no memory for a matrix");
     const array a = q ? put_bytes(c, q, 1, n) : (array){0};
     free(q);
     return a;
+}
+
+/* B and what its numbers are multiplied by. */
+typedef struct stored {
+    array b, scale, blocks;
+} stored;
+static stored put_b(check *c, const struct product_way *w, dt_dtype dt, int64_t rows, int64_t ld)
+{
+    const int64_t n = rows * ld;
+    switch (w->stored) {
+    case DT_I8:
+        return (stored){.b = put_any(c, n), .scale = put(c, DT_F32, rows, 1.0 / 127)};
+    case DT_NF4X2:
+        return (stored){.b = put_any(c, (n + 1) / 2),
+                        .scale = put(c, DT_F32, 2 * dt_nf4_groups(n), 0.5),
+                        .blocks = put_any(c, dt_nf4_blocks(n))};
+    default:
+        return (stored){.b = put(c, dt, n, 1)};
+    }
 }
 
 static bool product(check *c, const struct product_way *w, dt_dtype dt, const int64_t size[3], int form)
@@ -74,21 +97,26 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
           dt_dtype_name(dt), w->name);
     const int64_t n_sums = w->sums_of == DT_SUMS_OF_A ? m : n;
     const int64_t b_rows = tb ? n : k;
-    const array a = put(c, dt, (ta ? k : m) * mm.lda, 1), scale = put(c, DT_F32, b_rows, 1.0 / 127),
-                b = w->scaled ? put_int8(c, b_rows * mm.ldb) : put(c, dt, b_rows * mm.ldb, 1), bias = put(c, dt, n, 1),
+    const stored b = put_b(c, w, dt, b_rows, mm.ldb);
+    const array a = put(c, dt, (ta ? k : m) * mm.lda, 1), bias = put(c, dt, n, 1),
                 d = put(c, mm.addend_dtype, m * mm.ldd, 1),
                 aux = w->epilogue == DT_EPILOGUE_ACT ? room(c, dt, m * mm.ld_aux) : put(c, dt, m * mm.ld_aux, 3),
                 to = w->accumulate ? put(c, mm.c_dtype, m * mm.ldc, 1) : room(c, mm.c_dtype, m * mm.ldc),
                 sums = w->accumulate ? put(c, mm.sums_dtype, n_sums, 1) : room(c, mm.sums_dtype, n_sums);
     c->product = &mm;
     EACH_DEVICE (c) {
-        if (w->scaled)
-            mm.b_scaled = (dt_scaled){form & 2 && n % 2 ? DT_SCALE_MATRIX : DT_SCALE_ROWS, DT_I8, at(c, scale)};
+        if (w->stored != DT_F32)
+            mm.b_scaled = (dt_scaled){.how = w->stored == DT_NF4X2 ? DT_SCALE_NF4
+                                             : form & 2 && n % 2   ? DT_SCALE_MATRIX
+                                                                   : DT_SCALE_ROWS,
+                                      .stored = w->stored,
+                                      .scale = at(c, b.scale),
+                                      .blocks = w->stored == DT_NF4X2 ? at(c, b.blocks) : NULL};
         mm.bias = w->bias ? at(c, bias) : NULL;
         mm.addend = w->addend ? at(c, d) : NULL;
         mm.aux = has_aux ? at(c, aux) : NULL;
         mm.sums = w->sums_of != DT_SUMS_NONE ? at(c, sums) : NULL;
-        RUN(c, matmul, &mm, at(c, a), at(c, b), at(c, to));
+        RUN(c, matmul, &mm, at(c, a), at(c, b.b), at(c, to));
     }
     /* an epilogue may begin from P as it was rounded, and so may the sum with bias or D (dt_matmul) */
     const int n_added = w->float_c || w->batch_invariant ? 0 : w->bias + (w->addend || w->accumulate);
@@ -105,7 +133,7 @@ static void products(check *c, dt_dtype dt)
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
-                while ((!(WAYS[w].batch_invariant || WAYS[w].scaled) || !(form & 1)) &&
+                while ((!(WAYS[w].batch_invariant || WAYS[w].stored != DT_F32) || !(form & 1)) &&
                        product(c, &WAYS[w], dt, sizes[s], form)) {
                 }
 }

@@ -24,17 +24,6 @@ void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst
 #undef BODY
 }
 
-INLINE void dequantise_body(const int8_t *q, float scale, void *dst, int64_t n, dt_dtype T)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, T, i, (float)q[i] * scale);
-}
-void ISA_NAME(dequantise)(const int8_t *q, float scale, void *dst, dt_dtype dt, int64_t n)
-{
-#define BODY(T) dequantise_body(q, scale, dst, n, T)
-    BY_TYPE(dt, BODY);
-#undef BODY
-}
-
 /* dst[i] = dst[i] + src[i]: added in float, rounded once. */
 INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
 {

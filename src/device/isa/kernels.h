@@ -6,7 +6,7 @@
 #include "isa.h"
 
 void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n);
-void ISA_NAME(dequantise)(const int8_t *q, float scale, void *dst, dt_dtype dt, int64_t n);
+void ISA_NAME(dequantise)(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
 void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n);
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n);
 void ISA_NAME(scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n);
@@ -71,6 +71,7 @@ void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attent
                                          const dt_attention_part *part);
 void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
                                           const dt_attention_part *part);
+void ISA_NAME(dequantise_pairs)(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
 extern const dt_bf16_unit ISA_NAME(dot_unit);
 #endif
 #if HAVE_X86_UNITS

@@ -81,12 +81,13 @@ INLINE bfloat16x8_t load_some_pairs(const uint16_t *x, int64_t n)
     return load_pairs(all);
 }
 
-/* rows x cols dot products of length k into sums[i * cols + j]. */
+/* rows x cols dot products of length k are added to sums[i * cols + j], lane by lane. */
 INLINE void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb,
-                      float *sums)
+                      vec *sums)
 {
     vec sum[LANES];
-    for (int s = 0; s < LANES; s++) sum[s] = v_set(0.0f);
+#pragma GCC unroll 4
+    for (int s = 0; s < rows * cols; s++) sum[s] = sums[s];
     const int64_t whole = k / PAIRS * PAIRS;
     for (int64_t p = 0; p < whole; p += PAIRS) {
         bfloat16x8_t x[4];
@@ -103,11 +104,12 @@ INLINE void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t 
         for (int i = 0; i < rows; i++)
             sum[i * cols + j] = vbfdotq_f32(sum[i * cols + j], load_some_pairs(a + i * lda + whole, k - whole),
                                             load_some_pairs(b + j * ldb + whole, k - whole));
-    v_store(sums, add_lanes(sum));
+#pragma GCC unroll 16
+    for (int s = 0; s < rows * cols; s++) sums[s] = sum[s];
 }
 
 #define PAIR_DOTS(name, rows, cols)                                                                                    \
-    static void name(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums)                   \
+    static void name(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, vec *sums)                     \
     {                                                                                                                  \
         pair_sums(rows, cols, k, a, lda, b, ldb, sums);                                                                \
     }
@@ -117,5 +119,6 @@ PAIR_DOTS(pairs_4, 4, LANES / 4)
 PAIR_DOTS(pairs_1x1, 1, 1)
 PAIR_DOTS(pairs_2x1, 2, 1)
 PAIR_DOTS(pairs_4x1, 4, 1)
-const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK, {pairs_1, pairs_2, pairs_4}, {pairs_1x1, pairs_2x1, pairs_4x1}};
+const dot_shapes ISA_NAME(pair_dots) = {
+    PAIR_CHUNK, ISA_NAME(dequantise_pairs), NULL, {pairs_1, pairs_2, pairs_4}, {pairs_1x1, pairs_2x1, pairs_4x1}};
 #endif

@@ -1,6 +1,7 @@
 /* product_bf16.c - products of bf16 tiles on the processor's units for them: pairwise dot products in vectors
  * (AVX512_BF16), or the matrix unit (AMX). Both take A by rows and B in pairs along k. And the dot products of
  * product_rows.c. */
+#include "dtrain/nf4.h"
 #include "rows.h"
 
 #if HAVE_X86_UNITS
@@ -65,13 +66,13 @@ const dt_bf16_unit ISA_NAME(dot_unit) = {
 
 enum { PAIRS = 32, PAIR_CHUNK = 2048 };
 
-/* rows x cols dot products of length k into sums[i * cols + j]. */
+/* rows x cols dot products of length k are added to sums[i * cols + j], lane by lane. */
 __attribute__((target("avx512bf16"), always_inline)) static inline void
-pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float *sums)
+pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, vec *sums)
 {
     vec sum[LANES];
 #pragma GCC unroll 16
-    for (int s = 0; s < LANES; s++) sum[s] = v_set(0.0f);
+    for (int s = 0; s < rows * cols; s++) sum[s] = sums[s];
     const int64_t whole = k / PAIRS * PAIRS;
     for (int64_t p = 0; p < whole; p += PAIRS) {
         __m512i x[4];
@@ -91,12 +92,13 @@ pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const u
             sum[i * cols + j] =
                 _mm512_dpbf16_ps(sum[i * cols + j], (__m512bh)_mm512_maskz_loadu_epi16(rest, a + i * lda + whole),
                                  (__m512bh)_mm512_maskz_loadu_epi16(rest, b + j * ldb + whole));
-    v_store(sums, add_lanes(sum));
+#pragma GCC unroll 16
+    for (int s = 0; s < rows * cols; s++) sums[s] = sum[s];
 }
 
 #define PAIR_DOTS(name, rows, cols)                                                                                    \
     __attribute__((target("avx512bf16"))) static void name(int64_t k, const void *a, int64_t lda, const void *b,       \
-                                                           int64_t ldb, float *sums)                                   \
+                                                           int64_t ldb, vec *sums)                                     \
     {                                                                                                                  \
         pair_sums(rows, cols, k, a, lda, b, ldb, sums);                                                                \
     }
@@ -106,7 +108,121 @@ PAIR_DOTS(pairs_4, 4, LANES / 4)
 PAIR_DOTS(pairs_1x1, 1, 1)
 PAIR_DOTS(pairs_2x1, 2, 1)
 PAIR_DOTS(pairs_4x1, 4, 1)
-const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK, {pairs_1, pairs_2, pairs_4}, {pairs_1x1, pairs_2x1, pairs_4x1}};
+
+/* ---- one row with a B that is stored with scales ----------------------------------------------------------------- */
+
+/* Numbers are made in registers. Sixteen rows of B are read side by side, too many places for the processor to see
+ * where they go on: what the next sixteen begin with is fetched ahead.
+ *
+ * In four bits a pair is not put together, but its two products are added one after the other, the odd one first, as
+ * the instruction for pairs adds them: two instructions in the place of three. (The one for pairs takes what is below
+ * 2^-126 for 0.) */
+
+__attribute__((target("avx512bf16"))) static void int8_dots(int64_t k, const uint16_t *a, const dt_stored *b,
+                                                            int64_t row, int64_t col, vec *sums)
+{
+    const int8_t *q = (const int8_t *)b->p + row * b->ld + col;
+    vec sum[LANES], scale;
+    float scales[LANES];
+    for (int j = 0; j < LANES; j++) scales[j] = b->how.scale[b->how.how == DT_SCALE_ROWS ? row + j : 0];
+#pragma GCC unroll 16
+    for (int j = 0; j < LANES; j++) sum[j] = sums[j];
+    for (int64_t p = 0; p < k; p += PAIRS) {
+        const __m512i x = _mm512_loadu_si512(a + p);
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++) {
+            const int8_t *at = q + j * b->ld + p;
+            const __m512i low = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at)),
+                          high = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(at + 16)));
+            __builtin_prefetch(at + LANES * b->ld, 0, 2);
+            scale = v_set(scales[j]);
+            const __m512bh y = _mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_cvtepi32_ps(high), scale),
+                                                   _mm512_mul_ps(_mm512_cvtepi32_ps(low), scale));
+            sum[j] = _mm512_dpbf16_ps(sum[j], (__m512bh)x, y);
+        }
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < LANES; j++) sums[j] = sum[j];
+}
+
+/* The scales of a row's blocks, by groups. */
+static void block_scales(const dt_scaled *how, int64_t block, int64_t n, float *scale)
+{
+    static const float MAP[256] = {DT_NF4_MAP};
+    for (int64_t i = 0, end; i < n; i = end) {
+        const int64_t group = (block + i) / DT_NF4_GROUP;
+        const float factor = how->scale[2 * group], offset = how->scale[2 * group + 1];
+        end = dt_min_i64((group + 1) * DT_NF4_GROUP - block, n);
+        for (int64_t l = i; l < end; l += LANES) {
+            const __mmask16 there = end - l < LANES ? (__mmask16)((1u << (end - l)) - 1) : (__mmask16)0xffff;
+            const __m512i at = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, how->blocks + block + l));
+            const vec x = _mm512_mul_ps(_mm512_i32gather_ps(at, MAP, sizeof *MAP), v_set(factor));
+            _mm512_mask_storeu_ps(scale + l, there, _mm512_add_ps(x, v_set(offset)));
+        }
+    }
+}
+
+/* 32 products of A's pairs with numbers that are looked up: by the lowest four bits of words. */
+INLINE vec add_looked_up(vec sum, vec even, vec odd, const uint8_t *codes, vec numbers)
+{
+    const __m512i second = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)codes)),
+                  first = _mm512_srli_epi32(second, 4);
+    sum = v_fma(odd, _mm512_permutexvar_ps(second, numbers), sum);
+    return v_fma(even, _mm512_permutexvar_ps(first, numbers), sum);
+}
+
+INLINE vec odd_of(__m512i pairs)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u)));
+}
+INLINE vec even_of(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+
+/* Whole blocks, that begin with a row's: b->ld and col are multiples of them. */
+__attribute__((target("avx512bf16"))) static void nf4_dots(int64_t k, const uint16_t *a, const dt_stored *b,
+                                                           int64_t row, int64_t col, vec *sums)
+{
+    static const float LEVELS[LANES] = {DT_NF4_LEVELS};
+    const uint8_t *codes = (const uint8_t *)b->p + (row * b->ld + col) / 2;
+    const vec levels = v_load(LEVELS);
+    vec sum[LANES];
+    float scale[LANES][PAIR_CHUNK / DT_NF4_BLOCK];
+    for (int j = 0; j < LANES; j++)
+        block_scales(&b->how, ((row + j) * b->ld + col) / DT_NF4_BLOCK, k / DT_NF4_BLOCK, scale[j]);
+#pragma GCC unroll 16
+    for (int j = 0; j < LANES; j++) sum[j] = sums[j];
+    for (int64_t p = 0; p < k; p += DT_NF4_BLOCK) {
+        const __m512i x = _mm512_loadu_si512(a + p), y = _mm512_loadu_si512(a + p + PAIRS);
+        const vec x_even = even_of(x), x_odd = odd_of(x), y_even = even_of(y), y_odd = odd_of(y);
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++) {
+            const uint8_t *at = codes + (j * b->ld + p) / 2;
+            const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_mul_ps(levels, v_set(scale[j][p / DT_NF4_BLOCK])));
+            const vec numbers = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)rounded), 16));
+            __builtin_prefetch(at + LANES * b->ld / 2, 0, 2);
+            sum[j] = add_looked_up(sum[j], x_even, x_odd, at, numbers);
+            sum[j] = add_looked_up(sum[j], y_even, y_odd, at + 16, numbers);
+        }
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < LANES; j++) sums[j] = sum[j];
+}
+
+static int64_t stored_dots(int64_t k, const void *a, const dt_stored *b, int64_t row, int64_t col, vec *sum)
+{
+    const bool nf4 = b->how.how == DT_SCALE_NF4;
+    const int64_t step = nf4 ? DT_NF4_BLOCK : PAIRS, whole = nf4 && b->ld % DT_NF4_BLOCK ? 0 : k / step * step;
+    if (nf4)
+        nf4_dots(whole, a, b, row, col, sum);
+    else
+        int8_dots(whole, a, b, row, col, sum);
+    return whole;
+}
+
+const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK,
+                                        ISA_NAME(dequantise_pairs),
+                                        stored_dots,
+                                        {pairs_1, pairs_2, pairs_4},
+                                        {pairs_1x1, pairs_2x1, pairs_4x1}};
 
 /* ---- matrix unit ------------------------------------------------------------------------------------------------- */
 

@@ -9,17 +9,32 @@
  * it stay in cache. */
 #include "rows.h"
 
-enum { BLOCK_M = 64, BLOCK_N = 64, CHUNK = 1024 };
+enum { BLOCK_M = DT_ROWS_BLOCK, BLOCK_N = 64, CHUNK = 1024, STRIP_NBYTES = 1024 /* of a row of B */ };
+
+/* Part of B as numbers of the product's type: where it lies, or in `room` where it is stored with scales. */
+typedef struct part {
+    const void *p;
+    int64_t ld;
+} part;
+static part part_of_b(const dt_rows_product *p, dequantise_function *dequantise, int64_t row, int64_t rows, int64_t col,
+                      int64_t cols, void *room)
+{
+    const dt_matmul *mm = p->g.mm;
+    if (mm->b_scaled.how == DT_SCALE_NONE) return (part){element(p->g.b, mm->dt, row * mm->ldb + col), mm->ldb};
+    const dt_stored b = {p->g.b, mm->ldb, mm->b_scaled};
+    for (int64_t r = 0; r < rows; r++) dequantise(&b, row + r, col, cols, element_w(room, mm->dt, r * cols), mm->dt);
+    return (part){room, cols};
+}
 
 /* ---- B stored [n,k]: dot products -------------------------------------------------------------------------------- */
 
-/* rows x cols dot products of length k; slot i * cols + j of sums. */
+/* rows x cols dot products of length k are added to sums[i * cols + j], lane by lane. */
 INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
-                 float *sums)
+                 vec *sums)
 {
     vec sum[LANES];
 #pragma GCC unroll 16
-    for (int s = 0; s < LANES; s++) sum[s] = v_set(0.0f);
+    for (int s = 0; s < rows * cols; s++) sum[s] = sums[s];
     const int64_t whole = k / LANES * LANES;
     for (int64_t p = 0; p < whole; p += LANES) {
         vec x[4];
@@ -36,11 +51,12 @@ INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int6
         for (int i = 0; i < rows; i++)
             sum[i * cols + j] = v_fma(load_some(a, dt, i * lda + whole, k - whole),
                                       load_some(b, dt, j * ldb + whole, k - whole), sum[i * cols + j]);
-    v_store(sums, add_lanes(sum));
+#pragma GCC unroll 16
+    for (int s = 0; s < rows * cols; s++) sums[s] = sum[s];
 }
 
 #define DOTS(name, rows, cols, dt)                                                                                     \
-    static void name(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums)                   \
+    static void name(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, vec *sums)                     \
     {                                                                                                                  \
         dots(rows, cols, dt, k, a, lda, b, ldb, sums);                                                                 \
     }
@@ -62,9 +78,12 @@ DOTS(f16_4, 4, LANES / 4, DT_F16)
 DOTS(f16_1x1, 1, 1, DT_F16)
 DOTS(f16_2x1, 2, 1, DT_F16)
 DOTS(f16_4x1, 4, 1, DT_F16)
-static const dot_shapes float_dots = {CHUNK, {float_1, float_2, float_4}, {float_1x1, float_2x1, float_4x1}};
-static const dot_shapes bf16_dots = {CHUNK, {bf16_1, bf16_2, bf16_4}, {bf16_1x1, bf16_2x1, bf16_4x1}};
-static const dot_shapes f16_dots = {CHUNK, {f16_1, f16_2, f16_4}, {f16_1x1, f16_2x1, f16_4x1}};
+static const dot_shapes float_dots = {
+    CHUNK, ISA_NAME(dequantise), NULL, {float_1, float_2, float_4}, {float_1x1, float_2x1, float_4x1}};
+static const dot_shapes bf16_dots = {
+    CHUNK, ISA_NAME(dequantise), NULL, {bf16_1, bf16_2, bf16_4}, {bf16_1x1, bf16_2x1, bf16_4x1}};
+static const dot_shapes f16_dots = {
+    CHUNK, ISA_NAME(dequantise), NULL, {f16_1, f16_2, f16_4}, {f16_1x1, f16_2x1, f16_4x1}};
 
 /* sums [rows][cols] into total from (i, j) on: written, or added to for later pieces of k. */
 INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, int cols, const float *sums, bool add)
@@ -73,23 +92,54 @@ INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, in
         for (int c = 0; c < cols; c++) total[i + r][j + c] = (add ? total[i + r][j + c] : 0.0f) + sums[r * cols + c];
 }
 
-/* One piece of k for m x n elements: down the rows first, so that the columns of B in use stay in the nearest cache. */
-static void add_piece(const dot_shapes *shapes, dt_dtype dt, int64_t m, int64_t n, int64_t k, const void *a,
-                      int64_t lda, const void *b, int64_t ldb, float (*total)[BLOCK_N], bool add)
+/* A piece of k for some rows and columns of C. */
+typedef struct piece {
+    int64_t i, m, j, n, at, k;
+} piece;
+
+/* Of a single row and a B that is stored with scales as many terms as its own kernel takes, if there is one. */
+static int64_t add_stored(const dt_rows_product *p, const dot_shapes *shapes, const piece *t, int64_t first,
+                          int64_t end, int64_t j, int cols, vec *sum)
 {
-    float sums[LANES];
-    for (int64_t i = 0, rows; i < m; i += rows) { /* shapes of one kind side by side */
-        const int shape = m - i >= 4 ? 2 : m - i >= 2 ? 1 : 0;
-        const int64_t cols = LANES >> shape, end = shape == 2 ? i + (m - i) / 4 * 4 : i + (1 << shape);
-        rows = end - i;
-        for (int64_t j = 0, step; j < n; j += step) {
-            const bool wide = n - j >= cols;
-            step = wide ? cols : 1;
-            dots_function *run = wide ? shapes->wide[shape] : shapes->narrow[shape];
-            for (int64_t r = i; r < end; r += 1 << shape) {
-                run(k, element(a, dt, r * lda), lda, element(b, dt, j * ldb), ldb, sums);
-                put_sums(total, r, j, 1 << shape, (int)step, sums, add);
-            }
+    const dt_matmul *mm = p->g.mm;
+    const dt_stored b = {p->g.b, mm->ldb, mm->b_scaled};
+    if (!shapes->stored || mm->b_scaled.how == DT_SCALE_NONE || end - first != 1 || cols != LANES) return 0;
+    return shapes->stored(t->k, element(p->g.a, mm->dt, (t->i + first) * mm->lda + t->at), &b, t->j + j, t->at, sum);
+}
+
+/* The same columns for a piece's rows first .. end-1, 1 << shape at a time: B is read in strips, which all rows use
+ * before the next is made. */
+static void add_columns(const dt_rows_product *p, const dot_shapes *shapes, const piece *t, int shape, int64_t first,
+                        int64_t end, int64_t j, int cols, float (*total)[BLOCK_N])
+{
+    const dt_matmul *mm = p->g.mm;
+    const int64_t strip = mm->b_scaled.how == DT_SCALE_NONE ? t->k : STRIP_NBYTES / (int64_t)dt_dtype_size(mm->dt);
+    dots_function *run = cols > 1 ? shapes->wide[shape] : shapes->narrow[shape];
+    vec sum[BLOCK_M][LANES];
+    char room[LANES * STRIP_NBYTES] __attribute__((aligned(64)));
+    memset(sum, 0, (size_t)((end - first) >> shape) * sizeof sum[0]);
+    for (int64_t q = add_stored(p, shapes, t, first, end, j, cols, sum[0]), depth; q < t->k; q += depth) {
+        depth = dt_min_i64(strip, t->k - q);
+        const part b = part_of_b(p, shapes->dequantise, t->j + j, cols, t->at + q, depth, room);
+        for (int64_t r = first, g = 0; r < end; r += 1 << shape, g++)
+            run(depth, element(p->g.a, mm->dt, (t->i + r) * mm->lda + t->at + q), mm->lda, b.p, b.ld, sum[g]);
+    }
+    for (int64_t r = first, g = 0; r < end; r += 1 << shape, g++) {
+        float sums[LANES];
+        v_store(sums, add_lanes(sum[g]));
+        put_sums(total, r, j, 1 << shape, cols, sums, t->at > 0);
+    }
+}
+
+/* Down the rows first, so that the columns of B in use stay in the nearest cache. */
+static void add_piece(const dt_rows_product *p, const dot_shapes *shapes, const piece *t, float (*total)[BLOCK_N])
+{
+    for (int64_t i = 0, end; i < t->m; i = end) { /* shapes of one kind side by side */
+        const int shape = t->m - i >= 4 ? 2 : t->m - i >= 2 ? 1 : 0, cols = LANES >> shape;
+        end = shape == 2 ? i + (t->m - i) / 4 * 4 : i + (1 << shape);
+        for (int64_t j = 0, step; j < t->n; j += step) {
+            step = t->n - j >= cols ? cols : 1;
+            add_columns(p, shapes, t, shape, i, end, j, (int)step, total);
         }
     }
 }
@@ -101,12 +151,12 @@ static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int6
     float total[BLOCK_M][BLOCK_N];
     for (int64_t j = first; j < first + n; j += BLOCK_N)
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
-            const int64_t rows = dt_min_i64(BLOCK_M, mm->m - i), cols = dt_min_i64(BLOCK_N, first + n - j);
-            for (int64_t at = 0; at < mm->k; at += shapes->chunk)
-                add_piece(shapes, mm->dt, rows, cols, dt_min_i64(shapes->chunk, mm->k - at),
-                          element(p->g.a, mm->dt, i * mm->lda + at), mm->lda, element(p->g.b, mm->dt, j * mm->ldb + at),
-                          mm->ldb, total, at > 0);
-            store_block(&p->g, i, j, rows, cols, &total[0][0], BLOCK_N);
+            piece t = {.i = i, .m = dt_min_i64(BLOCK_M, mm->m - i), .j = j, .n = dt_min_i64(BLOCK_N, first + n - j)};
+            for (; t.at < mm->k; t.at += shapes->chunk) {
+                t.k = dt_min_i64(shapes->chunk, mm->k - t.at);
+                add_piece(p, shapes, &t, total);
+            }
+            store_block(&p->g, i, j, t.m, t.n, &total[0][0], BLOCK_N);
         }
 }
 
@@ -148,17 +198,19 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
 INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
-    float total[FEW][FEW_N];
+    float total[FEW][FEW_N], room[AT_ONCE * FEW_N];
     for (int64_t j = first; j < first + n; j += FEW_N) {
         const int64_t cols = dt_min_i64(FEW_N, first + n - j);
         memset(total, 0, (size_t)rows * sizeof total[0]);
         int64_t q = 0;
-        for (; q + AT_ONCE <= mm->k; q += AT_ONCE)
-            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->g.a, dt, q), mm->lda,
-                          element(p->g.b, dt, q * mm->ldb + j), mm->ldb, cols, total);
-        for (; q < mm->k; q++)
-            add_rows_of_b(rows, mm->m, 1, dt, element(p->g.a, dt, q), mm->lda, element(p->g.b, dt, q * mm->ldb + j),
-                          mm->ldb, cols, total);
+        for (; q + AT_ONCE <= mm->k; q += AT_ONCE) {
+            const part b = part_of_b(p, ISA_NAME(dequantise), q, AT_ONCE, j, cols, room);
+            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->g.a, dt, q), mm->lda, b.p, b.ld, cols, total);
+        }
+        for (; q < mm->k; q++) {
+            const part b = part_of_b(p, ISA_NAME(dequantise), q, 1, j, cols, room);
+            add_rows_of_b(rows, mm->m, 1, dt, element(p->g.a, dt, q), mm->lda, b.p, b.ld, cols, total);
+        }
         store_block(&p->g, 0, j, mm->m, cols, &total[0][0], FEW_N);
     }
 }
@@ -167,7 +219,7 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t fi
 static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
-    float total[BLOCK_M][PACK_N], rows_a[BLOCK_M][PACK_K], rows_b[PACK_K][PACK_N];
+    float total[BLOCK_M][PACK_N], rows_a[BLOCK_M][PACK_K], rows_b[PACK_K][PACK_N], room[PACK_K * PACK_N];
     for (int64_t j = first; j < first + n; j += PACK_N)
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
             const int64_t rows = dt_min_i64(BLOCK_M, mm->m - i), cols = dt_min_i64(PACK_N, first + n - j),
@@ -176,8 +228,8 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
                 const int64_t depth = dt_min_i64(PACK_K, mm->k - at);
                 load_rows(&rows_a[0][0], element(p->g.a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth,
                           PACK_K, 1.0f);
-                load_rows(&rows_b[0][0], element(p->g.b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols,
-                          PACK_N, 1.0f);
+                const part b = part_of_b(p, ISA_NAME(dequantise), at, depth, j, cols, room);
+                load_rows(&rows_b[0][0], b.p, mm->dt, b.ld, depth, cols, PACK_N, 1.0f);
                 tile_product(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0],
                              PACK_N, at > 0);
             }

@@ -5,10 +5,17 @@
 #include "tile.h"
 
 /* Dot products of a few rows of A with a few rows of B, as many as there are lanes (wide), or with one row of B
- * (narrow); for 1, 2 and 4 rows of A. */
-typedef void dots_function(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums);
+ * (narrow); for 1, 2 and 4 rows of A. Added to sums that are apart in lanes. */
+typedef void dots_function(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, vec sum[LANES]);
+typedef void dequantise_function(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
+/* wide[0] with the numbers of a B that is stored with scales, from (row, col) on, made in registers: how many of the k
+ * terms were added (the last ones are left), with the same bits. */
+typedef int64_t stored_dots_function(int64_t k, const void *a, const dt_stored *b, int64_t row, int64_t col,
+                                     vec sum[LANES]);
 typedef struct dot_shapes {
-    int64_t chunk; /* of k in one call */
+    int64_t chunk; /* of k, whose sums are apart */
+    dequantise_function *dequantise;
+    stored_dots_function *stored; /* NULL: there is none */
     dots_function *wide[3], *narrow[3];
 } dot_shapes;
 

@@ -42,6 +42,7 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .attention_forward_bf16 = ISA_NAME(attention_forward_bf16),
     .attention_backward_q_bf16 = ISA_NAME(attention_backward_q_bf16),
     .attention_backward_kv_bf16 = ISA_NAME(attention_backward_kv_bf16),
+    .dequantise_pairs = ISA_NAME(dequantise_pairs),
     .dot_unit = &ISA_NAME(dot_unit),
 #endif
 #if HAVE_X86_UNITS
