@@ -87,6 +87,9 @@ pairs dpo 1 memory2 run.max_steps=1 dpo.reference_path=tests/data/../data/dpo/st
 expect "a reference without adapters has no parameters of its own: $alone against $(parameters)" [ "$alone" != "$(parameters)" ]
 pairs dpo 1 refused dpo.sync_reference_steps=2
 expect_text "it cannot follow" "sync_reference_steps: with adapters the reference is the model without them"
+pairs dpo 2 refused model.path="$tmp/dposigmoid" dpo.sync_reference_steps=2
+expect_exit "nor one with adapters of its own" 64
+expect_text "by name" "sync_reference_steps: a reference follows a model that is trained as a whole"
 
 data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
 rollouts() { # TASK NP DIR ARGS...
@@ -160,6 +163,9 @@ lora 1 chain2 "" $bits model.path="$tmp/chain/checkpoints/step-00000001.h5" run.
 lora 2 flat "" $bits model.path="$tmp/whole" run.max_steps=1
 lora 2 flat2 "" $bits model.path="$tmp/flat" run.max_steps=1
 expect "a base may be such a checkpoint itself" same_model "$(newest flat2)" "$(newest chain2)"
+lora 2 chain "" $bits model.path="$tmp/chain" $trained run.max_steps=2 checkpoint.save_total_limit=1
+expect_exit "but not one of the same run, which the run may remove" 64
+expect_text "by name" "checkpoint.save: trainable leaves out what $tmp/chain/checkpoints/step-00000001.h5 has, which this run itself replaces or removes"
 lora 1 wrong llama $bits lora.r=0 lora.target_modules= lora.dropout=0 $trained
 expect_exit "where nothing is frozen it is refused" 64
 expect_text "by name" "checkpoint.save: trainable leaves out what is frozen, and all of the model is trained"

@@ -73,6 +73,14 @@ static const char *first_difference(const dt_frozen_model *f, const dt_task *t)
     return f->n_units == t->n_units ? NULL : f->units[t->n_units].name;
 }
 
+/* A unit with parameters of both kinds, whose shards are others than those of a model that is frozen as a whole. */
+static const char *partly_trained(const dt_task *t)
+{
+    for (int u = 0; u < t->n_units; u++)
+        if (t->units[u].flat_len[DT_TRAINED] > 0 && t->units[u].flat_len[DT_FROZEN] > 0) return t->units[u].name;
+    return NULL;
+}
+
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup)
 {
     dt_frozen_model *f = &r->scorer.frozen;
@@ -80,6 +88,11 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
              "sync_reference_steps: with adapters the reference is the model without them, which stays as it is; "
              "expected 0");
     if (sync_steps == 0 || !f->units) return DT_OK; /* a mistake that was told */
+    const char *partly = partly_trained(t);
+    DT_CHECK(!partly, DT_ERR_USAGE,
+             "sync_reference_steps: a reference follows a model that is trained as a whole; of %s a part is, adapters "
+             "or modules; expected 0",
+             partly);
     const char *other = first_difference(f, t);
     DT_CHECK(!other, DT_ERR_DATA, "%s: a reference that follows the model in training has its shape; %s differs",
              f->from.path, other);

@@ -354,6 +354,17 @@ static dt_err attach_adapters(dt_run *run)
                            dt_lora_check_saved(&run->lora, &run->mc, run->units, run->n_units));
 }
 
+/* Is the base in a directory that this run writes? */
+static bool is_written_here(const dt_run *run, const char *dir)
+{
+    char *path = NULL, *full = asprintf(&path, "%s/%s", run->cfg.run_output_dir, dir) < 0 ? NULL : realpath(path, NULL);
+    const size_t n = full ? strlen(full) : 0;
+    const bool is = n > 0 && strncmp(run->base.path, full, n) == 0 && (run->base.path[n] == '/' || !run->base.path[n]);
+    free(full);
+    free(path);
+    return is;
+}
+
 static dt_err check_saves(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -363,6 +374,10 @@ static dt_err check_saves(const dt_run *run)
                     "trainable leaves out what can be read again, and there is no model.path; expected all");
     DT_CONFIG_CHECK(n_frozen > 0 || dt_config_doubted(cfg, "lora", NULL), cfg, "checkpoint", "save",
                     "trainable leaves out what is frozen, and all of the model is trained; expected all");
+    DT_CONFIG_CHECK(!is_written_here(run, "checkpoints") && !is_written_here(run, "hf"), cfg, "checkpoint", "save",
+                    "trainable leaves out what %s has, which this run itself replaces or removes; expected all, or in "
+                    "model.path the model that the run was started from",
+                    run->base.path);
     return DT_OK;
 }
 
