@@ -236,7 +236,11 @@ run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 
 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
-expect_text "a language model is no judge" 'tensor .score.weight. is missing: it is no reward model'
+expect_exit "a language model is no judge: exit code" 65
+expect_text "which tensor" 'tensor .score.weight. is missing: it is no reward model'
+train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$tmp/nowhere"
+expect_exit "a judge that is not there: exit code" 65
+expect_text "its key" 'helpful_path: .*nowhere'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
 expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: it is a reward model, which predicts no tokens'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28

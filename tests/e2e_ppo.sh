@@ -182,8 +182,8 @@ refuse "a norm without a scale" 64 'use_score_norm: it needs use_score_scaling' 
 refuse "a multiplier between nothing" 64 'lambda_min: expected at most lambda_max = 1, found 2' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.lambda_min=2 ppo.lambda_max=1
 refuse "a multiplier that starts outside" 64 'lambda_init: expected a number from lambda_min = 2 to lambda_max = 3, found 1' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 \
     ppo.lambda_min=2 ppo.lambda_max=3 ppo.lambda_init=1
-refuse "a reference that is not there" 64 'reference_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.reference_path="$tmp/nowhere"
-refuse "a critic that is not there" 64 'value_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.value_path="$tmp/nowhere"
+refuse "a reference that is not there" 65 'reference_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.reference_path="$tmp/nowhere"
+refuse "a critic that is not there" 65 'value_path: .*nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.value_path="$tmp/nowhere"
 refuse "no such token, which --check finds" 64 'stop_token: expected eos, a token of the vocabulary or its id, found nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 \
     ppo.stop_token=nowhere --check
 sed 's/, "rewards".*/}/' "$fixture/rollouts.jsonl" >"$tmp/bare.jsonl"

@@ -108,14 +108,19 @@ static dt_err open_reference(dt_task *t, dpo *d, const char *path)
 
 static void open_models(dt_task *t, dpo *d)
 {
-    static const char *const names[DPO_GOALS] = {"the helpful model", "the harmless model"};
+    static const char *const names[DPO_GOALS] = {"the helpful model", "the harmless model"}, *const keys[DPO_GOALS] = {
+                                                                                                 "helpful_path",
+                                                                                                 "harmless_path"};
     const bool named = *t->cfg->dpo_reference_path;
     const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
     if (t->n_units == 0 || (t->comm && !*path)) return; /* told already */
-    dt_mistakes_add(t->mistakes, open_reference(t, d, path));
-    for (int goal = 0; goal < DPO_GOALS; goal++)
-        if (d->has_judge[goal])
-            dt_mistakes_add(t->mistakes, dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal)));
+    dt_err err = open_reference(t, d, path);
+    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
+    for (int goal = 0; goal < DPO_GOALS; goal++) {
+        if (!d->has_judge[goal]) continue;
+        err = dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal));
+        dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, "dpo", keys[goal], err));
+    }
 }
 
 static void warn_of_ties(const dt_task *t)

@@ -48,8 +48,8 @@ static void open_reference(grpo *g, dt_task *t)
     const bool named = *t->cfg->grpo_reference_path;
     const char *path = named ? t->cfg->grpo_reference_path : t->cfg->model_path;
     if (g->loss_of.beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* told already */
-    dt_mistakes_add(t->mistakes,
-                    dt_config_blame(t->cfg, "grpo", "reference_path", dt_reference_open(&g->reference, t, path)));
+    const dt_err err = dt_reference_open(&g->reference, t, path);
+    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "grpo", "reference_path", err) : err);
     dt_mistakes_add(t->mistakes, dt_reference_follow(&g->reference, t, t->cfg->grpo_sync_reference_steps,
                                                      t->cfg->grpo_sync_reference_mixup));
 }

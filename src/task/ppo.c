@@ -54,7 +54,7 @@ static dt_err open_rollout(dt_task *t)
 /* A model that a run is planned for need not be there. */
 static dt_err at_key(const dt_task *t, const char *key, dt_err err)
 {
-    return err == DT_ERR_DATA ? dt_config_blame(t->cfg, "ppo", key, err) : err;
+    return err == DT_ERR_DATA ? dt_config_lead_to(t->cfg, "ppo", key, err) : err;
 }
 
 static void open_reference(dt_task *t)
