@@ -162,6 +162,16 @@ static bool set_attribute(const char *path, const char *object, const char *name
     return ok;
 }
 
+static bool set_base(const char *path, const char *text)
+{
+    dt_h5_lock();
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    const bool ok = dt_h5_write_text(file, path, "base", text) == DT_OK;
+    H5Fclose(file);
+    dt_h5_unlock();
+    return ok;
+}
+
 static bool replace_tensor(const char *path, int what)
 {
     const char *name = "/model/model.norm.weight";
@@ -224,6 +234,12 @@ static const char *damage(int k, const char *path, bool *done)
     case 11:
         *done = unlink(path) == 0 && mkdir(path, 0777) == 0;
         return "a directory";
+    case 12:
+        *done = set_base(path, "{\"path\": ]");
+        return "attribute `base`: expected the path of a model";
+    case 13:
+        *done = set_base(path, "{\"path\": \"/models/a\", \"checksums\": {\"a\": 5}}");
+        return "attribute `base`: expected the path of a model";
     default:
         return NULL;
     }

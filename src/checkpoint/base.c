@@ -65,6 +65,7 @@ dt_err ckpt_base_text(const dt_base *b, char **text)
 
 static dt_err malformed(const char *path)
 {
+    dt_error_clear(); /* a place in the attribute's text is none in the file */
     return dt_fail(DT_ERR_DATA, "%s: attribute `base`: expected the path of a model and checksums of its tensors",
                    path);
 }
