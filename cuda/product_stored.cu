@@ -112,10 +112,10 @@ static dt_err run(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
                                       Q(p.b, p.ldb, p.b_scaled));
 }
 
-/* As product_mma.cu chooses. */
+/* As product_mma.cu chooses, but for its largest tile: with a part of B beside all its sums a thread has no registers
+ * left. */
 template <class T, class Q> static dt_err run_tiles(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
 {
-    const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
     const bool vectors = vectors_fit((size_t)p.lda * sizeof(T), p.a);
     if (p.piece > 0) {
         if (!vectors) return run<T, Q, medium, false, true>(dev, p, trans_b, s);
@@ -124,10 +124,8 @@ template <class T, class Q> static dt_err run_tiles(dt_device *dev, const produc
         if (p.m <= FEW_ROWS) return run<T, Q, few_rows<FEW_ROWS, 3>, true, true>(dev, p, trans_b, s);
         return run<T, Q, medium, true, true>(dev, p, trans_b, s);
     }
-    if (!vectors) return run<T, Q, medium, false, false>(dev, p, trans_b, s);
-    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm)
-        return run<T, Q, large, true, false>(dev, p, trans_b, s);
-    return run<T, Q, medium, true, false>(dev, p, trans_b, s);
+    return vectors ? run<T, Q, medium, true, false>(dev, p, trans_b, s)
+                   : run<T, Q, medium, false, false>(dev, p, trans_b, s);
 }
 
 template <class T> static dt_err run_stored(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
