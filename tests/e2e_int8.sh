@@ -125,7 +125,7 @@ int8 1 refused $llama lora.modules_to_save=k_proj,o_proj,mlp lora.target_modules
 expect_exit "all is trained whole: refused" 64
 expect_text "by name" "lora.base_quantization: no linear layer of this model's blocks is left as it is"
 int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_funcs=length ppo.value_path="$(newest rm)"
-expect_exit "a critic of int8 is refused" 64
+expect_exit "a critic of int8 is refused" 65
 expect_text "by name" "stored as int8 .lora.base_quantization., and the critic is trained whole"
 lora 1 refused "$(newest int8llama)" lora.base_quantization=none
 expect_text "int8 stays int8" "lora.base_quantization: the adapter of .* has int8; leave the key out"

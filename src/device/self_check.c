@@ -150,6 +150,9 @@ static void compare_bytes(check *c, const char *name, array a)
     if (i < a.n) tell(c, "%s: element %" PRId64 " of %" PRId64 " is not what it is on the CPU", name, i, a.n);
 }
 
+/* Half a unit in the last place of y. Subnormal numbers of fp16 are 2^-24 apart, and large enough to be met. */
+static double half_unit(dt_dtype dt, double y) { return fmax(dt_roundoff(dt) * fabs(y), dt == DT_F16 ? 0x1p-25 : 0); }
+
 void compare(check *c, const char *what, array a, tolerance tol)
 {
     const char *name = what ? what : "the result";
@@ -166,7 +169,7 @@ void compare(check *c, const char *what, array a, tolerance tol)
         const double want = value(c->after[0], a, i), got = value(c->after[1], a, i), off = fabs(got - want);
         const double allowed = tol.floats < 0
                                    ? 0
-                                   : 2.5 * dt_roundoff(a.dt) * fabs(want) +
+                                   : 2.5 * half_unit(a.dt, want) +
                                          (tol.floats * 0x1p-24 + tol.stored * dt_roundoff(tol.dt)) * (fabs(want) + rms);
         if (same(want, got) || off <= allowed) continue;
         const double times = isfinite(off) ? off / (allowed + 1e-300) : INFINITY;

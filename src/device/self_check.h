@@ -45,10 +45,10 @@ typedef struct check {
 
 /** How far two devices may be apart at an element where the CPU has y, with rms the root mean square of all elements:
  *
- *      2.5 u |y| + (floats 2^-24 + stored u_dt) (|y| + rms)
+ *      2.5 u + (floats 2^-24 + stored u_dt) (|y| + rms)
  *
- *  u is half a unit in the last place of the array's type: both round once, and where they begin from numbers a little
- *  apart these may round to neighbours. floats: roundings of float on the way, for a sum of k terms about 4 sqrt(k);
+ *  u is half a unit in the last place of y in the array's type: both round once, and where they begin from numbers a
+ *  little apart these may round to neighbours. floats: roundings of float on the way, for a sum of k terms about 4 sqrt(k);
  *  stored: roundings to the type of activations, dt, on the way. EXACT: the same bits. */
 typedef struct tolerance {
     double floats, stored;
