@@ -47,9 +47,9 @@ typedef struct check {
  *
  *      2.5 u + (floats 2^-24 + stored u_dt) (|y| + rms)
  *
- *  u is half a unit in the last place of y in the array's type: both round once, and where they begin from numbers a
- *  little apart these may round to neighbours. floats: roundings of float on the way, for a sum of k terms about 4 sqrt(k);
- *  stored: roundings to the type of activations, dt, on the way. EXACT: the same bits. */
+ *  u is half a unit in the last place of y in the array's type: both round once, and where they begin from numbers
+ *  a little apart these may round to neighbours. floats: roundings of float on the way, for a sum of k terms about
+ *  4 sqrt(k); stored: roundings to the type of activations, dt, on the way. EXACT: the same bits. */
 typedef struct tolerance {
     double floats, stored;
     dt_dtype dt;
