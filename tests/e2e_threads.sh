@@ -10,7 +10,7 @@ check() { run 0 env "$@" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x
 
 if ldd ./dtrain | grep -q libgomp; then # the library prints what it was started with
     check OMP_DISPLAY_ENV=verbose
-    expect_text "waiting threads spin briefly" "GOMP_SPINCOUNT = '300'"
+    expect_text "waiting threads spin briefly" "GOMP_SPINCOUNT = '3000'"
     check OMP_DISPLAY_ENV=verbose GOMP_SPINCOUNT=77
     expect_text "the user's count wins" "GOMP_SPINCOUNT = '77'"
     check OMP_DISPLAY_ENV=verbose OMP_WAIT_POLICY=passive
