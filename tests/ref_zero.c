@@ -21,6 +21,24 @@ static bool is_trained(void *self, const dt_tensor *t)
            strncmp(t->name, "block.1.", 8) != 0 && strcmp(t->name, "block.2.mlp") != 0;
 }
 
+/** Of the tied tensor, of the first rows of another, and of the last of a third that touches a trained one. */
+static void choose_rows(dt_unit *units)
+{
+    static const dt_row_range wte[] = {{3, 4}, {700, 1411}, {4000, 4099}}, q[] = {{0, 3}, {4, 7}}, mlp[] = {{210, 211}};
+    units[0].tensors[0].row_ranges = wte, units[0].tensors[0].n_row_ranges = 3;
+    units[3].tensors[1].row_ranges = q, units[3].tensors[1].n_row_ranges = 2;
+    units[1].tensors[4].row_ranges = mlp, units[1].tensors[4].n_row_ranges = 1;
+}
+
+/** Is element i of it updated? */
+static bool is_updated(const dt_tensor *t, int64_t i)
+{
+    const int64_t row = i / (t->n_elems / t->shape[0]);
+    bool is = t->n_row_ranges == 0;
+    for (int k = 0; k < t->n_row_ranges; k++) is |= row >= t->row_ranges[k].first && row < t->row_ranges[k].end;
+    return is && t->trainable;
+}
+
 dt_err ref_zero_make_units(dt_unit *units, bool with_frozen)
 {
     static const char *const names[REF_ZERO_UNITS] = {"embed", "block.0", "block.1", "block.2", "head"};
@@ -39,6 +57,7 @@ dt_err ref_zero_make_units(dt_unit *units, bool with_frozen)
     units[3].tensors[2].lr_group = 1; /* k, which would be of one run with q */
     units[1].tensors[4].lr_group = units[4].tensors[0].lr_group = 1;
     if (with_frozen) dt_units_choose_trained(units, REF_ZERO_UNITS, is_trained, NULL);
+    if (with_frozen) choose_rows(units);
     return DT_OK;
 }
 
@@ -147,13 +166,13 @@ static dt_err with_params(ref_zero_model *m, int unit)
 
 static dt_err release_params(ref_zero_model *m, int unit) { return m->source.params_release(m->source.self, unit); }
 
-/** Add one part of a tensor's gradients, or write it; frozen ones beside trained ones get garbage. */
+/** Add one part of a tensor's gradients, or write it; what is frozen beside trained ones gets garbage. */
 static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, int unit, int k, int64_t step, int64_t j,
                          int half, bool add)
 {
     const dt_tensor *t = &m->units[unit].tensors[k];
     for (int64_t i = t->offset; i < t->offset + t->n_elems; i++)
-        put(data, dtype, i, add, t->trainable ? ref_zero_grad(m->exact, step, j, unit, i, half) : NAN);
+        put(data, dtype, i, add, is_updated(t, i - t->offset) ? ref_zero_grad(m->exact, step, j, unit, i, half) : NAN);
 }
 
 /* What the device holds, changed on the host by tensors first .. last, and sent back without waiting. */
@@ -234,7 +253,7 @@ void ref_zero_sum_grads(const dt_unit *units, bool exact, int tied_unit, dt_dtyp
             float *sum = grad + ref_zero_begin(units, u, k) - t->offset;
             for (int64_t i = t->offset; i < t->offset + t->n_elems; i++) {
                 sum[i] = 0;
-                for (int64_t j = 0; j < n_micro && t->trainable; j++) {
+                for (int64_t j = 0; j < n_micro && is_updated(t, i - t->offset); j++) {
                     float g = rounded(ref_zero_grad(exact, step, j, u, i, 0), micro_dtype);
                     if (u == tied_unit && k == 0) g = rounded(g + ref_zero_grad(exact, step, j, u, i, 1), micro_dtype);
                     sum[i] += g;
@@ -251,7 +270,8 @@ void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const double *gro
             const dt_tensor *t = &units[u].tensors[k];
             const float wd = t->decay ? opt->weight_decay : 0, lr = (float)group_lr[t->lr_group];
             const int64_t at = ref_zero_begin(units, u, k);
-            for (int64_t i = at; i < at + t->n_elems && t->trainable; i++) {
+            for (int64_t i = at; i < at + t->n_elems; i++) {
+                if (!is_updated(t, i - at)) continue;
                 const float g = opt->grad_scale * grad[i];
                 m[i] = opt->beta1 * m[i] + (1 - opt->beta1) * g;
                 v[i] = opt->beta2 * v[i] + (1 - opt->beta2) * g * g;

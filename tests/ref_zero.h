@@ -9,7 +9,7 @@
 enum { REF_ZERO_UNITS = 5 };
 
 /** Units of odd sizes, with padding inside, tensors without decay, two learning rates and, when asked for, frozen
- *  tensors. The same on all ranks. */
+ *  tensors and rows. The same on all ranks. */
 dt_err ref_zero_make_units(dt_unit *units, bool with_frozen);
 /** Is element i of data x, rounded to the type? */
 static inline bool ref_zero_is_rounded(const void *data, dt_dtype t, int64_t i, float x)

@@ -418,7 +418,11 @@ static void frozen_groups_are_a_part_of_their_own(void **state)
     assert_true(u[1].flat_len[DT_TRAINED] == 0 && u[1].flat_len[DT_FROZEN] == 10);
     assert_int_equal(u[0].n_param, 60);
     assert_int_equal(dt_units_n_trainable(u, 2), 20);
-    dt_units_choose_trained(u, 2, NULL, NULL); /* a frozen model lies as one that is trained */
+    static const dt_row_range rows[] = {{0, 1}, {4, 9}};
+    u[0].tensors[1].row_ranges = u[0].tensors[2].row_ranges = rows;
+    u[0].tensors[1].n_row_ranges = u[0].tensors[2].n_row_ranges = 2;
+    assert_int_equal(dt_units_n_trainable(u, 2), 16); /* rows of a frozen tensor do not count */
+    dt_units_choose_trained(u, 2, NULL, NULL);        /* a frozen model lies as one that is trained */
     assert_true(u[0].flat_len[DT_TRAINED] == 0 && u[0].flat_len[DT_FROZEN] == before);
     assert_int_equal(dt_units_n_trainable(u, 2), 0);
     for (int i = 0; i < 2; i++) dt_unit_free(&u[i]);

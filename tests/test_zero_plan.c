@@ -319,6 +319,15 @@ static void wrong_tables_and_options_are_refused(void **state)
     assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
     assert_non_null(strstr(dt_error_message(), "tensor c"));
     dt_error_clear();
+    u[1].tensors[1].offset += 1;
+    static const dt_row_range wrong[][2] = {
+        {{1, 1}, {2, 3}}, {{1, 2}, {2, 3}}, {{2, 3}, {0, 1}}, {{0, 1}, {2, 1 << 30}}};
+    for (int k = 0; k < 5; k++) {
+        u[1].tensors[1].row_ranges = wrong[k % 4];
+        u[1].tensors[1].n_row_ranges = k < 4 ? 2 : 0;
+        assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), k < 4 ? DT_ERR_ARG : DT_OK);
+        dt_error_clear();
+    }
     free_units(u, 3);
 }
 

@@ -18,6 +18,11 @@ enum { DT_MAX_DIMS = 4, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
  *  each of its rows in DT_SCALES, W_oi = code_oi scale_o. */
 typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_CODES, DT_SCALES, DT_N_PARTS } dt_part;
 
+/** Rows first .. end-1 of a tensor: places in its first dimension. */
+typedef struct dt_row_range {
+    int64_t first, end;
+} dt_row_range;
+
 /** A named tensor inside one part of a unit. Shapes are Hugging Face's. */
 typedef struct dt_tensor {
     char name[DT_NAME_MAX]; /* Hugging Face name: the key in checkpoints */
@@ -28,8 +33,12 @@ typedef struct dt_tensor {
     int64_t offset; /* elements from the start of the part */
     bool new_group; /* begins a group: tensors that lie next to one another, so that one product can use them */
     bool trainable; /* is it updated? false in the trained part: a frozen tensor of a group with trained ones */
-    bool decay;     /* does weight decay apply? */
-    int lr_group;   /* 0: takes the learning rate of all; else one of its own (dt_zero_update) */
+    /* of a tensor that is updated: only these of its rows are, ascending, with rows between them; borrowed. The others
+     * have gradients that nobody uses. n_row_ranges 0: all are */
+    const dt_row_range *row_ranges;
+    int n_row_ranges;
+    bool decay;   /* does weight decay apply? */
+    int lr_group; /* 0: takes the learning rate of all; else one of its own (dt_zero_update) */
     /* random start: N(0, init_std^2) when > 0, else U(-init_bound, init_bound) when > 0, else the constant
      * init_value */
     float init_std, init_bound, init_value;
@@ -81,6 +90,7 @@ int dt_unit_end_of_group(const dt_unit *u, int first);
 int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role);
 /** Elements that are updated: 0 for a frozen model. */
 int64_t dt_units_n_trainable(const dt_unit *units, int n_units);
+int64_t dt_tensor_n_trainable(const dt_tensor *t);
 
 /** What the layer loop computes with: a unit's whole parameters. */
 typedef struct dt_param_view {

@@ -103,11 +103,18 @@ int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role)
     return -1;
 }
 
+int64_t dt_tensor_n_trainable(const dt_tensor *t)
+{
+    int64_t n_rows = 0;
+    if (!t->trainable) return 0;
+    for (int i = 0; i < t->n_row_ranges; i++) n_rows += t->row_ranges[i].end - t->row_ranges[i].first;
+    return t->n_row_ranges > 0 ? n_rows * (t->n_elems / t->shape[0]) : t->n_elems;
+}
+
 int64_t dt_units_n_trainable(const dt_unit *units, int n_units)
 {
     int64_t n = 0;
     for (int i = 0; i < n_units; i++)
-        for (int t = 0; t < units[i].n_tensors; t++)
-            if (units[i].tensors[t].trainable) n += units[i].tensors[t].n_elems;
+        for (int t = 0; t < units[i].n_tensors; t++) n += dt_tensor_n_trainable(&units[i].tensors[t]);
     return n;
 }

@@ -95,7 +95,7 @@ static void describe_groups(const dt_trained *m)
     for (int u = 0; u < m->n_units; u++)
         for (int i = 0; i < m->units[u].n_tensors; i++) {
             const dt_tensor *t = &m->units[u].tensors[i];
-            if (t->trainable) n_tensors[t->lr_group]++, n_param[t->lr_group] += t->n_elems;
+            if (t->trainable) n_tensors[t->lr_group]++, n_param[t->lr_group] += dt_tensor_n_trainable(t);
         }
     for (int k = 1; k < g->n; k++)
         DT_INFO("%s: %g for %d tensor%s with %" PRId64 " parameters; %g for the others", g->group[k].metric,

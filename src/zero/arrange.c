@@ -78,6 +78,12 @@ static dt_err check_unit(const dt_unit *u)
                  u->name, t->name, t->offset, t->n_elems, len);
         DT_CHECK(t->part == DT_TRAINED || !t->trainable, DT_ERR_ARG, "unit %s: tensor %s is trained in the frozen part",
                  u->name, t->name);
+        for (int k = 0; k < t->n_row_ranges; k++) {
+            const int64_t first = t->row_ranges[k].first, end_row = t->row_ranges[k].end;
+            DT_CHECK(first >= (k > 0 ? t->row_ranges[k - 1].end + 1 : 0) && first < end_row && end_row <= t->shape[0],
+                     DT_ERR_ARG, "unit %s: tensor %s: rows %" PRId64 " to %" PRId64 " of %" PRId64 " are trained",
+                     u->name, t->name, first, end_row, t->shape[0]);
+        }
         end[t->part] = t->offset + t->n_elems;
         if (t->part != DT_SCALES) n_param += t->n_elems;
     }
@@ -86,24 +92,33 @@ static dt_err check_unit(const dt_unit *u)
     return DT_OK;
 }
 
-/** Join trainable tensors that touch and agree on decay and learning rate. Padding is never inside a run: with eps = 0
+/** Join trainable elements that touch and agree on decay and learning rate. Padding is never inside a run: with eps = 0
  *  AdamW would make NaN of its zeros. */
+static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
+{
+    zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
+    if (last && last->start + last->len == run.start && last->decay == run.decay && last->lr_group == run.lr_group)
+        last->len += run.len;
+    else
+        l->runs[l->n_runs++] = run;
+}
+
 static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
 {
     ul->first_run = l->n_runs;
     ul->all_trainable = true;
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
+        const int64_t row_len = t->n_elems / t->shape[0];
         if (t->part != DT_TRAINED) continue;
-        if (!t->trainable) {
-            ul->all_trainable = false;
-            continue;
+        ul->all_trainable = ul->all_trainable && t->trainable && t->n_row_ranges == 0;
+        if (!t->trainable) continue;
+        if (t->n_row_ranges == 0) add_run(l, ul, (zero_run){t->offset, t->n_elems, t->decay, t->lr_group});
+        for (int k = 0; k < t->n_row_ranges; k++) {
+            const dt_row_range *r = &t->row_ranges[k];
+            add_run(l, ul,
+                    (zero_run){t->offset + r->first * row_len, (r->end - r->first) * row_len, t->decay, t->lr_group});
         }
-        zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
-        if (last && last->start + last->len == t->offset && last->decay == t->decay && last->lr_group == t->lr_group)
-            last->len += t->n_elems;
-        else
-            l->runs[l->n_runs++] = (zero_run){t->offset, t->n_elems, t->decay, t->lr_group};
     }
     ul->n_runs = l->n_runs - ul->first_run;
 }
@@ -464,14 +479,14 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
 
 static dt_err make_tables(zero_layout *l, const dt_unit *units)
 {
-    size_t n_tensors = 0;
+    size_t n_runs = 0; /* at most */
     for (int u = 0; u < l->n_units; u++) {
         DT_TRY(check_unit(&units[u]));
-        n_tensors += (size_t)units[u].n_tensors;
+        for (int i = 0; i < units[u].n_tensors; i++) n_runs += 1 + (size_t)units[u].tensors[i].n_row_ranges;
         l->n_param += units[u].n_param;
     }
     l->units = calloc((size_t)l->n_units, sizeof *l->units);
-    l->runs = calloc(n_tensors + 1, sizeof *l->runs);
+    l->runs = calloc(n_runs + 1, sizeof *l->runs);
     DT_CHECK(l->units && l->runs, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
     return DT_OK;
 }
