@@ -52,7 +52,8 @@ ISA_CFLAGS_base ?=
 TOOL      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/tool/*.c))
 INFO      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/info/*.c))
 GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
-ROOMS     = core device optim comm io text process zero model adapter data checkpoint pretrained report draw generate catalogue step rollout reward task train
+SID       = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/sid/*.c))
+ROOMS     = core device optim comm io text process zero model adapter data checkpoint pretrained report draw sid generate catalogue step rollout reward task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
 LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c) $(filter-out $(ISA_SRC),$(wildcard src/$(r)/*/*.c)))
 LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(i).o))
@@ -171,6 +172,7 @@ LIBEDIT  ?= $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
 $(BUILD)/src/main/generate/line.o: CPPFLAGS += $(if $(LIBEDIT),-DDT_HAVE_LIBEDIT $(shell pkg-config --cflags $(LIBEDIT)))
 $(BUILD)/dtrain-generate: LDLIBS += $(if $(LIBEDIT),$(shell pkg-config --libs $(LIBEDIT)))
 $(BUILD)/dtrain-info: $(INFO)
+$(BUILD)/dtrain-sid: $(SID)
 # What --version says. The file keeps its time while its text is the same, so that nothing is compiled again for it. COMMIT=... where there is no .git.
 $(BUILD)/build_version.h: FORCE
 	@mkdir -p $(@D)
@@ -305,4 +307,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(SID:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -9,7 +9,7 @@ complete_words() { # WORDS...: what bash would offer for the last; "KEY" "=" "VA
 }
 offers() { expect "$1" test "$(tr '\n' ' ' <"$out")" = "$2 "; }
 
-for p in dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-plot; do
+for p in dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-plot dtrain-sid; do
     complete_words ./$p --
     ./$p --help | grep -oE -- '(^|[^a-z-])--[a-z][a-z-]*' | grep -oE -- '--[a-z-]*' | sort -u >"$tmp/help"
     expect "all options of $p" cmp "$tmp/help" "$out"

@@ -6,7 +6,7 @@ doc=$root$prefix/share/doc/dtrain modules=$root$prefix/share/modulefiles/dtrain
 
 run 0 make --no-print-directory install BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=
 expect_exit "make install" 0
-for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot; do
+for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot dtrain-sid; do
     run 0 "$root$prefix/bin/$program" --help
     expect_exit "$program --help, installed" 0
 done

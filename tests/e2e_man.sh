@@ -3,7 +3,7 @@
 . "$(dirname "$0")/e2e.sh"
 options() { grep -oE -- '(^|[^a-zA-Z-])--?[a-zA-Z][a-z-]*' | sed 's/^[^-]*//' | grep -E '^(--[a-z][a-z-]+|-[a-zA-Z])$' | sort -u; }
 
-for p in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot; do
+for p in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot dtrain-sid; do
     page=docs/$p.1
     "./$p" --help | options >"$tmp/help"
     sed 's/\\-/-/g' "$page" | options >"$tmp/page"

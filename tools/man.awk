@@ -41,7 +41,7 @@ in_options && /^ / && !blank { put($0); next }
 END {
     close_table()
     print ".SH SEE ALSO"
-    n = split("dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-plot", all, " ")
+    n = split("dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-plot dtrain-sid", all, " ")
     line = ""
     for (i = 1; i <= n; i++) if (all[i] != name) line = line (line == "" ? "" : " ,\n") ".BR " clean(all[i]) " (1)"
     gsub(/ \(1\) ,/, " (1),", line)

@@ -23,6 +23,9 @@ _dtrain_words() { # COMMAND OPTION
     dtrain-generate:--dtype) echo fp32 bf16 ;;
     dtrain-generate:--device) echo auto cpu cuda ;;
     dtrain-generate:--zero-stage) echo 0 3 ;;
+    dtrain-sid:--method) echo rqvae kmeans balanced ;;
+    dtrain-sid:--dtype) echo fp32 bf16 fp16 ;;
+    dtrain-sid:--device) echo auto cpu cuda ;;
     dtrain-plot:-x | dtrain-plot:--x) echo step tokens time ;;
     esac
 }
@@ -65,4 +68,4 @@ _dtrain_complete() {
     fi
     return 0
 }
-complete -F _dtrain_complete dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-plot
+complete -F _dtrain_complete dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-plot dtrain-sid

@@ -1,0 +1,167 @@
+/* sid.h - semantic IDs of the items of a catalogue: embeddings -> residual codes -> one token a level.
+ *
+ * An item's embedding x is quantised level by level: r_0 = x, k_l is the row of codebook l that is nearest to r_l, and
+ * r_(l+1) = r_l - e_(l, k_l). Codebooks are those of residual k-means on the embeddings, or of an RQ-VAE on a small
+ * code of them.
+ *
+ * Source   algorithms.md 5.4; Lee et al., "Autoregressive Image Generation using Residual Quantization", CVPR 2022,
+ *          arXiv:2203.01941; MiniOneRec, arXiv:2510.24431.
+ * Symbols  n items, d width of what is quantised, L levels, K codes of a level.
+ *
+ * Ranks and order. Items are cut into blocks of dt_sid.block items; rank b mod R works on block b. What is summed over
+ * items is summed within a block by the device, in one order, and over blocks in the order of their numbers, so results
+ * are the same bits for any number of ranks with the same device. What is small for each item (a code, a distance) is
+ * known to all ranks.
+ */
+#ifndef DTRAIN_SID_H
+#define DTRAIN_SID_H
+
+#include "dtrain/comm.h"
+#include "dtrain/rows.h"
+#include <jansson.h>
+
+enum { DT_SID_MAX_LEVELS = 26 }; /* letters */
+
+/** Where and how: filled by the caller, borrowed by all below. */
+typedef struct dt_sid {
+    dt_comm *comm;  /* attached to dev, one group */
+    dt_device *dev; /* made reproducible */
+    dt_stream *stream;
+    dt_phase *phase; /* may be NULL */
+    int64_t block;   /* items that are worked on at a time */
+    int64_t n_codes; /* K */
+    int n_levels;    /* L */
+    uint64_t seed;
+} dt_sid;
+
+/* ---- items ------------------------------------------------------------------------------------------------------- */
+
+/** What NAME.item.json says of each item: {0} to start from. Ids that are all whole numbers are in the order of these,
+ *  others in the order of the file; row i of the embeddings is item i. */
+typedef struct dt_sid_items {
+    json_t *root;
+    int64_t n;
+    const char **id; /* [n] */
+    json_t **item;   /* [n] */
+} dt_sid_items;
+
+/** Local. DT_ERR_DATA naming file, line or item: not JSON, an item that is no object, a field that is no text. */
+dt_err dt_sid_items_read(dt_sid_items *items, const char *path);
+/** The fields (comma-separated names) of an item that are there and not empty, joined by a space; of lists their texts.
+ *  malloc'ed, NULL: out of memory. */
+char *dt_sid_item_text(const dt_sid_items *items, int64_t i, const char *fields);
+void dt_sid_items_free(dt_sid_items *items);
+
+/* ---- points ------------------------------------------------------------------------------------------------------ */
+
+/** Rows of floats that lie on the device of the rank that works on their block: [n, width] in all. */
+typedef struct dt_sid_points {
+    int64_t n, width;
+    dt_buf rows;    /* this rank's blocks, in order */
+    double *norm;   /* [n] squared lengths, on all ranks, once dt_sid_points_measure was called */
+    float *staging; /* [block, width] host */
+    dt_buf scratch; /* [block, width] */
+} dt_sid_points;
+
+dt_err dt_sid_points_alloc(const dt_sid *s, dt_sid_points *p, int64_t n, int64_t width); /* local */
+/** Read this rank's blocks. Local. */
+dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_rows *from);
+/** Squared lengths of the rows as they are. Collective. */
+dt_err dt_sid_points_measure(const dt_sid *s, dt_sid_points *p);
+/** rows -= codebook[code]. codebook: [K, width], device; code: [n]. Local, asynchronous. */
+dt_err dt_sid_points_subtract(const dt_sid *s, dt_sid_points *p, const void *codebook, const int32_t *code);
+void dt_sid_points_free(const dt_sid *s, dt_sid_points *p);
+
+/** Number of rows of block b of n, and blocks of which this rank has some: where b >= dt_sid_blocks none. */
+int64_t dt_sid_blocks(const dt_sid *s, int64_t n);
+int64_t dt_sid_rounds(const dt_sid *s, int64_t n); /* blocks of a rank, those that are not there counted */
+
+/* ---- codebooks --------------------------------------------------------------------------------------------------- */
+
+/** A codebook as products want it: distances are |x|^2 - 2 (x e^T - |e|^2/2). */
+typedef struct dt_sid_book {
+    int64_t n_codes, width;
+    dt_buf rows; /* [K, width] float, device */
+    dt_buf bias; /* [K] -|e|^2/2 */
+    float *host; /* [K, width] */
+    float *bias_host;
+} dt_sid_book;
+dt_err dt_sid_book_alloc(const dt_sid *s, dt_sid_book *b, int64_t width);
+/** The host's rows go to the device, and what follows from them. Synchronous. */
+dt_err dt_sid_book_set(const dt_sid *s, dt_sid_book *b);
+void dt_sid_book_free(dt_sid_book *b);
+
+/** The nearest code of each point, of equal ones the lowest, and the squared distance: code, distance [n], on all
+ *  ranks. Collective. Needs measured points. */
+dt_err dt_sid_nearest(const dt_sid *s, const dt_sid_points *p, const dt_sid_book *b, int32_t *code, float *distance);
+/** Squared distances of n_items points to all codes: cost [n_items, K] with room for one float more, on all ranks, the
+ *  same whatever else is asked for. item: NULL: 0 .. n_items-1. Collective. */
+dt_err dt_sid_distances(const dt_sid *s, const dt_sid_points *p, const dt_sid_book *b, const int64_t *item,
+                        int64_t n_items, float *cost);
+
+typedef struct dt_sid_kmeans {
+    int64_t max_iterations;
+    bool balanced; /* codes have floor(n/K) or ceil(n/K) items each */
+    int level;     /* keys the random numbers */
+} dt_sid_kmeans;
+
+/** k-means from k-means++ (Arthur & Vassilvitskii, SODA 2007) seeds, by Lloyd's iterations until no item moves. A code
+ *  without items moves to the item that is farthest from its own. Balanced: each assignment is the cheapest one with
+ *  the sizes of above, to within 1/1000 of the mean distance for an item (dt_sid_assign); the larger sizes go to the
+ *  codes that are nearest to most items. Results: book, code [n] of it, *objective the sum of squared distances.
+ *  Collective. DT_ERR_DATA: fewer points than codes. */
+dt_err dt_sid_kmeans_fit(const dt_sid *s, const dt_sid_kmeans *how, dt_sid_points *p, dt_sid_book *b, int32_t *code,
+                         double *objective);
+
+/** Items to codes that have room for size[k] each, sum of size = n, so that the sum of cost is at most n * slack above
+ *  the least. cost: [n, K] row-major. An auction (Bertsekas & Castanon, "The auction algorithm for the transportation
+ *  problem", Ann. Oper. Res. 20, 1989) whose bids grow by `slack`, above 0. code: [n]. Local. DT_ERR_MEMORY. */
+dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_t *size, double slack, int32_t *code);
+
+/* ---- collisions -------------------------------------------------------------------------------------------------- */
+
+/** Items of one SID, lists of two or more in the order of their first items. */
+typedef struct dt_sid_groups {
+    int64_t n_groups, n_items;
+    int64_t *item;  /* [n_items], a list after the other, ascending in each */
+    int64_t *start; /* [n_groups + 1] */
+} dt_sid_groups;
+/** code: [L][n], level by level. *n_distinct: SIDs in use. Local. DT_ERR_MEMORY. */
+dt_err dt_sid_group(int32_t *const *code, int n_levels, int64_t n, dt_sid_groups *groups, int64_t *n_distinct);
+void dt_sid_groups_free(dt_sid_groups *groups);
+
+typedef struct dt_sid_sinkhorn {
+    double epsilon;     /* above 0 */
+    int64_t iterations; /* of rows, then columns */
+    int64_t max_rounds;
+    bool distinct; /* what still collides then takes the nearest code that no item with its first levels has */
+} dt_sid_sinkhorn;
+
+/** The balanced plan of n items and K codes (Cuturi, "Sinkhorn Distances", NIPS 2013): cost is centred and scaled to
+ *  -1 .. 1,
+ *
+ *      Q = exp(-c/epsilon), then by turns: rows sum to 1/n, columns sum to 1/K
+ *
+ *  q: [n, K] out, times n. Local. */
+void dt_sid_sinkhorn_plan(const float *cost, int64_t n, int64_t n_codes, double epsilon, int64_t iterations, double *q);
+
+/** Rounds in which all items of each group get the last code that the plan of their group gives most of their weight;
+ *  of all rounds the one that leaves most SIDs in use counts. p: what the last level's codes are of, as before it was
+ *  subtracted; measured. code: [L][n], the last level's change. *n_rounds: how many there were. Collective. */
+dt_err dt_sid_resolve(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_sid_points *p, const dt_sid_book *b,
+                      int32_t *const *code, int64_t *n_rounds);
+
+/* ---- what comes out ---------------------------------------------------------------------------------------------- */
+
+/** Use of a level: codes that some item has, and exp of the entropy of their shares. */
+typedef struct dt_sid_use {
+    int64_t n_used, largest;
+    double perplexity;
+} dt_sid_use;
+dt_err dt_sid_count_use(const int32_t *code, int64_t n, int64_t n_codes, dt_sid_use *use); /* DT_ERR_MEMORY */
+
+/** PREFIX.index.json, {"id": ["<a_17>", "<b_203>", "<c_5>"], ...}, and with items PREFIX.txt, lines sid TAB title TAB
+ *  id. items NULL: ids are the numbers of rows. Local, for one rank. DT_ERR_WRITE, DT_ERR_MEMORY. */
+dt_err dt_sid_write(const char *prefix, const dt_sid_items *items, int32_t *const *code, int n_levels, int64_t n);
+
+#endif

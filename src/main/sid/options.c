@@ -1,0 +1,147 @@
+/* options.c - the command line of dtrain-sid. */
+#include "app.h"
+#include "../tool/tool.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+const char sid_usage[] =
+    "usage: dtrain-sid --embeddings FILE [--items NAME.item.json] -o PREFIX [options]\n"
+    "Makes semantic IDs for the items of a catalogue, alone or under mpirun: one token a level, as in\n"
+    "<a_17><b_203><c_5>. Writes PREFIX.index.json (item id -> its tokens) and, with --items, the info\n"
+    "file PREFIX.txt (lines of SID, title and item id, between tabs).\n"
+    "\n"
+    "Input and output\n"
+    "  --items FILE            JSON object: item id -> title, description, brand, categories. Ids that\n"
+    "                          are numbers must be 0, 1, 2 and so on; row i of the embeddings is item\n"
+    "                          i, or the i-th item of the file where ids are no numbers\n"
+    "  --embeddings FILE       a row of numbers for each item: .npy, or HDF5\n"
+    "  --array NAME            of an HDF5 file with several matrices: the one that is meant\n"
+    "  -o, --output PREFIX     where the files go\n"
+    "  --force                 replace files that exist\n"
+    "\n"
+    "Codes\n"
+    "  --method NAME           kmeans (residual k-means on the embeddings) or balanced (the same with\n"
+    "                          equally many items for each code); default kmeans\n"
+    "  --levels N              tokens of a SID (default 3)\n"
+    "  --codes N               codes of a level (default 256)\n"
+    "  --kmeans-iterations N   at most (default 100)\n"
+    "  --seed N                of the random numbers (default 42)\n"
+    "\n"
+    "Items with the same SID\n"
+    "  --sinkhorn-rounds N     rounds in which their last codes are assigned anew (default 20; 0: none)\n"
+    "  --sinkhorn-epsilon E    the smaller, the closer to the nearest code (default 0.003)\n"
+    "  --sinkhorn-iterations N of a plan (default 50)\n"
+    "  --distinct              then the nearest last code that is free, while there is one\n"
+    "\n"
+    "Running\n"
+    "  --block-size N          items that are worked on at a time; sums are in the order of blocks, so\n"
+    "                          results may differ in rounding with it (default 1024)\n"
+    "  --threads N             of a rank (default: the node's cores divided by its ranks)\n"
+    "  --device NAME           auto, cpu or cuda (default auto)\n"
+    "  --timeout S             seconds without progress after which the run ends with exit code 76\n"
+    "                          (default 1800)\n"
+    "  -h, --help              this text\n"
+    "  -V, --version           version, commit and build\n"
+    "\n"
+    "Results do not depend on the number of ranks.\n"
+    "exit codes: 0 done, 64 usage, 65 bad items or embeddings, 70 fault, 71 numbers not finite,\n"
+    "            74 writing failed, 76 communication failed\n";
+
+/* clang-format off */
+enum option_id {
+    ITEMS = 256, EMBEDDINGS, ARRAY, METHOD, LEVELS, CODES, KMEANS_ITERATIONS, SEED, ROUNDS, EPSILON,
+    SINKHORN_ITERATIONS, DISTINCT, BLOCK, THREADS, DEVICE, TIMEOUT, FORCE
+};
+static const struct option long_options[] = {
+    {"items", 1, 0, ITEMS}, {"embeddings", 1, 0, EMBEDDINGS}, {"array", 1, 0, ARRAY}, {"output", 1, 0, 'o'},
+    {"force", 0, 0, FORCE}, {"method", 1, 0, METHOD}, {"levels", 1, 0, LEVELS}, {"codes", 1, 0, CODES},
+    {"kmeans-iterations", 1, 0, KMEANS_ITERATIONS}, {"seed", 1, 0, SEED}, {"sinkhorn-rounds", 1, 0, ROUNDS},
+    {"sinkhorn-epsilon", 1, 0, EPSILON}, {"sinkhorn-iterations", 1, 0, SINKHORN_ITERATIONS},
+    {"distinct", 0, 0, DISTINCT}, {"block-size", 1, 0, BLOCK}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE},
+    {"timeout", 1, 0, TIMEOUT}, TOOL_OPTIONS, {0}};
+/* clang-format on */
+
+static dt_err parse_method(const char *text, sid_method *method)
+{
+    static const char *const words[] = {[SID_KMEANS] = "kmeans", [SID_BALANCED] = "balanced"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (words[i] && strcmp(text, words[i]) == 0) {
+            *method = (sid_method)i;
+            return DT_OK;
+        }
+    return dt_fail(DT_ERR_USAGE, "--method: expected kmeans or balanced, found '%s'", text);
+}
+
+static dt_err parse_real(const char *name, const char *text, double low, double high, double *value)
+{
+    DT_TRY(tool_parse_real(name, text, value));
+    DT_CHECK(*value >= low && *value <= high, DT_ERR_USAGE, "--%s: expected a number from %g to %g, found '%s'", name,
+             low, high, text);
+    return DT_OK;
+}
+
+static dt_err parse_one(options *o, int id, const char *name, const char *text)
+{
+    const struct {
+        int id;
+        const char **text;
+    } texts[] = {
+        {ITEMS, &o->items}, {EMBEDDINGS, &o->embeddings}, {ARRAY, &o->array}, {'o', &o->output}, {DEVICE, &o->device}};
+    const struct {
+        int id;
+        bool *flag;
+    } flags[] = {{FORCE, &o->force}, {DISTINCT, &o->sinkhorn.distinct}, {'h', &o->help}, {'V', &o->version}};
+    const struct {
+        int id;
+        int64_t *value, low, high;
+    } numbers[] = {{LEVELS, &o->levels, 1, DT_SID_MAX_LEVELS},
+                   {CODES, &o->codes, 2, 1 << 20},
+                   {KMEANS_ITERATIONS, &o->kmeans_iterations, 0, INT32_MAX},
+                   {SEED, &o->seed, 0, INT64_MAX},
+                   {ROUNDS, &o->sinkhorn.max_rounds, 0, INT32_MAX},
+                   {SINKHORN_ITERATIONS, &o->sinkhorn.iterations, 1, INT32_MAX},
+                   {BLOCK, &o->block, 1, 1 << 20},
+                   {THREADS, &o->threads, 0, 4096}};
+    const struct {
+        int id;
+        double *value, low, high;
+    } reals[] = {{EPSILON, &o->sinkhorn.epsilon, 1e-6, 1e6}, {TIMEOUT, &o->timeout_s, 1, 1e9}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (texts[i].id == id) *texts[i].text = text;
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (flags[i].id == id) *flags[i].flag = true;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (numbers[i].id == id) return tool_parse_int(name, text, numbers[i].low, numbers[i].high, numbers[i].value);
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
+        if (reals[i].id == id) return parse_real(name, text, reals[i].low, reals[i].high, reals[i].value);
+    return id == METHOD ? parse_method(text, &o->method) : DT_OK;
+}
+
+static dt_err check_options(const options *o)
+{
+    DT_CHECK(o->embeddings, DT_ERR_USAGE, "expected --embeddings FILE; see dtrain-sid --help");
+    DT_CHECK(o->output && o->output[0], DT_ERR_USAGE, "expected -o PREFIX: where the files go");
+    return DT_OK;
+}
+
+dt_err sid_parse_options(options *o, int argc, char **argv)
+{
+    *o = (options){.method = SID_KMEANS,
+                   .levels = 3,
+                   .codes = 256,
+                   .kmeans_iterations = 100,
+                   .block = 1024,
+                   .seed = 42,
+                   .sinkhorn = {.epsilon = 0.003, .iterations = 50, .max_rounds = 20},
+                   .device = "auto",
+                   .timeout_s = 1800};
+    for (int c, at;;) {
+        DT_TRY(tool_option(argc, argv, ":o:" TOOL_LETTERS, long_options, &c, &at));
+        if (c == -1) break;
+        DT_TRY(parse_one(o, c, at >= 0 ? long_options[at].name : "", optarg));
+    }
+    if (o->help || o->version) return DT_OK;
+    DT_CHECK(optind == argc, DT_ERR_USAGE, "expected options alone, found '%s'", argv[optind]);
+    return check_options(o);
+}

@@ -1,0 +1,89 @@
+/* assign.c - items to codes of given sizes: an auction, each item bidding for a place of its best code.
+ *
+ * A code's price is the lowest bid among those that hold its places, 0 while one is free. An item without a place looks
+ * at -cost - price of every code: it bids for the best one what would make it as good as the second best, and `slack`
+ * more, and the lowest bid of that code is out. Nobody is worse off than `slack` below the best it could have at the
+ * prices of the end, so the sum is within n slack of the least. */
+#include "dtrain/sid.h"
+#include <math.h>
+#include <stdlib.h>
+
+/* The places of a code that are taken, as a heap with the lowest bid on top, of equal bids the lowest item. */
+typedef struct place {
+    double bid;
+    int64_t item;
+} place;
+typedef struct seats {
+    place *at;
+    int64_t n, room;
+} seats;
+
+static bool below(const place *a, const place *b) { return a->bid < b->bid || (a->bid == b->bid && a->item < b->item); }
+
+static void sink(seats *h, place x)
+{
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < h->n; i = child) {
+        if (child + 1 < h->n && below(&h->at[child + 1], &h->at[child])) child++;
+        if (!below(&h->at[child], &x)) break;
+        h->at[i] = h->at[child];
+    }
+    h->at[i] = x;
+}
+
+static void rise(seats *h, place x)
+{
+    int64_t i = h->n++;
+    for (; i > 0 && below(&x, &h->at[(i - 1) / 2]); i = (i - 1) / 2) h->at[i] = h->at[(i - 1) / 2];
+    h->at[i] = x;
+}
+
+static double price(const seats *h) { return h->n < h->room ? 0 : h->at[0].bid; }
+
+/* Returns the item that lost its place, -1: none did. */
+static int64_t bid(seats *h, int64_t n_codes, const float *cost, int64_t item, double slack, int32_t *code)
+{
+    double best = -INFINITY, second = -INFINITY;
+    int64_t to = -1;
+    for (int64_t k = 0; k < n_codes; k++) {
+        if (h[k].room == 0) continue;
+        const double value = -(double)cost[item * n_codes + k] - price(&h[k]);
+        if (value > best) {
+            second = best;
+            best = value;
+            to = k;
+        } else if (value > second) {
+            second = value;
+        }
+    }
+    if (second == -INFINITY) second = best; /* there is one code alone */
+    const place x = {price(&h[to]) + (best - second) + slack, item};
+    code[item] = (int32_t)to;
+    if (h[to].n < h[to].room) {
+        rise(&h[to], x);
+        return -1;
+    }
+    const int64_t out = h[to].at[0].item;
+    sink(&h[to], x);
+    return out;
+}
+
+dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_t *size, double slack, int32_t *code)
+{
+    seats *h = calloc((size_t)n_codes, sizeof *h);
+    place *all = malloc((size_t)(n > 0 ? n : 1) * sizeof *all);
+    int64_t used = 0;
+    dt_err err = h && all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %lld places", (long long)n);
+    for (int64_t k = 0; k < n_codes && err == DT_OK; k++) {
+        h[k] = (seats){.at = all + used, .room = size[k]};
+        used += size[k];
+        if (size[k] < 0 || used > n) err = dt_fail(DT_ERR_ARG, "sizes of more than %lld items", (long long)n);
+    }
+    if (err == DT_OK && used != n)
+        err = dt_fail(DT_ERR_ARG, "sizes of %lld items for %lld", (long long)used, (long long)n);
+    for (int64_t i = 0; i < n && err == DT_OK; i++)
+        for (int64_t out = i; out >= 0;) out = bid(h, n_codes, cost, out, slack, code);
+    free(h);
+    free(all);
+    return err;
+}

@@ -1,0 +1,91 @@
+/* write.c - the index and info files, and how evenly a level's codes are used. */
+#include "dtrain/sid.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+dt_err dt_sid_count_use(const int32_t *code, int64_t n, int64_t n_codes, dt_sid_use *use)
+{
+    int64_t *count = calloc((size_t)n_codes, sizeof *count);
+    double entropy = 0;
+    DT_CHECK(count, DT_ERR_MEMORY, "out of memory for %" PRId64 " counts", n_codes);
+    *use = (dt_sid_use){0};
+    for (int64_t i = 0; i < n; i++) count[code[i]]++;
+    for (int64_t k = 0; k < n_codes; k++) {
+        if (count[k] == 0) continue;
+        const double share = (double)count[k] / (double)n;
+        use->n_used++;
+        use->largest = dt_max_i64(use->largest, count[k]);
+        entropy -= share * log(share);
+    }
+    use->perplexity = exp(entropy);
+    free(count);
+    return DT_OK;
+}
+
+static void put_token(FILE *f, int level, int32_t code) { fprintf(f, "<%c_%d>", 'a' + level, code); }
+
+static dt_err put_index(FILE *f, const dt_sid_items *items, int32_t *const *code, int n_levels, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        fputs(i == 0 ? "{\n" : ",\n", f);
+        if (items) {
+            json_t *id = json_string(items->id[i]);
+            const int bad = id ? json_dumpf(id, f, JSON_ENCODE_ANY) : -1;
+            json_decref(id);
+            DT_CHECK(bad == 0, DT_ERR_MEMORY, "out of memory for the id of item %" PRId64, i);
+        } else {
+            fprintf(f, "\"%" PRId64 "\"", i);
+        }
+        for (int l = 0; l < n_levels; l++) {
+            fputs(l == 0 ? ": [\"" : "\", \"", f);
+            put_token(f, l, code[l][i]);
+        }
+        fputs("\"]", f);
+    }
+    fputs("\n}\n", f);
+    return DT_OK;
+}
+
+/* Tabs and ends of lines part the fields: inside a title they are blanks. */
+static dt_err put_info(FILE *f, const dt_sid_items *items, int32_t *const *code, int n_levels, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        char *title = dt_sid_item_text(items, i, "title");
+        DT_CHECK(title, DT_ERR_MEMORY, "out of memory for the title of item %s", items->id[i]);
+        for (char *c = title; *c; c++)
+            if (*c == '\t' || *c == '\n' || *c == '\r') *c = ' ';
+        for (int l = 0; l < n_levels; l++) put_token(f, l, code[l][i]);
+        fprintf(f, "\t%s\t%s\n", title, items->id[i]);
+        free(title);
+    }
+    return DT_OK;
+}
+
+typedef dt_err (*put_text)(FILE *f, const dt_sid_items *items, int32_t *const *code, int n_levels, int64_t n);
+
+static dt_err write_text(const char *prefix, const char *ending, put_text put, const dt_sid_items *items,
+                         int32_t *const *code, int n_levels, int64_t n)
+{
+    char path[PATH_MAX], *text = NULL;
+    size_t nbytes = 0;
+    DT_CHECK((size_t)snprintf(path, sizeof path, "%s%s", prefix, ending) < sizeof path, DT_ERR_USAGE,
+             "%s%s: the name is too long", prefix, ending);
+    FILE *f = open_memstream(&text, &nbytes);
+    DT_CHECK(f, DT_ERR_MEMORY, "%s: out of memory", path);
+    dt_err err = put(f, items, code, n_levels, n);
+    const bool lost = ferror(f);
+    if ((fclose(f) != 0 || lost) && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory", path);
+    if (err == DT_OK) err = dt_write_file_atomic(path, text, nbytes);
+    free(text);
+    return err;
+}
+
+dt_err dt_sid_write(const char *prefix, const dt_sid_items *items, int32_t *const *code, int n_levels, int64_t n)
+{
+    DT_TRY(write_text(prefix, ".index.json", put_index, items, code, n_levels, n));
+    return items ? write_text(prefix, ".txt", put_info, items, code, n_levels, n) : DT_OK;
+}

@@ -1,0 +1,198 @@
+/* test_sid.c - parts of dtrain-sid that need no ranks: assignments of given sizes against all there are, plans of
+ * Sinkhorn's against the long way round, groups of items that collide, the header of a .npy file. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "dtrain/sid.h"
+
+static void random_costs(uint64_t key, int64_t n, float *cost)
+{
+    dt_rng_uniform(key, 0, 0, n, 1, cost);
+    for (int64_t i = 0; i < n; i++) cost[i] = cost[i] * cost[i] * 4;
+}
+
+/* ---- assignment -------------------------------------------------------------------------------------------------- */
+
+/* The least cost of items i .. n-1 with the places that are left. */
+static double cheapest(const float *cost, int64_t i, int64_t n, int64_t K, int64_t *left)
+{
+    double best = i == n ? 0 : INFINITY;
+    for (int64_t k = 0; k < K && i < n; k++) {
+        if (left[k] == 0) continue;
+        left[k]--;
+        best = fmin(best, cost[i * K + k] + cheapest(cost, i + 1, n, K, left));
+        left[k]++;
+    }
+    return best;
+}
+
+static void assignments_are_the_cheapest_of_their_sizes(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = {{3, 3, 3}, {4, 3, 2}, {9, 0, 0}, {0, 1, 8}, {1, 4, 4}};
+    const double slack = 1e-4;
+    for (uint64_t t = 0; t < 40; t++) {
+        const int64_t n = 9, K = 3, *size = sizes[t % 5];
+        float cost[27];
+        int32_t code[9];
+        int64_t left[3], count[3] = {0};
+        double sum = 0;
+        random_costs(t, n * K, cost);
+        for (int64_t i = 1; i < n && t % 4 == 0; i++) memcpy(cost + i * K, cost, 3 * sizeof *cost); /* equal items */
+        assert_int_equal(dt_sid_assign(cost, n, K, size, slack, code), DT_OK);
+        for (int64_t i = 0; i < n; i++) {
+            count[code[i]]++;
+            sum += cost[i * K + code[i]];
+        }
+        memcpy(left, size, sizeof left);
+        assert_memory_equal(count, size, sizeof count);
+        assert_true(sum <= cheapest(cost, 0, n, K, left) + (double)n * slack);
+    }
+}
+
+static void assignments_of_other_numbers_of_items_are_refused(void **state)
+{
+    (void)state;
+    const float cost[6] = {0};
+    int32_t code[3];
+    assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){1, 1}, 1, code), DT_ERR_ARG);
+    assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){2, 2}, 1, code), DT_ERR_ARG);
+    dt_error_clear();
+}
+
+/* ---- Sinkhorn ---------------------------------------------------------------------------------------------------- */
+
+/* In logarithms, by which nothing underflows: rows to 1/n, then columns to 1/K. */
+static void plan_in_logarithms(const float *cost, int n, int K, double epsilon, int iterations, double *q)
+{
+    double least = INFINITY, most = -INFINITY;
+    for (int i = 0; i < n * K; i++) least = fmin(least, cost[i]), most = fmax(most, cost[i]);
+    const double middle = (least + most) / 2, amplitude = most - middle + 1e-5;
+    for (int i = 0; i < n * K; i++) q[i] = -(cost[i] - middle) / amplitude / epsilon;
+    for (int t = 0; t < 2 * iterations; t++) {
+        const int lines = t % 2 == 0 ? n : K, others = t % 2 == 0 ? K : n;
+        for (int i = 0; i < lines; i++) {
+            double top = -INFINITY, sum = 0;
+            for (int j = 0; j < others; j++) top = fmax(top, t % 2 == 0 ? q[i * K + j] : q[j * K + i]);
+            for (int j = 0; j < others; j++) sum += exp((t % 2 == 0 ? q[i * K + j] : q[j * K + i]) - top);
+            const double off = top + log(sum) + log(lines);
+            for (int j = 0; j < others; j++) *(t % 2 == 0 ? &q[i * K + j] : &q[j * K + i]) -= off;
+        }
+    }
+    for (int i = 0; i < n * K; i++) q[i] = exp(q[i]) * n;
+}
+
+static void plans_are_those_in_logarithms_and_columns_are_even(void **state)
+{
+    (void)state;
+    enum { N = 6, K = 5 };
+    static const double epsilons[] = {1, 0.1, 0.003};
+    for (uint64_t t = 0; t < 12; t++) {
+        float cost[N * K];
+        double q[N * K], expected[N * K];
+        random_costs(100 + t, N * K, cost);
+        dt_sid_sinkhorn_plan(cost, N, K, epsilons[t % 3], 50, q);
+        plan_in_logarithms(cost, N, K, epsilons[t % 3], 50, expected);
+        for (int k = 0; k < K; k++) {
+            double column = 0;
+            for (int i = 0; i < N; i++) {
+                column += q[i * K + k];
+                /* a hundred divisions each way; exponents up to 667, whose last bits are 1e-13 of a weight */
+                assert_true(fabs(q[i * K + k] - expected[i * K + k]) <= 1e-10 * (1 + fabs(expected[i * K + k])));
+            }
+            assert_true(fabs(column - (double)N / K) <= 1e-12 * N);
+        }
+    }
+}
+
+static void a_plan_without_underflow_is_of_both_marginals(void **state)
+{
+    (void)state;
+    enum { N = 8, K = 4 };
+    float cost[N * K];
+    double q[N * K];
+    random_costs(7, N * K, cost);
+    dt_sid_sinkhorn_plan(cost, N, K, 0.5, 500, q);
+    for (int i = 0; i < N; i++) {
+        double row = 0;
+        for (int k = 0; k < K; k++) row += q[i * K + k];
+        assert_true(fabs(row - 1) <= 1e-10); /* converged: it does so by a factor of 2 or more each time */
+    }
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+static void groups_are_the_items_that_share_all_codes(void **state)
+{
+    (void)state;
+    int32_t a[] = {1, 0, 1, 1, 0, 2, 1}, b[] = {3, 3, 3, 2, 3, 0, 3};
+    int32_t *const code[] = {a, b};
+    static const int64_t items[] = {1, 4, 0, 2, 6};
+    dt_sid_groups g;
+    int64_t n_distinct;
+    assert_int_equal(dt_sid_group(code, 2, 7, &g, &n_distinct), DT_OK);
+    assert_int_equal(n_distinct, 4);
+    assert_int_equal(g.n_groups, 2);
+    assert_int_equal(g.n_items, 5);
+    assert_memory_equal(g.item, items, sizeof items);
+    assert_int_equal(g.start[1], 2);
+    assert_int_equal(g.start[2], 5);
+    dt_sid_groups_free(&g);
+}
+
+static void perplexity_is_that_of_even_use(void **state)
+{
+    (void)state;
+    const int32_t even[] = {0, 3, 5, 0, 3, 5}, one[] = {2, 2};
+    dt_sid_use use;
+    assert_int_equal(dt_sid_count_use(even, 6, 8, &use), DT_OK);
+    assert_true(fabs(use.perplexity - 3) < 1e-12 && use.n_used == 3 && use.largest == 2);
+    assert_int_equal(dt_sid_count_use(one, 2, 8, &use), DT_OK);
+    assert_true(use.perplexity == 1 && use.n_used == 1 && use.largest == 2);
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static void a_npy_file_of_ours_is_read_back(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/dtrain_sid_XXXXXX", header[DT_NPY_HEADER];
+    const float rows[6] = {1, -2, 3.5f, 4, 0, 1e-30f};
+    float back[4];
+    dt_rows r = {0};
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    dt_npy_header(3, 2, header);
+    assert_int_equal(write(fd, header, sizeof header), sizeof header);
+    assert_int_equal(write(fd, rows, sizeof rows), sizeof rows);
+    close(fd);
+    assert_int_equal(dt_rows_open(&r, path, NULL), DT_OK);
+    assert_int_equal(r.n, 3);
+    assert_int_equal(r.width, 2);
+    assert_int_equal(dt_rows_read(&r, 1, 2, back), DT_OK);
+    assert_memory_equal(back, rows + 2, sizeof back);
+    assert_int_equal(dt_rows_read(&r, 2, 2, back), DT_ERR_ARG);
+    dt_error_clear();
+    dt_rows_close(&r);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(assignments_are_the_cheapest_of_their_sizes),
+        cmocka_unit_test(assignments_of_other_numbers_of_items_are_refused),
+        cmocka_unit_test(plans_are_those_in_logarithms_and_columns_are_even),
+        cmocka_unit_test(a_plan_without_underflow_is_of_both_marginals),
+        cmocka_unit_test(groups_are_the_items_that_share_all_codes),
+        cmocka_unit_test(perplexity_is_that_of_even_use),
+        cmocka_unit_test(a_npy_file_of_ours_is_read_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
