@@ -4,6 +4,7 @@
 #define DTRAIN_CATALOGUE_H
 
 #include "dtrain/core.h"
+#include "dtrain/tokenizer.h" /* level tokens */
 
 typedef struct dt_catalogue dt_catalogue;
 
@@ -36,9 +37,5 @@ int32_t dt_catalogue_n_sids(const dt_catalogue *c); /* distinct ones */
 /** The distinct level tokens of all items, by rising bytes: what a vocabulary grows by, in this order. */
 int32_t dt_catalogue_n_levels(const dt_catalogue *c);
 const char *dt_catalogue_level(const dt_catalogue *c, int32_t i);
-
-/** Length of the level token that text begins with, 0: it begins with none. For texts of SIDs elsewhere (index files,
- *  the lists of a CSV file). */
-size_t dt_level_token_len(const char *text, size_t nbytes);
 
 #endif

@@ -98,4 +98,10 @@ char *dt_utf8_repair(const char *text, size_t nbytes, size_t *repaired_nbytes);
 /** Length of the longest beginning that is valid UTF-8. */
 size_t dt_utf8_valid(const char *text, size_t n);
 
+/* ---- level tokens ------------------------------------------------------------------------------------------------ */
+
+/** Length of the level token of a semantic ID (<a_17><b_203><c_5>) that text begins with, 0: it begins with none.
+ *  `<...>` with no `<`, `>`, blank or control character inside. */
+size_t dt_level_token_len(const char *text, size_t nbytes);
+
 #endif
