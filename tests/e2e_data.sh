@@ -274,6 +274,41 @@ expect_exit "one document cannot be split" 65
 expect_text "what would help is said" "paragraphs"
 expect "files of before are kept" cmp "$tmp/valid.h5" "$tmp/again.h5"
 
+# ---- recommendation data (what samples say: test_data_rec)
+rec="--force --format minionerec --tokenizer tests/data/rec/qwen2"
+run 0 ./dtrain-data $rec --index tests/data/rec/x.index.json --items tests/data/rec/x.item.json --max-length 512 -o "$tmp/r.h5" tests/data/rec/x.csv
+expect_exit "rows of interactions" 0
+expect_text "samples without a title are counted: two of a row, two each of two items" "6 records without any token to train on dropped"
+is "kind and samples" "$(field "$tmp/r.h5" kind) $(field "$tmp/r.h5" samples)" "sft 26"
+run 0 ./dtrain-data $rec --recipe rl --tasks sids-sid:2 --seed 7 --longest-only -o "$tmp/r.h5" tests/data/rec/x.csv
+is "prompts of a sample of rows" "$(field "$tmp/r.h5" kind) $(field "$tmp/r.h5" samples)" "prompts 2"
+run 0 ./dtrain-data $rec --recipe eval --template input/minionerec.json -o "$tmp/r.h5" tests/data/rec/x.csv
+is "a prompt of evaluation, and its answer" "$(./dtrain-data show --tokenizer tests/data/rec/qwen2 "$tmp/r.h5" 1 | tail -n +2)" \
+    'Below is an instruction that describes a task, paired with an input that provides further context. Write a response that appropriately completes the request. 
+
+### Instruction:
+Can you predict the next possible item that the user may expect?
+
+### User Input: 
+The user has interacted with items  in chronological order. Can you predict the next possible item that the user may expect?
+
+### Response:
+
+---- answer: 3 tokens
+<a_3><b_1><c_2>
+---- record
+{"answer":"<a_3><b_1><c_2>","task":"sids-sid","item_id":"2","user_id":"A2"}'
+{ cat tests/data/rec/x.csv && printf 'A9,[],x\r\n'; } >"$tmp/bad.csv"
+run 0 ./dtrain-data $rec --recipe eval -o "$tmp/r.h5" "$tmp/bad.csv"
+expect_exit "a broken row" 65
+expect_text "a broken row is named by its line, not its number" 'bad.csv:8: expected 7 fields as in the first line, found 3'
+run 0 ./dtrain-data $rec --recipe eval --skip-bad -o "$tmp/r.h5" "$tmp/bad.csv"
+is "a broken row is left out" "$code $(field "$tmp/r.h5" samples)" "0 5"
+run 0 ./dtrain-data $rec --tokenizer tests/data/tokenizer/qwen2 --recipe eval -o "$tmp/r.h5" tests/data/rec/x.csv
+expect_text "a tokenizer without level tokens: what to do" 'x.csv:2: history_item_sid: <a_3> is not one token .*dtrain-convert --add-tokens'
+run 0 ./dtrain-data --force -o "$tmp/r.h5" tests/data/rec/x.csv
+expect_text "rows without --format: what to do" '--format minionerec'
+
 # ---- looking
 run 0 ./dtrain-data show "$tmp/s.h5" 5
 expect_exit "no such sample" 64

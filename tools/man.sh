@@ -2,7 +2,7 @@
 # man.sh NAME - the manual page of a program (all but dtrain's, which is written by hand) from its --help, on standard output.
 set -eu
 case $1 in
-dtrain-data) about="make datasets of text and JSON records for dtrain, and look into them" ;;
+dtrain-data) about="make datasets of text, JSON records and recommendation data for dtrain, and look into them" ;;
 dtrain-convert) about="turn checkpoints of dtrain into Hugging Face model directories and back" ;;
 dtrain-generate) about="continue prompts, or talk, with a model that dtrain trained" ;;
 dtrain-info) about="show checkpoints, datasets and runs of dtrain" ;;

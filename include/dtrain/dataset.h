@@ -161,6 +161,17 @@ typedef struct dt_make_stats {
     int n_shards; /* files of the output */
 } dt_make_stats;
 
+/** Recommendation data in MiniOneRec's files (format minionerec): inputs are CSV files. */
+typedef struct dt_rec_options {
+    const char *recipe;        /* sft; rl: prompts without the preamble; eval: prompts as sft has them */
+    const char *tasks;         /* NULL: those that the template lists for the recipe; else NAME,NAME:SAMPLE,... */
+    const char *index, *items; /* NAME.index.json, NAME.item.json; NULL: none */
+    const char *category;      /* NULL, or what {category} of a template says */
+    const char *catalogue;     /* NULL, or the file that is to be written: "SID TAB title TAB id" a line */
+    bool longest;              /* of each user's rows the one with the longest history alone */
+    uint64_t seed;             /* of what is drawn: rows of a SAMPLE, instructions */
+} dt_rec_options;
+
 typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
     /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
@@ -169,14 +180,14 @@ typedef struct dt_make_options {
     const char *const *inputs;
     int n_inputs;
     const char *kind;          /* auto (by the first document), tokens, sft, preference, prompts */
-    const char *format;        /* auto (by the end of the name), text, json (lines or an array) */
+    const char *format;        /* auto (by the end of the name), text, json (lines or an array), minionerec */
     const char *documents;     /* of plain text: files, lines, paragraphs, or separator */
     const char *separator;     /* for documents = separator */
     const char *tokenizer;     /* as dt_tokenizer_open */
-    const char *chat_template; /* as dt_chat_open */
+    const char *chat_template; /* as dt_chat_open; of format minionerec: auto, minionerec, or a JSON file */
     const char *mask;          /* auto (by the form of the record), full, completion, assistant */
     const char *prefer;        /* which of two answers PKU-SafeRLHF's records prefer: better, safer */
-    /* auto (preference: drop, prompts: keep_end, else keep_start), keep_start, keep_end, drop */
+    /* auto (preference: drop; prompts, format minionerec: keep_end; else keep_start), keep_start, keep_end, drop */
     const char *truncate;
     const char *weight_key; /* NULL, or the field of a record that holds its weight (sft) */
     bool as_chat;           /* texts of prompts and completions become turns of user and assistant */
@@ -184,6 +195,7 @@ typedef struct dt_make_options {
     bool turn_budgets;
     int64_t max_length; /* tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
+    dt_rec_options rec;
     bool force;    /* replace outputs that exist; an input never is one */
     int n_threads; /* 0: as many as the process may use cores */
     int64_t n_shards;

@@ -18,9 +18,10 @@ static const char usage[] =
     "       dtrain-data show [--tokenizer NAME] FILE.h5 [N]  decode document or sample N, targets\n"
     "                                                        marked\n"
     "\n"
-    "Makes a dataset for dtrain from plain text, JSON lines or a JSON array. INPUT: files, folders\n"
-    "(their .txt, .jsonl, .ndjson and .json files, by name), or - for standard input. The output\n"
-    "appears only when it is complete, and does not depend on the number of threads.\n"
+    "Makes a dataset for dtrain from plain text, JSON lines or a JSON array, or from the CSV files of\n"
+    "recommendation data. INPUT: files, folders (their .txt, .jsonl, .ndjson and .json files, by name),\n"
+    "or - for standard input. The output appears only when it is complete, and does not depend on the\n"
+    "number of threads.\n"
     "\n"
     "  -o, --output FILE         the dataset\n"
     "  --validation FILE         a second dataset, of documents that the first does not contain\n"
@@ -32,9 +33,10 @@ static const char usage[] =
     "                            5GB or 2GiB (G and GB are 10^9 bytes, GiB 2^30)\n"
     "  --kind KIND               auto, tokens (text to train on whole), sft (with a loss mask),\n"
     "                            preference or prompts (default auto: by the first document)\n"
-    "  --format FORMAT           auto, text or json (default auto: json for names that end in .jsonl,\n"
-    "                            .ndjson or .json, lines or an array, else text; what is neither is\n"
-    "                            refused by its content; text takes any bytes as they are)\n"
+    "  --format FORMAT           auto, text, json or minionerec (default auto: json for names that end in\n"
+    "                            .jsonl, .ndjson or .json, lines or an array, else text; what is neither\n"
+    "                            is refused by its content; text takes any bytes as they are;\n"
+    "                            minionerec: rows of interactions with items, see below)\n"
     "  --documents HOW           files, lines or paragraphs: how plain text is cut into documents\n"
     "                            (default files); blank ones are skipped\n"
     "  --separator TEXT          plain text: documents end at TEXT (\\n, \\t and \\\\ are understood)\n"
@@ -52,7 +54,8 @@ static const char usage[] =
     "                            one (default better)\n"
     "  --max-length N            at most N tokens in a document or sample (default 0: no limit)\n"
     "  --truncate HOW            keep_start, keep_end or drop: what is done to longer ones\n"
-    "                            (default keep_start; preferences: drop; prompts: keep_end)\n"
+    "                            (default keep_start; preferences: drop; prompts and format\n"
+    "                            minionerec: keep_end)\n"
     "  --turn-budgets            chats: cut the question and the answer of each turn to their shares\n"
     "                            of --max-length\n"
     "  --append-eos, --no-append-eos\n"
@@ -65,6 +68,21 @@ static const char usage[] =
     "  -q, --quiet               no progress\n"
     "  -h, --help                this text\n"
     "  -V, --version             version, commit and build\n"
+    "\n"
+    "Recommendation data (--format minionerec; docs/recommendation.md):\n"
+    "  --recipe WHICH            what the dataset is for: sft; rl, prompts with answers, without the\n"
+    "                            preamble; or eval, prompts with answers as sft has them (default sft)\n"
+    "  --index FILE              NAME.index.json: the semantic ID (SID) of each item\n"
+    "  --items FILE              NAME.item.json: its title and description\n"
+    "  --tasks LIST              what samples ask for, NAME,NAME:SAMPLE,... (default: what the template lists\n"
+    "                            for the recipe). Of each row: sids-sid, sids-title, titles-sid,\n"
+    "                            titles-sid-rl, titles-title; of each item: title-sid, sid-title,\n"
+    "                            description-sid; with SAMPLE of so many of them, drawn by the seed\n"
+    "  --category TEXT           what the items are called in the texts (default items)\n"
+    "  --longest-only            only the row with the longest history of each user\n"
+    "  --seed N                  of what is drawn (default 42)\n"
+    "  --catalogue FILE          also write NAME.info.txt, which rec.catalogue names\n"
+    "  --template FILE.json      other texts than MiniOneRec's\n"
     "\n"
     "info: --seq-len L           also how many samples of L tokens there are\n"
     "\n"
@@ -189,6 +207,14 @@ enum {
     OPT_SKIP_BAD,
     OPT_FORCE,
     OPT_THREADS,
+    OPT_RECIPE,
+    OPT_INDEX,
+    OPT_ITEMS,
+    OPT_TASKS,
+    OPT_CATEGORY,
+    OPT_LONGEST,
+    OPT_SEED,
+    OPT_CATALOGUE,
     OPT_SEQ_LEN
 };
 
@@ -216,6 +242,14 @@ static const struct option long_options[] = {
     {"skip-bad", no_argument, NULL, OPT_SKIP_BAD},
     {"force", no_argument, NULL, OPT_FORCE},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"recipe", required_argument, NULL, OPT_RECIPE},
+    {"index", required_argument, NULL, OPT_INDEX},
+    {"items", required_argument, NULL, OPT_ITEMS},
+    {"tasks", required_argument, NULL, OPT_TASKS},
+    {"category", required_argument, NULL, OPT_CATEGORY},
+    {"longest-only", no_argument, NULL, OPT_LONGEST},
+    {"seed", required_argument, NULL, OPT_SEED},
+    {"catalogue", required_argument, NULL, OPT_CATALOGUE},
     {"quiet", no_argument, NULL, 'q'},
     TOOL_OPTIONS,
     {NULL, 0, NULL, 0},
@@ -269,6 +303,18 @@ static const char **word_of(command *c, int which)
         return &m->truncate;
     case OPT_WEIGHT:
         return &m->weight_key;
+    case OPT_RECIPE:
+        return &m->rec.recipe;
+    case OPT_INDEX:
+        return &m->rec.index;
+    case OPT_ITEMS:
+        return &m->rec.items;
+    case OPT_TASKS:
+        return &m->rec.tasks;
+    case OPT_CATEGORY:
+        return &m->rec.category;
+    case OPT_CATALOGUE:
+        return &m->rec.catalogue;
     default:
         return NULL;
     }
@@ -293,6 +339,8 @@ static bool *switch_of(command *c, int which)
         return &c->make.append_eos;
     case OPT_SKIP_BAD:
         return &c->make.skip_bad;
+    case OPT_LONGEST:
+        return &c->make.rec.longest;
     case OPT_FORCE:
         return &c->make.force;
     default:
@@ -320,6 +368,10 @@ static dt_err take_value(dt_make_options *m, int which, char *arg)
         DT_TRY(tool_parse_int("threads", arg, 1, INT_MAX, &n));
         m->n_threads = (int)n;
         return DT_OK;
+    case OPT_SEED:
+        DT_TRY(tool_parse_int("seed", arg, 0, INT64_MAX, &n));
+        m->rec.seed = (uint64_t)n;
+        return DT_OK;
     default:
         return dt_fail(DT_ERR_ARG, "option %d has no place", which);
     }
@@ -344,7 +396,8 @@ static dt_err parse(int argc, char **argv, command *c)
                                 .mask = "auto",
                                 .prefer = "better",
                                 .truncate = "auto",
-                                .append_eos = true};
+                                .append_eos = true,
+                                .rec = {.recipe = "sft", .seed = 42}};
     for (int which, at;;) {
         DT_TRY(tool_option(argc, argv, ":o:q" TOOL_LETTERS, long_options, &which, &at));
         if (which == -1) break;

@@ -13,7 +13,8 @@ _dtrain_options() { grep -oE -- '(^|[ ,])--[a-z][a-z-]*' <<<"$REPLY" | tr -d ' ,
 _dtrain_words() { # COMMAND OPTION
     case ${1##*/}:$2 in
     dtrain-data:--kind) echo auto tokens sft preference prompts ;;
-    dtrain-data:--format) echo auto text json ;;
+    dtrain-data:--format) echo auto text json minionerec ;;
+    dtrain-data:--recipe) echo sft rl eval ;;
     dtrain-data:--documents) echo files lines paragraphs ;;
     dtrain-data:--mask) echo auto full completion assistant ;;
     dtrain-data:--prefer) echo better safer ;;

@@ -12,6 +12,10 @@ typedef struct dt_chunk_item {
     int64_t line;         /* records: where it begins; 0 for text */
     const char *path;     /* of the input: lives as long as the making */
     bool json, begins, ends;
+    /* of recommendation data (rec.h) */
+    const struct dt_csv_header *header; /* the text is a row below it, not JSON; lives as long as the making */
+    int64_t number;                     /* of the row, or of the item of the catalogue */
+    uint32_t tasks;                     /* bits: the tasks that make a sample of it */
 } dt_chunk_item;
 
 typedef struct dt_sample {

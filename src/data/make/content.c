@@ -100,10 +100,12 @@ dt_err dt_input_check_content(dt_input *in, bool json, bool automatic)
     if (json) return DT_OK;
     DT_CHECK(!looks_like_records(text, text + n), DT_ERR_DATA,
              "%s: looks like JSON lines: add --format json (or --format text to train on the JSON itself)", in->path);
-    DT_CHECK(!dt_has_ending(in->path, ".csv") && !dt_has_ending(in->path, ".tsv"), DT_ERR_DATA,
-             "%s: looks like a table: convert it to JSON lines, python3 -c 'import pandas as p, sys; "
-             "p.read_csv(sys.argv[1]).to_json(sys.argv[2], "
-             "orient=\"records\", lines=True)' FILE.csv FILE.jsonl (or --format text to train on it as it is)",
-             in->path);
+    DT_CHECK(
+        !dt_has_ending(in->path, ".csv") && !dt_has_ending(in->path, ".tsv"), DT_ERR_DATA,
+        "%s: looks like a table: --format minionerec reads one of recommendation data; convert others to JSON lines, "
+        "python3 -c 'import pandas as p, sys; "
+        "p.read_csv(sys.argv[1]).to_json(sys.argv[2], "
+        "orient=\"records\", lines=True)' FILE.csv FILE.jsonl (or --format text to train on it as it is)",
+        in->path);
     return DT_OK;
 }

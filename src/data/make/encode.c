@@ -9,6 +9,7 @@ enum { HASHED_NBYTES = 1 << 16 };
 dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind)
 {
     if (r->truncate != DT_TRUNCATE_AUTO) return r->truncate;
+    if (r->rules.rec) return DT_TRUNCATE_END;
     return kind == DT_DATASET_PREFERENCE ? DT_TRUNCATE_DROP
            : kind == DT_DATASET_PROMPTS  ? DT_TRUNCATE_END
                                          : DT_TRUNCATE_START;
@@ -66,6 +67,20 @@ static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t
     s->truncated = true;
 }
 
+/* Pieces as texts of their own: no token can reach from one into the next. */
+static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8_t **mask)
+{
+    for (int i = 0; i < p->n; i++) {
+        const size_t before = ids->n;
+        DT_TRY(dt_encode(e, &p->span[i], 1, 0, ids, NULL));
+        uint8_t *more = realloc(*mask, ids->n_alloc ? ids->n_alloc : 1);
+        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+        *mask = more;
+        memset(*mask + before, p->target[i], ids->n - before);
+    }
+    return DT_OK;
+}
+
 /* One side of a record: its pieces to ids and mask, with the end of text where it belongs; then the cut. */
 static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *r, dt_side side, dt_chunk *p,
                           dt_sample *s)
@@ -77,6 +92,8 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     const bool turns = recipe->turn_budgets && r->is_chat && s->kind == DT_DATASET_SFT && recipe->max_length > 0;
     if (turns)
         DT_TRY(dt_encode_turns(recipe, e, t, ids, &p->mask[side], &cut));
+    else if (t->apart)
+        DT_TRY(encode_apart(e, &t->pieces, ids, &p->mask[side]));
     else
         DT_TRY(dt_pieces_encode(e, recipe->tokenizer, &t->pieces, t->wrap, ids, &p->mask[side], &parted));
     if (t->eos && recipe->append_eos && !turns)

@@ -2,6 +2,7 @@
  * parser: an array of any length is read with the memory of one record, and a message names the line where the record
  * begins. */
 #include "input.h"
+#include "csv.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -323,6 +324,46 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
     DT_CHECK(c == EOF, DT_ERR_DATA, "%s:%" PRId64 ": expected the end of the file after the JSON array, found '%c'",
              in->path, in->line, c);
     return DT_OK;
+}
+
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
+
+/* Bytes up to and with the newline that ends a row, or to the end of the file. */
+static dt_err take_row(dt_input *in, text_buffer *row)
+{
+    dt_csv_place place = DT_CSV_START;
+    for (bool whole = false; !whole;) {
+        DT_TRY(fill(in));
+        if (in->at == in->end) return DT_OK;
+        const char *from = in->buffer + in->at, *p = from, *end = in->buffer + in->end;
+        for (; p < end && !whole; p++) {
+            whole = *p == '\n' && place != DT_CSV_QUOTED;
+            in->line += *p == '\n';
+            place = dt_csv_step(place, *p);
+        }
+        DT_TRY(append(row, from, (size_t)(p - from)));
+        in->at += (size_t)(p - from);
+    }
+    return DT_OK;
+}
+
+static dt_err each_row(dt_input *in, text_buffer *row, dt_json_fn *fn, void *self)
+{
+    for (;;) {
+        const int64_t line = in->line;
+        row->n = 0;
+        DT_TRY(take_row(in, row));
+        if (row->n == 0) return DT_OK;
+        if (!is_blank(row->text, row->n)) DT_TRY(fn(self, row->text, row->n, line));
+    }
+}
+
+dt_err dt_input_each_row(dt_input *in, dt_json_fn *fn, void *self)
+{
+    text_buffer row = {0};
+    const dt_err err = each_row(in, &row, fn, self);
+    free(row.text);
+    return err;
 }
 
 dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self)

@@ -6,7 +6,7 @@
 
 /** Receives a document in one piece or several; the last one with last. An error ends the reading. */
 typedef dt_err dt_text_fn(void *self, const char *text, size_t nbytes, bool last);
-/** Receives a record as JSON text, with the line it begins on. */
+/** Receives a record as JSON text, or a row of a table as it stands, with the line it begins on. */
 typedef dt_err dt_json_fn(void *self, const char *text, size_t nbytes, int64_t line);
 
 typedef struct dt_input {
@@ -38,5 +38,8 @@ typedef struct dt_document_rules {
 dt_err dt_input_each_document(dt_input *in, const dt_document_rules *rules, dt_text_fn *fn, void *self);
 /** JSON lines, or one array; blank lines are skipped. */
 dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self);
+/** Rows of a comma-separated table, the header first; blank lines between them are skipped. A quote that is never
+ *  closed makes the rest of the file one row. */
+dt_err dt_input_each_row(dt_input *in, dt_json_fn *fn, void *self);
 
 #endif

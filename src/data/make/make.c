@@ -24,6 +24,7 @@ typedef struct make {
     dt_chat *chat;
     char why_no_chat[256];
     dt_recipe recipe;
+    dt_rec rec;
     dt_reader reader;
     dt_outputs outputs;
     worker *workers;
@@ -36,6 +37,7 @@ static dt_err parse_json(const dt_chunk *p, const dt_chunk_item *item, json_t **
 {
     *json = NULL;
     if (!item->json) return DT_OK;
+    if (item->header) return dt_csv_row(json, item->header, p->text + item->first, item->nbytes);
     return dt_json_parse(json, "", p->text + item->first, item->nbytes,
                          DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
 }
@@ -79,6 +81,8 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
     bool bad = false;
     const dt_err parsed = parse_json(p, item, &json);
     w->record.n_records = 1;
+    w->record.number = item->number;
+    w->record.tasks = item->tasks;
     dt_err err = DT_OK;
     for (int which = 0; which < w->record.n_records && err == DT_OK && !bad; which++)
         err = add_sample(k, w, p, item, json, parsed, which, &bad);
@@ -132,7 +136,7 @@ static dt_err tick(void *self)
 static const char *const kinds[] = {"tokens", "sft", "preference", "prompts", "auto", NULL};
 static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
 static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
-static const char *const formats[] = {"auto", "text", "json", NULL};
+static const char *const formats[] = {"auto", "text", "json", "minionerec", NULL};
 static const char *const documents[] = {"files", "lines", "paragraphs", "separator", NULL};
 static const char *const preferences[] = {"better", "safer", NULL};
 
@@ -221,7 +225,21 @@ static dt_err check_outputs(const make *k)
     const dt_make_options *o = k->opt;
     const char *const *inputs = (const char *const *)k->reader.paths;
     if (!o->n_shards && !o->shard_nbytes) DT_TRY(dt_check_output(o->output, o->force, inputs, k->reader.n_paths));
+    if (o->rec.catalogue) DT_TRY(dt_check_output(o->rec.catalogue, o->force, inputs, k->reader.n_paths));
     return o->validation ? dt_check_output(o->validation, o->force, inputs, k->reader.n_paths) : DT_OK;
+}
+
+/* What records are written by: a template of chats, or of recommendation data. */
+static dt_err open_templates(make *k)
+{
+    const dt_rec_options *rec = &k->opt->rec;
+    if (strcmp(k->opt->format, "minionerec") != 0) {
+        DT_CHECK(!rec->index && !rec->items && !rec->tasks && !rec->category && !rec->catalogue && !rec->longest,
+                 DT_ERR_USAGE, "index, items, tasks, category, catalogue and longest-only are for --format minionerec");
+        return open_chat(k);
+    }
+    k->recipe.rules.rec = &k->rec;
+    return dt_rec_open(&k->rec, k->opt, k->tokenizer);
 }
 
 static dt_err open_all(make *k)
@@ -229,11 +247,11 @@ static dt_err open_all(make *k)
     const dt_make_options *o = k->opt;
     DT_TRY(read_options(k));
     DT_TRY(dt_tokenizer_open(&k->tokenizer, o->tokenizer));
-    DT_TRY(open_chat(k));
+    DT_TRY(open_templates(k));
     k->recipe.tokenizer = k->tokenizer;
     k->recipe.rules.chat = k->chat;
     DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
-    DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer));
+    DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
     DT_TRY(check_outputs(k));
     k->stats->nbytes_total = k->reader.nbytes_total;
     k->outputs = (dt_outputs){.opt = o,
@@ -253,7 +271,8 @@ static dt_err run(make *k)
     DT_TRY(open_all(k));
     const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_chunk, .tick = tick, .self = k};
     DT_TRY(dt_pipeline_run(&jobs, k->n_threads));
-    return dt_outputs_commit(&k->outputs);
+    DT_TRY(dt_outputs_commit(&k->outputs));
+    return k->opt->rec.catalogue ? dt_rec_items_write(&k->rec.items, k->opt->rec.catalogue) : DT_OK;
 }
 
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
@@ -270,6 +289,7 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     }
     free(k.workers);
     dt_chat_close(k.chat);
+    dt_rec_close(&k.rec);
     dt_tokenizer_close(k.tokenizer);
     return err;
 }

@@ -168,7 +168,7 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *con
 
 static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason)
 {
-    if (!item->json) return dt_fail(DT_ERR_DATA, "%s: %s", item->path, reason);
+    if (item->line == 0) return dt_fail(DT_ERR_DATA, "%s: %s", item->path, reason);
     if (!o->opt->skip_bad) return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": %s", item->path, item->line, reason);
     dt_problems_add(o->stats, item, reason);
     return DT_OK;

@@ -296,6 +296,7 @@ dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *
 {
     reset(r);
     DT_CHECK(json_is_object(json), DT_ERR_DATA, "expected a JSON object");
+    if (rules->rec) return dt_parse_rec(r, json, rules, which);
     DT_TRY(find_kind(json, rules, &r->kind));
     switch (r->kind) {
     case DT_DATASET_PREFERENCE:

@@ -6,6 +6,8 @@
 #include "dtrain/chat.h"
 #include "dtrain/dataset.h"
 
+struct dt_rec;
+
 typedef enum dt_mask { DT_MASK_AUTO, DT_MASK_FULL, DT_MASK_COMPLETION, DT_MASK_ASSISTANT } dt_mask;
 
 /** What all records of a run are read by. */
@@ -18,24 +20,29 @@ typedef struct dt_rules {
     dt_mask mask;
     bool as_chat, safer;
     const char *weight_key;
+    const struct dt_rec *rec; /* NULL, or records are rows and items of recommendation data */
 } dt_rules;
 
 typedef struct dt_text_side {
     dt_pieces pieces;
     const dt_wrap *wrap; /* NULL: nothing is put in front */
+    bool apart;          /* each piece is encoded as a text of its own */
     bool eos;            /* the end of text belongs behind it */
     bool eos_target;
 } dt_text_side;
 
 /** One record; kept from record to record for its memory. Texts are borrowed from the JSON value and from owned. */
 typedef struct dt_parsed_record {
+    /* in, of recommendation data: the number of the row or item, and its tasks as bits */
+    int64_t number;
+    uint32_t tasks;
     dt_dataset_kind kind; /* what it makes */
     dt_text_side side[DT_N_SIDES];
     bool has_second;
     bool is_chat;
     float weight;
     dt_pair pair;  /* margin, safety, tie */
-    int n_records; /* samples that the record makes: the pairs of a ranking; else 1 */
+    int n_records; /* samples that the record makes: the pairs of a ranking, the tasks of a row; else 1 */
     dt_messages messages[DT_N_SIDES];
     char *owned;  /* JSON written out: tools, an answer that is no text */
     char *fields; /* of a prompt's record, as JSON; NULL: it has none besides the prompt */
@@ -46,7 +53,7 @@ typedef struct dt_parsed_record {
 dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
 void dt_parsed_record_free(dt_parsed_record *r);
 
-/* ---- shared by parse_record.c, parse_pair.c and parse_prompt.c --------------------------------------------------- */
+/* ---- shared by the files parse_*.c ----------------------------------------------------------------------------- */
 
 bool dt_has(const json_t *record, const char *key); /* also when null */
 /** The text of a key; NULL when it is absent, null or empty. DT_ERR_DATA: another type. */
@@ -63,5 +70,6 @@ bool dt_record_is_pair(const json_t *json);
 bool dt_record_is_prompt(const json_t *json);
 dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
 dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
+dt_err dt_parse_rec(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
 
 #endif

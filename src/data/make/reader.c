@@ -4,6 +4,7 @@
 #include "dtrain/io.h"
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -51,6 +52,7 @@ static dt_err add_input(dt_reader *r, const char *path)
 {
     struct stat st;
     if (strcmp(path, "-") == 0 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return add_path(r, strdup(path));
+    DT_CHECK(!r->rec, DT_ERR_USAGE, "%s: expected a CSV file, found a folder", path);
     struct dirent **names;
     const int n = scandir(path, &names, wanted, alphasort);
     DT_CHECK_ERRNO(n >= 0, DT_ERR_DATA, path, "the folder cannot be read");
@@ -65,17 +67,26 @@ static dt_err add_input(dt_reader *r, const char *path)
     return err;
 }
 
-dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokenizer *tokenizer)
+dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokenizer *tokenizer, const dt_rec *rec)
 {
-    *r = (dt_reader){.opt = opt, .tokenizer = tokenizer};
+    *r = (dt_reader){.opt = opt, .tokenizer = tokenizer, .rec = rec};
     for (int i = 0; i < opt->n_inputs; i++) DT_TRY(add_input(r, opt->inputs[i]));
-    return DT_OK;
+    if (!rec) return DT_OK;
+    r->headers = calloc((size_t)r->n_paths + 1, sizeof *r->headers);
+    DT_CHECK(r->headers, DT_ERR_MEMORY, "no memory for the names of columns");
+    if (!opt->rec.longest && !dt_rec_has_samples(rec)) return DT_OK;
+    return dt_rec_rows_scan(&r->rows, r->paths, r->n_paths, opt->rec.longest);
 }
 
 void dt_reader_close(dt_reader *r)
 {
-    for (int i = 0; i < r->n_paths; i++) free(r->paths[i]);
+    for (int i = 0; i < r->n_paths; i++) {
+        free(r->paths[i]);
+        if (r->headers) dt_csv_header_free(&r->headers[i]);
+    }
     free(r->paths);
+    free(r->headers);
+    free(r->rows.keep);
     *r = (dt_reader){0};
 }
 
@@ -112,6 +123,52 @@ static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t li
                (dt_chunk_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
 }
 
+static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t line)
+{
+    char reason[512];
+    r->begun = true;
+    dt_err err = dt_csv_header_parse(r->header, text, nbytes);
+    if (err == DT_OK) err = dt_rec_check_header(r->rec, r->header);
+    if (err != DT_ERR_DATA) return err;
+    snprintf(reason, sizeof reason, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s:%" PRId64 ": %s", r->path, line, reason);
+}
+
+static dt_err put_row(void *self, const char *text, size_t nbytes, int64_t line)
+{
+    dt_reader *r = self;
+    if (!r->begun) return put_header(r, text, nbytes, line);
+    const int64_t row = r->row++;
+    if (r->rows.keep && !r->rows.keep[row]) return DT_OK;
+    const int64_t number = r->n_kept++;
+    const uint32_t tasks = dt_rec_tasks_of(r->rec, false, number, r->rows.n_kept);
+    if (!tasks) return DT_OK;
+    return put(r, text, nbytes,
+               (dt_chunk_item){.path = r->path,
+                               .line = line,
+                               .json = true,
+                               .begins = true,
+                               .ends = true,
+                               .header = r->header,
+                               .number = number,
+                               .tasks = tasks});
+}
+
+/* The items of the catalogue, behind all rows. */
+static dt_err put_items(dt_reader *r)
+{
+    const dt_rec_items *items = &r->rec->items;
+    r->path = items->index_path;
+    for (int64_t i = 0; i < items->n; i++) {
+        const uint32_t tasks = dt_rec_tasks_of(r->rec, true, i, items->n);
+        const dt_chunk_item item = {
+            .path = r->path, .json = true, .begins = true, .ends = true, .number = i, .tasks = tasks};
+        if (tasks) DT_TRY(put(r, "{}", 2, item));
+    }
+    return DT_OK;
+}
+
 static bool stopped(void *self)
 {
     const dt_reader *r = self;
@@ -132,10 +189,12 @@ static dt_err read_file(dt_reader *r, const char *path)
     r->path = strcmp(path, "-") == 0 ? "standard input" : path;
     r->begun = false;
     const bool automatic = strcmp(o->format, "auto") == 0,
-               json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path));
+               json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path)) || r->rec;
     if (err == DT_OK) err = dt_input_check_content(&in, json, automatic);
     if (err == DT_OK)
-        err = json ? dt_input_each_record(&in, put_record, r) : dt_input_each_document(&in, &rules, put_text, r);
+        err = r->rec ? dt_input_each_row(&in, put_row, r)
+              : json ? dt_input_each_record(&in, put_record, r)
+                     : dt_input_each_document(&in, &rules, put_text, r);
     dt_input_close(&in);
     return err;
 }
@@ -144,7 +203,11 @@ dt_err dt_reader_run(dt_reader *r, dt_pipeline *pipeline)
 {
     r->pipeline = pipeline;
     dt_err err = DT_OK;
-    for (int i = 0; i < r->n_paths && err == DT_OK; i++) err = read_file(r, r->paths[i]);
+    for (int i = 0; i < r->n_paths && err == DT_OK; i++) {
+        r->header = r->rec ? &r->headers[i] : NULL;
+        err = read_file(r, r->paths[i]);
+    }
+    if (r->rec && err == DT_OK) err = put_items(r);
     hand_over(r); /* what was read before an error counts, too: its own errors come first */
     return err;
 }

@@ -1,0 +1,188 @@
+/* rec_items.c - the catalogue: which SID an item has (NAME.index.json) and what it is called (NAME.item.json). */
+#include "rec.h"
+#include "dtrain/io.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dt_err read_json(json_t **json, const char *path)
+{
+    char *text;
+    size_t n;
+    DT_TRY(dt_read_file(path, (size_t)INT32_MAX, &text, &n));
+    const dt_err err = dt_json_parse(json, path, text, n, 0);
+    free(text);
+    DT_TRY(err);
+    DT_CHECK(json_is_object(*json), DT_ERR_DATA, "%s: expected an object of items, by their ids", path);
+    return DT_OK;
+}
+
+/* ---- SIDs -------------------------------------------------------------------------------------------------------- */
+
+static dt_err no_token(const char *token)
+{
+    return dt_fail(DT_ERR_DATA,
+                   "%s is not one token of the tokenizer: give the model that has the level tokens (dtrain-convert "
+                   "--add-tokens INDEX.json MODEL NEW_MODEL adds them)",
+                   token);
+}
+
+dt_err dt_rec_check_sid(const char *sid, const dt_tokenizer *t)
+{
+    char token[256];
+    for (size_t at = 0, n = 0, nbytes = strlen(sid); at < nbytes || nbytes == 0; at += n) {
+        n = dt_level_token_len(sid + at, nbytes - at);
+        DT_CHECK(n > 0 && n < sizeof token, DT_ERR_DATA, "expected a SID such as <a_1><b_2><c_3>, found \"%.100s\"",
+                 sid);
+        snprintf(token, sizeof token, "%.*s", (int)n, sid + at);
+        if (dt_tokenizer_find(t, token) < 0) return no_token(token);
+    }
+    return DT_OK;
+}
+
+/* A token that stands in the vocabulary may still never be made of its text. */
+static dt_err check_level(dt_encoder *e, const char *token, dt_ids *ids)
+{
+    const dt_span span = {.text = token, .nbytes = strlen(token)};
+    ids->n = 0;
+    DT_TRY(dt_encode(e, &span, 1, DT_ENCODE_GOES_ON, ids, NULL));
+    return ids->n == 1 ? DT_OK : no_token(token);
+}
+
+typedef struct joining {
+    const char *path;
+    const dt_tokenizer *t;
+    dt_encoder *e;
+    dt_ids ids;
+    json_t *checked; /* {level token: true} */
+} joining;
+
+/* The levels of an item, in one text. */
+static dt_err join(joining *j, const char *id, const json_t *levels, char *sid, size_t size)
+{
+    const json_t *level;
+    size_t i, n = 0;
+    DT_CHECK(json_array_size(levels) > 0, DT_ERR_DATA, "%s: item %s: expected a list of level tokens", j->path, id);
+    sid[0] = '\0';
+    json_array_foreach(levels, i, level)
+    {
+        const char *token = json_string_value(level);
+        DT_CHECK(token && n + strlen(token) < size, DT_ERR_DATA, "%s: item %s: expected a list of level tokens",
+                 j->path, id);
+        n += (size_t)snprintf(sid + n, size - n, "%s", token);
+        if (json_object_get(j->checked, token)) continue;
+        DT_TRY(dt_rec_check_sid(token, j->t));
+        DT_TRY(check_level(j->e, token, &j->ids));
+        DT_CHECK(json_object_set_new(j->checked, token, json_true()) == 0, DT_ERR_MEMORY, "no memory for tokens");
+    }
+    return DT_OK;
+}
+
+static dt_err join_all(dt_rec_items *items, joining *j, const json_t *index)
+{
+    char sid[4096];
+    const char *id;
+    json_t *levels;
+    json_object_foreach((json_t *)index, id, levels)
+    {
+        DT_TRY(join(j, id, levels, sid, sizeof sid));
+        DT_CHECK(json_object_set_new(items->by_id, id, json_string(sid)) == 0 &&
+                     json_object_set_new(items->by_sid, sid, json_true()) == 0,
+                 DT_ERR_MEMORY, "no memory for a catalogue");
+    }
+    return DT_OK;
+}
+
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
+
+/* A text; of a list, in JSON or as Python writes it, the first text that is not empty. The latter becomes the former in
+ * place, so that texts live as long as the file. */
+static const char *first_text(json_t *of, const char *key)
+{
+    json_t *value = json_object_get(of, key), *list;
+    const char *text = json_string_value(value);
+    if (text && text[0] == '[' && dt_python_list(&list, text, json_string_length(value)) == DT_OK) {
+        json_object_set_new(of, key, list);
+        value = list;
+    } else if (text) {
+        dt_error_clear();
+        return text;
+    }
+    size_t i;
+    const json_t *one;
+    json_array_foreach(value, i, one) if (json_string_length(one) > 0) return json_string_value(one);
+    return "";
+}
+
+static dt_err list_items(dt_rec_items *items, const char *items_path)
+{
+    const char *id;
+    json_t *sid;
+    items->item = calloc(json_object_size(items->by_id) + 1, sizeof *items->item);
+    DT_CHECK(items->item, DT_ERR_MEMORY, "no memory for a catalogue");
+    json_object_foreach(items->by_id, id, sid)
+    {
+        dt_rec_item *item = &items->item[items->n++];
+        *item = (dt_rec_item){.id = id, .sid = json_string_value(sid), .title = "", .description = ""};
+        json_t *texts = json_object_get(items->texts, id);
+        if (!texts) continue;
+        const json_t *title = json_object_get(texts, "title");
+        DT_CHECK(json_is_object(texts) && (!title || json_is_null(title) || json_is_string(title)), DT_ERR_DATA,
+                 "%s: item %s: expected an object with the text title", items_path, id);
+        if (json_is_string(title)) item->title = json_string_value(title);
+        item->description = first_text(texts, "description");
+    }
+    return DT_OK;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char *items_path, const dt_tokenizer *t)
+{
+    *items = (dt_rec_items){.by_id = json_object(), .by_sid = json_object(), .index_path = index_path};
+    joining j = {.path = index_path, .t = t, .checked = json_object()};
+    json_t *index = NULL;
+    dt_err err = items->by_id && items->by_sid && j.checked ? read_json(&index, index_path)
+                                                            : dt_fail(DT_ERR_MEMORY, "no memory for a catalogue");
+    if (err == DT_OK) err = dt_encoder_open(&j.e, t);
+    if (err == DT_OK) err = join_all(items, &j, index);
+    if (err == DT_OK && items_path) err = read_json(&items->texts, items_path);
+    if (err == DT_OK) err = list_items(items, items_path);
+    if (err == DT_OK && items->n == 0) err = dt_fail(DT_ERR_DATA, "%s: there are no items in it", index_path);
+    dt_encoder_close(j.e);
+    free(j.ids.id);
+    json_decref(j.checked);
+    json_decref(index);
+    return err;
+}
+
+void dt_rec_items_close(dt_rec_items *items)
+{
+    json_decref(items->by_id);
+    json_decref(items->by_sid);
+    json_decref(items->texts);
+    free(items->item);
+    *items = (dt_rec_items){0};
+}
+
+static void write_title(FILE *f, const char *title)
+{
+    for (; *title; title++) putc_unlocked(strchr("\t\r\n", *title) ? ' ' : *title, f);
+}
+
+dt_err dt_rec_items_write(const dt_rec_items *items, const char *path)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    DT_CHECK(f, DT_ERR_MEMORY, "no memory for the lines of %s", path);
+    for (int64_t i = 0; i < items->n; i++) {
+        fprintf(f, "%s\t", items->item[i].sid);
+        write_title(f, items->item[i].title);
+        fprintf(f, "\t%s\n", items->item[i].id);
+    }
+    const bool whole = !ferror(f) & (fclose(f) == 0);
+    const dt_err err = whole ? dt_write_file_atomic(path, text, n) : dt_fail(DT_ERR_MEMORY, "no memory for %s", path);
+    free(text);
+    return err;
+}

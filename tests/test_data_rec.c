@@ -1,0 +1,425 @@
+/* test_data_rec.c - datasets of recommendation data: the samples that a loop in Python makes of the same files
+ * (tests/make_rec_data_fixtures.py), lists as Python writes them, what is drawn, and every kind of broken file by its
+ * line. */
+#include "data_make_fixture.h"
+#include "../src/data/make/csv.h"
+#include "../src/data/make/rec.h"
+
+#define FILES "tests/data/rec/"
+
+static dt_make_options rec_options(const char *recipe)
+{
+    dt_make_options o = options();
+    o.format = "minionerec";
+    o.tokenizer = FILES "qwen2";
+    o.chat_template = "auto";
+    o.rec = (dt_rec_options){.recipe = recipe, .index = FILES "x.index.json", .items = FILES "x.item.json", .seed = 42};
+    return o;
+}
+
+static void must_make(const char *text, const dt_make_options *o, dt_make_stats *stats)
+{
+    if (make(text, o, stats) != DT_OK) print_message("%s\n", dt_error_message());
+    assert_string_equal(dt_error_message(), "");
+}
+
+/* ---- the samples of the recipe ----------------------------------------------------------------------------------- */
+
+static uint64_t checksum(const int32_t *ids, const uint8_t *mask, int64_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < n; i++) {
+        h = (h ^ (uint64_t)ids[i]) * 0x100000001b3u;
+        h = (h ^ mask[i]) * 0x100000001b3u;
+    }
+    return h;
+}
+
+static void check_sample(dt_dataset *d, int64_t i, const json_t *want, const dt_tokenizer *t)
+{
+    const bool sft = dt_dataset_get_info(d)->kind == DT_DATASET_SFT;
+    int32_t ids[2048];
+    uint8_t mask[2048] = {0};
+    int64_t first, n;
+    char sum[32];
+    assert_int_equal(dt_dataset_document(d, i, &first, &n), DT_OK);
+    assert_int_equal(n, json_integer_value(json_object_get(want, "n")));
+    assert_int_equal(dt_dataset_read_tokens(d, first, n, ids), DT_OK);
+    if (sft) {
+        assert_int_equal(dt_dataset_read_mask(d, first, n, mask), DT_OK);
+        const uint8_t *one = memchr(mask, 1, (size_t)n);
+        assert_int_equal(one ? one - mask : n, json_integer_value(json_object_get(want, "n_prompt")));
+    }
+    snprintf(sum, sizeof sum, "%016llx", (unsigned long long)checksum(ids, mask, n));
+    assert_string_equal(sum, json_string_value(json_object_get(want, "sum")));
+    if (sft) return;
+    assert_int_equal(dt_dataset_side_document(d, DT_SIDE_SECOND, i, &first, &n), DT_OK);
+    assert_int_equal(dt_dataset_read_side(d, DT_SIDE_SECOND, first, n, ids), DT_OK);
+    char *answer = dt_decode(t, ids, n, false, &(size_t){0});
+    assert_string_equal(answer, json_string_value(json_object_get(want, "answer")));
+    free(answer);
+}
+
+static void check_recipe(const char *key, const json_t *samples)
+{
+    char folder[64];
+    const char *recipe = strchr(key, ' ') + 1;
+    dt_make_options o = rec_options(recipe);
+    dt_make_stats stats;
+    dt_tokenizer *t;
+    snprintf(folder, sizeof folder, FILES "%.*s", (int)(recipe - key - 1), key);
+    o.tokenizer = folder;
+    o.rec.category = "Office_Products"; /* the template's categories have a text for it */
+    o.max_length = strcmp(recipe, "sft") == 0 ? 300 : 0;
+    o.inputs = (const char *const[]){FILES "x.csv"};
+    must_make(NULL, &o, &stats);
+    assert_int_equal(dt_tokenizer_open(&t, folder), DT_OK);
+    dt_dataset *d = open_output(output);
+    assert_int_equal(stats.n_documents, json_array_size(samples));
+    const json_t *want;
+    size_t i;
+    json_array_foreach(samples, i, want) check_sample(d, (int64_t)i, want, t);
+    dt_dataset_close(d);
+    dt_tokenizer_close(t);
+}
+
+static void samples_are_those_of_the_recipe(void **state)
+{
+    json_t *all = json_load_file(FILES "expected.json", 0, NULL), *samples;
+    const char *key;
+    assert_int_equal(json_object_size(all), 6);
+    json_object_foreach(all, key, samples) check_recipe(key, samples);
+    json_decref(all);
+}
+
+/* ---- lists of Python --------------------------------------------------------------------------------------------- */
+
+static void lists_are_read_as_python_writes_them(void **state)
+{
+    static const struct {
+        const char *text, *want; /* want NULL: refused, for `why` */
+        const char *why;
+    } cases[] = {
+        {"[]", "[]"},
+        {" [ ] ", "[]"},
+        {"['a']", "[\"a\"]"},
+        {"['a', \"b's\", '\"']", "[\"a\",\"b's\",\"\\\"\"]"},
+        {"[1, -2, 3.5e+7,]", "[\"1\",\"-2\",\"3.5e+7\"]"},
+        {"['a,]\\n\\t\\\\\\'\\x41\\101\\u00e9\\U0001f600\\q']", "[\"a,]\\n\\t\\\\'AA\u00e9\U0001f600\\\\q\"]"},
+        {"", NULL, "expected [ at byte 1 of a list, found its end"},
+        {"'a'", NULL, "expected [ at byte 1"},
+        {"['a'", NULL, "a comma or ] at byte 5"},
+        {"['a' 'b']", NULL, "a comma or ] at byte 6 of a list, found \"'b']\""},
+        {"['a', nan]", NULL, "a string or a number at byte 7"},
+        {"[[1]]", NULL, "a string or a number at byte 2"},
+        {"['a'] x", NULL, "nothing behind ]"},
+        {"['a", NULL, "a closing quote"},
+        {"['\\", NULL, "the rest of an escape"},
+        {"['\\x4']", NULL, "a hexadecimal digit"},
+        {"['\\ud83d\\ude00']", NULL, "escape of U+D83D"},
+        {"['\\U00110000']", NULL, "escape of U+110000"},
+        {"['\\N{DASH}']", NULL, "names of characters"},
+        {"['\\0']", NULL, "without zero characters"},
+        {"[__import__('os')]", NULL, "a string or a number"},
+        {"[,]", NULL, "a string or a number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *list;
+        dt_error_clear();
+        const dt_err err = dt_python_list(&list, cases[i].text, strlen(cases[i].text));
+        assert_int_equal(err, cases[i].want ? DT_OK : DT_ERR_DATA);
+        if (!cases[i].want && !strstr(dt_error_message(), cases[i].why))
+            print_message("%s: %s\n", cases[i].text, dt_error_message());
+        if (!cases[i].want) {
+            assert_non_null(strstr(dt_error_message(), cases[i].why));
+            continue;
+        }
+        char *found = json_dumps(list, JSON_COMPACT);
+        assert_string_equal(found, cases[i].want);
+        free(found);
+        json_decref(list);
+    }
+}
+
+/* ---- broken files ------------------------------------------------------------------------------------------------ */
+
+#define HEADER "user_id,history_item_sid,item_id,item_sid\n"
+#define GOOD "u,['<a_3><b_1><c_0>'],2,<a_3><b_1><c_2>\n"
+
+static void broken_rows_are_named_by_their_line(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"", "no document"},
+        {"user_id,item_sid\n" GOOD, ":1: expected the names of columns in the first line, history_item_sid"},
+        {"item_sid,item_sid\n", ":1: column item_sid is there twice"},
+        {HEADER GOOD "\n\n" GOOD "u,[]\n" GOOD, ":6: expected 4 fields as in the first line, found 2"},
+        {HEADER "u,[],2,<a_3><b_1><c_2>,\n", ":2: expected 4 fields as in the first line, found 5"},
+        {HEADER "u,\"[\n\n]\",2,<a_3><b_1><c_2>\nu\n", ":5: expected 4 fields"},
+        {HEADER "\"u\"x,[],2,<a_3><b_1><c_2>\n", ":2: expected a comma behind the closing quote, found 'x' at byte 4"},
+        {HEADER GOOD "u,\"[],2,<a_3><b_1><c_2>\n" GOOD, ":3: the file ends inside a quoted field of this row"},
+        {HEADER "u,['<a_3><b_1><c_0>',2,<a_3><b_1><c_2>\n",
+         ":2: history_item_sid: expected a comma or ] at byte 19 of a list, found its end"},
+        {HEADER "u,nan,2,<a_3><b_1><c_2>\n", ":2: history_item_sid: expected [ at byte 1 of a list, found \"nan\""},
+        {HEADER "u\xff,[],2,<a_3><b_1><c_2>\n", ":2: user_id: expected UTF-8 text"},
+        {HEADER "u,[],2,<a_3><b_1><c_9>\n", ":2: item_sid: \"<a_3><b_1><c_9>\" is no item of tests/data/rec/x.index"},
+        {HEADER "u,['<a_3>'],2,<a_3><b_1><c_2>\n", ":2: history_item_sid: \"<a_3>\" is no item of"},
+        {HEADER "u,[],2,<a_3><b_1><c_0>\n",
+         ":2: item_sid: expected <a_3><b_1><c_2>, which tests/data/rec/x.index.json has for item 2"},
+        {HEADER "u,[],2,\n", ":2: item_sid: \"\" is no item of"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_make_options o = rec_options("eval");
+        dt_make_stats stats;
+        assert_int_equal(make(cases[i].text, &o, &stats), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), cases[i].why)) print_message("%s\n", dt_error_message());
+        assert_non_null(strstr(dt_error_message(), cases[i].why));
+        assert_int_equal(access(output, F_OK), -1);
+    }
+}
+
+static void broken_rows_are_left_out_and_counted(void **state)
+{
+    dt_make_options o = rec_options("eval");
+    dt_make_stats stats;
+    o.skip_bad = true;
+    must_make(HEADER "u,[]\n" GOOD "u,[]\nu,[,2,<a_3><b_1><c_2>\n" GOOD, &o, &stats);
+    assert_int_equal(stats.n_documents, 2);
+    assert_int_equal(stats.n_bad, 3);
+    assert_int_equal(stats.n_problems, 2);
+    assert_int_equal(stats.problems[0].n, 2);
+}
+
+static void carriage_returns_and_a_missing_last_newline_are_no_text(void **state)
+{
+    dt_make_options o = rec_options("eval");
+    dt_make_stats stats;
+    must_make("\xef\xbb\xbfitem_sid,\"history_item_sid\"\r\n\r\n<a_3><b_1><c_2>,[]", &o, &stats);
+    assert_int_equal(stats.n_documents, 1);
+}
+
+/* Without an index a SID is checked by the tokenizer alone. */
+static void a_sid_of_unknown_tokens_is_refused(void **state)
+{
+    dt_make_options o = rec_options("eval");
+    dt_make_stats stats;
+    o.rec.index = o.rec.items = NULL;
+    must_make("item_sid,history_item_sid\n<a_3><b_1>,[]\n", &o, &stats);
+    static const char *const texts[][2] = {
+        {"item_sid,history_item_sid\n<a_3><b_999>,[]\n", "item_sid: <b_999> is not one token of the tokenizer"},
+        {"item_sid,history_item_sid\n<a_3>,['<a_3>x']\n", "history_item_sid: expected a SID such as"},
+        {"item_sid,history_item_sid\n<a_3,[]\n", "item_sid: expected a SID such as"},
+        {"item_sid,history_item_sid\n<>,[]\n", "item_sid: expected a SID such as"}};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(make(texts[i][0], &o, &stats), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), texts[i][1]));
+    }
+    o.rec.index = FILES "x.index.json";
+    o.tokenizer = "tests/data/tokenizer/qwen2"; /* it has no level tokens */
+    assert_int_equal(make("item_sid,history_item_sid\n", &o, &stats), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "dtrain-convert --add-tokens"));
+}
+
+static void write_other(const char *text)
+{
+    FILE *f = fopen(other, "w");
+    fputs(text, f);
+    fclose(f);
+}
+
+static void broken_catalogues_and_templates_are_refused(void **state)
+{
+    static const struct {
+        const char *text, *why;
+        char what; /* i: index, t: items, m: template */
+    } cases[] = {
+        {"[]", "expected an object of items", 'i'},
+        {"{}", "there are no items in it", 'i'},
+        {"{\"1\": []}", "item 1: expected a list of level tokens", 'i'},
+        {"{\"1\": [\"<a_3>\", 7]}", "item 1: expected a list of level tokens", 'i'},
+        {"{\"1\": [\"<a_77>\"]}", "<a_77> is not one token", 'i'},
+        {"{\"17\": {\"title\": 1}}", "item 17: expected an object with the text title", 't'},
+        {"{\"17\": \"t\"}", "item 17: expected an object with the text title", 't'},
+        {"{\"tasks\": 1}", "tasks: expected an object", 'm'},
+        {"{\"task\": {}}", "task: no such key of a template", 'm'},
+        {"{\"tasks\": {\"a\": {}}}", "a.of: expected \"rows\" or \"items\"", 'm'},
+        {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"inptu\": \"\"}}}", "a.inptu: no such key", 'm'},
+        {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"preamble\": \"\"}}}", "a.prompt: expected a text", 'm'},
+        {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"preamble\": \"{input}\"}}}",
+         "a.preamble: expected {category} {instruction}, or {{ and }} for braces, found \"{input}\"", 'm'},
+        {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
+         "\"{target}\", "
+         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"{sids}\"}}}",
+         "a.input: expected {category} {sid} {title} {description}", 'm'},
+        {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
+         "\"{target}\", "
+         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": []}}}",
+         "a.instruction: expected a text or a list of texts", 'm'},
+        {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
+         "\"{target}\", "
+         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": \"\"}}}",
+         "sft: expected a list of tasks", 'm'},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_make_options o = rec_options("sft");
+        dt_make_stats stats;
+        write_other(cases[i].text);
+        *(cases[i].what == 'i' ? &o.rec.index : cases[i].what == 't' ? &o.rec.items : &o.chat_template) = other;
+        assert_int_equal(make(HEADER GOOD, &o, &stats), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), cases[i].why)) print_message("%s\n", dt_error_message());
+        assert_non_null(strstr(dt_error_message(), cases[i].why));
+    }
+}
+
+static void options_that_do_not_fit_are_refused(void **state)
+{
+    static const struct {
+        const char *why, *recipe, *tasks, *kind, *index;
+        bool other_format;
+    } cases[] = {
+        {"recipe: expected sft, rl or eval, found dpo", "dpo", NULL, "auto", FILES "x.index.json"},
+        {"kind: expected sft for the recipe sft, found prompts", "sft", NULL, "prompts", FILES "x.index.json"},
+        {"tasks: expected some of sids-sid, title-sid,", "sft", "sids", "auto", FILES "x.index.json"},
+        {"tasks: expected NAME or NAME:NUMBER, found sids-sid:0", "sft", "sids-sid:0", "auto", FILES "x.index.json"},
+        {"task title-sid: expected the index file (--index)", "sft", NULL, "auto", NULL},
+        {"are for --format minionerec", "sft", NULL, "auto", FILES "x.index.json", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_make_options o = rec_options(cases[i].recipe);
+        dt_make_stats stats;
+        o.rec.tasks = cases[i].tasks;
+        o.kind = cases[i].kind;
+        o.rec.index = cases[i].index;
+        if (cases[i].other_format) o.format = "json";
+        assert_int_equal(make(HEADER GOOD, &o, &stats), DT_ERR_USAGE);
+        if (!strstr(dt_error_message(), cases[i].why)) print_message("%s\n", dt_error_message());
+        assert_non_null(strstr(dt_error_message(), cases[i].why));
+    }
+}
+
+/* ---- what is drawn and what is kept ------------------------------------------------------------------------------ */
+
+enum { N_ROWS = 500 };
+
+/* Rows whose history has as many items as their number in hundreds; user i % n_users. */
+static char *many_rows(int n_users)
+{
+    char *text = malloc(1 << 20), *p = text + sprintf(text, "user_id,history_item_title,item_title,item_sid\n");
+    for (int i = 0; i < N_ROWS; i++) {
+        p += sprintf(p, "u%d,\"['%d'", i % n_users, i);
+        for (int k = 0; k < i / 100; k++) p += sprintf(p, ", 'x'");
+        p += sprintf(p, "]\",t,<a_3><b_1><c_%d>\n", i % 2 ? 0 : 2);
+    }
+    return text;
+}
+
+/* The numbers of the rows that samples are made of, as bits of `drawn`; how many. */
+static int64_t drawn_rows(const dt_make_options *o, const char *text, bool drawn[N_ROWS])
+{
+    dt_make_stats stats;
+    must_make(text, o, &stats);
+    dt_dataset *d = open_output(output);
+    dt_tokenizer *t;
+    assert_int_equal(dt_tokenizer_open(&t, o->tokenizer), DT_OK);
+    memset(drawn, 0, N_ROWS);
+    for (int64_t i = 0; i < stats.n_documents; i++) {
+        int64_t first, n;
+        int32_t ids[1024];
+        assert_int_equal(dt_dataset_document(d, i, &first, &n), DT_OK);
+        assert_int_equal(dt_dataset_read_tokens(d, first, n, ids), DT_OK);
+        char *prompt = dt_decode(t, ids, n, false, &(size_t){0}), *number = strstr(prompt, "items: \"");
+        assert_non_null(number);
+        drawn[atoi(number + 8)] = true;
+        free(prompt);
+    }
+    dt_dataset_close(d);
+    dt_tokenizer_close(t);
+    return stats.n_documents;
+}
+
+static void a_sample_of_rows_depends_on_the_seed_alone(void **state)
+{
+    bool a[N_ROWS], b[N_ROWS];
+    char *text = many_rows(N_ROWS);
+    dt_make_options o = rec_options("rl");
+    o.rec.index = o.rec.items = NULL;
+    o.rec.tasks = "titles-sid-rl:100";
+    o.n_threads = 1;
+    assert_int_equal(drawn_rows(&o, text, a), 100);
+    o.n_threads = 4;
+    assert_int_equal(drawn_rows(&o, text, b), 100);
+    assert_memory_equal(a, b, sizeof a);
+    o.rec.seed = 43;
+    assert_int_equal(drawn_rows(&o, text, b), 100);
+    assert_memory_not_equal(a, b, sizeof a);
+    int n = 0;
+    for (int i = 0; i < N_ROWS; i++) n += a[i];
+    assert_int_equal(n, 100); /* none twice */
+    free(text);
+}
+
+static void of_each_user_the_longest_history_stays(void **state)
+{
+    bool a[N_ROWS];
+    char *text = many_rows(7);
+    dt_make_options o = rec_options("rl");
+    o.rec.index = o.rec.items = NULL;
+    o.rec.tasks = "titles-sid-rl";
+    o.rec.longest = true;
+    assert_int_equal(drawn_rows(&o, text, a), 7);
+    for (int i = N_ROWS - 7; i < N_ROWS; i++) assert_true(a[i]); /* of equal ones the last */
+    o.rec.tasks = "titles-sid-rl:3";
+    assert_int_equal(drawn_rows(&o, text, a), 3); /* of those that stay */
+    free(text);
+    o.inputs = (const char *const[]){"-"};
+    dt_make_stats stats;
+    assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "standard input cannot be read twice"));
+}
+
+static void the_recipes_template_is_the_file_that_comes_with_dtrain(void **state)
+{
+    json_t *built_in = json_loads(dt_rec_default, 0, NULL), *file = json_load_file("input/minionerec.json", 0, NULL);
+    assert_non_null(built_in);
+    assert_true(json_equal(built_in, file));
+    json_decref(built_in);
+    json_decref(file);
+}
+
+static void the_catalogue_is_written_for_evaluation(void **state)
+{
+    dt_make_options o = rec_options("eval");
+    dt_make_stats stats;
+    o.rec.catalogue = other;
+    must_make(HEADER GOOD, &o, &stats);
+    char text[512] = "";
+    FILE *f = fopen(other, "r");
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    assert_string_equal(text, "<a_3><b_1><c_0>\tPipe \"5in\", steel\t17\n<a_3><b_1><c_2>\tBob's screws (100)\t2\n"
+                              "<a_0><b_0><c_0>\tcaf\u00e9 \U0001f600 \u4e16\u754c\tx-5\n<a_0><b_4><c_2>\t\t40\n"
+                              "<a_0><b_4><c_2>\t{title} {{ }\t41\n<a_10><b_4><c_2>\t\t50\n");
+    o.force = false;
+    unlink(output);
+    assert_int_equal(make(HEADER GOOD, &o, &stats), DT_ERR_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(samples_are_those_of_the_recipe),
+        cmocka_unit_test(lists_are_read_as_python_writes_them),
+        cmocka_unit_test_setup(broken_rows_are_named_by_their_line, clear),
+        cmocka_unit_test(broken_rows_are_left_out_and_counted),
+        cmocka_unit_test(carriage_returns_and_a_missing_last_newline_are_no_text),
+        cmocka_unit_test(a_sid_of_unknown_tokens_is_refused),
+        cmocka_unit_test(broken_catalogues_and_templates_are_refused),
+        cmocka_unit_test(options_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_sample_of_rows_depends_on_the_seed_alone),
+        cmocka_unit_test(of_each_user_the_longest_history_stays),
+        cmocka_unit_test(the_recipes_template_is_the_file_that_comes_with_dtrain),
+        cmocka_unit_test_setup(the_catalogue_is_written_for_evaluation, clear),
+    };
+    return cmocka_run_group_tests(tests, open_folder, remove_folder);
+}
