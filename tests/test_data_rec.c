@@ -314,28 +314,34 @@ static char *many_rows(int n_users)
     return text;
 }
 
-/* The numbers of the rows that samples are made of, as bits of `drawn`; how many. */
-static int64_t drawn_rows(const dt_make_options *o, const char *text, bool drawn[N_ROWS])
+/* The numbers of the rows that samples of a file are made of, as bits of `rows`; how many samples. */
+static int64_t rows_of(const dt_make_options *o, const char *path, bool rows[N_ROWS])
 {
-    dt_make_stats stats;
-    must_make(text, o, &stats);
-    dt_dataset *d = open_output(output);
+    dt_dataset *d = open_output(path);
     dt_tokenizer *t;
     assert_int_equal(dt_tokenizer_open(&t, o->tokenizer), DT_OK);
-    memset(drawn, 0, N_ROWS);
-    for (int64_t i = 0; i < stats.n_documents; i++) {
+    const int64_t n_samples = dt_dataset_get_info(d)->n_documents;
+    memset(rows, 0, N_ROWS);
+    for (int64_t i = 0; i < n_samples; i++) {
         int64_t first, n;
         int32_t ids[1024];
         assert_int_equal(dt_dataset_document(d, i, &first, &n), DT_OK);
         assert_int_equal(dt_dataset_read_tokens(d, first, n, ids), DT_OK);
-        char *prompt = dt_decode(t, ids, n, false, &(size_t){0}), *number = strstr(prompt, "items: \"");
+        char *prompt = dt_decode(t, ids, n, false, &(size_t){0}), *number = strstr(prompt, ": \"");
         assert_non_null(number);
-        drawn[atoi(number + 8)] = true;
+        rows[atoi(number + 3)] = true;
         free(prompt);
     }
     dt_dataset_close(d);
     dt_tokenizer_close(t);
-    return stats.n_documents;
+    return n_samples;
+}
+
+static int64_t drawn_rows(const dt_make_options *o, const char *text, bool drawn[N_ROWS])
+{
+    dt_make_stats stats;
+    must_make(text, o, &stats);
+    return rows_of(o, output, drawn);
 }
 
 static void a_sample_of_rows_depends_on_the_seed_alone(void **state)
@@ -372,10 +378,28 @@ static void of_each_user_the_longest_history_stays(void **state)
     o.rec.tasks = "titles-sid-rl:3";
     assert_int_equal(drawn_rows(&o, text, a), 3); /* of those that stay */
     free(text);
-    o.inputs = (const char *const[]){"-"};
     dt_make_stats stats;
+    assert_int_equal(make("item_sid,history_item_title\n", &o, &stats), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), ":1: expected the column user_id"));
+    o.inputs = (const char *const[]){"-"};
     assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);
     assert_non_null(strstr(dt_error_message(), "standard input cannot be read twice"));
+}
+
+static void rows_are_held_out_with_all_their_samples(void **state)
+{
+    bool trained[N_ROWS], held_out[N_ROWS];
+    char *text = many_rows(N_ROWS);
+    dt_make_options o = rec_options("rl");
+    dt_make_stats stats;
+    o.rec.index = o.rec.items = NULL;
+    o.rec.tasks = "titles-sid-rl,titles-sid";
+    o.validation = other;
+    o.validation_fraction = 0.5;
+    must_make(text, &o, &stats);
+    assert_int_equal(rows_of(&o, output, trained) + rows_of(&o, other, held_out), 2 * N_ROWS);
+    for (int i = 0; i < N_ROWS; i++) assert_true(trained[i] != held_out[i]);
+    free(text);
 }
 
 static void the_recipes_template_is_the_file_that_comes_with_dtrain(void **state)
@@ -418,6 +442,7 @@ int main(void)
         cmocka_unit_test(options_that_do_not_fit_are_refused),
         cmocka_unit_test(a_sample_of_rows_depends_on_the_seed_alone),
         cmocka_unit_test(of_each_user_the_longest_history_stays),
+        cmocka_unit_test(rows_are_held_out_with_all_their_samples),
         cmocka_unit_test(the_recipes_template_is_the_file_that_comes_with_dtrain),
         cmocka_unit_test_setup(the_catalogue_is_written_for_evaluation, clear),
     };

@@ -49,7 +49,11 @@ static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_
     if (!item->json)
         return dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
     if (err == DT_OK) err = dt_parse_record(&w->record, json, &k->recipe.rules, which);
-    return err == DT_OK ? dt_encode_record(&k->recipe, w->encoder, &w->record, p, s) : err;
+    if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
+    /* samples of one row stay together, or what is held out would be trained on in other words */
+    if (k->recipe.rules.rec)
+        s->hash = item->header ? dt_hash_bytes(p->text + item->first, item->nbytes) : dt_mix64((uint64_t)item->number);
+    return err;
 }
 
 /* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the chunk. */
