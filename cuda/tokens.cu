@@ -17,18 +17,29 @@ enum { THREADS = 1024, WARPS = THREADS / WARP, IN_FLIGHT = 8, N_BINS = 2048, SOR
 
 struct token_row {
     const float *__restrict__ z;
+    const int32_t *__restrict__ list;     /* ids, ascending; NULL: all */
     const uint32_t *__restrict__ allowed; /* NULL: all */
     const uint32_t *__restrict__ seen;    /* NULL: none */
     double penalty;                       /* of those */
-    int32_t n;
+    int32_t n;                            /* of the list */
 };
 
 /* seen, penalty: nullptr and 1 where what came before does not matter. */
 __device__ static inline token_row row_of(const dt_token_rows &rows, const float *logits, int64_t r,
                                           const uint32_t *seen, double penalty)
 {
-    return {logits + r * rows.logits_ld, rows.allowed ? rows.allowed + r * rows.allowed_ld : nullptr,
-            seen ? seen + r * rows.seen_ld : nullptr, penalty, (int32_t)rows.n_vocab};
+    return {logits + r * rows.logits_ld,
+            rows.list ? rows.list + rows.list_start[r] : nullptr,
+            rows.allowed ? rows.allowed + r * rows.allowed_ld : nullptr,
+            seen ? seen + r * rows.seen_ld : nullptr,
+            penalty,
+            rows.list ? rows.list_len[r] : (int32_t)rows.n_vocab};
+}
+
+/* The id at a place of the list. */
+__device__ static inline int32_t id_at(const token_row &row, int64_t place)
+{
+    return row.list ? row.list[place] : (int32_t)place;
 }
 
 __device__ static inline bool is_in(const uint32_t *mask, int32_t v) { return mask[v / 32] >> (v % 32) & 1; }
@@ -41,7 +52,8 @@ __device__ static inline float logit_of(const token_row &row, int32_t v)
     return (float)(x > 0 ? (double)x / row.penalty : (double)x * row.penalty);
 }
 
-/* f(v, logit) for the tokens from begin + me, step `stride`, below end, that can be; some loads are in flight. */
+/* f(v, logit) for the tokens at the places from begin + me, step `stride`, below end, that can be; some loads are in
+ * flight. */
 template <class F>
 __device__ static inline void each_token(const token_row &row, int32_t begin, int32_t end, int me, int stride, F f)
 {
@@ -49,10 +61,10 @@ __device__ static inline void each_token(const token_row &row, int32_t begin, in
         float x[IN_FLIGHT];
 #pragma unroll
         for (int i = 0; i < IN_FLIGHT; i++)
-            x[i] = first + i * stride < end ? logit_of(row, (int32_t)(first + i * stride)) : -INFINITY;
+            x[i] = first + i * stride < end ? logit_of(row, id_at(row, first + i * stride)) : -INFINITY;
 #pragma unroll
         for (int i = 0; i < IN_FLIGHT; i++)
-            if (x[i] != -INFINITY) f((int32_t)(first + i * stride), x[i]);
+            if (x[i] != -INFINITY) f(id_at(row, first + i * stride), x[i]);
     }
 }
 template <class F> __device__ static inline void each_token(const token_row &row, F f)
@@ -252,7 +264,7 @@ __device__ static void enter_part(walk &w, int64_t part_len)
 }
 
 /* The first id with which the sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the last that
- * has any weight; -1: none has. A range of ids is cut into a part for each warp until one warp's loads have the
+ * has any weight; -1: none has. A range of places is cut into a part for each warp until one warp's loads have the
  * rest. */
 template <class W>
 __device__ static int32_t first_past(walk &w, const token_row &row, double fraction, double offset, W weight)
@@ -281,15 +293,15 @@ __device__ static int32_t first_past(walk &w, const token_row &row, double fract
         __syncthreads();
     }
     if (warp == 0) {
-        const int32_t v = w.begin + lane;
-        const float x = v < w.end ? logit_of(row, v) : -INFINITY;
+        const int32_t at = w.begin + lane, v = at < w.end ? id_at(row, at) : -1;
+        const float x = v >= 0 ? logit_of(row, v) : -INFINITY;
         w.part[lane] = x != -INFINITY ? weight(v, x) : 0;
         __syncwarp();
         if (lane == 0) {
             double sum = w.before;
             for (int i = 0; i < w.end - w.begin; i++) {
                 if (w.part[i] == 0) continue;
-                w.found = w.begin + i;
+                w.found = id_at(row, w.begin + i);
                 sum += w.part[i];
                 if (sum > w.target) break;
             }
@@ -468,7 +480,7 @@ __global__ void __launch_bounds__(THREADS)
                        double *logp)
 {
     token_row row = row_of(rows, logits, blockIdx.x, nullptr, 1);
-    row.allowed = nullptr;
+    row.allowed = nullptr, row.list = nullptr, row.n = (int32_t)rows.n_vocab;
     float top = -INFINITY;
     each_token(row, [&](int32_t v, float x) { top = fmaxf(top, x); });
     top = block_reduce(top, larger());

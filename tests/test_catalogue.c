@@ -1,4 +1,5 @@
-/* test_catalogue.c - an info file is read whole, in its order, and what is wrong in it is refused by file and line. */
+/* test_catalogue.c - an info file is read whole, in its order, and what is wrong in it is refused by file and line; the
+ * trie has its SIDs and no others, and what is generated through it is an item. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -7,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/catalogue.h"
+#include <math.h>
+#include "dtrain/trie.h"
+#include "host_sampler.h"
 
 static char path[] = "/tmp/dtrain_catalogue_XXXXXX";
 
@@ -132,6 +135,358 @@ static void what_is_wrong_is_named_by_line(void **state)
     }
 }
 
+/* ---- the trie ---------------------------------------------------------------------------------------------------- */
+
+static dt_catalogue *open_text(const char *text)
+{
+    dt_catalogue *c;
+    write_file(text, strlen(text));
+    if (dt_catalogue_open(&c, path, NULL) != DT_OK) fail_msg("%s", dt_error_message());
+    return c;
+}
+
+static dt_tokenizer *open_tokenizer(const char *name)
+{
+    dt_tokenizer *t;
+    if (dt_tokenizer_open(&t, name) != DT_OK) fail_msg("%s", dt_error_message());
+    return t;
+}
+
+/* SIDs of one to three levels, some of them the beginning of others, some of several items. */
+static const char *const ITEMS = "<a_1><b_1>\tA\t1\n<a_1>\tB\t2\n<a_2><b_1><c_7>\tC\t3\n<a_1><b_1>\tD\t4\n"
+                                 "<a_2><b_1><c_8>\tE\t5\n<a_2><b_2><c_7>\tF\t6\n<a_10>\tG\t7\n<a_2><b_1><c_7>\tH\t8\n"
+                                 "<a_3>\tI\t9\n";
+enum { N_LEAVES = 7 };
+
+/* All sequences from a state on. */
+static int walk(const dt_constraint *c, int32_t state, int32_t *ids, int32_t n, int32_t found[][64], int32_t *len,
+                int n_found)
+{
+    int32_t start, n_next;
+    c->allowed(c->self, state, &start, &n_next);
+    if (n_next == 0) {
+        memcpy(found[n_found], ids, (size_t)n * sizeof *ids);
+        len[n_found] = n;
+        return n_found + 1;
+    }
+    for (int32_t i = start; i < start + n_next; i++) {
+        if (i > start) assert_true(c->token[i] > c->token[i - 1]);
+        ids[n] = c->token[i];
+        n_found = walk(c, c->next(c->self, state, ids[n]), ids, n + 1, found, len, n_found);
+    }
+    return n_found;
+}
+
+static void the_trie_has_every_sid_once(void **state)
+{
+    (void)state;
+    dt_ledger ledger = {0};
+    dt_catalogue *c = open_text(ITEMS);
+    dt_tokenizer *tokenizer = open_tokenizer("bytes");
+    const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
+    int32_t ids[64], found[N_LEAVES + 1][64], len[N_LEAVES + 1];
+    bool met[9] = {false};
+    dt_trie *t;
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, &ledger), DT_OK);
+    const dt_constraint only = dt_trie_constraint(t);
+    assert_int_equal(dt_trie_n_leaves(t), N_LEAVES);
+    assert_int_equal(dt_trie_depth(t), (int)strlen("<a_2><b_1><c_7>\n") + 1);
+    assert_true(atomic_load(&ledger.total_now) >= (size_t)only.n_token * 8);
+    assert_int_equal(walk(&only, only.start, ids, 0, found, len, 0), N_LEAVES);
+    for (int i = 0; i < N_LEAVES; i++) {
+        size_t n;
+        char *text = dt_decode(tokenizer, found[i], len[i] - 1, false, &n);
+        const int32_t item = dt_trie_item(t, found[i], len[i]);
+        assert_int_equal(found[i][len[i] - 1], eos);
+        assert_true(text && n > 1 && text[n - 1] == '\n');
+        assert_int_equal(item, dt_catalogue_find(c, text, n - 1));
+        assert_true(item >= 0 && !met[item]);
+        met[item] = true;
+        assert_int_equal(dt_trie_item(t, found[i], len[i] - 1), -1);
+        found[i][1]++;
+        assert_int_equal(dt_trie_item(t, found[i], len[i]), -1);
+        free(text);
+    }
+    assert_true(met[0] && !met[3] && met[2] && !met[7]); /* the first of those with one SID */
+    dt_trie_close(t);
+    assert_int_equal(atomic_load(&ledger.total_now), 0);
+    dt_tokenizer_close(tokenizer);
+    dt_catalogue_close(c);
+}
+
+/* GPT-2's merges have a token " <". */
+static void tails_that_join_the_sid_are_refused(void **state)
+{
+    (void)state;
+    dt_catalogue *c = open_text("<a>\tA\t31\n<b>\tB\t32\n");
+    dt_tokenizer *tokenizer = open_tokenizer("tests/data/tokenizer/gpt2");
+    const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
+    dt_trie *t;
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer: ", eos, NULL), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), path));
+    assert_non_null(strstr(dt_error_message(), ":1: the tokenizer splits the SID <a> of item 31 in another way"));
+    dt_error_clear();
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", eos, NULL), DT_OK);
+    assert_int_equal(dt_trie_n_leaves(t), 2);
+    dt_trie_close(t);
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", -1, NULL), DT_ERR_USAGE);
+    dt_error_clear();
+    dt_tokenizer_close(tokenizer);
+    dt_catalogue_close(c);
+}
+
+/* ---- a search through it ----------------------------------------------------------------------------------------- */
+
+enum { MAX_SLOTS = 64, MAX_LEN = 64, MAX_VOCAB = 400 };
+
+/* A decoder whose logits are a function of a sequence's tokens. */
+typedef struct fake {
+    int64_t n_vocab;
+    const dt_constraint *only;
+    int32_t held[MAX_SLOTS][MAX_LEN], n[MAX_SLOTS], slot[MAX_SLOTS];
+} fake;
+
+static void fake_logits(const fake *f, const int32_t *ids, int32_t n, float *z)
+{
+    uint64_t h = 1;
+    for (int32_t i = 0; i < n; i++) h = dt_mix64(h ^ (uint64_t)ids[i]);
+    for (int64_t v = 0; v < f->n_vocab; v++) z[v] = (float)(dt_mix64(h + (uint64_t)v) >> 40) * 0x1p-22f;
+}
+
+static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
+{
+    fake *f = self;
+    memcpy(f->slot, slot, (size_t)b->n_seq * sizeof *slot);
+    for (int32_t s = 0; s < b->n_seq; s++)
+        for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) f->held[slot[s]][f->n[slot[s]]++] = b->token[t];
+    return DT_OK;
+}
+
+/* Logits of a sequence of the batch: -inf, after their log-sum-exp, for what is not in its list. */
+static double listed_logits(const fake *f, int32_t s, const int32_t *list_start, const int32_t *list_len, float *z)
+{
+    float all[MAX_VOCAB];
+    fake_logits(f, f->held[f->slot[s]], f->n[f->slot[s]], all);
+    for (int64_t v = 0; v < f->n_vocab; v++) z[v] = list_start ? -INFINITY : all[v];
+    for (int32_t i = 0; list_start && i < list_len[s]; i++)
+        z[f->only->token[list_start[s] + i]] = all[f->only->token[list_start[s] + i]];
+    return dt_log_sum_exp(all, f->n_vocab);
+}
+
+static dt_err fake_top(void *self, const dt_batch *b, const dt_top *t)
+{
+    float z[MAX_VOCAB];
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const double sum = listed_logits(self, s, t->list_start, t->list_len, z);
+        for (int32_t i = 0; i < t->k; i++) {
+            int32_t best = 0;
+            for (int32_t v = 1; v < ((fake *)self)->n_vocab; v++)
+                if (z[v] > z[best]) best = v;
+            t->token[s * t->k + i] = z[best] > -INFINITY ? best : -1;
+            t->logp[s * t->k + i] = (double)z[best] - sum;
+            z[best] = -INFINITY;
+        }
+    }
+    return DT_OK;
+}
+
+static dt_err fake_draw(void *self, const dt_batch *b, const dt_draw *d)
+{
+    float z[MAX_VOCAB];
+    double ignored;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const double sum = listed_logits(self, s, d->list_start, d->list_len, z);
+        host_draw(&d->how, z, NULL, ((fake *)self)->n_vocab, d->uniform[s], &d->token[s], &ignored);
+        d->logp[s] = d->token[s] < 0 ? NAN : (double)z[d->token[s]] - sum;
+    }
+    return DT_OK;
+}
+
+static void fake_keep(void *self, int32_t slot, int32_t n) { ((fake *)self)->n[slot] = n; }
+
+static dt_err fake_copy(void *self, int32_t src, int32_t dst, int32_t first)
+{
+    fake *f = self;
+    (void)first;
+    memcpy(f->held[dst], f->held[src], sizeof f->held[src]);
+    f->n[dst] = f->n[src];
+    return DT_OK;
+}
+
+typedef struct answer {
+    int32_t ids[64], n;
+    double logp;
+    float logps[64];
+} answer;
+
+static int by_falling_logp(const void *a, const void *b)
+{
+    const answer *x = a, *y = b;
+    return (x->logp < y->logp) - (x->logp > y->logp);
+}
+
+/* Every sequence of the trie behind a prompt, by falling log-probability. */
+static int score_all(const fake *f, const int32_t *prompt, int32_t n_prompt, answer *all)
+{
+    int32_t ids[64], found[N_LEAVES + 1][64], len[N_LEAVES + 1], text[2 * MAX_LEN];
+    float z[MAX_VOCAB];
+    const int n = walk(f->only, f->only->start, ids, 0, found, len, 0);
+    for (int i = 0; i < n; i++) {
+        all[i] = (answer){.n = len[i]};
+        memcpy(all[i].ids, found[i], (size_t)len[i] * sizeof *ids);
+        memcpy(text, prompt, (size_t)n_prompt * sizeof *prompt);
+        memcpy(text + n_prompt, found[i], (size_t)len[i] * sizeof *ids);
+        for (int32_t k = 0; k < len[i]; k++) {
+            fake_logits(f, text, n_prompt + k, z);
+            const double logp = (double)z[found[i][k]] - dt_log_sum_exp(z, f->n_vocab);
+            all[i].logps[k] = (float)logp;
+            all[i].logp += logp;
+        }
+    }
+    qsort(all, (size_t)n, sizeof *all, by_falling_logp);
+    return n;
+}
+
+typedef struct search {
+    dt_sequence seqs[3 * 16], *list[3 * 16];
+    int32_t ids[3 * 16][MAX_LEN];
+    float logps[3 * 16][MAX_LEN];
+} search;
+
+static void make_search(search *w, int n_each, int32_t n_new)
+{
+    memset(w, 0, sizeof *w);
+    for (int i = 0; i < 3 * n_each; i++) {
+        w->list[i] = &w->seqs[i];
+        w->seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                   .ids = w->ids[i],
+                                   .logps = w->logps[i],
+                                   .n_prompt = 2 + i / n_each,
+                                   .n_ids = 2 + i / n_each,
+                                   .max_ids = 2 + i / n_each + n_new};
+        for (int k = 0; k < 4; k++) w->ids[i][k] = 40 + 7 * (i / n_each) + k;
+    }
+}
+
+/* One row of the device has the same numbers, so sums in the same order are equal. */
+static void check_found(const dt_sequence *q, const answer *a)
+{
+    assert_int_equal(q->finish, DT_FINISH_EOS);
+    assert_int_equal(q->n_ids, q->n_prompt + a->n);
+    assert_memory_equal(q->ids + q->n_prompt, a->ids, (size_t)a->n * sizeof *a->ids);
+    assert_true(fabs(q->logp - a->logp) < 1e-12 && q->score == q->logp);
+    for (int32_t k = 0; k < a->n; k++) assert_true(fabsf(q->logps[q->n_prompt + k] - a->logps[k]) < 1e-6f);
+}
+
+static void a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does(void **state)
+{
+    (void)state;
+    dt_ledger ledger = {0};
+    dt_catalogue *c = open_text(ITEMS);
+    dt_tokenizer *tokenizer = open_tokenizer("bytes");
+    const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
+    dt_trie *t;
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, NULL), DT_OK);
+    const dt_constraint only = dt_trie_constraint(t);
+    static fake f;
+    static search w;
+    f = (fake){.n_vocab = dt_tokenizer_get_info(tokenizer)->vocab_size, .only = &only};
+    for (int n_beams = 1; n_beams <= 11; n_beams++) {
+        const dt_decoder d = {&f, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
+        const dt_beam_options how = {.n_beams = n_beams, .n_return = n_beams};
+        const dt_generate_options opt = {.sampling = dt_sampling_default(),
+                                         .constraint = &only,
+                                         .eos = &eos,
+                                         .n_eos = 1,
+                                         .vocab_size = f.n_vocab,
+                                         .n_slots = 2 * n_beams,
+                                         .max_tok = 2 * n_beams + 1,
+                                         .ledger = &ledger};
+        dt_generate_stats stats;
+        make_search(&w, n_beams, dt_trie_depth(t));
+        assert_int_equal(dt_beam_search(&d, w.list, 3, &how, &opt, &stats), DT_OK);
+        assert_int_equal(atomic_load(&ledger.total_now), 0);
+        for (int p = 0; p < 3; p++) {
+            answer all[N_LEAVES + 1];
+            assert_int_equal(score_all(&f, w.ids[p * n_beams], 2 + p, all), N_LEAVES);
+            for (int i = 0; i < n_beams; i++) {
+                const dt_sequence *q = &w.seqs[p * n_beams + i];
+                if (n_beams >= N_LEAVES && i < N_LEAVES) check_found(q, &all[i]);
+                if (i >= N_LEAVES) assert_int_equal(q->finish, DT_FINISH_MISSING);
+                if (q->finish == DT_FINISH_MISSING) continue; /* beams may end in one item's SID */
+                assert_true(dt_trie_item(t, q->ids + q->n_prompt, q->n_ids - q->n_prompt) >= 0);
+                assert_true(i == 0 || q->score <= w.seqs[p * n_beams + i - 1].score);
+            }
+        }
+    }
+    make_search(&w, 2, dt_trie_depth(t) - 1); /* too short for the longest SIDs: they are not cut */
+    const dt_decoder d = {&f, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
+    const dt_generate_options cut = {.sampling = dt_sampling_default(),
+                                     .constraint = &only,
+                                     .eos = &eos,
+                                     .n_eos = 1,
+                                     .vocab_size = f.n_vocab,
+                                     .n_slots = 2,
+                                     .max_tok = 4,
+                                     .ledger = &ledger};
+    dt_generate_stats stats;
+    assert_int_equal(dt_beam_search(&d, w.list, 3, &(dt_beam_options){.n_beams = 2, .n_return = 2}, &cut, &stats),
+                     DT_OK);
+    for (int i = 0; i < 6; i++)
+        assert_true(w.seqs[i].finish == DT_FINISH_MISSING ||
+                    dt_trie_item(t, w.ids[i] + w.seqs[i].n_prompt, w.seqs[i].n_ids - w.seqs[i].n_prompt) >= 0);
+    dt_trie_close(t);
+    dt_tokenizer_close(tokenizer);
+    dt_catalogue_close(c);
+}
+
+static void samples_are_items_with_their_probabilities_among_all_tokens(void **state)
+{
+    (void)state;
+    dt_catalogue *c = open_text(ITEMS);
+    dt_tokenizer *tokenizer = open_tokenizer("bytes");
+    const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
+    dt_trie *t;
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, NULL), DT_OK);
+    const dt_constraint only = dt_trie_constraint(t);
+    static fake f;
+    static search w;
+    f = (fake){.n_vocab = dt_tokenizer_get_info(tokenizer)->vocab_size, .only = &only};
+    const dt_decoder d = {&f, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
+    const dt_generate_options opt = {.sampling = dt_sampling_default(),
+                                     .constraint = &only,
+                                     .eos = &eos,
+                                     .n_eos = 1,
+                                     .vocab_size = f.n_vocab,
+                                     .n_slots = 5,
+                                     .max_tok = 7,
+                                     .logp = true};
+    dt_generate_stats stats;
+    bool met[9] = {false};
+    int n_met = 0;
+    make_search(&w, 16, dt_trie_depth(t));
+    assert_int_equal(dt_generate(&d, w.list, 48, &opt, &stats), DT_OK);
+    for (int i = 0; i < 48; i++) {
+        const dt_sequence *q = &w.seqs[i];
+        const int32_t item = dt_trie_item(t, q->ids + q->n_prompt, q->n_ids - q->n_prompt);
+        answer all[N_LEAVES + 1];
+        int found = 0;
+        score_all(&f, q->ids, q->n_prompt, all);
+        for (int k = 0; k < N_LEAVES; k++) {
+            if (dt_trie_item(t, all[k].ids, all[k].n) != item) continue;
+            found++;
+            assert_true(fabs(q->logp - all[k].logp) < 1e-12);
+        }
+        assert_int_equal(found, 1);
+        n_met += !met[item];
+        met[item] = true;
+    }
+    assert_true(n_met > 3);
+    dt_trie_close(t);
+    dt_tokenizer_close(tokenizer);
+    dt_catalogue_close(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +494,10 @@ int main(void)
         cmocka_unit_test(items_are_found_by_their_sid_and_id),
         cmocka_unit_test(level_tokens_are_a_sorted_set),
         cmocka_unit_test(what_is_wrong_is_named_by_line),
+        cmocka_unit_test(the_trie_has_every_sid_once),
+        cmocka_unit_test(tails_that_join_the_sid_are_refused),
+        cmocka_unit_test(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does),
+        cmocka_unit_test(samples_are_items_with_their_probabilities_among_all_tokens),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

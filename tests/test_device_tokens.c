@@ -14,8 +14,33 @@ typedef struct rows {
     dt_token_rows at; /* without pointers */
     ref_array z;
     uint32_t allowed[MAX_ROWS * MAX_WORDS], seen[MAX_ROWS * MAX_WORDS];
-    bool masked, penalised;
+    bool masked, penalised, listed;
+    int32_t list[MAX_VOCAB + MAX_ROWS], list_start[MAX_ROWS], list_len[MAX_ROWS];
+    uint32_t possible[MAX_ROWS * MAX_WORDS]; /* allowed and listed; rows are MAX_WORDS apart */
 } rows;
+
+/* Rows share one list: row r has what lies between its r-th token and its r-th last, or all from there on. */
+static void make_lists(rows *x, int i)
+{
+    int32_t n = 1;
+    for (int32_t v = 1; v < x->at.n_vocab; v++) /* list[0] is 0 */
+        if (dt_mix64((uint64_t)(i * 70000 + v)) % 3 == 0) x->list[n++] = v;
+    for (int32_t r = 0; r < x->at.n_rows; r++) {
+        const int32_t start = r < n ? r : n;
+        x->list_start[r] = i % 9 == 1 ? 0 : start;
+        x->list_len[r] = i % 9 == 1 ? (r < n ? n - r : 1) : n - start;
+    }
+}
+
+static void find_possible(rows *x)
+{
+    for (int64_t r = 0; r < x->at.n_rows; r++)
+        for (int32_t k = 0; k < (x->listed ? x->list_len[r] : x->at.n_vocab); k++) {
+            const int32_t v = x->listed ? x->list[x->list_start[r] + k] : k;
+            if (!x->masked || x->allowed[r * x->at.allowed_ld + v / 32] >> v % 32 & 1)
+                x->possible[r * MAX_WORDS + v / 32] |= 1u << v % 32;
+        }
+}
 
 static rows make_rows(int i)
 {
@@ -23,7 +48,8 @@ static rows make_rows(int i)
                   words = (n + 31) / 32;
     rows x = {.at = {.n_rows = 1 + i % MAX_ROWS, .n_vocab = n, .logits_ld = n + i % 4},
               .masked = i & 1,
-              .penalised = i % 5 == 2};
+              .penalised = i % 5 == 2,
+              .listed = i % 3 == 1};
     x.at.allowed_ld = i & 2 ? words : 0;
     x.at.seen_ld = i & 4 ? words : 0;
     x.z = ref_random(DT_F32, x.at.n_rows * x.at.logits_ld, (uint64_t)i, 6);
@@ -40,12 +66,21 @@ static rows make_rows(int i)
         z[r * x.at.logits_ld] = 1;
         x.allowed[r * x.at.allowed_ld] |= 1;
     }
+    make_lists(&x, i);
+    for (int64_t r = 0; r < x.at.n_rows && x.listed; r++) { /* likewise */
+        const int32_t first = x.list_len[r] > 0 ? x.list[x.list_start[r]] : 0;
+        z[r * x.at.logits_ld + first] = 1;
+        x.allowed[r * x.at.allowed_ld + first / 32] |= 1u << first % 32;
+    }
+    find_possible(&x);
     return x;
 }
 
+static bool has_choice(const rows *x, int64_t r) { return !x->listed || x->list_len[r] > 0; }
+
 static const uint32_t *mask_of(const rows *x, int64_t r)
 {
-    return x->masked ? x->allowed + r * x->at.allowed_ld : NULL;
+    return x->masked || x->listed ? x->possible + r * MAX_WORDS : NULL;
 }
 
 static dt_token_rows on_device_rows(fixture *f, const rows *x)
@@ -54,6 +89,10 @@ static dt_token_rows on_device_rows(fixture *f, const rows *x)
     const int64_t words = (at.n_vocab + 31) / 32;
     if (x->masked) at.allowed = ARR(x->allowed, at.allowed_ld ? at.n_rows * at.allowed_ld : words);
     if (x->penalised) at.seen = ARR(x->seen, at.seen_ld ? at.n_rows * at.seen_ld : words);
+    if (!x->listed) return at;
+    at.list = ARR(x->list, MAX_VOCAB + MAX_ROWS);
+    at.list_start = ARR(x->list_start, MAX_ROWS);
+    at.list_len = ARR(x->list_len, MAX_ROWS);
     return at;
 }
 
@@ -141,7 +180,9 @@ static void draws_are_those_of_the_plain_loop(void **state)
         for (int64_t r = 0; r < x.at.n_rows; r++) {
             float z[MAX_VOCAB];
             penalised_row(&x, &how, r, z);
-            assert_true(ref_choice(&how, z, mask_of(&x, r), x.at.n_vocab, p));
+            assert_int_equal(ref_choice(&how, z, mask_of(&x, r), x.at.n_vocab, p), has_choice(&x, r));
+            if (!has_choice(&x, r)) assert_int_equal(token[r], -1);
+            if (!has_choice(&x, r)) continue;
             const int32_t want = ref_draw(p, x.at.n_vocab, u[r]);
             if (want >= 0) assert_int_equal(token[r], want);
             n_drawn += want >= 0;
@@ -166,6 +207,13 @@ static void a_draw_inverts_the_distribution_in_the_order_of_ids(void **state)
     x.allowed[0] = 6; /* 1 and 2, for all rows */
     draw(*state, &x, &how, u, token);
     assert_true(token[0] == 1 && token[1] == 1 && token[2] == 2);
+    x.masked = false, x.listed = true;
+    static const int32_t list[] = {1, 2, 0, 1}, start[] = {1, 0, 2}, len[] = {1, 2, 2}; /* {2}, {1, 2}, {0, 1} */
+    memcpy(x.list, list, sizeof list);
+    memcpy(x.list_start, start, sizeof start);
+    memcpy(x.list_len, len, sizeof len);
+    draw(*state, &x, &how, u, token);
+    assert_true(token[0] == 2 && token[1] == 1 && token[2] == 1);
     ref_drop(&x.z);
 }
 

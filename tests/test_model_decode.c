@@ -63,6 +63,7 @@ static void open_model_by(ref_model *r, dt_batch *b, const char *config, dt_dtyp
     opt.batch_invariant = batch_invariant;
     opt.cache_seqs = SLOTS;
     opt.max_top = V;
+    opt.max_listed = V + 9;
     opt.cache_len = LEN;
     dt_error_clear();
     if (ref_model_open(r, "test", config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
@@ -297,6 +298,84 @@ static void lists_are_those_of_the_logits(void **state)
     }
 }
 
+/* With lists tokens are those of the logits that are left where all others are -inf, and log-probabilities those among
+ * all. */
+static void check_listed(ref_model *r, const dt_batch *b, const int32_t *list, const int32_t *start, const int32_t *len,
+                         bool masked)
+{
+    enum { WORDS = (V + 31) / 32, K = 7 };
+    float logits[SEQS * V];
+    int32_t token[SEQS * 2 * K], want[SEQS * 2 * K], drawn[SEQS], want_drawn;
+    double logp[SEQS * 2 * K], want_logp[SEQS * 2 * K], drawn_logp[SEQS], ignored;
+    const double uniform[SEQS] = {0.2, 0.5, 0.8};
+    uint32_t seen[SEQS * WORDS];
+    for (int i = 0; i < SEQS * WORDS; i++) seen[i] = (uint32_t)dt_mix64((uint64_t)i + 77);
+    const dt_top t = {.k = K,
+                      .seen = masked ? seen : NULL,
+                      .token = token,
+                      .logp = logp,
+                      .list_start = start,
+                      .list_len = len},
+                 wanted = {.k = K, .seen = t.seen, .token = want, .logp = want_logp};
+    const dt_draw d = {.how = {.repetition_penalty = 1, .temperature = 1.5, .top_p = 1},
+                       .uniform = uniform,
+                       .token = drawn,
+                       .logp = drawn_logp,
+                       .list_start = start,
+                       .list_len = len};
+    assert_int_equal(dt_model_last_logits(r->model, b, logits), DT_OK);
+    assert_int_equal(dt_model_top(r->model, b, &t), DT_OK);
+    assert_int_equal(dt_model_draw(r->model, b, &d), DT_OK);
+    for (int s = 0; s < SEQS; s++) {
+        if (b->seq_start[s + 1] == b->seq_start[s]) continue;
+        const float *z = logits + s * V;
+        const double sum = dt_log_sum_exp(z, V);
+        float left[V];
+        for (int v = 0; v < V; v++) left[v] = -INFINITY;
+        for (int32_t i = start[s]; i < start[s] + len[s]; i++) left[list[i]] = z[list[i]];
+        host_top(&wanted, s, left, V);
+        for (int i = s * K * (1 + masked); i < (s + 1) * K * (1 + masked); i++) {
+            assert_int_equal(token[i], want[i]);
+            assert_true(want[i] < 0 ? logp[i] == -INFINITY : fabs(logp[i] - ((double)z[want[i]] - sum)) <= 0x1p-40);
+        }
+        host_draw(&d.how, left, NULL, V, uniform[s], &want_drawn, &ignored);
+        assert_int_equal(drawn[s], want_drawn);
+        assert_true(fabs(drawn_logp[s] - ((double)z[want_drawn] - sum)) <= 0x1p-40);
+    }
+}
+
+static void tokens_from_lists_are_those_of_the_logits(void **state)
+{
+    static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 3}, at[SEQS] = {2, 0, 30}, len[SEQS] = {5, 1, 28};
+    int32_t list[V];
+    for (int32_t v = 0; v < V; v++) list[v] = v < 30 ? 2 * v : 2 * (v - 30) + 1; /* ascending in each half */
+    for (int i = 0; i < N_CONFIGS; i++) {
+        ref_model r;
+        dt_batch b;
+        open_model(&r, &b, CONFIGS[i], i % 2 ? DT_BF16 : DT_F32);
+        assert_int_equal(dt_model_set_lists(r.model, list, 58), DT_OK);
+        fill(&b, START, PROMPT);
+        assert_int_equal(dt_model_decode(r.model, &b, SLOT), DT_OK);
+        for (int chunks = 0; chunks < 2; chunks++) {
+            if (chunks) r.model->h.n_rows = 1; /* rows of a pass of the head */
+            for (int masked = 0; masked < 2; masked++) check_listed(&r, &b, list, at, len, masked);
+        }
+        static const int32_t beyond[SEQS] = {31, 31, 31};
+        int32_t token[SEQS];
+        const dt_draw d = {
+            .how = {.repetition_penalty = 1, .greedy = true}, .token = token, .list_start = beyond, .list_len = len};
+        assert_int_equal(dt_model_draw(r.model, &b, &d), DT_ERR_ARG);
+        dt_error_clear();
+        list[3] = V;
+        assert_int_equal(dt_model_set_lists(r.model, list, V), DT_ERR_ARG);
+        dt_error_clear();
+        assert_int_equal(dt_model_set_lists(r.model, list, V + 10), DT_ERR_ARG);
+        dt_error_clear();
+        list[3] = 6;
+        close_model(&r, &b);
+    }
+}
+
 static void a_copied_slot_goes_on_like_its_source(void **state)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0}, COPY[SEQS] = {1, 0, 3};
@@ -364,6 +443,7 @@ int main(void)
         cmocka_unit_test(batch_invariant_logits_do_not_depend_on_batch_or_chunks),
         cmocka_unit_test(draws_are_those_of_the_logits),
         cmocka_unit_test(lists_are_those_of_the_logits),
+        cmocka_unit_test(tokens_from_lists_are_those_of_the_logits),
         cmocka_unit_test(a_copied_slot_goes_on_like_its_source),
         cmocka_unit_test(an_empty_step_passes_every_unit_and_changes_nothing),
         cmocka_unit_test(a_full_cache_and_wrong_slots_are_refused),

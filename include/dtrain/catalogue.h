@@ -1,5 +1,5 @@
 /* catalogue.h - the items of a recommender, each with a semantic ID (SID): a text of level tokens such as
- * <a_17><b_203><c_5>. MiniOneRec's info file; algorithms.md 5.4. */
+ * <a_17><b_203><c_5>. MiniOneRec's info file; docs/recommendation.md. */
 #ifndef DTRAIN_CATALOGUE_H
 #define DTRAIN_CATALOGUE_H
 

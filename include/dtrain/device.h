@@ -260,8 +260,8 @@ typedef struct dt_device_ops {
      *  fewer are above -inf the rest is -1 and -inf; where one is NaN or +inf the row is -1 and NaN. */
     dt_err (*top_tokens)(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
                          float *logit, dt_stream *stream);
-    /** logp[r, i] = log softmax(logits[r] inv_temperature)[token[r, i]], i < k, over the whole vocabulary, allowed or
-     *  not; -inf where token[r, i] < 0; NaN in a row that has no finite sum. */
+    /** logp[r, i] = log softmax(logits[r] inv_temperature)[token[r, i]], i < k, over the whole vocabulary, allowed
+     *  (listed) or not; -inf where token[r, i] < 0; NaN in a row that has no finite sum. */
     dt_err (*log_softmax_at)(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
                              int64_t k, const int32_t *token, double *logp, dt_stream *stream);
 

@@ -193,6 +193,10 @@ typedef struct dt_token_rows {
     int64_t allowed_ld;      /* 0: the same for all rows */
     const uint32_t *seen;    /* likewise: those that came before in the row's text; NULL: none. For draw_tokens alone */
     int64_t seen_ld;
+    /* row r is chosen from list[list_start[r]] and the list_len[r] - 1 ids behind it, which ascend, as far as they are
+     * allowed; no others are looked at. NULL: from all */
+    const int32_t *list;
+    const int32_t *list_start, *list_len; /* [n_rows] */
 } dt_token_rows;
 
 /** How a token is drawn from a row: the transforms in this order, each on what the one before it left. */

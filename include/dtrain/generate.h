@@ -73,7 +73,8 @@ typedef struct dt_sequence {
     double logp;
     /* beam search: sum of the log-probabilities after the repetition penalty / length^length_penalty */
     double score;
-    float *logps; /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
+    /* NULL, or the caller's [max_ids]: with options.logp, and after beam search, those of each new token */
+    float *logps;
     /* Sequences of one number here have the same prompt, which is computed once for those that run at the same time
      * and follow each other in the list. 0: it is computed for this one */
     int64_t prompt_number;
@@ -95,8 +96,24 @@ typedef struct dt_decoder {
 } dt_decoder;
 dt_decoder dt_decoder_of_model(dt_model *m);
 
+/** What may follow in a sequence. A state is a number from 0: `start` behind the prompt, then what `next` makes of it
+ *  and each token. */
+typedef struct dt_constraint {
+    const void *self;
+    int32_t start;
+    /* lists of tokens, each ascending, in one array [n_token]: the decoder's (dt_model_set_lists) */
+    const int32_t *token;
+    int32_t n_token;
+    /* the tokens that may follow in a state are token[list_start] and the list_len - 1 behind it: perhaps none */
+    void (*allowed)(const void *self, int32_t state, int32_t *list_start, int32_t *list_len);
+    int32_t (*next)(const void *self, int32_t state, int32_t token); /* token: one of those */
+} dt_constraint;
+
 typedef struct dt_generate_options {
     dt_sampling sampling;
+    /* NULL, or what may follow; log-probabilities stay those among the whole vocabulary. A beam search then finds
+     * sequences that end with a token of eos alone, perhaps fewer than were asked for */
+    const dt_constraint *constraint;
     const int32_t *eos;
     int n_eos;
     int64_t vocab_size;

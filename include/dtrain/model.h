@@ -161,7 +161,8 @@ typedef struct dt_model_options {
     /* steps of generation that come again and again are recorded as graphs, where the device has them, while
      * parameters are resident: the same results, with fewer calls */
     bool graphs;
-    int32_t max_top; /* tokens of a sequence that dt_model_top is asked for at most (beam search) */
+    int32_t max_top;    /* tokens of a sequence that dt_model_top is asked for at most (beam search) */
+    int32_t max_listed; /* tokens that dt_model_set_lists gives at most */
     /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut;
      * passes without backward alone */
     bool batch_invariant;
@@ -295,6 +296,9 @@ typedef struct dt_draw {
     int32_t *token;        /* [n_seq] -1 where a logit is NaN or +inf or none is above -inf, and without tokens */
     double *logp;          /* [n_seq] by the logits as the model gave them; NULL: not wanted */
     double logp_temperature; /* they are divided by it for logp; 0: by 1 */
+    /* [n_seq] NULL, or sequence s is given one of the tokens list_start[s] .. list_start[s] + list_len[s] - 1 of
+     * dt_model_set_lists; logp stays that among the whole vocabulary */
+    const int32_t *list_start, *list_len;
 } dt_draw;
 
 /** The next token of each sequence of b, at most cache_seqs of them, drawn on the device; after dt_model_decode.
@@ -310,7 +314,12 @@ typedef struct dt_top {
     /* [n_seq, lists, k] log-probabilities by the logits as the model gave them; NaN in all of a sequence where a logit
      * is NaN or +inf or none is above -inf */
     double *logp;
+    const int32_t *list_start, *list_len; /* as in dt_draw */
 } dt_top;
+
+/** Lists of the tokens that sequences may be given, all in one array of n <= max_listed ids, on the host: each ascends.
+ *  It is copied. Synchronous. DT_ERR_ARG: an id outside the vocabulary. */
+dt_err dt_model_set_lists(dt_model *m, const int32_t *token, int32_t n);
 
 /** As dt_model_draw. */
 dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t);

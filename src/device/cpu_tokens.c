@@ -3,6 +3,7 @@
 #include "dtrain/logits.h"
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static int64_t n_pieces(const cpu_state *cpu, const dt_token_rows *rows)
 {
@@ -15,10 +16,27 @@ static const uint32_t *allowed_of(const dt_token_rows *rows, int64_t r)
     return row_of_mask(rows->allowed, rows->allowed_ld, r);
 }
 
-/* A piece of scratch for each thread. */
+/* Words of a mask, in bytes that keep what follows aligned. */
+static size_t mask_nbytes(int64_t n_vocab) { return (size_t)((n_vocab + 511) / 512) * 64; }
+
+/* What a row is drawn from, as a mask: in room where it has a list. */
+static const uint32_t *mask_of(const dt_token_rows *rows, int64_t r, uint32_t *room)
+{
+    const uint32_t *allowed = allowed_of(rows, r);
+    if (!rows->list) return allowed;
+    const int32_t *list = rows->list + rows->list_start[r];
+    memset(room, 0, mask_nbytes(rows->n_vocab));
+    for (int32_t i = 0; i < rows->list_len[r]; i++)
+        if (!allowed || allowed[list[i] / 32] >> (list[i] % 32) & 1) room[list[i] / 32] |= 1u << (list[i] % 32);
+    return room;
+}
+
+/* A piece of scratch for each thread: a mask, and what weights need. */
+static size_t piece_nbytes(int64_t n_vocab) { return mask_nbytes(n_vocab) + dt_token_weights_scratch(n_vocab); }
+
 size_t cpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
 {
-    return (size_t)n_pieces(cpu_of(dev), rows) * dt_token_weights_scratch(rows->n_vocab);
+    return (size_t)n_pieces(cpu_of(dev), rows) * piece_nbytes(rows->n_vocab);
 }
 
 dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
@@ -27,13 +45,14 @@ dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choic
     const cpu_state *cpu = cpu_of(dev);
     DT_TRY(dt_choice_check(rows, how));
     const int64_t pieces = n_pieces(cpu, rows);
-    const size_t nbytes = dt_token_weights_scratch(rows->n_vocab);
+    const size_t nbytes = piece_nbytes(rows->n_vocab);
     CPU_PARALLEL_FOR (cpu, piece, pieces) {
+        char *own = (char *)scratch + (size_t)piece * nbytes;
         for (int64_t r = piece; r < rows->n_rows; r += pieces) {
             dt_token_weights w;
-            const bool any = dt_token_weights_of(how, logits + r * rows->logits_ld, allowed_of(rows, r),
-                                                 row_of_mask(rows->seen, rows->seen_ld, r), rows->n_vocab,
-                                                 (char *)scratch + (size_t)piece * nbytes, &w);
+            const bool any = dt_token_weights_of(
+                how, logits + r * rows->logits_ld, mask_of(rows, r, (uint32_t *)(void *)own),
+                row_of_mask(rows->seen, rows->seen_ld, r), rows->n_vocab, own + mask_nbytes(rows->n_vocab), &w);
             token[r] = any ? dt_token_weights_draw(&w, how->greedy ? 0 : uniform[r]) : -1;
         }
     }
@@ -58,10 +77,14 @@ static void sift_down(const float *z, int32_t *heap, int64_t n, int64_t at)
 }
 
 /* The k first of the list into heap, as one; how many there are, -1 where a logit is NaN or +inf. */
-static int64_t collect(const float *z, const uint32_t *allowed, int64_t n_vocab, int64_t k, int32_t *heap)
+static int64_t collect(const dt_token_rows *rows, int64_t r, const float *z, int64_t k, int32_t *heap)
 {
+    const uint32_t *allowed = allowed_of(rows, r);
+    const int32_t *list = rows->list ? rows->list + rows->list_start[r] : NULL;
+    const int64_t n_choices = list ? rows->list_len[r] : rows->n_vocab;
     int64_t n = 0;
-    for (int32_t v = 0; v < n_vocab; v++) {
+    for (int64_t c = 0; c < n_choices; c++) {
+        const int32_t v = list ? list[c] : (int32_t)c;
         if (allowed && !(allowed[v / 32] >> (v % 32) & 1)) continue;
         if (!(z[v] < INFINITY)) return -1;
         if (z[v] == -INFINITY || (n == k && !before(z, v, heap[0]))) continue;
@@ -85,7 +108,7 @@ dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *lo
     CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
         const float *z = logits + r * rows->logits_ld;
         int32_t *first = token + r * k;
-        const int64_t found = collect(z, allowed_of(rows, r), rows->n_vocab, k, first), n = found < 0 ? 0 : found;
+        const int64_t found = collect(rows, r, z, k, first), n = found < 0 ? 0 : found;
         for (int64_t i = n; i < k; i++) first[i] = -1, logit[r * k + i] = found < 0 ? NAN : -INFINITY;
         for (int64_t left = n; left-- > 0;) { /* the last of the list goes to the end */
             const int32_t last = first[0];

@@ -137,6 +137,8 @@ dt_err dt_token_rows_check(const dt_token_rows *rows)
              "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
     DT_CHECK(!rows->seen || rows->seen_ld == 0 || rows->seen_ld >= words, DT_ERR_ARG,
              "tokens: %" PRId64 " words of seen tokens for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
+    DT_CHECK(!rows->list || (rows->list_start && rows->list_len), DT_ERR_ARG,
+             "tokens: lists without places or lengths");
     return DT_OK;
 }
 

@@ -318,6 +318,9 @@ static dt_token_rows near_token_rows(dt_device *dev, const dt_token_rows *rows)
     dt_token_rows mine = *rows;
     mine.allowed = AT(rows->allowed);
     mine.seen = AT(rows->seen);
+    mine.list = AT(rows->list);
+    mine.list_start = AT(rows->list_start);
+    mine.list_len = AT(rows->list_len);
     return mine;
 }
 

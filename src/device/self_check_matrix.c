@@ -314,15 +314,28 @@ static void tokens(check *c, int64_t n_vocab)
     const int64_t scratch = (LARGER_OF(c, draw_scratch_nbytes, &rows) + 63) / 64;
     const array logits = put(c, DT_F32, ROWS * rows.logits_ld, 6), uniform = put_bytes(c, u, sizeof *u, ROWS),
                 to_find = put_bytes(c, asked, sizeof *asked, ROWS * K), mask = put(c, DT_F32, ROWS * words, 1e30),
-                drawn = room_bytes(c, sizeof(int32_t), 3 * ROWS), best = room_bytes(c, sizeof(int32_t), ROWS * K),
-                best_logit = room(c, DT_F32, ROWS * K), logp = room_bytes(c, sizeof(double), ROWS * K),
+                drawn = room_bytes(c, sizeof(int32_t), 4 * ROWS), best = room_bytes(c, sizeof(int32_t), 2 * ROWS * K),
+                best_logit = room(c, DT_F32, 2 * ROWS * K), logp = room_bytes(c, sizeof(double), ROWS * K),
                 work = room_bytes(c, 64, scratch);
+    enum { LISTED = 40 };
+    int32_t listed[LISTED], places[ROWS], lens[ROWS];
+    for (int i = 0; i < LISTED; i++) listed[i] = (int32_t)(n_vocab * i / LISTED);
+    for (int r = 0; r < ROWS; r++) places[r] = r, lens[r] = LISTED - 2 * r;
+    const array list = put_bytes(c, listed, sizeof *listed, LISTED),
+                list_start = put_bytes(c, places, sizeof *places, ROWS),
+                list_len = put_bytes(c, lens, sizeof *lens, ROWS);
     EACH_DEVICE (c) {
         rows.allowed = at(c, mask); /* any bits */
+        rows.list = rows.list_start = rows.list_len = NULL;
         for (int w = 0; w < 3; w++)
             RUN(c, draw_tokens, &rows, &ways[w], at(c, logits), at(c, uniform), (int32_t *)at(c, drawn) + w * ROWS,
                 at(c, work));
         RUN(c, top_tokens, &rows, at(c, logits), K, at(c, best), at(c, best_logit));
+        rows.list = at(c, list), rows.list_start = at(c, list_start), rows.list_len = at(c, list_len);
+        RUN(c, draw_tokens, &rows, &ways[1], at(c, logits), at(c, uniform), (int32_t *)at(c, drawn) + 3 * ROWS,
+            at(c, work));
+        RUN(c, top_tokens, &rows, at(c, logits), K, (int32_t *)at(c, best) + ROWS * K,
+            (float *)at(c, best_logit) + ROWS * K);
         RUN(c, log_softmax_at, &rows, at(c, logits), 1 / 0.7, K, at(c, to_find), at(c, logp));
     }
     compare(c, "draw_tokens", drawn, EXACT);

@@ -16,8 +16,10 @@
 
 typedef struct beam {
     int32_t *ids;
+    float *logps; /* of each, behind the prompt */
     /* sums over what follows the prompt: of log-probabilities after the penalty, and as the model gave them */
     double score, logp;
+    int32_t state;        /* of the constraint */
     int32_t slot, parent; /* parent: the slot that holds all but its last token; slot -1: it has none yet */
 } beam;
 
@@ -29,6 +31,7 @@ typedef struct candidate {
 
 typedef struct hypothesis {
     int32_t *ids, n_ids;
+    float *logps;
     double logp, score;
     dt_finish finish;
 } hypothesis;
@@ -51,13 +54,15 @@ typedef struct searcher {
     group *groups;
     /* of the pass's sequences: with a penalty two lists, of tokens that are not seen and of those that are */
     int n_lists;
-    int32_t k;         /* tokens of a list */
-    double *logp;      /* [n_slots, n_lists, k] */
-    int32_t *token;    /* [n_slots, n_lists, k] */
-    uint32_t *seen;    /* [n_slots, seen_ld]; NULL: no penalty */
-    size_t nbytes;     /* of the three */
-    int32_t *id_store; /* [n_groups][3 n_beams][len] */
-    candidate *best;   /* [n_best]: a heap with the worst on top, then sorted */
+    int32_t k;                      /* tokens of a list */
+    double *logp;                   /* [n_slots, n_lists, k] */
+    int32_t *token;                 /* [n_slots, n_lists, k] */
+    int32_t *list_start, *list_len; /* [n_slots] of the constraint */
+    uint32_t *seen;                 /* [n_slots, seen_ld]; NULL: no penalty */
+    size_t nbytes;                  /* of these */
+    int32_t *id_store;              /* [n_groups][3 n_beams][len] */
+    float *logp_store;              /* the same */
+    candidate *best;                /* [n_best]: a heap with the worst on top, then sorted */
     int n_best, n_found;
     bool *taken; /* [n_beams] */
 } searcher;
@@ -120,34 +125,50 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
 /* ---- a step of a group ------------------------------------------------------------------------------------------- */
 
 /* A finished text, scored by sum of log p / length^penalty; the n_beams best stay, in order. */
+/* What a beam has, and a candidate's token; into another's room. */
+static void extend(const group *g, const candidate *c, int32_t *ids, float *logps)
+{
+    const beam *b = &g->live[c->beam];
+    memcpy(ids, b->ids, (size_t)g->n_ids * sizeof *ids);
+    memcpy(logps, b->logps, (size_t)g->n_ids * sizeof *logps);
+    ids[g->n_ids] = c->token;
+    logps[g->n_ids] = (float)(c->logp - b->logp);
+}
+
 static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish finish)
 {
     const int n_beams = s->how->n_beams;
     const double length = g->n_ids + 1 - g->n_prompt, score = c->score / pow(length, s->how->length_penalty);
     if (g->n_done == n_beams && score <= g->done[n_beams - 1].score) return;
     hypothesis *last = &g->done[g->n_done == n_beams ? n_beams - 1 : g->n_done++];
-    hypothesis h = {.ids = last->ids, .n_ids = g->n_ids + 1, .logp = c->logp, .score = score, .finish = finish};
-    memcpy(h.ids, g->live[c->beam].ids, (size_t)g->n_ids * sizeof *h.ids);
-    h.ids[g->n_ids] = c->token;
+    hypothesis h = {.ids = last->ids,
+                    .n_ids = g->n_ids + 1,
+                    .logps = last->logps,
+                    .logp = c->logp,
+                    .score = score,
+                    .finish = finish};
+    extend(g, c, h.ids, h.logps);
     int at = (int)(last - g->done);
     for (; at > 0 && g->done[at - 1].score < score; at--) g->done[at] = g->done[at - 1];
     g->done[at] = h;
 }
 
-/* Those that end become hypotheses when they are among the first n_beams; of the others the first n_beams live on. */
+/* Those that end become hypotheses when they are among the first n_beams; of the others the first n_beams live on. What
+ * is cut short under a constraint is none of the sequences that it lets through. */
 static int sort_out(searcher *s, group *g)
 {
     const int n_beams = s->how->n_beams;
+    const dt_constraint *only = s->loop.opt->constraint;
     const bool full = g->n_ids + 1 == g->max_ids;
     int n_next = 0;
     for (int i = 0; i < s->n_found && (n_next < n_beams || i < n_beams); i++) {
         const candidate *c = &s->best[i];
         const bool eos = is_end_of_text(s->loop.opt, c->token);
-        if ((eos || full) && i < n_beams) add_hypothesis(s, g, c, eos ? DT_FINISH_EOS : DT_FINISH_LENGTH);
+        if ((eos || (full && !only)) && i < n_beams) add_hypothesis(s, g, c, eos ? DT_FINISH_EOS : DT_FINISH_LENGTH);
         if (eos || full || n_next == n_beams) continue;
         beam *b = &g->next[n_next++]; /* next keeps its own ids */
-        memcpy(b->ids, g->live[c->beam].ids, (size_t)g->n_ids * sizeof *b->ids);
-        b->ids[g->n_ids] = c->token;
+        extend(g, c, b->ids, b->logps);
+        if (only) b->state = only->next(only->self, g->live[c->beam].state, c->token);
         b->score = c->score;
         b->logp = c->logp;
         b->parent = g->live[c->beam].slot;
@@ -203,6 +224,7 @@ static dt_err hand_back(searcher *s, group *g)
         if (r < g->n_done) {
             const hypothesis *h = &g->done[r];
             memcpy(q->ids, h->ids, (size_t)h->n_ids * sizeof *q->ids);
+            if (q->logps) memcpy(q->logps, h->logps, (size_t)h->n_ids * sizeof *q->logps);
             q->n_ids = h->n_ids;
             q->logp = h->logp;
             q->score = h->score;
@@ -250,7 +272,9 @@ static void begin_group(searcher *s, group *g, int prompt)
     g->n_live = 1;
     g->n_done = 0;
     memcpy(g->live[0].ids, q->ids, (size_t)q->n_prompt * sizeof *q->ids);
+    memset(g->live[0].logps, 0, (size_t)q->n_prompt * sizeof *g->live[0].logps);
     g->live[0].score = g->live[0].logp = 0;
+    g->live[0].state = s->loop.opt->constraint ? s->loop.opt->constraint->start : 0;
     g->live[0].slot = first;
     for (int i = 0; i < n_beams; i++) {
         d->keep(d->self, first + i, 0);
@@ -290,13 +314,21 @@ static void mark_seen(const searcher *s, const beam *b, int32_t n_ids, uint32_t 
 static dt_err read_tokens(void *self)
 {
     const searcher *s = self;
+    const dt_constraint *only = s->loop.opt->constraint;
     const int64_t ld = (s->loop.opt->vocab_size + 31) / 32;
-    for (const group *g = s->groups; s->seen && g < s->groups + s->n_groups; g++)
+    memset(s->list_len, 0, (size_t)s->loop.opt->n_slots * sizeof *s->list_len);
+    for (const group *g = s->groups; g < s->groups + s->n_groups; g++)
         for (int i = 0; g->prompt >= 0 && i < g->n_live; i++) {
             const int32_t row = decode_loop_row(&s->loop, g->live[i].slot);
-            if (row >= 0) mark_seen(s, &g->live[i], g->n_ids, s->seen + row * ld);
+            if (row >= 0 && s->seen) mark_seen(s, &g->live[i], g->n_ids, s->seen + row * ld);
+            if (row >= 0 && only) only->allowed(only->self, g->live[i].state, &s->list_start[row], &s->list_len[row]);
         }
-    const dt_top t = {.k = s->k, .seen = s->seen, .token = s->token, .logp = s->logp};
+    const dt_top t = {.k = s->k,
+                      .seen = s->seen,
+                      .token = s->token,
+                      .logp = s->logp,
+                      .list_start = only ? s->list_start : NULL,
+                      .list_len = s->list_len};
     return s->loop.decoder->top(s->loop.decoder->self, &s->loop.batch, &t);
 }
 
@@ -329,7 +361,7 @@ static dt_err check(const searcher *s, const dt_generate_options *opt)
     return DT_OK;
 }
 
-static dt_err open_group(searcher *s, group *g, int32_t *store, int32_t len)
+static dt_err open_group(searcher *s, group *g, int32_t *store, float *logps, int32_t len)
 {
     const size_t n = (size_t)s->how->n_beams;
     *g = (group){.prompt = -1,
@@ -339,9 +371,10 @@ static dt_err open_group(searcher *s, group *g, int32_t *store, int32_t len)
                  .filled = calloc(n, sizeof *g->filled)};
     DT_CHECK(g->live && g->next && g->done && g->filled, DT_ERR_MEMORY, "out of memory for %d beams", s->how->n_beams);
     for (size_t i = 0; i < n; i++) {
-        g->live[i].ids = store + (int64_t)(3 * i) * len;
-        g->next[i].ids = store + (int64_t)(3 * i + 1) * len;
-        g->done[i].ids = store + (int64_t)(3 * i + 2) * len;
+        const int64_t at = (int64_t)(3 * i) * len;
+        g->live[i].ids = store + at, g->live[i].logps = logps + at;
+        g->next[i].ids = store + at + len, g->next[i].logps = logps + at + len;
+        g->done[i].ids = store + at + 2 * len, g->done[i].logps = logps + at + 2 * len;
     }
     return DT_OK;
 }
@@ -365,11 +398,13 @@ static dt_err open_lists(searcher *s, const dt_generate_options *opt)
     s->n_lists = penalty ? 2 : 1;
     s->k = dt_beam_top(s->how, opt);
     const size_t n = slots * (size_t)s->n_lists * (size_t)s->k;
-    s->nbytes = n * (sizeof *s->logp + sizeof *s->token) + slots * mask * sizeof *s->seen;
+    s->nbytes = n * (sizeof *s->logp + sizeof *s->token) + slots * (2 * sizeof *s->list_len + mask * sizeof *s->seen);
     s->logp = calloc(1, s->nbytes);
     DT_CHECK(s->logp, DT_ERR_MEMORY, "out of memory for %zu tokens of %d sequences", n, opt->n_slots);
     s->token = (int32_t *)(s->logp + n);
-    s->seen = penalty ? (uint32_t *)(s->token + n) : NULL;
+    s->list_start = s->token + n;
+    s->list_len = s->list_start + slots;
+    s->seen = penalty ? (uint32_t *)(s->list_len + slots) : NULL;
     dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
     return DT_OK;
 }
@@ -387,11 +422,15 @@ static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_
     s->taken = calloc((size_t)n_beams, sizeof *s->taken);
     DT_TRY(open_lists(s, opt));
     s->groups = calloc((size_t)(opt->n_slots / n_beams), sizeof *s->groups);
-    s->id_store = calloc((size_t)(opt->n_slots / n_beams) * 3 * (size_t)n_beams, (size_t)len * sizeof *s->id_store);
-    DT_CHECK(s->best && s->taken && s->groups && s->id_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens",
-             opt->n_slots, len);
-    for (s->n_groups = 0; s->n_groups < opt->n_slots / n_beams; s->n_groups++)
-        DT_TRY(open_group(s, &s->groups[s->n_groups], s->id_store + (int64_t)s->n_groups * 3 * n_beams * len, len));
+    const size_t n_texts = (size_t)(opt->n_slots / n_beams) * 3 * (size_t)n_beams;
+    s->id_store = calloc(n_texts, (size_t)len * sizeof *s->id_store);
+    s->logp_store = calloc(n_texts, (size_t)len * sizeof *s->logp_store);
+    DT_CHECK(s->best && s->taken && s->groups && s->id_store && s->logp_store, DT_ERR_MEMORY,
+             "out of memory for %d beams of %d tokens", opt->n_slots, len);
+    for (s->n_groups = 0; s->n_groups < opt->n_slots / n_beams; s->n_groups++) {
+        const int64_t at = (int64_t)s->n_groups * 3 * n_beams * len;
+        DT_TRY(open_group(s, &s->groups[s->n_groups], s->id_store + at, s->logp_store + at, len));
+    }
     return DT_OK;
 }
 
@@ -407,6 +446,7 @@ static void close_searcher(searcher *s)
     free(s->logp);
     free(s->groups);
     free(s->id_store);
+    free(s->logp_store);
     free(s->best);
     free(s->taken);
     decode_loop_close(&s->loop);

@@ -20,7 +20,9 @@ struct dt_generator {
     int32_t *token;
     double *uniform, *logp;
     uint32_t *seen;
-    size_t nbytes; /* of all these */
+    int32_t *state;                 /* [n_slots] of the constraint, by slot */
+    int32_t *list_start, *list_len; /* [n_slots] in the order of the pass's sequences */
+    size_t nbytes;                  /* of all these */
 };
 
 static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of)
@@ -89,6 +91,7 @@ static dt_err take_next(dt_generator *g, int32_t slot)
         q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
         if (q->finish != DT_FINISH_NONE) continue;
         g->seq_of[slot] = g->next - 1;
+        if (g->opt.constraint) g->state[slot] = g->opt.constraint->start;
         return begin(g, slot);
     }
     return DT_OK;
@@ -124,20 +127,25 @@ static dt_err draw_tokens(void *self)
 {
     dt_generator *g = self;
     const dt_generate_options *opt = g->loop.opt;
+    const dt_constraint *only = opt->constraint;
     memset(g->uniform, 0, (size_t)opt->n_slots * sizeof *g->uniform);
+    memset(g->list_len, 0, (size_t)opt->n_slots * sizeof *g->list_len);
     for (int32_t k = 0; k < opt->n_slots; k++) {
         const int32_t row = g->seq_of[k] < 0 ? -1 : decode_loop_row(&g->loop, k);
         if (row < 0) continue;
         const dt_sequence *q = g->seqs[g->seq_of[k]];
         g->uniform[row] = dt_sampler_uniform(opt->sampling.seed, q->number, (uint64_t)q->n_ids);
         if (g->seen) mark_seen(opt, q, g->seen + row * seen_ld(opt));
+        if (only) only->allowed(only->self, g->state[k], &g->list_start[row], &g->list_len[row]);
     }
     const dt_draw d = {.how = dt_sampling_choice(&opt->sampling),
                        .uniform = g->uniform,
                        .seen = g->seen,
                        .token = g->token,
                        .logp = g->logp,
-                       .logp_temperature = opt->logp_temperature};
+                       .logp_temperature = opt->logp_temperature,
+                       .list_start = only ? g->list_start : NULL,
+                       .list_len = g->list_len};
     return g->decoder.draw(g->decoder.self, &g->loop.batch, &d);
 }
 
@@ -171,6 +179,8 @@ static dt_err append_tokens(void *self)
         const int32_t row = decode_loop_row(&g->loop, k);
         if (row < 0) continue;
         DT_TRY(append_token(g, q, row));
+        const dt_constraint *only = g->opt.constraint;
+        if (only) g->state[k] = only->next(only->self, g->state[k], g->token[row]);
         s->n_ids = q->n_ids;
         if (q->finish == DT_FINISH_NONE) continue;
         g->seq_of[k] = -1;
@@ -193,7 +203,7 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
 static size_t draws_nbytes(const dt_generate_options *opt)
 {
     const size_t mask = opt->sampling.repetition_penalty != 1 ? (size_t)seen_ld(opt) * sizeof(uint32_t) : 0;
-    return (size_t)opt->n_slots * (2 * sizeof(double) + sizeof(int32_t) + mask);
+    return (size_t)opt->n_slots * (2 * sizeof(double) + 4 * sizeof(int32_t) + mask);
 }
 
 size_t dt_generator_nbytes(const dt_generate_options *opt)
@@ -214,7 +224,10 @@ static dt_err open_parts(dt_generator *g)
     double *const logp = g->uniform + n;
     g->token = (int32_t *)(logp + n);
     if (opt->logp) g->logp = logp;
-    if (opt->sampling.repetition_penalty != 1) g->seen = (uint32_t *)(g->token + n);
+    g->state = g->token + n;
+    g->list_start = g->state + n;
+    g->list_len = g->list_start + n;
+    if (opt->sampling.repetition_penalty != 1) g->seen = (uint32_t *)(g->list_len + n);
     g->nbytes = draws_nbytes(opt);
     dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     return DT_OK;

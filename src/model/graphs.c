@@ -74,7 +74,7 @@ static bool same_choice(const dt_choice *a, const dt_choice *b)
 
 static bool same(const struct step_key *a, const struct step_key *b)
 {
-    return a->what == b->what && a->n == b->n && a->len == b->len && a->masked == b->masked &&
+    return a->what == b->what && a->n == b->n && a->len == b->len && a->masked == b->masked && a->listed == b->listed &&
            a->uniform == b->uniform && a->logp == b->logp && a->logp_temperature == b->logp_temperature &&
            same_choice(&a->how, &b->how);
 }

@@ -4,6 +4,7 @@
  * Where steps are graphs more rows follow, which nobody reads (dt_step_rows).
  * Logits are made in chunks as for the loss (head.c), and a step of generation uses a chunk up before the next one. */
 #include "head.h"
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -66,6 +67,44 @@ static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, b
     return m->ops->copy(m->dev, device, host, (size_t)(n * ld) * sizeof *host, m->stream);
 }
 
+dt_err dt_model_set_lists(dt_model *m, const int32_t *token, int32_t n)
+{
+    DT_CHECK(n > 0 && n <= m->opt.max_listed, DT_ERR_ARG, "lists of %d tokens of a model opened for %d", n,
+             m->opt.max_listed);
+    for (int32_t i = 0; i < n; i++)
+        DT_CHECK(token[i] >= 0 && token[i] < m->V, DT_ERR_ARG, "lists: token %d of a vocabulary of %" PRId64, token[i],
+                 m->V);
+    m->n_listed = n;
+    DT_TRY(m->ops->copy(m->dev, m->listed, token, (size_t)n * sizeof *token, m->stream));
+    return dt_model_sync(m);
+}
+
+/* Where the lists of the sequences that have tokens are, in their order, and a step's more. */
+static dt_err stage_lists(dt_model *m, const dt_batch *b, const int32_t *start, const int32_t *len)
+{
+    const struct draws *host = &m->host_draws, *device = &m->device_draws;
+    int64_t i = 0;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        if (!has_tokens(b, s)) continue;
+        DT_CHECK(start[s] >= 0 && len[s] >= 0 && start[s] <= m->n_listed - len[s], DT_ERR_ARG,
+                 "a list of %d tokens from %d, there are %d", len[s], start[s], m->n_listed);
+        host->list_start[i] = start[s];
+        host->list_len[i++] = len[s];
+    }
+    const int64_t n = dt_step_rows(m, (int32_t)i);
+    for (; i < n; i++) host->list_start[i] = host->list_start[0], host->list_len[i] = host->list_len[0];
+    DT_TRY(m->ops->copy(m->dev, device->list_start, host->list_start, (size_t)n * sizeof(int32_t), m->stream));
+    return m->ops->copy(m->dev, device->list_len, host->list_len, (size_t)n * sizeof(int32_t), m->stream);
+}
+
+/* The chunk of rows from `first` on is chosen from lists. */
+static void add_lists(const dt_model *m, dt_token_rows *rows, int64_t first)
+{
+    rows->list = m->listed;
+    rows->list_start = m->device_draws.list_start + first;
+    rows->list_len = m->device_draws.list_len + first;
+}
+
 /* What the device needs to draw, for the sequences that have tokens, in their order. */
 static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int64_t n_rows)
 {
@@ -76,6 +115,7 @@ static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int6
         if (has_tokens(b, s)) host->uniform[i++] = d->uniform[s];
     for (; d->uniform && i < n; i++) host->uniform[i] = 0;
     if (d->uniform) DT_TRY(m->ops->copy(m->dev, device->uniform, host->uniform, (size_t)n * sizeof(double), m->stream));
+    if (d->list_start) DT_TRY(stage_lists(m, b, d->list_start, d->list_len));
     return d->seen ? stage_mask(m, b, d->seen, false, host->seen, device->seen) : DT_OK;
 }
 
@@ -86,11 +126,12 @@ static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
 {
     const struct draws *at = &m->device_draws;
     const dt_draw *d = how;
-    const dt_token_rows rows = {.n_rows = n,
-                                .n_vocab = m->V,
-                                .logits_ld = m->h.logits_ld,
-                                .seen = d->seen ? at->seen + first * at->seen_ld : NULL,
-                                .seen_ld = at->seen_ld};
+    dt_token_rows rows = {.n_rows = n,
+                          .n_vocab = m->V,
+                          .logits_ld = m->h.logits_ld,
+                          .seen = d->seen ? at->seen + first * at->seen_ld : NULL,
+                          .seen_ld = at->seen_ld};
+    if (d->list_start) add_lists(m, &rows, first);
     DT_TRY(m->ops->draw_tokens(m->dev, &rows, &d->how, m->h.logits, d->uniform ? at->uniform + first : NULL,
                                at->token + first, m->draw_scratch, m->stream));
     if (!d->logp) return DT_OK;
@@ -125,6 +166,7 @@ static dt_err queue_draws(dt_model *m, const dt_draw *d, int64_t n_rows)
     const struct step_key key = {.what = STEP_DRAW,
                                  .n = n,
                                  .masked = d->seen,
+                                 .listed = d->list_start,
                                  .uniform = d->uniform,
                                  .logp = d->logp,
                                  .logp_temperature = d->logp_temperature,
@@ -175,6 +217,7 @@ static dt_err top_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
     const struct draws *at = &m->device_draws;
     const dt_top *t = how;
     dt_token_rows rows = {.n_rows = n, .n_vocab = m->V, .logits_ld = m->h.logits_ld, .allowed_ld = at->seen_ld};
+    if (t->list_start) add_lists(m, &rows, first);
     for (int list = 0; list < n_lists(t); list++) {
         const int64_t from = list_at(m, t, list, first);
         if (t->seen) rows.allowed = (list == 0 ? at->unseen : at->seen) + first * at->seen_ld;
@@ -190,7 +233,7 @@ static dt_err queue_lists(dt_model *m, const dt_top *t, int64_t n_rows)
 {
     const int32_t n = dt_step_rows(m, (int32_t)n_rows);
     const struct use_of_logits use = {n, top_chunk, t};
-    const struct step_key key = {.what = STEP_TOP, .n = n, .len = t->k, .masked = t->seen};
+    const struct step_key key = {.what = STEP_TOP, .n = n, .len = t->k, .masked = t->seen, .listed = t->list_start};
     return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
 }
 
@@ -214,6 +257,7 @@ dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t)
     DT_CHECK(t->k > 0 && t->k <= m->opt.max_top, DT_ERR_ARG, "lists of %d tokens of a model opened for %d", t->k,
              m->opt.max_top);
     DT_TRY(stage_last_rows(m, b, &n_rows));
+    if (n_rows > 0 && t->list_start) DT_TRY(stage_lists(m, b, t->list_start, t->list_len));
     if (n_rows > 0 && t->seen) {
         DT_TRY(stage_mask(m, b, t->seen, false, host->seen, device->seen));
         DT_TRY(stage_mask(m, b, t->seen, true, host->unseen, device->unseen));

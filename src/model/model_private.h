@@ -130,6 +130,7 @@ struct draws {
     double *uniform, *logp;
     uint32_t *seen, *unseen; /* [cache_seqs, seen_ld]; unseen, all other tokens, for dt_model_top alone */
     int32_t *token;
+    int32_t *list_start, *list_len;
     int64_t seen_ld;
     /* two lists of each sequence, [2, cache_seqs, max_top] */
     int32_t *top_token;
@@ -204,7 +205,7 @@ struct step_key {
     enum { STEP_BLOCKS, STEP_DRAW, STEP_TOP } what;
     int32_t n;   /* sequences of one token each, or rows of logits */
     int32_t len; /* what the longest cache is taken to hold, or tokens of a list */
-    bool masked, uniform, logp;
+    bool masked, listed, uniform, logp;
     double logp_temperature;
     dt_choice how;
 };
@@ -253,6 +254,8 @@ struct dt_model {
     struct results host_results, device_results;
     struct draws host_draws, device_draws;
     void *draw_scratch;
+    int32_t *listed; /* device [max_listed]: of dt_model_set_lists */
+    int32_t n_listed;
     struct span image_span, rows_span, results_span, values_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 

@@ -227,6 +227,8 @@ static void place_draws(const dt_model *m, struct arena *a, struct draws *d)
     d->logp = take(a, n, 1, sizeof(double));
     d->seen = take(a, n, d->seen_ld, sizeof(uint32_t));
     d->token = take(a, n, 1, sizeof(int32_t));
+    d->list_start = take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));
+    d->list_len = take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));
     d->unseen = take(a, m->opt.max_top > 0 ? n : 0, d->seen_ld, sizeof(uint32_t));
     d->top_token = take(a, 2 * n, m->opt.max_top, sizeof(int32_t));
     d->top_logit = take(a, 2 * n, m->opt.max_top, sizeof(float));
@@ -256,6 +258,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     place_draws(m, device, &m->device_draws);
     const dt_token_rows drawn = {.n_rows = m->opt.cache_seqs, .n_vocab = m->V, .logits_ld = m->V};
     m->draw_scratch = take(device, m->cache ? (int64_t)m->ops->draw_scratch_nbytes(m->dev, &drawn) : 0, 1, 1);
+    m->listed = take(device, m->opt.max_listed, 1, sizeof(int32_t));
     m->values_span = take_span(host, device, (size_t)(m->opt.max_tok * m->n_labels) * sizeof(float));
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
@@ -298,6 +301,7 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
              o->cache_seqs, o->cache_len);
     DT_CHECK(o->max_top >= 0 && o->max_top <= mc->vocab_size, DT_ERR_ARG, "max_top=%d of %" PRId64 " tokens",
              o->max_top, mc->vocab_size);
+    DT_CHECK(o->max_listed >= 0, DT_ERR_ARG, "max_listed=%d", o->max_listed);
     DT_CHECK((int64_t)o->cache_seqs * o->cache_len <= INT32_MAX, DT_ERR_ARG,
              "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
     DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
