@@ -297,7 +297,7 @@ The user has interacted with items  in chronological order. Can you predict the 
 ---- answer: 3 tokens
 <a_3><b_1><c_2>
 ---- record
-{"answer":"<a_3><b_1><c_2>","task":"sids-sid","item_id":"2","user_id":"A2"}'
+{"answer":"<a_3><b_1><c_2>","task":"sids-sid","user_id":"A2","item_title":"Bob'"'"'s screws\n(100)","item_id":"2","item_sid":"<a_3><b_1><c_2>"}'
 { cat tests/data/rec/x.csv && printf 'A9,[],x\r\n'; } >"$tmp/bad.csv"
 run 0 ./dtrain-data $rec --recipe eval -o "$tmp/r.h5" "$tmp/bad.csv"
 expect_exit "a broken row" 65

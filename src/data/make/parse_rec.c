@@ -152,14 +152,16 @@ static dt_err write_texts(dt_parsed_record *r, sample *s, size_t ends[N_TEXTS])
 
 /* ---- the sample -------------------------------------------------------------------------------------------------- */
 
-/* What a reward function is told besides the prompt. */
+/* What a reward function is told besides the prompt: also the columns that are no lists. */
 static dt_err keep_fields(dt_parsed_record *r, const sample *s, const char *answer, size_t n_answer)
 {
-    const char *id = s->item ? s->item->id : column(s->row, "item_id"),
-               *user = s->item ? "" : column(s->row, "user_id");
-    json_t *fields = json_pack("{s:s%, s:s}", "answer", answer, n_answer, "task", s->task->name);
-    if (id[0]) json_object_set_new(fields, "item_id", json_string(id));
-    if (user[0]) json_object_set_new(fields, "user_id", json_string(user));
+    const char *name;
+    json_t *value, *fields = json_pack("{s:s%, s:s}", "answer", answer, n_answer, "task", s->task->name);
+    if (s->item)
+        json_object_set_new(fields, "item_id", json_string(s->item->id));
+    else
+        json_object_foreach((json_t *)s->row, name, value) if (json_is_string(value) && !json_object_get(fields, name))
+            json_object_set(fields, name, value);
     r->fields = fields ? json_dumps(fields, JSON_COMPACT) : NULL;
     json_decref(fields);
     DT_CHECK(r->fields, DT_ERR_MEMORY, "no memory for the fields of a record");
