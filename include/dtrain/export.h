@@ -4,6 +4,7 @@
 #define DTRAIN_EXPORT_H
 
 #include "dtrain/adapter.h"
+#include "dtrain/new_tokens.h"
 #include "dtrain/pretrained.h"
 #include "dtrain/safetensors.h"
 
@@ -19,6 +20,9 @@ typedef struct dt_export_options {
     const char *tokenizer;
     /* text of a chat_template.jinja in the place of the tokenizer's own; NULL: its own, if any */
     const char *chat_template;
+    /* tokens that were added to the tokenizer; NULL: none. The model goes out with a row for each in its embedding and
+     * its head, all equal to the mean of the rows of the ids before them (new_rows.h); it is without adapters */
+    const dt_new_tokens *new_tokens;
     /* directory of a generation_config.json, for where the tokenizer has none beside it; may be NULL */
     const char *generation_from;
 } dt_export_options;

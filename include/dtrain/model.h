@@ -83,6 +83,8 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
  *  sequences have it) in the place of the vocabulary product: for reward models and critics. */
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units);
 void dt_model_free_units(dt_unit *units, int n_units);
+/** Is it a matrix of the vocabulary, with a row for each token: the embedding, or a head of its own? */
+bool dt_model_is_vocabulary(const dt_tensor *t);
 /** The unit whose table the vocabulary's head uses, too: the embedding of a tied model; -1: none. */
 int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units);
 

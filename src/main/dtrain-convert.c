@@ -5,6 +5,7 @@
 #include "dtrain/frozen_model.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
+#include "dtrain/token_list.h"
 #include "tool/tool.h"
 #include <dirent.h>
 #include <errno.h>
@@ -28,6 +29,10 @@ static const char usage[] =
     "                     shards or another type)\n"
     "  --adapter DIR      with the adapters of a directory as PEFT writes it: W + s B A for each\n"
     "                     weight that has one, summed in fp32 and rounded once. TO is a directory\n"
+    "  --add-tokens FILE  with more tokens in the tokenizer, and a row for each in the embedding and\n"
+    "                     its head, which begins as the mean of the rows there were. FILE: a\n"
+    "                     recommender's NAME.index.json or info file, of which the level tokens are\n"
+    "                     taken, or a token a line. Tokens that have an id keep it. TO is a directory\n"
     "  --dtype TYPE       fp32, bf16, or fp16 (directories only). The default for a directory is\n"
     "                     the type that the run computed with or, for weights that come from a\n"
     "                     directory, the type they have there (of several types: fp32). The\n"
@@ -51,7 +56,7 @@ static const char usage[] =
 enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 
 typedef struct options {
-    const char *from, *to, *adapter, *tokenizer, *chat_template; /* the last three NULL: not given */
+    const char *from, *to, *adapter, *add_tokens, *tokenizer, *chat_template; /* the last four NULL: not given */
     enum kind kind;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
@@ -71,6 +76,7 @@ typedef struct app {
     char *full_tokenizer;  /* its full path */
     char *chat_template;   /* as dt_chat_spec; NULL: not known */
     char *jinja;           /* the same for a directory; NULL: the tokenizer's own is kept */
+    dt_new_tokens new_tokens;
 } app;
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
@@ -94,9 +100,10 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 256, ADAPTER, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
+    enum { TO = 256, ADAPTER, ADD_TOKENS, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
     static const struct option table[] = {{"to", 1, 0, TO},
                                           {"adapter", 1, 0, ADAPTER},
+                                          {"add-tokens", 1, 0, ADD_TOKENS},
                                           {"dtype", 1, 0, DTYPE},
                                           {"shard-size", 1, 0, SHARD},
                                           {"tokenizer", 1, 0, TOKENIZER},
@@ -115,6 +122,9 @@ static dt_err parse_options(options *o, int argc, char **argv)
             break;
         case ADAPTER:
             o->adapter = optarg;
+            break;
+        case ADD_TOKENS:
+            o->add_tokens = optarg;
             break;
         case DTYPE:
             DT_TRY(parse_dtype(optarg, &o->dtype));
@@ -165,8 +175,13 @@ static bool ends_in_h5(const char *path)
 static dt_err choose_kind(app *a)
 {
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
-    const bool merges = a->frozen.lora.r > 0;
-    a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf && !merges ? KIND_CHECKPOINT : KIND_HF;
+    const bool merges = a->frozen.lora.r > 0, grows = a->opt.add_tokens;
+    a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf && !merges && !grows ? KIND_CHECKPOINT : KIND_HF;
+    DT_CHECK(!grows || !merges, DT_ERR_USAGE,
+             "--add-tokens: this model has adapters; merge them first (dtrain-convert without --add-tokens)");
+    DT_CHECK(!grows || a->kind == KIND_HF, DT_ERR_USAGE,
+             "--add-tokens: TO is a directory, for a checkpoint holds no tokenizer; train from that directory, or "
+             "convert it");
     DT_CHECK(a->kind == KIND_HF || !merges, DT_ERR_USAGE,
              "--to checkpoint: a model with adapters becomes a directory; convert that");
     DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is a checkpoint already",
@@ -269,7 +284,8 @@ static dt_err choose_dtype(app *a)
     }
     a->dtype = a->opt.dtype != DT_ST_OTHER ? a->opt.dtype : usual;
     a->kept = a->dtype == DT_ST_BF16 || stored == DT_ST_BF16 ? DT_BF16 : DT_F32;
-    if (a->frozen.lora.r > 0) a->kept = DT_F32; /* the adapters are not rounded before they are added */
+    /* adapters are not rounded before they are added, nor rows before their mean is taken */
+    if (a->frozen.lora.r > 0 || (a->opt.add_tokens && stored != DT_ST_BF16)) a->kept = DT_F32;
     if (a->kind == KIND_CHECKPOINT) a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     return DT_OK;
 }
@@ -313,12 +329,24 @@ static dt_err choose_template(app *a)
     return a->chat_template ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
 }
 
+static dt_err choose_new_tokens(app *a)
+{
+    if (!a->opt.add_tokens) return DT_OK;
+    DT_CHECK(a->tokenizer, DT_ERR_USAGE, "--add-tokens: needs the tokenizer of the model (--tokenizer)");
+    dt_token_list list;
+    DT_TRY(dt_token_list_read(&list, a->opt.add_tokens));
+    const dt_err err = dt_new_tokens_make(&a->new_tokens, list.token, list.n, a->tokenizer);
+    dt_token_list_free(&list);
+    return err;
+}
+
 static dt_err choose(app *a)
 {
     DT_TRY(choose_kind(a));
     if (a->comm.rank == 0) DT_TRY(check_target(a));
     DT_TRY(choose_dtype(a));
     DT_TRY(choose_tokenizer(a));
+    DT_TRY(choose_new_tokens(a));
     return choose_template(a);
 }
 
@@ -386,6 +414,7 @@ static dt_err write_directory(app *a)
                                  .model_config = a->frozen.mc.json,
                                  .tokenizer = a->tokenizer,
                                  .chat_template = a->jinja,
+                                 .new_tokens = a->opt.add_tokens ? &a->new_tokens : NULL,
                                  .generation_from =
                                      a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
     return dt_export(&a->comm, a->frozen.zero, &e, NULL);
@@ -393,12 +422,19 @@ static dt_err write_directory(app *a)
 
 static void say_what_was_done(const app *a)
 {
+    const dt_new_tokens *more = &a->new_tokens;
+    const int64_t end = (int64_t)more->first_id + more->n_added;
+    if (a->opt.add_tokens)
+        DT_INFO("%s: %d tokens, of which %d are new, with the ids from %d on", a->opt.add_tokens, (int)more->n_listed,
+                (int)more->n_added, (int)more->first_id);
     int64_t n_param = 0;
     char size[24];
     for (int u = 0; u < a->frozen.n_units; u++)
         for (int i = 0; i < a->frozen.units[u].n_tensors; i++) { /* adapters are merged */
             const dt_tensor *t = &a->frozen.units[u].tensors[i];
             n_param += t->adapter_scale == 0 ? t->n_elems : 0;
+            if (a->new_tokens.n_added > 0 && dt_model_is_vocabulary(t))
+                n_param += dt_max_i64(0, end - t->shape[0]) * t->shape[1];
         }
     DT_INFO("%s: %" PRId64 " parameters from %s as %s %s, %s", a->opt.to, n_param, a->frozen.from.path,
             a->kind == KIND_HF ? "a Hugging Face directory in" : "a checkpoint in", dt_st_type_name(a->dtype),
@@ -437,6 +473,7 @@ int main(int argc, char **argv)
     const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
     dt_comm_leave(&a.comm, err);
     dt_frozen_model_close(&a.frozen);
+    dt_new_tokens_free(&a.new_tokens);
     free(a.full_tokenizer);
     free(a.chat_template);
     free(a.jinja);

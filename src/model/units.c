@@ -158,6 +158,14 @@ void dt_model_free_units(dt_unit *units, int n_units)
     free(units);
 }
 
+bool dt_model_is_vocabulary(const dt_tensor *t)
+{
+    static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight", "lm_head.weight"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) is = is || strcmp(t->name, names[i]) == 0;
+    return is;
+}
+
 int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     const bool tied = mc->tie_word_embeddings && dt_units_find(units, n_units, DT_UNIT_HEAD) >= 0;

@@ -1,7 +1,8 @@
 /* export.c - all ranks write one directory, as save.c writes one file:
  *
  *     create   rank 0: the folder; every file reserved whole under its .part name, the small ones written
- *     write    every rank: its runs of elements, with adapters added, converted, by pwrite where the layout puts them
+ *     write    every rank: its runs of elements, with adapters added, converted, by pwrite where the layout puts them;
+ *              then rank 0: the rows of new tokens
  *     sync     rank 0
  *     publish  rank 0: renames, the configuration last
  *
@@ -10,6 +11,7 @@
 #include "dtrain/export.h"
 #include "export_config.h"
 #include "merge.h"
+#include "new_rows.h"
 #include "tokenizer_files.h"
 #include "dtrain/io.h"
 #include "dtrain/stored.h"
@@ -33,6 +35,7 @@ typedef struct export_job {
     int n_slots, head;  /* head: slot of a tied head; -1: there is none */
     tensor_name *names; /* [n_slots] in the files */
     dt_tensor *plain;   /* [n_slots] as they are in the files */
+    float **new_row;    /* [n_slots] what each new token has in a matrix of the vocabulary; NULL elsewhere */
     dt_st_layout layout;
     bool conv1d;  /* weights are stored [in, out] */
     char *config; /* rank 0: text of the configuration */
@@ -64,9 +67,11 @@ static dt_err name_slots(export_job *j)
 {
     j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
     j->plain = calloc((size_t)j->n_slots + 1, sizeof *j->plain);
-    DT_CHECK(j->names && j->plain, DT_ERR_MEMORY, "no memory for the names of %d tensors", j->n_slots);
+    j->new_row = calloc((size_t)j->n_slots + 1, sizeof *j->new_row);
+    DT_CHECK(j->names && j->plain && j->new_row, DT_ERR_MEMORY, "no memory for the names of %d tensors", j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
+        new_rows_grow(&j->plain[i], j->opt->new_tokens);
         snprintf(j->names[i], sizeof j->names[i], "%s%s", j->opt->adapter ? DT_PEFT_PREFIX : "",
                  i == j->head ? DT_STORED_HEAD : j->plain[i].name);
     }
@@ -115,8 +120,7 @@ static dt_err find_layout(export_job *j)
 static dt_err make_config(export_job *j)
 {
     const dt_export_options *opt = j->opt;
-    if (!opt->adapter)
-        return export_config_make(opt->model_config, opt->dtype, opt->tokenizer, n_labels(j), &j->config);
+    if (!opt->adapter) return export_config_make(opt, n_labels(j), &j->config);
     j->config = strdup(opt->model_config);
     return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", DT_PEFT_CONFIG);
 }
@@ -148,7 +152,7 @@ static dt_err create_files(export_job *j)
     tokenizer_files_discard(dir); /* of an export that was killed */
     DT_TRY(dt_st_layout_create(&j->layout, dir));
     DT_TRY(dt_write_file_sync(j->config_part, j->config, strlen(j->config)));
-    return tokenizer_files_create(j->opt->tokenizer, j->opt->chat_template, j->opt->generation_from, dir);
+    return tokenizer_files_create(j->opt, dir);
 }
 
 static dt_err create(export_job *j)
@@ -279,6 +283,38 @@ static dt_err write_all(export_job *j)
     return dt_comm_agree(j->comm, err != DT_OK ? err : closed);
 }
 
+/* ---- rows of new tokens ------------------------------------------------------------------------------------------ */
+
+/* Collective, agreed: all ranks have old rows. */
+static dt_err make_new_rows(export_job *j)
+{
+    dt_err err = DT_OK;
+    if (!j->opt->new_tokens || j->opt->new_tokens->n_added == 0) return DT_OK;
+    for (int i = 0; i < j->n_slots && err == DT_OK; i++)
+        if (dt_model_is_vocabulary(j->slots[i].tensor))
+            err = new_rows_mean(j->comm, &j->slots[i], j->opt->new_tokens, j->chunks, &j->new_row[i]);
+    return err;
+}
+
+/* Rank 0, when all old rows are written: among them may be some that no token had. */
+static dt_err write_new_rows(export_job *j)
+{
+    const size_t size = dt_st_type_size(j->opt->dtype);
+    char path[PATH_MAX];
+    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
+        const int64_t len = j->plain[i].shape[1], first = j->opt->new_tokens ? j->opt->new_tokens->first_id : 0;
+        if (!j->new_row[i]) continue;
+        DT_TRY(open_file(j, j->layout.file[i], path));
+        const int64_t n_lost = dt_st_convert(j->new_row[i], DT_ST_F32, j->chunks->converted, j->opt->dtype, len);
+        DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: the mean is too large for %s", j->names[i],
+                 dt_st_type_name(j->opt->dtype));
+        for (int64_t k = 0; k < j->opt->new_tokens->n_added; k++)
+            DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (first + k) * len * (int64_t)size,
+                               j->chunks->converted, (size_t)len * size));
+    }
+    return close_file(j);
+}
+
 /* ---- rank 0: sync and publish ------------------------------------------------------------------------------------ */
 
 static dt_err sync_files(export_job *j)
@@ -309,6 +345,8 @@ static void clean_up(export_job *j, dt_err err)
     }
     dt_st_layout_free(&j->layout);
     free(j->slots);
+    for (int i = 0; i < j->n_slots && j->new_row; i++) free(j->new_row[i]);
+    free(j->new_row);
     free(j->names);
     free(j->plain);
     free(j->config);
@@ -321,7 +359,9 @@ dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_pha
     dt_phase_enter(phase, "export", "create");
     dt_err err = dt_comm_agree(comm, prepare(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, create(&job));
+    if (err == DT_OK) err = make_new_rows(&job);
     if (err == DT_OK) err = write_all(&job);
+    if (err == DT_OK && opt->new_tokens) err = dt_comm_agree(comm, write_new_rows(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, sync_files(&job));
     dt_phase_enter(phase, "export", "publish");
     if (err == DT_OK) err = dt_comm_agree(comm, publish(&job));

@@ -1,6 +1,7 @@
 /* export_config.c - the config.json of an exported model: the text it was made from, with what others must know about
  * the files beside it. */
 #include "export_config.h"
+#include "new_rows.h"
 #include "tokenizer_files.h"
 #include "dtrain/json.h"
 #include "dtrain/tokenizer.h"
@@ -89,29 +90,31 @@ static void set_pad(json_t *root, const char *name)
     dt_tokenizer_close(tokenizer);
 }
 
-static char *edit(json_t *root, const dt_model_config *mc, dt_st_type dtype, const char *tokenizer, int64_t n_labels)
+static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
+    const int64_t n_rows = new_rows_needed(mc->vocab_size, opt->new_tokens);
     const char *architecture =
         n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc->family);
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     if (n_labels > 0) set_labels(root, n_labels);
-    if (n_labels > 0) set_pad(root, tokenizer);
+    if (n_labels > 0) set_pad(root, opt->tokenizer);
+    if (n_rows != mc->vocab_size) json_object_set_new(root, "vocab_size", json_integer(n_rows));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings));
-    set_dtype(root, dtype);
-    set_ends(root, tokenizer);
+    set_dtype(root, opt->dtype);
+    set_ends(root, opt->tokenizer);
     return dump(root);
 }
 
-dt_err export_config_make(const char *model_config, dt_st_type dtype, const char *tokenizer, int64_t n_labels,
-                          char **text)
+dt_err export_config_make(const dt_export_options *opt, int64_t n_labels, char **text)
 {
+    const char *model_config = opt->model_config;
     dt_model_config mc = {0};
     *text = NULL;
     DT_TRY(dt_model_config_parse(&mc, "config.json", model_config));
     json_t *root;
     char *bare = NULL;
     if (dt_json_parse(&root, "config.json", model_config, strlen(model_config), 0) == DT_OK)
-        bare = edit(root, &mc, dtype, tokenizer, n_labels);
+        bare = edit(root, &mc, opt, n_labels);
     if (bare && asprintf(text, "%s\n", bare) < 0) *text = NULL;
     free(bare);
     json_decref(root);

@@ -5,7 +5,6 @@
 #include "dtrain/export.h"
 
 /** malloc'ed. n_labels: of a scalar head; 0: the model predicts tokens. DT_ERR_DATA: model_config is not valid. */
-dt_err export_config_make(const char *model_config, dt_st_type dtype, const char *tokenizer, int64_t n_labels,
-                          char **text);
+dt_err export_config_make(const dt_export_options *opt, int64_t n_labels, char **text);
 
 #endif

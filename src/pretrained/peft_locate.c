@@ -2,6 +2,8 @@
  * behind a prefix. */
 #include "peft_locate.h"
 #include "dtrain/io.h"
+#include "dtrain/model.h"
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,10 @@ static bool is_needed(const dt_lora *l, const dt_tensor *t) { return t->adapter_
 
 static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
 {
+    DT_CHECK(!dt_model_is_vocabulary(t) || found->n_dims != 2 || found->shape[0] <= t->shape[0], DT_ERR_DATA,
+             "%s: tensor `%s`: the adapter is for a vocabulary of %" PRId64 " tokens, and this model's has %" PRId64
+             "; add the tokens to the model first (dtrain-convert --add-tokens)",
+             job->file, found->name, found->shape[0], t->shape[0]);
     DT_TRY(dt_stored_check_shape(job->file, found->name, t, found->n_dims, found->shape));
     DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s", job->file,
              found->name, found->dtype);

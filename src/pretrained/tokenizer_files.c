@@ -98,14 +98,17 @@ static bool has_part(const char *dir, int i)
     return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
 }
 
-dt_err tokenizer_files_create(const char *tokenizer, const char *chat_template, const char *generation_from,
-                              const char *dir)
+dt_err tokenizer_files_create(const dt_export_options *opt, const char *dir)
 {
     char path[PATH_MAX];
-    DT_TRY(create_tokenizer(tokenizer, dir));
-    if (chat_template) DT_TRY(write_text(dir, FILES[TEMPLATE], chat_template));
-    if (!generation_from || has_part(dir, GENERATION)) return DT_OK;
-    return dt_join_path(path, generation_from, FILES[GENERATION], "") && dt_is_file(path)
+    const dt_new_tokens none = {0}, *more = opt->new_tokens ? opt->new_tokens : &none;
+    DT_TRY(create_tokenizer(opt->tokenizer, dir));
+    if (more->tokenizer) DT_TRY(write_text(dir, "tokenizer.json", more->tokenizer));
+    if (more->config) DT_TRY(write_text(dir, "tokenizer_config.json", more->config));
+    if (more->added_tokens) DT_TRY(write_text(dir, "added_tokens.json", more->added_tokens));
+    if (opt->chat_template) DT_TRY(write_text(dir, FILES[TEMPLATE], opt->chat_template));
+    if (!opt->generation_from || has_part(dir, GENERATION)) return DT_OK;
+    return dt_join_path(path, opt->generation_from, FILES[GENERATION], "") && dt_is_file(path)
                ? copy_file(path, dir, FILES[GENERATION])
                : DT_OK;
 }

@@ -2,15 +2,14 @@
 #ifndef DTRAIN_PRETRAINED_TOKENIZER_FILES_H
 #define DTRAIN_PRETRAINED_TOKENIZER_FILES_H
 
-#include "dtrain/core.h"
+#include "dtrain/export.h"
 
 /** Is any file of a tokenizer in the directory? */
 bool tokenizer_dir_has_files(const char *dir);
 
-/** Write the files of a tokenizer, chat_template.jinja and generation_config.json (as dt_export_options says it), to
- *  DIR/NAME.part, synced. DT_ERR_DATA, DT_ERR_WRITE. */
-dt_err tokenizer_files_create(const char *tokenizer, const char *chat_template, const char *generation_from,
-                              const char *dir);
+/** Write the files of a tokenizer, with new tokens, chat_template.jinja and generation_config.json, to DIR/NAME.part,
+ *  synced. DT_ERR_DATA, DT_ERR_WRITE. */
+dt_err tokenizer_files_create(const dt_export_options *opt, const char *dir);
 /** Rename every DIR/NAME.part; when a tokenizer is among them, what an earlier tokenizer left under other names is
  *  removed. DT_ERR_WRITE. */
 dt_err tokenizer_files_publish(const char *dir);

@@ -1,0 +1,26 @@
+/* new_tokens.h - a tokenizer with more tokens: the level tokens of a recommender's items, or others. algorithms.md
+ * 5.4, A.2. The model that it is for grows when it is exported (export.h). */
+#ifndef DTRAIN_NEW_TOKENS_H
+#define DTRAIN_NEW_TOKENS_H
+
+#include "dtrain/core.h"
+
+/** {0} to start from. Strings are malloc'ed. */
+typedef struct dt_new_tokens {
+    int32_t n_listed;          /* tokens of the list, each counted once */
+    int32_t first_id, n_added; /* of them n_added had no id, and have first_id, first_id + 1, ... now */
+    /* texts of the tokenizer's files as they are with them; NULL: the file stays as it is, or there is none */
+    char *tokenizer, *config, *added_tokens; /* tokenizer.json, tokenizer_config.json, added_tokens.json */
+} dt_new_tokens;
+
+/** Add tokens to a tokenizer (tokens [n] by rising bytes, each once), in this order, with the ids behind the largest that there is; as add_tokens
+ *  of transformers does with a list of texts: they are found in normalised text, and not special. A token that has an id
+ *  keeps it; one that the vocabulary has, but texts reach by merges alone, is found as a whole then.
+ *
+ *  tokenizer  a directory, or a tokenizer.json
+ *
+ *  Local. DT_ERR_DATA: a tokenizer that cannot be read; DT_ERR_USAGE: one without files ("bytes"). */
+dt_err dt_new_tokens_make(dt_new_tokens *t, char *const *tokens, int32_t n, const char *tokenizer);
+void dt_new_tokens_free(dt_new_tokens *t); /* safe on {0} */
+
+#endif

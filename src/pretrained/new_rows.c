@@ -1,0 +1,105 @@
+/* new_rows.c - each rank has a run of elements of the old rows, which may begin and end within one. */
+#include "new_rows.h"
+#include "dtrain/model.h"
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t new_rows_needed(int64_t n, const dt_new_tokens *t)
+{
+    return t && t->n_added > 0 ? dt_max_i64(n, (int64_t)t->first_id + t->n_added) : n;
+}
+
+void new_rows_grow(dt_tensor *tensor, const dt_new_tokens *t)
+{
+    if (!t || !dt_model_is_vocabulary(tensor)) return;
+    const int64_t row_len = tensor->n_elems / tensor->shape[0];
+    tensor->shape[0] = new_rows_needed(tensor->shape[0], t);
+    tensor->n_elems = tensor->shape[0] * row_len;
+}
+
+/* What is asked of each of this rank's elements of old rows: the largest, or the sums of the columns. */
+typedef struct pass {
+    const dt_stored_slot *s;
+    dt_chunks *chunks;
+    int64_t end; /* of the elements of old rows */
+    double largest;
+    int shift;
+    uint64_t *sum; /* [row length] of rint(x 2^shift), modulo 2^64; NULL: the largest is looked for */
+} pass;
+
+static void look_at(pass *p, const float *x, int64_t first, int64_t n)
+{
+    const int64_t row_len = p->s->tensor->shape[1];
+    for (int64_t i = 0; i < n; i++) {
+        if (p->sum)
+            p->sum[(first + i) % row_len] += (uint64_t)(int64_t)rint(ldexp(x[i], p->shift));
+        else if (!(fabs(x[i]) <= p->largest)) /* a NaN is kept, and an infinity */
+            p->largest = isfinite(x[i]) ? fabs(x[i]) : INFINITY;
+    }
+}
+
+static dt_err go_over(pass *p)
+{
+    const dt_piece *own = p->s->piece;
+    dt_zero *z = p->s->of->zero;
+    const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(z, p->s->state, own));
+    const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float), end = dt_min_i64(own->first + own->n, p->end);
+    for (int64_t at = own->first; at < end; at += step) {
+        const int64_t n = dt_min_i64(step, end - at);
+        DT_TRY(dt_zero_state_read(z, p->s->state, own, at - own->first, n, p->chunks->raw));
+        dt_st_convert(p->chunks->raw, kept, p->chunks->converted, DT_ST_F32, n);
+        look_at(p, (const float *)(const void *)p->chunks->converted, at, n);
+    }
+    return DT_OK;
+}
+
+static dt_err check(const pass *p, const dt_new_tokens *t)
+{
+    const dt_tensor *tensor = p->s->tensor;
+    DT_CHECK(t->first_id > 0 && t->first_id <= tensor->shape[0], DT_ERR_DATA,
+             "tensor `%s` has %lld rows, but its tokenizer has ids up to %lld", tensor->name,
+             (long long)tensor->shape[0], (long long)t->first_id - 1);
+    return DT_OK;
+}
+
+/* Of the sums, the mean. */
+static dt_err divide(const pass *p, int64_t n_rows, float **row)
+{
+    const int64_t row_len = p->s->tensor->shape[1];
+    *row = malloc((size_t)row_len * sizeof **row);
+    DT_CHECK(*row, DT_ERR_MEMORY, "no memory for a row of `%s`", p->s->tensor->name);
+    for (int64_t c = 0; c < row_len; c++)
+        (*row)[c] = (float)(ldexp((double)(int64_t)p->sum[c], -p->shift) / (double)n_rows);
+    return DT_OK;
+}
+
+/* Sums of so many terms below 2^exponent stay below 2^62. */
+static int shift_for(double largest, int64_t n_rows)
+{
+    int exponent, of_rows;
+    frexp(largest, &exponent);
+    frexp((double)n_rows, &of_rows);
+    return 62 - exponent - of_rows;
+}
+
+dt_err new_rows_mean(dt_comm *comm, const dt_stored_slot *s, const dt_new_tokens *t, dt_chunks *chunks, float **row)
+{
+    const int64_t row_len = s->tensor->shape[1];
+    pass p = {.s = s, .chunks = chunks, .end = t->first_id * row_len};
+    uint64_t *sum = calloc((size_t)row_len, sizeof *sum);
+    dt_err err = sum ? check(&p, t) : dt_fail(DT_ERR_MEMORY, "no memory for sums of `%s`", s->tensor->name);
+    if (err == DT_OK) err = go_over(&p);
+    err = dt_comm_agree(comm, err);
+    if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, &p.largest, 1, DT_MAX);
+    if (err == DT_OK && isinf(p.largest)) /* on all ranks */
+        err = dt_fail(DT_ERR_DATA, "tensor `%s`: numbers are not finite, and have no mean", s->tensor->name);
+    p.sum = sum;
+    p.shift = shift_for(p.largest, t->first_id);
+    if (err == DT_OK) err = dt_comm_agree(comm, go_over(&p));
+    if (err == DT_OK) err = dt_comm_sum_host_u64(comm, sum, (int)row_len);
+    if (err == DT_OK) err = dt_comm_agree(comm, divide(&p, t->first_id, row));
+    free(sum);
+    return err;
+}

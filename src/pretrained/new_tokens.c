@@ -1,0 +1,238 @@
+/* new_tokens.c - what a tokenizer's files say with more tokens. One value is replaced where it stands: the rest stays as
+ * it was written. */
+#include "dtrain/new_tokens.h"
+#include "dtrain/io.h"
+#include "dtrain/spec.h"
+#include "dtrain/tokenizer.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+enum { MAX_FILE = 1 << 30 }; /* bytes */
+
+/* ---- a value of a JSON text -------------------------------------------------------------------------------------- */
+
+static const char *skip_blanks(const char *at) { return at + strspn(at, " \t\r\n"); }
+
+/* at: an opening quote. */
+static const char *skip_string(const char *at)
+{
+    for (at++; *at && *at != '"'; at++)
+        if (*at == '\\' && at[1]) at++;
+    return *at ? at + 1 : at;
+}
+
+static const char *skip_value(const char *at)
+{
+    int depth = 0;
+    for (; *at; at++) {
+        if (*at == '"') {
+            at = skip_string(at) - 1;
+            continue;
+        }
+        if (depth == 0 && strchr(",]} \t\r\n", *at)) break;
+        depth += *at == '[' || *at == '{';
+        depth -= *at == ']' || *at == '}';
+        if (depth == 0 && (*at == ']' || *at == '}')) return at + 1;
+    }
+    return at;
+}
+
+/* Where the value of a key of an object begins, in a text that is valid JSON; NULL: it has no such key. */
+static const char *find_value(const char *text, const char *key)
+{
+    const size_t n = strlen(key);
+    const char *at = strchr(text, '{');
+    while (at && *at && *at != '}') {
+        const char *name = skip_blanks(at + 1);
+        if (*name != '"') return NULL;
+        const char *end = skip_string(name), *value = skip_blanks(skip_blanks(end) + 1);
+        if ((size_t)(end - name) == n + 2 && strncmp(name + 1, key, n) == 0) return value;
+        at = skip_blanks(skip_value(value));
+    }
+    return NULL;
+}
+
+/* The text with another value of the key, or with one, if it has none. malloc'ed; NULL: no memory. */
+static char *with_value(const char *text, const char *key, const json_t *value)
+{
+    const char *old = find_value(text, key), *open = strchr(text, '{');
+    char *now = json_dumps(value, JSON_INDENT(2)), *out = NULL;
+    int n = -1;
+    if (now && old)
+        n = asprintf(&out, "%.*s%s%s", (int)(old - text), text, now, skip_value(old));
+    else if (now && open)
+        n = asprintf(&out, "%.*s\n  \"%s\": %s%s%s", (int)(open + 1 - text), text, key, now,
+                     *skip_blanks(open + 1) == '}' ? "" : ",", open + 1);
+    free(now);
+    return n < 0 ? NULL : out;
+}
+
+/* ---- a tokenizer's files ----------------------------------------------------------------------------------------- */
+
+typedef struct new_token {
+    const char *text;
+    int32_t id;
+    bool reached; /* it is an added token already */
+} new_token;
+
+typedef struct job {
+    new_token *tokens;
+    size_t n;
+} job;
+
+/* As transformers writes an added token of which only the text was given. */
+static json_t *make_entry(const new_token *t, bool with_id)
+{
+    json_t *entry = json_object();
+    if (with_id) json_object_set_new(entry, "id", json_integer(t->id));
+    json_object_set_new(entry, "content", json_string(t->text));
+    json_object_set_new(entry, "single_word", json_false());
+    json_object_set_new(entry, "lstrip", json_false());
+    json_object_set_new(entry, "rstrip", json_false());
+    json_object_set_new(entry, "normalized", json_true());
+    json_object_set_new(entry, "special", json_false());
+    return entry;
+}
+
+static int by_text(const void *key, const void *member) { return strcmp(key, ((const new_token *)member)->text); }
+
+/* Those that are added tokens. */
+static void mark_reached(const job *j, const json_t *list)
+{
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(list, i, entry)
+    {
+        const char *text = json_string_value(json_object_get(entry, "content"));
+        new_token *t = text ? bsearch(text, j->tokens, j->n, sizeof *j->tokens, by_text) : NULL;
+        if (t) t->reached = true;
+    }
+}
+
+/* Into a list by rising ids. */
+static void insert_entry(json_t *list, const new_token *t)
+{
+    size_t at = json_array_size(list);
+    while (at > 0 && json_integer_value(json_object_get(json_array_get(list, at - 1), "id")) > t->id) at--;
+    json_array_insert_new(list, at, make_entry(t, true));
+}
+
+/* A file of the tokenizer and its text, both the caller's; the tokenizer has read it before. */
+static dt_err load(dt_spec *root, const char *file, char **text)
+{
+    size_t nbytes;
+    *text = NULL;
+    const dt_err err = dt_spec_load(root, file, MAX_FILE, text, &nbytes);
+    if (err == DT_OK) return DT_OK;
+    dt_spec_unload(root);
+    free(*text);
+    return err;
+}
+
+static dt_err edit_tokenizer(job *j, const char *file, char **out)
+{
+    char *text;
+    dt_spec root;
+    DT_TRY(load(&root, file, &text));
+    json_t *had = json_object_get(root.value, "added_tokens");
+    json_t *list = json_is_array(had) ? json_copy(had) : json_array();
+    mark_reached(j, list);
+    for (size_t i = 0; i < j->n; i++)
+        if (!j->tokens[i].reached) insert_entry(list, &j->tokens[i]);
+    *out = with_value(text, "added_tokens", list);
+    json_decref(list);
+    dt_spec_unload(&root);
+    free(text);
+    return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a text with more tokens", file);
+}
+
+/* tokenizer_config.json lists added tokens once more, where an older transformers wrote it. */
+static dt_err edit_config(const job *j, const char *file, char **out)
+{
+    char *text;
+    char id[16];
+    dt_spec root;
+    DT_TRY(load(&root, file, &text));
+    json_t *had = json_object_get(root.value, "added_tokens_decoder"),
+           *all = json_is_object(had) ? json_copy(had) : NULL;
+    for (size_t i = 0; i < j->n && all; i++) {
+        if (j->tokens[i].reached) continue;
+        snprintf(id, sizeof id, "%d", (int)j->tokens[i].id);
+        json_object_set_new(all, id, make_entry(&j->tokens[i], false));
+    }
+    *out = all ? with_value(text, "added_tokens_decoder", all) : NULL;
+    const bool lost = all && !*out;
+    json_decref(all);
+    dt_spec_unload(&root);
+    free(text);
+    return lost ? dt_fail(DT_ERR_MEMORY, "%s: no memory for a text with more tokens", file) : DT_OK;
+}
+
+/* added_tokens.json, beside a vocab.json: text: id. */
+static dt_err edit_added(const job *j, const char *file, char **out)
+{
+    dt_spec root;
+    DT_TRY(dt_spec_load(&root, file, MAX_FILE, NULL, NULL));
+    json_t *all = json_deep_copy(root.value);
+    for (size_t i = 0; i < j->n; i++)
+        if (!j->tokens[i].reached) json_object_set_new(all, j->tokens[i].text, json_integer(j->tokens[i].id));
+    *out = json_dumps(all, JSON_INDENT(2));
+    json_decref(all);
+    dt_spec_unload(&root);
+    return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a text with more tokens", file);
+}
+
+static dt_err edit_files(dt_new_tokens *t, job *j, const char *tokenizer)
+{
+    char file[PATH_MAX], folder[PATH_MAX];
+    const char *slash = strrchr(tokenizer, '/');
+    const bool is_dir = dt_is_directory(tokenizer);
+    const int len = !slash ? 1 : slash == tokenizer ? 1 : (int)(slash - tokenizer);
+    DT_CHECK((size_t)snprintf(folder, sizeof folder, "%.*s", is_dir ? (int)strlen(tokenizer) : len,
+                              is_dir || slash ? tokenizer : ".") < sizeof folder,
+             DT_ERR_DATA, "%s: the path is too long", tokenizer);
+    DT_CHECK(!is_dir || dt_is_in(file, tokenizer, "tokenizer.json"), DT_ERR_DATA, "%s: expected a tokenizer.json in it",
+             tokenizer);
+    DT_TRY(edit_tokenizer(j, is_dir ? file : tokenizer, &t->tokenizer));
+    if (dt_is_in(file, folder, "tokenizer_config.json")) DT_TRY(edit_config(j, file, &t->config));
+    return dt_is_in(file, folder, "added_tokens.json") ? edit_added(j, file, &t->added_tokens) : DT_OK;
+}
+
+static dt_err add_all(dt_new_tokens *t, char *const *tokens, int32_t n, const dt_tokenizer *known,
+                      const char *tokenizer)
+{
+    job j = {.tokens = calloc((size_t)n + 1, sizeof *j.tokens), .n = (size_t)n};
+    DT_CHECK(j.tokens, DT_ERR_MEMORY, "no memory for %d tokens", (int)n);
+    t->n_listed = n;
+    t->first_id = dt_tokenizer_get_info(known)->vocab_size;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t id = dt_tokenizer_find(known, tokens[i]);
+        j.tokens[i] = (new_token){.text = tokens[i], .id = id >= 0 ? id : t->first_id + t->n_added++};
+    }
+    const dt_err err = edit_files(t, &j, tokenizer);
+    free(j.tokens);
+    return err;
+}
+
+dt_err dt_new_tokens_make(dt_new_tokens *t, char *const *tokens, int32_t n, const char *tokenizer)
+{
+    dt_tokenizer *known;
+    *t = (dt_new_tokens){0};
+    DT_CHECK(strcmp(tokenizer, "bytes") != 0, DT_ERR_USAGE,
+             "the tokenizer of bytes has no files that tokens could be added to; --tokenizer names another");
+    DT_TRY(dt_tokenizer_open(&known, tokenizer));
+    const dt_err err = add_all(t, tokens, n, known, tokenizer);
+    dt_tokenizer_close(known);
+    if (err != DT_OK) dt_new_tokens_free(t);
+    return err;
+}
+
+void dt_new_tokens_free(dt_new_tokens *t)
+{
+    free(t->tokenizer);
+    free(t->config);
+    free(t->added_tokens);
+    *t = (dt_new_tokens){0};
+}
