@@ -498,6 +498,12 @@
     TEXT(grpo, rollouts, "", \
          "file of completions that are taken instead of generating, as log.rollouts writes it: a JSON object a line, " \
          "with prompt_ids, completion_ids, and rewards, which then take the place of reward_funcs") \
+    TEXT(rec, catalogue, "", \
+         "items of a recommender, MiniOneRec's info file: lines SID, tab, title, tab, item id, where a SID is a text of " \
+         "level tokens such as <a_17><b_203><c_5>") \
+    BOOL(rec, freeze_llm, false, \
+         "train the rows of the catalogue's level tokens alone, in the embedding and in a head of its own; all else " \
+         "stays as it is, to the bit") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

@@ -87,6 +87,7 @@ typedef struct dt_run {
     dt_unit *units;
     int n_units;
     dt_lora lora;                 /* adapters of the units */
+    dt_row_range *rows;           /* rec.freeze_llm: of the vocabulary's matrices, which are trained */
     dt_chunks chunks;             /* lent to comm */
     dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;

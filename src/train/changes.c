@@ -39,6 +39,7 @@ static const struct {
     {"lora", "init", CHANGE_IGNORED},
     {"lora", "path", CHANGE_IGNORED},
     {"lora", NULL, CHANGE_REFUSED},
+    {"rec", "freeze_llm", CHANGE_REFUSED},
     {"checkpoint", "metric_for_best_model", CHANGE_REPORTED},
     {"checkpoint", "greater_is_better", CHANGE_REPORTED},
     {"checkpoint", NULL, CHANGE_IGNORED},

@@ -36,6 +36,9 @@ void run_open_task(dt_run *run);                                 /* its data and
 void run_make_schedule(dt_run *run);                             /* of run->total_steps */
 dt_err run_open_states(dt_run *run);                             /* zero, model, buffers: collective, agreed */
 
+/* token_rows.c: rec.freeze_llm. Of the units, once it is known what is trained; local. */
+dt_err run_choose_rows(dt_run *run);
+
 /* check.c */
 /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
 bool run_check_settings(dt_run *run);

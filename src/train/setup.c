@@ -287,6 +287,7 @@ static bool is_trained(void *self, const dt_tensor *tensor)
 {
     const dt_run *run = self;
     const dt_task *task = &run->task;
+    if (run->cfg.rec_freeze_llm) return dt_model_is_vocabulary(tensor);
     if (run->lora.r > 0 && !dt_lora_trains(&run->lora, tensor)) return false;
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
@@ -393,6 +394,7 @@ static dt_err open_model(dt_run *run)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     note(run, attach_adapters(run));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
+    note(run, run_choose_rows(run));
     DT_TRY(dt_config_blame(&run->cfg, "lora", "base_quantization",
                            dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units)));
     return check_saves(run);

@@ -1,0 +1,58 @@
+"""vocabulary_rows.py - the matrices of a vocabulary in directories of dtrain's, for e2e_rec_vocabulary.sh.
+
+    python3 tests/vocabulary_rows.py same BEFORE AFTER N_OLD    is all of AFTER that of BEFORE, but for rows from N_OLD on?
+    python3 tests/vocabulary_rows.py same_tables BEFORE AFTER N_OLD   likewise of the matrices with a row for each token
+    python3 tests/vocabulary_rows.py like DIR N_OLD FILE RUN K  are its rows from N_OLD on those of rows.txt, the K-th of RUN's two lists?
+
+A directory has one model.safetensors in fp32 or bf16.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+TABLES = ("model.embed_tokens.weight", "transformer.wte.weight", "lm_head.weight")
+
+
+def tensors(folder):
+    """name: (shape, bytes, type)"""
+    data = (pathlib.Path(folder) / "model.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header.pop("__metadata__", None)
+    return {name: (t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]], t["dtype"]) for name, t in header.items()}
+
+
+def same(before, after, n_old, names=None):
+    a, b = tensors(before), tensors(after)
+    assert a.keys() == b.keys(), "other tensors"
+    for name, (shape, data, _) in a.items():
+        if names and name not in names:
+            continue
+        n = len(data) * n_old // shape[0] if name in TABLES else len(data)
+        assert b[name][1][:n] == data[:n], f"{name} differs"
+        assert b[name][1] != data or name not in TABLES, f"{name} has the same rows"
+
+
+def like(folder, n_old, file, run, k):
+    wanted, mine = [], False
+    for line in open(file):
+        mine = line == f"run {run}\n" if line.startswith("run") else mine
+        wanted += [] if line.startswith("run") or not mine else [[float(x) for x in line.split()]]
+    wanted = wanted[k * len(wanted) // 2:(k + 1) * len(wanted) // 2]
+    found = []
+    for name, (shape, data, kind) in sorted(tensors(folder).items(), key=lambda t: t[0] == "lm_head.weight"):
+        assert kind == "F32"
+        if name in TABLES:
+            found += [struct.unpack_from("<4f", data, row * shape[1] * 4) for row in range(n_old, shape[0])]
+    assert len(found) == len(wanted), f"{len(found)} rows, expected {len(wanted)}"
+    # seven digits are written; a step moves a number by up to the learning rate 1e-2, with an error of fp32's sums
+    worst = max(abs(x - y) for f, w in zip(found, wanted) for x, y in zip(f, w))
+    assert worst < (2e-5 if k else 1e-7), f"a number is off by {worst}"
+
+
+command, *args = sys.argv[1:]
+if command.startswith("same"):
+    same(args[0], args[1], int(args[2]), TABLES if command == "same_tables" else None)
+else:
+    like(args[0], int(args[1]), args[2], args[3], int(args[4]))
