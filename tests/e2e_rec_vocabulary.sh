@@ -16,6 +16,8 @@ for name in llama gpt2; do
     expect_text "the vocabulary of $name grows" '9 tokens, of which 9 are new, with the ids from 257 on'
     expect "what was there is there" rows same "$tmp/small-$name" "$tmp/$name" $first
     expect "new rows are the mean of the old ones" rows like "$tmp/$name" $first $fixture/rows.txt $name 0
+    [ $name = gpt2 ] || expect_text "padding gives its id to a token" 'pad_token_id = 257 is the id of a new token'
+    expect "there is none among the tokens of $name" grep -q '"pad_token_id": null' "$tmp/$name/config.json"
     expect "config.json has the number of rows" grep -q '"vocab_size": 266' "$tmp/$name/config.json"
     run 3 ./dtrain-convert --add-tokens $fixture/info.txt "$tmp/small-$name" "$tmp/three-$name"
     expect "an info file on three ranks makes the same of $name" diff -r "$tmp/$name" "$tmp/three-$name"

@@ -59,6 +59,7 @@ def grown(path):
     for p, before in zip(matrices(model), old):
         p.data[:END + 1] = before[:END + 1]
         p.data[END + 1:] = before[:END + 1].mean(0)
+    model.get_input_embeddings().padding_idx = None  # 257, which is a token now
     return model
 
 

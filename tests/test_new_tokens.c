@@ -1,5 +1,5 @@
 /* test_new_tokens.c - a tokenizer with more tokens is the one that transformers makes: the same list, the same ids of
- * texts; the rest of its files stays as it was written. tests/data/rec/vocabulary (tests/make_vocabulary_fixtures.py). */
+ * texts; the rest of its files stays as it was written. tests/make_vocabulary_fixtures.py made the data. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -499,8 +499,8 @@
          "file of completions that are taken instead of generating, as log.rollouts writes it: a JSON object a line, " \
          "with prompt_ids, completion_ids, and rewards, which then take the place of reward_funcs") \
     TEXT(rec, catalogue, "", \
-         "items of a recommender, MiniOneRec's info file: lines SID, tab, title, tab, item id, where a SID is a text of " \
-         "level tokens such as <a_17><b_203><c_5>") \
+         "items of a recommender, MiniOneRec's info file: lines SID, tab, title, tab, item id, where a SID is a text " \
+         "of level tokens such as <a_17><b_203><c_5>") \
     BOOL(rec, freeze_llm, false, \
          "train the rows of the catalogue's level tokens alone, in the embedding and in a head of its own; all else " \
          "stays as it is, to the bit") \

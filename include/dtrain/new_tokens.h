@@ -7,15 +7,18 @@
 
 /** {0} to start from. Strings are malloc'ed. */
 typedef struct dt_new_tokens {
-    int32_t n_listed;          /* tokens of the list, each counted once */
+    int32_t n_listed;          /* tokens that were asked for */
     int32_t first_id, n_added; /* of them n_added had no id, and have first_id, first_id + 1, ... now */
-    /* texts of the tokenizer's files as they are with them; NULL: the file stays as it is, or there is none */
-    char *tokenizer, *config, *added_tokens; /* tokenizer.json, tokenizer_config.json, added_tokens.json */
+    /* the files of the tokenizer as they are with them; NULL: it stays as it is, or there is none */
+    char *tokenizer;    /* tokenizer.json */
+    char *config;       /* tokenizer_config.json */
+    char *added_tokens; /* added_tokens.json */
 } dt_new_tokens;
 
-/** Add tokens to a tokenizer (tokens [n] by rising bytes, each once), in this order, with the ids behind the largest that there is; as add_tokens
- *  of transformers does with a list of texts: they are found in normalised text, and not special. A token that has an id
- *  keeps it; one that the vocabulary has, but texts reach by merges alone, is found as a whole then.
+/** Add tokens [n] (by rising bytes, each once) to a tokenizer, in this order, with the ids behind the largest that
+ *  there is; as add_tokens of transformers does with a list of texts: they are found in normalised text, and not
+ *  special. A token that has an id keeps it; one that the vocabulary has, but texts reach by merges alone, is found as
+ *  a whole then.
  *
  *  tokenizer  a directory, or a tokenizer.json
  *

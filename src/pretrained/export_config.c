@@ -90,6 +90,16 @@ static void set_pad(json_t *root, const char *name)
     dt_tokenizer_close(tokenizer);
 }
 
+/* A padding row whose id is a token's now: as padding it would learn nothing from being looked up. */
+static void free_pad(json_t *root, const dt_new_tokens *more)
+{
+    const json_t *pad = json_object_get(root, "pad_token_id");
+    const json_int_t id = json_integer_value(pad), behind = more ? id - more->first_id : -1;
+    if (!json_is_integer(pad) || behind < 0 || behind >= more->n_added) return;
+    DT_WARN("config.json: pad_token_id = %lld is the id of a new token; it is removed", (long long)id);
+    json_object_set_new(root, "pad_token_id", json_null());
+}
+
 static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
     const int64_t n_rows = new_rows_needed(mc->vocab_size, opt->new_tokens);
@@ -97,6 +107,7 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
         n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc->family);
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     if (n_labels > 0) set_labels(root, n_labels);
+    free_pad(root, opt->new_tokens);
     if (n_labels > 0) set_pad(root, opt->tokenizer);
     if (n_rows != mc->vocab_size) json_object_set_new(root, "vocab_size", json_integer(n_rows));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings));

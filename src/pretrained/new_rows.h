@@ -10,8 +10,8 @@ int64_t new_rows_needed(int64_t n, const dt_new_tokens *t);
 /** Give the tensor that many, if it is one (dt_model_is_vocabulary). */
 void new_rows_grow(dt_tensor *tensor, const dt_new_tokens *t);
 
-/** What each new token has in such a matrix: the mean of rows 0 .. first_id-1, those of the tokens that there were. Rows
- *  beyond them belonged to no token and do not count.
+/** What each new token has in such a matrix: the mean of rows 0 .. first_id-1, those of the tokens that there were.
+ *  Rows beyond them belonged to no token and do not count.
  *
  *      row[c] = 1/first_id * sum over r < first_id of W[r][c]
  *

@@ -1,5 +1,5 @@
-/* new_tokens.c - what a tokenizer's files say with more tokens. One value is replaced where it stands: the rest stays as
- * it was written. */
+/* new_tokens.c - what a tokenizer's files say with more tokens. One value is replaced where it stands: the rest stays
+ * as it was written. */
 #include "dtrain/new_tokens.h"
 #include "dtrain/io.h"
 #include "dtrain/spec.h"
