@@ -203,6 +203,18 @@ for key in target_modules modules_to_save; do
     expect_exit "a list of nothing is refused" 64
     expect_text "by key" "lora.$key: expected names of modules, found ','"
 done
+order="$bits lora.r=0 lora.target_modules= lora.dropout=0 run.task=dpo data.train=$tmp/pairs.h5 lora.path=$tmp/later/adapter $trained"
+lora 2 order llama $order
+expect_exit "DPO from an adapter that is still to be made" 65
+expect "nothing else is said: no adapters are no mistake of checkpoint.save" sh -c "[ \$(grep -c 'error: ' '$out') = 1 ] && grep -q 'lora.path: $tmp/later/adapter: expected a directory' '$out'"
+mkdir "$tmp/later" && cp -r "$tmp/bits1none/adapter" "$tmp/later/"
+lora 2 order llama $order run.max_steps=1
+mv "$tmp/later" "$tmp/gone"
+lora 2 order llama $order run.max_steps=2
+expect_exit "of a reference whose adapter has gone since" 65
+expect "that alone is said, too" sh -c "[ \$(grep -c 'error: ' '$out') = 1 ] && grep -q 'lora.path: $tmp/later/adapter: expected a directory' '$out'"
+lora 2 order llama $order run.max_steps=2 lora.path="$tmp/gone/adapter"
+expect_exit "and it goes on with the adapter where it is now" 0
 lora 1 refused llama lora.alpha=4 batch.micro_batch_size=4
 expect_text "settings of adapters without a rank, too" "lora.alpha: without lora.r there are no adapters"
 e2e_done

@@ -61,8 +61,9 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
     const bool planned = !t->comm && (!*model_path || access(model_path, F_OK) != 0);
     p->fd = -1;
     if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
-    DT_TRY(planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0)
-                   : dt_frozen_model_describe(&p->model, model_path, 0));
+    const dt_err err =
+        planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0) : dt_frozen_model_describe(&p->model, model_path, 0);
+    DT_TRY(p->model.adapter ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
     p->model.from.new_adapters = true; /* it is loaded into the model in training */
     DT_TRY(check_shape(p, t));
     p->key[DT_KEY_LENGTHS] = (uint64_t)t->cfg->data_seq_len;

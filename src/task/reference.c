@@ -53,8 +53,10 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
     if (is_start && trains_adapters_alone(t)) DT_TRY(starts_adapted(t, &adapted));
     if (is_start && *t->cfg->lora_path) r->scorer.frozen.adapter = t->cfg->lora_path;
     if (is_start) r->scorer.frozen.like = t->units, r->scorer.frozen.n_like = t->n_units;
-    DT_TRY(is_start && !adapted && trains_adapters_alone(t) ? dt_scorer_open_base(&r->scorer, t, name)
-                                                            : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0));
+    const dt_err err = is_start && !adapted && trains_adapters_alone(t)
+                           ? dt_scorer_open_base(&r->scorer, t, name)
+                           : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0);
+    DT_TRY(is_start && *t->cfg->lora_path ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
     r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
     r->nbytes = lay_out(r, NULL);
     return DT_OK;

@@ -382,6 +382,16 @@ static dt_err check_saves(const dt_run *run)
     return DT_OK;
 }
 
+/* Nobody knows which model it would be without adapters that cannot be read: it is as if there were none. */
+static dt_err adapt_model(dt_run *run)
+{
+    const dt_err err = attach_adapters(run);
+    if (err != DT_ERR_DATA) return note(run, err), DT_OK;
+    dt_model_free_units(run->units, run->n_units);
+    run->units = NULL, run->n_units = 0;
+    return err;
+}
+
 static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
@@ -392,7 +402,7 @@ static dt_err open_model(dt_run *run)
     const int n_labels = run->task.ops->n_labels;
     DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
-    note(run, attach_adapters(run));
+    DT_TRY(adapt_model(run));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
     DT_TRY(dt_config_blame(&run->cfg, "lora", "base_quantization",
