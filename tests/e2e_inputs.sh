@@ -42,7 +42,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/lora.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh
+    input/sft.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh
     esac
     plan 8 "$file"
     expect_exit "$file can be planned" 0
@@ -75,6 +75,8 @@ run 1 ./dtrain input/sft.ini model.path="$tmp/ini" run.output_dir="$tmp/sft" dat
 expect_exit "input/sft.ini" 0
 run 2 ./dtrain input/lora.ini model.path="$tmp/ini" run.output_dir="$tmp/lora" data.train="$tmp/sft.h5" data.seq_len=32 batch.micro_batch_size=1
 expect_exit "input/lora.ini" 0
+run 3 ./dtrain input/lora-int8.ini model.path="$tmp/ini" run.output_dir="$tmp/lora-int8" data.train="$tmp/sft.h5" data.seq_len=32
+expect_exit "input/lora-int8.ini" 0
 printf '{"prompt": "two and two is", "chosen": " four", "rejected": " five"}\n{"prompt": "one and one is", "chosen": " two", "rejected": " one"}\n' >"$tmp/pairs.jsonl"
 ./dtrain-data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/rm.ini model.path="$tmp/ini" run.output_dir="$tmp/rm" data.train="$tmp/pairs.h5" data.validation="$tmp/pairs.h5" data.seq_len=32 \
@@ -85,6 +87,8 @@ expect_exit "input/dpo.ini" 0
 run 1 ./dtrain input/safe-dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/safe" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2 \
     batch.micro_batch_size=2 dpo.helpful_path="$tmp/rm" dpo.harmless_path="$tmp/rm"
 expect_exit "input/safe-dpo.ini" 0
+run 2 ./dtrain input/lora-dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/lora-dpo" lora.path="$tmp/lora-int8/adapter" data.train="$tmp/pairs.h5" data.seq_len=32
+expect_exit "input/lora-dpo.ini" 0
 printf '{"prompt": "two and two is", "answer": "four"}\n{"prompt": "one and one is", "answer": "two"}\n' >"$tmp/prompts.jsonl"
 ./dtrain-data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/ppo.ini model.path="$tmp/ini" run.output_dir="$tmp/ppo" data.train="$tmp/prompts.h5" data.seq_len=32 ppo.reward_path="$tmp/rm" ppo.response_length=8 \
