@@ -109,8 +109,8 @@ static void products_as_large_as_a_vocabulary(void **state)
  * written around the cache. */
 static void bf16_products_of_several_blocks(void **state)
 {
-    static const int64_t sizes[][3] = {
-        {40, 100, 2101}, {270, 60, 1030}, {275, 430, 33}, {520, 512, 24}, {33, 48, 1025}};
+    static const int64_t sizes[][3] = {{40, 100, 2101}, {270, 60, 1030}, {275, 430, 33},
+                                       {520, 512, 24},  {33, 48, 1025},  {270, 6200, 8}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++)
             for (int way = 0; way < 4; way++) {
