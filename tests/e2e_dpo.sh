@@ -223,6 +223,7 @@ refuse() { # NAME TEXT ARGS...
 refuse "an unknown loss" 'loss_type: expected names of losses.*found sigmoyd' dpo.loss_type=sigmoyd
 refuse "a loss twice" 'loss_type: hinge is named twice' dpo.loss_type=hinge,hinge
 refuse "another number of weights" 'loss_weights: expected 2 numbers' dpo.loss_type=hinge,sft dpo.loss_weights=1
+refuse "no weight at all" 'loss_weights: expected a number above 0, found none' dpo.loss_type=hinge,sft dpo.loss_weights=0,0
 refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type .with smoothing, sigmoid is called cdpo.' dpo.label_smoothing=0.1
 refuse "partners with WPO" 'use_wpo: loss_type = aot and aot_unpaired compare answers of different pairs' dpo.loss_type=aot dpo.use_wpo=true
 refuse "means of means" 'average: loss_type = ipo and sigmoid_norm divide by the lengths' dpo.loss_type=ipo dpo.average=true

@@ -185,6 +185,8 @@ refuse "a penalty longer than completions" 'overlong_cache: expected at most the
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 expect_text "and no prompts" 'train .default.: expected dataset files for task grpo'
+train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 grpo.beta=0 grpo.reference_path="$tmp/nowhere" grpo.sync_reference_steps=2 --check
+expect "without a divergence keys of the reference are said to be unused" [ "$(grep -cE 'warning: grpo.(reference_path|sync_reference_steps) is not used: with beta = 0' "$out")" = 2 ]
 
 for point in rollout.generate rollout.share rollout.score rollout.share_scores reward.ask reference.sync zero.reduce zero.update; do
     fails_alone 1 $point 2 train 2 "failed-$point" "${all[@]}" zero.stage=3

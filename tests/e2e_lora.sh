@@ -173,6 +173,7 @@ printf 'x' | dd of="$base/model.safetensors" bs=1 seek=$(($(stat -c %s "$base/mo
 alone 2 halves2 $trained run.max_steps=5
 expect_exit "a base that was altered is found, resumed" 65
 expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered since .*/step-00000004.h5 was trained beside it"
+expect "once: the checkpoint before was trained beside it, too" sh -c "! grep -q 'trying the previous' '$out' && [ \$(grep -c 'was altered' '$out') = 1 ]"
 for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest alone) run.output_dir=$tmp/other"; do
     run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
     expect_exit "--check finds it, too" 65

@@ -179,6 +179,7 @@ refuse() { # NAME CODE TEXT ARGS...
 refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found nothing' data.train="$tmp/prompts.h5"
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3
 refuse "a norm without a scale" 64 'use_score_norm: it needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
+refuse "a coefficient that stays 0" 64 'adaptive_kl: it multiplies kl_coef, and 0 stays 0' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.kl_coef=0 ppo.adaptive_kl=true
 refuse "a multiplier between nothing" 64 'lambda_min: expected at most lambda_max = 1, found 2' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.lambda_min=2 ppo.lambda_max=1
 refuse "a multiplier that starts outside" 64 'lambda_init: expected a number from lambda_min = 2 to lambda_max = 3, found 1' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 \
     ppo.lambda_min=2 ppo.lambda_max=3 ppo.lambda_init=1

@@ -74,7 +74,7 @@ static void mistakes_are_listed_once_and_one_may_lack_a_message(void **state)
 
 static void every_error_has_its_exit_code(void **state)
 {
-    const int codes[DT_N_ERR] = {0, 64, 65, 70, 70, 70, 71, 74, 75, 76};
+    const int codes[DT_N_ERR] = {0, 64, 65, 65, 70, 70, 70, 71, 74, 75, 76};
     for (int e = 0; e < DT_N_ERR; e++) assert_int_equal(dt_exit_code((dt_err)e), codes[e]);
 }
 

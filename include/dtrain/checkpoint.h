@@ -134,8 +134,9 @@ dt_err dt_checkpoint_read_states(const char *path, const char *name, dt_ckpt_sta
 bool dt_checkpoint_has_states(const dt_ckpt_states *states, const dt_optimizer_ops *optimizer);
 
 /** Load parameters, and the optimizer's states when with_optimizer, into z; verifies every checksum (a tensor without
- *  one: a warning). Tensors must be there with the right shape; DT_ERR_DATA names file and tensor. Collective; all
- *  ranks return the same code; on failure z's contents are undefined. */
+ *  one: a warning). Tensors must be there with the right shape; DT_ERR_DATA names file and tensor, DT_ERR_BASE those
+ *  of the model that has what the file leaves out. Collective; all ranks return the same code; on failure z's contents
+ *  are undefined. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
 
 /** The same for several that were saved together, each with its states or without. */
@@ -173,7 +174,8 @@ void dt_checkpoint_prune(const char *dir, int64_t keep);
  *  there is none. Local. */
 dt_err dt_checkpoint_find(const char *path, char **file);
 
-/** Recompute the checksums of what a file leaves out of these models (dt_base), where it is. Local. DT_ERR_DATA. */
+/** Recompute the checksums of what a file leaves out of these models (dt_base), where it is. Local. DT_ERR_BASE, and
+ *  DT_ERR_DATA of the file itself. */
 dt_err dt_checkpoint_verify_left_out(const char *path, const dt_saved_model *models, int n_models);
 
 /** Recompute every checksum of a file. Prints a line per tensor to out when out is not NULL. Local. */

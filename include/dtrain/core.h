@@ -21,6 +21,7 @@ typedef enum dt_err {
     DT_OK = 0,
     DT_ERR_USAGE,     /* 64: configuration or command line */
     DT_ERR_DATA,      /* 65: data, model or checkpoint file missing or bad */
+    DT_ERR_BASE,      /* 65: what a checkpoint leaves out has gone or was altered: the checkpoint itself may be good */
     DT_ERR_FAULT,     /* 70: a fault in the program or on the device */
     DT_ERR_ARG,       /* 70: a caller inside the program broke a contract */
     DT_ERR_MEMORY,    /* 70: out of memory; the message says what was asked for */

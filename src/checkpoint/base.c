@@ -129,12 +129,13 @@ static dt_err list_slots(base_job *job, const dt_stored_slot *slots, int n_slots
 
 static dt_err locate(base_job *job, const char *from, int depth)
 {
-    DT_CHECK(access(from, F_OK) == 0, DT_ERR_DATA,
+    DT_CHECK(access(from, F_OK) == 0, DT_ERR_BASE,
              "%s holds what was trained alone (checkpoint.save = trainable); the model that it was trained in is gone: "
-             "%s: %s",
+             "%s: %s (a link from there to where it is now will do)",
              job->path, from, strerror(errno));
-    return dt_is_directory(from) ? dt_stored_locate_directory(from, job->slots, job->n, &job->found)
-                                 : ckpt_locate(from, job->slots, job->n, &job->found, depth + 1);
+    const dt_err err = dt_is_directory(from) ? dt_stored_locate_directory(from, job->slots, job->n, &job->found)
+                                             : ckpt_locate(from, job->slots, job->n, &job->found, depth + 1);
+    return err == DT_ERR_DATA ? DT_ERR_BASE : err;
 }
 
 static int n_files(const dt_stored_map *map)
@@ -154,7 +155,7 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         dt_stored_location *to = &map->locations[job->of[k]], *from = &found->locations[k];
         const char *tensor = job->slots[k].tensor->name;
         if (!to->left_out) continue;
-        DT_CHECK(!from->kept, DT_ERR_DATA, "%s: tensor `%s` is missing, which %s leaves out", job->base->path, tensor,
+        DT_CHECK(!from->kept, DT_ERR_BASE, "%s: tensor `%s` is missing, which %s leaves out", job->base->path, tensor,
                  job->path);
         *to = *from;
         to->file += before;

@@ -205,7 +205,7 @@ static dt_err compare(const load_job *j)
     }
     if (n_bad == 0) return DT_OK;
     ckpt_slot_name(&j->slots[first_bad], name, sizeof name);
-    DT_CHECK(!locations[first_bad].left_out, DT_ERR_DATA,
+    DT_CHECK(!locations[first_bad].left_out, DT_ERR_BASE,
              "%s: tensor `%s` was altered since %s was trained beside it, which leaves it out: checksum %016" PRIx64
              ", expected %016" PRIx64 " (%d of %d tensors differ)",
              j->files[locations[first_bad].file], j->slots[first_bad].tensor->name, j->path, j->sums[first_bad],

@@ -21,6 +21,7 @@ static const struct {
     [DT_OK] = {"DT_OK", "ok", 0},
     [DT_ERR_USAGE] = {"DT_ERR_USAGE", "error in the configuration or command line", 64},
     [DT_ERR_DATA] = {"DT_ERR_DATA", "input missing or bad", 65},
+    [DT_ERR_BASE] = {"DT_ERR_BASE", "base of a checkpoint missing or bad", 65},
     [DT_ERR_FAULT] = {"DT_ERR_FAULT", "fault in the program or on the device", 70},
     [DT_ERR_ARG] = {"DT_ERR_ARG", "wrong argument inside the program", 70},
     [DT_ERR_MEMORY] = {"DT_ERR_MEMORY", "out of memory", 70},

@@ -209,6 +209,14 @@ static dt_err set_weight(dt_dpo_loss *l, const dt_config *cfg, int i, const char
     return DT_OK;
 }
 
+static dt_err check_weights(const dt_dpo_loss *l, const dt_config *cfg)
+{
+    double sum = 0;
+    for (int i = 0; i < l->n_types; i++) sum += l->weight[i];
+    DT_CONFIG_CHECK(sum > 0, cfg, "dpo", "loss_weights", "expected a number above 0, found none: no pair has a loss");
+    return DT_OK;
+}
+
 static dt_err read_lists(dt_dpo_loss *l, const dt_config *cfg)
 {
     char **words = NULL;
@@ -226,7 +234,7 @@ static dt_err read_lists(dt_dpo_loss *l, const dt_config *cfg)
             dt_fail(DT_ERR_USAGE, "expected %d numbers, one for each loss of loss_type, found %d", l->n_types, n));
     for (int i = 0; i < n && err == DT_OK; i++) err = set_weight(l, cfg, i, words[i]);
     dt_list_free(words, n);
-    return err;
+    return err == DT_OK ? check_weights(l, cfg) : err;
 }
 
 static dt_err check_smoothing(const dt_dpo_loss *l, const dt_config *cfg)

@@ -112,11 +112,21 @@ static bool weighs_by_length(dt_grpo_type type)
     return type == DT_BNPO || type == DT_DR_GRPO || type == DT_DAPO || type == DT_CISPO;
 }
 
+static void warn_of_no_reference(const dt_config *cfg)
+{
+    static const char *const keys[] = {"reference_path", "sync_reference_steps", "sync_reference_mixup",
+                                       "use_bias_correction_kl"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && cfg->grpo_beta == 0; i++)
+        if (dt_config_differs(cfg, "grpo", keys[i]))
+            DT_WARN("grpo.%s is not used: with beta = 0 there is no reference", keys[i]);
+}
+
 static void warn(const grpo *g, const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     const dt_grpo_loss *l = &g->loss_of;
     if (t->comm && t->comm->rank != 0) return;
+    warn_of_no_reference(cfg);
     if (l->sequence_level && weighs_by_length(l->type))
         DT_WARN("[grpo] importance_sampling_level = sequence with loss_type = %s weighs a completion by its length; "
                 "loss_type = grpo is that of GSPO",

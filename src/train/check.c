@@ -172,13 +172,13 @@ bool run_check_settings(dt_run *run)
 /* As a run would: the best candidate that verifies. */
 static dt_err verify_candidates(const dt_run *run)
 {
-    for (int i = run->resume_first; i < run->n_resume_paths; i++) {
+    for (int i = run->resume_first, next; i < run->n_resume_paths; i = next) {
         const char *path = run->resume_paths[i];
         dt_saved_model models[DT_MAX_SAVED];
         dt_err err = dt_checkpoint_verify(path, NULL);
         if (err == DT_OK) err = dt_checkpoint_verify_left_out(path, models, run_list_saved(run, path, models));
         if (err == DT_OK) DT_INFO("would resume from %s", path);
-        if (err != DT_ERR_DATA || i + 1 == run->n_resume_paths) return err;
+        if (err == DT_OK || (next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
         DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
         dt_error_clear();
     }

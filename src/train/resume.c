@@ -248,10 +248,22 @@ static dt_err look_at(const dt_run *run, const char *path)
     return err;
 }
 
-/* May the one before be tried? Not a path that was given; and starting anew would bury what the user still has. */
-static bool next_is_tried(const dt_run *run, dt_err err, int64_t i, int64_t n)
+/* The message of a failure that is on its way stays. */
+static bool leaves_out(const char *path)
 {
-    return err == DT_ERR_DATA && !run->resume_is_given && i + 1 < n;
+    dt_ckpt_meta meta = {0};
+    const bool is = dt_checkpoint_read_meta(path, &meta) == DT_OK && meta.base.path;
+    dt_ckpt_meta_free(&meta);
+    return is;
+}
+
+/* Not a path that was given; and starting anew would bury what the user still has. */
+int run_next_candidate(const dt_run *run, dt_err err, int i)
+{
+    const int n = run->n_resume_paths;
+    if (run->resume_is_given || (err != DT_ERR_DATA && err != DT_ERR_BASE)) return n;
+    for (i++; i < n && err == DT_ERR_BASE && leaves_out(run->resume_paths[i]);) i++;
+    return i;
 }
 
 static dt_err choose(dt_run *run)
@@ -260,10 +272,10 @@ static dt_err choose(dt_run *run)
     DT_CHECK(dir, DT_ERR_MEMORY, "no memory for a path");
     dt_err err = list_candidates(run, dir);
     free(dir);
-    for (int i = 0; err == DT_OK && i < run->n_resume_paths; i++) {
+    for (int i = 0, next; err == DT_OK && i < run->n_resume_paths; i = next) {
         err = look_at(run, run->resume_paths[i]);
         run->resume_first = i;
-        if (err == DT_OK || !next_is_tried(run, err, i, run->n_resume_paths)) break;
+        if (err == DT_OK || (next = run_next_candidate(run, err, i)) == run->n_resume_paths) break;
         DT_WARN("%s; trying the previous checkpoint", dt_error_message());
         dt_error_clear();
         err = DT_OK;
@@ -429,6 +441,12 @@ static dt_err settle_directory(dt_run *run, progress *p)
     return err;
 }
 
+static dt_err share_next(const dt_run *run, dt_err err, int64_t *i)
+{
+    if (run->comm->rank == 0) *i = run_next_candidate(run, err, (int)*i);
+    return dt_comm_broadcast_host(run->comm, i, sizeof *i, 0);
+}
+
 dt_err run_resume(dt_run *run, progress *p)
 {
     int64_t range[2] = {run->resume_first, run->n_resume_paths}; /* rank 0's */
@@ -437,10 +455,12 @@ dt_err run_resume(dt_run *run, progress *p)
     run->resume_first = (int)range[0];
     dt_err err = DT_OK;
     bool loaded = false;
-    for (int64_t i = range[0]; i < range[1] && !loaded && err == DT_OK; i++) {
+    for (int64_t i = range[0]; i < range[1] && !loaded && err == DT_OK;) {
         err = try_candidate(run, i, p);
         loaded = err == DT_OK;
-        if (loaded || !next_is_tried(run, err, i, range[1])) break;
+        if (err != DT_ERR_DATA && err != DT_ERR_BASE) break;
+        DT_TRY(share_next(run, err, &i));
+        if (i == range[1]) break;
         if (dt_comm_speaks(run->comm)) DT_WARN("%s; trying the previous checkpoint", dt_error_message());
         dt_error_clear();
         err = DT_OK;
