@@ -343,7 +343,7 @@ static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const c
 
 /* With few terms (B of an adapter: C += h B^T) the time is that of reading and writing C, of whose rows the library
  * touches many pages for a few bytes at a time. Measured with AMX for 512 x 18944, added to, k = 16, twice (gate and up
- * of 7 billion parameters): 18 -> 9 ms on one thread, 10.5 -> 7.4 on two; narrower ones do not make up for the calls. */
+ * of 7 billion parameters): 18 -> 9 ms on one thread, 10.5 -> 7.4 on two; narrower ones do not make up for calls. */
 static int64_t rows_of_block(const cpu_state *cpu, const dt_matmul *mm)
 {
     enum { FEW = 128, ROWS = 128, WIDE = 3072 };

@@ -201,8 +201,8 @@ dt_err run_best_load(dt_run *run, const progress *p);                /* at the e
 int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED]);
 /* the same, of what a checkpoint has: one that was made before the task kept a frozen model goes without */
 int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT_MAX_SAVED]);
-/* which checkpoint may be tried when the i-th has failed so: the one before, but where its base is bad one that has all;
- * n_resume_paths: none. Rank 0's. */
+/* which checkpoint may be tried when the i-th has failed so: the one before, but where its base is bad one that has
+ * all; n_resume_paths: none. Rank 0's. */
 int run_next_candidate(const dt_run *run, dt_err err, int i);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
