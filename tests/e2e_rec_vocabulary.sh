@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_rec_vocabulary.sh - a vocabulary grows by a recommender's level tokens, and their rows alone are trained: as PyTorch trains them, on any layout, with all else the
 # same to the bit; a search for the best model that ends early, on 1, 2 and 8 ranks.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/rec/vocabulary
@@ -86,6 +85,14 @@ for dtype in bf16 fp16; do
     run 0 ./dtrain-convert --dtype fp32 "$tmp/$dtype" "$tmp/$dtype-hf"
     expect "$dtype at stage $stage: old rows are what they were" rows same_tables "$tmp/llama" "$tmp/$dtype-hf" $first
 done
+sed 's/, "completion".*/}/' $fixture/sft.jsonl >"$tmp/prompts.jsonl"
+./dtrain-data --tokenizer "$tmp/llama" -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$out" 2>&1
+for stage in 0 3; do
+    frozen 2 grpo$stage llama run.task=grpo data.train="$tmp/prompts.h5" batch.micro_batch_size=4 grpo.num_generations=4 grpo.max_completion_length=6 grpo.beta=0.1 \
+        grpo.reward_funcs=length:3 run.max_steps=2 run.reproducible=true zero.stage=$stage checkpoint.export=hf
+    expect "grpo at stage $stage: all but the rows of level tokens is the same to the bit" rows same "$tmp/llama" "$tmp/grpo$stage/hf" $first
+done
+expect "and these are the same at both" cmp "$tmp/grpo0/hf/model.safetensors" "$tmp/grpo3/hf/model.safetensors"
 frozen 1 adapted llama rec.freeze_llm=false batch.micro_batch_size=8 run.max_steps=1 lora.r=2 lora.modules_to_save=embed_tokens,lm_head checkpoint.export=hf
 run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" "$tmp/llama" "$tmp/merged"
 expect "an adapter with a grown vocabulary is merged with the model that has grown" cmp "$tmp/adapted/hf/model.safetensors" "$tmp/merged/model.safetensors"
