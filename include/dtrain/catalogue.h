@@ -21,6 +21,8 @@ typedef struct dt_catalogue_item {
 dt_err dt_catalogue_open(dt_catalogue **c, const char *path, dt_ledger *ledger);
 void dt_catalogue_close(dt_catalogue *c); /* safe on NULL */
 
+size_t dt_catalogue_nbytes(const dt_catalogue *c); /* in the ledger; 0 for NULL */
+
 const char *dt_catalogue_path(const dt_catalogue *c);
 /** Items, in the order of the file. */
 int32_t dt_catalogue_n_items(const dt_catalogue *c);

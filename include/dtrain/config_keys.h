@@ -500,10 +500,14 @@
          "with prompt_ids, completion_ids, and rewards, which then take the place of reward_funcs") \
     TEXT(rec, catalogue, "", \
          "items of a recommender, MiniOneRec's info file: lines SID, tab, title, tab, item id, where a SID is a text " \
-         "of level tokens such as <a_17><b_203><c_5>") \
+         "of level tokens such as <a_17><b_203><c_5>; with it task eval measures how well the model recommends them") \
     BOOL(rec, freeze_llm, false, \
          "train the rows of the catalogue's level tokens alone, in the embedding and in a head of its own; all else " \
          "stays as it is, to the bit") \
+    INT (rec, num_beams, 50, 1, 65536, "items", "that are searched for and ranked for each prompt") \
+    TEXT(rec, top_k, "", \
+         "numbers of items K that HR@K and NDCG@K are told for, each at most num_beams, comma separated; empty: " \
+         "those of 1, 3, 5, 10, 20, 50 that are") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

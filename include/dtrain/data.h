@@ -95,6 +95,10 @@ dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
 int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
 /** Tokens of a prompt, the last max of them where it has more. ids: [max]. Local. DT_ERR_DATA. */
 dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
+/** Has every prompt an answer, a text of tokens? */
+bool dt_loader_has_answers(const dt_loader *l);
+/** Tokens of a prompt's answer, the first max of them where it has more. ids: [max]. Local. DT_ERR_DATA. */
+dt_err dt_loader_answer(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
 /** The other fields of its record, a JSON object: malloc'ed. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_loader_record(dt_loader *l, int64_t sample, char **json);
 

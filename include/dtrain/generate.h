@@ -176,4 +176,14 @@ int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt);
 dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
                       const dt_generate_options *opt, dt_generate_stats *stats);
 
+/** The same in two parts, as dt_generator_open, for sequences of at most max_len tokens. Opening is local:
+ *  DT_ERR_USAGE, DT_ERR_ARG, DT_ERR_MEMORY. */
+typedef struct dt_searcher dt_searcher;
+dt_err dt_searcher_open(dt_searcher **s, const dt_decoder *d, const dt_beam_options *how,
+                        const dt_generate_options *opt, int32_t max_len);
+dt_err dt_searcher_run(dt_searcher *s, dt_sequence *const *seqs, int n_prompts, dt_generate_stats *stats);
+void dt_searcher_close(dt_searcher *s); /* safe on NULL */
+/** In the ledger, as data on the host. */
+size_t dt_searcher_nbytes(const dt_beam_options *how, const dt_generate_options *opt, int32_t max_len);
+
 #endif

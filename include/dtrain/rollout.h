@@ -21,9 +21,13 @@ typedef struct dt_rollout_options {
     /* NULL, "" or "eos": the model's EOS tokens; else the only one that ends a completion, as the tokenizer writes it
      * or its id */
     const char *stop_token;
-    dt_sampling sampling;  /* seed and all */
-    const char *from_file; /* grpo.rollouts: completions come from there; "": they are generated */
-    int n_arrays;          /* numbers kept for each token of a completion; named so in checkpoints and rollouts.jsonl */
+    /* the rows of a group are the num_generations best of a beam search of that width, by falling score, in the place
+     * of completions that are drawn one by one; where fewer are found the last rows have no tokens */
+    bool beams;
+    const dt_constraint *constraint; /* NULL, or what completions may be; borrowed */
+    dt_sampling sampling;            /* seed and all; nothing of it is for beams */
+    const char *from_file;           /* grpo.rollouts: completions come from there; "": they are generated */
+    int n_arrays; /* numbers kept for each token of a completion; named so in checkpoints and rollouts.jsonl */
     const char *array_name[DT_MAX_ROLLOUT_ARRAYS];
 } dt_rollout_options;
 

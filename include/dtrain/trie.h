@@ -17,7 +17,8 @@ typedef struct dt_trie dt_trie;
  *  tail into the SID, or two SIDs have the same tokens. DT_ERR_USAGE: eos is below 0. DT_ERR_MEMORY. */
 dt_err dt_trie_open(dt_trie **t, const dt_catalogue *c, const dt_tokenizer *tokenizer, const char *tail, int32_t eos,
                     dt_ledger *ledger);
-void dt_trie_close(dt_trie *t); /* safe on NULL */
+void dt_trie_close(dt_trie *t);          /* safe on NULL */
+size_t dt_trie_nbytes(const dt_trie *t); /* in the ledger; 0 for NULL */
 
 /** States are nodes; lives as long as t. */
 dt_constraint dt_trie_constraint(const dt_trie *t);

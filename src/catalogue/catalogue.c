@@ -246,6 +246,8 @@ void dt_catalogue_close(dt_catalogue *c)
     free(c);
 }
 
+size_t dt_catalogue_nbytes(const dt_catalogue *c) { return c ? c->nbytes : 0; }
+
 const char *dt_catalogue_path(const dt_catalogue *c) { return c->path; }
 int32_t dt_catalogue_n_items(const dt_catalogue *c) { return c->n_items; }
 

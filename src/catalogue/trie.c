@@ -215,6 +215,8 @@ void dt_trie_close(dt_trie *t)
     free(t);
 }
 
+size_t dt_trie_nbytes(const dt_trie *t) { return t ? t->nbytes : 0; }
+
 /* ---- walking ----------------------------------------------------------------------------------------------------- */
 
 static void allowed(const void *self, int32_t state, int32_t *list_start, int32_t *list_len)

@@ -329,6 +329,23 @@ dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
     return dt_dataset_read_tokens(d, first + n_tok - kept, kept, ids);
 }
 
+bool dt_loader_has_answers(const dt_loader *l)
+{
+    for (int i = 0; i < l->sources.n_files; i++)
+        if (!l->sources.samples[i].dataset->info.has_answers) return false;
+    return true;
+}
+
+dt_err dt_loader_answer(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n)
+{
+    int64_t in_file, first, n_tok;
+    dt_dataset *d = dt_sources_find(&l->sources, sample, &in_file)->dataset;
+    *n = 0;
+    DT_TRY(dt_dataset_side_document(d, DT_SIDE_SECOND, in_file, &first, &n_tok));
+    *n = (int32_t)dt_min_i64(n_tok, max);
+    return dt_dataset_read_side(d, DT_SIDE_SECOND, first, *n, ids);
+}
+
 dt_err dt_loader_record(dt_loader *l, int64_t sample, char **json)
 {
     int64_t in_file;

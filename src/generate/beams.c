@@ -45,9 +45,12 @@ typedef struct group {
     bool *filled;      /* [n_beams] does the slot hold the prompt? */
 } group;
 
-typedef struct searcher {
+struct dt_searcher {
     decode_loop loop;
-    const dt_beam_options *how;
+    dt_decoder decoder;
+    dt_generate_options opt;
+    dt_beam_options how;
+    int32_t max_len;
     dt_sequence *const *seqs;
     int n_prompts, next;
     int n_groups;
@@ -62,10 +65,12 @@ typedef struct searcher {
     size_t nbytes;                  /* of these */
     int32_t *id_store;              /* [n_groups][3 n_beams][len] */
     float *logp_store;              /* the same */
+    size_t texts_nbytes;            /* of the two */
     candidate *best;                /* [n_best]: a heap with the worst on top, then sorted */
     int n_best, n_found;
     bool *taken; /* [n_beams] */
-} searcher;
+};
+typedef struct dt_searcher searcher;
 
 /* ---- the best continuations -------------------------------------------------------------------------------------- */
 
@@ -137,8 +142,8 @@ static void extend(const group *g, const candidate *c, int32_t *ids, float *logp
 
 static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish finish)
 {
-    const int n_beams = s->how->n_beams;
-    const double length = g->n_ids + 1 - g->n_prompt, score = c->score / pow(length, s->how->length_penalty);
+    const int n_beams = s->how.n_beams;
+    const double length = g->n_ids + 1 - g->n_prompt, score = c->score / pow(length, s->how.length_penalty);
     if (g->n_done == n_beams && score <= g->done[n_beams - 1].score) return;
     hypothesis *last = &g->done[g->n_done == n_beams ? n_beams - 1 : g->n_done++];
     hypothesis h = {.ids = last->ids,
@@ -157,7 +162,7 @@ static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish 
  * is cut short under a constraint is none of the sequences that it lets through. */
 static int sort_out(searcher *s, group *g)
 {
-    const int n_beams = s->how->n_beams;
+    const int n_beams = s->how.n_beams;
     const dt_constraint *only = s->loop.opt->constraint;
     const bool full = g->n_ids + 1 == g->max_ids;
     int n_next = 0;
@@ -181,7 +186,7 @@ static int sort_out(searcher *s, group *g)
  * the parent's keys and values are copied; what all share, the prompt, is copied once. */
 static dt_err place_children(searcher *s, group *g, int n_next)
 {
-    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
+    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
     const dt_decoder *d = s->loop.decoder;
     bool *taken = s->taken; /* of the group's slots */
     dt_err err = DT_OK;
@@ -208,18 +213,18 @@ static dt_err place_children(searcher *s, group *g, int n_next)
 static bool cannot_improve(const searcher *s, const group *g, int n_next)
 {
     if (n_next == 0) return true;
-    if (g->n_done < s->how->n_beams) return false;
+    if (g->n_done < s->how.n_beams) return false;
     const double length = g->n_ids + 1 - g->n_prompt;
-    return s->how->early_stopping ||
-           g->next[0].score / pow(length, s->how->length_penalty) <= g->done[g->n_done - 1].score;
+    return s->how.early_stopping ||
+           g->next[0].score / pow(length, s->how.length_penalty) <= g->done[g->n_done - 1].score;
 }
 
 static dt_err hand_back(searcher *s, group *g)
 {
     const dt_generate_options *opt = s->loop.opt;
-    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
-    for (int r = 0; r < s->how->n_return; r++) {
-        dt_sequence *q = s->seqs[g->prompt * s->how->n_return + r];
+    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
+    for (int r = 0; r < s->how.n_return; r++) {
+        dt_sequence *q = s->seqs[g->prompt * s->how.n_return + r];
         q->finish = DT_FINISH_MISSING;
         if (r < g->n_done) {
             const hypothesis *h = &g->done[r];
@@ -240,7 +245,7 @@ static dt_err hand_back(searcher *s, group *g)
 
 static dt_err step_group(searcher *s, group *g)
 {
-    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
+    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
     s->n_found = 0;
     for (int i = 0; i < g->n_live; i++) DT_TRY(offer_tokens(s, g, i));
     qsort(s->best, (size_t)s->n_found, sizeof *s->best, by_falling_score);
@@ -263,8 +268,8 @@ static dt_err step_group(searcher *s, group *g)
 
 static void begin_group(searcher *s, group *g, int prompt)
 {
-    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
-    const dt_sequence *q = s->seqs[prompt * s->how->n_return];
+    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
+    const dt_sequence *q = s->seqs[prompt * s->how.n_return];
     const dt_decoder *d = s->loop.decoder;
     g->prompt = prompt;
     g->n_ids = g->n_prompt = q->n_prompt;
@@ -290,12 +295,12 @@ static dt_err admit(void *self, bool *work)
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         while (g->prompt < 0 && s->next < s->n_prompts) {
             const int prompt = s->next++;
-            dt_sequence *const *q = s->seqs + prompt * s->how->n_return;
+            dt_sequence *const *q = s->seqs + prompt * s->how.n_return;
             if (q[0]->n_ids < q[0]->max_ids) {
                 begin_group(s, g, prompt);
                 continue;
             }
-            for (int r = 0; r < s->how->n_return; r++) q[r]->finish = r == 0 ? DT_FINISH_LENGTH : DT_FINISH_MISSING;
+            for (int r = 0; r < s->how.n_return; r++) q[r]->finish = r == 0 ? DT_FINISH_LENGTH : DT_FINISH_MISSING;
         }
         *work |= g->prompt >= 0;
     }
@@ -345,31 +350,35 @@ static dt_err step_groups(void *self)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static dt_err check(const searcher *s, const dt_generate_options *opt)
+static dt_err check(const dt_beam_options *how, const dt_generate_options *opt)
 {
-    const dt_beam_options *how = s->how;
     DT_CHECK(how->n_beams > 0 && how->n_return > 0 && how->n_return <= how->n_beams && isfinite(how->length_penalty),
              DT_ERR_USAGE, "%d beams, %d to return, length penalty %g", how->n_beams, how->n_return,
              how->length_penalty);
     DT_CHECK(opt->n_slots >= how->n_beams, DT_ERR_ARG, "%d slots for %d beams", opt->n_slots, how->n_beams);
     DT_CHECK(opt->vocab_size > 0, DT_ERR_ARG, "a vocabulary of %" PRId64 " tokens", opt->vocab_size);
-    for (int i = 0; i < s->n_prompts * how->n_return; i++)
-        DT_CHECK(s->seqs[i]->n_prompt > 0 && s->seqs[i]->n_ids == s->seqs[i]->n_prompt &&
-                     s->seqs[i]->n_ids <= s->seqs[i]->max_ids,
-                 DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d", i, s->seqs[i]->n_prompt,
-                 s->seqs[i]->n_ids, s->seqs[i]->max_ids);
+    return DT_OK;
+}
+
+static dt_err check_sequences(const searcher *s, dt_sequence *const *seqs, int n)
+{
+    for (int i = 0; i < n; i++)
+        DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
+                     seqs[i]->max_ids <= s->max_len,
+                 DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d", i, seqs[i]->n_prompt,
+                 seqs[i]->n_ids, seqs[i]->max_ids);
     return DT_OK;
 }
 
 static dt_err open_group(searcher *s, group *g, int32_t *store, float *logps, int32_t len)
 {
-    const size_t n = (size_t)s->how->n_beams;
+    const size_t n = (size_t)s->how.n_beams;
     *g = (group){.prompt = -1,
                  .live = calloc(n, sizeof *g->live),
                  .next = calloc(n, sizeof *g->next),
                  .done = calloc(n, sizeof *g->done),
                  .filled = calloc(n, sizeof *g->filled)};
-    DT_CHECK(g->live && g->next && g->done && g->filled, DT_ERR_MEMORY, "out of memory for %d beams", s->how->n_beams);
+    DT_CHECK(g->live && g->next && g->done && g->filled, DT_ERR_MEMORY, "out of memory for %d beams", s->how.n_beams);
     for (size_t i = 0; i < n; i++) {
         const int64_t at = (int64_t)(3 * i) * len;
         g->live[i].ids = store + at, g->live[i].logps = logps + at;
@@ -390,59 +399,108 @@ int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt)
     return (int32_t)dt_min_i64(n_best(how, opt), opt->vocab_size);
 }
 
+static bool has_penalty(const dt_generate_options *opt) { return opt->sampling.repetition_penalty != 1; }
+
+/* Tokens of all lists. */
+static size_t n_listed(const dt_beam_options *how, const dt_generate_options *opt)
+{
+    return (size_t)opt->n_slots * (has_penalty(opt) ? 2 : 1) * (size_t)dt_beam_top(how, opt);
+}
+
+static size_t lists_nbytes(const dt_beam_options *how, const dt_generate_options *opt)
+{
+    const size_t mask = has_penalty(opt) ? (size_t)((opt->vocab_size + 31) / 32) * sizeof(uint32_t) : 0;
+    return n_listed(how, opt) * (sizeof(double) + sizeof(int32_t)) +
+           (size_t)opt->n_slots * (2 * sizeof(int32_t) + mask);
+}
+
+/* Texts of beams and of what is finished. */
+static size_t n_texts(const dt_beam_options *how, const dt_generate_options *opt)
+{
+    return (size_t)(opt->n_slots / how->n_beams) * 3 * (size_t)how->n_beams;
+}
+
+size_t dt_searcher_nbytes(const dt_beam_options *how, const dt_generate_options *opt, int32_t max_len)
+{
+    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + lists_nbytes(how, opt) +
+           n_texts(how, opt) * (size_t)max_len * (sizeof(int32_t) + sizeof(float));
+}
+
 /* One block: log-probabilities, tokens, masks. */
 static dt_err open_lists(searcher *s, const dt_generate_options *opt)
 {
-    const bool penalty = opt->sampling.repetition_penalty != 1;
-    const size_t slots = (size_t)opt->n_slots, mask = penalty ? (size_t)((opt->vocab_size + 31) / 32) : 0;
-    s->n_lists = penalty ? 2 : 1;
-    s->k = dt_beam_top(s->how, opt);
-    const size_t n = slots * (size_t)s->n_lists * (size_t)s->k;
-    s->nbytes = n * (sizeof *s->logp + sizeof *s->token) + slots * (2 * sizeof *s->list_len + mask * sizeof *s->seen);
+    const size_t slots = (size_t)opt->n_slots, n = n_listed(&s->how, opt);
+    s->n_lists = has_penalty(opt) ? 2 : 1;
+    s->k = dt_beam_top(&s->how, opt);
+    s->nbytes = lists_nbytes(&s->how, opt);
     s->logp = calloc(1, s->nbytes);
     DT_CHECK(s->logp, DT_ERR_MEMORY, "out of memory for %zu tokens of %d sequences", n, opt->n_slots);
     s->token = (int32_t *)(s->logp + n);
     s->list_start = s->token + n;
     s->list_len = s->list_start + slots;
-    s->seen = penalty ? (uint32_t *)(s->list_len + slots) : NULL;
+    s->seen = has_penalty(opt) ? (uint32_t *)(s->list_len + slots) : NULL;
     dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
     return DT_OK;
 }
 
-static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
+static dt_err open_texts(searcher *s)
 {
-    const int n_beams = s->how->n_beams;
-    int32_t len = 1;
-    DT_TRY(check(s, opt));
-    DT_TRY(decode_loop_open(&s->loop, d, opt, stats));
-    for (int i = 0; i < s->n_prompts; i++)
-        if (s->seqs[i * s->how->n_return]->max_ids > len) len = s->seqs[i * s->how->n_return]->max_ids;
-    s->n_best = n_best(s->how, opt);
-    s->best = calloc((size_t)s->n_best, sizeof *s->best);
-    s->taken = calloc((size_t)n_beams, sizeof *s->taken);
-    DT_TRY(open_lists(s, opt));
-    s->groups = calloc((size_t)(opt->n_slots / n_beams), sizeof *s->groups);
-    const size_t n_texts = (size_t)(opt->n_slots / n_beams) * 3 * (size_t)n_beams;
-    s->id_store = calloc(n_texts, (size_t)len * sizeof *s->id_store);
-    s->logp_store = calloc(n_texts, (size_t)len * sizeof *s->logp_store);
-    DT_CHECK(s->best && s->taken && s->groups && s->id_store && s->logp_store, DT_ERR_MEMORY,
-             "out of memory for %d beams of %d tokens", opt->n_slots, len);
-    for (s->n_groups = 0; s->n_groups < opt->n_slots / n_beams; s->n_groups++) {
-        const int64_t at = (int64_t)s->n_groups * 3 * n_beams * len;
-        DT_TRY(open_group(s, &s->groups[s->n_groups], s->id_store + at, s->logp_store + at, len));
+    const int n_beams = s->how.n_beams, n_groups = s->opt.n_slots / n_beams;
+    const size_t n = n_texts(&s->how, &s->opt) * (size_t)s->max_len;
+    s->groups = calloc((size_t)n_groups, sizeof *s->groups);
+    s->id_store = calloc(n, sizeof *s->id_store);
+    s->logp_store = calloc(n, sizeof *s->logp_store);
+    DT_CHECK(s->groups && s->id_store && s->logp_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens",
+             s->opt.n_slots, s->max_len);
+    s->texts_nbytes = n * (sizeof *s->id_store + sizeof *s->logp_store);
+    dt_ledger_add(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, s->texts_nbytes);
+    for (; s->n_groups < n_groups; s->n_groups++) {
+        const int64_t at = (int64_t)s->n_groups * 3 * n_beams * s->max_len;
+        DT_TRY(open_group(s, &s->groups[s->n_groups], s->id_store + at, s->logp_store + at, s->max_len));
     }
     return DT_OK;
 }
 
-static void close_searcher(searcher *s)
+static dt_err open_searcher(searcher *s)
 {
-    for (int i = 0; s->groups && i < s->loop.opt->n_slots / s->how->n_beams; i++) {
+    const dt_generate_options *opt = &s->opt;
+    DT_TRY(check(&s->how, opt));
+    DT_TRY(decode_loop_open(&s->loop, &s->decoder, opt, NULL));
+    s->n_best = n_best(&s->how, opt);
+    s->best = calloc((size_t)s->n_best, sizeof *s->best);
+    s->taken = calloc((size_t)s->how.n_beams, sizeof *s->taken);
+    DT_CHECK(s->best && s->taken, DT_ERR_MEMORY, "out of memory for %d beams", s->how.n_beams);
+    DT_TRY(open_lists(s, opt));
+    return open_texts(s);
+}
+
+dt_err dt_searcher_open(dt_searcher **out, const dt_decoder *d, const dt_beam_options *how,
+                        const dt_generate_options *opt, int32_t max_len)
+{
+    searcher *s = calloc(1, sizeof *s);
+    *out = NULL;
+    DT_CHECK(s, DT_ERR_MEMORY, "out of memory for a search");
+    s->decoder = *d, s->how = *how, s->opt = *opt, s->max_len = max_len;
+    s->loop.opt = &s->opt;
+    const dt_err err = open_searcher(s);
+    if (err == DT_OK)
+        *out = s;
+    else
+        dt_searcher_close(s);
+    return err;
+}
+
+void dt_searcher_close(dt_searcher *s)
+{
+    if (!s) return;
+    for (int i = 0; s->groups && i < s->opt.n_slots / s->how.n_beams; i++) {
         free(s->groups[i].live);
         free(s->groups[i].next);
         free(s->groups[i].done);
         free(s->groups[i].filled);
     }
-    if (s->logp) dt_ledger_sub(s->loop.opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
+    if (s->logp) dt_ledger_sub(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
+    dt_ledger_sub(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, s->texts_nbytes);
     free(s->logp);
     free(s->groups);
     free(s->id_store);
@@ -450,19 +508,42 @@ static void close_searcher(searcher *s)
     free(s->best);
     free(s->taken);
     decode_loop_close(&s->loop);
+    free(s);
+}
+
+/* err: what went wrong before, of which the other ranks are to know. */
+static dt_err run(searcher *s, dt_sequence *const *seqs, int n_prompts, const dt_generate_options *opt, dt_err err,
+                  dt_generate_stats *stats)
+{
+    const double start = dt_now_s();
+    *stats = (dt_generate_stats){0};
+    if (err == DT_OK) err = check_sequences(s, seqs, n_prompts * s->how.n_return);
+    if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
+    if (err != DT_OK) return err;
+    const decode_user user = {s, admit, read_tokens, step_groups};
+    s->seqs = seqs, s->n_prompts = n_prompts, s->next = 0;
+    s->loop.stats = stats;
+    for (int i = 0; i < s->n_groups; i++) s->groups[i].prompt = -1;
+    memset(s->loop.slots, 0, (size_t)opt->n_slots * sizeof *s->loop.slots);
+    err = decode_loop_run(&s->loop, &user);
+    stats->seconds = dt_now_s() - start;
+    return err;
+}
+
+dt_err dt_searcher_run(dt_searcher *s, dt_sequence *const *seqs, int n_prompts, dt_generate_stats *stats)
+{
+    return run(s, seqs, n_prompts, &s->opt, DT_OK, stats);
 }
 
 dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
                       const dt_generate_options *opt, dt_generate_stats *stats)
 {
-    searcher s = {.loop = {.opt = opt}, .how = how, .seqs = seqs, .n_prompts = n_prompts};
-    *stats = (dt_generate_stats){0};
-    const decode_user user = {&s, admit, read_tokens, step_groups};
-    const double start = dt_now_s();
-    dt_err err = open_searcher(&s, d, opt, stats);
-    if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
-    if (err == DT_OK) err = decode_loop_run(&s.loop, &user);
-    stats->seconds = dt_now_s() - start;
-    close_searcher(&s);
+    searcher *s = NULL;
+    int32_t len = 1;
+    for (int i = 0; i < n_prompts * how->n_return; i++)
+        if (seqs[i]->max_ids > len) len = seqs[i]->max_ids;
+    const dt_err opened = dt_searcher_open(&s, d, how, opt, len);
+    const dt_err err = run(s, seqs, n_prompts, opt, opened, stats);
+    dt_searcher_close(s);
     return err;
 }

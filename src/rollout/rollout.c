@@ -70,7 +70,10 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
 }
 
 /* Rows that a rank generates, at most. */
-static int64_t share_of(const dt_rollout *r, int nranks) { return dt_ceil_div(r->opt.n_rows, nranks); }
+static int64_t share_of(const dt_rollout *r, int nranks)
+{
+    return dt_ceil_div(r->opt.n_rows / rollout_unit(r), nranks) * rollout_unit(r);
+}
 
 /* Sequences at a time: all of a rank's rows at once is fastest, as each pass reads the weights. The cache lies where
  * training keeps its activations: what fits there costs nothing. */
@@ -79,21 +82,22 @@ static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots
     enum { LEAST = 16 };
     dt_model_options with = *t->model_opt;
     dt_memory trains, generates;
-    const int64_t most = dt_min_i64(share_of(r, t->nranks), with.max_tok);
-    *n_slots = (int32_t)dt_min_i64(most, LEAST);
-    if (!t->dev->ops || t->n_units == 0) return DT_OK;
+    const int64_t unit = rollout_unit(r), share = share_of(r, t->nranks),
+                  most = dt_max_i64(dt_min_i64(share, with.max_tok) / unit, 1); /* in units */
+    *n_slots = (int32_t)(t->ops->trains ? dt_min_i64(most, dt_ceil_div(LEAST, unit)) * unit : share);
+    if (!t->ops->trains || !t->dev->ops || t->n_units == 0) return DT_OK;
     DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &trains));
     with.cache_len = r->max_len, with.batch_invariant = true;
-    for (int64_t low = *n_slots + 1, high = most; low <= high;) {
-        const int64_t n = low + (high - low) / 2;
+    for (int64_t low = *n_slots / unit + 1, high = most; low <= high;) {
+        const int64_t middle = low + (high - low) / 2, n = middle * unit;
         with.cache_seqs = (int32_t)n;
         with.max_seq = (int32_t)dt_max_i64(t->model_opt->max_seq, n);
         DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &generates));
         const bool fits = dt_memory_of(&generates, DT_MEM_ACTIVATIONS) <= dt_memory_of(&trains, DT_MEM_ACTIVATIONS);
         if (fits)
-            *n_slots = (int32_t)n, low = n + 1;
+            *n_slots = (int32_t)n, low = middle + 1;
         else
-            high = n - 1;
+            high = middle - 1;
     }
     return DT_OK;
 }
@@ -103,6 +107,8 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     dt_model_options *o = t->model_opt;
     int32_t n_slots;
     DT_TRY(find_slots(r, t, &n_slots));
+    o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes a token of each */
+    if (r->opt.constraint) o->max_listed = (int32_t)dt_max_i64(o->max_listed, r->opt.constraint->n_token);
     o->cache_seqs = (int32_t)dt_max_i64(o->cache_seqs, n_slots);
     o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->max_len);
     o->max_seq = (int32_t)dt_max_i64(o->max_seq, n_slots);
@@ -110,12 +116,18 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     o->graphs = t->cfg->run_cuda_graphs;
     o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
     r->generate = (dt_generate_options){.sampling = r->opt.sampling,
+                                        .constraint = r->opt.constraint,
+                                        .eos = r->eos,
+                                        .n_eos = r->n_eos,
                                         .vocab_size = t->mc->vocab_size,
                                         .n_slots = n_slots,
                                         .max_tok = o->max_tok,
                                         .logp = true,
                                         .logp_temperature = t->temperature,
                                         .ledger = t->ledger};
+    if (!r->opt.beams) return DT_OK;
+    const dt_beam_options how = rollout_beams(r);
+    o->max_top = (int32_t)dt_max_i64(o->max_top, dt_beam_top(&how, &r->generate));
     return DT_OK;
 }
 
@@ -221,6 +233,12 @@ static int32_t batch_tok(const dt_rollout *r, int64_t micro_batch_size)
     return (int32_t)(micro_batch_size * r->max_len);
 }
 
+static size_t generator_nbytes(const dt_rollout *r, const dt_generate_options *generate)
+{
+    const dt_beam_options how = rollout_beams(r);
+    return r->opt.beams ? dt_searcher_nbytes(&how, generate, r->max_len) : dt_generator_nbytes(generate);
+}
+
 dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory)
 {
     dt_rollout counted;
@@ -232,7 +250,7 @@ dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memo
     const int64_t m = t->batching.micro_batch_size;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, NULL, share_of(r, t->nranks), m, batch_tok(r, m)) +
                                            dt_batch_nbytes(batch_tok(r, m), (int32_t)m) +
-                                           dt_generator_nbytes(&generate) + dt_loader_nbytes(r->prompts) +
+                                           generator_nbytes(r, &generate) + dt_loader_nbytes(r->prompts) +
                                            rollout_replay_nbytes(&r->replay) + dt_tokenizer_nbytes(r->tokenizer);
     return DT_OK;
 }
@@ -258,10 +276,13 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
     if (r->n_eos == 0 && t->comm->rank == 0)
         DT_WARN("the model names no token that ends a text: every completion goes on to its longest length");
     const dt_decoder decoder = dt_decoder_of_model(t->model);
-    r->generate.eos = r->eos, r->generate.n_eos = r->n_eos;
+    const dt_constraint *only = r->opt.constraint;
+    if (only) DT_TRY(dt_model_set_lists(t->model, only->token, only->n_token));
     r->generate.lockstep = t->stage == 3 && !t->keep_gathered ? t->comm : NULL;
     r->generate.on_pass = rollout_on_pass, r->generate.ctx = r;
-    return dt_generator_open(&r->generator, &decoder, &r->generate);
+    if (!r->opt.beams) return dt_generator_open(&r->generator, &decoder, &r->generate);
+    const dt_beam_options how = rollout_beams(r);
+    return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
 }
 
 /* Each rank reads its own copy of what is replayed. */
@@ -285,6 +306,7 @@ void dt_rollout_close(dt_rollout *r, dt_task *t)
 {
     if (!r) return;
     dt_generator_close(r->generator);
+    dt_searcher_close(r->searcher);
     dt_journal_close(r->journal);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(r->tokenizer));
     dt_tokenizer_close(r->tokenizer);

@@ -43,7 +43,8 @@ struct dt_rollout {
     int n_eos;
     dt_tokenizer *tokenizer; /* NULL: none that can be read here */
     dt_generate_options generate;
-    dt_generator *generator;
+    dt_generator *generator; /* NULL with beams */
+    dt_searcher *searcher;   /* NULL without */
     struct meeting *meeting; /* sample.c, while completions are generated */
 
     rollout_place now, before; /* before: dt_rollout_start */
@@ -89,6 +90,13 @@ size_t rollout_replay_nbytes(const rollout_replay *f);
 void rollout_replay_close(rollout_replay *f);
 dt_err rollout_replay_rows(dt_rollout *r, int64_t first); /* the rows from `first` on */
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record);
+
+/* Rows that are generated together: a group of beams, or one. */
+static inline int rollout_unit(const dt_rollout *r) { return r->opt.beams ? r->opt.num_generations : 1; }
+static inline dt_beam_options rollout_beams(const dt_rollout *r)
+{
+    return (dt_beam_options){.n_beams = r->opt.num_generations, .n_return = r->opt.num_generations};
+}
 
 /* sample.c: the rows from `first` on, by the model. Collective, agreed. */
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first);

@@ -149,13 +149,20 @@ static dt_err gather(dt_rollout *r, dt_task *t)
     return dt_model_draw(t->model, b, &(dt_draw){.how = dt_sampling_choice(&r->opt.sampling)});
 }
 
-static dt_err generate(meeting *m)
+static dt_err complete(meeting *m)
 {
     dt_rollout *r = m->r;
     dt_generate_stats stats;
+    if (!r->opt.beams) return dt_generator_run(r->generator, r->sequences, (int)m->n, &stats);
+    return dt_searcher_run(r->searcher, r->sequences, (int)(m->n / r->opt.num_generations), &stats);
+}
+
+static dt_err generate(meeting *m)
+{
+    dt_rollout *r = m->r;
     DT_TRY(gather(r, m->t));
     r->meeting = m;
-    dt_err err = dt_generator_run(r->generator, r->sequences, (int)m->n, &stats);
+    dt_err err = complete(m);
     r->meeting = NULL;
     if (r->generate.lockstep && err != DT_OK) return err; /* everybody's, or the job ends */
     if (err == DT_OK) err = dt_fault("rollout.generate");
@@ -166,8 +173,9 @@ static dt_err generate(meeting *m)
 
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first)
 {
-    const int64_t n = r->opt.n_rows - first, from = first + dt_rollout_first_of(n, t->comm->rank, t->nranks),
-                  end = first + dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
+    const int64_t unit = rollout_unit(r), n = r->opt.n_rows - first,
+                  from = first + unit * dt_rollout_first_of(n / unit, t->comm->rank, t->nranks),
+                  end = first + unit * dt_rollout_first_of(n / unit, t->comm->rank + 1, t->nranks);
     const double now_s = dt_now_s();
     meeting m = {.r = r,
                  .t = t,

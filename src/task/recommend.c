@@ -1,0 +1,343 @@
+/* recommend.c - for every prompt the items that a constrained beam search finds best, and where among them the prompt's
+ * target is: HR@K and NDCG@K (docs/recommendation.md). A micro-step of the validation is a rollout: each rank searches
+ * for its part of the prompts, and all get everything, so that rank 0 writes the predictions in the order of the
+ * prompts. */
+#include "recommend.h"
+#include "dtrain/io.h"
+#include "dtrain/json.h"
+#include "dtrain/rollout.h"
+#include "dtrain/trie.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_K = 16 };
+#define GAIN_UNIT 0x1p-40 /* sums of gains are whole numbers of it: the same in any order */
+
+typedef struct recommend {
+    dt_catalogue *catalogue;
+    dt_tokenizer *tokenizer;
+    dt_trie *trie;
+    dt_constraint only;
+    int32_t eos;
+    dt_rollout *rollout;
+    int64_t n_prompts, n_groups; /* of all; of a micro-step */
+    int n_beams, n_k;
+    int64_t k[MAX_K];
+    int32_t *item;   /* [n_beams] */
+    int32_t *answer; /* [MAX_ANSWER] */
+    size_t nbytes;   /* of the two */
+    FILE *out;       /* on rank 0 */
+    char path[PATH_MAX], temporary[PATH_MAX];
+    struct {
+        int loss, n, outside, unknown, hit[MAX_K], gain[MAX_K];
+    } sums;
+} recommend;
+
+enum { MAX_ANSWER = 4096 };
+
+int recommend_rank(int32_t target, const int32_t *item, int n)
+{
+    for (int i = 0; i < n && target >= 0; i++)
+        if (item[i] == target) return i;
+    return -1;
+}
+
+double recommend_gain(int rank, int64_t k) { return rank >= 0 && rank < k ? 1 / log2(rank + 2.0) : 0; }
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static dt_err read_top_k(recommend *m, const dt_config *cfg)
+{
+    char **items, *end;
+    int n;
+    static const int64_t usual[] = {1, 3, 5, 10, 20, 50};
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0] && !*cfg->rec_top_k; i++)
+        if (usual[i] <= m->n_beams) m->k[m->n_k++] = usual[i];
+    if (!*cfg->rec_top_k) return DT_OK;
+    DT_TRY(dt_config_split(cfg->rec_top_k, &items, &n));
+    bool good = n > 0 && n <= MAX_K;
+    for (int i = 0; i < n && good; i++) {
+        m->k[i] = strtoll(items[i], &end, 10);
+        good = !*end && m->k[i] > 0 && m->k[i] <= m->n_beams;
+        for (int j = 0; j < i; j++) good &= m->k[j] != m->k[i];
+    }
+    m->n_k = good ? n : 0;
+    dt_list_free(items, n);
+    DT_CONFIG_CHECK(good, cfg, "rec", "top_k",
+                    "expected up to %d different numbers of items, each from 1 to rec.num_beams = %d, found %s", MAX_K,
+                    m->n_beams, cfg->rec_top_k);
+    return DT_OK;
+}
+
+/* The tokenizer's own, else the first that the model names. */
+static int32_t end_of_text(const recommend *m, const dt_task *t)
+{
+    const int32_t eos = dt_tokenizer_get_info(m->tokenizer)->eos;
+    return eos >= 0 || t->mc->n_eos == 0 ? eos : t->mc->eos_token_id[0];
+}
+
+static dt_err open_trie(recommend *m, dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    DT_CONFIG_CHECK(*t->tokenizer, cfg, "rec", "catalogue",
+                    "the model came without a tokenizer, which is needed to tell items; expected [model] tokenizer");
+    DT_TRY(dt_tokenizer_open(&m->tokenizer, t->tokenizer));
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(m->tokenizer));
+    m->eos = end_of_text(m, t);
+    DT_TRY(dt_trie_open(&m->trie, m->catalogue, m->tokenizer, DT_TRIE_TAIL, m->eos, t->ledger));
+    m->only = dt_trie_constraint(m->trie);
+    for (int32_t i = 0; i < m->only.n_token; i++)
+        DT_CHECK(m->only.token[i] < t->mc->vocab_size, DT_ERR_DATA,
+                 "%s: SIDs have the token %" PRId32 " (%s), but the model's vocabulary has %" PRId64
+                 " tokens: it was not made for this catalogue (dtrain-convert --add-tokens)",
+                 dt_catalogue_path(m->catalogue), m->only.token[i], dt_tokenizer_token(m->tokenizer, m->only.token[i]),
+                 t->mc->vocab_size);
+    return DT_OK;
+}
+
+/* What a plan can do without: the tokenizer's files may not be there. */
+static dt_err open_items(recommend *m, dt_task *t)
+{
+    DT_TRY(dt_catalogue_open(&m->catalogue, t->cfg->rec_catalogue, t->ledger));
+    if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
+    const dt_err err = open_trie(m, t);
+    if (t->comm) return err;
+    dt_error_clear();
+    return DT_OK;
+}
+
+static dt_err open_rollout(recommend *m, dt_task *t)
+{
+    const dt_rollout_options opt = {.section = "rec",
+                                    .validation = true,
+                                    .n_rows = t->batching.micro_batch_size * t->nranks * m->n_beams,
+                                    .num_generations = m->n_beams,
+                                    .beams = true,
+                                    .constraint = m->trie ? &m->only : NULL,
+                                    .max_completion = m->trie ? dt_trie_depth(m->trie) : 8,
+                                    .sampling = dt_sampling_default(),
+                                    .from_file = ""};
+    m->rollout = dt_rollout_open(t, &opt);
+    if (!m->rollout) return DT_OK; /* told */
+    m->n_groups = t->batching.micro_batch_size * t->nranks;
+    m->n_prompts = dt_rollout_n_prompts(m->rollout);
+    t->n_validation = dt_ceil_div(m->n_prompts, m->n_groups);
+    if (m->n_prompts == 0 || !t->valid) return DT_OK;
+    DT_CONFIG_CHECK(dt_loader_has_answers(t->valid), t->cfg, "data", "validation",
+                    "expected prompts with answers, the SIDs of their targets; found prompts alone");
+    return DT_OK;
+}
+
+static void declare(recommend *m, dt_sums *s)
+{
+    char hit[DT_SUM_NAME], gain[DT_SUM_NAME], shown[DT_SUM_NAME];
+    m->sums.n = dt_sums_declare(s, "rec/n", DT_SUM_UNITS, 1);
+    m->sums.loss = dt_sums_declare(s, "rec/loss", DT_SUM_UNITS, GAIN_UNIT);
+    m->sums.outside = dt_sums_declare(s, "rec/outside", DT_SUM_UNITS, 1);
+    m->sums.unknown = dt_sums_declare(s, "rec/unknown", DT_SUM_UNITS, 1);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_loss", "rec/loss", "rec/n", NULL);
+    for (int i = 0; i < m->n_k; i++) {
+        snprintf(hit, sizeof hit, "rec/hits@%" PRId64, m->k[i]);
+        snprintf(gain, sizeof gain, "rec/gain@%" PRId64, m->k[i]);
+        m->sums.hit[i] = dt_sums_declare(s, hit, DT_SUM_UNITS, 1);
+        m->sums.gain[i] = dt_sums_declare(s, gain, DT_SUM_UNITS, GAIN_UNIT);
+        snprintf(shown, sizeof shown, "rec/hr@%" PRId64, m->k[i]);
+        dt_sums_show(s, DT_SHOW_VALIDATION, shown, hit, "rec/n", NULL);
+        snprintf(shown, sizeof shown, "rec/ndcg@%" PRId64, m->k[i]);
+        dt_sums_show(s, DT_SHOW_VALIDATION, shown, gain, "rec/n", NULL);
+    }
+    dt_sums_show(s, DT_SHOW_VALIDATION, "rec/outside_catalogue", "rec/outside", NULL, NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "rec/unknown_targets", "rec/unknown", NULL, NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "rec/n", NULL, NULL);
+}
+
+void recommend_open(dt_task *t)
+{
+    recommend *m = calloc(1, sizeof *m);
+    if (!m) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        return;
+    }
+    t->self = m;
+    m->n_beams = (int)t->cfg->rec_num_beams;
+    dt_mistakes_add(t->mistakes, read_top_k(m, t->cfg));
+    dt_mistakes_add(t->mistakes, open_items(m, t));
+    dt_mistakes_add(t->mistakes, open_rollout(m, t));
+    declare(m, t->sums);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static size_t own_nbytes(const recommend *m) { return ((size_t)m->n_beams + MAX_ANSWER) * sizeof(int32_t); }
+
+dt_err recommend_plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    const recommend *m = t->self;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] +=
+        own_nbytes(m) + dt_tokenizer_nbytes(m->tokenizer) + dt_catalogue_nbytes(m->catalogue) + dt_trie_nbytes(m->trie);
+    return dt_rollout_plan(m->rollout, t, stage, memory);
+}
+
+static dt_err begin_local(recommend *m, dt_task *t)
+{
+    const char *dir = t->cfg->run_output_dir;
+    m->item = calloc(1, own_nbytes(m));
+    DT_CHECK(m->item, DT_ERR_MEMORY, "no memory for %d items", m->n_beams);
+    m->answer = m->item + m->n_beams;
+    m->nbytes = own_nbytes(m);
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
+    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", "") &&
+                 dt_join_path(m->temporary, dir, "predictions.json", ".tmp"),
+             DT_ERR_USAGE, "%s: too long a path", dir);
+    return DT_OK;
+}
+
+dt_err recommend_begin(dt_task *t)
+{
+    recommend *m = t->self;
+    DT_TRY(dt_comm_agree(t->comm, begin_local(m, t)));
+    return dt_rollout_begin(m->rollout, t);
+}
+
+void recommend_close(dt_task *t)
+{
+    recommend *m = t->self;
+    if (!m) return;
+    if (m->out) {
+        fclose(m->out);
+        remove(m->temporary);
+    }
+    dt_rollout_close(m->rollout, t);
+    dt_trie_close(m->trie);
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(m->tokenizer));
+    dt_tokenizer_close(m->tokenizer);
+    dt_catalogue_close(m->catalogue);
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
+    free(m->item);
+    free(m);
+    t->self = NULL;
+}
+
+/* ---- a group ----------------------------------------------------------------------------------------------------- */
+
+/* Quotes, blanks and line ends around a SID do not count. */
+static char *strip(char *text)
+{
+    static const char around[] = " \t\r\n\"'";
+    text += strspn(text, around);
+    for (size_t n = strlen(text); n > 0 && strchr(around, text[n - 1]);) text[--n] = '\0';
+    return text;
+}
+
+/* The target of a group as text, malloc'ed, and the first item of that name: -1: the catalogue has none. */
+static dt_err find_target(recommend *m, dt_task *t, int64_t group, char **text, int32_t *item)
+{
+    const int64_t prompt = dt_rollout_row_of(m->rollout, group * m->n_beams)->prompt;
+    int32_t n = 0;
+    size_t nbytes;
+    DT_TRY(dt_loader_answer(t->valid, prompt, MAX_ANSWER, m->answer, &n));
+    while (n > 0 && m->answer[n - 1] == m->eos) n--;
+    char *decoded = dt_decode(m->tokenizer, m->answer, n, false, &nbytes);
+    *text = decoded ? strdup(strip(decoded)) : NULL;
+    free(decoded);
+    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for a target's text");
+    *item = dt_catalogue_find(m->catalogue, *text, strlen(*text));
+    return DT_OK;
+}
+
+/* The items of a group's rows, by rank; how many there are. n_outside: rows that name none. */
+static int find_items(const recommend *m, int64_t group, int *n_outside)
+{
+    int n = 0;
+    *n_outside = 0;
+    for (int64_t row = group * m->n_beams; row < (group + 1) * m->n_beams; row++) {
+        const dt_rollout_row *y = dt_rollout_row_of(m->rollout, row);
+        if (y->n_new == 0) continue; /* fewer were found */
+        m->item[n] = dt_trie_item(m->trie, dt_rollout_ids(m->rollout, row) + y->n_prompt, y->n_new);
+        *n_outside += m->item[n++] < 0;
+    }
+    return n;
+}
+
+static void count(const recommend *m, dt_sums *s, int32_t target, int n_items, int n_outside)
+{
+    const int rank = recommend_rank(target, m->item, n_items);
+    dt_sums_count(s, m->sums.n, 1);
+    dt_sums_count(s, m->sums.outside, n_outside);
+    dt_sums_count(s, m->sums.unknown, target < 0);
+    dt_sums_add(s, m->sums.loss, -recommend_gain(rank, m->n_beams));
+    for (int i = 0; i < m->n_k; i++) {
+        dt_sums_count(s, m->sums.hit[i], rank >= 0 && rank < m->k[i]);
+        dt_sums_add(s, m->sums.gain[i], recommend_gain(rank, m->k[i]));
+    }
+}
+
+/* ---- predictions.json -------------------------------------------------------------------------------------------- */
+
+static dt_err not_written(const recommend *m) { return dt_fail_errno(DT_ERR_WRITE, m->temporary, "cannot write"); }
+
+static dt_err write_group(recommend *m, int64_t group, const char *target, int n_items, bool first)
+{
+    const char *input = dt_rollout_text(m->rollout, group * m->n_beams, DT_PART_PROMPT, DT_WITH_SPECIAL);
+    json_t *predict = json_array(), *record = json_pack("{ssss}", "input", input ? input : "", "output", target);
+    for (int i = 0; i < n_items && predict; i++)
+        json_array_append_new(predict,
+                              json_string(m->item[i] < 0 ? "" : dt_catalogue_get(m->catalogue, m->item[i]).sid));
+    char *text = NULL;
+    if (record && predict && json_object_set(record, "predict", predict) == 0) text = json_dumps(record, 0);
+    json_decref(predict);
+    json_decref(record);
+    DT_CHECK(text, DT_ERR_MEMORY, "no memory for a record of %s", m->path);
+    const bool ok = fprintf(m->out, "%s%s", first ? "[\n" : ",\n", text) >= 0;
+    free(text);
+    return ok ? DT_OK : not_written(m);
+}
+
+static dt_err end_file(recommend *m)
+{
+    FILE *f = m->out;
+    const bool ok = fputs("\n]\n", f) >= 0 && fflush(f) == 0;
+    m->out = NULL;
+    if (fclose(f) != 0 || !ok || rename(m->temporary, m->path) != 0) return not_written(m);
+    return DT_OK;
+}
+
+/* ---- a micro-step ------------------------------------------------------------------------------------------------ */
+
+/* Rank 0 looks at all groups, which it writes, and each rank counts its own. */
+static dt_err look_at(recommend *m, dt_task *t, int64_t micro)
+{
+    const int64_t n = dt_min_i64(m->n_groups, m->n_prompts - micro * m->n_groups);
+    const bool writes = t->comm->rank == 0 && *t->cfg->run_output_dir;
+    const int64_t from = dt_rollout_first_of(n, t->comm->rank, t->nranks),
+                  end = dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
+    DT_TRY(dt_fault("recommend.look"));
+    if (writes && micro == 0 && !m->out && !(m->out = fopen(m->temporary, "w"))) return not_written(m);
+    for (int64_t group = writes ? 0 : from; group < (writes ? n : end); group++) {
+        char *target = NULL;
+        int32_t item = -1;
+        int n_outside = 0;
+        DT_TRY(find_target(m, t, group, &target, &item));
+        const int n_items = find_items(m, group, &n_outside);
+        if (group >= from && group < end) count(m, t->sums, item, n_items, n_outside);
+        const dt_err err = writes ? write_group(m, group, target, n_items, micro == 0 && group == 0) : DT_OK;
+        free(target);
+        DT_TRY(err);
+    }
+    return writes && micro == t->n_validation - 1 ? end_file(m) : DT_OK;
+}
+
+dt_err recommend_evaluate(dt_task *t, int64_t micro)
+{
+    recommend *m = t->self;
+    if (micro == 0) dt_rollout_rewind(m->rollout);
+    dt_rollout_start(m->rollout, micro);
+    DT_TRY(dt_rollout_fill(m->rollout, t));
+    dt_phase_enter(t->phase, "rollout", "rank");
+    return dt_comm_agree(t->comm, look_at(m, t, micro));
+}
