@@ -154,6 +154,7 @@ static void broken_rows_are_named_by_their_line(void **state)
         {"", "no document"},
         {"user_id,item_sid\n" GOOD, ":1: expected the names of columns in the first line, history_item_sid"},
         {"item_sid,item_sid\n", ":1: column item_sid is there twice"},
+        {"item_sid,\xff\n", ":1: expected names of columns in UTF-8, found another name in place 2"},
         {HEADER GOOD "\n\n" GOOD "u,[]\n" GOOD, ":6: expected 4 fields as in the first line, found 2"},
         {HEADER "u,[],2,<a_3><b_1><c_2>,\n", ":2: expected 4 fields as in the first line, found 5"},
         {HEADER "u,\"[\n\n]\",2,<a_3><b_1><c_2>\nu\n", ":5: expected 4 fields"},

@@ -55,6 +55,8 @@ static dt_err each_field(const char *row, size_t nbytes, field_fn *fn, void *sel
 static dt_err add_column(void *self, int column, const char *text, size_t nbytes)
 {
     dt_csv_header *h = self;
+    DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
+             "expected names of columns in UTF-8, found another name in place %d", column + 1);
     DT_CHECK(!dt_csv_header_has(h, text), DT_ERR_DATA, "column %s is there twice", text);
     char **more = realloc(h->name, ((size_t)column + 1) * sizeof *more);
     if (more) h->name = more;
