@@ -1,5 +1,6 @@
-/* fuzz_csv.c - any bytes as a header and a row of a table, and as a list as Python writes it: a JSON object with a value
- * for each column, a list that says the same when every character of it is an escape, or an error with a reason. */
+/* fuzz_csv.c - any bytes as a header and a row of a table, and as a list as Python writes it: a JSON object with a
+ * value for each column, a list that says the same when every character of it is an escape, or an error with a
+ * reason. */
 #include "../../src/data/make/csv.h"
 #include "dtrain/tokenizer.h"
 #include <stdlib.h>
