@@ -83,6 +83,24 @@ expect "any K" test "$(metrics_of planned | grep -c '@[27]"')" = 4
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini"
 expect_exit "a plan needs no run" 0
 
+# The same items by dtrain-generate, twelve for each prompt.
+run 2 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 12 --length-penalty 0 \
+    --jsonl --threads 1 -o "$tmp/generated.jsonl"
+expect_exit "dtrain-generate --catalogue" 0
+cat >"$tmp/generated.py" <<'PY'
+import json, sys
+tmp = sys.argv[1]
+found = [json.loads(x)["text"] for x in open(tmp + "/generated.jsonl")]
+want = [sid + "\n" for r in json.load(open(tmp + "/whole/predictions.json")) for sid in r["predict"]]
+assert found == want and len(want) == 84, (found, want)
+PY
+expect "finds the same items" python3 "$tmp/generated.py" "$tmp"
+run 0 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-samples 5 --temperature 2 --jsonl --threads 1 -o "$tmp/drawn.jsonl"
+expect "and draws no others" python3 -c 'import json, sys
+items = {x.split("\t")[0] + "\n" for x in open(sys.argv[1] + "/items.txt")}
+drawn = [json.loads(x)["text"] for x in open(sys.argv[1] + "/drawn.jsonl")]
+assert len(drawn) == 35 and set(drawn) <= items and len(set(drawn)) > 5, drawn' "$tmp"
+
 wrong "a K above the beams" 64 'rec.*top_k.*from 1 to rec.num_beams = 14' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.top_k=15
 printf '<a>\tT\t1\nb\tT\t2\n' >"$tmp/broken.txt"
 wrong "a broken line" 65 'broken.txt:2: expected a semantic ID' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.catalogue="$tmp/broken.txt"

@@ -187,7 +187,7 @@ static void the_trie_has_every_sid_once(void **state)
     int32_t ids[64], found[N_LEAVES + 1][64], len[N_LEAVES + 1];
     bool met[9] = {false};
     dt_trie *t;
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, &ledger), DT_OK);
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, 100000, &ledger), DT_OK);
     const dt_constraint only = dt_trie_constraint(t);
     assert_int_equal(dt_trie_n_leaves(t), N_LEAVES);
     assert_int_equal(dt_trie_depth(t), (int)strlen("<a_2><b_1><c_7>\n") + 1);
@@ -222,14 +222,17 @@ static void tails_that_join_the_sid_are_refused(void **state)
     dt_tokenizer *tokenizer = open_tokenizer("tests/data/tokenizer/gpt2");
     const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
     dt_trie *t;
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer: ", eos, NULL), DT_ERR_DATA);
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer: ", eos, 100000, NULL), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), path));
     assert_non_null(strstr(dt_error_message(), ":1: the tokenizer splits the SID <a> of item 31 in another way"));
     dt_error_clear();
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", eos, NULL), DT_OK);
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", eos, 100000, NULL), DT_OK);
     assert_int_equal(dt_trie_n_leaves(t), 2);
     dt_trie_close(t);
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", -1, NULL), DT_ERR_USAGE);
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", 3, 4, NULL), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), ":1: the SID <a> of item 31 has token"));
+    dt_error_clear();
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", -1, 100000, NULL), DT_ERR_USAGE);
     dt_error_clear();
     dt_tokenizer_close(tokenizer);
     dt_catalogue_close(c);
@@ -386,7 +389,7 @@ static void a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does(
     dt_tokenizer *tokenizer = open_tokenizer("bytes");
     const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
     dt_trie *t;
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, NULL), DT_OK);
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, 100000, NULL), DT_OK);
     const dt_constraint only = dt_trie_constraint(t);
     static fake f;
     static search w;
@@ -447,7 +450,7 @@ static void samples_are_items_with_their_probabilities_among_all_tokens(void **s
     dt_tokenizer *tokenizer = open_tokenizer("bytes");
     const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
     dt_trie *t;
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, NULL), DT_OK);
+    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, 100000, NULL), DT_OK);
     const dt_constraint only = dt_trie_constraint(t);
     static fake f;
     static search w;

@@ -34,7 +34,7 @@ typedef struct texts {
 } texts;
 
 static dt_err add_text(texts *all, const dt_catalogue *c, int32_t item, dt_encoder *e, const char *tail,
-                       const dt_ids *tail_ids, int32_t eos, dt_ids *joint)
+                       const dt_ids *tail_ids, int32_t eos, int64_t vocab_size, dt_ids *joint)
 {
     const dt_catalogue_item x = dt_catalogue_get(c, item);
     const dt_span spans[] = {
@@ -48,6 +48,11 @@ static dt_err add_text(texts *all, const dt_catalogue *c, int32_t item, dt_encod
              "%s:%" PRId32 ": the tokenizer splits the SID %s of item %s in another way behind the end of a prompt, "
              "\"%s\", than alone: a token would reach from the one into the other",
              dt_catalogue_path(c), x.line, x.sid, x.id, tail);
+    for (size_t i = tail_ids->n; i < joint->n; i++)
+        DT_CHECK(joint->id[i] < vocab_size, DT_ERR_DATA,
+                 "%s:%" PRId32 ": the SID %s of item %s has token %" PRId32 ", but the model's vocabulary has %" PRId64
+                 " tokens: it was not made for this tokenizer",
+                 dt_catalogue_path(c), x.line, x.sid, x.id, joint->id[i], vocab_size);
     const size_t n = joint->n - tail_ids->n;
     DT_TRY(dt_ids_reserve(&all->ids, n + 1));
     all->text[all->n++] = (text){.ids = &all->ids, .at = all->ids.n, .n = (int32_t)n + 1, .item = item};
@@ -58,7 +63,7 @@ static dt_err add_text(texts *all, const dt_catalogue *c, int32_t item, dt_encod
 }
 
 static dt_err add_texts(texts *all, const dt_catalogue *c, dt_encoder *e, const char *tail, int32_t eos,
-                        dt_ids *tail_ids, dt_ids *joint)
+                        int64_t vocab_size, dt_ids *tail_ids, dt_ids *joint)
 {
     const int32_t *order = dt_catalogue_by_sid(c);
     const char *before = NULL;
@@ -69,7 +74,8 @@ static dt_err add_texts(texts *all, const dt_catalogue *c, dt_encoder *e, const 
     if (*tail) DT_TRY(dt_encode(e, &alone, 1, DT_ENCODE_GOES_ON, tail_ids, NULL));
     for (int32_t i = 0; i < dt_catalogue_n_items(c); i++) {
         const char *sid = dt_catalogue_get(c, order[i]).sid;
-        if (!before || strcmp(before, sid) != 0) DT_TRY(add_text(all, c, order[i], e, tail, tail_ids, eos, joint));
+        if (!before || strcmp(before, sid) != 0)
+            DT_TRY(add_text(all, c, order[i], e, tail, tail_ids, eos, vocab_size, joint));
         before = sid;
     }
     return DT_OK;
@@ -169,13 +175,13 @@ static dt_err build(dt_trie *t, const texts *all)
     return DT_OK;
 }
 
-static dt_err make(dt_trie *t, const dt_tokenizer *tokenizer, const char *tail, int32_t eos)
+static dt_err make(dt_trie *t, const dt_tokenizer *tokenizer, const char *tail, int32_t eos, int64_t vocab_size)
 {
     dt_encoder *e = NULL;
     dt_ids tail_ids = {0}, joint = {0};
     texts all = {0};
     dt_err err = dt_encoder_open(&e, tokenizer);
-    if (err == DT_OK) err = add_texts(&all, t->catalogue, e, tail, eos, &tail_ids, &joint);
+    if (err == DT_OK) err = add_texts(&all, t->catalogue, e, tail, eos, vocab_size, &tail_ids, &joint);
     if (err == DT_OK) err = sort_texts(&all, t->catalogue);
     if (err == DT_OK) err = build(t, &all);
     dt_encoder_close(e);
@@ -187,15 +193,15 @@ static dt_err make(dt_trie *t, const dt_tokenizer *tokenizer, const char *tail, 
 }
 
 dt_err dt_trie_open(dt_trie **out, const dt_catalogue *c, const dt_tokenizer *tokenizer, const char *tail, int32_t eos,
-                    dt_ledger *ledger)
+                    int64_t vocab_size, dt_ledger *ledger)
 {
     *out = NULL;
-    DT_CHECK(eos >= 0, DT_ERR_USAGE, "%s: SIDs need a token that ends a text behind them, and the model names none",
-             dt_catalogue_path(c));
+    DT_CHECK(eos >= 0 && eos < vocab_size, DT_ERR_USAGE,
+             "%s: SIDs need a token that ends a text behind them, and the model names none", dt_catalogue_path(c));
     dt_trie *t = calloc(1, sizeof *t);
     DT_CHECK(t, DT_ERR_MEMORY, "%s: no memory for a trie", dt_catalogue_path(c));
     t->catalogue = c;
-    const dt_err err = make(t, tokenizer, tail, eos);
+    const dt_err err = make(t, tokenizer, tail, eos, vocab_size);
     if (err != DT_OK) {
         t->nbytes = 0;
         dt_trie_close(t);

@@ -57,6 +57,18 @@ static dt_err find_ends(app *a)
     return DT_OK;
 }
 
+static dt_err open_catalogue(app *a)
+{
+    const int32_t eos = a->tok ? dt_tokenizer_get_info(a->tok)->eos : -1;
+    if (!a->opt.catalogue) return DT_OK;
+    DT_CHECK(a->tok, DT_ERR_USAGE, "--catalogue needs a tokenizer; see --tokenizer");
+    DT_TRY(dt_catalogue_open(&a->catalogue, a->opt.catalogue, &a->ledger));
+    DT_TRY(dt_trie_open(&a->trie, a->catalogue, a->tok, DT_TRIE_TAIL, eos >= 0 || a->n_eos == 0 ? eos : a->eos[0],
+                        a->frozen.mc.vocab_size, &a->ledger));
+    a->only = dt_trie_constraint(a->trie);
+    return DT_OK;
+}
+
 static dt_err open_device(app *a)
 {
     int threads = 0;
@@ -149,14 +161,17 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len)
                                  .cache_len = max_len,
                                  .graphs = !a->opt.no_graphs,
                                  .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : 0,
+                                 .max_listed = a->only.n_token,
                                  .batch_invariant = true};
-    return dt_model_open(&a->model, &a->frozen.mc, &mo, a->frozen.units, a->frozen.n_units, &a->dev, &a->frozen.source,
-                         NULL, &a->phase);
+    DT_TRY(dt_model_open(&a->model, &a->frozen.mc, &mo, a->frozen.units, a->frozen.n_units, &a->dev, &a->frozen.source,
+                         NULL, &a->phase));
+    return a->trie ? dt_model_set_lists(a->model, a->only.token, a->only.n_token) : DT_OK;
 }
 
 static dt_generate_options make_options(app *a)
 {
     return (dt_generate_options){.sampling = a->opt.sampling,
+                                 .constraint = a->trie ? &a->only : NULL,
                                  .eos = a->eos,
                                  .n_eos = a->n_eos,
                                  .vocab_size = a->frozen.mc.vocab_size,
@@ -289,6 +304,7 @@ static dt_err prepare_prompts(app *a)
     free(text);
     DT_TRY(err);
     TOGETHER(a, find_ends(a)); /* behind the prompts: messages among them bring their template's end */
+    TOGETHER(a, open_catalogue(a));
     TOGETHER(a, generate_make_sequences(a));
     return DT_OK;
 }
@@ -345,6 +361,8 @@ static void close_all(app *a)
     }
     free(a->seqs);
     free(a->reward);
+    dt_trie_close(a->trie);
+    dt_catalogue_close(a->catalogue);
     dt_prompt_reader_close(&a->reader);
     dt_prompts_free(&a->prompts);
     dt_encoder_close(a->encoder);

@@ -89,14 +89,8 @@ static dt_err open_trie(recommend *m, dt_task *t)
     DT_TRY(dt_tokenizer_open(&m->tokenizer, t->tokenizer));
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(m->tokenizer));
     m->eos = end_of_text(m, t);
-    DT_TRY(dt_trie_open(&m->trie, m->catalogue, m->tokenizer, DT_TRIE_TAIL, m->eos, t->ledger));
+    DT_TRY(dt_trie_open(&m->trie, m->catalogue, m->tokenizer, DT_TRIE_TAIL, m->eos, t->mc->vocab_size, t->ledger));
     m->only = dt_trie_constraint(m->trie);
-    for (int32_t i = 0; i < m->only.n_token; i++)
-        DT_CHECK(m->only.token[i] < t->mc->vocab_size, DT_ERR_DATA,
-                 "%s: SIDs have the token %" PRId32 " (%s), but the model's vocabulary has %" PRId64
-                 " tokens: it was not made for this catalogue (dtrain-convert --add-tokens)",
-                 dt_catalogue_path(m->catalogue), m->only.token[i], dt_tokenizer_token(m->tokenizer, m->only.token[i]),
-                 t->mc->vocab_size);
     return DT_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "dtrain/generate.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"
+#include "dtrain/trie.h"
 
 enum { MAX_STOPS = 16 };
 
@@ -14,6 +15,7 @@ typedef struct options {
     bool standard_input;                            /* a prompt a line */
     const char *output;                             /* a file; NULL: standard output */
     const char *score, *answers;                    /* the model that judges; a file of answers, "-": standard input */
+    const char *catalogue;                          /* what may follow a prompt; NULL: anything */
     bool force;
     const char *tokenizer, *device;
     dt_dtype dtype;
@@ -47,6 +49,9 @@ typedef struct app {
     dt_encoder *encoder;
     int32_t eos[DT_MAX_EOS + 2];
     int n_eos;
+    dt_catalogue *catalogue; /* NULL: there is none */
+    dt_trie *trie;
+    dt_constraint only;
     dt_prompt_reader reader;
     dt_prompts prompts;
     dt_sequence *seqs; /* all of the job, n_out in a row for each prompt */

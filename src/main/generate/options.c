@@ -46,6 +46,8 @@ const char generate_usage[] =
     "  --early-stopping        a search is done when B sequences are finished, even if another could\n"
     "                          be better\n"
     "  --num-return N          the best N sequences of each search (default 1)\n"
+    "  --catalogue FILE        items of a recommender (lines semantic ID, tab, title, tab, item id):\n"
+    "                          nothing but one of their IDs, a newline and the end follow a prompt\n"
     "\n"
     "Output\n"
     "  -o, --output FILE       write the text to FILE, which appears when it is complete, instead of\n"
@@ -94,7 +96,7 @@ enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
     PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
     TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE,
-    SCORE, ANSWERS, NO_GRAPHS, ADAPTER
+    SCORE, ANSWERS, NO_GRAPHS, ADAPTER, CATALOGUE
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
@@ -108,7 +110,7 @@ static const struct option long_options[] = {
     {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
     {"no-graphs", 0, 0, NO_GRAPHS}, {"adapter", 1, 0, ADAPTER},
     {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE},
-    {"answers", 1, 0, ANSWERS}, TOOL_OPTIONS, {0}};
+    {"answers", 1, 0, ANSWERS}, {"catalogue", 1, 0, CATALOGUE}, TOOL_OPTIONS, {0}};
 /* clang-format on */
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
@@ -181,9 +183,9 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
         int id;
         const char **text;
     } texts[] = {
-        {PROMPT, &o->prompt},       {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template},
-        {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device},   {'o', &o->output},    {SCORE, &o->score},
-        {ANSWERS, &o->answers},     {ADAPTER, &o->adapter}};
+        {PROMPT, &o->prompt},       {PROMPTS, &o->prompts}, {SYSTEM, &o->system},      {TEMPLATE, &o->chat_template},
+        {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device},   {'o', &o->output},         {SCORE, &o->score},
+        {ANSWERS, &o->answers},     {ADAPTER, &o->adapter}, {CATALOGUE, &o->catalogue}};
     const struct {
         int id;
         bool *flag;
@@ -265,6 +267,8 @@ static dt_err check_scoring(const options *o)
     DT_CHECK(!o->answers || o->score, DT_ERR_USAGE, "--answers needs --score: the model that judges them");
     DT_CHECK(!o->answers || (!o->model && !o->prompt && !o->prompts && !o->standard_input), DT_ERR_USAGE,
              "--answers: nothing is generated, so there is neither a model before it nor a prompt");
+    DT_CHECK(!o->catalogue || (!o->answers && !o->chat), DT_ERR_USAGE,
+             "--catalogue: cannot be combined with --answers and --chat");
     DT_CHECK(!o->score || (!o->stream && !o->chat), DT_ERR_USAGE,
              "--score: cannot be combined with --stream and --chat");
     return DT_OK;
