@@ -12,10 +12,10 @@
 typedef struct dt_trie dt_trie;
 
 /** The trie over the tokens that follow `tail`, the end of every prompt, when it is tokenised together with what comes
- *  behind it. Items with one SID are one leaf. eos: the token that ends a text; vocab_size: of the model. Local; borrows
- *  c. ledger: NULL, or told of its memory (data, on the host). DT_ERR_DATA naming the catalogue's file, line and item: a
- *  token reaches from the tail into the SID or is beyond the vocabulary, or two SIDs have the same tokens. DT_ERR_USAGE:
- *  eos is none. DT_ERR_MEMORY. */
+ *  behind it. Items with one SID are one leaf. eos: the token that ends a text; vocab_size: of the model. Local;
+ *  borrows c. ledger: NULL, or told of its memory (data, on the host). DT_ERR_DATA naming the catalogue's file, line
+ *  and item: a token reaches from the tail into the SID or is beyond the vocabulary, or two SIDs have the same tokens.
+ *  DT_ERR_USAGE: eos is none. DT_ERR_MEMORY. */
 dt_err dt_trie_open(dt_trie **t, const dt_catalogue *c, const dt_tokenizer *tokenizer, const char *tail, int32_t eos,
                     int64_t vocab_size, dt_ledger *ledger);
 void dt_trie_close(dt_trie *t);          /* safe on NULL */
