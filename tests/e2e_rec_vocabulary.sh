@@ -33,6 +33,15 @@ expect "in bf16 and in shards: the mean is rounded once" cmp "$tmp/llama-bf16/mo
 echo '<only_one>' >"$tmp/one.txt"
 run 1 ./dtrain-convert --add-tokens "$tmp/one.txt" "$tmp/small-llama" "$tmp/one"
 expect "a matrix that has room is not made smaller or larger" grep -q '"vocab_size": 258' "$tmp/one/config.json"
+run 1 ./dtrain-convert --noise 1e-9 --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/noise"
+run 3 ./dtrain-convert --noise 1e-9 --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/noise3"
+expect "noise is the same on three ranks" cmp "$tmp/noise/model.safetensors" "$tmp/noise3/model.safetensors"
+expect "and small" rows like "$tmp/noise" $first $fixture/rows.txt llama 0
+expect "new rows differ by it" rows differ "$tmp/noise" $first
+expect "and not without it" sh -c "! python3 tests/vocabulary_rows.py differ '$tmp/llama' $first 2>/dev/null"
+cp -r "$tmp/small-llama" "$tmp/nan"
+python3 tests/vocabulary_rows.py spoil "$tmp/nan"
+wrong "rows without a mean" 65 'embed_tokens.weight.*not finite' ./dtrain-convert --add-tokens $fixture/index.json "$tmp/nan" "$tmp/x"
 run 0 ./dtrain-generate "$tmp/llama" --prompt '<a_3><b_0>x' --greedy --max-new-tokens 2
 expect_exit "the directory is sampled from" 0
 
@@ -119,6 +128,7 @@ expect_text "and the nearest that do are named" '1008'
 wrong "tokens for a checkpoint" 64 'add-tokens.*TO is a directory' ./dtrain-convert --to checkpoint --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x.h5"
 wrong "tokens for a model without a tokenizer" 64 'add-tokens: needs the tokenizer' ./dtrain-convert --tokenizer none --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
 wrong "tokens for the built-in tokenizer" 64 'no files' ./dtrain-convert --tokenizer bytes --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
+wrong "noise on nothing" 64 'noise.*add-tokens' ./dtrain-convert --noise 0.1 "$tmp/small-llama" "$tmp/x"
 wrong "a list that is not there" 65 'nowhere' ./dtrain-convert --add-tokens "$tmp/nowhere" "$tmp/small-llama" "$tmp/x"
 wrong "a tokenizer of another model" 65 'embed_tokens.weight.*258 rows.*ids up to' ./dtrain-convert --tokenizer tests/data/tokenizer/qwen2 --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
 expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"

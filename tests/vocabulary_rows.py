@@ -3,6 +3,8 @@
     python3 tests/vocabulary_rows.py same BEFORE AFTER N_OLD    is all of AFTER that of BEFORE, but for rows from N_OLD on?
     python3 tests/vocabulary_rows.py same_tables BEFORE AFTER N_OLD   likewise of the matrices with a row for each token
     python3 tests/vocabulary_rows.py like DIR N_OLD FILE RUN K  are its rows from N_OLD on those of rows.txt, the K-th of RUN's two lists?
+    python3 tests/vocabulary_rows.py differ DIR N_OLD           are all its rows from N_OLD on different?
+    python3 tests/vocabulary_rows.py spoil DIR                  makes the first number of its embedding none
 
 A directory has one model.safetensors in fp32 or bf16.
 """
@@ -51,8 +53,28 @@ def like(folder, n_old, file, run, k):
     assert worst < (2e-5 if k else 1e-7), f"a number is off by {worst}"
 
 
+def differ(folder, n_old):
+    for name, (shape, data, _) in tensors(folder).items():
+        if name in TABLES:
+            size = len(data) // shape[0]
+            rows = [data[i * size:(i + 1) * size] for i in range(n_old, shape[0])]
+            assert len(set(rows)) == len(rows), f"{name} has equal rows"
+
+
+def spoil(folder):
+    path = pathlib.Path(folder) / "model.safetensors"
+    data = path.read_bytes()
+    first = tensors(folder)[TABLES[0]][1][:64]
+    assert data.count(first) == 1
+    path.write_bytes(data.replace(first, struct.pack("<f", float("nan")) + first[4:]))
+
+
 command, *args = sys.argv[1:]
 if command.startswith("same"):
     same(args[0], args[1], int(args[2]), TABLES if command == "same_tables" else None)
+elif command == "differ":
+    differ(args[0], int(args[1]))
+elif command == "spoil":
+    spoil(args[0])
 else:
     like(args[0], int(args[1]), args[2], args[3], int(args[4]))

@@ -21,8 +21,9 @@ typedef struct dt_export_options {
     /* text of a chat_template.jinja in the place of the tokenizer's own; NULL: its own, if any */
     const char *chat_template;
     /* tokens that were added to the tokenizer; NULL: none. The model goes out with a row for each in its embedding and
-     * its head, all equal to the mean of the rows of the ids before them (new_rows.h); it is without adapters */
+     * its head, the mean of the rows of the ids before them (new_rows.h); it is without adapters */
     const dt_new_tokens *new_tokens;
+    double new_rows_noise; /* normal, of this standard deviation, is added to each row; 0: they are equal */
     /* directory of a generation_config.json, for where the tokenizer has none beside it; may be NULL */
     const char *generation_from;
 } dt_export_options;

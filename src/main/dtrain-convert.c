@@ -33,6 +33,8 @@ static const char usage[] =
     "                     its head, which begins as the mean of the rows there were. FILE: a\n"
     "                     recommender's NAME.index.json or info file, of which the level tokens are\n"
     "                     taken, or a token a line. Tokens that have an id keep it. TO is a directory\n"
+    "  --noise STD        with --add-tokens: normal noise of this standard deviation on each new row\n"
+    "                     (default 0: they are equal)\n"
     "  --dtype TYPE       fp32, bf16, or fp16 (directories only). The default for a directory is\n"
     "                     the type that the run computed with or, for weights that come from a\n"
     "                     directory, the type they have there (of several types: fp32). The\n"
@@ -60,6 +62,7 @@ typedef struct options {
     enum kind kind;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
+    double noise;
     bool force, help, version;
 } options;
 
@@ -100,10 +103,11 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 256, ADAPTER, ADD_TOKENS, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
+    enum { TO = 256, ADAPTER, ADD_TOKENS, NOISE, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
     static const struct option table[] = {{"to", 1, 0, TO},
                                           {"adapter", 1, 0, ADAPTER},
                                           {"add-tokens", 1, 0, ADD_TOKENS},
+                                          {"noise", 1, 0, NOISE},
                                           {"dtype", 1, 0, DTYPE},
                                           {"shard-size", 1, 0, SHARD},
                                           {"tokenizer", 1, 0, TOKENIZER},
@@ -125,6 +129,10 @@ static dt_err parse_options(options *o, int argc, char **argv)
             break;
         case ADD_TOKENS:
             o->add_tokens = optarg;
+            break;
+        case NOISE:
+            DT_TRY(tool_parse_real("noise", optarg, &o->noise));
+            DT_CHECK(o->noise >= 0 && o->noise <= 1, DT_ERR_USAGE, "--noise: expected 0 to 1, found %s", optarg);
             break;
         case DTYPE:
             DT_TRY(parse_dtype(optarg, &o->dtype));
@@ -155,6 +163,8 @@ static dt_err parse_options(options *o, int argc, char **argv)
              argc - optind);
     o->from = argv[optind];
     o->to = argv[optind + 1];
+    DT_CHECK(o->noise == 0 || o->add_tokens, DT_ERR_USAGE,
+             "--noise: is for the rows of --add-tokens, which is not given");
     return DT_OK;
 }
 
@@ -415,6 +425,7 @@ static dt_err write_directory(app *a)
                                  .tokenizer = a->tokenizer,
                                  .chat_template = a->jinja,
                                  .new_tokens = a->opt.add_tokens ? &a->new_tokens : NULL,
+                                 .new_rows_noise = a->opt.noise,
                                  .generation_from =
                                      a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
     return dt_export(&a->comm, a->frozen.zero, &e, NULL);

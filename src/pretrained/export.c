@@ -296,6 +296,17 @@ static dt_err make_new_rows(export_job *j)
     return err;
 }
 
+/* Row k of the new ones in slot i, as the file has it; its noise follows from both. */
+static int64_t make_new_row(export_job *j, int i, int64_t k, int64_t len)
+{
+    float *row = (float *)(void *)j->chunks->raw;
+    memset(row, 0, (size_t)len * sizeof *row);
+    if (j->opt->new_rows_noise > 0)
+        dt_rng_normal(dt_rng_key(0, DT_RNG_INIT), (uint64_t)i, k * len, len, (float)j->opt->new_rows_noise, row);
+    for (int64_t c = 0; c < len; c++) row[c] += j->new_row[i][c];
+    return dt_st_convert(row, DT_ST_F32, j->chunks->converted, j->opt->dtype, len);
+}
+
 /* Rank 0, when all old rows are written: among them may be some that no token had. */
 static dt_err write_new_rows(export_job *j)
 {
@@ -305,12 +316,12 @@ static dt_err write_new_rows(export_job *j)
         const int64_t len = j->plain[i].shape[1], first = j->opt->new_tokens ? j->opt->new_tokens->first_id : 0;
         if (!j->new_row[i]) continue;
         DT_TRY(open_file(j, j->layout.file[i], path));
-        const int64_t n_lost = dt_st_convert(j->new_row[i], DT_ST_F32, j->chunks->converted, j->opt->dtype, len);
-        DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: the mean is too large for %s", j->names[i],
-                 dt_st_type_name(j->opt->dtype));
-        for (int64_t k = 0; k < j->opt->new_tokens->n_added; k++)
+        for (int64_t k = 0; k < j->opt->new_tokens->n_added; k++) {
+            DT_CHECK(make_new_row(j, i, k, len) == 0, DT_ERR_DATA, "tensor `%s`: a new row is too large for %s",
+                     j->names[i], dt_st_type_name(j->opt->dtype));
             DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (first + k) * len * (int64_t)size,
                                j->chunks->converted, (size_t)len * size));
+        }
     }
     return close_file(j);
 }

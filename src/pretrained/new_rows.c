@@ -32,11 +32,12 @@ typedef struct pass {
 static void look_at(pass *p, const float *x, int64_t first, int64_t n)
 {
     const int64_t row_len = p->s->tensor->shape[1];
-    for (int64_t i = 0; i < n; i++) {
-        if (p->sum)
-            p->sum[(first + i) % row_len] += (uint64_t)(int64_t)rint(ldexp(x[i], p->shift));
-        else if (!(fabs(x[i]) <= p->largest)) /* a NaN is kept, and an infinity */
-            p->largest = isfinite(x[i]) ? fabs(x[i]) : INFINITY;
+    const double units = ldexp(1, p->shift);
+    for (int64_t i = 0; i < n && !p->sum; i++)
+        if (!(fabs(x[i]) <= p->largest)) p->largest = isfinite(x[i]) ? fabs(x[i]) : INFINITY;
+    for (int64_t i = 0, c = first % row_len; i < n && p->sum; i++) {
+        p->sum[c] += (uint64_t)(int64_t)rint(x[i] * units);
+        c = c + 1 < row_len ? c + 1 : 0;
     }
 }
 
