@@ -5,7 +5,7 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/peft
-base_of() { case $1 in llama) echo tests/data/dpo/start ;; gpt2) echo tests/data/lora/gpt2 ;; qwen2) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
+base_of() { case $1 in llama | tables) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
 prompts() { sed 's/ |.*//; s/ /, /g; s/.*/{"ids": [&]}/' "$1"; }
 # Ids to the letter. fp32 keeps 6e-8 of each of some hundred terms, logits are of size 3, and those printed have seven digits.
 near() { # EXPECTED FOUND: ids | numbers
@@ -34,6 +34,15 @@ for name in llama gpt2 qwen2; do
     expect "$name: and $n_base, as the model without adapters" grep -q ": $n_base from" "$out"
     greedily $name 0 "$tmp/$name"
     expect "$name: merged, too" near $fixture/$name/greedy.txt "$tmp/found"
+done
+for name in tables tied shared; do # adapters of embeddings and heads; the head tied or not, and PEFT's ensure_weight_tying
+    base=$(base_of $name)
+    greedily $name 2 "$base" --adapter $fixture/$name --zero-stage 3
+    expect "$name: what PEFT writes, with its adapter, in shards" near $fixture/$name/greedy.txt "$tmp/found"
+    run 3 ./dtrain-convert --adapter $fixture/$name "$base" "$tmp/$name" --tokenizer none
+    greedily $name 0 "$tmp/$name"
+    expect "$name: merged, too" near $fixture/$name/greedy.txt "$tmp/found"
+    expect "$name: with a head of its own" grep -q '"tie_word_embeddings": false' "$tmp/$name/config.json"
 done
 greedily llama 0 "$(base_of llama)"
 expect "which it does not without" sh -c "! cmp -s '$tmp/found' $fixture/llama/greedy.txt"
@@ -65,7 +74,7 @@ train_from() { # NP DIR MODEL ARGS...
         scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
 }
 settings() { [ $1 = gpt2 ] && echo "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_proj lora.modules_to_save=wte" ||
-    echo "lora.r=4 lora.target_modules=all-linear lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:3 lora.use_rslora=true"; }
+    echo "lora.r=4 lora.target_modules=.*(proj|embed_tokens|lm_head) lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:3 lora.use_rslora=true"; }
 for name in llama gpt2; do
     base=$(base_of $name)
     train_from 1 $name-run1 "$base" $(settings $name) checkpoint.export=hf
@@ -115,11 +124,15 @@ END
 train_from 2 next "$tmp/llama-run1" run.max_steps=1 lora.r=4 lora.rank_pattern="v_proj : 2"
 expect "a checkpoint says what its adapters are, and training goes on from them" close_losses next llama-merged-on 1e-5
 expect "as its own do then" grep -q '^alpha_pattern = up_proj:3$' "$tmp/next/config.ini"
-for start in "$tmp/llama-run1" "$tmp/llama-run1/hf"; do
+train_from 2 tied-run "$(base_of tied)" lora.r=2 lora.alpha=20 lora.target_modules=wte,wpe,c_attn zero.stage=3 checkpoint.export=hf
+expect_text "a tied head has no part in the embedding's adapter, which is said" 'the head is tied to the embedding, and their adapters are not'
+run 2 ./dtrain-convert --adapter "$tmp/tied-run/adapter" "$(base_of tied)" "$tmp/tied-merged" --tokenizer none
+expect "merged by dtrain-convert it is the model that is exported" cmp "$tmp/tied-merged/model.safetensors" "$tmp/tied-run/hf/model.safetensors"
+for start in "$tmp/llama-run1" "$tmp/llama-run1/hf" "$tmp/tied-run" "$tmp/tied-run/hf"; do
     run 2 ./dtrain /dev/stdin run.task=eval run.output_dir= run.threads=1 model.path="$start" data.validation="$tmp/sft.h5" data.seq_len=64 precision.dtype=fp32 batch.micro_batch_size=1
     grep -o 'loss [0-9.]*' "$out" >>"$tmp/evaluated"
 done
-expect "evaluated it is the merged model" awk '{ loss[NR] = $2 } END { d = loss[1] - loss[2]; exit NR != 2 || d * d > 1e-10 }' "$tmp/evaluated"
+expect "evaluated it is the merged model" awk '{ loss[NR] = $2 } END { d = loss[1] - loss[2]; e = loss[3] - loss[4]; exit NR != 4 || d * d > 1e-10 || e * e > 1e-10 }' "$tmp/evaluated"
 cp -r $fixture/llama "$tmp/dropping" && sed -i 's/"lora_dropout": 0.0/"lora_dropout": 0.5/' "$tmp/dropping/adapter_config.json"
 train_from 1 plain "$(base_of llama)" lora.path=$fixture/llama run.max_steps=1
 train_from 2 dropping "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps=1
@@ -186,6 +199,9 @@ expect_exit "the adapter of another family, to go on from" 65
 expect_text "by the key that names it" 'lora.path: this adapter was made for another model'
 train_from 1 wrong "$tmp/llama-run1" lora.path=$fixture/llama
 expect_text "a second adapter, too" 'lora.path: adapters are in the checkpoint .* already'
+train_from 1 wrong "$(base_of shared)" lora.path=$fixture/shared
+expect_exit "training on of an adapter that embedding and head share" 65
+expect_text "by name" 'the adapter of .*/shared: ensure_weight_tying: one adapter for model.embed_tokens and what is tied to it can be used and merged, but not trained'
 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 expect_exit "an adapter that is not there" 65
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \

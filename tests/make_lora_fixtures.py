@@ -33,6 +33,13 @@ RUNS = [
     ("gpt2", dict(r=4, lora_alpha=8, fan_in_fan_out=True), "lora.r=4 lora.alpha=8"),
     ("gpt2", dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_fc", "c_proj"], fan_in_fan_out=True),
      "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_fc,c_proj"),
+    ("llama", dict(r=4, lora_alpha=2, target_modules=["embed_tokens", "lm_head", "q_proj"], use_rslora=True, rank_pattern={"embed_tokens": 3},
+                   alpha_pattern={"lm_head": 5}),
+     "lora.r=4 lora.alpha=2 lora.target_modules=embed_tokens,lm_head,q_proj lora.use_rslora=true lora.rank_pattern=embed_tokens:3 lora.alpha_pattern=lm_head:5"),
+    ("gpt2", dict(r=2, lora_alpha=1, target_modules=["wte", "wpe", "lm_head", "c_attn"], fan_in_fan_out=True),
+     "lora.r=2 lora.alpha=1 lora.target_modules=wte,wpe,lm_head,c_attn"),
+    ("gpt2", dict(r=2, lora_alpha=1, target_modules=["wpe", "c_fc"], init_lora_weights="gaussian", fan_in_fan_out=True),
+     "lora.r=2 lora.alpha=1 lora.target_modules=wpe,c_fc lora.init=gaussian"),
 ]
 here = pathlib.Path(__file__).parent / "data"
 out = here / "lora"
@@ -55,17 +62,17 @@ def philox(key, high, low):
     return c
 
 
-def start(name, shape, gaussian):
-    """An A of dtrain: uniform up to 1/sqrt(in), or normal with standard deviation 1/r."""
+def start(name, shape, std):
+    """An A of dtrain: uniform up to 1/sqrt(in), or normal with a standard deviation; the B of an embedding."""
     key, stream = mix64(mix64(SEED) ^ (3 << 32)), 0xCBF29CE484222325
     for byte in name.encode():
         stream = ((stream ^ byte) * 0x100000001B3) & MASK
     values = []
     for block in range(-(-shape[0] * shape[1] // 4)):
         w = [x >> 8 for x in philox(key, stream, block)]
-        if gaussian:
+        if std:
             for i in (0, 2):
-                radius, angle = math.sqrt(-2 * math.log((w[i] + 1) * 2**-24)) / shape[0], 2 * math.pi * w[i + 1] * 2**-24
+                radius, angle = math.sqrt(-2 * math.log((w[i] + 1) * 2**-24)) * std, 2 * math.pi * w[i + 1] * 2**-24
                 values += [radius * math.cos(angle), radius * math.sin(angle)]
         else:
             values += [(2 * x * 2**-24 - 1) / math.sqrt(shape[1]) for x in w]
@@ -77,10 +84,11 @@ def adapted(path, settings):
                            LoraConfig(task_type="CAUSAL_LM", **settings))
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if ".lora_A." not in name:
+            if ".lora_A." not in name and ".lora_embedding_B." not in name:
                 continue
             plain = name.removeprefix("base_model.model.").replace(".default", "")
-            p.copy_(start(plain, tuple(p.shape), settings.get("init_lora_weights") == "gaussian"))
+            gaussian = settings.get("init_lora_weights") == "gaussian"
+            p.copy_(start(plain, tuple(p.shape), 1 if "embedding" in name else gaussian / p.shape[0]))
     return model
 
 

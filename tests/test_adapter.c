@@ -142,6 +142,53 @@ static void a_regular_expression_matches_whole_paths(void **state)
     drop(&a);
 }
 
+static void assert_shape(const struct adapted *a, const char *name, int64_t rows, int64_t cols)
+{
+    const dt_tensor *t = find(a, name);
+    if (!t || t->shape[0] != rows || t->shape[1] != cols) fail_msg("%s", name);
+    assert_true(t->trainable && t->decay && t->part == DT_TRAINED);
+}
+
+/* A is zero and B is drawn; a head that is tied has an adapter in its own unit, or none. */
+static void tables_and_heads_have_adapters_of_their_own(void **state)
+{
+    struct adapted a;
+    (void)state;
+    adapt(&a, GPT2, 0, "r = 2\ntarget_modules = wte, wpe, lm_head\nrank_pattern = wpe:3\nalpha_pattern = wpe:6\n");
+    assert_ok(a.err);
+    assert_int_equal(n_adapted(&a), 3);
+    assert_shape(&a, "transformer.wte.lora_embedding_A", 2, 16);
+    assert_shape(&a, "transformer.wte.lora_embedding_B", 8, 2);
+    assert_shape(&a, "transformer.wpe.lora_embedding_A", 3, 8);
+    assert_shape(&a, "lm_head.lora_A.weight", 2, 8);
+    assert_shape(&a, "lm_head.lora_B.weight", 16, 2);
+    const dt_tensor *zero = find(&a, "transformer.wpe.lora_embedding_A"),
+                    *drawn = find(&a, "transformer.wpe.lora_embedding_B");
+    assert_true(zero->init_std == 0 && zero->init_bound == 0 && zero->init_value == 0 && drawn->init_std == 1);
+    assert_true(zero->adapter_scale == 2 && drawn->adapter_scale == 2);
+    assert_true(a.units[3].role == DT_UNIT_HEAD && a.units[3].flat_len[DT_TRAINED] > 0);
+    assert_true(dt_lora_unties(&a.mc, a.units, a.n_units));
+    drop(&a);
+    adapt(&a, LLAMA, 0, "r = 2\ntarget_modules = embed_tokens, q_proj\n");
+    assert_ok(a.err);
+    assert_true(dt_lora_unties(&a.mc, a.units, a.n_units) && !find(&a, "lm_head.lora_A.weight"));
+    drop(&a);
+    adapt(&a, LLAMA, 0, "r = 2\ntarget_modules = all-linear\n");
+    assert_ok(a.err);
+    assert_false(dt_lora_unties(&a.mc, a.units, a.n_units));
+    drop(&a);
+    adapt(&a, LLAMA, 1, "r = 2\ntarget_modules = lm_head\n");
+    assert_int_equal(a.err, DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "this model has no layer 'lm_head'"));
+    dt_error_clear();
+    drop(&a);
+    adapt(&a, LLAMA, 1, "r = 2\ntarget_modules = q_proj, score\n");
+    assert_int_equal(a.err, DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "score: a module of this kind can have no adapter"));
+    dt_error_clear();
+    drop(&a);
+}
+
 static void the_score_and_what_is_named_are_trained_whole(void **state)
 {
     struct adapted a;
@@ -198,8 +245,6 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
         {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; its linear layers are q_proj, "
                                                     "k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
         {"r = 4\ntarget_modules = q_proj, norm\n", "this model has no layer 'norm'"},
-        {"r = 4\ntarget_modules = q_proj, embed_tokens\n",
-         "model.embed_tokens: adapters of embeddings and heads are not supported yet"},
         {"r = 4\ntarget_modules = .*c_attn\n", "it matches no linear layer of this model"},
         {"r = 4\ntarget_modules = (q_proj\n", "'(q_proj' is no regular expression: missing closing parenthesis"},
         {"r = 4\nmodules_to_save = lm_head\n", "lm_head is tied to the embedding"},
@@ -230,6 +275,7 @@ int main(void)
         cmocka_unit_test(a_layer_stored_the_other_way_round_has_the_same_shapes),
         cmocka_unit_test(ranks_and_alphas_follow_patterns),
         cmocka_unit_test(a_regular_expression_matches_whole_paths),
+        cmocka_unit_test(tables_and_heads_have_adapters_of_their_own),
         cmocka_unit_test(the_score_and_what_is_named_are_trained_whole),
         cmocka_unit_test(an_int8_base_is_codes_with_scales),
         cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),

@@ -1,4 +1,4 @@
-/* test_model_gradients.c - gradients of every family, and with dropout, against central differences of the loss
+/* test_model_gradients.c - gradients of every family, with dropout and with adapters, against central differences of the loss
  * (slopes.h).
  * DEVICES: cpu queue */
 #include <setjmp.h>
@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "dtrain/adapter.h"
 #include "slopes.h"
 #include <jansson.h>
 #include <stdlib.h>
@@ -18,13 +19,14 @@ static double language_loss(ref_model *r, const dt_batch *b)
     return ref_model_loss(r, b, true, 3, &loss, NULL) == DT_OK ? loss : NAN;
 }
 
-static void check_model(const char *name, const char *config)
+static void check_built(const char *name, const char *config, float adapter_dropout, ref_build build)
 {
     static const int32_t LENS[] = {7, 12, 1, 5};
-    const dt_model_options opt = ref_options(25, 12, DT_F32);
+    dt_model_options opt = ref_options(25, 12, DT_F32);
     ref_model r;
     dt_batch b = {0};
-    if (ref_model_open(&r, name, config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
+    opt.adapter_dropout = adapter_dropout;
+    if (ref_model_open_built(&r, name, config, &opt, build) != DT_OK) fail_msg("%s", dt_error_message());
     assert_int_equal(dt_batch_alloc(&b, 25, 4, &r.ledger), DT_OK);
     ref_batch_fill(&b, r.mc.vocab_size, 0, 4, LENS, 4);
     assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
@@ -34,6 +36,8 @@ static void check_model(const char *name, const char *config)
     assert_false(r.misused);
     assert_int_equal(ref_model_left(&r), 0);
 }
+
+static void check_model(const char *name, const char *config) { check_built(name, config, 0, dt_model_make_units); }
 
 static void gradients_are_the_slopes_of_the_loss_in_every_family(void **state)
 {
@@ -56,6 +60,29 @@ static void gradients_are_the_slopes_with_dropout_too(void **state)
     check_model("gpt2 with dropout",
                 "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, "
                 "\"n_positions\": 32, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}");
+}
+
+/* Of everything that can have one: linear layers, the head, tables of tokens and positions. */
+static dt_err adapt(const dt_model_config *mc, dt_unit **units, int *n_units)
+{
+    static char all[] = ".*(attn|proj|fc|embed_tokens|wte|wpe|lm_head)", twice[] = "lm_head|.*e|.*k_proj";
+    dt_module_value rank = {twice, 5};
+    const dt_lora lora = {
+        .r = 3, .alpha = 2, .target_modules = {.pattern = all}, .rank_pattern = &rank, .n_rank_pattern = 1};
+    const dt_err err = dt_model_make_units(mc, units, n_units);
+    return err == DT_OK ? dt_lora_attach(&lora, mc, *units, *n_units) : err;
+}
+
+static void gradients_are_the_slopes_with_adapters(void **state)
+{
+    static const char *const CASES[] = {
+        "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 1, \"n_head\": 3, \"vocab_size\": 61, "
+        "\"n_positions\": 32, "
+        "\"embd_pdrop\": 0.1}",
+        "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 1, "
+        "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64}"};
+    (void)state;
+    for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) check_built("adapters", CASES[c], 0.2f, adapt);
 }
 
 #define SMALL                                                                                                          \
@@ -99,6 +126,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_slopes_of_the_loss_in_every_family),
         cmocka_unit_test(gradients_are_the_slopes_with_dropout_too),
+        cmocka_unit_test(gradients_are_the_slopes_with_adapters),
         cmocka_unit_test(padding_learns_nothing_from_being_looked_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,14 @@
  *
  * with D inverted dropout in training. What an adapter is stands in the table of its unit (unit.h): A and B are two
  * more tensors, MODULE.lora_A.weight and MODULE.lora_B.weight beside MODULE.weight, which are trained, and carry s
- * (dt_tensor.adapter_scale). A model that is opened with such units applies them (model.h); sharding, offload,
+ * (dt_tensor.adapter_scale). A table E [rows, dim] that is looked up has MODULE.lora_embedding_A [r, rows] and
+ * MODULE.lora_embedding_B [dim, r],
+ *
+ *     y = E[x] + s B A[:, x]
+ *
+ * without dropout, A zero and B ~ N(0, 1) at the start. A head that is tied to the table has an adapter of its own,
+ * lm_head.lora_A.weight and lm_head.lora_B.weight in the head's unit, or none.
+ * A model that is opened with such units applies them (model.h); sharding, offload,
  * checkpoints and plans follow from the table.
  *
  * The model's own matrices may be stored as int8 with a float for each row (dt_quantise_row): a byte a weight in memory
@@ -21,7 +28,7 @@
 #include "dtrain/config.h"
 #include "dtrain/model.h"
 
-/** How A starts; B is zero, so that the adapted model begins as the model. */
+/** How A of a linear layer starts; B is zero, so that the adapted model begins as the model. */
 typedef enum dt_lora_init {
     DT_LORA_KAIMING,  /* U(-1/sqrt(in), 1/sqrt(in)): Kaiming's with a = sqrt(5) */
     DT_LORA_GAUSSIAN, /* N(0, (1/r)^2) */
@@ -55,8 +62,10 @@ typedef struct dt_lora {
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
     bool int8_base; /* base_quantization = int8; a file of adapters says nothing of it */
-    bool ties;      /* of a file: what is tied to an embedding in modules_to_save stays so */
-    bool lenient;   /* of a file or a checkpoint: names that the model does not have are passed over */
+    /* of a file: what is tied to an embedding in modules_to_save stays so, and of an embedding and its head among
+     * target_modules both have adapters, of the same numbers */
+    bool ties;
+    bool lenient; /* of a file or a checkpoint: names that the model does not have are passed over */
 } dt_lora;
 
 /** Set the keys of [lora] to what the adapters are that training goes on from; dropout stays where it is given. of: the
@@ -89,6 +98,12 @@ dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *
 /** The same of the matrices that are codes in the units of another model of that shape. Local. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units);
 
+/** Is a head that is tied to the embedding another matrix than that with its own adapters: has one of them an adapter?
+ *  As PEFT has it, each has its own or none. */
+bool dt_lora_unties(const dt_model_config *mc, const dt_unit *units, int n_units);
+/** Has the table of tokens, or the vocabulary's head, an adapter? */
+bool dt_lora_adapts_vocabulary(const dt_unit *units, int n_units);
+
 /** Does modules_to_save name the module of this tensor? */
 bool dt_lora_saves(const dt_lora *l, const dt_tensor *t);
 /** Is this tensor trained beside a base that is not: an adapter, the score of a scalar head, or one of
@@ -116,11 +131,8 @@ dt_err dt_lora_attach_read(dt_lora *l, const char *dir, const dt_model_config *m
 dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *mc, const dt_unit *units, int n_units,
                     char **text);
 
-/** One adapted linear of a list of units. */
+/** One adapted module of a list of units. */
 typedef struct dt_adapted {
-    const dt_unit *unit;
-    const dt_tensor *weight; /* [out, in], of GPT-2 [in, out] */
-    const dt_tensor *a, *b;  /* [r, in], [out, r] */
     char module[DT_NAME_MAX];
     int next_unit, next_tensor; /* where the search goes on */
 } dt_adapted;

@@ -237,9 +237,10 @@
     TEXT(lora, target_modules, "", \
          "layers that have adapters: names, comma separated, as the model's tensors have them (q_proj, " \
          "layers.0.mlp.up_proj), all-linear, or a regular expression that whole names match; empty: q_proj, v_proj, " \
-         "of GPT-2 c_attn") \
+         "of GPT-2 c_attn. Embeddings and head are named (embed_tokens, lm_head, of GPT-2 wte, wpe): all-linear " \
+         "leaves them out") \
     ENUM(lora, init, "kaiming", "kaiming|gaussian", \
-         "how the first matrix of an adapter starts, the second is zero. kaiming: uniform up to 1 / sqrt(width of " \
+         "how the first matrix of a linear layer's adapter starts, the second is zero. kaiming: uniform up to 1 / sqrt(width of " \
          "its input); gaussian: normal with standard deviation 1 / r") \
     TEXT(lora, modules_to_save, "", \
          "modules that are trained whole beside the adapters, comma separated, such as embed_tokens, lm_head; the " \

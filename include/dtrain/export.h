@@ -10,6 +10,7 @@
 
 typedef struct dt_export_options {
     const dt_lora *adapter; /* NULL: the model. Else what was trained beside it, dt_lora_trains */
+    bool unties;            /* dt_lora_unties: the model goes out with a head of its own */
     const char *dir;        /* made when it is not there; what an earlier export left in it is replaced */
     dt_st_type dtype;       /* of every tensor */
     int64_t shard_size;     /* bytes of data in a file; 0: DT_ST_SHARD_SIZE */

@@ -1,7 +1,8 @@
 /* lora_attach.c - adapters in the tables of units.
  *
- * A linear layer is a matrix of a block. The layers of one group read the same x, so their A stand together, one
- * product of which serves them all, and their B apart. */
+ * A linear layer is a matrix of a block, or the vocabulary's head. The layers of one group read the same x, so their A
+ * stand together, one product of which serves them all, and their B apart. A table is a matrix that is looked up, of
+ * tokens or positions. A head that is tied to a table is a layer without a matrix of its own. */
 #include "module_match.h"
 #include <math.h>
 #include <string.h>
@@ -31,6 +32,19 @@ double dt_lora_scale(const dt_lora *l, const char *module)
 
 static bool is_of_blocks(const dt_unit *u) { return u->role == DT_UNIT_BLOCK || u->role == DT_UNIT_ENCODER; }
 
+static bool may_adapt(const dt_unit *u)
+{
+    return is_of_blocks(u) || u->role == DT_UNIT_EMBEDDING || u->role == DT_UNIT_HEAD;
+}
+
+/* The head of a tied model; NULL: the model has another. */
+static const dt_tensor *tied_head(const dt_model_config *mc, const dt_unit *u, dt_tensor *t)
+{
+    if (u->role != DT_UNIT_HEAD || !mc->tie_word_embeddings) return NULL;
+    *t = (dt_tensor){.name = "lm_head.weight", .n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}};
+    return t;
+}
+
 static bool is_matrix(const dt_tensor *t)
 {
     const char *dot = strrchr(t->name, '.');
@@ -43,6 +57,18 @@ static bool is_default(const dt_model_config *mc, const char *module)
     return module_is_called(module, "q_proj") || module_is_called(module, "v_proj");
 }
 
+/* PEFT's adapter of a head that shares its numbers with the embedding's: the file has both, and names one. */
+static bool is_shared(const dt_lora *l, const dt_model_config *mc, const char *module)
+{
+    static const char *const shared[] = {"lm_head", "model.embed_tokens", "transformer.wte"};
+    bool is = false, any = false;
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0] && l->ties && mc->tie_word_embeddings; i++) {
+        is = is || strcmp(module, shared[i]) == 0;
+        any = any || module_is_in(&l->target_modules, shared[i]);
+    }
+    return is && any;
+}
+
 static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit *u, const dt_tensor *t)
 {
     const dt_modules *m = &l->target_modules;
@@ -51,7 +77,7 @@ static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit
     module_of(t, module);
     if (module_is_all_linear(m)) return u->role == DT_UNIT_BLOCK;
     if (!m->pattern && m->n == 0) return u->role == DT_UNIT_BLOCK && is_default(mc, module);
-    return module_is_in(m, module);
+    return module_is_in(m, module) || is_shared(l, mc, module);
 }
 
 /* ---- mistakes in names ------------------------------------------------------------------------------------------- */
@@ -72,14 +98,17 @@ static const char *list_layers(const dt_unit *units, int n_units, char *out, siz
     return out;
 }
 
-static bool names_layer(const char *name, const dt_unit *units, int n_units)
+static bool names_layer(const char *name, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     char module[DT_NAME_MAX];
-    for (int u = 0; u < n_units; u++)
+    dt_tensor head;
+    for (int u = 0; u < n_units; u++) {
+        if (strcmp(name, "lm_head") == 0 && tied_head(mc, &units[u], &head)) return true;
         for (int i = 0; i < units[u].n_tensors; i++) {
             module_of(&units[u].tensors[i], module);
             if (module_is_called(module, name) && is_matrix(&units[u].tensors[i])) return true;
         }
+    }
     return false;
 }
 
@@ -89,11 +118,11 @@ static const char *first_target(const dt_lora *l)
     return m->pattern ? m->pattern : m->n > 0 ? m->list[0] : "those of a default";
 }
 
-static dt_err check_names(const dt_lora *l, const dt_unit *units, int n_units)
+static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     char layers[1024];
     for (int i = 0; i < l->target_modules.n && !l->lenient; i++)
-        DT_CHECK(names_layer(l->target_modules.list[i], units, n_units), DT_ERR_USAGE,
+        DT_CHECK(names_layer(l->target_modules.list[i], mc, units, n_units), DT_ERR_USAGE,
                  "this model has no layer '%s'; its linear layers are %s", l->target_modules.list[i],
                  list_layers(units, n_units, layers, sizeof layers));
     return DT_OK;
@@ -128,58 +157,87 @@ static dt_err check_target(const dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    DT_CHECK(is_of_blocks(u), DT_ERR_USAGE,
-             "%s: adapters of embeddings and heads are not supported yet; lora.modules_to_save trains them whole",
-             module);
+    DT_CHECK(may_adapt(u), DT_ERR_USAGE,
+             "%s: a module of this kind can have no adapter; a score is trained whole beside adapters", module);
     return DT_OK;
 }
 
 /* ---- the tables -------------------------------------------------------------------------------------------------- */
 
-/* A tensor of the name MODULE.part.weight, whose group begins with it. */
+/* A tensor of the name MODULE.part, whose group begins with it. */
 static dt_err add(dt_unit *u, const char *module, const char *part, int64_t rows, int64_t cols, bool new_group,
                   double scale)
 {
     char name[2 * DT_NAME_MAX];
     const int64_t shape[2] = {rows, cols};
-    snprintf(name, sizeof name, "%s.%s.weight", module, part);
+    snprintf(name, sizeof name, "%s.%s", module, part);
     DT_TRY(dt_unit_add(u, name, 2, shape, new_group, true, 0, 0));
     u->tensors[u->n_tensors - 1].adapter_scale = (float)scale;
     return DT_OK;
 }
 
-/* The table may move: t is looked up by its number. */
-static dt_err add_a(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int t, bool new_group)
+/* Are its rows those of inputs? */
+static bool is_turned(const dt_model_config *mc, const dt_unit *u) { return mc->conv1d && is_of_blocks(u); }
+
+/* t: none of the unit's own tensors, which may move. */
+static dt_err add_a(const dt_lora *l, const dt_model_config *mc, dt_unit *u, const dt_tensor *t, bool new_group)
 {
     char module[DT_NAME_MAX];
-    module_of(&u->tensors[t], module);
-    const int64_t r = dt_lora_rank(l, module), n_in = u->tensors[t].shape[mc->conv1d ? 0 : 1];
-    DT_TRY(add(u, module, "lora_A", r, n_in, new_group, dt_lora_scale(l, module)));
+    module_of(t, module);
+    const int64_t r = dt_lora_rank(l, module), n_in = t->shape[is_turned(mc, u) ? 0 : 1];
+    DT_TRY(add(u, module, "lora_A.weight", r, n_in, new_group, dt_lora_scale(l, module)));
     dt_tensor *a = &u->tensors[u->n_tensors - 1];
     if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
     if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
     return DT_OK;
 }
 
-static dt_err add_b(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int t)
+static dt_err add_b(const dt_lora *l, const dt_model_config *mc, dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
-    module_of(&u->tensors[t], module);
-    const int64_t n_out = u->tensors[t].shape[mc->conv1d ? 1 : 0];
-    return add(u, module, "lora_B", n_out, dt_lora_rank(l, module), true, dt_lora_scale(l, module));
+    module_of(t, module);
+    const int64_t n_out = t->shape[is_turned(mc, u) ? 1 : 0];
+    return add(u, module, "lora_B.weight", n_out, dt_lora_rank(l, module), true, dt_lora_scale(l, module));
 }
+
+/* Of a table [rows, cols]: A is zero and B is drawn, whatever `init` is. */
+static dt_err add_table(const dt_lora *l, dt_unit *u, const dt_tensor *t)
+{
+    char module[DT_NAME_MAX];
+    module_of(t, module);
+    const int64_t r = dt_lora_rank(l, module);
+    const double scale = dt_lora_scale(l, module);
+    DT_TRY(add(u, module, "lora_embedding_A", r, t->shape[0], true, scale));
+    DT_TRY(add(u, module, "lora_embedding_B", t->shape[1], r, true, scale));
+    u->tensors[u->n_tensors - 1].init_std = 1;
+    return DT_OK;
+}
+
+static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int *n_found)
+{
+    dt_tensor head;
+    if (!tied_head(mc, u, &head) || !is_target(l, mc, u, &head)) return DT_OK;
+    DT_TRY(add_a(l, mc, u, &head, true));
+    ++*n_found;
+    return add_b(l, mc, u, &head);
+}
+
+static bool is_table(const dt_unit *u) { return u->role == DT_UNIT_EMBEDDING; }
 
 static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int first, int end, int *n_found)
 {
     const int found_before = *n_found;
     for (int t = first; t < end; t++) {
         if (!is_target(l, mc, u, &u->tensors[t])) continue;
-        DT_TRY(check_target(u, &u->tensors[t]));
-        DT_TRY(add_a(l, mc, u, t, *n_found == found_before));
+        const dt_tensor of = u->tensors[t];
+        DT_TRY(check_target(u, &of));
+        DT_TRY(is_table(u) ? add_table(l, u, &of) : add_a(l, mc, u, &of, *n_found == found_before));
         ++*n_found;
     }
-    for (int t = first; t < end; t++)
-        if (is_target(l, mc, u, &u->tensors[t])) DT_TRY(add_b(l, mc, u, t));
+    for (int t = first; t < end; t++) {
+        const dt_tensor of = u->tensors[t];
+        if (!is_table(u) && is_target(l, mc, u, &of)) DT_TRY(add_b(l, mc, u, &of));
+    }
     return DT_OK;
 }
 
@@ -188,13 +246,14 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     char layers[1024];
     int n_found = 0;
     if (l->r == 0) return DT_OK;
-    DT_TRY(check_names(l, units, n_units));
+    DT_TRY(check_names(l, mc, units, n_units));
     for (int u = 0; u < n_units; u++) {
         const int n_own = units[u].n_tensors;
         for (int first = 0, end; first < n_own; first = end) {
             end = dt_unit_end_of_group(&units[u], first);
             DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
         }
+        DT_TRY(add_tied_head(l, mc, &units[u], &n_found));
     }
     list_layers(units, n_units, layers, sizeof layers);
     DT_CHECK(n_found > 0 || !l->lenient, DT_ERR_DATA,
@@ -248,13 +307,18 @@ bool dt_lora_trains(const dt_lora *l, const dt_tensor *t)
 
 /* ---- looking at them --------------------------------------------------------------------------------------------- */
 
-static const dt_tensor *find(const dt_unit *u, const char *module, const char *part)
+/* The path of the module whose A this is; false: it is none. */
+static bool is_a_of(const dt_tensor *t, char module[DT_NAME_MAX])
 {
-    char name[2 * DT_NAME_MAX];
-    snprintf(name, sizeof name, "%s%sweight", module, part);
-    for (int i = 0; i < u->n_tensors; i++)
-        if (strcmp(u->tensors[i].name, name) == 0) return &u->tensors[i];
-    return NULL;
+    static const char *const ends[] = {".lora_A.weight", ".lora_embedding_A"};
+    const size_t n = strlen(t->name);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        const size_t end = strlen(ends[i]);
+        if (n <= end || strcmp(t->name + n - end, ends[i]) != 0) continue;
+        snprintf(module, DT_NAME_MAX, "%.*s", (int)(n - end), t->name);
+        return true;
+    }
+    return false;
 }
 
 bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units)
@@ -262,13 +326,22 @@ bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units)
     for (; at->next_unit < n_units; at->next_unit++, at->next_tensor = 0) {
         const dt_unit *u = &units[at->next_unit];
         while (at->next_tensor < u->n_tensors) {
-            const dt_tensor *t = &u->tensors[at->next_tensor++];
-            if (t->adapter_scale != 0) continue;
-            module_of(t, at->module);
-            at->unit = u, at->weight = t;
-            at->a = find(u, at->module, ".lora_A."), at->b = find(u, at->module, ".lora_B.");
-            if (at->a && at->b && is_matrix(t)) return true;
+            if (is_a_of(&u->tensors[at->next_tensor++], at->module)) return true;
         }
     }
+    return false;
+}
+
+bool dt_lora_unties(const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    return dt_model_tied_unit(mc, units, n_units) >= 0 && dt_lora_adapts_vocabulary(units, n_units);
+}
+
+bool dt_lora_adapts_vocabulary(const dt_unit *units, int n_units)
+{
+    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);)
+        if (strcmp(at.module, "lm_head") == 0 || strcmp(at.module, "model.embed_tokens") == 0 ||
+            strcmp(at.module, "transformer.wte") == 0)
+            return true;
     return false;
 }

@@ -174,9 +174,22 @@ static dt_err settle_lists(dt_config *cfg, const dt_lora *now, const dt_lora *l,
                        join_values(l->alpha_pattern, l->n_alpha_pattern));
 }
 
+/* What is shared has one gradient and one state; here the two would part with the first step. */
+static dt_err check_shared(const dt_lora *l, const char *of)
+{
+    static const char *const shared[] = {"lm_head", "model.embed_tokens", "transformer.wte"};
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0] && l->ties; i++)
+        DT_CHECK(!module_is_in(&l->target_modules, shared[i]), DT_ERR_DATA,
+                 "the adapter of %s: ensure_weight_tying: one adapter for %s and what is tied to it can be used and "
+                 "merged, but not trained",
+                 of, shared[i]);
+    return DT_OK;
+}
+
 dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
 {
     dt_lora now = {0};
+    DT_TRY(check_shared(l, of));
     DT_TRY(check_can_be_keys(l, of));
     DT_TRY(settle(cfg, of, "alpha", cfg->lora_alpha == l->alpha, real_text(l->alpha)));
     if (!is_given(cfg, "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));

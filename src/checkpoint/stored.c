@@ -136,7 +136,8 @@ bool dt_stored_may_stay(const dt_stored_slot *s)
 
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)
 {
-    return n_slots > 0 && slots[0].of->new_score && strcmp(name, DT_STORED_HEAD) == 0;
+    static const char head[] = "lm_head."; /* and adapters of it */
+    return n_slots > 0 && slots[0].of->new_score && strncmp(name, head, sizeof head - 1) == 0;
 }
 
 const char *dt_stored_head_hint(const char *name, bool has_score)

@@ -342,6 +342,9 @@ static dt_err choose_template(app *a)
 static dt_err choose_new_tokens(app *a)
 {
     if (!a->opt.add_tokens) return DT_OK;
+    DT_CHECK(!dt_lora_adapts_vocabulary(a->frozen.units, a->frozen.n_units), DT_ERR_USAGE,
+             "--add-tokens: embedding or head have adapters, and new rows begin as the mean of merged ones: convert "
+             "first, then add tokens to what that makes");
     DT_CHECK(a->tokenizer, DT_ERR_USAGE, "--add-tokens: needs the tokenizer of the model (--tokenizer)");
     dt_token_list list;
     DT_TRY(dt_token_list_read(&list, a->opt.add_tokens));
@@ -416,10 +419,13 @@ static dt_err write_checkpoint(app *a)
     return err;
 }
 
+static bool unties(const app *a) { return dt_lora_unties(&a->frozen.mc, a->frozen.units, a->frozen.n_units); }
+
 static dt_err write_directory(app *a)
 {
     const dt_export_options e = {.dir = a->opt.to,
                                  .dtype = a->dtype,
+                                 .unties = unties(a),
                                  .shard_size = a->opt.shard_size,
                                  .model_config = a->frozen.mc.json,
                                  .tokenizer = a->tokenizer,
@@ -438,7 +444,8 @@ static void say_what_was_done(const app *a)
     if (a->opt.add_tokens)
         DT_INFO("%s: %d tokens, of which %d are new, with the ids from %d on", a->opt.add_tokens, (int)more->n_listed,
                 (int)more->n_added, (int)more->first_id);
-    int64_t n_param = 0;
+    const dt_model_config *mc = &a->frozen.mc;
+    int64_t n_param = unties(a) ? mc->vocab_size * mc->hidden_size : 0; /* a head besides */
     char size[24];
     for (int u = 0; u < a->frozen.n_units; u++)
         for (int i = 0; i < a->frozen.units[u].n_tensors; i++) { /* adapters are merged */

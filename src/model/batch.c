@@ -131,6 +131,17 @@ static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
     }
 }
 
+/* Where the numbers of a table's adapter lie, token by token, and those that learn in the order of these places. */
+static void stage_low(const dt_model *m, enum low_of of, const int32_t *id, const int32_t *order, int32_t n_order)
+{
+    const int32_t r = (int32_t)m->low_table[of].low.r, n_rows = (int32_t)m->low_table[of].n_rows;
+    int32_t *at = m->host.low_at[of], *in_order = m->host.low_order[of];
+    for (int32_t t = 0; r > 0 && t < m->n_tok + m->n_fill; t++)
+        for (int32_t k = 0; k < r; k++) *at++ = k * n_rows + id[t];
+    for (int32_t k = 0; m->opt.training && k < r; k++)
+        for (int32_t i = 0; i < n_order; i++) *in_order++ = order[i] * r + k;
+}
+
 /* What the table's gradient is summed from. */
 static void order_learned(dt_model *m, const dt_batch *b)
 {
@@ -171,6 +182,8 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     stage_sequences(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
     stage_fill(m, b, slot);
+    stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);
+    stage_low(m, LOW_POSITIONS, m->host.pos, m->host.pos_order, m->n_tok);
     return dt_span_to_device(m, &m->image_span, nbytes);
 }
 
@@ -200,6 +213,7 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
         DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64,
                  b->target[t], m->V);
         h->row[n] = t;
+        if (h->token_key) h->token_key[n] = b->token_key[t];
         h->target[n] = b->target[t];
         put_weight(h->weight, n, w->u, t, scale);
         put_weight(h->entropy_weight, n, w->entropy_weight, t, scale);

@@ -117,7 +117,8 @@ dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_
                       a->low[LINEAR_O]));
     DT_TRY(dt_norm_forward(m, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
     DT_TRY(mlp_activation(m, b, w, a));
-    if (!want_output) return dt_low_rank_project(m, &b->down, w, a->act, m->n_tok, a->low[LINEAR_DOWN]);
+    if (!want_output)
+        return dt_low_rank_project(m, &b->down, w, a->act, dt_low_rank_tokens(m, m->n_tok), a->low[LINEAR_DOWN]);
     return add_branch(m, &b->down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP),
                       a->low[LINEAR_DOWN]);
 }

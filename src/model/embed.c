@@ -73,6 +73,7 @@ dt_err dt_embed_forward(dt_model *m, void *x)
     if (m->n_tok > 0) {
         DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_weight(&w, m->wte),
                                          dt_weight(&w, m->wpe), x, m->n_tok, m->C, m->opt.dtype, m->stream));
+        for (int t = 0; t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_forward(m, (enum low_of)t, &w, x));
         DT_TRY(embed_dropout(m, x));
     }
     return m->source->params_release(m->source->self, m->embed_unit);
@@ -82,15 +83,20 @@ dt_err dt_embed_forward(dt_model *m, void *x)
  * gradient fills. */
 static dt_err clear_tables(const dt_model *m, const dt_grad_view *g)
 {
+    const dt_unit *u = &m->units[m->embed_unit];
+    const size_t size = dt_dtype_size(g->dtype);
     if (!dt_has_tied_grads(m)) return dt_model_clear_grads(m, m->embed_unit, g);
-    if (g->accumulate || !dt_is_trained(m->wpe)) return DT_OK;
-    return m->ops->zero(m->dev, dt_gradient(g, m->wpe),
-                        (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype), m->stream);
+    for (int i = 0; i < u->n_tensors && !g->accumulate; i++) {
+        const dt_tensor *t = &u->tensors[i];
+        if (t->part != DT_TRAINED || t->offset == m->wte.offset) continue;
+        DT_TRY(m->ops->zero(m->dev, dt_at(g->data, t->offset, size), (size_t)t->n_elems * size, m->stream));
+    }
+    return DT_OK;
 }
 
 static dt_err token_table_backward(const dt_model *m, const dt_grad_view *g)
 {
-    float *sum = dt_has_tied_grads(m) ? m->h.sums.out : NULL;
+    float *sum = dt_has_tied_grads(m) ? m->h.sums.tied : NULL;
     void *grad = dt_gradient(g, m->wte);
     if (m->n_learned > 0 && grad)
         DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, sum ? sum : grad,
@@ -108,5 +114,6 @@ dt_err dt_embed_backward(dt_model *m)
     if (m->n_tok > 0 && dt_is_trained(m->wpe))
         DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_gradient(&g, m->wpe),
                                           m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
+    for (int t = 0; m->n_tok > 0 && t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_backward(m, (enum low_of)t, &g));
     return dt_grads_release(m, m->embed_unit);
 }

@@ -121,14 +121,36 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     return DT_OK;
 }
 
-static dt_err find_embedding(dt_model *m, const dt_unit *u)
+/* Places of A's numbers are counted in 32 bits, as tokens are. */
+static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, const char *name)
 {
-    m->wte = locate(u, m->mc->family == DT_GPT2 ? "wte.weight" : "embed_tokens.weight");
-    m->wpe = locate(u, "wpe.weight");
-    DT_CHECK(dt_exists(m->wte) && (m->mc->family != DT_GPT2 || dt_exists(m->wpe)), DT_ERR_ARG,
-             "unit %s does not hold the tables of this model", u->name);
+    const dt_tensor *a = find_part(u, name, "lora_embedding_A"), *b = find_part(u, name, "lora_embedding_B");
+    if (m->opt.no_adapters || !a || !b) return DT_OK;
+    const int64_t r = a->shape[0], n_rows = a->shape[1];
+    DT_CHECK(r * dt_max_i64(n_rows, m->opt.max_tok) <= INT32_MAX, DT_ERR_USAGE,
+             "%s: an adapter of rank %" PRId64 " has more than 2^31 numbers of %" PRId64 " rows, or of %d tokens",
+             a->name, r, n_rows, m->opt.max_tok);
+    m->low_table[of] = (struct low_table){.low = {.a = at(a),
+                                                  .r = r,
+                                                  .scale = a->adapter_scale,
+                                                  .part = {{.b = at(b), .r = r, .n_out = m->C}},
+                                                  .n_parts = 1},
+                                          .n_rows = n_rows};
     return DT_OK;
 }
+
+static dt_err find_embedding(dt_model *m, const dt_unit *u)
+{
+    const bool gpt2 = m->mc->family == DT_GPT2;
+    m->wte = locate(u, gpt2 ? "wte.weight" : "embed_tokens.weight");
+    m->wpe = locate(u, "wpe.weight");
+    DT_CHECK(dt_exists(m->wte) && (!gpt2 || dt_exists(m->wpe)), DT_ERR_ARG,
+             "unit %s does not hold the tables of this model", u->name);
+    DT_TRY(find_low_table(m, u, LOW_TOKENS, gpt2 ? "wte" : "embed_tokens"));
+    return gpt2 ? find_low_table(m, u, LOW_POSITIONS, "wpe") : DT_OK;
+}
+
+enum { HEAD_LAYER = -1 }; /* for the key of its dropout: blocks count from 0 */
 
 /* A vocabulary's head, which may use the embedding's table, or a scalar one. */
 static dt_err find_head(dt_model *m, const dt_unit *u)
@@ -139,9 +161,11 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     m->n_labels = score ? score->shape[0] : 0;
     m->final_norm =
         m->mc->family == DT_GPT2 ? norm_at(u, "ln_f.weight", "ln_f.bias") : norm_at(u, "norm.weight", "norm.bias");
-    m->head = (struct linear){.n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C};
+    m->head = (struct linear){
+        .n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C, .in_fp32 = true, .layer = HEAD_LAYER};
     m->head.b.offset = m->head.scale.offset = -1;
     m->head.w = m->tied ? m->wte : locate(u, scalar ? "score.weight" : "lm_head.weight");
+    if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{"lm_head"}, {m->V}});
     DT_CHECK(dt_exists(m->final_norm.w) && dt_exists(m->head.w), DT_ERR_ARG,
              "unit %s does not hold the tensors of a head of this model", u->name);
     return DT_OK;

@@ -15,10 +15,8 @@ struct hold {
     struct head_weights w;
     dt_grad_view g_head, g_out;
     bool grads;
-    struct norm_grads d_norm; /* where the chunks' gradients go: of the final norm */
-    void *d_out;              /* and of the vocabulary product; NULL: frozen */
-    dt_dtype d_out_dtype;
-    bool accumulate_out;
+    /* where the chunks' gradients go: of the head's unit, and of the unit of the vocabulary product */
+    dt_grad_view to_head, to_out;
 };
 
 dt_err dt_head_acquire(dt_model *m, struct head_weights *w)
@@ -47,10 +45,8 @@ static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
         DT_TRY(dt_grads_acquire(m, m->embed_unit, &h->g_out));
         m->tied_grads = h->g_out; /* until dt_embed_backward, which releases them */
     }
-    h->d_norm = dt_norm_grads_in(&m->final_norm, &h->g_head);
-    h->d_out = dt_gradient(&h->g_out, m->head.w);
-    h->d_out_dtype = h->g_out.dtype;
-    h->accumulate_out = h->g_out.accumulate;
+    h->to_head = h->g_head;
+    h->to_out = h->g_out;
     return DT_OK;
 }
 
@@ -60,53 +56,42 @@ static dt_err release_units(dt_model *m, const struct hold *h)
     return dt_head_release(m);
 }
 
-static bool sums_out(const dt_model *m, int64_t n_rows)
-{
-    return m->h.sums.out && (dt_has_tied_grads(m) || n_rows > m->h.n_rows);
-}
+static bool sums_own(const dt_model *m, int64_t n_rows) { return m->h.sums.own && n_rows > m->h.n_rows; }
 /** Does a unit below the head need the gradient of the hidden states? */
 static bool below_is_trained(const dt_model *m) { return m->first_trained < m->n_stages; }
-static bool sums_norm(const dt_model *m, int64_t n_rows) { return m->h.sums.norm && n_rows > m->h.n_rows; }
-
-/* Gradients that will be added to more than once go to fp32 first. */
+/* Gradients that will be added to more than once go to fp32 first. A tied table is the first of its unit. */
 static void begin_sums(const dt_model *m, struct hold *h, int64_t n_rows)
 {
-    float *norm = m->h.sums.norm;
-    if (sums_norm(m, n_rows))
-        h->d_norm =
-            (struct norm_grads){h->d_norm.weight ? norm : NULL, h->d_norm.bias ? norm + m->C : NULL, DT_F32, false};
-    if (!sums_out(m, n_rows)) return;
-    h->d_out = m->h.sums.out;
-    h->d_out_dtype = DT_F32;
-    h->accumulate_out = false;
-}
-
-static dt_err round_sum(const dt_model *m, const void *sum, void *grad, const dt_grad_view *g, int64_t n)
-{
-    return m->ops->add_into(m->dev, sum, DT_F32, grad, g->dtype, g->accumulate, n, m->stream);
+    if (sums_own(m, n_rows)) h->to_head = (dt_grad_view){m->h.sums.own, DT_F32, false};
+    if (!m->tied) h->to_out = h->to_head;
+    if (m->h.sums.tied) h->to_out = (dt_grad_view){m->h.sums.tied, DT_F32, false};
 }
 
 /* A tied table's waits for the embedding. */
 static dt_err end_sums(const dt_model *m, const struct hold *h, int64_t n_rows)
 {
-    if (sums_norm(m, n_rows)) {
-        const struct norm_grads to = dt_norm_grads_in(&m->final_norm, &h->g_head);
-        if (to.weight) DT_TRY(round_sum(m, h->d_norm.weight, to.weight, &h->g_head, m->C));
-        if (to.bias) DT_TRY(round_sum(m, h->d_norm.bias, to.bias, &h->g_head, m->C));
+    const dt_unit *u = &m->units[m->head_unit];
+    for (int i = 0; i < u->n_tensors && sums_own(m, n_rows); i++) {
+        const dt_tensor *t = &u->tensors[i];
+        const struct tensor_at at = {t->offset, t->part};
+        if (t->part == DT_TRAINED)
+            DT_TRY(m->ops->add_into(m->dev, m->h.sums.own + t->offset, DT_F32, dt_gradient(&h->g_head, at),
+                                    h->g_head.dtype, h->g_head.accumulate, t->n_elems, m->stream));
     }
-    if (dt_has_tied_grads(m) || !sums_out(m, n_rows)) return DT_OK;
-    return round_sum(m, h->d_out, dt_gradient(&h->g_out, m->head.w), &h->g_out, m->V * m->C);
+    return DT_OK;
 }
 
 /* No row has a target: gradients that nobody has written become zero. */
 static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
 {
     DT_TRY(dt_model_clear_grads(m, m->head_unit, &h->g_head));
-    if (!dt_has_tied_grads(m) || h->accumulate_out) return DT_OK;
-    return m->ops->zero(m->dev, h->d_out, (size_t)(m->V * m->C) * dt_dtype_size(h->d_out_dtype), m->stream);
+    if (!dt_has_tied_grads(m) || h->to_out.accumulate) return DT_OK;
+    return m->ops->zero(m->dev, dt_gradient(&h->to_out, m->head.w),
+                        (size_t)(m->V * m->C) * dt_dtype_size(h->to_out.dtype), m->stream);
 }
 
-dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *index, int64_t n)
+dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *index, const uint64_t *token_key,
+                      int64_t n)
 {
     struct head_work *k = &m->h;
     const dt_matmul mm = {.m = n,
@@ -121,11 +106,14 @@ dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *
                           .batch_invariant = dt_model_is_invariant(m)};
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
     DT_TRY(dt_norm_forward(m, &m->final_norm, &w->head, k->x, k->y, k->mean, k->rstd, n));
-    return m->ops->matmul(m->dev, &mm, k->y, dt_weight(&w->out, m->head.w), k->logits, m->stream);
+    DT_TRY(m->ops->matmul(m->dev, &mm, k->y, dt_weight(&w->out, m->head.w), k->logits, m->stream));
+    return dt_low_rank_forward(m, &m->head, &w->head, k->y, k->logits, k->logits_ld, (struct low_rows){n, token_key},
+                               k->low);
 }
 
-/* From dlogits (in the place of the logits) to the gradients of Wout, the final norm and the hidden states. */
-static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, int64_t n)
+/* From dlogits (in the place of the logits) to the gradients of Wout, its adapter, the final norm and the hidden
+ * states. */
+static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, const uint64_t *token_key, int64_t n)
 {
     struct head_work *k = &m->h;
     const int64_t ld = k->logits_ld * (int64_t)(sizeof(float) / m->elem); /* dlogits rows start where logits rows did */
@@ -137,16 +125,24 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
                           .ldb = m->C,
                           .ldc = m->C,
                           .dt = m->opt.dtype,
-                          .c_dtype = h->d_out_dtype,
-                          .accumulate = h->accumulate_out};
-    const dt_matmul dy = {
+                          .c_dtype = h->to_out.dtype,
+                          .accumulate = h->to_out.accumulate};
+    dt_matmul dy = {
         .m = n, .n = m->C, .k = m->V, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
-    if (h->d_out) DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, h->d_out, m->stream));
-    h->accumulate_out = true;
-    if (!h->d_norm.weight && !h->d_norm.bias && !below_is_trained(m)) return DT_OK;
+    const struct norm_grads d_norm = dt_norm_grads_in(&m->final_norm, &h->to_head);
+    void *const dout = dt_gradient(&h->to_out, m->head.w);
+    if (dout) DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, dout, m->stream));
+    if (m->head.n_low > 0) {
+        DT_TRY(dt_low_rank_backward(m, &m->head, &h->w.head, &h->to_head, k->y, k->logits, ld, k->dy,
+                                    (struct low_rows){n, token_key}, k->low));
+        dy.addend = k->dy;
+        dy.ldd = m->C;
+        dy.addend_dtype = m->opt.dtype;
+    }
+    h->to_head.accumulate = h->to_out.accumulate = true;
+    if (!d_norm.weight && !d_norm.bias && !below_is_trained(m)) return DT_OK;
     DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_weight(&h->w.out, m->head.w), k->dy, m->stream));
-    DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w.head, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
-    h->d_norm.accumulate = true;
+    DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w.head, &d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
 
@@ -236,10 +232,11 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
                                   .log_sum_squares = result_at(m, RESULT_SUM_SQUARES, at),
                                   .mean_logit = result_at(m, RESULT_MEAN_LOGIT, at),
                                   .kl = result_at(m, RESULT_KL, at)};
-        DT_TRY(dt_head_logits(m, &h->w, in->row + at, n));
-        if (ref) DT_TRY(dt_head_logits(ref, &h_ref->w, in->row + at, n));
+        const uint64_t *key = in->token_key ? in->token_key + at : NULL;
+        DT_TRY(dt_head_logits(m, &h->w, in->row + at, key, n));
+        if (ref) DT_TRY(dt_head_logits(ref, &h_ref->w, in->row + at, NULL, n));
         DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, m->stream));
-        if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
+        if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, key, n));
     }
     m->have_results = true;
     return n_rows > 0 ? dt_span_to_host(m, &m->results_span, m->results_span.nbytes) : DT_OK;

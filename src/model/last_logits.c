@@ -41,7 +41,7 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     for (int64_t i = 0; i < n_rows; i++) {
         const int64_t in_chunk = i % m->h.n_rows, left = n_rows - i;
         if (in_chunk == 0)
-            DT_TRY(dt_head_logits(m, &w, m->device_rows.row + i, left < m->h.n_rows ? left : m->h.n_rows));
+            DT_TRY(dt_head_logits(m, &w, m->device_rows.row + i, NULL, left < m->h.n_rows ? left : m->h.n_rows));
         while (!has_tokens(b, s)) s++;
         DT_TRY(m->ops->copy(m->dev, logits + s++ * m->V, m->h.logits + in_chunk * m->h.logits_ld,
                             (size_t)m->V * sizeof *logits, m->stream));
@@ -153,7 +153,7 @@ static dt_err use_last_logits(dt_model *m, const void *arg)
     DT_TRY(dt_head_acquire(m, &w));
     for (int64_t at = 0; at < u->n_rows; at += m->h.n_rows) {
         const int64_t n = u->n_rows - at < m->h.n_rows ? u->n_rows - at : m->h.n_rows;
-        DT_TRY(dt_head_logits(m, &w, m->device_rows.row + at, n));
+        DT_TRY(dt_head_logits(m, &w, m->device_rows.row + at, NULL, n));
         DT_TRY(u->use(m, u->how, at, n));
     }
     return dt_head_release(m);

@@ -38,7 +38,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .b_scaled = scales_of(l, w)};
     add_to_product(m, &with, &mm);
     DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
-    return dt_low_rank_forward(m, l, w, x, y, y_ld, n_rows, with.low);
+    return dt_low_rank_forward(m, l, w, x, y, y_ld, dt_low_rank_tokens(m, n_rows), with.low);
 }
 
 /* dW = dy^T x, or x^T dy where the matrix is stored the other way round; and the sums of dy's columns on the way. */
@@ -90,7 +90,7 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
                                      g->accumulate, m->stream));
     if (dt_is_trained(l->w)) DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));
     if (l->n_low > 0) {
-        DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, n_rows, with.low));
+        DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, dt_low_rank_tokens(m, n_rows), with.low));
         mm.addend = dx;
     }
     return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);

@@ -1,4 +1,5 @@
-/* low_rank.c - adapters beside linear layers: y += h Bt, h = scale D(x) At (algorithms.md 6.1).
+/* low_rank.c - adapters beside linear layers: y += h Bt, h = scale D(x) At, and beside tables that are looked up: the
+ * same with D(x) one at the token's id and zero elsewhere, so that h is a column of A (algorithms.md 6.1).
  *
  * The scale is h's on the way there, and its gradient's on the way back: h and dh are narrow. D(x) is made again from
  * its random numbers where backward needs it. Both products of a narrow matrix are apart from the layer's own: forward
@@ -14,21 +15,30 @@ static void *h_of(const dt_model *m, const struct linear *l, int k, int64_t n_ro
     return dt_at(low, n_rows * before, m->elem);
 }
 
-static dt_err drop_input(const dt_model *m, const struct linear *l, const void *from, void *to, int64_t n_rows)
+static dt_err drop_input(const dt_model *m, const struct linear *l, const void *from, void *to, struct low_rows rows)
 {
     return m->ops->dropout(m->dev, from, NULL, to, m->opt.adapter_dropout, dt_adapter_dropout_key(m, l->layer, l->site),
-                           m->device.token_key, n_rows, l->n_in, m->opt.dtype, m->stream);
+                           rows.token_key, rows.n, l->n_in, m->opt.dtype, m->stream);
 }
 
-static bool drops(const dt_model *m) { return m->train && m->opt.adapter_dropout > 0; }
+static bool drops(const dt_model *m, struct low_rows rows)
+{
+    return m->train && m->opt.adapter_dropout > 0 && rows.token_key;
+}
+
+struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows)
+{
+    return (struct low_rows){n_rows, m->device.token_key};
+}
 
 /* D(x) */
-static dt_err take_input(const dt_model *m, const struct linear *l, const void *x, const void **in, int64_t n_rows)
+static dt_err take_input(const dt_model *m, const struct linear *l, const void *x, const void **in,
+                         struct low_rows rows)
 {
     *in = x;
-    if (!drops(m)) return DT_OK;
+    if (!drops(m, rows)) return DT_OK;
     *in = m->s.low_x;
-    return drop_input(m, l, x, m->s.low_x, n_rows);
+    return drop_input(m, l, x, m->s.low_x, rows);
 }
 
 static dt_err scale(const dt_model *m, const struct low_rank *a, void *h, int64_t n_rows)
@@ -57,7 +67,7 @@ static dt_err make_h(const dt_model *m, const struct linear *l, const struct low
 }
 
 static dt_err add_part(const dt_model *m, const struct low_rank *a, const struct low_part *p, const dt_param_view *w,
-                       const void *h, void *y, int64_t y_ld, int64_t n_rows)
+                       const void *h, void *y, int64_t y_ld, int64_t n_rows, dt_dtype y_dtype)
 {
     const dt_matmul mm = {.m = n_rows,
                           .n = p->n_out,
@@ -67,31 +77,32 @@ static dt_err add_part(const dt_model *m, const struct low_rank *a, const struct
                           .ldb = p->r,
                           .ldc = y_ld,
                           .dt = m->opt.dtype,
-                          .c_dtype = m->opt.dtype,
+                          .c_dtype = y_dtype,
                           .accumulate = true,
                           .batch_invariant = dt_model_is_invariant(m)};
     return m->ops->matmul(m->dev, &mm, dt_at(h, p->first_r, m->elem), dt_weight(w, p->b),
-                          dt_at(y, p->first_out, m->elem), m->stream);
+                          dt_at(y, p->first_out, dt_dtype_size(y_dtype)), m->stream);
 }
 
 dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x,
-                           int64_t n_rows, void *low)
+                           struct low_rows rows, void *low)
 {
     const void *in;
     if (l->n_low == 0) return DT_OK;
-    DT_TRY(take_input(m, l, x, &in, n_rows));
-    for (int k = 0; k < l->n_low; k++) DT_TRY(make_h(m, l, &l->low[k], w, in, h_of(m, l, k, n_rows, low), n_rows));
+    DT_TRY(take_input(m, l, x, &in, rows));
+    for (int k = 0; k < l->n_low; k++) DT_TRY(make_h(m, l, &l->low[k], w, in, h_of(m, l, k, rows.n, low), rows.n));
     return DT_OK;
 }
 
 dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
-                           int64_t y_ld, int64_t n_rows, void *low)
+                           int64_t y_ld, struct low_rows rows, void *low)
 {
-    DT_TRY(dt_low_rank_project(m, l, w, x, n_rows, low));
+    const dt_dtype y_dtype = l->in_fp32 ? DT_F32 : m->opt.dtype;
+    DT_TRY(dt_low_rank_project(m, l, w, x, rows, low));
     for (int k = 0; k < l->n_low; k++) {
         const struct low_rank *a = &l->low[k];
-        const void *h = h_of(m, l, k, n_rows, low);
-        for (int i = 0; i < a->n_parts; i++) DT_TRY(add_part(m, a, &a->part[i], w, h, y, y_ld, n_rows));
+        const void *h = h_of(m, l, k, rows.n, low);
+        for (int i = 0; i < a->n_parts; i++) DT_TRY(add_part(m, a, &a->part[i], w, h, y, y_ld, rows.n, y_dtype));
     }
     return DT_OK;
 }
@@ -99,9 +110,8 @@ dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_p
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* dB = dy^T h, dh = dy B, of a part's columns. */
-static dt_err part_backward(const dt_model *m, const struct low_rank *a, const struct low_part *p,
-                            const dt_param_view *w, const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld,
-                            int64_t n_rows)
+static dt_err part_backward(const dt_model *m, const struct low_rank *a, const struct low_part *p, const void *b,
+                            const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld, int64_t n_rows)
 {
     const dt_matmul db = {.m = p->n_out,
                           .n = p->r,
@@ -123,7 +133,7 @@ static dt_err part_backward(const dt_model *m, const struct low_rank *a, const s
                           .c_dtype = m->opt.dtype};
     const void *own_dy = dt_at(dy, p->first_out, m->elem);
     DT_TRY(m->ops->matmul(m->dev, &db, own_dy, dt_at(h, p->first_r, m->elem), dt_gradient(g, p->b), m->stream));
-    return m->ops->matmul(m->dev, &dh, own_dy, dt_weight(w, p->b), dt_at(m->s.low_d, p->first_r, m->elem), m->stream);
+    return m->ops->matmul(m->dev, &dh, own_dy, b, dt_at(m->s.low_d, p->first_r, m->elem), m->stream);
 }
 
 /* dA = dh^T D(x) */
@@ -160,17 +170,45 @@ static dt_err input_gradient(const dt_model *m, const struct linear *l, const st
 }
 
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
-                            const void *x, const void *dy, int64_t dy_ld, void *dx, int64_t n_rows, void *low)
+                            const void *x, const void *dy, int64_t dy_ld, void *dx, struct low_rows rows, void *low)
 {
     const void *in;
-    DT_TRY(take_input(m, l, x, &in, n_rows));
+    const int64_t n = rows.n;
+    DT_TRY(take_input(m, l, x, &in, rows));
     for (int k = 0; k < l->n_low; k++) {
         const struct low_rank *a = &l->low[k];
-        const void *h = h_of(m, l, k, n_rows, low);
-        for (int i = 0; i < a->n_parts; i++) DT_TRY(part_backward(m, a, &a->part[i], w, g, h, dy, dy_ld, n_rows));
-        DT_TRY(scale(m, a, m->s.low_d, n_rows));
-        DT_TRY(a_gradient(m, l, a, g, in, n_rows));
-        DT_TRY(input_gradient(m, l, a, w, dx, k == 0, n_rows));
+        const void *h = h_of(m, l, k, n, low);
+        for (int i = 0; i < a->n_parts; i++)
+            DT_TRY(part_backward(m, a, &a->part[i], dt_weight(w, a->part[i].b), g, h, dy, dy_ld, n));
+        DT_TRY(scale(m, a, m->s.low_d, n));
+        DT_TRY(a_gradient(m, l, a, g, in, n));
+        DT_TRY(input_gradient(m, l, a, w, dx, k == 0, n));
     }
-    return drops(m) ? drop_input(m, l, dx, dx, n_rows) : DT_OK;
+    return drops(m, rows) ? drop_input(m, l, dx, dx, rows) : DT_OK;
+}
+
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
+
+dt_err dt_low_table_forward(const dt_model *m, enum low_of of, const dt_param_view *w, void *x)
+{
+    const struct low_rank *a = &m->low_table[of].low;
+    const void *b = dt_weight(w, a->part[0].b);
+    void *h = m->s.table_h[of];
+    if (a->r == 0) return DT_OK;
+    DT_TRY(m->ops->gather_rows(m->dev, dt_weight(w, a->a), m->device.low_at[of], h, m->n_tok * a->r, 1, m->opt.dtype,
+                               m->stream));
+    DT_TRY(scale(m, a, h, m->n_tok));
+    if (m->train) DT_TRY(m->ops->copy(m->dev, m->s.table_b[of], b, (size_t)(m->C * a->r) * m->elem, m->stream));
+    return add_part(m, a, &a->part[0], w, h, x, m->C, m->n_tok, m->opt.dtype);
+}
+
+dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_view *g)
+{
+    const struct low_rank *a = &m->low_table[of].low;
+    const int32_t n_learned = of == LOW_TOKENS ? m->n_learned : m->n_tok;
+    if (a->r == 0) return DT_OK;
+    DT_TRY(part_backward(m, a, &a->part[0], m->s.table_b[of], g, m->s.table_h[of], m->s.dx, m->C, m->n_tok));
+    DT_TRY(scale(m, a, m->s.low_d, m->n_tok));
+    return m->ops->embedding_backward(m->dev, m->s.low_d, m->device.low_at[of], m->device.low_order[of],
+                                      dt_gradient(g, a->a), n_learned * a->r, 1, m->opt.dtype, g->dtype, m->stream);
 }

@@ -33,6 +33,15 @@ struct low_rank {
     int n_parts;
 };
 
+/** A low-rank adapter of a table of n_rows rows that is looked up, x += h Bt with h[t, k] = scale A[k, id[t]]. Its one
+ *  part is all of x. A token's column of A is r rows of a table of r n_rows single numbers, since they lie n_rows
+ *  apart. */
+struct low_table {
+    struct low_rank low; /* a [r, n_rows]; r 0: there is none */
+    int64_t n_rows;
+};
+enum low_of { LOW_TOKENS, LOW_POSITIONS, N_LOW_TABLES };
+
 /** Which of a block's linear layers. */
 enum linear_site { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, N_LINEARS };
 
@@ -46,6 +55,7 @@ struct linear {
     struct low_rank low[MAX_LOW];
     int n_low;
     int64_t low_r; /* columns of all h together; 0: there are no adapters */
+    bool in_fp32;  /* y is, as logits are */
     int64_t layer;
     enum linear_site site;
 };
@@ -107,13 +117,16 @@ struct scratch {
     int64_t attention_elems;
     void *low_x; /* [T, widest n_in with adapters]: their input after dropout */
     void *low_d; /* [T, most r]: gradient of h */
+    /* of the tables' adapters, from forward to backward: h [T, r], and a copy of B [C, r], since nothing else of their
+     * unit is needed again */
+    void *table_h[N_LOW_TABLES], *table_b[N_LOW_TABLES];
 };
 
 /** Where gradients that are added up several times within a micro-step stand in fp32 until they are rounded once: only
  *  with gradients of another type. */
 struct head_sums {
-    float *norm; /* [2,C]: weight and bias of the final norm; several chunks */
-    float *out;  /* [V,C]: of the vocabulary product; several chunks, or tied, when the embedding's part is added */
+    float *own;  /* as the trained part of the head's unit; several chunks */
+    float *tied; /* [V,C]: of a tied table, to which the embedding's part is added */
 };
 
 /** One chunk of the head. */
@@ -122,6 +135,7 @@ struct head_work {
     void *x, *y, *dy;          /* [R,C]: hidden states, after the final norm, gradient */
     float *mean, *rstd;        /* [R] */
     float *logits;             /* [R, logits_ld] */
+    void *low;                 /* h of the head's adapter */
     struct head_sums sums;
 };
 
@@ -159,6 +173,8 @@ struct image {
     uint64_t *token_key;
     /* [T]; pos: with a rotary table the token's row in it; pos_order: as order, but by position */
     int32_t *token, *pos, *order, *pos_order;
+    /* of a table's adapter [T, r]: the places of A's numbers, and their order by place, of what learns (in training) */
+    int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
     int32_t *cache_row;                   /* [T]: where in the cache a new token's key goes (decode) */
 };
@@ -166,6 +182,7 @@ struct image {
 /** Rows with a target, and what comes back for them; host and device twins like the image. NULL: what the model was not
  *  opened for (dt_model_options.head). */
 struct rows {
+    uint64_t *token_key; /* for dropout before the head's adapter */
     int32_t *row, *target;
     float *weight, *entropy_weight, *kl_weight;
 };
@@ -233,7 +250,8 @@ struct dt_model {
     struct norm final_norm;
     struct linear head;        /* w inside the head's unit, or the embedding's when tied */
     struct tensor_at wte, wpe; /* wpe none: rotary */
-    int64_t n_labels;          /* of a scalar head, whose score is `head` then; 0: a vocabulary's */
+    struct low_table low_table[N_LOW_TABLES];
+    int64_t n_labels; /* of a scalar head, whose score is `head` then; 0: a vocabulary's */
     /* the lowest stage with a trained part, -1: the embedding has one, n_stages: at most the head has. Below it nothing
      * needs a gradient, and nothing is kept for backward */
     int64_t first_trained;
@@ -278,7 +296,7 @@ struct dt_model {
     void *hidden;      /* [T,C]: output of the last block */
     void *kept_hidden; /* [T,C]: where it is copied behind a forward (keeps_hidden); NULL: it is not */
     /* of a tied table that is trained: held from the head's backward to the embedding's; what it has so far is in
-     * h.sums.out, where that exists */
+     * h.sums.tied, where that exists */
     dt_grad_view tied_grads;
 };
 
@@ -357,15 +375,26 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
                           struct with_product with, int64_t n_rows);
 
 /* low_rank.c; x and dx: rows of n_in elements one after the other */
+/** Rows that go through adapters: how many, and the keys of their tokens (device; NULL: nothing is dropped). */
+struct low_rows {
+    int64_t n;
+    const uint64_t *token_key;
+};
+/** All tokens. */
+struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows);
 /** low = what A makes of x: as much of the forward as backward needs. */
 dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x,
-                           int64_t n_rows, void *low);
+                           struct low_rows rows, void *low);
 /** The same, and y += what B makes of that. */
 dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
-                           int64_t y_ld, int64_t n_rows, void *low);
+                           int64_t y_ld, struct low_rows rows, void *low);
 /** Gradients of the adapters into g; dx = their part of the gradient of x. The layer has adapters, that are trained. */
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
-                            const void *x, const void *dy, int64_t dy_ld, void *dx, int64_t n_rows, void *low);
+                            const void *x, const void *dy, int64_t dy_ld, void *dx, struct low_rows rows, void *low);
+/** x [T,C] += what a table's adapter makes of the batch's tokens or positions; nothing without one. */
+dt_err dt_low_table_forward(const dt_model *m, enum low_of of, const dt_param_view *w, void *x);
+/** Its gradients from s.dx, that of x. A's are added to what is there. */
+dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_view *g);
 /** Does backward read what the layer was applied to? */
 bool dt_linear_keeps_input(const struct linear *l);
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,

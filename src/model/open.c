@@ -29,10 +29,11 @@ static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_ACTIVATI
                                              DT_MEM_OTHER};
 static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
-/* What a layer at that site needs at most, or at any (N_LINEARS), of all blocks: they need not be alike. */
+/* What a layer at that site needs at most, or at any (N_LINEARS), of all blocks, which need not be alike, and the head.
+ */
 static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct linear *l))
 {
-    int64_t most = 0;
+    int64_t most = site == N_LINEARS ? of(&m->head) : 0;
     for (int64_t i = 0; i < m->n_stages; i++) {
         const struct block *b = &m->stages[i].block;
         const struct linear *const l[N_LINEARS] = {&b->qkv, &b->o, &b->up, &b->down};
@@ -122,18 +123,17 @@ static bool chunked_sums(const dt_model *m)
     return m->opt.training && m->opt.grad_dtype != DT_F32 && m->h.n_rows < m->opt.max_tok;
 }
 
-static bool norm_is_trained(const struct norm *n) { return dt_is_trained(n->w) || dt_is_trained(n->b); }
-
 /* A tied table's gradient gets the head's part and the embedding's, with all blocks between them. */
 static void place_tied_sums(dt_model *m, struct arena *a)
 {
     const bool wanted = dt_has_tied_grads(m) && m->opt.training && m->opt.grad_dtype != DT_F32;
-    if (m->tied) m->h.sums.out = wanted ? take(a, m->V, m->C, sizeof(float)) : NULL;
+    m->h.sums.tied = wanted ? take(a, m->V, m->C, sizeof(float)) : NULL;
 }
 
 static void place_head(dt_model *m, struct arena *a)
 {
     struct head_work *h = &m->h;
+    const int64_t own = m->units[m->head_unit].flat_len[DT_TRAINED];
     h->logits_ld = (m->V + 31) / 32 * 32;
     h->n_rows = m->ops->classifier_rows(m->dev, h->logits_ld, m->opt.max_tok);
     h->x = take(a, h->n_rows, m->C, m->elem);
@@ -142,8 +142,8 @@ static void place_head(dt_model *m, struct arena *a)
     h->mean = take(a, h->n_rows, 1, sizeof(float));
     h->rstd = take(a, h->n_rows, 1, sizeof(float));
     h->logits = take(a, h->n_rows, h->logits_ld, sizeof(float));
-    h->sums.norm = chunked_sums(m) && norm_is_trained(&m->final_norm) ? take(a, 2, m->C, sizeof(float)) : NULL;
-    if (!m->tied) h->sums.out = chunked_sums(m) && dt_is_trained(m->head.w) ? take(a, m->V, m->C, sizeof(float)) : NULL;
+    h->low = take(a, h->n_rows, m->head.low_r, m->elem);
+    h->sums.own = own > 0 && chunked_sums(m) ? take(a, own, 1, sizeof(float)) : NULL;
 }
 
 static void place_value_head(dt_model *m, struct arena *a)
@@ -157,8 +157,21 @@ static void place_value_head(dt_model *m, struct arena *a)
     v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? take(a, T, m->n_labels, m->elem) : NULL;
 }
 
+/* Adapters of tables, from forward to backward. */
+static void place_tables(dt_model *m, struct arena *a)
+{
+    for (int t = 0; t < N_LOW_TABLES; t++) {
+        const int64_t r = m->low_table[t].low.r;
+        m->s.table_h[t] = take(a, m->opt.max_tok, r, m->elem);
+        m->s.table_b[t] = take(a, m->opt.training ? m->C : 0, r, m->elem);
+    }
+}
+
 static void place_work(dt_model *m, struct arena *a, struct arena *kept)
 {
+    int64_t r = most_low(m, N_LINEARS, low_r);
+    for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
+    place_tables(m, a);
     if (m->opt.training) {
         const int64_t norm =
             dt_max_i64(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
@@ -166,7 +179,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
         m->s.norm = take(a, norm, 1, sizeof(float));
         m->s.low_x =
             take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_low(m, N_LINEARS, low_n_in), m->elem);
-        m->s.low_d = take(a, m->opt.max_tok, most_low(m, N_LINEARS, low_r), m->elem);
+        m->s.low_d = take(a, m->opt.max_tok, r, m->elem);
     }
     place_tied_sums(m, a);
     const size_t from = a->used;
@@ -185,6 +198,11 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     i->pos = take(&a, n_tok, 1, sizeof(int32_t));
     i->order = take(&a, n_tok, 1, sizeof(int32_t));
     i->pos_order = take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
+    for (int t = 0; t < N_LOW_TABLES; t++) {
+        const int64_t r = m->low_table[t].low.r;
+        i->low_at[t] = take(&a, n_tok, r, sizeof(int32_t));
+        i->low_order[t] = take(&a, m->opt.training ? n_tok : 0, r, sizeof(int32_t));
+    }
     i->cache_row = take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
     i->q_start = take(&a, n_seq + 1, 1, sizeof(int32_t));
     i->kv_start = take(&a, n_seq, 1, sizeof(int32_t));
@@ -200,7 +218,9 @@ static float *take_if(bool wanted, struct arena *a, int64_t rows)
 
 size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r)
 {
+    const bool drops = m->opt.training && m->opt.adapter_dropout > 0 && m->head.n_low > 0;
     struct arena a = {.base = base};
+    r->token_key = drops ? take(&a, n_tok, 1, sizeof *r->token_key) : NULL;
     r->row = take(&a, n_tok, 1, sizeof(int32_t));
     r->target = take(&a, n_tok, 1, sizeof(int32_t));
     r->weight = take(&a, n_tok, 1, sizeof(float));

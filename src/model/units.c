@@ -172,11 +172,13 @@ int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_un
     return tied ? dt_units_find(units, n_units, DT_UNIT_EMBEDDING) : -1;
 }
 
-/* The vocabulary's head of a tied model is a matrix of the embedding's, which else is looked up. */
+/* The vocabulary's head of a tied model is a matrix of the embedding's, which else is looked up; so is the A of an
+ * adapter beside it, [r, rows], but not its B [hidden_size, r]. */
 static bool is_product(const dt_model_config *mc, const dt_unit *u, const dt_tensor *t, bool predicts)
 {
     if (t->n_dims != 2) return false;
     if (u->role != DT_UNIT_EMBEDDING) return true;
+    if (t->adapter_scale != 0) return strstr(t->name, ".lora_embedding_B") != NULL;
     return predicts && mc->tie_word_embeddings && t->shape[0] == mc->vocab_size && t == &u->tensors[0];
 }
 

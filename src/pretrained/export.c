@@ -45,12 +45,18 @@ typedef struct export_job {
     bool made_dir, created; /* rank 0: what there is to undo */
 } export_job;
 
-/* The slots of what goes out. PEFT wants a head of its own where the embedding that it is tied to is trained: the last
- * slot then is that embedding once more. */
+/* Is the head, which is tied, written beside the embedding? PEFT wants it so where the embedding is trained. A model
+ * has one of its own where adapters make the two differ. */
+static bool writes_head(const export_job *j, const dt_tensor *embed)
+{
+    return j->opt->adapter ? dt_lora_trains(j->opt->adapter, embed) : j->opt->unties;
+}
+
+/* The slots of what goes out. The last one is that of such a head: the embedding once more. */
 static void choose_slots(export_job *j)
 {
     int n = 0;
-    const int32_t embed = j->opt->adapter ? dt_stored_tied_embedding(j->slots, j->n_slots) : -1;
+    const int32_t embed = dt_stored_tied_embedding(j->slots, j->n_slots);
     const dt_stored_slot head = embed >= 0 ? j->slots[embed] : (dt_stored_slot){0};
     for (int i = 0; i < j->n_slots; i++) {
         const dt_tensor *t = j->slots[i].tensor;
@@ -58,7 +64,7 @@ static void choose_slots(export_job *j)
         if (j->opt->adapter ? dt_lora_trains(j->opt->adapter, t) : of_model) j->slots[n++] = j->slots[i];
     }
     j->n_slots = n;
-    if (embed < 0 || !dt_lora_trains(j->opt->adapter, head.tensor)) return;
+    if (embed < 0 || !writes_head(j, head.tensor)) return;
     j->head = j->n_slots++; /* dt_stored_slots has room for one more */
     j->slots[j->head] = head;
 }
@@ -260,9 +266,10 @@ static dt_err write_slots(export_job *j, bool *agreed)
     dt_err err = DT_OK;
     for (int i = 0; i < j->n_slots && !*agreed; i++) {
         merge_delta d = {0};
-        if (!j->opt->adapter && merge_has(j->z, &j->slots[i])) {
+        const char *name = i == j->head ? DT_STORED_HEAD : j->slots[i].tensor->name;
+        if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
             const bool conv1d = j->conv1d && !j->plain[i].turned;
-            err = merge_gather(&d, j->comm, j->z, &j->slots[i], conv1d, err);
+            err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, conv1d, err);
             *agreed = err != DT_OK;
         }
         if (err == DT_OK && j->slots[i].piece->n > 0) {

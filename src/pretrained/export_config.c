@@ -110,7 +110,7 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
     free_pad(root, opt->new_tokens);
     if (n_labels > 0) set_pad(root, opt->tokenizer);
     if (n_rows != mc->vocab_size) json_object_set_new(root, "vocab_size", json_integer(n_rows));
-    json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings));
+    json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
     set_dtype(root, opt->dtype);
     set_ends(root, opt->tokenizer);
     return dump(root);

@@ -1,20 +1,21 @@
 /* merge.c - W + s B A where a model is written: the model in memory stays as it is.
  *
  * A weight's adapter is a part of the unit's table like the weight, and sharded like it: its two matrices, which are
- * small, are gathered for one weight at a time. A weight that is stored [in, out] takes the transpose, A^T B^T. */
+ * small, are gathered for one weight at a time. A weight that is stored [in, out], as a table that is looked up is,
+ * takes the transpose, A^T B^T. */
 #include "merge.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The piece of MODULE.part.weight for that of MODULE.weight; NULL: there is none. */
-static const dt_piece *beside(dt_zero *z, const dt_stored_slot *s, const char *part)
+/* The piece of MODULE.part for that of MODULE.weight; NULL: there is none. */
+static const dt_piece *beside(dt_zero *z, const char *weight, const char *part)
 {
     char name[2 * DT_NAME_MAX];
     const dt_piece *pieces = dt_zero_pieces(z);
-    const char *dot = strrchr(s->tensor->name, '.');
-    if (s->tensor->n_dims != 2 || !dot) return NULL;
-    snprintf(name, sizeof name, "%.*s.%s.weight", (int)(dot - s->tensor->name), s->tensor->name, part);
+    const char *dot = strrchr(weight, '.');
+    if (!dot || strcmp(dot, ".weight") != 0) return NULL;
+    snprintf(name, sizeof name, "%.*s.%s", (int)(dot - weight), weight, part);
     for (int i = 0; i < dt_zero_n_pieces(z); i++)
         if (strcmp(dt_zero_tensor(z, &pieces[i])->name, name) == 0) return &pieces[i];
     return NULL;
@@ -25,9 +26,24 @@ static const dt_piece *scales_of(const dt_stored_slot *s)
     return s->tensor->part == DT_CODES ? s->piece + (s->tensor->pair - s->piece->tensor) : NULL;
 }
 
-bool merge_has(dt_zero *z, const dt_stored_slot *s)
+/* A weight's adapter; a NULL: it has none. turned: rows of the weight are those of inputs. */
+typedef struct adapter_of {
+    const dt_piece *a, *b;
+    bool turned;
+} adapter_of;
+
+static adapter_of find_adapter(dt_zero *z, const char *weight, bool conv1d)
 {
-    return scales_of(s) || (beside(z, s, "lora_A") && beside(z, s, "lora_B"));
+    const bool head = strcmp(weight, DT_STORED_HEAD) == 0;
+    adapter_of found = {beside(z, weight, "lora_A.weight"), beside(z, weight, "lora_B.weight"), conv1d && !head};
+    if (!found.a)
+        found = (adapter_of){beside(z, weight, "lora_embedding_A"), beside(z, weight, "lora_embedding_B"), true};
+    return found.a && found.b ? found : (adapter_of){0};
+}
+
+bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight)
+{
+    return scales_of(s) || find_adapter(z, weight, false).a;
 }
 
 /* ---- the two matrices -------------------------------------------------------------------------------------------- */
@@ -85,26 +101,28 @@ static dt_err join(float *whole, dt_comm *comm, dt_zero *z, const dt_piece *p)
     return p ? dt_comm_join_host(comm, whole, whole_nbytes(dt_zero_tensor(z, p))) : DT_OK;
 }
 
-static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bool conv1d)
+static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bool turned)
 {
     d->rank = a->shape[0], d->scale = a->adapter_scale;
-    d->cols = conv1d ? b->shape[0] : a->shape[1];
-    if (!conv1d) return DT_OK;
+    d->cols = turned ? b->shape[0] : a->shape[1];
+    if (!turned) return DT_OK;
     float *const of_a = d->right;
     d->right = d->left, d->left = of_a;
     DT_TRY(turn(&d->left, a));
     return turn(&d->right, b);
 }
 
-dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, bool conv1d, dt_err own)
+dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, bool conv1d,
+                    dt_err own)
 {
-    const dt_piece *a = beside(z, s, "lora_A"), *b = beside(z, s, "lora_B"), *scales = scales_of(s);
+    const adapter_of found = find_adapter(z, weight, conv1d);
+    const dt_piece *a = found.a, *b = found.b, *scales = scales_of(s);
     *d = (merge_delta){.cols = s->tensor->shape[1]};
     DT_TRY(dt_comm_agree(comm, own == DT_OK ? fetch_all(d, z, a, b, scales) : own));
     DT_TRY(join(d->right, comm, z, a));
     DT_TRY(join(d->left, comm, z, b));
     DT_TRY(join(d->row_scale, comm, z, scales));
-    return a && b ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), conv1d)) : DT_OK;
+    return a ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), found.turned)) : DT_OK;
 }
 
 void merge_free(merge_delta *d)
@@ -175,8 +193,9 @@ dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters, bool conv1d)
     if (err != DT_OK) return err;
     for (int i = 0; i < n && err == DT_OK; i++) {
         merge_delta d = {0};
-        if (!merge_has(adapters, &slots[i])) continue;
-        err = merge_gather(&d, comm, adapters, &slots[i], conv1d, DT_OK);
+        const char *weight = slots[i].tensor->name;
+        if (!merge_has(adapters, &slots[i], weight)) continue;
+        err = merge_gather(&d, comm, adapters, &slots[i], weight, conv1d, DT_OK);
         if (err == DT_OK) err = dt_comm_agree(comm, add_to_own(z, &slots[i], &d));
         merge_free(&d);
     }

@@ -184,12 +184,12 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
 }
 
-/* The adapters that a model would have, in a unit by themselves. */
+/* The adapters that a model with a scalar head would have, in a unit by themselves. */
 static dt_err make_adapters(dt_unit *adapters, const dt_lora *lora, const dt_model_config *mc)
 {
     dt_unit *units;
     int n_units;
-    DT_TRY(dt_model_make_units(mc, &units, &n_units));
+    DT_TRY(dt_model_make_value_units(mc, 1, &units, &n_units));
     dt_err err = dt_lora_attach(lora, mc, units, n_units);
     snprintf(adapters->name, sizeof adapters->name, "adapters");
     for (int u = 0; u < n_units; u++)

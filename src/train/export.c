@@ -141,6 +141,7 @@ static dt_err export_model(dt_run *run, const dt_trained *m, const char *config,
     const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF && !m->name;
     const dt_export_options opt = {.dir = dir,
                                    .dtype = export_type(run),
+                                   .unties = !m->name && dt_lora_unties(&run->mc, run->units, run->n_units),
                                    .model_config = config,
                                    .tokenizer = run->cfg.model_tokenizer,
                                    .chat_template = jinja,

@@ -33,11 +33,12 @@ static void try_config(const char *text)
 {
     dt_model_config mc = {0}, again = {0};
     char *out;
+    const dt_export_options opt = {.model_config = text, .dtype = DT_ST_BF16, .tokenizer = "bytes"};
     const dt_err err = dt_model_config_parse(&mc, "config.json", text);
     must(err == DT_OK || (err == DT_ERR_DATA && dt_error_message()[0]));
     if (err != DT_OK) return;
     try_units(&mc);
-    must(export_config_make(text, DT_ST_BF16, "bytes", 0, &out) == DT_OK);
+    must(export_config_make(&opt, 0, &out) == DT_OK);
     must(dt_model_config_parse(&again, "again", out) == DT_OK);
     must(again.hidden_size == mc.hidden_size && again.vocab_size == mc.vocab_size &&
          again.tie_word_embeddings == mc.tie_word_embeddings);
