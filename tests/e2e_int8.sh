@@ -6,12 +6,13 @@
 . "$(dirname "$0")/train_common.sh"
 llama=tests/data/dpo/start gpt2=tests/data/lora/gpt2
 data -o "$tmp/sft.h5" tests/data/lora/sft.jsonl
+modules='lora.target_modules=.*(proj|attn|fc|embed_tokens)'
 lora() { # NP DIR MODEL ARGS...
     local np=$1 dir=$2 model=$3
     shift 3
     run "$np" ./dtrain /dev/stdin run.task=sft run.output_dir="$tmp/$dir" run.max_steps=4 run.threads=1 run.reproducible=true model.path="$model" \
         data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false batch.train_batch_size=12 batch.micro_batch_size=1 optimizer.lr=1e-2 \
-        scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 lora.r=4 "${targets-lora.target_modules=.*(proj|attn|fc|embed_tokens)}" lora.dropout=0.2 "$@"
+        scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 lora.r=4 ${targets-$modules} lora.dropout=0.2 "$@"
 }
 int8() { lora "$@" lora.base_quantization=int8; }
 same_adapter() { cmp "$tmp/$1/adapter/adapter_model.safetensors" "$tmp/$2/adapter/adapter_model.safetensors"; }

@@ -1,5 +1,5 @@
-/* test_model_gradients.c - gradients of every family, with dropout and with adapters, against central differences of the loss
- * (slopes.h).
+/* test_model_gradients.c - gradients of every family, with dropout and with adapters, against central differences of
+ * the loss (slopes.h).
  * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -101,8 +101,6 @@ dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config
 /** Is a head that is tied to the embedding another matrix than that with its own adapters: has one of them an adapter?
  *  As PEFT has it, each has its own or none. */
 bool dt_lora_unties(const dt_model_config *mc, const dt_unit *units, int n_units);
-/** Has the table of tokens, or the vocabulary's head, an adapter? */
-bool dt_lora_adapts_vocabulary(const dt_unit *units, int n_units);
 
 /** Does modules_to_save name the module of this tensor? */
 bool dt_lora_saves(const dt_lora *l, const dt_tensor *t);

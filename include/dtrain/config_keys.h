@@ -240,8 +240,8 @@
          "of GPT-2 c_attn. Embeddings and head are named (embed_tokens, lm_head, of GPT-2 wte, wpe): all-linear " \
          "leaves them out") \
     ENUM(lora, init, "kaiming", "kaiming|gaussian", \
-         "how the first matrix of a linear layer's adapter starts, the second is zero. kaiming: uniform up to 1 / sqrt(width of " \
-         "its input); gaussian: normal with standard deviation 1 / r") \
+         "how the first matrix of a linear layer's adapter starts, the second is zero. kaiming: uniform up to 1 / " \
+         "sqrt(width of its input); gaussian: normal with standard deviation 1 / r") \
     TEXT(lora, modules_to_save, "", \
          "modules that are trained whole beside the adapters, comma separated, such as embed_tokens, lm_head; the " \
          "score of a reward model is in any case") \

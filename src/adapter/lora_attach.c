@@ -334,12 +334,8 @@ bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units)
 
 bool dt_lora_unties(const dt_model_config *mc, const dt_unit *units, int n_units)
 {
-    return dt_model_tied_unit(mc, units, n_units) >= 0 && dt_lora_adapts_vocabulary(units, n_units);
-}
-
-bool dt_lora_adapts_vocabulary(const dt_unit *units, int n_units)
-{
-    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);)
+    const bool tied = dt_model_tied_unit(mc, units, n_units) >= 0;
+    for (dt_adapted at = {0}; tied && dt_adapted_next(&at, units, n_units);)
         if (strcmp(at.module, "lm_head") == 0 || strcmp(at.module, "model.embed_tokens") == 0 ||
             strcmp(at.module, "transformer.wte") == 0)
             return true;

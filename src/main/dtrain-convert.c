@@ -342,9 +342,6 @@ static dt_err choose_template(app *a)
 static dt_err choose_new_tokens(app *a)
 {
     if (!a->opt.add_tokens) return DT_OK;
-    DT_CHECK(!dt_lora_adapts_vocabulary(a->frozen.units, a->frozen.n_units), DT_ERR_USAGE,
-             "--add-tokens: embedding or head have adapters, and new rows begin as the mean of merged ones: convert "
-             "first, then add tokens to what that makes");
     DT_CHECK(a->tokenizer, DT_ERR_USAGE, "--add-tokens: needs the tokenizer of the model (--tokenizer)");
     dt_token_list list;
     DT_TRY(dt_token_list_read(&list, a->opt.add_tokens));

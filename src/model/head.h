@@ -14,8 +14,8 @@ struct head_weights {
 dt_err dt_head_acquire(dt_model *m, struct head_weights *w);
 dt_err dt_head_release(dt_model *m);
 
-/** m->h.logits[n, logits_ld] = norm(hidden[index]) Wout^T in fp32 with the head's adapter, queued; n is at most m->h.n_rows. The rows before
- *  and behind the norm stay in m->h.x and m->h.y.
+/** m->h.logits[n, logits_ld] = norm(hidden[index]) Wout^T in fp32, with the head's adapter, queued; n is at most
+ *  m->h.n_rows. The rows before and behind the norm stay in m->h.x and m->h.y.
  *
  *  index      in, on the device [n]: rows of the hidden states
  *  token_key  in, on the device [n]: keys of their tokens, in training; NULL: the head's adapter drops nothing */

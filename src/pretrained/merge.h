@@ -15,9 +15,9 @@ typedef struct merge_delta {
 /** Has this tensor scales, or an adapter among the tensors of z, its own model's or another? weight: its name, or that
  *  of the head that is tied to it. The same on all ranks. */
 bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight);
-/** Fetch the whole adapter and the scales of a weight from the ranks that have parts of them. conv1d: weights of blocks
- *  are stored [in, out]. own: what happened on this rank until now; the first thing is that all agree on it. Collective,
- *  agreed. */
+/** Fetch the whole adapter and the scales of a weight from the ranks that have parts of them. conv1d: the weights of
+ *  blocks are stored [in, out]. own: what happened on this rank until now; the first thing is that all agree on it.
+ *  Collective, agreed. */
 dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, bool conv1d,
                     dt_err own);
 /** w[i] = element first + i as a number, of codes [n]. Local. */
