@@ -440,7 +440,9 @@ __global__ void __launch_bounds__(THREADS)
         if (threadIdx.x == 0) n_list = 0;
         __syncthreads();
         if (more) {
-            const border next = beginning<false>(t, row, s, done, all_tokens(), (uint32_t)want, 0);
+            const border next = row.n <= SORTED /* a short list is sorted whole */
+                                    ? all_tokens()
+                                    : beginning<false>(t, row, s, done, all_tokens(), (uint32_t)want, 0);
             each_token(row, [&](int32_t v, float x) {
                 const uint32_t key = key_of(x);
                 if (is_within(next, key, v) && !is_within(done, key, v))
@@ -448,7 +450,7 @@ __global__ void __launch_bounds__(THREADS)
             });
             sort(list);
             done = next;
-            more = n_list == want;
+            more = row.n > SORTED && n_list == want;
         }
         if ((int)threadIdx.x < want) {
             const bool there = (int)threadIdx.x < n_list;
