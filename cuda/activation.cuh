@@ -1,7 +1,7 @@
 /* activation.cuh - activations and their slopes, as operations on elements and as epilogues of products use them: one
  * definition, so that an epilogue has the bits of the calls that it stands for.
  *
- * All are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh s = (1 + tanh u)/2 = sigmoid(2u);
+ * All but relu, whose slope at 0 is 0, are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh s = (1 + tanh u)/2 = sigmoid(2u);
  * gelu s = Phi(x). The slope is s + x s'. */
 #ifndef DTRAIN_ACTIVATION_CUH
 #define DTRAIN_ACTIVATION_CUH
@@ -38,10 +38,15 @@ __device__ inline float step_slope(dt_activation act, float x, float s)
 } // namespace activation
 
 /** act(x). */
-__device__ inline float act_value(dt_activation act, float x) { return x * activation::step(act, x); }
+__device__ inline float act_value(dt_activation act, float x)
+{
+    if (act == DT_ACT_RELU) return x < 0.0f ? 0.0f : x;
+    return x * activation::step(act, x);
+}
 /** act'(x). */
 __device__ inline float act_slope(dt_activation act, float x)
 {
+    if (act == DT_ACT_RELU) return x > 0.0f ? 1.0f : x <= 0.0f ? 0.0f : x; /* a NaN stays one */
     const float s = activation::step(act, x);
     return fmaf(x, activation::step_slope(act, x, s), s);
 }

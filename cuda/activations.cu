@@ -22,6 +22,10 @@
             constexpr dt_activation A = DT_ACT_QUICK_GELU;                                                             \
             __VA_ARGS__                                                                                                \
         } break;                                                                                                       \
+        case DT_ACT_RELU: {                                                                                            \
+            constexpr dt_activation A = DT_ACT_RELU;                                                                   \
+            __VA_ARGS__                                                                                                \
+        } break;                                                                                                       \
         default:                                                                                                       \
             return dt_fail(DT_ERR_ARG, "activation %d", (int)(act));                                                   \
         }                                                                                                              \

@@ -4,17 +4,28 @@
 data=tests/data/sid
 sid() { run "$1" ./dtrain-sid --embeddings $data/items.npy --items $data/items.item.json --codes 16 --block-size 64 "${@:2}"; }
 
-# ---- k-means: ranks, files
-for method in kmeans balanced; do
-    sid 1 --method $method -o "$tmp/$method" --distinct
-    expect_exit "$method on one rank" 0
+# ---- ranks, files
+small="--hidden 16,8 --dim 4 --epochs 30 --warmup-epochs 3 --batch-size 160 --evaluate-every 10" # two steps an epoch, of 3 blocks
+for method in kmeans balanced "rqvae $small"; do
+    set -- $method
+    sid 1 --method $method -o "$tmp/$1" --distinct
+    expect_exit "$1 on one rank" 0
     for np in 2 3; do # 5 blocks: some ranks have one less
-        sid $np --method $method -o "$tmp/$method.$np" --distinct
-        expect "$method on $np ranks: the same index" cmp "$tmp/$method.index.json" "$tmp/$method.$np.index.json"
-        expect "$method on $np ranks: the same info file" cmp "$tmp/$method.txt" "$tmp/$method.$np.txt"
+        sid $np --method $method -o "$tmp/$1.$np" --distinct
+        expect "$1 on $np ranks: the same index" cmp "$tmp/$1.index.json" "$tmp/$1.$np.index.json"
+        expect "$1 on $np ranks: the same info file" cmp "$tmp/$1.txt" "$tmp/$1.$np.txt"
     done
 done
-run 0 ./dtrain-sid --embeddings $data/items.h5 --codes 16 --block-size 64 -o "$tmp/h5" --distinct
+for seed in 1 2; do
+    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$seed sid 2 --method rqvae $small -o "$tmp/queue$seed" --distinct
+    expect "streams that run late, order $seed: the same index" cmp "$tmp/rqvae.index.json" "$tmp/queue$seed.index.json"
+done
+sid 1 --method rqvae $small -o "$tmp/again" --force
+awk '/^epoch/ { sub(/,/, "", $4); print $4 }' "$out" >"$tmp/losses"
+expect "the loss of an RQ-VAE falls" awk 'NR > 1 && $1 >= last { bad = 1 } { last = $1 } END { exit bad || NR != 3 }' "$tmp/losses"
+sid 1 --method rqvae $small --seed 43 -o "$tmp/seed"
+expect "another seed gives others" sh -c "! cmp -s '$tmp/rqvae.index.json' '$tmp/seed.index.json'"
+run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 --block-size 64 -o "$tmp/h5" --distinct
 expect "of HDF5, fp64 and compressed: the same index" cmp "$tmp/kmeans.index.json" "$tmp/h5.index.json"
 expect "without items there is no info file" test ! -e "$tmp/h5.txt"
 expect "an item a line" test "$(grep -cE '^"[0-9]+": \["<a_[0-9]+>", "<b_[0-9]+>", "<c_[0-9]+>"\],?$' "$tmp/kmeans.index.json")" = 300
@@ -28,12 +39,26 @@ for l in a b c; do
 done
 expect_text "collisions before and after" '^collisions: 0\.[0-9]+ of the items before, 0\.[0-9]+ after 0 rounds'
 
+# ---- embeddings by a model
+embed="./dtrain-sid --model $data/model --tokenizer bytes --items $data/items.item.json --method kmeans --codes 16 --block-size 64"
+run 1 $embed -o "$tmp/text"
+expect_exit "texts on one rank" 0
+# fp32 against fp64: two layers, values of 1
+expect "means of hidden states are those of transformers" \
+    bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/text.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; if (d > 1e-5 || d < -1e-5) bad = 1 } END { exit bad || NR != 3600 }'"
+run 3 $embed -o "$tmp/text3" --pass-tokens 50
+expect "texts on 3 ranks, in other passes: the same embeddings" cmp "$tmp/text.emb.npy" "$tmp/text3.emb.npy"
+expect "and the same index" cmp "$tmp/text.index.json" "$tmp/text3.index.json"
+run 1 $embed -o "$tmp/half" --dtype bf16
+expect "in bf16 they are others" sh -c "! cmp -s '$tmp/text.emb.npy' '$tmp/half.emb.npy'"
+expect "and near" bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/half.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; s += d * d; n += \$2 * \$2 } END { exit !(s < 0.001 * n) }'"
+
 # ---- what is wrong
 export DTRAIN_LOG=warn
-bad="./dtrain-sid -o $tmp/bad --codes 16"
-sid 0 -o "$tmp/kmeans"
+bad="./dtrain-sid --method kmeans -o $tmp/bad --codes 16"
+sid 0 --method kmeans -o "$tmp/kmeans"
 expect_exit "a file that is there is not replaced" 64
-wrong "no embeddings" 64 'expected --embeddings FILE' ./dtrain-sid -o "$tmp/bad"
+wrong "no embeddings" 64 'expected either --embeddings FILE or --model' ./dtrain-sid -o "$tmp/bad"
 wrong "an unknown method" 64 "expected .*kmeans.* found 'x'" $bad --embeddings $data/items.npy --method x
 head -c 10000 $data/items.npy >"$tmp/short.npy"
 wrong "an array that was cut short" 65 'short.npy: cut short: 300 x 12' $bad --embeddings "$tmp/short.npy"
@@ -54,9 +79,14 @@ wrong "a title that is no text" 65 'object.json: item 0: `title`: expected a tex
 expect "nothing was written" sh -c "! ls '$tmp'/bad* 2>/dev/null"
 
 # ---- a rank that fails alone
-for point in sid.read sid.kmeans; do
-    export DTRAIN_FAULT=$point:1:2:error
-    RUN_TIMEOUT=60 wrong "a fault at $point on one rank" 70 "injected|fault" $bad --embeddings $data/items.npy --block-size 32
+alone() { # POINT COMMAND...
+    export DTRAIN_FAULT=$1:1:2:error
+    RUN_TIMEOUT=60 wrong "a fault at $1 on one rank" 70 "injected|fault" "${@:2}"
     unset DTRAIN_FAULT
-done
+}
+alone sid.read $bad --embeddings $data/items.npy --block-size 32
+alone sid.kmeans $bad --embeddings $data/items.npy --block-size 32
+alone sid.step $bad --embeddings $data/items.npy --block-size 32 --method rqvae $small
+alone sid.embed $embed --pass-tokens 50 -o "$tmp/bad"
+expect "no part of a file is left" sh -c "! ls '$tmp'/*.part 2>/dev/null"
 e2e_done

@@ -90,6 +90,10 @@ bool ref_rms_near(const ref_array *a, const double *want, double relative, const
 
 double ref_act(dt_activation act, double x, double *slope)
 {
+    if (act == DT_ACT_RELU) {
+        *slope = x > 0;
+        return x > 0 ? x : 0;
+    }
     if (act == DT_ACT_GELU) {
         const double phi = 0.5 * erfc(-x * sqrt(0.5));
         *slope = phi + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);

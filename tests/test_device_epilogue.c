@@ -228,7 +228,7 @@ static void the_derivative_is_that_of_the_activation(void **state)
     fixture *f = *state;
     enum { M = 7, N = 19, K = 5 };
     const double h = 1e-4;
-    for (int act = 0; act < 4; act++) {
+    for (int act = 0; act < DT_N_ACT; act++) {
         const int64_t size[] = {M, N, K};
         dt_matmul mm = make_form(size, 0, DT_F32, DT_F32), plain = mm;
         mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, mm.act = (dt_activation)act;

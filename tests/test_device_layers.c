@@ -132,7 +132,7 @@ static double act_error(double x) { return 0x1p-24 * 16 * (fabs(x) < 8 ? 1 + fab
 static void activations_and_their_slopes(void **state)
 {
     fixture *f = *state;
-    for (int act = 0; act < 4; act++)
+    for (int act = 0; act < DT_N_ACT; act++)
         for (int t = 0; t < N_TYPES; t++)
             for (int l = 0; l < N_LENGTHS; l++) {
                 const int64_t n = lengths[l];
@@ -156,7 +156,7 @@ static void activations_and_their_slopes(void **state)
 static void activations_keep_their_limits(void **state)
 {
     fixture *f = *state;
-    for (int act = 0; act < 4; act++) {
+    for (int act = 0; act < DT_N_ACT; act++) {
         float x[8] = {1e30f, -1e30f, 0, 200, -200, NAN, 3e38f, -3e38f}, y[8] = {0};
         RUN(act_forward, (dt_activation)act, ARR(x, 8), ARR(y, 8), DT_F32, 8);
         assert_true(y[0] == x[0] && y[1] == 0 && y[2] == 0 && y[3] == 200 && y[4] == 0 && isnan(y[5]) && y[6] == x[6] &&
@@ -169,7 +169,7 @@ static void an_element_has_the_same_bits_wherever_it_lies(void **state)
 {
     enum { N = 100, MOST = 40 };
     fixture *f = *state;
-    for (int act = 0; act < 4; act++)
+    for (int act = 0; act < DT_N_ACT; act++)
         for (int t = 0; t < N_TYPES; t++) {
             const size_t e = dt_dtype_size(types[t]);
             ref_array piece = ref_new(types[t], N), slope = ref_new(types[t], N);
@@ -192,7 +192,7 @@ static void an_element_has_the_same_bits_wherever_it_lies(void **state)
 static void gated_units(void **state)
 {
     fixture *f = *state;
-    for (int act = 0; act < 4; act++)
+    for (int act = 0; act < DT_N_ACT; act++)
         for (int way = 0; way < 2 * N_TYPES; way++) {
             const int t = way % N_TYPES;
             const int64_t rows = 5, width = way >= N_TYPES ? 72 : act * 20 + 33; /* whole vectors or not */

@@ -77,7 +77,7 @@
          "not scaled") \
     MAYBE(model, rms_norm_eps, number, 0, 1, "", "", \
          "epsilon of the normalisation layers (for GPT-2: layer_norm_epsilon)") \
-    MAYBE(model, hidden_act, word, 0, 0, "silu|swish|gelu|gelu_new|gelu_pytorch_tanh|quick_gelu", "", \
+    MAYBE(model, hidden_act, word, 0, 0, "silu|swish|gelu|gelu_new|gelu_pytorch_tanh|quick_gelu|relu", "", \
          "activation function of the MLP") \
     MAYBE(model, tie_word_embeddings, boolean, 0, 0, "", "", \
          "true: the output layer uses the weights of the embedding") \

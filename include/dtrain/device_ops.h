@@ -5,7 +5,14 @@
 
 #include "dtrain/core.h"
 
-typedef enum dt_activation { DT_ACT_SILU, DT_ACT_GELU, DT_ACT_GELU_TANH, DT_ACT_QUICK_GELU } dt_activation;
+typedef enum dt_activation {
+    DT_ACT_SILU,
+    DT_ACT_GELU,
+    DT_ACT_GELU_TANH,
+    DT_ACT_QUICK_GELU,
+    DT_ACT_RELU,
+    DT_N_ACT
+} dt_activation;
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 

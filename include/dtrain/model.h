@@ -285,6 +285,10 @@ dt_err dt_model_backward(dt_model *m, const dt_batch *b);
  *  after forward or decode. Synchronous. */
 dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits);
 
+/** What the last block leaves of each token, behind the final norm (host, float [n_tok, hidden_size]), after a forward;
+ *  of a model with a vocabulary's head. Synchronous. */
+dt_err dt_model_hidden_states(dt_model *m, const dt_batch *b, float *hidden);
+
 /** Generation: run new tokens through the model with the key-value cache. Sequence s of b is cache slot slot[s]; its
  *  tokens are appended behind the cache_len[slot] tokens that are there (b->pos must continue from there). Then
  *  dt_model_draw or dt_model_last_logits. */

@@ -118,6 +118,57 @@ dt_err dt_sid_kmeans_fit(const dt_sid *s, const dt_sid_kmeans *how, dt_sid_point
  *  problem", Ann. Oper. Res. 20, 1989) whose bids grow by `slack`, above 0. code: [n]. Local. DT_ERR_MEMORY. */
 dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_t *size, double slack, int32_t *code);
 
+/* ---- RQ-VAE ------------------------------------------------------------------------------------------------------ */
+
+/** An autoencoder around a residual quantiser: z = encoder(x), q = sum over levels of the nearest codes e_l of r_0 = z,
+ *  r_(l+1) = r_l - e_l, y = decoder(q). Both are linear layers with relu between them, the decoder's sizes those of the
+ *  encoder backwards. For a batch of B rows, with sg what gradients do not pass,
+ *
+ *      L = mean over B width of (y - x)^2 + 1/L sum over l of (mean over B dim of (sg r_l - e_l)^2
+ *                                                              + beta mean over B dim of (r_l - sg e_l)^2)
+ *
+ *  The gradient of y reaches z as if q were z (straight-through). r_(l+1) for l >= 0 is constant: what commits the
+ *  encoder to its codes is the first level alone, as in MiniOneRec, where the straight-through value is what is
+ *  subtracted. */
+typedef struct dt_rqvae dt_rqvae;
+typedef struct dt_rqvae_options {
+    int64_t width, dim;    /* of embeddings, of what is quantised */
+    const int64_t *hidden; /* [n_hidden] sizes of the encoder's layers but the last */
+    int n_hidden;
+    double beta;
+    double lr, weight_decay; /* AdamW with 0.9, 0.999 and 1e-8 */
+    double clip;             /* the gradient's norm is at most this; 0: whatever it is */
+    int64_t warmup_steps;    /* lr grows from 0 to its value */
+} dt_rqvae_options;
+
+/** Weights are N(0, 2 / (in + out)) (Glorot & Bengio, AISTATS 2010), biases and codebooks zero. Local. */
+dt_err dt_rqvae_open(dt_rqvae **v, const dt_sid *s, const dt_rqvae_options *o);
+void dt_rqvae_close(dt_rqvae *v); /* safe on NULL */
+
+/** Parameters one after the other: of each layer, the encoder's first, weight [out, in] and bias; then codebooks
+ *  [L, K, dim]. Host, synchronous, local. */
+int64_t dt_rqvae_n_param(const dt_rqvae *v);
+dt_err dt_rqvae_get(const dt_rqvae *v, float *param);
+dt_err dt_rqvae_put(dt_rqvae *v, const float *param);
+dt_err dt_rqvae_get_gradient(const dt_rqvae *v, float *grad); /* of the last dt_rqvae_backward, not clipped */
+
+/** The mean of the loss over a batch. */
+typedef struct dt_rqvae_loss {
+    double reconstruction, quantisation, total;
+} dt_rqvae_loss;
+
+/** z of n rows. item: [n] their numbers in the file, the same on all ranks; NULL: 0 .. n-1. p: of dt_sid_points_alloc
+ *  for n and dim. Local. */
+dt_err dt_rqvae_encode(dt_rqvae *v, dt_rows *rows, const int64_t *item, dt_sid_points *p);
+/** Codebooks by k-means of what a batch is encoded to, level by level. Collective. */
+dt_err dt_rqvae_seed(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, int64_t max_iterations);
+/** Loss and gradient of a batch. Collective. DT_ERR_NONFINITE: distances that are not finite. */
+dt_err dt_rqvae_backward(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, dt_rqvae_loss *loss);
+/** A step of AdamW by that gradient. The same on all ranks, local. DT_ERR_NONFINITE: its norm is not finite. */
+dt_err dt_rqvae_update(dt_rqvae *v);
+/** The codebooks of the parameters: books [L] of width dim. Local. */
+dt_err dt_rqvae_books(const dt_rqvae *v, dt_sid_book *books);
+
 /* ---- collisions -------------------------------------------------------------------------------------------------- */
 
 /** Items of one SID, lists of two or more in the order of their first items. */

@@ -86,7 +86,7 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
                     .ldd = n + 2 * odd,
                     .addend_dtype = w->float_addend ? DT_F32 : dt,
                     .epilogue = w->epilogue,
-                    .act = (dt_activation)(form % 4),
+                    .act = (dt_activation)(form % DT_N_ACT),
                     .ld_aux = n + odd,
                     .sums_of = w->sums_of,
                     .sums_dtype = !w->narrow_sums ? DT_F32

@@ -4,7 +4,7 @@
 
 static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
-static const char *const ACTS[] = {"silu", "gelu", "gelu_tanh", "quick_gelu"};
+static const char *const ACTS[] = {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu"};
 
 static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
 /* a sum of k terms */
@@ -38,7 +38,7 @@ static void conversions(check *c)
 static void activations(check *c, dt_dtype dt)
 {
     const int64_t n_rows = 37, width = 129, n = n_rows * width;
-    for (int act = 0; act < 4; act++) {
+    for (int act = 0; act < DT_N_ACT; act++) {
         begin(c, "act_forward, act_backward, %s, %s", ACTS[act], dt_dtype_name(dt));
         array x = put(c, dt, n, 8), dy = put(c, dt, n, 1), y = room(c, dt, n);
         EACH_DEVICE (c) {

@@ -12,10 +12,10 @@
 /* Nothing is computed for a place where nothing may be written. */
 static dt_err check_outputs(const options *o)
 {
-    static const char *const endings[] = {".index.json", ".txt"};
-    const char *const inputs[] = {o->items ? o->items : o->embeddings, o->embeddings};
+    static const char *const endings[] = {".index.json", ".txt", ".emb.npy"};
+    const char *const inputs[] = {o->items ? o->items : o->embeddings, o->embeddings ? o->embeddings : o->items};
     char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+    for (int i = 0; i < (o->model ? 3 : 2); i++) {
         DT_CHECK((size_t)snprintf(path, sizeof path, "%s%s", o->output, endings[i]) < sizeof path, DT_ERR_USAGE,
                  "-o: the name is too long");
         DT_TRY(dt_check_output(path, o->force, inputs, 2));
@@ -32,69 +32,29 @@ static dt_err open_device(app *a)
     return DT_OK;
 }
 
-/* Titles and ids are for rank 0, which writes them. */
-static dt_err open_input(app *a)
+/* Texts are for all ranks; titles and ids alone for rank 0, which writes them. */
+static dt_err read_items(app *a)
 {
     const options *o = &a->opt;
-    if (o->items && a->comm.rank == 0) DT_TRY(dt_sid_items_read(&a->items, o->items));
-    DT_TRY(dt_rows_open(&a->rows, o->embeddings, o->array));
+    return o->items && (o->model || a->comm.rank == 0) ? dt_sid_items_read(&a->items, o->items) : DT_OK;
+}
+
+static dt_err open_embeddings(app *a)
+{
+    const options *o = &a->opt;
+    DT_TRY(dt_rows_open(&a->rows, a->embeddings, o->array));
     DT_CHECK(!a->items.root || a->items.n == a->rows.n, DT_ERR_DATA,
              "%s has %" PRId64 " items and %s %" PRId64 " rows: expected one row for each item", o->items, a->items.n,
-             o->embeddings, a->rows.n);
+             a->embeddings, a->rows.n);
     DT_CHECK(a->rows.n >= o->codes, DT_ERR_DATA,
-             "%s: %" PRId64 " items cannot have %" PRId64 " different codes; see --codes", o->embeddings, a->rows.n,
+             "%s: %" PRId64 " items cannot have %" PRId64 " different codes; see --codes", a->embeddings, a->rows.n,
              o->codes);
-    DT_CHECK(a->rows.n < INT32_MAX, DT_ERR_DATA, "%s: expected fewer than 2^31 items, found %" PRId64, o->embeddings,
+    DT_CHECK(a->rows.n < INT32_MAX, DT_ERR_DATA, "%s: expected fewer than 2^31 items, found %" PRId64, a->embeddings,
              a->rows.n);
     return DT_OK;
 }
 
-/* ---- codes ------------------------------------------------------------------------------------------------------- */
-
-static dt_err make_room(app *a, int64_t width)
-{
-    const int64_t n = a->rows.n;
-    a->books = calloc((size_t)a->opt.levels, sizeof *a->books);
-    a->code = calloc((size_t)a->opt.levels, sizeof *a->code);
-    DT_CHECK(a->books && a->code, DT_ERR_MEMORY, "out of memory for codebooks");
-    for (int64_t l = 0; l < a->opt.levels; l++) {
-        a->code[l] = calloc((size_t)n, sizeof **a->code);
-        DT_CHECK(a->code[l], DT_ERR_MEMORY, "out of memory for the codes of %" PRId64 " items", n);
-        DT_TRY(dt_sid_book_alloc(&a->sid, &a->books[l], width));
-    }
-    return dt_sid_points_alloc(&a->sid, &a->points, n, width);
-}
-
-/* Residual k-means: the rows of the last level stay as they are before its codes are taken off. */
-static dt_err fit_levels(app *a)
-{
-    const options *o = &a->opt;
-    TOGETHER(a, make_room(a, a->rows.width));
-    TOGETHER(a, dt_sid_points_read(&a->sid, &a->points, &a->rows));
-    for (int l = 0; l < o->levels; l++) {
-        const dt_sid_kmeans how = {
-            .max_iterations = o->kmeans_iterations, .balanced = o->method == SID_BALANCED, .level = l};
-        if (l > 0) TOGETHER(a, dt_sid_points_subtract(&a->sid, &a->points, a->books[l - 1].rows.ptr, a->code[l - 1]));
-        DT_TRY(dt_sid_points_measure(&a->sid, &a->points));
-        DT_TRY(dt_sid_kmeans_fit(&a->sid, &how, &a->points, &a->books[l], a->code[l], &a->error));
-        a->error /= (double)a->rows.n;
-        DT_INFO("level %c: mean squared distance %.6g", 'a' + l, a->error);
-    }
-    return DT_OK;
-}
-
 /* ---- output ------------------------------------------------------------------------------------------------------ */
-
-/* Items that do not have a SID of their own as the first of it, divided by all items. */
-static dt_err collision_rate(app *a, double *rate)
-{
-    dt_sid_groups g;
-    int64_t n_distinct = 0;
-    const dt_err err = dt_sid_group(a->code, (int)a->opt.levels, a->rows.n, &g, &n_distinct);
-    dt_sid_groups_free(&g);
-    *rate = (double)(a->rows.n - n_distinct) / (double)a->rows.n;
-    return err;
-}
 
 static dt_err report_use(app *a)
 {
@@ -112,9 +72,9 @@ static dt_err finish(app *a)
     const options *o = &a->opt;
     double before = 0, after = 0;
     int64_t n_rounds = 0;
-    TOGETHER(a, collision_rate(a, &before));
+    TOGETHER(a, sid_collision_rate(a, &before));
     DT_TRY(dt_sid_resolve(&a->sid, &o->sinkhorn, &a->points, &a->books[o->levels - 1], a->code, &n_rounds));
-    TOGETHER(a, collision_rate(a, &after));
+    TOGETHER(a, sid_collision_rate(a, &after));
     TOGETHER(a, report_use(a));
     DT_INFO("collisions: %.6f of the items before, %.6f after %" PRId64 " rounds%s", before, after, n_rounds,
             o->sinkhorn.distinct ? " and free codes" : "");
@@ -136,7 +96,10 @@ static dt_err run(app *a, dt_err parsed)
     dt_phase_enter(&a->phase, "start", "");
     TOGETHER(a, parsed);
     TOGETHER(a, a->comm.rank == 0 ? check_outputs(o) : DT_OK);
-    TOGETHER(a, open_input(a));
+    TOGETHER(a, read_items(a));
+    snprintf(a->embeddings, sizeof a->embeddings, "%s%s", o->model ? o->output : o->embeddings,
+             o->model ? ".emb.npy" : "");
+    if (!o->model) TOGETHER(a, open_embeddings(a));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     a->sid = (dt_sid){.comm = &a->comm,
@@ -147,7 +110,9 @@ static dt_err run(app *a, dt_err parsed)
                       .n_levels = (int)o->levels,
                       .seed = (uint64_t)o->seed};
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
-    DT_TRY(fit_levels(a));
+    if (o->model) DT_TRY(sid_embed(a, a->embeddings));
+    if (o->model) TOGETHER(a, open_embeddings(a));
+    DT_TRY(sid_make_codes(a));
     return finish(a);
 }
 

@@ -65,7 +65,8 @@ static const struct {
     dt_activation act;
 } ACTIVATIONS[] = {{"silu", DT_ACT_SILU},          {"swish", DT_ACT_SILU},
                    {"gelu", DT_ACT_GELU},          {"gelu_pytorch_tanh", DT_ACT_GELU_TANH},
-                   {"gelu_new", DT_ACT_GELU_TANH}, {"quick_gelu", DT_ACT_QUICK_GELU}};
+                   {"gelu_new", DT_ACT_GELU_TANH}, {"quick_gelu", DT_ACT_QUICK_GELU},
+                   {"relu", DT_ACT_RELU}};
 enum { N_ACTIVATION_WORDS = sizeof ACTIVATIONS / sizeof ACTIVATIONS[0] };
 
 const char *dt_activation_name(dt_activation act)
@@ -86,7 +87,7 @@ static dt_err read_activation(const dt_spec *root, const char *key, dt_activatio
             return DT_OK;
         }
     }
-    return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh or quick_gelu");
+    return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
 /* Keys that change the computation into one that is not here, with the only value they may have. */

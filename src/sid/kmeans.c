@@ -74,7 +74,7 @@ static dt_err fetch_row(const dt_sid *s, const dt_sid_points *p, int64_t item, f
 static double uniform(const dt_sid *s, int level, int64_t k)
 {
     uint32_t w[4];
-    dt_philox4x32(dt_rng_key(s->seed, DT_RNG_INIT), (uint64_t)level, (uint64_t)k, w);
+    dt_philox4x32(dt_rng_key(s->seed, DT_RNG_SAMPLING), (uint64_t)level, (uint64_t)k, w);
     return ((double)w[0] * 0x1p-32 + (double)w[1] * 0x1p-64);
 }
 

@@ -2,7 +2,7 @@
  *
  * argmin_k |x - e_k|^2 = argmax_k (x e_k^T - |e_k|^2/2): one product with a bias and the device's choice of the most
  * probable token. Lengths of rows are summed in double on the host, once for each level. */
-#include "dtrain/sid.h"
+#include "choice.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,7 @@
 int64_t dt_sid_blocks(const dt_sid *s, int64_t n) { return dt_ceil_div(n, s->block); }
 int64_t dt_sid_rounds(const dt_sid *s, int64_t n) { return dt_ceil_div(dt_sid_blocks(s, n), s->comm->nranks); }
 
-/* Items of this rank's block of a round: how many, the first in *first. 0: there is no such block. */
-static int64_t block_of(const dt_sid *s, int64_t n, int64_t round, int64_t *first)
+int64_t sid_block_of(const dt_sid *s, int64_t n, int64_t round, int64_t *first)
 {
     *first = (round * s->comm->nranks + s->comm->rank) * s->block;
     return *first >= n ? 0 : dt_min_i64(s->block, n - *first);
@@ -43,7 +42,7 @@ dt_err dt_sid_points_alloc(const dt_sid *s, dt_sid_points *p, int64_t n, int64_t
 dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_rows *from)
 {
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n); round++) {
-        const int64_t m = block_of(s, p->n, round, &first);
+        const int64_t m = sid_block_of(s, p->n, round, &first);
         dt_phase_enter(s->phase, "read", from->path);
         DT_TRY(dt_fault("sid.read"));
         if (m == 0) continue;
@@ -57,7 +56,7 @@ dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_rows *from)
 static dt_err measure_own(const dt_sid *s, dt_sid_points *p)
 {
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n); round++) {
-        const int64_t m = block_of(s, p->n, round, &first);
+        const int64_t m = sid_block_of(s, p->n, round, &first);
         if (m == 0) continue;
         DT_TRY(s->dev->ops->copy(s->dev, p->staging, rows_at(s, p, round), row_nbytes(p, m), s->stream));
         DT_TRY(s->dev->ops->stream_sync(s->dev, s->stream));
@@ -85,7 +84,7 @@ dt_err dt_sid_points_subtract(const dt_sid *s, dt_sid_points *p, const void *cod
     DT_TRY(dt_buf_alloc(&index, s->dev, DT_ON_DEVICE, (size_t)s->block * sizeof *code, DT_MEM_DATA));
     dt_err err = DT_OK;
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n) && err == DT_OK; round++) {
-        const int64_t m = block_of(s, p->n, round, &first), n = m * p->width;
+        const int64_t m = sid_block_of(s, p->n, round, &first), n = m * p->width;
         if (m == 0) continue;
         void *rows = rows_at(s, p, round), *e = p->scratch.ptr;
         err = ops->copy(s->dev, index.ptr, code + first, (size_t)m * sizeof *code, s->stream);
@@ -168,17 +167,10 @@ static dt_err scores(const dt_sid *s, const dt_sid_book *b, const void *x, int64
     return s->dev->ops->matmul(s->dev, &mm, x, b->rows.ptr, score, s->stream);
 }
 
-/* What a block's choice needs on the device, and on the host. */
-struct choice {
-    dt_buf score, token, logit;
-    int32_t *token_host;
-    float *logit_host;
-};
-
-static dt_err choice_alloc(const dt_sid *s, struct choice *c)
+dt_err sid_choice_alloc(const dt_sid *s, sid_choice *c)
 {
     const size_t n = (size_t)s->block;
-    *c = (struct choice){0};
+    *c = (sid_choice){0};
     DT_TRY(dt_buf_alloc(&c->score, s->dev, DT_ON_DEVICE, n * (size_t)s->n_codes * sizeof(float), DT_MEM_ACTIVATIONS));
     DT_TRY(dt_buf_alloc(&c->token, s->dev, DT_ON_DEVICE, n * sizeof(int32_t), DT_MEM_ACTIVATIONS));
     DT_TRY(dt_buf_alloc(&c->logit, s->dev, DT_ON_DEVICE, n * sizeof(float), DT_MEM_ACTIVATIONS));
@@ -188,7 +180,7 @@ static dt_err choice_alloc(const dt_sid *s, struct choice *c)
     return DT_OK;
 }
 
-static void choice_free(struct choice *c)
+void sid_choice_free(sid_choice *c)
 {
     dt_buf_free(&c->score);
     dt_buf_free(&c->token);
@@ -197,7 +189,7 @@ static void choice_free(struct choice *c)
     free(c->logit_host);
 }
 
-static dt_err choose(const dt_sid *s, const dt_sid_book *b, const void *x, int64_t m, struct choice *c)
+dt_err sid_choose(const dt_sid *s, const dt_sid_book *b, const void *x, int64_t m, sid_choice *c)
 {
     const dt_token_rows rows = {.n_rows = m, .n_vocab = b->n_codes, .logits_ld = b->n_codes};
     const dt_device_ops *ops = s->dev->ops;
@@ -216,11 +208,11 @@ struct found {
 
 static dt_err find_own(const dt_sid *s, const dt_sid_points *p, const dt_sid_book *b, struct found *found)
 {
-    struct choice c;
-    dt_err err = choice_alloc(s, &c);
+    sid_choice c;
+    dt_err err = sid_choice_alloc(s, &c);
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n) && err == DT_OK; round++) {
-        const int64_t m = block_of(s, p->n, round, &first);
-        if (m > 0) err = choose(s, b, rows_at(s, p, round), m, &c);
+        const int64_t m = sid_block_of(s, p->n, round, &first);
+        if (m > 0) err = sid_choose(s, b, rows_at(s, p, round), m, &c);
         for (int64_t i = 0; i < m && err == DT_OK; i++) {
             const double d = p->norm[first + i] - 2 * (double)c.logit_host[i];
             found[first + i] = (struct found){c.token_host[i], d > 0 ? (float)d : 0};
@@ -229,7 +221,7 @@ static dt_err find_own(const dt_sid *s, const dt_sid_points *p, const dt_sid_boo
                               (long long)(first + i));
         }
     }
-    choice_free(&c);
+    sid_choice_free(&c);
     return err;
 }
 

@@ -121,11 +121,15 @@ float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n)
 #define INV_SQRT_2 0.707106781f
 #define INV_SQRT_2PI 0.398942280f
 
-/* All are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh s = (1 + tanh u)/2 = sigmoid(2u);
- * gelu s = Phi(x). slope = d(x s)/dx. */
+/* All but relu, whose slope at 0 is 0, are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh
+ * s = (1 + tanh u)/2 = sigmoid(2u); gelu s = Phi(x). slope = d(x s)/dx. */
 INLINE float act_f(dt_activation act, float x, float *slope)
 {
     float s, ds; /* step and its derivative */
+    if (act == DT_ACT_RELU) {
+        if (slope) *slope = x > 0.0f ? 1.0f : x <= 0.0f ? 0.0f : x; /* a NaN stays one */
+        return x < 0.0f ? 0.0f : x;
+    }
     if (act == DT_ACT_GELU) {
         s = 0.5f + 0.5f * erf_f(x * INV_SQRT_2);
         ds = slope ? INV_SQRT_2PI * exp_f(-0.5f * x * x) : 0.0f;
@@ -187,6 +191,9 @@ INLINE void glu_backward_body(dt_activation act, const void *gate, const void *u
             break;                                                                                                     \
         case DT_ACT_QUICK_GELU:                                                                                        \
             BY_ACT_TYPE(DT_ACT_QUICK_GELU, dt, body, __VA_ARGS__);                                                     \
+            break;                                                                                                     \
+        default:                                                                                                       \
+            BY_ACT_TYPE(DT_ACT_RELU, dt, body, __VA_ARGS__);                                                           \
             break;                                                                                                     \
         }                                                                                                              \
     } while (0)

@@ -5,13 +5,25 @@
 #include "dtrain/process.h"
 #include "dtrain/sid.h"
 
+#include <limits.h>
+
 typedef enum sid_method { SID_RQVAE, SID_KMEANS, SID_BALANCED } sid_method;
 
+enum { MAX_HIDDEN = 31 };
+
 typedef struct options {
-    const char *items, *embeddings, *array, *output;
+    const char *items, *embeddings, *array, *output, *model, *tokenizer, *fields;
+    dt_dtype dtype;
+    int64_t max_length, pass;
     sid_method method;
     int64_t levels, codes, kmeans_iterations, block, threads, seed;
     dt_sid_sinkhorn sinkhorn;
+    struct {
+        int64_t hidden[MAX_HIDDEN];
+        int n_hidden;
+        int64_t dim, epochs, batch, warmup_epochs, evaluate_every;
+        double beta, lr, weight_decay, clip;
+    } rqvae;
     const char *device;
     double timeout_s;
     bool force, help, version;
@@ -26,6 +38,7 @@ typedef struct app {
     dt_device dev;
     dt_sid sid;
     dt_sid_items items;
+    char embeddings[PATH_MAX]; /* the file */
     dt_rows rows;
     dt_sid_points points; /* what the last level's codes are of */
     dt_sid_book *books;   /* [levels] */
@@ -36,6 +49,17 @@ typedef struct app {
 /* options.c */
 extern const char sid_usage[];
 dt_err sid_parse_options(options *o, int argc, char **argv);
+
+/* embed.c */
+/** PREFIX.emb.npy: the mean over its tokens of what the model's last block makes of an item's text, behind the final
+ *  norm. The items are read. Collective. */
+dt_err sid_embed(app *a, const char *path);
+
+/* codes.c */
+/** books, code and points of the method. Collective. */
+dt_err sid_make_codes(app *a);
+/** Items that are not the first of their SID, divided by all items. Local. */
+dt_err sid_collision_rate(const app *a, double *rate);
 
 /** All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
 static inline dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }

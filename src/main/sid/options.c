@@ -1,12 +1,14 @@
 /* options.c - the command line of dtrain-sid. */
 #include "app.h"
 #include "../tool/tool.h"
+#include "dtrain/config.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 const char sid_usage[] =
     "usage: dtrain-sid --embeddings FILE [--items NAME.item.json] -o PREFIX [options]\n"
+    "       dtrain-sid --model MODEL --items NAME.item.json -o PREFIX [options]\n"
     "Makes semantic IDs for the items of a catalogue, alone or under mpirun: one token a level, as in\n"
     "<a_17><b_203><c_5>. Writes PREFIX.index.json (item id -> its tokens) and, with --items, the info\n"
     "file PREFIX.txt (lines of SID, title and item id, between tabs).\n"
@@ -17,16 +19,39 @@ const char sid_usage[] =
     "                          i, or the i-th item of the file where ids are no numbers\n"
     "  --embeddings FILE       a row of numbers for each item: .npy, or HDF5\n"
     "  --array NAME            of an HDF5 file with several matrices: the one that is meant\n"
+    "  --model MODEL           make the embeddings: the mean over its tokens of what the model's last\n"
+    "                          block makes of an item's text, behind the final norm; written to\n"
+    "                          PREFIX.emb.npy. MODEL is a checkpoint (.h5), a run's output_dir, or a\n"
+    "                          Hugging Face model directory\n"
+    "  --fields NAME,...       of an item, its text (default title,description)\n"
+    "  --max-length N          tokens of a text that count (default 2048)\n"
+    "  --tokenizer NAME        a directory, tokenizer.json or bytes (default: the model's own)\n"
+    "  --dtype TYPE            of the model: fp32, bf16 or fp16 (default fp32)\n"
+    "  --pass-tokens N         tokens that go through the model at a time (default 4096)\n"
     "  -o, --output PREFIX     where the files go\n"
     "  --force                 replace files that exist\n"
     "\n"
     "Codes\n"
-    "  --method NAME           kmeans (residual k-means on the embeddings) or balanced (the same with\n"
-    "                          equally many items for each code); default kmeans\n"
+    "  --method NAME           rqvae (codes of a trained autoencoder), kmeans (residual k-means on the\n"
+    "                          embeddings) or balanced (the same with equally many items for each\n"
+    "                          code); default rqvae\n"
     "  --levels N              tokens of a SID (default 3)\n"
     "  --codes N               codes of a level (default 256)\n"
     "  --kmeans-iterations N   at most (default 100)\n"
     "  --seed N                of the random numbers (default 42)\n"
+    "\n"
+    "RQ-VAE\n"
+    "  --dim N                 width of what is quantised (default 32)\n"
+    "  --hidden N,N,...        sizes of the encoder's hidden layers, and of the decoder's backwards\n"
+    "                          (default 2048,1024,512,256,128,64; 0: none)\n"
+    "  --beta B                weight of the commitment to the codes (default 0.25)\n"
+    "  --epochs N              passes over the items (default 5000)\n"
+    "  --batch-size N          items of a step of AdamW (default 20480)\n"
+    "  --lr R                  learning rate (default 0.001)\n"
+    "  --warmup-epochs N       in which it grows from 0 (default 50)\n"
+    "  --weight-decay W        default 0\n"
+    "  --clip N                largest norm of the gradient (default 1; 0: any)\n"
+    "  --evaluate-every N      epochs; the parameters with the fewest collisions are taken (default 50)\n"
     "\n"
     "Items with the same SID\n"
     "  --sinkhorn-rounds N     rounds in which their last codes are assigned anew (default 20; 0: none)\n"
@@ -51,7 +76,8 @@ const char sid_usage[] =
 /* clang-format off */
 enum option_id {
     ITEMS = 256, EMBEDDINGS, ARRAY, METHOD, LEVELS, CODES, KMEANS_ITERATIONS, SEED, ROUNDS, EPSILON,
-    SINKHORN_ITERATIONS, DISTINCT, BLOCK, THREADS, DEVICE, TIMEOUT, FORCE
+    SINKHORN_ITERATIONS, DISTINCT, BLOCK, THREADS, DEVICE, TIMEOUT, FORCE, DIM, HIDDEN, BETA, EPOCHS, BATCH, LR,
+    WARMUP, DECAY, CLIP, EVALUATE, MODEL, FIELDS, MAX_LENGTH, TOKENIZER, DTYPE, PASS
 };
 static const struct option long_options[] = {
     {"items", 1, 0, ITEMS}, {"embeddings", 1, 0, EMBEDDINGS}, {"array", 1, 0, ARRAY}, {"output", 1, 0, 'o'},
@@ -59,18 +85,22 @@ static const struct option long_options[] = {
     {"kmeans-iterations", 1, 0, KMEANS_ITERATIONS}, {"seed", 1, 0, SEED}, {"sinkhorn-rounds", 1, 0, ROUNDS},
     {"sinkhorn-epsilon", 1, 0, EPSILON}, {"sinkhorn-iterations", 1, 0, SINKHORN_ITERATIONS},
     {"distinct", 0, 0, DISTINCT}, {"block-size", 1, 0, BLOCK}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE},
-    {"timeout", 1, 0, TIMEOUT}, TOOL_OPTIONS, {0}};
+    {"timeout", 1, 0, TIMEOUT}, {"dim", 1, 0, DIM}, {"hidden", 1, 0, HIDDEN}, {"beta", 1, 0, BETA},
+    {"epochs", 1, 0, EPOCHS}, {"batch-size", 1, 0, BATCH}, {"lr", 1, 0, LR}, {"warmup-epochs", 1, 0, WARMUP},
+    {"weight-decay", 1, 0, DECAY}, {"clip", 1, 0, CLIP}, {"evaluate-every", 1, 0, EVALUATE}, {"model", 1, 0, MODEL},
+    {"fields", 1, 0, FIELDS}, {"max-length", 1, 0, MAX_LENGTH}, {"tokenizer", 1, 0, TOKENIZER}, {"dtype", 1, 0, DTYPE},
+    {"pass-tokens", 1, 0, PASS}, TOOL_OPTIONS, {0}};
 /* clang-format on */
 
 static dt_err parse_method(const char *text, sid_method *method)
 {
-    static const char *const words[] = {[SID_KMEANS] = "kmeans", [SID_BALANCED] = "balanced"};
+    static const char *const words[] = {[SID_RQVAE] = "rqvae", [SID_KMEANS] = "kmeans", [SID_BALANCED] = "balanced"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (words[i] && strcmp(text, words[i]) == 0) {
+        if (strcmp(text, words[i]) == 0) {
             *method = (sid_method)i;
             return DT_OK;
         }
-    return dt_fail(DT_ERR_USAGE, "--method: expected kmeans or balanced, found '%s'", text);
+    return dt_fail(DT_ERR_USAGE, "--method: expected rqvae, kmeans or balanced, found '%s'", text);
 }
 
 static dt_err parse_real(const char *name, const char *text, double low, double high, double *value)
@@ -81,13 +111,29 @@ static dt_err parse_real(const char *name, const char *text, double low, double 
     return DT_OK;
 }
 
+/* Sizes between commas; 0 alone: none. */
+static dt_err parse_hidden(options *o, const char *text)
+{
+    char one[24];
+    o->rqvae.n_hidden = 0;
+    for (const char *at = text; strcmp(text, "0") != 0;) {
+        const size_t len = strcspn(at, ",");
+        DT_CHECK(o->rqvae.n_hidden < MAX_HIDDEN, DT_ERR_USAGE, "--hidden: expected at most %d sizes", MAX_HIDDEN);
+        snprintf(one, sizeof one, "%.*s", (int)dt_min_size(len, sizeof one - 1), at);
+        DT_TRY(tool_parse_int("hidden", one, 1, 1 << 20, &o->rqvae.hidden[o->rqvae.n_hidden++]));
+        if (!at[len]) break;
+        at += len + 1;
+    }
+    return DT_OK;
+}
+
 static dt_err parse_one(options *o, int id, const char *name, const char *text)
 {
     const struct {
         int id;
         const char **text;
-    } texts[] = {
-        {ITEMS, &o->items}, {EMBEDDINGS, &o->embeddings}, {ARRAY, &o->array}, {'o', &o->output}, {DEVICE, &o->device}};
+    } texts[] = {{ITEMS, &o->items},   {EMBEDDINGS, &o->embeddings}, {ARRAY, &o->array},   {'o', &o->output},
+                 {DEVICE, &o->device}, {MODEL, &o->model},           {FIELDS, &o->fields}, {TOKENIZER, &o->tokenizer}};
     const struct {
         int id;
         bool *flag;
@@ -101,12 +147,24 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
                    {SEED, &o->seed, 0, INT64_MAX},
                    {ROUNDS, &o->sinkhorn.max_rounds, 0, INT32_MAX},
                    {SINKHORN_ITERATIONS, &o->sinkhorn.iterations, 1, INT32_MAX},
+                   {DIM, &o->rqvae.dim, 1, 1 << 20},
+                   {EPOCHS, &o->rqvae.epochs, 1, INT32_MAX},
+                   {BATCH, &o->rqvae.batch, 1, INT32_MAX},
+                   {WARMUP, &o->rqvae.warmup_epochs, 0, INT32_MAX},
+                   {EVALUATE, &o->rqvae.evaluate_every, 1, INT32_MAX},
+                   {MAX_LENGTH, &o->max_length, 1, INT32_MAX},
+                   {PASS, &o->pass, 1, 1 << 24},
                    {BLOCK, &o->block, 1, 1 << 20},
                    {THREADS, &o->threads, 0, 4096}};
     const struct {
         int id;
         double *value, low, high;
-    } reals[] = {{EPSILON, &o->sinkhorn.epsilon, 1e-6, 1e6}, {TIMEOUT, &o->timeout_s, 1, 1e9}};
+    } reals[] = {{EPSILON, &o->sinkhorn.epsilon, 1e-6, 1e6},
+                 {TIMEOUT, &o->timeout_s, 1, 1e9},
+                 {BETA, &o->rqvae.beta, 0, 1e6},
+                 {LR, &o->rqvae.lr, 0, 1e6},
+                 {DECAY, &o->rqvae.weight_decay, 0, 1e6},
+                 {CLIP, &o->rqvae.clip, 0, 1e30}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (texts[i].id == id) *texts[i].text = text;
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
@@ -115,25 +173,46 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
         if (numbers[i].id == id) return tool_parse_int(name, text, numbers[i].low, numbers[i].high, numbers[i].value);
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
         if (reals[i].id == id) return parse_real(name, text, reals[i].low, reals[i].high, reals[i].value);
+    if (id == DTYPE) {
+        DT_CHECK(dt_dtype_find(text, &o->dtype), DT_ERR_USAGE, "--dtype: expected fp32, bf16 or fp16, found '%s'",
+                 text);
+        return DT_OK;
+    }
+    if (id == HIDDEN) return parse_hidden(o, text);
     return id == METHOD ? parse_method(text, &o->method) : DT_OK;
 }
 
 static dt_err check_options(const options *o)
 {
-    DT_CHECK(o->embeddings, DT_ERR_USAGE, "expected --embeddings FILE; see dtrain-sid --help");
+    DT_CHECK(!o->embeddings != !o->model, DT_ERR_USAGE,
+             "expected either --embeddings FILE or --model MODEL; see dtrain-sid --help");
+    DT_CHECK(!o->model || o->items, DT_ERR_USAGE, "--model needs --items: the texts of the items");
     DT_CHECK(o->output && o->output[0], DT_ERR_USAGE, "expected -o PREFIX: where the files go");
     return DT_OK;
 }
 
 dt_err sid_parse_options(options *o, int argc, char **argv)
 {
-    *o = (options){.method = SID_KMEANS,
+    *o = (options){.method = SID_RQVAE,
+                   .rqvae = {.hidden = {2048, 1024, 512, 256, 128, 64},
+                             .n_hidden = 6,
+                             .dim = 32,
+                             .epochs = 5000,
+                             .batch = 20480,
+                             .warmup_epochs = 50,
+                             .evaluate_every = 50,
+                             .beta = 0.25,
+                             .lr = 1e-3,
+                             .clip = 1},
                    .levels = 3,
                    .codes = 256,
                    .kmeans_iterations = 100,
                    .block = 1024,
                    .seed = 42,
                    .sinkhorn = {.epsilon = 0.003, .iterations = 50, .max_rounds = 20},
+                   .fields = "title,description",
+                   .max_length = 2048,
+                   .pass = 4096,
                    .device = "auto",
                    .timeout_s = 1800};
     for (int c, at;;) {

@@ -1,0 +1,166 @@
+/* codes.c - codebooks and codes of the method that was asked for. */
+#include "app.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dt_err make_room(app *a, int64_t width)
+{
+    const int64_t n = a->rows.n;
+    a->books = calloc((size_t)a->opt.levels, sizeof *a->books);
+    a->code = calloc((size_t)a->opt.levels, sizeof *a->code);
+    DT_CHECK(a->books && a->code, DT_ERR_MEMORY, "out of memory for codebooks");
+    for (int64_t l = 0; l < a->opt.levels; l++) {
+        a->code[l] = calloc((size_t)n, sizeof **a->code);
+        DT_CHECK(a->code[l], DT_ERR_MEMORY, "out of memory for the codes of %" PRId64 " items", n);
+        DT_TRY(dt_sid_book_alloc(&a->sid, &a->books[l], width));
+    }
+    return dt_sid_points_alloc(&a->sid, &a->points, n, width);
+}
+
+/* Residual k-means: the rows of the last level stay as they are before its codes are taken off. */
+static dt_err fit_levels(app *a)
+{
+    const options *o = &a->opt;
+    TOGETHER(a, make_room(a, a->rows.width));
+    TOGETHER(a, dt_sid_points_read(&a->sid, &a->points, &a->rows));
+    for (int l = 0; l < o->levels; l++) {
+        const dt_sid_kmeans how = {
+            .max_iterations = o->kmeans_iterations, .balanced = o->method == SID_BALANCED, .level = l};
+        if (l > 0) TOGETHER(a, dt_sid_points_subtract(&a->sid, &a->points, a->books[l - 1].rows.ptr, a->code[l - 1]));
+        DT_TRY(dt_sid_points_measure(&a->sid, &a->points));
+        DT_TRY(dt_sid_kmeans_fit(&a->sid, &how, &a->points, &a->books[l], a->code[l], &a->error));
+        a->error /= (double)a->rows.n;
+        DT_INFO("level %c: mean squared distance %.6g", 'a' + l, a->error);
+    }
+    return DT_OK;
+}
+
+dt_err sid_collision_rate(const app *a, double *rate)
+{
+    dt_sid_groups g;
+    int64_t n_distinct = 0;
+    const dt_err err = dt_sid_group(a->code, (int)a->opt.levels, a->rows.n, &g, &n_distinct);
+    dt_sid_groups_free(&g);
+    *rate = (double)(a->rows.n - n_distinct) / (double)a->rows.n;
+    return err;
+}
+
+/* ---- RQ-VAE ------------------------------------------------------------------------------------------------------ */
+
+typedef struct training {
+    dt_rqvae *net;
+    int64_t *item; /* [n] the order of an epoch */
+    float *distance;
+    float *best; /* parameters with the fewest collisions so far, and their share */
+    double best_rate;
+} training;
+
+/* Codes of all items by the parameters as they are; points: what the last level is of. */
+static dt_err quantise_all(app *a, training *t)
+{
+    const int last = (int)a->opt.levels - 1;
+    double sum = 0;
+    dt_err err = dt_rqvae_books(t->net, a->books);
+    if (err == DT_OK) err = dt_rqvae_encode(t->net, &a->rows, NULL, &a->points);
+    TOGETHER(a, err);
+    for (int l = 0; l <= last; l++) {
+        if (l > 0) TOGETHER(a, dt_sid_points_subtract(&a->sid, &a->points, a->books[l - 1].rows.ptr, a->code[l - 1]));
+        DT_TRY(dt_sid_points_measure(&a->sid, &a->points));
+        DT_TRY(dt_sid_nearest(&a->sid, &a->points, &a->books[l], a->code[l], t->distance));
+    }
+    for (int64_t i = 0; i < a->rows.n; i++) sum += t->distance[i];
+    a->error = sum / (double)a->rows.n;
+    return DT_OK;
+}
+
+static dt_err evaluate(app *a, training *t, int64_t epoch, const dt_rqvae_loss *loss)
+{
+    double rate = 0;
+    DT_TRY(quantise_all(a, t));
+    TOGETHER(a, sid_collision_rate(a, &rate));
+    DT_INFO("epoch %" PRId64 ": loss %.6g, reconstruction %.6g, quantisation %.6g, collisions %.6f", epoch, loss->total,
+            loss->reconstruction, loss->quantisation, rate);
+    if (rate >= t->best_rate) return DT_OK;
+    t->best_rate = rate;
+    return together(a, dt_rqvae_get(t->net, t->best));
+}
+
+static void shuffle(const app *a, int64_t epoch, int64_t *item)
+{
+    const uint64_t key = dt_mix64(dt_rng_key(a->sid.seed, DT_RNG_SHUFFLE) + (uint64_t)epoch), n = (uint64_t)a->rows.n;
+    for (uint64_t i = 0; i < n; i++) item[i] = (int64_t)dt_rng_permute(key, n, i);
+}
+
+/* *mean: of the losses of its steps. */
+static dt_err one_epoch(app *a, training *t, int64_t epoch, dt_rqvae_loss *mean)
+{
+    const int64_t n = a->rows.n, batch = a->opt.rqvae.batch, n_steps = dt_ceil_div(n, batch);
+    dt_rqvae_loss loss;
+    *mean = (dt_rqvae_loss){0};
+    shuffle(a, epoch, t->item);
+    for (int64_t at = 0; at < n; at += batch) {
+        const int64_t m = dt_min_i64(batch, n - at);
+        if (epoch == 0 && at == 0) DT_TRY(dt_rqvae_seed(t->net, &a->rows, t->item, m, a->opt.kmeans_iterations));
+        DT_TRY(dt_rqvae_backward(t->net, &a->rows, t->item + at, m, &loss));
+        TOGETHER(a, dt_rqvae_update(t->net));
+        mean->total += loss.total / (double)n_steps;
+        mean->reconstruction += loss.reconstruction / (double)n_steps;
+        mean->quantisation += loss.quantisation / (double)n_steps;
+    }
+    return DT_OK;
+}
+
+static dt_err train(app *a, training *t)
+{
+    const int64_t epochs = a->opt.rqvae.epochs;
+    dt_rqvae_loss loss = {0};
+    for (int64_t e = 0; e < epochs; e++) {
+        DT_TRY(one_epoch(a, t, e, &loss));
+        if ((e + 1) % a->opt.rqvae.evaluate_every == 0 || e + 1 == epochs) DT_TRY(evaluate(a, t, e + 1, &loss));
+    }
+    TOGETHER(a, dt_rqvae_put(t->net, t->best));
+    return quantise_all(a, t);
+}
+
+static dt_err open_training(app *a, training *t)
+{
+    const options *o = &a->opt;
+    const int64_t n = a->rows.n, in_batch = dt_min_i64(n, o->rqvae.batch);
+    const dt_rqvae_options net = {.width = a->rows.width,
+                                  .dim = o->rqvae.dim,
+                                  .hidden = o->rqvae.hidden,
+                                  .n_hidden = o->rqvae.n_hidden,
+                                  .beta = o->rqvae.beta,
+                                  .lr = o->rqvae.lr,
+                                  .weight_decay = o->rqvae.weight_decay,
+                                  .clip = o->rqvae.clip,
+                                  .warmup_steps = o->rqvae.warmup_epochs * dt_ceil_div(n, o->rqvae.batch)};
+    DT_CHECK(in_batch >= o->codes, DT_ERR_USAGE,
+             "--batch-size: the codebooks begin at means of a batch, whose %" PRId64 " items cannot have %" PRId64
+             " codes",
+             in_batch, o->codes);
+    DT_TRY(dt_rqvae_open(&t->net, &a->sid, &net));
+    t->best_rate = INFINITY;
+    t->item = malloc((size_t)n * sizeof *t->item);
+    t->distance = malloc((size_t)n * sizeof *t->distance);
+    t->best = malloc((size_t)dt_rqvae_n_param(t->net) * sizeof *t->best);
+    DT_CHECK(t->item && t->distance && t->best, DT_ERR_MEMORY, "out of memory for %" PRId64 " items", n);
+    return make_room(a, o->rqvae.dim);
+}
+
+static dt_err fit_rqvae(app *a)
+{
+    training t = {0};
+    dt_err err = together(a, open_training(a, &t));
+    if (err == DT_OK) err = train(a, &t);
+    dt_rqvae_close(t.net);
+    free(t.item);
+    free(t.distance);
+    free(t.best);
+    return err;
+}
+
+dt_err sid_make_codes(app *a) { return a->opt.method == SID_RQVAE ? fit_rqvae(a) : fit_levels(a); }

@@ -1,0 +1,32 @@
+/* hidden_states.c - what the last block leaves of each token, behind the final norm: for embeddings of texts. */
+#include "head.h"
+
+/* Numbers of 16 bits at the end of the room that they are to fill as floats: none is overwritten before it was read. */
+static void widen(float *x, dt_dtype dt, int64_t n)
+{
+    const uint16_t *narrow = (const uint16_t *)x + n;
+    for (int64_t i = 0; i < n && dt != DT_F32; i++)
+        x[i] = dt == DT_F16 ? dt_f16_to_float(narrow[i]) : dt_bf16_to_float(narrow[i]);
+}
+
+dt_err dt_model_hidden_states(dt_model *m, const dt_batch *b, float *hidden)
+{
+    dt_param_view w;
+    struct head_work *k = &m->h;
+    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
+             "hidden states need the forward of their own batch first");
+    DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "hidden states of a model with a scalar head");
+    dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
+    DT_TRY(dt_params_acquire(m, m->head_unit, &w));
+    for (int64_t first = 0; first < m->n_tok; first += k->n_rows) {
+        const int64_t n = dt_min_i64(k->n_rows, m->n_tok - first), elems = n * m->C;
+        const char *x = (const char *)m->hidden + (size_t)(first * m->C) * m->elem;
+        float *out = hidden + first * m->C;
+        DT_TRY(dt_norm_forward(m, &m->final_norm, &w, x, k->y, k->mean, k->rstd, n));
+        DT_TRY(m->ops->copy(m->dev, (char *)out + (size_t)elems * (sizeof *out - m->elem), k->y,
+                            (size_t)elems * m->elem, m->stream));
+        DT_TRY(dt_model_sync(m));
+        widen(out, m->opt.dtype, elems);
+    }
+    return m->source->params_release(m->source->self, m->head_unit);
+}

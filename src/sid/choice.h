@@ -1,0 +1,22 @@
+/* choice.h - which code is nearest to each row of a block. */
+#ifndef DTRAIN_SID_CHOICE_H
+#define DTRAIN_SID_CHOICE_H
+
+#include "dtrain/sid.h"
+
+/* What a block's choice needs on the device, and on the host. {0} to start from. */
+typedef struct sid_choice {
+    dt_buf score, token, logit; /* [block, K], [block], [block] */
+    int32_t *token_host;
+    float *logit_host;
+} sid_choice;
+
+dt_err sid_choice_alloc(const dt_sid *s, sid_choice *c);
+void sid_choice_free(sid_choice *c);
+/** Codes of m rows x [m, width], on device and host, and x e^T - |e|^2/2 for them. Local, synchronous. */
+dt_err sid_choose(const dt_sid *s, const dt_sid_book *b, const void *x, int64_t m, sid_choice *c);
+
+/** Items of this rank's block of a round: how many, the first in *first. 0: there is no such block. */
+int64_t sid_block_of(const dt_sid *s, int64_t n, int64_t round, int64_t *first);
+
+#endif

@@ -1,0 +1,312 @@
+/* mpi_sid.c - the RQ-VAE of dtrain-sid against PyTorch and against differences of a plain loop, and k-means against what
+ * its name says, on any number of ranks.
+ * NP: 1 3
+ * DEVICES: cpu queue */
+#include "ranks.h"
+#include "dtrain/json.h"
+#include "dtrain/sid.h"
+#include <math.h>
+
+enum { MAX_PARAM = 2000, MAX_ROWS = 64, WIDTH = 12, DIM = 4, LEVELS = 3, CODES = 5 };
+
+typedef struct fixture {
+    dt_ledger ledger;
+    dt_comm comm;
+    dt_device dev;
+    MPI_Comm mpi;
+    dt_sid sid;
+    dt_rows rows;
+    json_t *json;
+    dt_rqvae *net;
+    int64_t batch, n_param;
+    double before[MAX_PARAM];
+} fixture;
+
+static double number(const json_t *j, const char *key) { return json_number_value(json_object_get(j, key)); }
+
+static void numbers(const json_t *j, const char *key, double *out)
+{
+    const json_t *list = json_object_get(j, key);
+    for (size_t i = 0; i < json_array_size(list); i++) out[i] = json_number_value(json_array_get(list, i));
+}
+
+static bool read_fixture(fixture *f)
+{
+    char *text = NULL;
+    size_t nbytes = 0;
+    const bool ok = dt_rows_open(&f->rows, "tests/data/sid/items.npy", NULL) == DT_OK &&
+                    dt_read_file("tests/data/sid/rqvae.json", 1 << 20, &text, &nbytes) == DT_OK &&
+                    dt_json_parse(&f->json, "rqvae.json", text, nbytes, 0) == DT_OK;
+    free(text);
+    return ok;
+}
+
+static bool open_net(fixture *f)
+{
+    float param[MAX_PARAM];
+    int64_t hidden[2];
+    for (int i = 0; i < 2; i++)
+        hidden[i] = json_integer_value(json_array_get(json_object_get(f->json, "hidden"), (size_t)i));
+    const dt_rqvae_options o = {.width = WIDTH,
+                                .dim = DIM,
+                                .hidden = hidden,
+                                .n_hidden = 2,
+                                .beta = number(f->json, "beta"),
+                                .lr = number(f->json, "lr"),
+                                .weight_decay = number(f->json, "weight_decay"),
+                                .clip = number(f->json, "clip")};
+    f->batch = (int64_t)number(f->json, "batch");
+    f->n_param = (int64_t)json_array_size(json_object_get(f->json, "before"));
+    numbers(f->json, "before", f->before);
+    for (int64_t i = 0; i < f->n_param; i++) param[i] = (float)f->before[i];
+    return dt_rqvae_open(&f->net, &f->sid, &o) == DT_OK && dt_rqvae_n_param(f->net) == f->n_param &&
+           dt_rqvae_put(f->net, param) == DT_OK;
+}
+
+static int open_all(void **state)
+{
+    static fixture f;
+    *state = &f;
+    if (!open_ranks(&f.comm, &f.dev, &f.ledger, &f.mpi)) return -1;
+    if (f.dev.ops->make_reproducible) f.dev.ops->make_reproducible(&f.dev);
+    f.sid = (dt_sid){
+        .comm = &f.comm, .dev = &f.dev, .block = 16, .n_codes = CODES, .n_levels = LEVELS, .seed = 5}; /* 3 blocks */
+    const bool ok = read_fixture(&f) && open_net(&f);
+    if (!ok) print_error("fixture: %s\n", dt_error_message());
+    return vote_ranks(f.mpi, ok) ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    fixture *f = *state;
+    dt_rqvae_close(f->net);
+    dt_rows_close(&f->rows);
+    json_decref(f->json);
+    dt_comm_close(&f->comm);
+    dt_device_close(&f->dev);
+    return vote_ranks(MPI_COMM_WORLD, atomic_load(&f->ledger.total_now) == 0) ? 0 : -1;
+}
+
+/* ---- the loss in plain loops, in double -------------------------------------------------------------------------- */
+
+typedef struct pass {
+    double z[DIM], q[DIM], left[LEVELS][DIM], y[WIDTH];
+    int code[LEVELS];
+} pass;
+
+static const int SIZES[] = {WIDTH, 9, 6, DIM, 6, 9, WIDTH}; /* of the fixture; relu behind all but the 3rd and last */
+
+static const double *layers(const double *p, int first, int end, const double *x, double *y)
+{
+    double a[2][WIDTH];
+    memcpy(a[0], x, (size_t)SIZES[first] * sizeof *x);
+    for (int l = first; l < end; l++) {
+        const int in = SIZES[l], out = SIZES[l + 1];
+        for (int o = 0; o < out; o++) {
+            double sum = p[in * out + o];
+            for (int i = 0; i < in; i++) sum += p[o * in + i] * a[(l - first) % 2][i];
+            a[(l - first + 1) % 2][o] = sum < 0 && l != 2 && l != 5 ? 0 : sum;
+        }
+        p += (in + 1) * out;
+    }
+    memcpy(y, a[(end - first) % 2], (size_t)SIZES[end] * sizeof *y);
+    return p;
+}
+
+static const double *code_of(const double *books, int l, int k) { return books + (l * CODES + k) * DIM; }
+
+/* What a row's codes are, and what they leave. */
+static void quantise_plain(const double *books, pass *t)
+{
+    double r[DIM];
+    memcpy(r, t->z, sizeof r);
+    memset(t->q, 0, sizeof t->q);
+    for (int l = 0; l < LEVELS; l++) {
+        double best = INFINITY;
+        memcpy(t->left[l], r, sizeof r);
+        for (int k = 0; k < CODES; k++) {
+            double d = 0;
+            for (int c = 0; c < DIM; c++) d += pow(r[c] - code_of(books, l, k)[c], 2);
+            if (d < best) best = d, t->code[l] = k;
+        }
+        for (int c = 0; c < DIM; c++) r[c] -= code_of(books, l, t->code[l])[c];
+        for (int c = 0; c < DIM; c++) t->q[c] += code_of(books, l, t->code[l])[c];
+    }
+}
+
+/* The loss of a row with the parameters p, where what gradients do not pass is that of p0: codes, q - z, what is left
+ * for each level, and its codes where the encoder commits to them. */
+static double row_loss(const fixture *f, const double *p, const double *p0, const float *x)
+{
+    double xd[WIDTH], loss = 0, decoder_input[DIM];
+    pass now = {0}, fixed = {0};
+    for (int c = 0; c < WIDTH; c++) xd[c] = x[c];
+    const double *decoder0 = layers(p0, 0, 3, xd, fixed.z), *decoder = layers(p, 0, 3, xd, now.z);
+    const double *books0 = p0 + f->n_param - LEVELS * CODES * DIM, *books = p + f->n_param - LEVELS * CODES * DIM;
+    (void)decoder0;
+    quantise_plain(books0, &fixed);
+    for (int c = 0; c < DIM; c++) decoder_input[c] = now.z[c] + fixed.q[c] - fixed.z[c];
+    layers(decoder, 3, 6, decoder_input, now.y);
+    for (int c = 0; c < WIDTH; c++) loss += pow(now.y[c] - xd[c], 2) / WIDTH;
+    for (int l = 0; l < LEVELS; l++)
+        for (int c = 0; c < DIM; c++) {
+            const double r = l == 0 ? now.z[c] : fixed.left[l][c], e = code_of(books, l, fixed.code[l])[c];
+            loss += pow(e - fixed.left[l][c], 2) / (DIM * LEVELS);
+            loss += number(f->json, "beta") * pow(r - code_of(books0, l, fixed.code[l])[c], 2) / (DIM * LEVELS);
+        }
+    return loss;
+}
+
+static double batch_loss(const fixture *f, const double *p, const float *rows)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < f->batch; i++) sum += row_loss(f, p, f->before, rows + i * WIDTH);
+    return sum / (double)f->batch;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+/* |a - b| over |b|. */
+static double apart(const float *a, const double *b, const double *from, int64_t n)
+{
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += pow(a[i] - b[i], 2);
+        size += pow(b[i] - (from ? from[i] : 0), 2);
+    }
+    return sqrt(off / size);
+}
+
+static void the_gradient_is_that_of_the_loss(void **state)
+{
+    fixture *f = *state;
+    float grad[MAX_PARAM], rows[MAX_ROWS * WIDTH];
+    double p[MAX_PARAM], by_differences[MAX_PARAM];
+    dt_rqvae_loss loss;
+    bool ok = dt_rows_read(&f->rows, 0, f->batch, rows) == DT_OK;
+    ok = dt_rqvae_backward(f->net, &f->rows, NULL, f->batch, &loss) == DT_OK && ok;
+    ok = ok && dt_rqvae_get_gradient(f->net, grad) == DT_OK;
+    memcpy(p, f->before, sizeof p);
+    const double h = 1e-6, plain = batch_loss(f, p, rows);
+    for (int64_t i = 0; i < f->n_param; i++) {
+        p[i] = f->before[i] + h;
+        const double more = batch_loss(f, p, rows);
+        p[i] = f->before[i] - h;
+        by_differences[i] = (more - batch_loss(f, p, rows)) / (2 * h);
+        p[i] = f->before[i];
+    }
+    assert_all(f->mpi, ok);
+    assert_all(f->mpi, fabs(loss.total - plain) <= 1e-6 * plain);
+    /* sums of some dozens of floats, layer by layer; differences are off by 1e-10 */
+    assert_all(f->mpi, apart(grad, by_differences, NULL, f->n_param) <= 1e-5);
+}
+
+static void ten_steps_are_those_of_pytorch(void **state)
+{
+    fixture *f = *state;
+    double after[MAX_PARAM], gradient[MAX_PARAM];
+    float param[MAX_PARAM], grad[MAX_PARAM];
+    const json_t *losses = json_object_get(f->json, "losses");
+    bool ok = true;
+    for (size_t t = 0; t < json_array_size(losses); t++) {
+        const json_t *expected = json_array_get(losses, t);
+        const double reconstruction = json_number_value(json_array_get(expected, 0)),
+                     quantisation = json_number_value(json_array_get(expected, 1));
+        dt_rqvae_loss loss;
+        ok = dt_rqvae_backward(f->net, &f->rows, NULL, f->batch, &loss) == DT_OK && ok;
+        if (t == 0) ok = dt_rqvae_get_gradient(f->net, grad) == DT_OK && ok;
+        ok = dt_rqvae_update(f->net) == DT_OK && ok;
+        ok = ok && fabs(loss.reconstruction - reconstruction) <= 1e-5 * reconstruction &&
+             fabs(loss.quantisation - quantisation) <= 1e-5 * quantisation;
+    }
+    assert_all(f->mpi, ok);
+    numbers(f->json, "after", after);
+    numbers(f->json, "gradient", gradient);
+    assert_all(f->mpi, dt_rqvae_get(f->net, param) == DT_OK);
+    assert_all(f->mpi, apart(grad, gradient, NULL, f->n_param) <= 1e-5);
+    /* of the way that was gone: Adam's quotient keeps the relative error of a gradient, ten times at most */
+    assert_all(f->mpi, apart(param, after, f->before, f->n_param) <= 1e-4);
+}
+
+static double objective_of(const float *x, int64_t n, const float *book, const int32_t *code)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int c = 0; c < WIDTH; c++) sum += pow((double)x[i * WIDTH + c] - book[code[i] * WIDTH + c], 2);
+    return sum;
+}
+
+/* More iterations never end at a larger sum, and the sum is that of what comes out. */
+static void objectives_of_kmeans_fall(void **state)
+{
+    fixture *f = *state;
+    enum { N = 300 };
+    float *x = malloc((size_t)N * WIDTH * sizeof *x);
+    int32_t code[N];
+    dt_sid_points p = {0};
+    dt_sid_book b = {0};
+    bool ok = x && dt_rows_read(&f->rows, 0, N, x) == DT_OK && dt_sid_points_alloc(&f->sid, &p, N, WIDTH) == DT_OK &&
+              dt_sid_book_alloc(&f->sid, &b, WIDTH) == DT_OK && dt_sid_points_read(&f->sid, &p, &f->rows) == DT_OK;
+    assert_all(f->mpi, ok);
+    for (int balanced = 0; balanced < 2; balanced++) {
+        double last = INFINITY;
+        for (int iterations = 0; iterations < 8; iterations++) {
+            const dt_sid_kmeans how = {.max_iterations = iterations, .balanced = balanced};
+            double objective = 0;
+            int64_t count[CODES] = {0};
+            ok = ok && dt_sid_points_measure(&f->sid, &p) == DT_OK &&
+                 dt_sid_kmeans_fit(&f->sid, &how, &p, &b, code, &objective) == DT_OK;
+            for (int i = 0; i < N && ok; i++) count[code[i]]++;
+            for (int k = 0; k < CODES; k++) ok = ok && (!balanced || count[k] == N / CODES);
+            const double plain = ok ? objective_of(x, N, b.host, code) : 0;
+            /* distances are differences of squares, in float; where a balanced assignment was refused the codes have
+             * moved after it, to the means of their items, which is nearer */
+            ok = ok && plain <= objective * (1 + 1e-5) && (balanced || plain >= objective * (1 - 1e-5));
+            ok = ok && objective <= last * (1 + 1e-6);
+            last = objective;
+        }
+        assert_all(f->mpi, ok);
+    }
+    dt_sid_book_free(&b);
+    dt_sid_points_free(&f->sid, &p);
+    free(x);
+}
+
+/* Items at as many places as there are codes: every code is one of them. */
+static void kmeans_finds_places_that_are_apart(void **state)
+{
+    fixture *f = *state;
+    enum { N = 40 };
+    int32_t code[N];
+    double objective = 1;
+    dt_sid_points p = {0};
+    dt_sid_book b = {0};
+    bool ok = dt_sid_points_alloc(&f->sid, &p, N, 2) == DT_OK && dt_sid_book_alloc(&f->sid, &b, 2) == DT_OK;
+    float host[16 * 2];
+    for (int64_t round = 0; round < dt_sid_rounds(&f->sid, N) && ok; round++) {
+        const int64_t first = (round * f->comm.nranks + f->comm.rank) * 16;
+        for (int64_t i = 0; i < 16; i++) host[2 * i] = (float)((first + i) % CODES), host[2 * i + 1] = 1;
+        ok = f->dev.ops->copy(&f->dev, (float *)p.rows.ptr + round * 32, host, sizeof host, NULL) == DT_OK &&
+             f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    }
+    const dt_sid_kmeans how = {.max_iterations = 10};
+    assert_all(f->mpi, ok);
+    ok = dt_sid_points_measure(&f->sid, &p) == DT_OK &&
+         dt_sid_kmeans_fit(&f->sid, &how, &p, &b, code, &objective) == DT_OK;
+    assert_all(f->mpi, ok && objective == 0);
+    for (int i = 0; i < N; i++) ok = ok && b.host[2 * code[i]] == (float)(i % CODES);
+    assert_all(f->mpi, ok);
+    dt_sid_book_free(&b);
+    dt_sid_points_free(&f->sid, &p);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_gradient_is_that_of_the_loss, open_all, close_all),
+        cmocka_unit_test_setup_teardown(ten_steps_are_those_of_pytorch, open_all, close_all),
+        cmocka_unit_test_setup_teardown(objectives_of_kmeans_fall, open_all, close_all),
+        cmocka_unit_test_setup_teardown(kmeans_finds_places_that_are_apart, open_all, close_all),
+    };
+    MPI_TEST_MAIN(argc, argv, tests);
+}
