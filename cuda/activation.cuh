@@ -1,8 +1,9 @@
 /* activation.cuh - activations and their slopes, as operations on elements and as epilogues of products use them: one
  * definition, so that an epilogue has the bits of the calls that it stands for.
  *
- * All but relu, whose slope at 0 is 0, are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh s = (1 + tanh u)/2 = sigmoid(2u);
- * gelu s = Phi(x). The slope is s + x s'. */
+ * All but relu, whose slope at 0 is 0, are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh
+ * s = (1 + tanh u)/2 = sigmoid(2u); gelu s = Phi(x). The slope is s + x s'.
+ */
 #ifndef DTRAIN_ACTIVATION_CUH
 #define DTRAIN_ACTIVATION_CUH
 

@@ -1,5 +1,5 @@
-/* mpi_sid.c - the RQ-VAE of dtrain-sid against PyTorch and against differences of a plain loop, and k-means against what
- * its name says, on any number of ranks.
+/* mpi_sid.c - the RQ-VAE of dtrain-sid against PyTorch and against differences of a plain loop, and k-means against
+ * what its name says, on any number of ranks.
  * NP: 1 3
  * DEVICES: cpu queue */
 #include "ranks.h"
