@@ -206,6 +206,8 @@ for key in target_modules modules_to_save; do
     expect_exit "a list of nothing is refused" 64
     expect_text "by key" "lora.$key: expected names of modules, found ','"
 done
+lora 2 refused llama lora.r=4 lora.target_modules=q_prj batch.micro_batch_size=2 $trained
+expect "of a model whose adapters have a mistake nothing else is said" sh -c "[ \$(grep -c 'error: ' '$out') = 1 ] && grep -q 'lora.target_modules: ' '$out'"
 order="$bits lora.r=0 lora.target_modules= lora.dropout=0 run.task=dpo data.train=$tmp/pairs.h5 lora.path=$tmp/later/adapter $trained"
 lora 2 order llama $order
 expect_exit "DPO from an adapter that is still to be made" 65

@@ -386,11 +386,11 @@ static dt_err check_saves(const dt_run *run)
     return DT_OK;
 }
 
-/* Nobody knows which model it would be without adapters that cannot be read: it is as if there were none. */
+/* Nobody knows which model it would be without adapters that have a mistake: it is as if there were none. */
 static dt_err adapt_model(dt_run *run)
 {
     const dt_err err = attach_adapters(run);
-    if (err != DT_ERR_DATA) return note(run, err), DT_OK;
+    if (err == DT_OK) return DT_OK;
     dt_model_free_units(run->units, run->n_units);
     run->units = NULL, run->n_units = 0;
     return err;
