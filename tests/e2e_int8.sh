@@ -82,7 +82,10 @@ for family in llama gpt2; do
     expect "$family: from a checkpoint of floats" same_model "$(newest "int8$family")" "$(newest "from$family")"
 done
 run 2 ./dtrain-convert "$(newest int8llama)" "$tmp/merged" --dtype fp32
+counted() { sed -n 's/.*: \([0-9]*\) parameters from .*/\1/p' "$out"; }
+codes=$(counted)
 run 1 ./dtrain-convert --adapter "$tmp/int8llama/adapter" "$tmp/numbersllama" "$tmp/merged2" --dtype fp32
+expect "scales are no parameters of what is written" [ "$codes" -gt 0 -a "$codes" = "$(counted)" ]
 expect "a model is written with its adapters on the numbers" cmp "$tmp/merged/model.safetensors" "$tmp/merged2/model.safetensors"
 sample() { run "$1" ./dtrain-generate "$tmp/$2" --tokenizer bytes --prompt "the cat" --max-new-tokens 12 --greedy && sed '/^dtrain-generate/d' "$out" >"$tmp/$2.txt"; }
 sample 1 int8llama
