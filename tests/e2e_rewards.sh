@@ -99,6 +99,13 @@ done
 grpo 1 weighted "length:4, keywords:please|it" grpo.reward_weights="2, -1"
 expect "metrics have a mean of each" test "$(number weighted 'grpo/rewards/length/mean')" = "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
 expect "and of the weighted sum" test "$(number weighted grpo/reward)" = "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+# On two ranks the second group is in two parts. A miss costs 1/log2(place + 2) of their sum.
+grpo 2 rec "rec_rule, rec_rank, rec"
+awk 'BEGIN { split("1 0 0 0 x x x x 1 0 0 0", hit, " "); for (i = 0; i < 4; i++) sum += log(2) / log(i + 2)
+             for (i = 0; i < 12; i++) if (hit[i + 1] == "x") print "null null null"
+                 else { cost = hit[i + 1] ? 0 : -log(2) / log(i % 4 + 2) / sum; print hit[i + 1], cost, hit[i + 1] + cost } }' >"$tmp/items"
+expect "items are judged by their places in whole groups" sh -c 'paste -d" " "$1" "$2" | awk "{ for (i = 1; i <= 3; i++) { d = \$i - \$(i + 3);
+    if (d > 1e-6 || d < -1e-6 || (\$i == \"null\") != (\$(i + 3) == \"null\")) bad = 1 } } END { exit bad || NR != 12 }"' sh "$tmp/items" <(rewards rec)
 expect "nothing is said of functions that apply" sh -c '! grep -q "no function applies" "$1"' sh "$out"
 
 # On rank 1 it takes at least as long as it sleeps: a step later by 0.3 s.
@@ -147,7 +154,7 @@ grpo 2 nan "length:4, model:$tmp/nan"
 expect_exit "a score that is no number ends the run" 71
 expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan: the model'
 grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
-expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, model:DIRECTORY or command:PROGRAM ARGS, found correct'
+expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, model:DIRECTORY or command:PROGRAM ARGS, found correct'
 expect_text "parameters" 'length:0: expected length:TARGET or length:LEAST:MOST'
 expect_text "a program" 'no-such-program: there is no such program'
 expect_text "a model" "$tmp/nowhere"

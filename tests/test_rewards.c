@@ -178,6 +178,44 @@ static void keywords_are_counted_once_each(void **state)
     same("keywords", "a", 5, "{\"keywords\": [1]}", -1);
 }
 
+static void an_item_is_what_stands_between_quotes_and_blanks(void **state)
+{
+    same("rec", "<a_1><b_2>\n", 3, "{\"answer\": \"<a_1><b_2>\"}", 1);
+    same("rec_rule", " \"<a_1><b_2>\" \n", 3, "{\"answer\": \"\\n\\\"<a_1><b_2>\"}", 1);
+    same("rec_rank", "<a_1><b_2>", 3, "{\"answer\": \"<a_1><b_20>\"}", 0);
+    same("rec", "<a_1> <b_2>", 3, "{\"answer\": \"<a_1><b_2>\"}", 0);
+    same("rec", "<a_1>", 3, "{}", (double)NAN);
+}
+
+/* The rewards of a group by hand: 1/log2(i + 2) is 1, 0.63093, 0.5 for i = 0, 1, 2; together 2.13093. */
+static void a_miss_beside_a_hit_costs_by_its_place(void **state)
+{
+    static const struct {
+        const char *function;
+        double hits[3], want[3];
+    } cases[] = {{"rec", {0, 1, 0}, {-1 / 2.13093, 1, -0.5 / 2.13093}},
+                 {"rec_rank", {0, 1, 0}, {-1 / 2.13093, 0, -0.5 / 2.13093}},
+                 {"rec_rank", {1, 0, 1}, {0, -0.63093 / 2.13093, 0}},
+                 {"rec_rule", {0, 1, 0}, {0, 1, 0}},
+                 {"rec", {0, 0, 0}, {0, 0, 0}},
+                 {"rec", {1, 1, 1}, {1, 1, 1}},
+                 {"rec", {NAN, NAN, NAN}, {NAN, NAN, NAN}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_builtin *b;
+        double reward[6]; /* every second is another function's */
+        for (int k = 0; k < 6; k++) reward[k] = k % 2 ? 7 : cases[i].hits[k / 2];
+        assert_int_equal(dt_builtin_open(&b, cases[i].function), DT_OK);
+        dt_builtin_finish_group(b, reward, 3, 2);
+        dt_builtin_close(b);
+        for (int k = 0; k < 3; k++) {
+            const double found = reward[2 * k], want = cases[i].want[k];
+            if (isnan(want) ? !isnan(found) : !(fabs(found - want) < 1e-5)) /* digits of the numbers above */
+                fail_msg("case %zu, completion %d: expected %g, found %g", i, k, want, found);
+            assert_true(reward[2 * k + 1] == 7);
+        }
+    }
+}
+
 static void parameters_that_do_not_fit_are_refused(void **state)
 {
     static const struct {
@@ -241,8 +279,8 @@ static void what_is_wrong_with_a_list_names_the_key(void **state)
         const char *funcs, *weights, *says;
     } cases[] = {
         {"correct", "",
-         "reward_funcs (default): expected accuracy, format, length, keywords, model:DIRECTORY or command:PROGRAM "
-         "ARGS, found correct"},
+         "reward_funcs (default): expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, "
+         "model:DIRECTORY or command:PROGRAM ARGS, found correct"},
         {"length:0", "", "reward_funcs (default): length:0: expected length:TARGET"},
         {"accuracy, format", "1",
          "reward_weights (default): expected a weight for each of 2 reward functions, found 1"},
@@ -277,6 +315,8 @@ int main(void)
         cmocka_unit_test(a_format_is_that_of_the_whole_text),
         cmocka_unit_test(lengths_fall_off_outside_of_their_range),
         cmocka_unit_test(keywords_are_counted_once_each),
+        cmocka_unit_test(an_item_is_what_stands_between_quotes_and_blanks),
+        cmocka_unit_test(a_miss_beside_a_hit_costs_by_its_place),
         cmocka_unit_test(parameters_that_do_not_fit_are_refused),
         cmocka_unit_test(lists_of_functions_have_names_and_weights),
         cmocka_unit_test(what_is_wrong_with_a_list_names_the_key),

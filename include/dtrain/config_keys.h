@@ -443,7 +443,7 @@
     REAL(grpo, repetition_penalty, 1, 1e-3, 1e3, "", \
          "of tokens that are there already, above 1: less probable; 1: none") \
     TEXT(grpo, reward_funcs, "", \
-         "reward functions, comma separated: accuracy, format, length, keywords, model:DIRECTORY, " \
+         "reward functions, comma separated: accuracy, format, length, keywords, rec, model:DIRECTORY, " \
          "command:PROGRAM ARGS (docs/rewards.md)") \
     TEXT(grpo, reward_weights, "", "weights of the functions in reward_funcs, in their order; empty: 1 each") \
     INT (grpo, overlong_cache, 0, 0, 16777216, "tokens", \

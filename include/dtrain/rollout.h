@@ -68,6 +68,7 @@ void dt_rollout_discard(dt_rollout *r, const dt_task *t, const char *why);
 
 int64_t dt_rollout_n_prompts(const dt_rollout *r); /* prompts of an epoch */
 int64_t dt_rollout_n_rows(const dt_rollout *r);    /* rows that exist: at most n_rows of the options */
+int dt_rollout_group_size(const dt_rollout *r);    /* num_generations of the options */
 int64_t dt_rollout_number(const dt_rollout *r);    /* of the current rollout, from 0; -1: there is none */
 
 /** Begin the rollout of this number, empty. Local. */

@@ -15,6 +15,8 @@ typedef struct function {
     const char *name, *help;
     dt_err (*read)(dt_builtin *b, const char *parameters); /* NULL: it has none */
     dt_err (*score)(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
+    /* NULL, or what becomes of the scores of a group's completions, in their order: reward[i * stride], i < n */
+    void (*of_group)(double *reward, int n, int stride);
 } function;
 
 struct dt_builtin {
@@ -181,6 +183,50 @@ static dt_err keywords(const dt_builtin *b, const dt_reward_sample *s, const jso
     return DT_OK;
 }
 
+/* ---- recommendation: rewards of MiniOneRec (arXiv:2510.24431) ---------------------------------------------------- */
+
+/* Line ends, quotes and blanks around a text do not count. */
+static dt_answer bare(const char *text)
+{
+    static const char around[] = "\n\" ";
+    text += strspn(text, around);
+    size_t n = strlen(text);
+    while (n > 0 && strchr(around, text[n - 1])) n--;
+    return (dt_answer){.at = text, .n = n};
+}
+
+static dt_err hit(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
+{
+    char *text;
+    DT_TRY(answer_of_record(record, &text));
+    *reward = (double)NAN;
+    if (text) {
+        const dt_answer want = bare(text), found = bare(s->completion);
+        *reward = want.n == found.n && memcmp(want.at, found.at, want.n) == 0;
+    }
+    free(text);
+    return DT_OK;
+}
+
+/* In a group with a hit a miss costs the more the further in front it stands; n places together cost 1. */
+static void punish_misses(double *reward, int n, int stride)
+{
+    double sum = 0, hits = 0;
+    for (int i = 0; i < n; i++) {
+        sum += 1 / log2(i + 2);
+        hits += reward[i * stride];
+    }
+    for (int i = 0; i < n && hits > 0; i++)
+        if (reward[i * stride] == 0) reward[i * stride] = -1 / log2(i + 2) / sum;
+}
+
+static void punish_alone(double *reward, int n, int stride)
+{
+    punish_misses(reward, n, stride);
+    for (int i = 0; i < n; i++)
+        if (reward[i * stride] > 0) reward[i * stride] = 0;
+}
+
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static const function functions[] = {
@@ -191,6 +237,10 @@ static const function functions[] = {
     {"length", "length:TARGET or length:LEAST:MOST: 1 for so many tokens, less for fewer and more", read_length,
      length},
     {"keywords", "keywords:A|B|C: the share of these words that the completion has", read_keywords, keywords},
+    {"rec", "rec: 1 where the completion is the record's item; beside such a one others cost by their place", NULL, hit,
+     punish_misses},
+    {"rec_rule", "rec_rule: the first half of rec", NULL, hit},
+    {"rec_rank", "rec_rank: the second half of rec", NULL, hit, punish_alone},
 };
 enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
 
@@ -241,4 +291,9 @@ const char *dt_builtin_name(const dt_builtin *b) { return b->what->name; }
 dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
     return b->what->score(b, s, record, reward);
+}
+
+void dt_builtin_finish_group(const dt_builtin *b, double *reward, int n, int stride)
+{
+    if (b->what->of_group) b->what->of_group(reward, n, stride);
 }

@@ -1,4 +1,5 @@
-/* builtin.h - reward functions that look at a completion and need nothing else. Private to src/reward. */
+/* builtin.h - reward functions that look at a completion, or at all those of a prompt, and need nothing else. Private
+ * to src/reward. */
 #ifndef DTRAIN_REWARD_BUILTIN_H
 #define DTRAIN_REWARD_BUILTIN_H
 
@@ -16,6 +17,10 @@ const char *dt_builtin_name(const dt_builtin *b);
 /** The reward of a completion; NaN: the function does not apply. record: of s, parsed. Local. DT_ERR_MEMORY,
  *  DT_ERR_DATA: a field of the record is not what it should be. */
 dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
+
+/** After the scores of all n completions of a prompt, in their order: what the function makes of them together.
+ *  reward[i * stride], i < n. Local. */
+void dt_builtin_finish_group(const dt_builtin *b, double *reward, int n, int stride);
 
 /** The i-th name, with what may follow it and a line about it; false: there are no more. */
 bool dt_builtin_named(int i, const char **name, const char **help);

@@ -217,6 +217,15 @@ static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, int64_t from, in
     return DT_OK;
 }
 
+/* The rows from first on are whole groups. */
+static void finish_groups(const dt_rewards *w, const dt_rollout *r, int64_t first, double *reward)
+{
+    const int n = dt_rollout_group_size(r);
+    for (int64_t row = first; row < dt_rollout_n_rows(r); row += n)
+        for (int k = 0; k < w->n; k++)
+            if (w->of[k].builtin) dt_builtin_finish_group(w->of[k].builtin, reward + row * w->n + k, n, w->n);
+}
+
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 typedef struct share {
@@ -306,6 +315,7 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     for (int k = 0; k < w->n; k++)
         if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, first, out + k, w->n));
     DT_TRY(dt_comm_join_host(t->comm, asked, nbytes));
+    finish_groups(w, r, first, out);
     dt_rollout_count_reward_time(r, dt_now_s() - begin_s);
     if (first == 0) warn_of_none(w, t, out, n_rows);
     return DT_OK;

@@ -326,6 +326,7 @@ void dt_rollout_close(dt_rollout *r, dt_task *t)
 
 int64_t dt_rollout_n_prompts(const dt_rollout *r) { return r->n_prompts; }
 int64_t dt_rollout_n_rows(const dt_rollout *r) { return r->n_rows; }
+int dt_rollout_group_size(const dt_rollout *r) { return r->opt.num_generations; }
 int64_t dt_rollout_number(const dt_rollout *r) { return r->now.number; }
 const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row) { return &r->row[row]; }
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row) { return r->ids + row * r->ids_ld; }
