@@ -350,7 +350,7 @@ static dt_err attach_adapters(dt_run *run)
     if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
     DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
-    if (dt_lora_unties(&run->mc, run->units, run->n_units))
+    if ((!run->comm || run->comm->rank == 0) && dt_lora_unties(&run->mc, run->units, run->n_units))
         DT_WARN(
             "the head is tied to the embedding, and their adapters are not: as in PEFT each has its own or none, so "
             "a merged model has a head of its own (tie_word_embeddings = false)");
