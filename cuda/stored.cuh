@@ -62,16 +62,18 @@ struct nf4_matrix {
     int64_t ld;
     const uint8_t *blocks;
     const float *groups;
+    int shift;    /* 2^shift blocks have one pair of floats */
     int64_t from; /* of all elements */
 
     __host__ nf4_matrix(const void *q, int64_t ld_, const dt_scaled &how, int64_t row = 0, int64_t col = 0)
-        : p(static_cast<const uint8_t *>(q)), ld(ld_), blocks(how.blocks), groups(how.scale), from(row * ld + col)
+        : p(static_cast<const uint8_t *>(q)), ld(ld_), blocks(how.blocks), groups(how.scale),
+          shift(dt_nf4_shift(how.finer)), from(row * ld + col)
     {
     }
     __host__ __device__ void move(int64_t n_rows, int64_t n_cols) { from += n_rows * ld + n_cols; }
     __device__ float scale_of(int64_t i) const
     {
-        const int64_t block = i / DT_NF4_BLOCK, group = block / DT_NF4_GROUP;
+        const int64_t block = i / DT_NF4_BLOCK, group = block >> shift;
         return __fadd_rn(__fmul_rn(nf4_map[blocks[block]], groups[2 * group]), groups[2 * group + 1]);
     }
     __device__ float at(int64_t row, int64_t col) const

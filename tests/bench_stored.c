@@ -86,7 +86,10 @@ static dt_scaled how_of(const bench *b, int way, int matrix)
     const size_t blocks = (size_t)dt_nf4_blocks(b->n * b->k);
     if (way == 0) return (dt_scaled){.how = DT_SCALE_NONE};
     if (way == 1) return (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = b->scale.ptr};
-    return (dt_scaled){DT_SCALE_NF4, DT_NF4X2, b->scale.ptr, (uint8_t *)b->blocks.ptr + (size_t)matrix * blocks};
+    return (dt_scaled){.how = DT_SCALE_NF4,
+                       .stored = DT_NF4X2,
+                       .scale = b->scale.ptr,
+                       .blocks = (uint8_t *)b->blocks.ptr + (size_t)matrix * blocks};
 }
 
 /* Seconds of a product: all matrices once. */

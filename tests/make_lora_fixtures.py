@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make_lora_fixtures.py - tests/data/lora: steps of AdamW on adapters of PEFT, that start with the numbers that dtrain draws.
 
-    python3 tests/make_lora_fixtures.py        (a development tool: needs torch, transformers, peft)
+    python3 tests/make_lora_fixtures.py        (a development tool: needs torch, transformers, peft, bitsandbytes)
 
 sft.jsonl  prompts and answers, those of tests/data/rm/pairs.jsonl, whose tokens are bytes with the end of text (256) behind each answer
 gpt2/      GPT2LMHeadModel, whose linear layers are stored [in, out]; the other model is tests/data/dpo/start, a Llama
@@ -12,9 +12,12 @@ import math
 import pathlib
 import shutil
 
+import bitsandbytes as bnb
 import torch
+from make_nf4_fixtures import quantise_maxima
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers.pytorch_utils import Conv1D
 
 STEPS, BATCH, LR, DECAY, SEED = 10, 4, 1e-2, 0.1, 42
 MASK = 2**64 - 1
@@ -40,6 +43,9 @@ RUNS = [
      "lora.r=2 lora.alpha=1 lora.target_modules=wte,wpe,lm_head,c_attn"),
     ("gpt2", dict(r=2, lora_alpha=1, target_modules=["wpe", "c_fc"], init_lora_weights="gaussian", fan_in_fan_out=True),
      "lora.r=2 lora.alpha=1 lora.target_modules=wpe,c_fc lora.init=gaussian"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear"),
+     "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.base_quantization=nf4"),
+    ("gpt2", dict(r=4, lora_alpha=8), "lora.r=4 lora.alpha=8 lora.base_quantization=nf4"),
 ]
 here = pathlib.Path(__file__).parent / "data"
 out = here / "lora"
@@ -79,9 +85,29 @@ def start(name, shape, std):
     return torch.tensor(values[:shape[0] * shape[1]]).view(shape)
 
 
-def adapted(path, settings):
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
-                           LoraConfig(task_type="CAUSAL_LM", **settings))
+def store_as_nf4(model):
+    """The linear layers of blocks as transformers has them with BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant=True), which turns a Conv1D; the maxima as make_nf4_fixtures.py has them."""
+    for name, old in [*model.named_modules()]:
+        if not isinstance(old, (torch.nn.Linear, Conv1D)) or name == "lm_head":
+            continue
+        weight = (old.weight.T if isinstance(old, Conv1D) else old.weight).detach().contiguous()
+        new = bnb.nn.Linear4bit(weight.shape[1], weight.shape[0], bias=old.bias is not None, compute_dtype=torch.float32, quant_type="nf4")
+        new.weight = bnb.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", compress_statistics=True).to("cpu")
+        new.bias = old.bias
+        state = new.weight.quant_state
+        maxima = torch.stack([block.abs().max() for block in weight.flatten().split(64)])
+        blocks = quantise_maxima(maxima - state.offset, state.state2.absmax)
+        assert (blocks.int() - state.absmax.int()).abs().max() <= 1
+        state.absmax = blocks
+        model.set_submodule(name, new)
+
+
+def adapted(path, settings, nf4):
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    if nf4:
+        store_as_nf4(model)
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
     with torch.no_grad():
         for name, p in model.named_parameters():
             if ".lora_A." not in name and ".lora_embedding_B." not in name:
@@ -128,7 +154,7 @@ def main():
         for name, settings, keys in RUNS:
             path = here / "dpo" / "start" if name == "llama" else out / name
             f.write(f"run {name} {keys}\n")
-            f.writelines(train(adapted(path, settings), samples))
+            f.writelines(train(adapted(path, settings, "nf4" in keys), samples))
 
 
 if __name__ == "__main__":

@@ -44,18 +44,23 @@ def quantise_maxima(maxima, scales):
     return torch.bucketize(torch.cat(scaled), (numbers[:-1] + numbers[1:]) / 2).to(torch.uint8)
 
 
-w = torch.tensor([weight(i) for i in range(ROWS * COLS)]).view(ROWS, COLS)
-codes, state = F.quantize_4bit(w, quant_type="nf4", compress_statistics=True)
-assert (state.blocksize, state.state2.blocksize, len(state.state2.absmax)) == (64, 256, 2)
-blocks = quantise_maxima(w.view(-1, 64).abs().max(1)[0] - state.offset, state.state2.absmax)
-off = blocks.int() - state.absmax.int()
-assert off.abs().max() <= 1 and off.count_nonzero() < 4
-state.absmax = blocks
-back = {}
-for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
-    state.dtype = dtype
-    back[name] = fnv(F.dequantize_4bit(codes, state))
-with open(sys.argv[1], "w") as f:
-    json.dump({"rows": ROWS, "cols": COLS, "codes": bytes(codes.flatten().tolist()).hex(), "blocks": bytes(state.absmax.tolist()).hex(),
-               "scales": [x.hex() for x in state.state2.absmax.tolist()], "offset": state.offset.item().hex(), "back": back}, f)
-    f.write("\n")
+def main():
+    w = torch.tensor([weight(i) for i in range(ROWS * COLS)]).view(ROWS, COLS)
+    codes, state = F.quantize_4bit(w, quant_type="nf4", compress_statistics=True)
+    assert (state.blocksize, state.state2.blocksize, len(state.state2.absmax)) == (64, 256, 2)
+    blocks = quantise_maxima(w.view(-1, 64).abs().max(1)[0] - state.offset, state.state2.absmax)
+    off = blocks.int() - state.absmax.int()
+    assert off.abs().max() <= 1 and off.count_nonzero() < 4
+    state.absmax = blocks
+    back = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        state.dtype = dtype
+        back[name] = fnv(F.dequantize_4bit(codes, state))
+    with open(sys.argv[1], "w") as f:
+        json.dump({"rows": ROWS, "cols": COLS, "codes": bytes(codes.flatten().tolist()).hex(), "blocks": bytes(state.absmax.tolist()).hex(),
+                   "scales": [x.hex() for x in state.state2.absmax.tolist()], "offset": state.offset.item().hex(), "back": back}, f)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -217,7 +217,8 @@ static void an_int8_base_is_codes_with_scales(void **state)
         const dt_tensor *q = find(&a, name[0]), *s = find(&a, name[1]);
         assert_true(q && s && q->part == DT_CODES && s->part == DT_SCALES && !q->trainable && !s->trainable);
         assert_true(q->offset == codes && s->offset == scales && s->n_dims == 1 && s->shape[0] == q->shape[0]);
-        assert_true(&a.units[1].tensors[q->pair] == s && &a.units[1].tensors[s->pair] == q && !q->turned);
+        assert_true(&a.units[1].tensors[q->coded.scales] == s && &a.units[1].tensors[s->coded.codes] == q &&
+                    !q->coded.turned);
         codes += q->n_elems, scales += s->n_elems;
     }
     assert_true(find(&a, "model.layers.1.self_attn.q_proj.weight")->part == DT_TRAINED);
@@ -231,9 +232,48 @@ static void an_int8_base_is_codes_with_scales(void **state)
     adapt(&a, GPT2, 0, "r = 2\nbase_quantization = int8\n");
     assert_ok(a.err);
     const dt_tensor *turned = find(&a, "transformer.h.1.attn.c_attn.weight");
-    assert_true(turned->turned && turned->shape[0] == 24 && turned->shape[1] == 8);
+    assert_true(turned->coded.turned && turned->shape[0] == 24 && turned->shape[1] == 8);
     assert_int_equal(find(&a, "transformer.h.1.attn.c_attn.weight_scale")->shape[0], 24);
     assert_true(find(&a, "transformer.h.1.attn.c_attn.bias")->part == DT_FROZEN);
+    drop(&a);
+}
+
+/* 576 blocks of q and 288 of k are whole numbers of 32: an eighth of a group. v's are 288, too, but nothing follows. */
+static void an_nf4_base_is_codes_with_blocks_and_pairs(void **state)
+{
+    static const char json[] = "{\"model_type\": \"llama\", \"hidden_size\": 192, \"intermediate_size\": 256, "
+                               "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+                               "\"vocab_size\": 16, \"max_position_embeddings\": 8}";
+    static const char *const names[] = {"q", "k", "v"}, *const suffixes[] = {"", "_blocks", "_scale"};
+    static const dt_part parts[] = {DT_CODES, DT_BLOCKS, DT_SCALES};
+    struct adapted a;
+    adapt(&a, json, 0, "r = 2\nbase_quantization = nf4\n");
+    (void)state;
+    assert_ok(a.err);
+    int64_t end[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        const int64_t n = (i ? 96 : 192) * 192, want[] = {n / 2, n / 64, n / 64 / 32 * 2};
+        for (int k = 0; k < 3; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "model.layers.0.self_attn.%s_proj.weight%s", names[i], suffixes[k]);
+            const dt_tensor *t = find(&a, name);
+            assert_true(t && t->part == parts[k] && !t->trainable && t->n_elems == want[k] && t->offset == end[k]);
+            assert_true(t->coded.type == DT_NF4X2 && t->coded.finer == 3 && t->coded.n_out * t->coded.n_in == n);
+            const int at[] = {t->coded.codes, t->coded.blocks, t->coded.scales};
+            assert_ptr_equal(&a.units[1].tensors[at[k]], t);
+            assert_int_equal(dt_n_weights(t), k ? 0 : n);
+            end[k] += want[k];
+        }
+    }
+    const dt_tensor *whole = find(&a, "model.layers.0.mlp.up_proj.weight_scale"),
+                    *alone = find(&a, "model.layers.0.self_attn.o_proj.weight_scale");
+    assert_true(whole->coded.finer == 0 && whole->shape[0] == 3 && whole->shape[1] == 2);
+    assert_true(alone->coded.finer == 0 && alone->shape[0] == 3);
+    drop(&a);
+    adapt(&a, GPT2, 0, "r = 2\nbase_quantization = nf4\n");
+    assert_ok(a.err);
+    const dt_tensor *turned = find(&a, "transformer.h.1.attn.c_attn.weight");
+    assert_true(turned->coded.turned && turned->coded.n_out == 24 && turned->coded.n_in == 8 && turned->n_elems == 96);
     drop(&a);
 }
 
@@ -253,6 +293,8 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
         {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
         {"alpha = 4\n", "input.ini:2: [lora] alpha: without lora.r there are no adapters"},
         {"base_quantization = int8\n", "[lora] base_quantization: int8 is for weights that are not trained"},
+        {"r = 4\nbase_quantization = nf4\n",
+         "nf4 has blocks of 64 weights: model.layers.0.self_attn.k_proj.weight has 32, no whole number of them"},
         {"r = 4\nbase_quantization = int8\n"
          "modules_to_save = k_proj, o_proj, mlp\n",
          "no linear layer of this model's blocks is left as it is"},
@@ -278,6 +320,7 @@ int main(void)
         cmocka_unit_test(tables_and_heads_have_adapters_of_their_own),
         cmocka_unit_test(the_score_and_what_is_named_are_trained_whole),
         cmocka_unit_test(an_int8_base_is_codes_with_scales),
+        cmocka_unit_test(an_nf4_base_is_codes_with_blocks_and_pairs),
         cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -372,7 +372,7 @@ static void a_product_has_the_launches_of_the_cuda_device(void **state)
     for (int i = 0; counter && i < 2 * 3 * 2 * 2; i++) { /* B of int8, of nf4 */
         dt_matmul mm = product(b.ptr, i % 2 ? large[1] : small[1], types[i / 2 % 3], i / 6 % 2 * 2, 0);
         mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = (const float *)b.ptr};
-        if (i / 12) mm.b_scaled = (dt_scaled){DT_SCALE_NF4, DT_NF4X2, (const float *)b.ptr, (const uint8_t *)b.ptr};
+        if (i / 12) mm.b_scaled = (dt_scaled){.how = DT_SCALE_NF4, .stored = DT_NF4X2, .scale = b.ptr, .blocks = b.ptr};
         expect_launches(f, &cuda, counter, b.ptr, &mm);
     }
     assert_int_equal(cuda.ops->stream_sync(&cuda, NULL), DT_OK);

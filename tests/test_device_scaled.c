@@ -20,6 +20,7 @@ enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 /* What goes with a product. */
 typedef struct form {
     bool trans_b, one_scale, bias, addend, accumulate, activation, batch_invariant, float_c, nf4;
+    int finer; /* of nf4 */
 } form;
 static const form forms[] = {
     {.trans_b = true},
@@ -33,6 +34,8 @@ static const form forms[] = {
     {.trans_b = true, .nf4 = true, .bias = true, .addend = true},
     {.trans_b = false, .nf4 = true, .accumulate = true, .float_c = true},
     {.trans_b = true, .nf4 = true, .batch_invariant = true, .bias = true},
+    {.trans_b = true, .nf4 = true, .finer = 5, .batch_invariant = true},
+    {.trans_b = false, .nf4 = true, .finer = 8},
     {.trans_b = false, .nf4 = true, .batch_invariant = true},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
@@ -49,7 +52,7 @@ static weights room_for(const form *how, dt_dtype dt, int64_t rows, int64_t ld)
 {
     const int64_t n = rows * ld;
     weights w = {.q_len = n, .n_scales = rows, .numbers = ref_new(dt, n)};
-    if (how->nf4) w.q_len = (n + 1) / 2, w.n_blocks = dt_nf4_blocks(n), w.n_scales = 2 * dt_nf4_groups(n);
+    if (how->nf4) w.q_len = (n + 1) / 2, w.n_blocks = dt_nf4_blocks(n), w.n_scales = 2 * dt_nf4_pairs(n, how->finer);
     w.q = malloc((size_t)w.q_len + 1), w.blocks = malloc((size_t)w.n_blocks + 1);
     w.scale = malloc((size_t)(w.n_scales + 1) * sizeof *w.scale);
     assert_true(w.q && w.blocks && w.scale);
@@ -68,7 +71,7 @@ static weights random_weights(const form *how, dt_dtype dt, int64_t rows, int64_
     for (int64_t i = 0; i < w.numbers.n; i++) {
         float x;
         if (how->nf4)
-            dt_dequantise_nf4(w.q, w.blocks, w.scale, i, 1, &x);
+            dt_dequantise_nf4(w.q + i / 2, w.blocks, w.scale, how->finer, i, 1, &x);
         else
             x = (float)(int8_t)w.q[i] * w.scale[how->one_scale ? 0 : i / ld];
         dt_set_element(w.numbers.p, dt, i, x);
@@ -116,7 +119,8 @@ static void run(fixture *f, const form *how, dt_matmul mm, weights *w, bool numb
                                                       : DT_SCALE_ROWS,
                               .stored = how->nf4 ? DT_NF4X2 : DT_I8,
                               .scale = ARR(w->scale, w->n_scales),
-                              .blocks = how->nf4 ? ARR(w->blocks, w->n_blocks) : NULL};
+                              .blocks = how->nf4 ? ARR(w->blocks, w->n_blocks) : NULL,
+                              .finer = how->finer};
     RUN(matmul, &mm, ON(*a), ARR(w->q, w->q_len), ON(*c));
 }
 

@@ -36,7 +36,7 @@ static float *back(const tensor *t, int64_t first, int64_t n)
 {
     float *w = malloc((size_t)n * sizeof *w);
     assert_non_null(w);
-    dt_dequantise_nf4(t->codes, t->blocks, t->groups, first, n, w);
+    dt_dequantise_nf4(t->codes + first / 2, t->blocks, t->groups, 0, first, n, w);
     return w;
 }
 

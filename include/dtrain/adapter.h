@@ -14,14 +14,16 @@
  * A model that is opened with such units applies them (model.h); sharding, offload,
  * checkpoints and plans follow from the table.
  *
- * The model's own matrices may be stored as int8 with a float for each row (dt_quantise_row): a byte a weight in memory
- * and on the wire. Products work with code times scale, each rounded to the type that is computed in, so training is
- * training on the matrix of these numbers. That, too, stands in the table: MODULE.weight is in the part DT_CODES then,
- * and MODULE.weight_scale [out] in DT_SCALES.
+ * The model's own matrices may be stored as int8 with a float for each row (dt_quantise_row), a byte a weight in memory
+ * and on the wire, or as nf4 (nf4.h), half a byte and a little. Products work with the numbers that these are, each
+ * rounded to the type that is computed in, so training is training on the matrix of these numbers. That, too, stands in
+ * the table: MODULE.weight is in the part DT_CODES then, MODULE.weight_blocks (nf4) in DT_BLOCKS and
+ * MODULE.weight_scale in DT_SCALES.
  *
  * Source   Hu et al., arXiv:2106.09685; Kalajdzievski, arXiv:2312.03732 (rsLoRA). Names, defaults and what patterns
  *          match: huggingface/peft, tuners/lora and tuners_utils.py (algorithms.md 6). Rows as int8: Dettmers et al.,
- *          arXiv:2208.07339 (algorithms.md 6.3), whose SCB is 127 times the scale. */
+ *          arXiv:2208.07339 (algorithms.md 6.3), whose SCB is 127 times the scale; as nf4: Dettmers et al.,
+ *          arXiv:2305.14314. */
 #ifndef DTRAIN_ADAPTER_H
 #define DTRAIN_ADAPTER_H
 
@@ -61,7 +63,7 @@ typedef struct dt_lora {
     dt_modules modules_to_save;
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
-    bool int8_base; /* base_quantization = int8; a file of adapters says nothing of it */
+    dt_dtype base; /* base_quantization: DT_I8 or DT_NF4X2, DT_F32: none; a file of adapters says nothing of it */
     /* of a file: what is tied to an embedding in modules_to_save stays so, and of an embedding and its head among
      * target_modules both have adapters, of the same numbers */
     bool ties;
@@ -93,7 +95,8 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
 
 /** Where base_quantization asks for it, let the matrices of blocks of which these adapters train nothing be codes with
  *  scales; after dt_units_choose_trained, before anyone borrows the units. Embeddings, norms, heads, biases and
- *  adapters stay as they are. DT_ERR_USAGE: there is nothing to store so. Local. */
+ *  adapters stay as they are. DT_ERR_USAGE: there is nothing to store so, or what one product serves cannot be one
+ *  matrix of nf4. Local. */
 dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
 /** The same of the matrices that are codes in the units of another model of that shape. Local. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units);

@@ -250,9 +250,9 @@
          "counts") \
     TEXT(lora, alpha_pattern, "", "likewise other values of alpha") \
     TEXT(lora, path, "", "adapter to go on from: a directory as PEFT writes it") \
-    ENUM(lora, base_quantization, "none", "none|int8", \
-         "how the matrices of blocks that are not trained are stored; int8: a byte a weight and a float a row, " \
-         "rounded when they are loaded") \
+    ENUM(lora, base_quantization, "none", "none|int8|nf4", \
+         "how the matrices of blocks that are not trained are stored; int8: a byte a weight and a float a row; nf4: " \
+         "half a byte a weight, as bitsandbytes has it with double quantisation; both rounded when they are loaded") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     ENUM(checkpoint, save, "all", "all|trainable", \

@@ -126,17 +126,18 @@ typedef enum dt_dtype {
     DT_F16,
     DT_I8,
     DT_NF4X2, /* a byte that holds two weights of four bits (nf4.h) */
+    DT_U8,    /* a byte that stands for a number of a table */
     DT_N_DTYPE
 } dt_dtype;
 
 static inline size_t dt_dtype_size(dt_dtype t)
 {
-    static const unsigned char SIZES[DT_N_DTYPE] = {4, 2, 2, 1, 1};
+    static const unsigned char SIZES[DT_N_DTYPE] = {4, 2, 2, 1, 1, 1};
     return SIZES[t];
 }
 static inline const char *dt_dtype_name(dt_dtype t)
 {
-    static const char *const NAMES[DT_N_DTYPE] = {"fp32", "bf16", "fp16", "int8", "nf4"};
+    static const char *const NAMES[DT_N_DTYPE] = {"fp32", "bf16", "fp16", "int8", "nf4", "uint8"};
     return NAMES[t];
 }
 

@@ -41,6 +41,7 @@ typedef struct dt_scaled {
     dt_dtype stored;       /* DT_I8, or DT_NF4X2 */
     const float *scale;    /* [1], [stored rows], or the groups of nf4.h */
     const uint8_t *blocks; /* of nf4.h */
+    int finer;             /* of nf4.h: each group is given 2^finer times, for as many parts of it */
 } dt_scaled;
 
 /** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.

@@ -16,7 +16,8 @@
  *
  * In files of bitsandbytes the codes are `weight`, the blocks `weight.absmax`, the scales `weight.nested_absmax`; the
  * offset is one number for the tensor (in `quant_state`). Here each group has it, so that tensors of whole groups that
- * lie one behind the other are one matrix, and part of a matrix from a group on is a matrix. */
+ * lie one behind the other are one matrix, and part of a matrix from a group on is a matrix. So are tensors of whole
+ * parts of groups, where a group's pair is given once for each part: 2^finer times (dt_nf4_finer). */
 #ifndef DTRAIN_NF4_H
 #define DTRAIN_NF4_H
 
@@ -26,16 +27,34 @@ enum { DT_NF4_BLOCK = 64 /* weights */, DT_NF4_GROUP = 256 /* blocks */ };
 
 static inline int64_t dt_nf4_blocks(int64_t n) { return dt_ceil_div(n, DT_NF4_BLOCK); }
 static inline int64_t dt_nf4_groups(int64_t n) { return dt_ceil_div(n, DT_NF4_BLOCK * DT_NF4_GROUP); }
+/** 2^shift blocks have one pair of floats. */
+static inline int dt_nf4_shift(int finer) { return 8 - finer; }
+static inline int64_t dt_nf4_pairs(int64_t n, int finer)
+{
+    return dt_ceil_div(dt_nf4_blocks(n), INT64_C(1) << dt_nf4_shift(finer));
+}
+/** How fine parts of groups must be for n_blocks to be whole parts; 0: they are whole groups. */
+static inline int dt_nf4_finer(int64_t n_blocks)
+{
+    int finer = 0;
+    while (n_blocks & ((INT64_C(1) << dt_nf4_shift(finer)) - 1)) finer++;
+    return finer;
+}
 
 /** Quantise a tensor of n weights in host memory, as bitsandbytes' quantize_4bit(quant_type="nf4",
  *  compress_statistics=True) does: the nearest level of w / max|w of the block|, the lower one halfway; the maxima less
  *  their mean alike, by MAP. A tensor that holds a NaN or inf has weights that are neither. The caller owns the arrays.
  *  DT_ERR_MEMORY. */
 dt_err dt_quantise_nf4(const float *w, int64_t n, uint8_t *codes, uint8_t *blocks, float *groups);
+/** Its two halves: the codes of a block's n weights and the largest |w| of them, NaN where one is; and the maxima of
+ *  all of a tensor's blocks, which are left less their mean. */
+float dt_quantise_nf4_block(const float *w, int64_t n, uint8_t *codes);
+void dt_quantise_nf4_maxima(float *most, int64_t n_blocks, uint8_t *blocks, float *groups);
 
-/** The weights first .. first+n-1 of a tensor, in host memory. */
-void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int64_t first, int64_t n,
-                       float *w);
+/** The weights first .. first+n-1 of a tensor, in host memory. codes: from the byte that has the first of them;
+ *  groups: as often as finer says. */
+void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int finer, int64_t first,
+                       int64_t n, float *w);
 
 /* ---- the numbers ------------------------------------------------------------------------------------------------- */
 

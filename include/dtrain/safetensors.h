@@ -11,14 +11,14 @@
 
 /* ---- element types ----------------------------------------------------------------------------------------------- */
 
-/** I8: codes in checkpoints (unit.h), which safetensors files do not hold: there such tensors are OTHER. */
-typedef enum dt_st_type { DT_ST_OTHER, DT_ST_F32, DT_ST_F16, DT_ST_BF16, DT_ST_I8 } dt_st_type;
+/** I8 and U8: codes in checkpoints (unit.h), which safetensors files do not hold: there such tensors are OTHER. */
+typedef enum dt_st_type { DT_ST_OTHER, DT_ST_F32, DT_ST_F16, DT_ST_BF16, DT_ST_I8, DT_ST_U8 } dt_st_type;
 
-static inline size_t dt_st_type_size(dt_st_type t) { return t == DT_ST_F32 ? 4 : t == DT_ST_I8 ? 1 : 2; }
+static inline size_t dt_st_type_size(dt_st_type t) { return t == DT_ST_F32 ? 4 : t >= DT_ST_I8 ? 1 : 2; }
 const char *dt_st_type_name(dt_st_type t); /* "F32", "F16", "BF16" */
 static inline dt_st_type dt_st_type_of(dt_dtype t)
 {
-    static const dt_st_type TYPES[DT_N_DTYPE] = {DT_ST_F32, DT_ST_BF16, DT_ST_F16, DT_ST_I8, DT_ST_OTHER};
+    static const dt_st_type TYPES[DT_N_DTYPE] = {DT_ST_F32, DT_ST_BF16, DT_ST_F16, DT_ST_I8, DT_ST_U8, DT_ST_U8};
     return TYPES[t];
 }
 

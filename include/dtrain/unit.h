@@ -14,9 +14,21 @@ enum { DT_MAX_DIMS = 4, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
 /** A unit's flat buffers. Gradients and optimizer states exist for the trained part alone, so that an element's
  *  gradient and states have the offset of its parameter. Each part has a type of its own.
  *
- *  What is frozen may be stored in fewer bits (adapter.h): a matrix [out, in] as int8 in DT_CODES, with a float for
- *  each of its rows in DT_SCALES, W_oi = code_oi scale_o. */
-typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_CODES, DT_SCALES, DT_N_PARTS } dt_part;
+ *  What is frozen may be stored in fewer bits (adapter.h): a matrix as codes, with what they are multiplied by.
+ *
+ *               DT_CODES                         DT_BLOCKS                   DT_SCALES
+ *      int8     [out, in] int8                   -                           [out] float, W_oi = code_oi scale_o
+ *      nf4      [out in / 2], two to a byte      [out in / 64] bytes         [n, 2] float: nf4.h */
+typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_CODES, DT_BLOCKS, DT_SCALES, DT_N_PARTS } dt_part;
+
+/** A matrix that is stored as codes: what all tensors that it is made of say of it. */
+typedef struct dt_coded {
+    dt_dtype type; /* of the codes: DT_I8 or DT_NF4X2 */
+    int64_t n_out, n_in;
+    bool turned;               /* it is [n_in, n_out] elsewhere, as in GPT-2's files */
+    int codes, blocks, scales; /* numbers in the unit's table; blocks: -1 with int8 */
+    int finer;                 /* of nf4 (dt_scaled) */
+} dt_coded;
 
 /** Rows first .. end-1 of a tensor: places in its first dimension. */
 typedef struct dt_row_range {
@@ -42,8 +54,7 @@ typedef struct dt_tensor {
     /* random start: N(0, init_std^2) when > 0, else U(-init_bound, init_bound) when > 0, else the constant
      * init_value */
     float init_std, init_bound, init_value;
-    int pair;            /* of codes their scales, of scales their codes: numbers in the unit's table */
-    bool turned;         /* codes of a weight that is [in, out] elsewhere, as in GPT-2's files */
+    dt_coded coded;      /* in DT_CODES and behind */
     float adapter_scale; /* it is the A or B of a low-rank adapter (adapter.h): what B A x is added with; else 0 */
 } dt_tensor;
 
@@ -59,6 +70,22 @@ typedef enum dt_unit_role {
     DT_N_UNIT_ROLES
 } dt_unit_role;
 
+/** Weights that one element stands for, and weights that a tensor has: of codes those of the matrix, which what goes
+ *  with them has not again. */
+static inline int dt_weights_per_elem(const dt_tensor *t)
+{
+    return t->part == DT_CODES && t->coded.type == DT_NF4X2 ? 2 : 1;
+}
+static inline int64_t dt_n_weights(const dt_tensor *t)
+{
+    return t->part < DT_CODES ? t->n_elems : t->part == DT_CODES ? t->coded.n_out * t->coded.n_in : 0;
+}
+/** Is it a matrix of weights, stored as numbers or as codes? */
+static inline bool dt_is_matrix(const dt_tensor *t)
+{
+    return t->part == DT_CODES || (t->part < DT_CODES && t->n_dims == 2);
+}
+
 /** In each part tensors follow one another in the order of the table; where a new group begins the offset is rounded up
  *  to DT_GROUP_ALIGN elements. Elements that belong to no tensor are padding: zero for ever in every state. */
 typedef struct dt_unit {
@@ -66,7 +93,7 @@ typedef struct dt_unit {
     dt_unit_role role;
     dt_tensor *tensors;
     int n_tensors;
-    int64_t n_param;              /* sum of n_elems, without scales */
+    int64_t n_param;              /* weights: sum of dt_n_weights */
     int64_t flat_len[DT_N_PARTS]; /* elements of each part, padding inside included; 0: nothing is in it */
 } dt_unit;
 

@@ -182,6 +182,18 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
 /** Copy elements skip .. skip+n-1 of a piece from or to host memory. Local, synchronous. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host);
+
+/** Where the weights of a matrix come from that becomes codes. read: weights first .. first+n-1 as they lie in files of
+ *  plain weights, to w, in host memory; called once for each. codes: the tensor. Local. */
+typedef struct dt_matrix_source {
+    void *self;
+    const char *name; /* for messages */
+    dt_err (*read)(void *self, const dt_tensor *codes, int64_t first, int64_t n, float *w);
+} dt_matrix_source;
+/** Make codes, and what goes with them, of a matrix; piece: the number of its codes' piece. A rank reads what it has
+ *  codes of, in whole rows (int8) or blocks (nf4). own: what happened on this rank until now. Collective, agreed.
+ *  DT_ERR_DATA naming the tensor and a row: it has numbers that are not finite. DT_ERR_MEMORY. */
+dt_err dt_zero_quantise(dt_zero *z, int piece, const dt_matrix_source *from, dt_err own);
 /** Bytes of what this rank is in charge of, of all that dt_zero_state_read gives of one part, padding included: the
  *  same on all ranks. */
 size_t dt_zero_saved_nbytes(const dt_zero *z, dt_part part);

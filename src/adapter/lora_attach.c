@@ -48,7 +48,7 @@ static const dt_tensor *tied_head(const dt_model_config *mc, const dt_unit *u, d
 static bool is_matrix(const dt_tensor *t)
 {
     const char *dot = strrchr(t->name, '.');
-    return t->n_dims == 2 && t->adapter_scale == 0 && dot && strcmp(dot, ".weight") == 0;
+    return dt_is_matrix(t) && t->adapter_scale == 0 && dot && strcmp(dot, ".weight") == 0;
 }
 
 static bool is_default(const dt_model_config *mc, const char *module)

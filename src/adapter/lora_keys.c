@@ -15,14 +15,18 @@ static dt_err check_alone(const dt_config *cfg)
     return DT_OK;
 }
 
-static bool is_int8(const dt_config *cfg) { return !strcmp(cfg->lora_base_quantization, "int8"); }
+static dt_dtype base_of(const dt_config *cfg)
+{
+    const char *word = cfg->lora_base_quantization;
+    return !strcmp(word, "int8") ? DT_I8 : !strcmp(word, "nf4") ? DT_NF4X2 : DT_F32;
+}
 
 static dt_err check_quantization(const dt_config *cfg)
 {
-    DT_CONFIG_CHECK(
-        cfg->lora_r > 0 || !is_int8(cfg), cfg, "lora", "base_quantization",
-        "int8 is for weights that are not trained, beside adapters; without lora.r all are trained: lora.r = "
-        "8 is usual");
+    DT_CONFIG_CHECK(cfg->lora_r > 0 || base_of(cfg) == DT_F32, cfg, "lora", "base_quantization",
+                    "%s is for weights that are not trained, beside adapters; without lora.r all are trained: lora.r = "
+                    "8 is usual",
+                    cfg->lora_base_quantization);
     return DT_OK;
 }
 
@@ -82,7 +86,7 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .alpha = cfg->lora_alpha,
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
-                   .int8_base = is_int8(cfg),
+                   .base = base_of(cfg),
                    .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
@@ -195,7 +199,8 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
     if (!is_given(cfg, "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
     DT_TRY(
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
-    if (l->int8_base) DT_TRY(settle(cfg, of, "base_quantization", is_int8(cfg), strdup("int8")));
+    if (l->base != DT_F32)
+        DT_TRY(settle(cfg, of, "base_quantization", base_of(cfg) == l->base, strdup(dt_dtype_name(l->base))));
     dt_err err = read_keys(&now, cfg);
     if (err == DT_OK) err = settle_lists(cfg, &now, l, of);
     dt_lora_free(&now);

@@ -117,7 +117,10 @@ static dt_err make_groups(hid_t file, const char *path, const dt_saved_model *mo
 /* The type of a tensor's elements, to be closed; below 0: none. HDF5 has no name for fp16. */
 static hid_t element_type(dt_dtype dtype)
 {
-    const hid_t type = H5Tcopy(dtype == DT_BF16 ? H5T_STD_U16LE : dtype == DT_I8 ? H5T_STD_I8LE : H5T_IEEE_F32LE);
+    const hid_t type = H5Tcopy(dtype == DT_BF16                      ? H5T_STD_U16LE
+                               : dtype == DT_I8                      ? H5T_STD_I8LE
+                               : dtype == DT_NF4X2 || dtype == DT_U8 ? H5T_STD_U8LE
+                                                                     : H5T_IEEE_F32LE);
     if (dtype != DT_F16 || type < 0) return type;
     if (H5Tset_fields(type, 15, 10, 5, 0, 10) >= 0 && H5Tset_size(type, 2) >= 0 && H5Tset_ebias(type, 15) >= 0)
         return type;

@@ -145,15 +145,27 @@ static dt_err read_slot(load_job *j, int i)
     return DT_OK;
 }
 
+/* It is made with the codes of a weight, as which the file has it. */
+static bool comes_with_codes(const load_job *j, int i)
+{
+    return j->map.locations[i].quantise && j->slots[i].tensor->part != DT_CODES;
+}
+
+/* Collective where weights are quantised, to which a rank that has failed comes, too. */
 static dt_err read_slots(load_job *j)
 {
+    dt_err err = DT_OK;
     for (int i = 0; i < j->n_slots; i++) {
-        if (j->slots[i].owned->n == 0) continue;
-        dt_phase_enter(j->phase, "load", j->slots[i].tensor->name);
-        DT_TRY(dt_fault("load.read"));
-        DT_TRY(j->map.locations[i].quantise ? load_quantised(j, i) : read_slot(j, i));
+        const dt_stored_slot *s = &j->slots[i];
+        const bool reads = s->owned->n > 0 && err == DT_OK && !comes_with_codes(j, i);
+        if (reads) dt_phase_enter(j->phase, "load", s->tensor->name);
+        if (reads) err = dt_fault("load.read");
+        if (j->map.locations[i].quantise && s->tensor->part == DT_CODES)
+            DT_TRY(err = load_quantised(j, i, err));
+        else if (reads && err == DT_OK)
+            err = read_slot(j, i);
     }
-    return DT_OK;
+    return err;
 }
 
 /* ---- a head beside a tied embedding ------------------------------------------------------------------------------ */
@@ -300,8 +312,8 @@ static dt_err verify_left_out(load_job *j)
         dt_stored_location *p = &j->map.locations[i];
         const dt_stored_slot s = p->quantise ? dt_stored_plain(&j->slots[i], &tensor) : j->slots[i];
         const size_t size = dt_st_type_size((dt_st_type)p->type);
-        p->has_checksum &= p->left_out; /* the file's own are verified with it */
-        for (int64_t at = 0; p->left_out && at < s.tensor->n_elems; at += step) {
+        p->has_checksum &= p->left_out && !comes_with_codes(j, i); /* the file's own are verified with it */
+        for (int64_t at = 0; p->has_checksum && at < s.tensor->n_elems; at += step) {
             const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
             DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
             j->sums[i] += dt_checksum(j->chunks->raw, at, n, size);

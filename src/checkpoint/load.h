@@ -1,4 +1,4 @@
-/* load.h - what the two ways of loading a tensor share: as it stands in the file, and rounded to codes with scales.
+/* load.h - what the two ways of loading a tensor share: as it stands in the file, and quantised.
  * Private to checkpoint. */
 #ifndef DTRAIN_CHECKPOINT_LOAD_H
 #define DTRAIN_CHECKPOINT_LOAD_H
@@ -29,8 +29,8 @@ dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location
  *  ranks once. */
 uint64_t load_checksum(const dt_piece *charge, const char *elems, int64_t first, int64_t n, size_t size);
 
-/** This rank's codes, or scales, of slot i, whose file holds floats (load_rows.c). Local. DT_ERR_DATA naming the
- *  tensor: a row has numbers that are not finite. */
-dt_err load_quantised(load_job *j, int i);
+/** The codes of slot i, whose file holds floats, and what goes with them (load_rows.c). own: what happened on this rank
+ *  until now. Collective, agreed. DT_ERR_DATA naming file and tensor: a row has numbers that are not finite. */
+dt_err load_quantised(load_job *j, int i, dt_err own);
 
 #endif

@@ -39,6 +39,7 @@ dt_st_type ckpt_type_of(dt_h5_type t)
            : t == DT_H5_F16  ? DT_ST_F16
            : t == DT_H5_BF16 ? DT_ST_BF16
            : t == DT_H5_I8   ? DT_ST_I8
+           : t == DT_H5_U8   ? DT_ST_U8
                              : DT_ST_OTHER;
 }
 
@@ -264,11 +265,15 @@ bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o
 
 static dt_err check_tensor(const char *path, const char *name, const dt_tensor *t, const dt_h5_array *a)
 {
-    const dt_st_type type = ckpt_type_of(a->type);
+    const bool codes = t->part == DT_CODES || t->part == DT_BLOCKS, is_int8 = codes && t->coded.type == DT_I8;
+    const dt_st_type type = ckpt_type_of(a->type), want = is_int8 ? DT_ST_I8 : DT_ST_U8;
     DT_TRY(dt_stored_check_shape(path, name, t, a->n_dims, a->shape));
-    DT_CHECK(type != DT_ST_OTHER && (type == DT_ST_I8) == (t->part == DT_CODES), DT_ERR_DATA,
-             "%s: tensor `%s`: expected fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\"), found %s",
-             path, name, dt_h5_type_name(a->type));
+    DT_CHECK(codes ? type == want : type >= DT_ST_F32 && type <= DT_ST_BF16, DT_ERR_DATA,
+             "%s: tensor `%s`: expected %s, found %s", path, name,
+             !codes    ? "fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\")"
+             : is_int8 ? "int8"
+                       : "uint8",
+             dt_h5_type_name(a->type));
     return DT_OK;
 }
 
@@ -294,7 +299,7 @@ dt_err dt_checkpoint_is_scored(const char *path, bool *is)
     return err;
 }
 
-/* Of codes and their scales: does the file hold the plain weight? It is not int8 then. */
+/* Of codes and what goes with them: does the file hold the plain weight? It is no codes then. */
 static bool is_plain(hid_t file, const char *path, const dt_stored_slot *plain)
 {
     char name[256];
@@ -304,7 +309,7 @@ static bool is_plain(hid_t file, const char *path, const dt_stored_slot *plain)
     const dt_err err = dt_h5_inspect(dset, path, name, &a);
     H5Dclose(dset);
     if (err != DT_OK) dt_error_clear(); /* whoever opens it will say so */
-    return err == DT_OK && a.type != DT_H5_I8;
+    return err == DT_OK && a.type != DT_H5_I8 && a.type != DT_H5_U8;
 }
 
 static dt_err locate_as(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)

@@ -88,8 +88,8 @@ double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_state
     for (int u = 0; u < n_units; u++)
         for (int t = 0; t < units[u].n_tensors; t++) {
             const dt_tensor *tensor = &units[u].tensors[t];
-            const double array =
-                array_nbytes((tensor->part == DT_CODES ? 1.0 : sizeof(float)) * (double)tensor->n_elems);
+            const bool is_bytes = tensor->part == DT_CODES || tensor->part == DT_BLOCKS;
+            const double array = array_nbytes((is_bytes ? 1.0 : sizeof(float)) * (double)tensor->n_elems);
             if (tensor->trainable)
                 nbytes += (1 + n_states) * array;
             else

@@ -65,10 +65,12 @@ dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor)
     *tensor = *s->tensor;
     plain.tensor = tensor;
     if (tensor->part < DT_CODES) return plain;
-    if (tensor->part == DT_SCALES) *tensor = s->unit->tensors[tensor->pair];
-    const int64_t rows = tensor->shape[0];
-    if (tensor->turned) tensor->shape[0] = tensor->shape[1], tensor->shape[1] = rows;
+    const dt_coded c = tensor->coded;
+    *tensor = s->unit->tensors[c.codes];
     tensor->part = DT_FROZEN;
+    tensor->n_dims = 2;
+    tensor->shape[0] = c.turned ? c.n_in : c.n_out, tensor->shape[1] = c.turned ? c.n_out : c.n_in;
+    tensor->n_elems = c.n_out * c.n_in;
     return plain;
 }
 

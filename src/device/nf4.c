@@ -34,8 +34,7 @@ static uint8_t nearest(const float *numbers, int n, float x)
     return (uint8_t)low;
 }
 
-/* The maxima of blocks in eight bits, group by group; they are left less their mean. */
-static void quantise_maxima(float *most, int64_t n_blocks, uint8_t *blocks, float *groups)
+void dt_quantise_nf4_maxima(float *most, int64_t n_blocks, uint8_t *blocks, float *groups)
 {
     double sum = 0;
     for (int64_t b = 0; b < n_blocks; b++) sum += (double)most[b];
@@ -49,32 +48,38 @@ static void quantise_maxima(float *most, int64_t n_blocks, uint8_t *blocks, floa
     }
 }
 
+float dt_quantise_nf4_block(const float *w, int64_t n, uint8_t *codes)
+{
+    const float most = largest(w, n), inverse = inverse_of(most);
+    if (n % 2) codes[n / 2] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t code = nearest(LEVELS, 16, w[i] * inverse);
+        codes[i / 2] = (uint8_t)(i % 2 ? codes[i / 2] | code : code << 4);
+    }
+    return most;
+}
+
 dt_err dt_quantise_nf4(const float *w, int64_t n, uint8_t *codes, uint8_t *blocks, float *groups)
 {
     const int64_t n_blocks = dt_nf4_blocks(n);
     float *most = malloc((size_t)n_blocks * sizeof *most + 1);
     DT_CHECK(most, DT_ERR_MEMORY, "nf4: no memory for the maxima of %lld blocks", (long long)n_blocks);
-    if (n % 2) codes[n / 2] = 0;
     for (int64_t b = 0; b < n_blocks; b++) {
-        const int64_t first = b * DT_NF4_BLOCK, end = dt_min_i64(first + DT_NF4_BLOCK, n);
-        most[b] = largest(w + first, end - first);
-        const float inverse = inverse_of(most[b]);
-        for (int64_t i = first; i < end; i++) {
-            const uint8_t code = nearest(LEVELS, 16, w[i] * inverse);
-            codes[i / 2] = (uint8_t)(i % 2 ? codes[i / 2] | code : code << 4);
-        }
+        const int64_t first = b * DT_NF4_BLOCK;
+        most[b] = dt_quantise_nf4_block(w + first, dt_min_i64(DT_NF4_BLOCK, n - first), codes + first / 2);
     }
-    if (n_blocks > 0) quantise_maxima(most, n_blocks, blocks, groups);
+    if (n_blocks > 0) dt_quantise_nf4_maxima(most, n_blocks, blocks, groups);
     free(most);
     return DT_OK;
 }
 
-void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int64_t first, int64_t n,
-                       float *w)
+void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int finer, int64_t first,
+                       int64_t n, float *w)
 {
     for (int64_t i = first; i < first + n; i++) {
-        const int64_t b = i / DT_NF4_BLOCK, g = b / DT_NF4_GROUP;
+        const int64_t b = i / DT_NF4_BLOCK, g = b >> dt_nf4_shift(finer);
         const float scale = MAP[blocks[b]] * groups[2 * g] + groups[2 * g + 1];
-        w[i - first] = LEVELS[i % 2 ? codes[i / 2] & 15 : codes[i / 2] >> 4] * scale;
+        const uint8_t both = codes[i / 2 - first / 2];
+        w[i - first] = LEVELS[i % 2 ? both & 15 : both >> 4] * scale;
     }
 }

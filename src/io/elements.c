@@ -6,7 +6,7 @@
 
 const char *dt_st_type_name(dt_st_type t)
 {
-    static const char *const names[] = {"other", "F32", "F16", "BF16", "I8"};
+    static const char *const names[] = {"other", "F32", "F16", "BF16", "I8", "U8"};
     return names[t];
 }
 

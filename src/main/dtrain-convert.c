@@ -447,7 +447,7 @@ static void say_what_was_done(const app *a)
     for (int u = 0; u < a->frozen.n_units; u++)
         for (int i = 0; i < a->frozen.units[u].n_tensors; i++) { /* adapters are merged, and so are scales */
             const dt_tensor *t = &a->frozen.units[u].tensors[i];
-            n_param += t->adapter_scale == 0 && t->part != DT_SCALES ? t->n_elems : 0;
+            n_param += t->adapter_scale == 0 ? dt_n_weights(t) : 0;
             if (a->new_tokens.n_added > 0 && dt_model_is_vocabulary(t))
                 n_param += dt_max_i64(0, end - t->shape[0]) * t->shape[1];
         }

@@ -184,11 +184,16 @@ static bool same_group(const char *a, const char *b)
     return group_len(a) == group_len(b) && strncmp(a, b, group_len(a)) == 0;
 }
 
+/* Of nf4 two are in a byte; what codes are multiplied by is none. */
 static int64_t n_parameters(const file_info *f)
 {
     int64_t n = 0;
-    for (int i = 0; i < f->n_arrays; i++)
-        if (same_group(f->arrays[i].name, "model/")) n += f->arrays[i].a.n_elems;
+    for (int i = 0; i < f->n_arrays; i++) {
+        const char *name = f->arrays[i].name, *end = strrchr(name, '.');
+        const bool beside = end && (strcmp(end, ".weight_scale") == 0 || strcmp(end, ".weight_blocks") == 0);
+        const int per_elem = f->arrays[i].a.type == DT_H5_U8 ? 2 : 1;
+        if (same_group(name, "model/") && !beside) n += per_elem * f->arrays[i].a.n_elems;
+    }
     return n;
 }
 

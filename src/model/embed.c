@@ -27,16 +27,17 @@ dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)
     return m->ops->zero(m->dev, g->data, (size_t)len * dt_dtype_size(g->dtype), m->stream);
 }
 
-static dt_dtype dtype_of(const dt_model *m, int part)
+/* Codes are as their table says: zero has looked. */
+static bool fits(const dt_model *m, int part, dt_dtype dtype)
 {
-    return part == DT_CODES ? DT_I8 : part == DT_SCALES ? DT_F32 : m->opt.dtype;
+    return part == DT_CODES || part == DT_BLOCKS || dtype == (part == DT_SCALES ? DT_F32 : m->opt.dtype);
 }
 
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w)
 {
     DT_TRY(m->source->params_acquire(m->source->self, unit, w));
     for (int p = 0; p < DT_N_PARTS; p++)
-        DT_CHECK(!w->part[p].data || w->part[p].dtype == dtype_of(m, p), DT_ERR_ARG,
+        DT_CHECK(!w->part[p].data || fits(m, p, w->part[p].dtype), DT_ERR_ARG,
                  "unit %s: parameters in %s, of a model that computes in %s", m->units[unit].name,
                  dt_dtype_name(w->part[p].dtype), dt_dtype_name(m->opt.dtype));
     return DT_OK;

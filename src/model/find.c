@@ -65,13 +65,15 @@ static struct linear linear_at(const dt_model *m, const dt_unit *u, enum linear_
                                struct fused of)
 {
     const int64_t n_out = of.n_out[0] + of.n_out[1] + of.n_out[2];
-    const struct tensor_at scale = at(find_part(u, of.name[0], "weight_scale"));
-    const bool conv1d = m->mc->conv1d && !dt_exists(scale);
+    const dt_tensor *w = find_part(u, of.name[0], "weight");
+    const bool coded = w && w->part == DT_CODES, conv1d = m->mc->conv1d && !coded;
     struct linear l = {.n_in = n_in,
                        .n_out = n_out,
-                       .w = at(find_part(u, of.name[0], "weight")),
+                       .w = at(w),
                        .b = at(find_part(u, of.name[0], "bias")),
-                       .scale = scale,
+                       .blocks = at(find_part(u, of.name[0], "weight_blocks")),
+                       .scale = at(find_part(u, of.name[0], "weight_scale")),
+                       .finer = coded ? w->coded.finer : 0,
                        .w_ld = conv1d ? n_out : n_in,
                        .conv1d = conv1d,
                        .layer = layer,
@@ -163,7 +165,7 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
         m->mc->family == DT_GPT2 ? norm_at(u, "ln_f.weight", "ln_f.bias") : norm_at(u, "norm.weight", "norm.bias");
     m->head = (struct linear){
         .n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C, .in_fp32 = true, .layer = HEAD_LAYER};
-    m->head.b.offset = m->head.scale.offset = -1;
+    m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
     m->head.w = m->tied ? m->wte : locate(u, scalar ? "score.weight" : "lm_head.weight");
     if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{"lm_head"}, {m->V}});
     DT_CHECK(dt_exists(m->final_norm.w) && dt_exists(m->head.w), DT_ERR_ARG,

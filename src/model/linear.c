@@ -18,7 +18,11 @@ static void add_to_product(const dt_model *m, const struct with_product *with, d
 static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
 {
     if (!dt_exists(l->scale)) return (dt_scaled){0};
-    return (dt_scaled){.how = DT_SCALE_ROWS, .stored = w->part[l->w.part].dtype, .scale = dt_weight(w, l->scale)};
+    return (dt_scaled){.how = dt_exists(l->blocks) ? DT_SCALE_NF4 : DT_SCALE_ROWS,
+                       .stored = w->part[l->w.part].dtype,
+                       .scale = dt_weight(w, l->scale),
+                       .blocks = dt_weight(w, l->blocks),
+                       .finer = l->finer};
 }
 
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,

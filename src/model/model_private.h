@@ -46,10 +46,11 @@ enum low_of { LOW_TOKENS, LOW_POSITIONS, N_LOW_TABLES };
 enum linear_site { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, N_LINEARS };
 
 /** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d), and row distance w_ld; and adapters.
- *  A W that is stored as int8 has a scale for each row, and is [n_out, n_in]. */
+ *  A W that is stored as codes (unit.h) is [n_out, n_in]. */
 struct linear {
     int64_t n_in, n_out;
-    struct tensor_at w, b, scale; /* b and scale may be none */
+    struct tensor_at w, b, blocks, scale; /* but for w each may be none */
+    int finer;                            /* of a W of nf4 (dt_scaled) */
     int64_t w_ld;
     bool conv1d;
     struct low_rank low[MAX_LOW];

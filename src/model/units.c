@@ -176,7 +176,7 @@ int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_un
  * adapter beside it, [r, rows], but not its B [hidden_size, r]. */
 static bool is_product(const dt_model_config *mc, const dt_unit *u, const dt_tensor *t, bool predicts)
 {
-    if (t->n_dims != 2) return false;
+    if (!dt_is_matrix(t)) return false;
     if (u->role != DT_UNIT_EMBEDDING) return true;
     if (t->adapter_scale != 0) return strstr(t->name, ".lora_embedding_B") != NULL;
     return predicts && mc->tie_word_embeddings && t->shape[0] == mc->vocab_size && t == &u->tensors[0];
@@ -194,7 +194,7 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             const dt_tensor *t = &units[u].tensors[i];
-            if (is_product(mc, &units[u], t, predicts)) per_token += (t->trainable ? 6 : 4) * (double)t->n_elems;
+            if (is_product(mc, &units[u], t, predicts)) per_token += (t->trainable ? 6 : 4) * (double)dt_n_weights(t);
         }
     return per_token * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
 }

@@ -60,7 +60,7 @@ static void choose_slots(export_job *j)
     const dt_stored_slot head = embed >= 0 ? j->slots[embed] : (dt_stored_slot){0};
     for (int i = 0; i < j->n_slots; i++) {
         const dt_tensor *t = j->slots[i].tensor;
-        const bool of_model = t->adapter_scale == 0 && t->part != DT_SCALES;
+        const bool of_model = t->adapter_scale == 0 && t->part <= DT_CODES;
         if (j->opt->adapter ? dt_lora_trains(j->opt->adapter, t) : of_model) j->slots[n++] = j->slots[i];
     }
     j->n_slots = n;
@@ -198,18 +198,17 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
     return DT_OK;
 }
 
-/* n elements as they are kept, as the files have them: where they are then, raw or converted, whose contents are lost.
- * A finite number that the type cannot hold is an error. */
-static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta *d, const void *from, int64_t at,
+/* n weights from `first` on as they are kept, as the files have them: where they are then, raw or converted, whose
+ * contents are lost. A finite number that the type cannot hold is an error. */
+static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta *d, const void *from, int64_t first,
                       int64_t n, const void **out)
 {
     dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece));
     const dt_st_type type = j->opt->dtype;
     char *to = j->chunks->converted;
-    if (d->rank > 0 || d->row_scale) {
-        const int64_t first = s->piece->first + at;
-        if (d->row_scale)
-            merge_codes(d, from, first, n, (float *)(void *)to);
+    if (d->rank > 0 || d->scales) {
+        if (d->scales)
+            merge_codes(d, s->tensor, from, first, n, (float *)(void *)to);
         else
             dt_st_convert(from, kept, to, DT_ST_F32, n);
         if (d->rank > 0) DT_TRY(merge_add(d, s->tensor, first, n, (float *)(void *)to));
@@ -222,14 +221,14 @@ static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta 
     return DT_OK;
 }
 
-/* Elements first .. first+n-1 of slot i, from `from`, where its file has them: of turned codes column by column. */
+/* Weights first .. first+n-1 of slot i, from `from`, where its file has them: of turned codes column by column. */
 static dt_err put(export_job *j, const char *path, int i, const char *from, int64_t first, int64_t n)
 {
-    const dt_tensor *t = j->slots[i].tensor;
-    const int64_t n_out = t->shape[0], n_in = t->shape[1], at = j->layout.offset[i];
+    const dt_coded *c = &j->slots[i].tensor->coded;
+    const int64_t n_out = c->n_out, n_in = c->n_in, at = j->layout.offset[i];
     const size_t size = dt_st_type_size(j->opt->dtype);
     char *run = from == j->chunks->raw ? j->chunks->converted : j->chunks->raw;
-    if (!t->turned) return dt_write_at(j->fd, path, at + first * (int64_t)size, from, (size_t)n * size);
+    if (!c->turned) return dt_write_at(j->fd, path, at + first * (int64_t)size, from, (size_t)n * size);
     for (int64_t k = 0; k < n_in; k++) {
         const int64_t lo = (first - k + n_in - 1) / n_in, hi = (first + n - k + n_in - 1) / n_in;
         for (int64_t o = lo; o < hi; o++)
@@ -245,17 +244,18 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
 {
     const dt_stored_slot *s = &j->slots[i];
     const size_t kept_size = dt_st_type_size(dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece)));
-    const int64_t step = DT_STORED_BUFFER / 4;
+    const int64_t per = dt_weights_per_elem(s->tensor), step = DT_STORED_BUFFER / 4 / per;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
     char path[PATH_MAX];
     DT_TRY(open_file(j, j->layout.file[i], path));
     for (int64_t at = 0; at < s->piece->n; at += step) {
-        const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
+        const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = (s->piece->first + at) * per,
+                      n_weights = dt_min_i64(n * per, j->plain[i].n_elems - first);
         const void *from = in_place ? in_place + (size_t)at * kept_size : j->chunks->raw;
         DT_TRY(dt_phase_poll(j->phase));
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->chunks->raw));
-        DT_TRY(convert(j, s, d, from, at, n, &from));
-        DT_TRY(put(j, path, i, from, s->piece->first + at, n));
+        DT_TRY(convert(j, s, d, from, first, n_weights, &from));
+        DT_TRY(put(j, path, i, from, first, n_weights));
     }
     return DT_OK;
 }
@@ -268,7 +268,7 @@ static dt_err write_slots(export_job *j, bool *agreed)
         merge_delta d = {0};
         const char *name = i == j->head ? DT_STORED_HEAD : j->slots[i].tensor->name;
         if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
-            const bool conv1d = j->conv1d && !j->plain[i].turned;
+            const bool conv1d = j->conv1d && !j->slots[i].tensor->coded.turned;
             err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, conv1d, err);
             *agreed = err != DT_OK;
         }

@@ -4,6 +4,7 @@
  * small, are gathered for one weight at a time. A weight that is stored [in, out], as a table that is looked up is,
  * takes the transpose, A^T B^T. */
 #include "merge.h"
+#include "dtrain/nf4.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,10 @@ static const dt_piece *beside(dt_zero *z, const char *weight, const char *part)
     return NULL;
 }
 
-static const dt_piece *scales_of(const dt_stored_slot *s)
+/* What goes with codes: of a number in the unit's table. */
+static const dt_piece *with_codes(const dt_stored_slot *s, int tensor)
 {
-    return s->tensor->part == DT_CODES ? s->piece + (s->tensor->pair - s->piece->tensor) : NULL;
+    return s->tensor->part == DT_CODES && tensor >= 0 ? s->piece + (tensor - s->tensor->coded.codes) : NULL;
 }
 
 /* A weight's adapter; a NULL: it has none. turned: rows of the weight are those of inputs. */
@@ -43,18 +45,25 @@ static adapter_of find_adapter(dt_zero *z, const char *weight, bool conv1d)
 
 bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight)
 {
-    return scales_of(s) || find_adapter(z, weight, false).a;
+    return s->tensor->part == DT_CODES || find_adapter(z, weight, false).a;
 }
 
-/* ---- the two matrices -------------------------------------------------------------------------------------------- */
+/* ---- what is whole on every rank --------------------------------------------------------------------------------- */
 
-static size_t whole_nbytes(const dt_tensor *t) { return (size_t)(t->n_elems + t->n_elems % 2) * sizeof(float); }
+/* Words of 8 bytes. */
+static size_t whole_nbytes(const dt_tensor *t)
+{
+    const size_t size = t->part == DT_BLOCKS ? 1 : sizeof(float);
+    return ((size_t)t->n_elems * size + 7) / 8 * 8;
+}
 
 /* What this rank has of a matrix, in its place of the whole. */
-static dt_err read_own(dt_zero *z, const dt_piece *p, float *whole)
+static dt_err read_own(dt_zero *z, const dt_piece *p, void *to)
 {
     const dt_dtype kept = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
+    float *whole = to;
     if (p->n == 0) return DT_OK;
+    if (kept == DT_U8) return dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, (char *)to + p->first);
     if (kept == DT_F32) return dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, whole + p->first);
     void *raw = malloc((size_t)p->n * dt_st_type_size(dt_st_type_of(kept)));
     DT_CHECK(raw, DT_ERR_MEMORY, "no memory for an adapter");
@@ -81,24 +90,12 @@ static dt_err turn(float **matrix, const dt_tensor *t)
 }
 
 /* A piece of a matrix in the place where the whole will be. */
-static dt_err fetch(float **whole, dt_zero *z, const dt_piece *p)
+static dt_err fetch(void **whole, dt_zero *z, const dt_piece *p)
 {
     if (!p) return DT_OK;
     *whole = calloc(1, whole_nbytes(dt_zero_tensor(z, p)));
     DT_CHECK(*whole, DT_ERR_MEMORY, "no memory for an adapter, or for scales");
     return read_own(z, p, *whole);
-}
-
-static dt_err fetch_all(merge_delta *d, dt_zero *z, const dt_piece *a, const dt_piece *b, const dt_piece *scales)
-{
-    DT_TRY(fetch(&d->right, z, a));
-    DT_TRY(fetch(&d->left, z, b));
-    return fetch(&d->row_scale, z, scales);
-}
-
-static dt_err join(float *whole, dt_comm *comm, dt_zero *z, const dt_piece *p)
-{
-    return p ? dt_comm_join_host(comm, whole, whole_nbytes(dt_zero_tensor(z, p))) : DT_OK;
 }
 
 static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bool turned)
@@ -115,13 +112,17 @@ static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bo
 dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, bool conv1d,
                     dt_err own)
 {
+    const dt_coded *c = &s->tensor->coded;
     const adapter_of found = find_adapter(z, weight, conv1d);
-    const dt_piece *a = found.a, *b = found.b, *scales = scales_of(s);
-    *d = (merge_delta){.cols = s->tensor->shape[1]};
-    DT_TRY(dt_comm_agree(comm, own == DT_OK ? fetch_all(d, z, a, b, scales) : own));
-    DT_TRY(join(d->right, comm, z, a));
-    DT_TRY(join(d->left, comm, z, b));
-    DT_TRY(join(d->row_scale, comm, z, scales));
+    const dt_piece *a = found.a, *b = found.b;
+    const dt_piece *const pieces[4] = {a, b, with_codes(s, c->blocks), with_codes(s, c->scales)};
+    void *whole[4] = {NULL};
+    *d = (merge_delta){.cols = s->tensor->part == DT_CODES ? c->n_in : s->tensor->shape[1]};
+    for (int k = 0; k < 4 && own == DT_OK; k++) own = fetch(&whole[k], z, pieces[k]);
+    d->right = whole[0], d->left = whole[1], d->blocks = whole[2], d->scales = whole[3];
+    DT_TRY(dt_comm_agree(comm, own));
+    for (int k = 0; k < 4; k++)
+        if (pieces[k]) DT_TRY(dt_comm_join_host(comm, whole[k], whole_nbytes(dt_zero_tensor(z, pieces[k]))));
     return a ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), found.turned)) : DT_OK;
 }
 
@@ -129,15 +130,21 @@ void merge_free(merge_delta *d)
 {
     free(d->left);
     free(d->right);
-    free(d->row_scale);
+    free(d->blocks);
+    free(d->scales);
     *d = (merge_delta){0};
 }
 
 /* ---- the sum ----------------------------------------------------------------------------------------------------- */
 
-void merge_codes(const merge_delta *d, const int8_t *codes, int64_t first, int64_t n, float *w)
+void merge_codes(const merge_delta *d, const dt_tensor *t, const void *codes, int64_t first, int64_t n, float *w)
 {
-    for (int64_t i = 0; i < n; i++) w[i] = (float)codes[i] * d->row_scale[(first + i) / d->cols];
+    const int8_t *q = codes;
+    if (t->coded.type == DT_NF4X2) {
+        dt_dequantise_nf4(codes, d->blocks, d->scales, t->coded.finer, first, n, w);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) w[i] = (float)q[i] * d->scales[(first + i) / d->cols];
 }
 
 /* w[j] += scale sum over k of left[k] right[k, j], j from begin to end of a row. */

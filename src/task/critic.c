@@ -14,10 +14,10 @@ static dt_err describe(dt_critic *c, const dt_task *t, const char *path)
     c->from.new_score = true;
     DT_TRY(dt_pretrained_recorded(&c->from, &c->lora));
     DT_TRY(dt_model_config_parse(&c->mc, c->from.config_name, c->from.model_config));
-    DT_CHECK(!c->lora.int8_base, DT_ERR_DATA,
-             "%s: its weights are stored as int8 (lora.base_quantization), and the %s is trained whole; dtrain-convert "
+    DT_CHECK(c->lora.base == DT_F32, DT_ERR_DATA,
+             "%s: its weights are stored as %s (lora.base_quantization), and the %s is trained whole; dtrain-convert "
              "makes a directory of floats of it",
-             path, c->name);
+             path, dt_dtype_name(c->lora.base), c->name);
     DT_CHECK(c->mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
              "%s: vocab_size: the %s has %lld, the model in training %lld", path, c->name, (long long)c->mc.vocab_size,
              (long long)t->mc->vocab_size);

@@ -85,10 +85,10 @@ static dt_err check_unit(const dt_unit *u)
                      u->name, t->name, first, end_row, t->shape[0]);
         }
         end[t->part] = t->offset + t->n_elems;
-        if (t->part != DT_SCALES) n_param += t->n_elems;
+        n_param += dt_n_weights(t);
     }
-    DT_CHECK(n_param == u->n_param, DT_ERR_ARG, "unit %s: tensors of %" PRId64 " elements, n_param is %" PRId64,
-             u->name, n_param, u->n_param);
+    DT_CHECK(n_param == u->n_param, DT_ERR_ARG, "unit %s: tensors of %" PRId64 " weights, n_param is %" PRId64, u->name,
+             n_param, u->n_param);
     return DT_OK;
 }
 
@@ -450,6 +450,15 @@ static dt_place place_of_offload(dt_offload offload, dt_place in_host_memory)
     return offload == DT_OFFLOAD_NVME ? DT_IN_FILE : offload == DT_OFFLOAD_CPU ? in_host_memory : DT_ON_DEVICE;
 }
 
+/** Of all codes: a model has those of one type. */
+static dt_dtype codes_dtype(const dt_unit *units, int n_units)
+{
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++)
+            if (units[u].tensors[i].part == DT_CODES) return units[u].tensors[i].coded.type;
+    return DT_I8;
+}
+
 static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
 {
     bool trained = false;
@@ -470,7 +479,8 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->has_master = l->has_grads && (offloads || opt->param_dtype != DT_F32);
     l->param_dtype[DT_TRAINED] = opt->param_dtype;
     l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
-    l->param_dtype[DT_CODES] = DT_I8;
+    l->param_dtype[DT_CODES] = codes_dtype(units, l->n_units);
+    l->param_dtype[DT_BLOCKS] = DT_U8;
     l->param_dtype[DT_SCALES] = DT_F32;
     l->grad_dtype = opt->grad_dtype;
     l->grad_kept = opt->reproducible ? DT_F32 : opt->grad_dtype;

@@ -97,8 +97,10 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
     const size_t states = dt_memory_of(&l.memory, DT_MEM_PARAMS) + dt_memory_of(&l.memory, DT_MEM_GRADS) +
                           dt_memory_of(&l.memory, DT_MEM_OPTIMIZER);
     int64_t shards = 0;
+    const int per_code = l.param_dtype[DT_CODES] == DT_NF4X2 ? 2 : 1;
     for (int u = 0; u < n_units; u++)
-        for (int p = 0; p < DT_SCALES; p++) shards += l.units[u].part[p].shards.shard_len;
+        for (int p = 0; p <= DT_CODES; p++)
+            shards += l.units[u].part[p].shards.shard_len * (p == DT_CODES ? per_code : 1);
     plan->n_padding = shards - l.n_param / l.group_nranks;
     plan->state_bytes_per_param = l.n_param > 0 ? (double)states / (double)l.n_param : 0;
     plan->formula_bytes_per_param = formula(&l, units);

@@ -11,7 +11,7 @@ static const float LEVELS[16] = {DT_NF4_LEVELS}, MAP[256] = {DT_NF4_MAP};
 
 INLINE float block_scale(const dt_scaled *how, int64_t block)
 {
-    const float *group = how->scale + 2 * (block / DT_NF4_GROUP);
+    const float *group = how->scale + 2 * (block >> dt_nf4_shift(how->finer));
     return MAP[how->blocks[block]] * group[0] + group[1];
 }
 

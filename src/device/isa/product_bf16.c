@@ -149,10 +149,11 @@ __attribute__((target("avx512bf16"))) static void int8_dots(int64_t k, const uin
 static void block_scales(const dt_scaled *how, int64_t block, int64_t n, float *scale)
 {
     static const float MAP[256] = {DT_NF4_MAP};
+    const int shift = dt_nf4_shift(how->finer);
     for (int64_t i = 0, end; i < n; i = end) {
-        const int64_t group = (block + i) / DT_NF4_GROUP;
+        const int64_t group = (block + i) >> shift;
         const float factor = how->scale[2 * group], offset = how->scale[2 * group + 1];
-        end = dt_min_i64((group + 1) * DT_NF4_GROUP - block, n);
+        end = dt_min_i64(((group + 1) << shift) - block, n);
         for (int64_t l = i; l < end; l += LANES) {
             const __mmask16 there = end - l < LANES ? (__mmask16)((1u << (end - l)) - 1) : (__mmask16)0xffff;
             const __m512i at = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, how->blocks + block + l));

@@ -1,0 +1,152 @@
+/* quantised_base.c - the matrices of blocks that nothing trains become codes, with what these are multiplied by, in the
+ * tables of units.
+ *
+ * A group is taken whole or not at all: what one product serves stays one matrix. Its tensors' codes lie side by side,
+ * and so do their blocks and their scales: of int8 for any shapes, of nf4 where each but the last has whole parts
+ * of the second quantisation's groups, which are made as fine as that asks for. Rows are those of outputs, so codes are
+ * [out, in] also where the weight is [in, out] (Conv1D). */
+#include "module_match.h"
+#include "dtrain/nf4.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* Which matrices: those that these adapters leave as they are, or those that are codes in the units of a model like
+ * it. */
+typedef struct choice {
+    const dt_lora *lora;
+    const dt_unit *like;
+    int n_like;
+    dt_dtype type;
+    bool turned;
+    int n_codes; /* until now */
+} choice;
+
+static const dt_tensor *codes_in(const dt_unit *units, int n_units, const char *name)
+{
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            const dt_tensor *t = &units[u].tensors[i];
+            if (strcmp(t->name, name) == 0) return t->part == DT_CODES ? t : NULL;
+        }
+    return NULL;
+}
+
+static bool is_chosen(const choice *c, const dt_tensor *t)
+{
+    const char *dot = strrchr(t->name, '.');
+    if (t->n_dims != 2 || t->part != DT_FROZEN || !dot || strcmp(dot, ".weight") != 0) return false;
+    return c->lora ? !dt_lora_trains(c->lora, t) : codes_in(c->like, c->n_like, t->name) != NULL;
+}
+
+static bool may_be_codes(const choice *c, const dt_unit *u, int first, int end)
+{
+    bool all = true;
+    for (int t = first; t < end; t++) all = all && is_chosen(c, &u->tensors[t]);
+    return all;
+}
+
+/* How fine the groups of nf4 must be for these tensors to be one matrix. */
+static dt_err choose_finer(const dt_unit *u, int first, int end, int *finer)
+{
+    *finer = 0;
+    for (int t = first; t < end - 1; t++) {
+        const dt_tensor *w = &u->tensors[t];
+        DT_CHECK(w->n_elems % DT_NF4_BLOCK == 0, DT_ERR_USAGE,
+                 "nf4 has blocks of %d weights: %s has %" PRId64 ", no whole number of them, and one product serves it "
+                 "and %s; int8 takes any",
+                 (int)DT_NF4_BLOCK, w->name, w->n_elems, u->tensors[t + 1].name);
+        const int its = dt_nf4_finer(w->n_elems / DT_NF4_BLOCK);
+        if (its > *finer) *finer = its;
+    }
+    return DT_OK;
+}
+
+static void make_codes(dt_tensor *t, const choice *c, int finer)
+{
+    const int rows = c->turned ? 1 : 0;
+    t->part = DT_CODES;
+    t->coded = (dt_coded){.type = c->type, .n_out = t->shape[rows], .n_in = t->shape[!rows], .turned = c->turned};
+    t->coded.finer = finer;
+    t->coded.blocks = -1;
+    t->shape[0] = t->coded.n_out, t->shape[1] = t->coded.n_in;
+    if (c->type == DT_I8) return;
+    t->n_dims = 1;
+    t->shape[0] = t->n_elems = dt_ceil_div(t->n_elems, 2);
+}
+
+/* What goes with the codes of tensor t, which is looked up by its number: the table may move. */
+static dt_err add_beside(dt_unit *u, int t, dt_part part, const char *suffix, bool new_group)
+{
+    char name[DT_NAME_MAX + 8];
+    const int64_t n_param = u->n_param;
+    const dt_coded c = u->tensors[t].coded;
+    const int64_t n = c.n_out * c.n_in, pairs = dt_nf4_pairs(n, c.finer);
+    const bool is_pairs = part == DT_SCALES && c.type == DT_NF4X2;
+    const int64_t shape[2] = {part == DT_BLOCKS ? dt_nf4_blocks(n) : is_pairs ? pairs : c.n_out, 2};
+    snprintf(name, sizeof name, "%s%s", u->tensors[t].name, suffix);
+    DT_TRY(dt_unit_add(u, name, is_pairs ? 2 : 1, shape, new_group, false, 0, 0));
+    u->tensors[u->n_tensors - 1].part = part;
+    u->tensors[u->n_tensors - 1].trainable = false;
+    u->n_param = n_param;
+    return DT_OK;
+}
+
+/* The tensors first .. end-1 are codes; part after part, as groups are: all that goes with them. */
+static dt_err add_all_beside(dt_unit *u, int first, int end)
+{
+    const bool with_blocks = u->tensors[first].coded.type == DT_NF4X2;
+    const int n = end - first, blocks = u->n_tensors, scales = with_blocks ? blocks + n : blocks;
+    for (int t = first; t < end && with_blocks; t++) DT_TRY(add_beside(u, t, DT_BLOCKS, "_blocks", t == first));
+    for (int t = first; t < end; t++) DT_TRY(add_beside(u, t, DT_SCALES, "_scale", t == first));
+    for (int k = 0; k < n; k++) {
+        dt_coded *c = &u->tensors[first + k].coded;
+        c->codes = first + k, c->scales = scales + k;
+        if (with_blocks) c->blocks = blocks + k, u->tensors[blocks + k].coded = *c;
+        u->tensors[scales + k].coded = *c;
+    }
+    return DT_OK;
+}
+
+static dt_err store_unit(dt_unit *u, choice *c)
+{
+    const int n_own = u->n_tensors;
+    for (int first = 0, end, finer = 0; first < n_own; first = end) {
+        end = dt_unit_end_of_group(u, first);
+        if (end > n_own) end = n_own;
+        if (!may_be_codes(c, u, first, end)) continue;
+        if (c->type == DT_NF4X2) DT_TRY(choose_finer(u, first, end, &finer));
+        for (int t = first; t < end; t++) make_codes(&u->tensors[t], c, finer);
+        DT_TRY(add_all_beside(u, first, end));
+        c->n_codes += end - first;
+    }
+    dt_unit_lay_out(u);
+    return DT_OK;
+}
+
+static dt_err store(choice *c, const dt_model_config *mc, dt_unit *units, int n_units)
+{
+    c->turned = mc->conv1d;
+    for (int u = 0; u < n_units; u++)
+        if (units[u].role == DT_UNIT_BLOCK) DT_TRY(store_unit(&units[u], c));
+    return DT_OK;
+}
+
+dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units)
+{
+    choice c = {.lora = l, .type = l->base};
+    if (l->base == DT_F32) return DT_OK;
+    DT_TRY(store(&c, mc, units, n_units));
+    DT_CHECK(c.n_codes > 0, DT_ERR_USAGE,
+             "no linear layer of this model's blocks is left as it is: lora.modules_to_save names one of each product");
+    return DT_OK;
+}
+
+/* The codes of one model are of one type. */
+dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units)
+{
+    choice c = {.like = like, .n_like = n_like};
+    for (int u = 0; u < n_like; u++)
+        for (int t = 0; t < like[u].n_tensors; t++)
+            if (like[u].tensors[t].part == DT_CODES) c.type = like[u].tensors[t].coded.type;
+    return store(&c, mc, units, n_units);
+}
