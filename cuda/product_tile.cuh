@@ -28,6 +28,8 @@ struct product {
 dt_err cuda_product_mma(dt_device *dev, const product &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s);
 /** For a B that is stored with scales, and whose chunks the kernel can read: cuda_stored_fits. */
 dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, bool trans_b, dt_stream *s);
+/** dt_matmul.int8, with k above 0. */
+dt_err cuda_product_int8(const product &p, const dt_matmul *mm, dt_stream *s);
 bool cuda_stored_fits(const dt_scaled *how, int64_t ld);
 /** out [rows][cols] of dt, one row after the other: the numbers that are stored at q from (row0, col0) on, rows ld
  *  apart. */

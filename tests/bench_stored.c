@@ -1,5 +1,6 @@
-/* bench_stored.c - how fast products are with weights that are stored as int8 or in four bits (nf4.h), beside those of
- * the type that is computed in: y = x W^T on the matrices of a model of 0.5 and of 7 billion parameters.
+/* bench_stored.c - how fast products are with weights that are stored as int8 or in four bits (nf4.h), and in int8
+ * (dt_int8_product, with one column in a hundred an outlier), beside those of the type that is computed in: y = x W^T
+ * on the matrices of a model of 0.5 and of 7 billion parameters.
  *
  *     bench_stored [rows] [bf16|fp32]        defaults 1 bf16
  *
@@ -11,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_WAYS = 3, ROUNDS = 5 };
-static const char *const WAYS[N_WAYS] = {"plain", "int8", "nf4"};
+enum { N_WAYS = 4, ROUNDS = 5 };
+static const char *const WAYS[N_WAYS] = {"plain", "int8", "nf4", "in int8"};
+enum { PLAIN, INT8, NF4, IN_INT8 };
 
 typedef struct bench {
     dt_device dev;
@@ -35,7 +37,7 @@ typedef struct bench {
 static size_t nbytes_of(const bench *b, int way)
 {
     const size_t n = (size_t)(b->n * b->k);
-    return way == 0 ? n * dt_dtype_size(b->dt) : way == 1 ? n : n / 2;
+    return way == PLAIN ? n * dt_dtype_size(b->dt) : way == NF4 ? n / 2 : n;
 }
 
 /* Small numbers of any type, or bytes: the same in each of `times` copies. */
@@ -67,7 +69,15 @@ static void open_bench(bench *b)
     b->c = filled(b, (size_t)(b->m * b->n) * dt_dtype_size(b->dt), 1, b->dt);
     b->scale = filled(b, (size_t)(b->n + 2 * dt_nf4_groups(n)) * sizeof(float), 1, DT_F32);
     b->blocks = filled(b, (size_t)dt_nf4_blocks(n), b->n_matrices, DT_I8);
-    for (int w = 0; w < N_WAYS; w++) b->b[w] = filled(b, nbytes_of(b, w), b->n_matrices, w == 0 ? b->dt : DT_I8);
+    for (int w = 0; w <= NF4; w++) b->b[w] = filled(b, nbytes_of(b, w), b->n_matrices, w == PLAIN ? b->dt : DT_I8);
+    b->b[IN_INT8] = b->b[INT8];
+    for (int64_t p = 0; p < b->k; p += 100) { /* beyond a threshold of 6, in some row */
+        char large[4];
+        dt_set_element(large, b->dt, 0, 7.0f);
+        TRY_OR_END(b->dev.ops->copy(&b->dev, (char *)b->a.ptr + (size_t)(p % b->m * b->k + p) * dt_dtype_size(b->dt),
+                                    large, dt_dtype_size(b->dt), NULL));
+        TRY_OR_END(b->dev.ops->stream_sync(&b->dev, NULL));
+    }
     TRY_OR_END(b->dev.ops->event_create(&b->dev, &b->from));
     TRY_OR_END(b->dev.ops->event_create(&b->dev, &b->to));
 }
@@ -84,8 +94,8 @@ static void close_bench(bench *b)
 static dt_scaled how_of(const bench *b, int way, int matrix)
 {
     const size_t blocks = (size_t)dt_nf4_blocks(b->n * b->k);
-    if (way == 0) return (dt_scaled){.how = DT_SCALE_NONE};
-    if (way == 1) return (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = b->scale.ptr};
+    if (way == PLAIN) return (dt_scaled){.how = DT_SCALE_NONE};
+    if (way != NF4) return (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = b->scale.ptr};
     return (dt_scaled){.how = DT_SCALE_NF4,
                        .stored = DT_NF4X2,
                        .scale = b->scale.ptr,
@@ -108,7 +118,8 @@ static double seconds_of(bench *b, int way)
                               .dt = b->dt,
                               .c_dtype = b->dt,
                               .batch_invariant = b->m == 1,
-                              .b_scaled = how_of(b, way, i)};
+                              .b_scaled = how_of(b, way, i),
+                              .int8 = {way == IN_INT8, 6}};
         const char *at = (char *)b->b[way].ptr + (size_t)i * nbytes_of(b, way);
         TRY_OR_END(b->dev.ops->matmul(&b->dev, &mm, b->a.ptr, at, b->c.ptr, NULL));
     }
@@ -121,7 +132,7 @@ static double seconds_of(bench *b, int way)
 static void measure(int64_t m, int64_t n, int64_t k, dt_dtype dt)
 {
     bench b = {.m = m, .n = n, .k = k, .dt = dt};
-    double best[N_WAYS] = {1e9, 1e9, 1e9};
+    double best[N_WAYS] = {1e9, 1e9, 1e9, 1e9};
     open_bench(&b);
     for (int round = 0; round < ROUNDS; round++)
         for (int w = 0; w < N_WAYS; w++) {
@@ -129,7 +140,7 @@ static void measure(int64_t m, int64_t n, int64_t k, dt_dtype dt)
             best[w] = s < best[w] ? s : best[w];
         }
     for (int w = 0; w < N_WAYS; w++)
-        printf("%6lld %6lld %6lld  %-5s %10.1f us %8.1f GB/s %8.1f GFLOP/s %6.2f\n", (long long)m, (long long)n,
+        printf("%6lld %6lld %6lld  %-7s %10.1f us %8.1f GB/s %8.1f GFLOP/s %6.2f\n", (long long)m, (long long)n,
                (long long)k, WAYS[w], best[w] * 1e6, (double)nbytes_of(&b, w) / best[w] * 1e-9,
                2.0 * (double)m * (double)n * (double)k / best[w] * 1e-9, best[0] / best[w]);
     fflush(stdout);

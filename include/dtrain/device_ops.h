@@ -44,6 +44,22 @@ typedef struct dt_scaled {
     int finer;             /* of nf4.h: each group is given 2^finer times, for as many parts of it */
 } dt_scaled;
 
+/** Multiply in int8 (LLM.int8, Dettmers et al., arXiv:2208.07339), where B is int8 with scales b of its rows, stored
+ *  [n,k], and A is not transposed:
+ *
+ *      P_ij = S_ij (a_i b_j) + sum over the outliers p of A_ip B_jp,    S_ij = sum over the other p of q_ip code_jp
+ *      q_ip = A_ip / a_i, halves to even,    127 a_i = the largest |A_ip| below the threshold
+ *
+ *  A column p of A is an outlier where one of its elements has at least the threshold, or is no number; of a row that
+ *  is to be batch-invariant its own elements alone count. At the threshold 0 there is no outlier. S is exact, so it has
+ *  the same bits in any order; outliers are added in float in the order of p, by numbers of B rounded to dt. A row with
+ *  an infinite number, or one that is none, has no finite P. k is at most DT_INT8_MOST_K. */
+typedef struct dt_int8_product {
+    bool on;
+    float threshold;
+} dt_int8_product;
+enum { DT_INT8_MOST_K = 1 << 17 }; /* 128 * 127 * k is an int32_t */
+
 /** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.
  *
  *  P is a float sum and is rounded once, where it is stored; an epilogue may start from P as it is, or as it was
@@ -82,6 +98,7 @@ typedef struct dt_matmul {
     bool accumulate_sums;
 
     dt_scaled a_scaled, b_scaled;
+    dt_int8_product int8;
 } dt_matmul;
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */

@@ -27,6 +27,8 @@ static dt_err check_quantization(const dt_config *cfg)
                     "%s is for weights that are not trained, beside adapters; without lora.r all are trained: lora.r = "
                     "8 is usual",
                     cfg->lora_base_quantization);
+    DT_CONFIG_CHECK(!*cfg->lora_llm_int8_threshold || base_of(cfg) == DT_I8, cfg, "lora", "llm_int8_threshold",
+                    "products are in int8 where weights are: lora.base_quantization = int8");
     return DT_OK;
 }
 
@@ -87,6 +89,8 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
                    .base = base_of(cfg),
+                   .in_int8 = *cfg->lora_llm_int8_threshold != '\0',
+                   .outlier_threshold = strtod(cfg->lora_llm_int8_threshold, NULL),
                    .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
@@ -201,6 +205,8 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
     if (l->base != DT_F32)
         DT_TRY(settle(cfg, of, "base_quantization", base_of(cfg) == l->base, strdup(dt_dtype_name(l->base))));
+    if (l->in_int8 && !is_given(cfg, "llm_int8_threshold"))
+        DT_TRY(settle(cfg, of, "llm_int8_threshold", false, real_text(l->outlier_threshold)));
     dt_err err = read_keys(&now, cfg);
     if (err == DT_OK) err = settle_lists(cfg, &now, l, of);
     dt_lora_free(&now);

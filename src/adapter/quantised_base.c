@@ -64,9 +64,12 @@ static dt_err choose_finer(const dt_unit *u, int first, int end, int *finer)
 static void make_codes(dt_tensor *t, const choice *c, int finer)
 {
     const int rows = c->turned ? 1 : 0;
+    const dt_tensor *like = codes_in(c->like, c->n_like, t->name);
     t->part = DT_CODES;
     t->coded = (dt_coded){.type = c->type, .n_out = t->shape[rows], .n_in = t->shape[!rows], .turned = c->turned};
     t->coded.finer = finer;
+    t->coded.in_int8 = like ? like->coded.in_int8 : c->lora->in_int8;
+    t->coded.outlier_threshold = like ? like->coded.outlier_threshold : (float)c->lora->outlier_threshold;
     t->coded.blocks = -1;
     t->shape[0] = t->coded.n_out, t->shape[1] = t->coded.n_in;
     if (c->type == DT_I8) return;

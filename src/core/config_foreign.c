@@ -219,6 +219,7 @@ static const struct {
     {"", "layers_to_transform", "lora.target_modules may be a regular expression that whole names match"},
     {"", "layers_pattern", "lora.target_modules may be a regular expression that whole names match"},
     {"", "load_in_8bit", "lora.base_quantization = int8 stores what is not trained in 8 bits, beside adapters"},
+    {"", "llm_int8_threshold", "lora.llm_int8_threshold, beside lora.base_quantization = int8"},
     {"", "load_in_*", "lora.base_quantization = nf4 stores what is not trained in 4 bits, beside adapters"},
     {"", "bnb_*", "lora.base_quantization = nf4 stores what is not trained in 4 bits, with double quantisation"},
     {"", "quantization*", "lora.base_quantization = int8 or nf4 stores what is not trained in 8 or 4 bits"},

@@ -131,11 +131,25 @@ static int by_panels(const product *x)
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
+static size_t in_pieces(size_t nbytes) { return (nbytes + 255) / 256 * 256; }
+
+/* Marks and a list of outliers; then codes of A and their product, for as many rows as the workspace has room for
+ * (cuda/product_int8.cu). */
+static int in_int8(const dt_matmul *mm)
+{
+    enum { SPLITS = 16, CODES = 16, ROWS = 64 };
+    const size_t k = (size_t)mm->k, taken = in_pieces(SPLITS * k) + in_pieces(sizeof(int)) + in_pieces(k * sizeof(int));
+    const int64_t ld = (mm->k + CODES - 1) / CODES * CODES,
+                  room = (WORKSPACE_NBYTES - (int64_t)taken - 256) / (ld + (int64_t)sizeof(float)) / ROWS * ROWS;
+    return (mm->int8.threshold > 0 ? 2 : 0) + 2 * (int)((mm->m + room - 1) / room);
+}
+
 static int n_launches(const product *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
     if (mm->k == 0) return 1;
+    if (mm->int8.on) return in_int8(mm);
     if (mm->b_scaled.how != DT_SCALE_NONE) return by_panels(x);
     if (mm->batch_invariant) return 1;
     launches = by_library(x);

@@ -20,6 +20,7 @@ static const struct product_way {
     dt_dtype stored; /* of B; DT_F32: as it is computed in */
     dt_epilogue epilogue;
     dt_product_sums sums_of;
+    bool int8; /* in int8, half of the columns outliers */
 } WAYS[] = {
     {.name = "plain"},
     {"into float", .float_c = true},
@@ -35,6 +36,8 @@ static const struct product_way {
     {"B of int8, batch-invariant", .batch_invariant = true, .stored = DT_I8},
     {"B of nf4, addend", .addend = true, .stored = DT_NF4X2},
     {"B of nf4, batch-invariant", .bias = true, .batch_invariant = true, .stored = DT_NF4X2},
+    {"in int8, bias and addend", .bias = true, .addend = true, .stored = DT_I8, .int8 = true},
+    {"in int8, batch-invariant", .batch_invariant = true, .stored = DT_I8, .int8 = true},
 };
 enum { N_WAYS = sizeof WAYS / sizeof WAYS[0] };
 
@@ -105,10 +108,11 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
                 sums = w->accumulate ? put(c, mm.sums_dtype, n_sums, 1) : room(c, mm.sums_dtype, n_sums);
     c->product = &mm;
     EACH_DEVICE (c) {
+        mm.int8 = (dt_int8_product){w->int8, 0.99f};
         if (w->stored != DT_F32)
-            mm.b_scaled = (dt_scaled){.how = w->stored == DT_NF4X2 ? DT_SCALE_NF4
-                                             : form & 2 && n % 2   ? DT_SCALE_MATRIX
-                                                                   : DT_SCALE_ROWS,
+            mm.b_scaled = (dt_scaled){.how = w->stored == DT_NF4X2           ? DT_SCALE_NF4
+                                             : form & 2 && n % 2 && !w->int8 ? DT_SCALE_MATRIX
+                                                                             : DT_SCALE_ROWS,
                                       .stored = w->stored,
                                       .scale = at(c, b.scale),
                                       .blocks = w->stored == DT_NF4X2 ? at(c, b.blocks) : NULL};
@@ -127,14 +131,20 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
     return end_product(c);
 }
 
+/* Which of the four ways to store A and B there are. */
+static bool has_form(const struct product_way *w, int form)
+{
+    const bool ta = form & 1, tb = form >> 1;
+    return w->int8 ? tb && !ta : !ta || (!w->batch_invariant && w->stored == DT_F32);
+}
+
 static void products(check *c, dt_dtype dt)
 {
     static const int64_t sizes[][3] = {{1, 1, 1}, {77, 131, 95}, {128, 192, 64}, {3, 520, 259}, {300, 40, 512}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
-                while ((!(WAYS[w].batch_invariant || WAYS[w].stored != DT_F32) || !(form & 1)) &&
-                       product(c, &WAYS[w], dt, sizes[s], form)) {
+                while (has_form(&WAYS[w], form) && product(c, &WAYS[w], dt, sizes[s], form)) {
                 }
 }
 

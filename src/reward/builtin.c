@@ -230,16 +230,16 @@ static void punish_alone(double *reward, int n, int stride)
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static const function functions[] = {
-    {"accuracy", "accuracy: 1 where the answer after #### or in <answer> is the record's", NULL, accuracy},
+    {"accuracy", "accuracy: 1 where the answer after #### or in <answer> is the record's", NULL, accuracy, NULL},
     {"format",
      "format: 1 where the whole text is <think>...</think><answer>...</answer>; format:PATTERN: another expression",
-     read_format, format},
-    {"length", "length:TARGET or length:LEAST:MOST: 1 for so many tokens, less for fewer and more", read_length,
-     length},
-    {"keywords", "keywords:A|B|C: the share of these words that the completion has", read_keywords, keywords},
+     read_format, format, NULL},
+    {"length", "length:TARGET or length:LEAST:MOST: 1 for so many tokens, less for fewer and more", read_length, length,
+     NULL},
+    {"keywords", "keywords:A|B|C: the share of these words that the completion has", read_keywords, keywords, NULL},
     {"rec", "rec: 1 where the completion is the record's item; beside such a one others cost by their place", NULL, hit,
      punish_misses},
-    {"rec_rule", "rec_rule: the first half of rec", NULL, hit},
+    {"rec_rule", "rec_rule: the first half of rec", NULL, hit, NULL},
     {"rec_rank", "rec_rank: the second half of rec", NULL, hit, punish_alone},
 };
 enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };

@@ -68,23 +68,38 @@ INLINE vec add_lanes(const vec *x)
 #endif
 }
 
+INLINE void add_elements(float *x, const void *from, dt_dtype dt, int64_t first, int64_t n)
+{
+#define ADD_ALL(T)                                                                                                     \
+    SIMD_FOR (int64_t c = 0; c < n; c++) x[c] += load(from, T, first + c)
+    BY_TYPE(dt, ADD_ALL);
+#undef ADD_ALL
+}
+
+INLINE void store_elements(void *to, dt_dtype dt, const float *x, int64_t n)
+{
+#define STORE_ALL(T)                                                                                                   \
+    SIMD_FOR (int64_t c = 0; c < n; c++) store(to, T, c, x[c])
+    BY_TYPE(dt, STORE_ALL);
+#undef STORE_ALL
+}
+
 /* A block of C from its sums: with bias and addend, rounded once. */
 static inline void store_block(const dt_gemm *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
                                int64_t ld)
 {
+    enum { STRETCH = 64 };
     const dt_matmul *mm = g->mm;
     const addend d = addend_of(g);
-    for (int64_t r = 0; r < m; r++) {
-        const float *from = total + r * ld;
-        void *to = element_w(g->c, mm->c_dtype, (i + r) * mm->ldc + j);
-        const char *added = d.at ? d.at + (i + r) * d.row_nbytes : NULL;
-        for (int64_t c = 0; c < n; c++) {
-            float x = from[c];
-            if (mm->bias) x += load(mm->bias, mm->dt, j + c);
-            if (added) x += load(added, d.dt, j + c);
-            store(to, mm->c_dtype, c, x);
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t c = 0, count; c < n; c += count) {
+            float x[STRETCH];
+            count = dt_min_i64(STRETCH, n - c);
+            memcpy(x, total + r * ld + c, (size_t)count * sizeof *x);
+            if (mm->bias) add_elements(x, mm->bias, mm->dt, j + c, count);
+            if (d.at) add_elements(x, d.at + (i + r) * d.row_nbytes, d.dt, j + c, count);
+            store_elements(element_w(g->c, mm->c_dtype, (i + r) * mm->ldc + j + c), mm->c_dtype, x, count);
         }
-    }
 }
 
 #endif

@@ -1,0 +1,355 @@
+/* test_device_int8.c - products in int8 (dt_int8_product): against their definition in plain loops, against
+ * bitsandbytes (make_int8_fixtures.py), and that all units and cuts give the same bits.
+ * DEVICES: cpu queue */
+#include "device_fixture.h"
+#include <jansson.h>
+
+static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof types / sizeof types[0] };
+
+/* One row, few and many, odd extents at odd places, several panels of rows, a long sum of the largest codes. */
+static const struct size {
+    int64_t m, n, k, gap;
+} sizes[] = {{1, 1, 1, 0},     {1, 200, 129, 3},  {3, 17, 40, 0},  {16, 64, 128, 0},
+             {20, 75, 260, 8}, {33, 70, 65, 5},   {5, 66, 192, 0}, {64, 48, 16, 0},
+             {600, 70, 72, 0}, {47, 130, 350, 1}, {5, 9, 0, 0},    {2, 20, 70000, 0}};
+enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+
+typedef struct form {
+    float threshold;
+    bool bias, addend, accumulate, activation, batch_invariant, float_c;
+} form;
+static const form forms[] = {
+    {.threshold = 0},
+    {.threshold = 6, .bias = true, .addend = true},
+    {.threshold = 6, .batch_invariant = true, .bias = true},
+    {.threshold = 7, .accumulate = true, .float_c = true},
+    {.threshold = 0x1p-20f, .bias = true, .activation = true}, /* nearly all are outliers */
+    {.threshold = 100, .batch_invariant = true, .addend = true},
+};
+enum { N_FORMS = sizeof forms / sizeof forms[0] };
+
+typedef struct product {
+    form how;
+    dt_matmul mm;
+    ref_array a, bias, addend, c;
+    int8_t *q;
+    float *scale;
+} product;
+
+static uint64_t any(int64_t i) { return dt_mix64((uint64_t)i); }
+
+/* Numbers of A up to 1, one in 150 up to 16. */
+static product random_product(const form *how, const struct size *s, dt_dtype dt)
+{
+    product x = {.how = *how,
+                 .mm = {.m = s->m,
+                        .n = s->n,
+                        .k = s->k,
+                        .trans_b = true,
+                        .lda = s->k + s->gap,
+                        .ldb = s->k + s->gap,
+                        .ldc = s->n + s->gap,
+                        .dt = dt,
+                        .c_dtype = how->float_c ? DT_F32 : dt,
+                        .accumulate = how->accumulate,
+                        .batch_invariant = how->batch_invariant,
+                        .ldd = s->n + 2 * s->gap,
+                        .addend_dtype = dt,
+                        .epilogue = how->activation ? DT_EPILOGUE_ACT : DT_EPILOGUE_NONE,
+                        .act = DT_ACT_SILU,
+                        .int8 = {true, how->threshold}}};
+    x.a = ref_random(dt, s->m * x.mm.lda, 1, 1), x.bias = ref_random(dt, s->n, 2, 1);
+    x.addend = ref_random(dt, s->m * x.mm.ldd, 3, 1), x.c = ref_random(x.mm.c_dtype, s->m * x.mm.ldc, 4, 1);
+    for (int64_t i = 0; i < x.a.n; i++)
+        if (any(i) % 150 == 7) ref_set(&x.a, i, 16 * ref_get(&x.a, i));
+    x.q = malloc((size_t)(s->n * x.mm.ldb + 1)), x.scale = malloc((size_t)(s->n + 1) * sizeof *x.scale);
+    assert_true(x.q && x.scale);
+    for (int64_t i = 0; i < s->n * x.mm.ldb; i++) x.q[i] = (int8_t)(s->k > 60000 ? 127 : (int)(any(i) % 255) - 127);
+    for (int64_t r = 0; r < s->n; r++) x.scale[r] = (float)(any(r + 1) % 1000) * 0x1p-10f / 127;
+    return x;
+}
+
+static void drop(product *x)
+{
+    ref_drop(&x->a), ref_drop(&x->bias), ref_drop(&x->addend), ref_drop(&x->c);
+    free(x->q), free(x->scale);
+}
+
+static dt_err attempt(fixture *f, product *x)
+{
+    dt_matmul mm = x->mm;
+    mm.bias = x->how.bias ? ON(x->bias) : NULL;
+    mm.addend = x->how.addend ? ON(x->addend) : NULL;
+    mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = ARR(x->scale, mm.n)};
+    return TRY(matmul, &mm, ON(x->a), ARR(x->q, mm.n * mm.ldb), ON(x->c));
+}
+static void run(fixture *f, product *x) { assert_int_equal(attempt(f, x), DT_OK); }
+
+/* ---- what it means ----------------------------------------------------------------------------------------------- */
+
+static bool is_outlier(const product *x, int64_t i, int64_t p)
+{
+    if (x->how.threshold == 0) return false;
+    for (int64_t r = x->how.batch_invariant ? i : 0; r < (x->how.batch_invariant ? i + 1 : x->mm.m); r++)
+        if (fabs(ref_get(&x->a, r * x->mm.lda + p)) >= (double)x->how.threshold) return true;
+    return false;
+}
+
+static float largest_of_row(const product *x, int64_t i)
+{
+    float most = 0;
+    for (int64_t p = 0; p < x->mm.k; p++) {
+        const float v = fabsf((float)ref_get(&x->a, i * x->mm.lda + p));
+        if (v > most && (x->how.threshold == 0 || v < x->how.threshold)) most = v;
+    }
+    return most;
+}
+
+/* Row i of A: codes with their scale, and what is beside them. */
+static double row_of_codes(const product *x, int64_t i, double *code, double *beside)
+{
+    const float largest = largest_of_row(x, i), factor = largest > 0 ? 127.0f / largest : 0;
+    for (int64_t p = 0; p < x->mm.k; p++) {
+        const float v = (float)ref_get(&x->a, i * x->mm.lda + p);
+        const bool out = is_outlier(x, i, p);
+        code[p] = out ? 0 : (double)rintf(v * factor);
+        beside[p] = out ? (double)v : 0;
+    }
+    return (double)(largest / 127);
+}
+
+static double number(const product *x, int64_t j, int64_t p)
+{
+    float v;
+    dt_set_element(&v, x->mm.dt, 0, (float)x->q[j * x->mm.ldb + p] * x->scale[j]);
+    return (double)dt_element(&v, x->mm.dt, 0);
+}
+
+/* want [m][ldc] holds C before. The largest sum of the sizes of what is added up is returned: a sum in float is off by
+ * at most 2^-24 of it for each addition. */
+static double plain_product(const product *x, double *want)
+{
+    const dt_matmul *mm = &x->mm;
+    double *code = malloc((size_t)(mm->k + 1) * sizeof *code), *beside = malloc((size_t)(mm->k + 1) * sizeof *beside);
+    double most = 0;
+    assert_true(code && beside);
+    for (int64_t i = 0; i < mm->m; i++) {
+        const double scale = row_of_codes(x, i, code, beside);
+        for (int64_t j = 0; j < mm->n; j++) {
+            double sum = 0, y = 0, size = 4, slope;
+            for (int64_t p = 0; p < mm->k; p++) {
+                sum += code[p] * (double)x->q[j * mm->ldb + p];
+                if (beside[p] != 0) y += beside[p] * number(x, j, p), size += fabs(beside[p] * number(x, j, p));
+            }
+            y += sum * scale * (double)x->scale[j], size += fabs(sum * scale * (double)x->scale[j]);
+            y += x->how.bias ? ref_get(&x->bias, j) : 0;
+            y += x->how.addend ? ref_get(&x->addend, i * mm->ldd + j) : x->how.accumulate ? want[i * mm->ldc + j] : 0;
+            if (x->how.activation) y = ref_act(mm->act, y, &slope);
+            want[i * mm->ldc + j] = y;
+            most = size > most ? size : most;
+        }
+    }
+    free(code), free(beside);
+    return most;
+}
+
+static int64_t most_additions(const product *x)
+{
+    int64_t n = 6; /* two scales, their product, bias, addend */
+    for (int64_t p = 0; p < x->mm.k; p++)
+        for (int64_t i = 0, found = 0; i < x->mm.m && !found; i++) found = is_outlier(x, i, p), n += found;
+    return n;
+}
+
+static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt)
+{
+    product x = random_product(how, s, dt);
+    double *want = ref_doubles(&x.c);
+    const double sums = 0x1p-24 * (double)most_additions(&x) * plain_product(&x, want),
+                 rounded = how->activation ? 1.1 * dt_roundoff(dt) * (ref_largest(want, x.c.n) + 1) : 0;
+    run(f, &x);
+    assert_true(ref_near(&x.c, want, 1.1 * sums + rounded, "a product in int8"));
+    free(want), drop(&x);
+}
+
+static void products_are_as_defined(void **state)
+{
+    for (int i = 0; i < N_SIZES; i++)
+        for (int k = 0; k < N_FORMS; k++)
+            for (int t = 0; t < N_TYPES; t++) check(*state, &forms[k], &sizes[i], types[t]);
+}
+
+/* ---- what must not matter ---------------------------------------------------------------------------------------- */
+
+/* A row that is batch-invariant is the row alone, and of a threshold all rows alone are the same call with that row. */
+static void a_row_alone_has_the_same_bits(void **state)
+{
+    const struct size s = {37, 50, 130, 0}, one = {1, 50, 130, 0};
+    const form how = {.threshold = 6, .batch_invariant = true, .bias = true};
+    for (int t = 0; t < N_TYPES; t++) {
+        product all = random_product(&how, &s, types[t]);
+        run(*state, &all);
+        for (int64_t i = 0; i < s.m; i += 4)
+            for (int plain = 0; plain < 2; plain++) {
+                product row = random_product(&how, &one, types[t]);
+                row.mm.batch_invariant = row.how.batch_invariant = !plain;
+                for (int64_t p = 0; p < s.k; p++) ref_set(&row.a, p, ref_get(&all.a, i * s.k + p));
+                run(*state, &row);
+                for (int64_t j = 0; j < s.n; j++) assert_true(ref_get(&row.c, j) == ref_get(&all.c, i * s.n + j));
+                drop(&row);
+            }
+        drop(&all);
+    }
+}
+
+static int open_with(void **state, const char *unit)
+{
+    setenv("DTRAIN_INT8", unit, 1);
+    const int err = open_device(state);
+    unsetenv("DTRAIN_INT8");
+    return err;
+}
+
+/* Of a processor without a unit another stands in. */
+static void all_units_give_the_same_bits(void **state)
+{
+    static const char *const others[] = {"plain", "dot"};
+    for (size_t u = 0; u < sizeof others / sizeof others[0]; u++) {
+        void *other;
+        assert_int_equal(open_with(&other, others[u]), 0);
+        for (int i = 0; i < N_SIZES; i++) {
+            product x = random_product(&forms[1], &sizes[i], DT_BF16),
+                    y = random_product(&forms[1], &sizes[i], DT_BF16);
+            run(*state, &x), run(other, &y);
+            assert_memory_equal(x.c.p, y.c.p, ref_bytes(&x.c));
+            drop(&x), drop(&y);
+        }
+        close_device(&other);
+    }
+}
+
+/* On a GPU rows become int8 as many at a time as a stream's workspace has room for. */
+static void panels_of_rows_do_not_matter(void **state)
+{
+    fixture *f = *state;
+    const struct size s = {300, 3, DT_INT8_MOST_K, 0}, few = {10, 3, DT_INT8_MOST_K, 0};
+    const form how = {.threshold = 0};
+    if (strcmp(OPS(f)->name, "cuda") != 0) skip(); /* 150 MB of numbers; panels of the CPU have 512 rows: sizes */
+    product all = random_product(&how, &s, DT_BF16);
+    run(f, &all);
+    for (int64_t first = 0; first < s.m; first += s.m - few.m) {
+        product part = random_product(&how, &few, DT_BF16);
+        memcpy(part.a.p, (char *)all.a.p + first * s.k * 2, ref_bytes(&part.a));
+        run(f, &part);
+        assert_memory_equal(part.c.p, (char *)all.c.p + first * s.n * 2, ref_bytes(&part.c));
+        drop(&part);
+    }
+    drop(&all);
+}
+
+/* ---- numbers that are none, and what cannot be ------------------------------------------------------------------- */
+
+static void what_is_no_number_shows_in_its_row(void **state)
+{
+    static const float values[] = {NAN, INFINITY, -INFINITY}, thresholds[] = {0, 6};
+    const struct size s = {20, 40, 70, 0};
+    for (int v = 0; v < 3; v++)
+        for (int t = 0; t < 2; t++)
+            for (int d = 0; d < N_TYPES; d++) {
+                const form how = {.threshold = thresholds[t]};
+                product x = random_product(&how, &s, types[d]);
+                for (int64_t j = 0; j < s.n; j++) x.q[j * s.k + 2] = 5, x.scale[j] = 0.01f;
+                ref_set(&x.a, 3 * s.k + 2, (double)values[v]);
+                run(*state, &x);
+                for (int64_t i = 0; i < x.c.n; i++) assert_true(!isfinite(ref_get(&x.c, i)) == (i / s.n == 3));
+                drop(&x);
+            }
+}
+
+/* 127 / largest is infinite: codes must not be. */
+static void tiny_rows_stay_tiny(void **state)
+{
+    const struct size s = {2, 20, 64, 0};
+    const form how = {.threshold = 6};
+    product x = random_product(&how, &s, DT_F32);
+    for (int64_t i = 0; i < x.a.n; i++) ref_set(&x.a, i, 0x1p-130 * (i % 2 ? 1 : -1));
+    run(*state, &x);
+    for (int64_t i = 0; i < x.c.n; i++) assert_true(fabs(ref_get(&x.c, i)) <= 64 * 0x1p-129);
+    drop(&x);
+}
+
+static void other_forms_are_refused(void **state)
+{
+    const struct size s = {4, 8, 16, 0};
+    const form how = {.threshold = 6};
+    for (int bad = 0; bad < 3; bad++) {
+        product x = random_product(&how, &s, DT_F32);
+        if (bad == 0) x.mm.trans_b = false, x.mm.ldb = s.k;
+        if (bad == 1) x.mm.int8.threshold = -1;
+        if (bad == 2) x.mm.int8.threshold = NAN;
+        assert_int_equal(attempt(*state, &x), DT_ERR_ARG);
+        drop(&x);
+    }
+}
+
+/* ---- bitsandbytes ------------------------------------------------------------------------------------------------ */
+
+static double at(const json_t *of, const char *key, int64_t i)
+{
+    return json_number_value(json_array_get(json_object_get(of, key), (size_t)i));
+}
+
+/* make_int8_fixtures.py */
+static double activation(int64_t i, int64_t k)
+{
+    return i / k == 4 ? 0 : ((double)(any(i) >> 56) - 128) / 64 * (any(i + 7777) % 40 == 0 ? 4 : 1);
+}
+
+static void it_is_what_bitsandbytes_computes(void **state)
+{
+    json_t *file = json_load_file("tests/data/int8_product.json", 0, NULL), *cases = json_object_get(file, "cases");
+    assert_true(json_array_size(cases) == 2);
+    const struct size s = {json_integer_value(json_object_get(file, "m")),
+                           json_integer_value(json_object_get(file, "n")),
+                           json_integer_value(json_object_get(file, "k")), 0};
+    for (size_t c = 0; c < json_array_size(cases); c++) {
+        const json_t *want = json_array_get(cases, c);
+        const form how = {.threshold = (float)json_number_value(json_object_get(want, "threshold")), .bias = true};
+        product x = random_product(&how, &s, DT_F32);
+        double code[1000], beside[1000];
+        for (int64_t i = 0; i < x.a.n; i++) ref_set(&x.a, i, activation(i, s.k));
+        for (int64_t i = 0; i < s.n * s.k; i++) x.q[i] = (int8_t)at(file, "codes", i);
+        for (int64_t j = 0; j < s.n; j++)
+            x.scale[j] = (float)at(file, "scb", j) / 127, ref_set(&x.bias, j, at(file, "bias", j));
+        for (int64_t i = 0; i < s.m; i++) { /* the definition above, code for code */
+            assert_true(fabs(row_of_codes(&x, i, code, beside) * 127 - at(want, "scales", i)) <= 0x1p-22);
+            for (int64_t p = 0; p < s.k; p++) assert_true(code[p] == at(want, "codes", i * s.k + p));
+        }
+        run(*state, &x);
+        /* numbers up to 18 from fewer than 16 roundings, and where its CUDA kernels have 1 / 127^2 = 6.200012e-5 the
+         * processor's have 6.200124e-5 */
+        for (int64_t i = 0; i < x.c.n; i++)
+            assert_true(fabs(ref_get(&x.c, i) - at(want, "y", i)) <= 18 * (16 * 0x1p-24 + 1.9e-5));
+        drop(&x);
+    }
+    json_decref(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_as_defined),
+        cmocka_unit_test(a_row_alone_has_the_same_bits),
+        cmocka_unit_test(all_units_give_the_same_bits),
+        cmocka_unit_test(panels_of_rows_do_not_matter),
+        cmocka_unit_test(what_is_no_number_shows_in_its_row),
+        cmocka_unit_test(tiny_rows_stay_tiny),
+        cmocka_unit_test(other_forms_are_refused),
+        cmocka_unit_test(it_is_what_bitsandbytes_computes),
+    };
+    int failed = cmocka_run_group_tests_name("as it comes", tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}
