@@ -86,21 +86,20 @@ def start(name, shape, std):
 
 
 def store_as_nf4(model):
-    """The linear layers of blocks as transformers has them with BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
-    bnb_4bit_use_double_quant=True), which turns a Conv1D; the maxima as make_nf4_fixtures.py has them."""
-    for name, old in [*model.named_modules()]:
-        if not isinstance(old, (torch.nn.Linear, Conv1D)) or name == "lm_head":
+    """The linear layers of blocks, in place, as the numbers that transformers has them as with BitsAndBytesConfig(load_in_4bit=True,
+    bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True), which turns a Conv1D; the maxima as make_nf4_fixtures.py has them. Rows are of a block
+    each: bitsandbytes' library for processors takes another block's maximum where rows are shorter than that."""
+    for name, layer in model.named_modules():
+        if not isinstance(layer, (torch.nn.Linear, Conv1D)) or name == "lm_head":
             continue
-        weight = (old.weight.T if isinstance(old, Conv1D) else old.weight).detach().contiguous()
-        new = bnb.nn.Linear4bit(weight.shape[1], weight.shape[0], bias=old.bias is not None, compute_dtype=torch.float32, quant_type="nf4")
-        new.weight = bnb.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", compress_statistics=True).to("cpu")
-        new.bias = old.bias
-        state = new.weight.quant_state
-        maxima = torch.stack([block.abs().max() for block in weight.flatten().split(64)])
-        blocks = quantise_maxima(maxima - state.offset, state.state2.absmax)
-        assert (blocks.int() - state.absmax.int()).abs().max() <= 1
-        state.absmax = blocks
-        model.set_submodule(name, new)
+        weight = (layer.weight.T if isinstance(layer, Conv1D) else layer.weight).detach().contiguous()
+        blocks = weight.view(-1, 64)
+        codes, state = bnb.functional.quantize_4bit(blocks, quant_type="nf4", compress_statistics=True)
+        maxima = quantise_maxima(blocks.abs().max(1)[0] - state.offset, state.state2.absmax)
+        assert (maxima.int() - state.absmax.int()).abs().max() <= 1
+        state.absmax = maxima
+        weight = bnb.functional.dequantize_4bit(codes, state).view(weight.shape)
+        layer.weight.data = weight.T if isinstance(layer, Conv1D) else weight
 
 
 def adapted(path, settings, nf4):
