@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_recommend.sh - task eval with a catalogue: what a search as wide as the catalogue finds is what scoring every item by the training's forward
-# gives; HR@K and NDCG@K are those of the predictions; the same on any number of ranks, at any stage, for any batch; what is refused; a rank that fails.
+# gives; HR@K and NDCG@K are those of the predictions; the same on any number of ranks, at any stage, for any batch; task grpo with items for completions: those
+# of a beam search, or drawn, their rewards, that it learns; what is refused; a rank that fails.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -28,9 +29,13 @@ data -o "$tmp/train.h5" "$tmp/users.jsonl"
 make_task eval model.tokenizer=bytes data.validation="$tmp/users.h5" rec.catalogue="$tmp/items.txt" rec.num_beams=14
 
 # Log-probabilities of all items behind all prompts, by the forward that training has, as the reference's of given completions.
-run 1 ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/all" run.max_steps=1 data.validation= rec.catalogue= grpo.rollouts="$tmp/all.jsonl" grpo.beta=0.1 \
-    grpo.num_generations=12 grpo.max_completion_length=20 batch.train_batch_size=84 batch.micro_batch_size=12 data.shuffle=false log.rollouts=true
-expect_exit "every item is scored" 0
+score_all() { # DIR TEMPERATURE
+    run 1 ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$1" run.max_steps=1 data.validation= rec.catalogue= grpo.rollouts="$tmp/all.jsonl" grpo.beta=0.1 \
+        grpo.num_generations=12 grpo.max_completion_length=20 batch.train_batch_size=84 batch.micro_batch_size=12 data.shuffle=false log.rollouts=true grpo.temperature=$2
+    expect_exit "every item is scored at temperature $2" 0
+}
+score_all all 1
+score_all warm 2
 
 cat >"$tmp/check.py" <<'PY'
 import json, math, sys
@@ -100,6 +105,58 @@ expect "and draws no others" python3 -c 'import json, sys
 items = {x.split("\t")[0] + "\n" for x in open(sys.argv[1] + "/items.txt")}
 drawn = [json.loads(x)["text"] for x in open(sys.argv[1] + "/drawn.jsonl")]
 assert len(drawn) == 35 and set(drawn) <= items and len(set(drawn)) > 5, drawn' "$tmp"
+
+# ---- reinforcement learning -------------------------------------------------------------------------------------------------------------------
+rl() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    run "$np" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$dir" run.max_steps=1 data.train="$tmp/train.h5" data.validation= data.shuffle=false \
+        grpo.rollout=beam grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=12 grpo.reward_funcs="rec_rule, rec" log.rollouts=true "$@"
+}
+cat >"$tmp/rl.py" <<'PY'
+import json, math, sys
+tmp, dir, scored, beams = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == "beams"
+lines = [json.loads(x) for x in open("%s/%s/rollouts.jsonl" % (tmp, dir))]
+items = {tuple((x.split("\t")[0] + "\n").encode()) + (256,) for x in open(tmp + "/items.txt")}
+users = {tuple(json.loads(x)["prompt"].encode()): json.loads(x)["answer"] for x in open(tmp + "/users.jsonl")}
+scored = {tuple(x["prompt_ids"]): {tuple(c): sum(l) for c, l in zip(x["completion_ids"], x["ref_logp"])} for x in map(json.loads, open("%s/%s/rollouts.jsonl" % (tmp, scored)))}
+assert len(lines) == 7
+for line in lines:
+    prompt, found = tuple(line["prompt_ids"]), [tuple(c) for c in line["completion_ids"]]
+    assert set(found) <= items and len(found) == 12, found
+    logp = [sum(l) for l in line["logps"]]
+    for c, l in zip(found, logp): # 1e-4: sums of some ten terms in fp32 by another order of operations
+        assert abs(l - scored[prompt][c]) < 1e-4, (c, l, scored[prompt][c])
+    if beams: # all of them, the best first
+        assert set(found) == items and all(a >= b for a, b in zip(logp, logp[1:])), logp
+    target = tuple((users[prompt] + "\n").encode()) + (256,)
+    hit = [c == target for c in found]
+    weight = [1 / math.log2(i + 2) for i in range(12)]
+    for i, (rule, ranking) in enumerate(line["rewards"]):
+        want = 1 if hit[i] else -weight[i] / sum(weight) if any(hit) else 0
+        assert rule == hit[i] and abs(ranking - want) < 1e-6, (i, line["rewards"], hit)
+PY
+items_are() { python3 "$tmp/rl.py" "$tmp" "$@" >"$out" 2>&1; }
+rl 1 beams
+expect_exit "grpo with beams" 0
+expect "completions are the items, best first, as every item's score says, with their rewards" items_are beams all beams
+expect "and memory is as planned" as_planned
+expect "the search's log-probabilities are the policy's" awk -v d="$(number beams 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d < 1e-4) }'
+rl 1 warmer grpo.temperature=2
+expect "at another temperature: by logits divided by it" items_are warmer warm beams
+for layout in "2 0" "3 3"; do
+    set -- $layout
+    rl "$1" "beams$1" zero.stage="$2"
+    expect "$1 ranks, stage $2: the same groups" cmp <(grep -o '"completion_ids": [^a-z]*' "$tmp/beams/rollouts.jsonl") <(grep -o '"completion_ids": [^a-z]*' "$tmp/beams$1/rollouts.jsonl")
+done
+rl 2 drawn grpo.rollout=sample
+expect "drawn ones are items, too" items_are drawn all drawn
+wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has items of 12 SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
+    data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
+rl 2 learned run.max_steps=60 grpo.num_generations=6 batch.train_batch_size=42 batch.micro_batch_size=6 optimizer.lr=3e-3 scheduler.type=constant log.rollouts=false
+train 1 after model.path="$(newest learned)"
+expect "learned: of six known targets at least five come first, of whom at most three did before" test "$(metrics_of after | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 > 4.9 / 7) }')" = 1 \
+    -a "$(metrics_of whole | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 < 3.1 / 7) }')" = 1
 
 wrong "a K above the beams" 64 'rec.*top_k.*from 1 to rec.num_beams = 14' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.top_k=15
 printf '<a>\tT\t1\nb\tT\t2\n' >"$tmp/broken.txt"

@@ -69,7 +69,7 @@ typedef struct dt_sequence {
     int32_t n_cached;
     dt_finish finish; /* EOS: the last id ends it; LENGTH: max_ids reached */
     /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed
-     * logits (divided by options.logp_temperature) */
+     * logits divided by options.logp_temperature */
     double logp;
     /* beam search: sum of the log-probabilities after the repetition penalty / length^length_penalty */
     double score;
@@ -120,7 +120,7 @@ typedef struct dt_generate_options {
     int32_t n_slots;         /* sequences at a time: those of the model's cache */
     int32_t max_tok;         /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
     bool logp;               /* fill in log-probabilities */
-    double logp_temperature; /* logits are divided by it for them; 0: by 1. Not for beam search */
+    double logp_temperature; /* logits are divided by it for them; 0: by 1. Beams are scored by them */
     /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
     dt_comm *lockstep;
     /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam search:

@@ -317,9 +317,10 @@ typedef struct dt_top {
     int32_t k;            /* of a list, at most max_top */
     const uint32_t *seen; /* [n_seq, (vocab_size + 31) / 32] bits; NULL: one list of all tokens */
     int32_t *token;       /* [n_seq, lists, k] by falling logit; -1 where no more are possible, and without tokens */
-    /* [n_seq, lists, k] log-probabilities by the logits as the model gave them; NaN in all of a sequence where a logit
-     * is NaN or +inf or none is above -inf */
+    /* [n_seq, lists, k] log-probabilities by the logits divided by logp_temperature (0: by 1); NaN in all of a sequence
+     * where a logit is NaN or +inf or none is above -inf */
     double *logp;
+    double logp_temperature;
     const int32_t *list_start, *list_len; /* as in dt_draw */
 } dt_top;
 

@@ -332,6 +332,7 @@ static dt_err read_tokens(void *self)
                       .seen = s->seen,
                       .token = s->token,
                       .logp = s->logp,
+                      .logp_temperature = s->loop.opt->logp_temperature,
                       .list_start = only ? s->list_start : NULL,
                       .list_len = s->list_len};
     return s->loop.decoder->top(s->loop.decoder->self, &s->loop.batch, &t);

@@ -119,7 +119,7 @@ static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int6
     return d->seen ? stage_mask(m, b, d->seen, false, host->seen, device->seen) : DT_OK;
 }
 
-static double inv_temperature_of(const dt_draw *d) { return d->logp_temperature > 0 ? 1 / d->logp_temperature : 1; }
+static double inverse(double temperature) { return temperature > 0 ? 1 / temperature : 1; }
 
 /* Tokens of the rows from `first` on, whose logits are there. */
 static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
@@ -135,7 +135,7 @@ static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
     DT_TRY(m->ops->draw_tokens(m->dev, &rows, &d->how, m->h.logits, d->uniform ? at->uniform + first : NULL,
                                at->token + first, m->draw_scratch, m->stream));
     if (!d->logp) return DT_OK;
-    return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, inv_temperature_of(d), 1, at->token + first,
+    return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, inverse(d->logp_temperature), 1, at->token + first,
                                   at->logp + first, m->stream);
 }
 
@@ -223,8 +223,8 @@ static dt_err top_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
         if (t->seen) rows.allowed = (list == 0 ? at->unseen : at->seen) + first * at->seen_ld;
         DT_TRY(m->ops->top_tokens(m->dev, &rows, m->h.logits, t->k, at->top_token + from, at->top_logit + from,
                                   m->stream));
-        DT_TRY(m->ops->log_softmax_at(m->dev, &rows, m->h.logits, 1, t->k, at->top_token + from, at->top_logp + from,
-                                      m->stream));
+        DT_TRY(m->ops->log_softmax_at(m->dev, &rows, m->h.logits, inverse(t->logp_temperature), t->k,
+                                      at->top_token + from, at->top_logp + from, m->stream));
     }
     return DT_OK;
 }
@@ -233,7 +233,12 @@ static dt_err queue_lists(dt_model *m, const dt_top *t, int64_t n_rows)
 {
     const int32_t n = dt_step_rows(m, (int32_t)n_rows);
     const struct use_of_logits use = {n, top_chunk, t};
-    const struct step_key key = {.what = STEP_TOP, .n = n, .len = t->k, .masked = t->seen, .listed = t->list_start};
+    const struct step_key key = {.what = STEP_TOP,
+                                 .n = n,
+                                 .len = t->k,
+                                 .masked = t->seen,
+                                 .listed = t->list_start,
+                                 .logp_temperature = t->logp_temperature};
     return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
 }
 

@@ -23,7 +23,9 @@ static void open_rollout(grpo *g, dt_task *t)
     dt_rollout_options opt = {.section = "grpo",
                               .n_rows = grpo_n_rows(t),
                               .num_generations = g->rule.num_generations,
-                              .max_completion = g->loss_of.max_completion_length,
+                              .max_completion = task_items_depth(&g->items, g->loss_of.max_completion_length),
+                              .beams = strcmp(cfg->grpo_rollout, "beam") == 0,
+                              .constraint = task_items_constraint(&g->items),
                               .sampling = {.temperature = cfg->grpo_temperature,
                                            .top_k = cfg->grpo_top_k,
                                            .top_p = cfg->grpo_top_p,
@@ -76,6 +78,8 @@ static void grpo_open(dt_task *t)
     grpo_check(g, t);
     g->rule.n_of_set = grpo_generation_size(t);
     if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
+    task_items_open(&g->items, t);
+    dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
     open_rollout(g, t);
     grpo_open_rewards(g, t);
     open_reference(g, t);
@@ -113,7 +117,7 @@ static dt_err grpo_plan(const dt_task *t, int stage, dt_memory *memory)
 {
     const grpo *g = t->self;
     grpo counted = *g;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, t, NULL);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, t, NULL) + task_items_nbytes(&g->items);
     DT_TRY(dt_rollout_plan(g->rollout, t, stage, memory));
     DT_TRY(dt_rollout_plan(g->valid, t, stage, memory));
     if (g->rewards) DT_TRY(dt_rewards_plan(g->rewards, t, memory));
@@ -148,6 +152,7 @@ static void grpo_close(dt_task *t)
     dt_rewards_close(g->rewards, t);
     dt_rollout_close(g->valid, t);
     dt_rollout_close(g->rollout, t);
+    task_items_close(&g->items, t->ledger);
     if (g->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     free(g->block);
     free(g);

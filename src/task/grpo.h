@@ -14,6 +14,7 @@
 #include "dtrain/reward.h"
 #include "dtrain/task.h"
 #include "grpo_loss.h"
+#include "items.h"
 #include "reference.h"
 
 enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* the penalty of long completions is one of them */
@@ -48,6 +49,7 @@ typedef struct grpo {
     int n_given; /* functions whose rewards come from dt_rewards or grpo.rollouts; the penalty overlong is one more */
     char given_name[DT_MAX_REWARDS][16];
     int array[GRPO_N_ARRAYS]; /* of the rollout; -1: not kept */
+    task_items items;         /* with a catalogue completions are these alone */
     dt_rollout *rollout;
     dt_rollout *valid;   /* NULL: there is no validation */
     dt_rewards *rewards; /* NULL: grpo.rollouts has their numbers */
@@ -86,6 +88,8 @@ int64_t grpo_n_steps(const dt_task *t); /* optimizer steps that use them, all it
 void grpo_read_options(grpo *g, const dt_config *cfg);
 /** After that: errors are added to t->mistakes, unusual settings are warned of. Local. */
 void grpo_check(const grpo *g, const dt_task *t);
+/** Has the catalogue as many items as a prompt is to have different completions? DT_ERR_USAGE. Local. */
+dt_err grpo_check_items(const grpo *g, const dt_task *t);
 
 /* ---- rewards ----------------------------------------------------------------------------------------------------- */
 

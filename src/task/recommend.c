@@ -3,10 +3,10 @@
  * for its part of the prompts, and all get everything, so that rank 0 writes the predictions in the order of the
  * prompts. */
 #include "recommend.h"
+#include "items.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
 #include "dtrain/rollout.h"
-#include "dtrain/trie.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,11 +19,7 @@ enum { MAX_K = 16 };
 #define GAIN_UNIT 0x1p-40 /* sums of gains are whole numbers of it: the same in any order */
 
 typedef struct recommend {
-    dt_catalogue *catalogue;
-    dt_tokenizer *tokenizer;
-    dt_trie *trie;
-    dt_constraint only;
-    int32_t eos;
+    task_items items;
     dt_rollout *rollout;
     int64_t n_prompts, n_groups; /* of all; of a micro-step */
     int n_beams, n_k;
@@ -74,37 +70,6 @@ static dt_err read_top_k(recommend *m, const dt_config *cfg)
     return DT_OK;
 }
 
-/* The tokenizer's own, else the first that the model names. */
-static int32_t end_of_text(const recommend *m, const dt_task *t)
-{
-    const int32_t eos = dt_tokenizer_get_info(m->tokenizer)->eos;
-    return eos >= 0 || t->mc->n_eos == 0 ? eos : t->mc->eos_token_id[0];
-}
-
-static dt_err open_trie(recommend *m, dt_task *t)
-{
-    const dt_config *cfg = t->cfg;
-    DT_CONFIG_CHECK(*t->tokenizer, cfg, "rec", "catalogue",
-                    "the model came without a tokenizer, which is needed to tell items; expected [model] tokenizer");
-    DT_TRY(dt_tokenizer_open(&m->tokenizer, t->tokenizer));
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(m->tokenizer));
-    m->eos = end_of_text(m, t);
-    DT_TRY(dt_trie_open(&m->trie, m->catalogue, m->tokenizer, DT_TRIE_TAIL, m->eos, t->mc->vocab_size, t->ledger));
-    m->only = dt_trie_constraint(m->trie);
-    return DT_OK;
-}
-
-/* What a plan can do without: the tokenizer's files may not be there. */
-static dt_err open_items(recommend *m, dt_task *t)
-{
-    DT_TRY(dt_catalogue_open(&m->catalogue, t->cfg->rec_catalogue, t->ledger));
-    if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
-    const dt_err err = open_trie(m, t);
-    if (t->comm) return err;
-    dt_error_clear();
-    return DT_OK;
-}
-
 static dt_err open_rollout(recommend *m, dt_task *t)
 {
     const dt_rollout_options opt = {.section = "rec",
@@ -112,8 +77,8 @@ static dt_err open_rollout(recommend *m, dt_task *t)
                                     .n_rows = t->batching.micro_batch_size * t->nranks * m->n_beams,
                                     .num_generations = m->n_beams,
                                     .beams = true,
-                                    .constraint = m->trie ? &m->only : NULL,
-                                    .max_completion = m->trie ? dt_trie_depth(m->trie) : 8,
+                                    .constraint = task_items_constraint(&m->items),
+                                    .max_completion = task_items_depth(&m->items, 8),
                                     .sampling = dt_sampling_default(),
                                     .from_file = ""};
     m->rollout = dt_rollout_open(t, &opt);
@@ -160,7 +125,7 @@ void recommend_open(dt_task *t)
     t->self = m;
     m->n_beams = (int)t->cfg->rec_num_beams;
     dt_mistakes_add(t->mistakes, read_top_k(m, t->cfg));
-    dt_mistakes_add(t->mistakes, open_items(m, t));
+    task_items_open(&m->items, t);
     dt_mistakes_add(t->mistakes, open_rollout(m, t));
     declare(m, t->sums);
 }
@@ -172,8 +137,7 @@ static size_t own_nbytes(const recommend *m) { return ((size_t)m->n_beams + MAX_
 dt_err recommend_plan(const dt_task *t, int stage, dt_memory *memory)
 {
     const recommend *m = t->self;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] +=
-        own_nbytes(m) + dt_tokenizer_nbytes(m->tokenizer) + dt_catalogue_nbytes(m->catalogue) + dt_trie_nbytes(m->trie);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += own_nbytes(m) + task_items_nbytes(&m->items);
     return dt_rollout_plan(m->rollout, t, stage, memory);
 }
 
@@ -207,10 +171,7 @@ void recommend_close(dt_task *t)
         remove(m->temporary);
     }
     dt_rollout_close(m->rollout, t);
-    dt_trie_close(m->trie);
-    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(m->tokenizer));
-    dt_tokenizer_close(m->tokenizer);
-    dt_catalogue_close(m->catalogue);
+    task_items_close(&m->items, t->ledger);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
     free(m->item);
     free(m);
@@ -235,12 +196,12 @@ static dt_err find_target(recommend *m, dt_task *t, int64_t group, char **text, 
     int32_t n = 0;
     size_t nbytes;
     DT_TRY(dt_loader_answer(t->valid, prompt, MAX_ANSWER, m->answer, &n));
-    while (n > 0 && m->answer[n - 1] == m->eos) n--;
-    char *decoded = dt_decode(m->tokenizer, m->answer, n, false, &nbytes);
+    while (n > 0 && m->answer[n - 1] == m->items.eos) n--;
+    char *decoded = dt_decode(m->items.tokenizer, m->answer, n, false, &nbytes);
     *text = decoded ? strdup(strip(decoded)) : NULL;
     free(decoded);
     DT_CHECK(*text, DT_ERR_MEMORY, "no memory for a target's text");
-    *item = dt_catalogue_find(m->catalogue, *text, strlen(*text));
+    *item = dt_catalogue_find(m->items.catalogue, *text, strlen(*text));
     return DT_OK;
 }
 
@@ -252,7 +213,7 @@ static int find_items(const recommend *m, int64_t group, int *n_outside)
     for (int64_t row = group * m->n_beams; row < (group + 1) * m->n_beams; row++) {
         const dt_rollout_row *y = dt_rollout_row_of(m->rollout, row);
         if (y->n_new == 0) continue; /* fewer were found */
-        m->item[n] = dt_trie_item(m->trie, dt_rollout_ids(m->rollout, row) + y->n_prompt, y->n_new);
+        m->item[n] = dt_trie_item(m->items.trie, dt_rollout_ids(m->rollout, row) + y->n_prompt, y->n_new);
         *n_outside += m->item[n++] < 0;
     }
     return n;
@@ -281,7 +242,7 @@ static dt_err write_group(recommend *m, int64_t group, const char *target, int n
     json_t *predict = json_array(), *record = json_pack("{ssss}", "input", input ? input : "", "output", target);
     for (int i = 0; i < n_items && predict; i++)
         json_array_append_new(predict,
-                              json_string(m->item[i] < 0 ? "" : dt_catalogue_get(m->catalogue, m->item[i]).sid));
+                              json_string(m->item[i] < 0 ? "" : dt_catalogue_get(m->items.catalogue, m->item[i]).sid));
     char *text = NULL;
     if (record && predict && json_object_set(record, "predict", predict) == 0) text = json_dumps(record, 0);
     json_decref(predict);

@@ -1,0 +1,61 @@
+/* items.c - opening a catalogue, the tokenizer whose tokens its items are of, and the trie of both. */
+#include "items.h"
+
+/* The tokenizer's own, else the first that the model names. */
+static int32_t end_of_text(const task_items *items, const dt_task *t)
+{
+    const int32_t eos = dt_tokenizer_get_info(items->tokenizer)->eos;
+    return eos >= 0 || t->mc->n_eos == 0 ? eos : t->mc->eos_token_id[0];
+}
+
+static dt_err open_trie(task_items *items, dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    DT_CONFIG_CHECK(*t->tokenizer, cfg, "rec", "catalogue",
+                    "the model came without a tokenizer, which is needed to tell items; expected [model] tokenizer");
+    DT_TRY(dt_tokenizer_open(&items->tokenizer, t->tokenizer));
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
+    items->eos = end_of_text(items, t);
+    DT_TRY(dt_trie_open(&items->trie, items->catalogue, items->tokenizer, DT_TRIE_TAIL, items->eos, t->mc->vocab_size,
+                        t->ledger));
+    items->only = dt_trie_constraint(items->trie);
+    return DT_OK;
+}
+
+/* A plan can do without the tokenizer: its files may not be there. */
+static dt_err open_all(task_items *items, dt_task *t)
+{
+    DT_TRY(dt_catalogue_open(&items->catalogue, t->cfg->rec_catalogue, t->ledger));
+    if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
+    const dt_err err = open_trie(items, t);
+    if (t->comm) return err;
+    dt_error_clear();
+    return DT_OK;
+}
+
+void task_items_open(task_items *items, dt_task *t)
+{
+    *items = (task_items){0};
+    if (*t->cfg->rec_catalogue) dt_mistakes_add(t->mistakes, open_all(items, t));
+}
+
+void task_items_close(task_items *items, dt_ledger *ledger)
+{
+    dt_trie_close(items->trie);
+    dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
+    dt_tokenizer_close(items->tokenizer);
+    dt_catalogue_close(items->catalogue);
+    *items = (task_items){0};
+}
+
+size_t task_items_nbytes(const task_items *items)
+{
+    return dt_tokenizer_nbytes(items->tokenizer) + dt_catalogue_nbytes(items->catalogue) + dt_trie_nbytes(items->trie);
+}
+
+const dt_constraint *task_items_constraint(const task_items *items) { return items->trie ? &items->only : NULL; }
+
+int32_t task_items_depth(const task_items *items, int32_t otherwise)
+{
+    return items->trie ? dt_trie_depth(items->trie) : otherwise;
+}

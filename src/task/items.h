@@ -1,0 +1,27 @@
+/* items.h - the catalogue of a recommender as tasks generate from it: its items, their tokens, what may follow in a
+ * completion. Private to src/task. */
+#ifndef DTRAIN_TASK_ITEMS_H
+#define DTRAIN_TASK_ITEMS_H
+
+#include "dtrain/step.h"
+#include "dtrain/trie.h"
+
+typedef struct task_items {
+    dt_catalogue *catalogue; /* NULL: no rec.catalogue, or a mistake that was told */
+    dt_tokenizer *tokenizer;
+    dt_trie *trie; /* NULL, too, in a plan whose tokenizer is not there */
+    dt_constraint only;
+    int32_t eos;
+} task_items;
+
+/** In open: rec.catalogue, if it is given. Errors are added to t->mistakes. Local. */
+void task_items_open(task_items *items, dt_task *t);
+void task_items_close(task_items *items, dt_ledger *ledger); /* safe on {0} */
+size_t task_items_nbytes(const task_items *items);           /* in the ledger, as data on the host */
+
+/** What completions may be; NULL without a catalogue. */
+const dt_constraint *task_items_constraint(const task_items *items);
+/** Tokens of the longest completion, the one that ends it included; otherwise: without a catalogue. */
+int32_t task_items_depth(const task_items *items, int32_t otherwise);
+
+#endif
