@@ -139,21 +139,21 @@ PY
 items_are() { python3 "$tmp/rl.py" "$tmp" "$@" >"$out" 2>&1; }
 rl 1 beams
 expect_exit "grpo with beams" 0
+expect "memory is as planned" as_planned
 expect "completions are the items, best first, as every item's score says, with their rewards" items_are beams all beams
-expect "and memory is as planned" as_planned
 expect "the search's log-probabilities are the policy's" awk -v d="$(number beams 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d < 1e-4) }'
 rl 1 warmer grpo.temperature=2
 expect "at another temperature: by logits divided by it" items_are warmer warm beams
 for layout in "2 0" "3 3"; do
     set -- $layout
-    rl "$1" "beams$1" zero.stage="$2"
+    rl "$1" "beams$1" zero.stage="$2" batch.micro_batch_size=7
     expect "$1 ranks, stage $2: the same groups" cmp <(grep -o '"completion_ids": [^a-z]*' "$tmp/beams/rollouts.jsonl") <(grep -o '"completion_ids": [^a-z]*' "$tmp/beams$1/rollouts.jsonl")
 done
-rl 2 drawn grpo.rollout=sample
+rl 2 drawn grpo.rollout=sample batch.micro_batch_size=7
 expect "drawn ones are items, too" items_are drawn all drawn
 wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has items of 12 SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
     data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
-rl 2 learned run.max_steps=60 grpo.num_generations=6 batch.train_batch_size=42 batch.micro_batch_size=6 optimizer.lr=3e-3 scheduler.type=constant log.rollouts=false
+rl 2 learned run.max_steps=60 grpo.num_generations=6 batch.train_batch_size=42 batch.micro_batch_size=7 optimizer.lr=3e-3 scheduler.type=constant log.rollouts=false
 train 1 after model.path="$(newest learned)"
 expect "learned: of six known targets at least five come first, of whom at most three did before" test "$(metrics_of after | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 > 4.9 / 7) }')" = 1 \
     -a "$(metrics_of whole | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 < 3.1 / 7) }')" = 1
