@@ -500,8 +500,8 @@
     REAL(grpo, top_entropy_quantile, 1, 0, 1, "", \
          "share of a step's tokens, those with the highest entropy, that take part in the policy term; 1: all") \
     ENUM(grpo, rollout, "sample", "sample|beam", \
-         "completions of a prompt are drawn one by one, or the num_generations best of a beam search, best first; with " \
-         "rec.catalogue they are its items") \
+         "completions of a prompt are drawn one by one, or the num_generations best of a beam search, best first; " \
+         "with rec.catalogue they are its items") \
     TEXT(grpo, rollouts, "", \
          "file of completions that are taken instead of generating, as log.rollouts writes it: a JSON object a line, " \
          "with prompt_ids, completion_ids, and rewards, which then take the place of reward_funcs") \
