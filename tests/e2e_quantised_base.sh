@@ -127,7 +127,7 @@ for base in int8 nf4; do
         expect "dtrain-generate says from the checkpoint ($from) what it says from that" cmp "$tmp/$from.txt" "$tmp/merged$base.txt"
     done
     run 0 ./dtrain-info "$(newest "${base}llama")"
-    expect_text "dtrain-info counts weights" "258, 14992 parameters"
+    expect_text "dtrain-info counts weights" "258, 16088 parameters"
 done
 
 # ---- tasks ------------------------------------------------------------------------------------------------------------------------------------
