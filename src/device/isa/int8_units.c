@@ -11,6 +11,7 @@ INLINE const int8_t *row_of(const int8_t *p, int64_t ld, int64_t r, int64_t n) {
 #endif
 
 #if HAVE_X86_UNITS
+#include "amx.h"
 
 /* ---- AVX512_VNNI ------------------------------------------------------------------------------------------------- */
 
@@ -101,23 +102,8 @@ const dt_int8_unit ISA_NAME(int8_dot) = {
 
 /* ---- AMX --------------------------------------------------------------------------------------------------------- */
 
-/* Tiles of 16 rows of 64 bytes: 0 to 3 sums (two by two), 4 and 5 of w, 6 and 7 of x. The unit wants its second operand
- * in quads along k, so that is x, which is made for it, and w is read as it lies: sums are those of w x^T. */
-
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
-__attribute__((target("amx-tile"))) static void amx_begin(void)
-{
-    /* static: gcc takes the instruction to read 8 bytes, and would drop the stores to the rest */
-    static const tile_config config = {
-        .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    _tile_loadconfig(&config);
-}
-__attribute__((target("amx-tile"))) static void amx_end(void) { _tile_release(); }
+/* Tiles 4 and 5 are of w, 6 and 7 of x. The unit wants its second operand in quads along k, so that is x, which is made
+ * for it, and w is read as it lies: sums are those of w x^T. */
 
 /* Rows j .. j+31 of w, PAD bytes of each from p on, zeros beyond it. */
 static void copy_edge(int8_t edge[32][DT_INT8_PAD], const int8_t *w, int64_t ldw, int64_t j, int64_t n, int64_t p,
