@@ -257,7 +257,7 @@ test-aarch64:  ## make test in a chroot of Debian 12 for arm64, by qemu where th
 	@ONLY="$(ONLY)" QEMU_CPU=$(or $(QEMU_CPU),max) TEST_TIMEOUT=$(or $(TEST_TIMEOUT),3600) tools/chroot.sh bookworm arm64 make test
 docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, tables of docs/memory.md, manual pages from --help
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
-	@sed -i '/^<!-- tools\/plan_tables.sh/q' docs/memory.md && tools/plan_tables.sh >> docs/memory.md
+	@tools/plan_tables.sh > $(BUILD)/plan_tables && sed -i '/^<!-- tools\/plan_tables.sh/q' docs/memory.md && cat $(BUILD)/plan_tables >> docs/memory.md
 	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
 kernels:  ## write docs/gpu-kernels.md: registers, spills and occupancy of the CUDA kernels, for all chips (nvcc; some minutes)
 	+@$(MAKE) --no-print-directory BUILD=build/kernels CUDA_ARCHS="80 90 100" build/kernels/libdtrain_cuda.so build/kernels/libdtrain_nccl.so

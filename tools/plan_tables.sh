@@ -23,6 +23,6 @@ for model in 8b 70b; do
         echo
         echo '| stage | `offload_optimizer` | `offload_param` | device | pinned | host | file | sent a step | fits |'
         echo '|---|---|---|---|---|---|---|---|---|'
-        plan $model $ranks 2>/dev/null | rows | sed 's/^\(.\) \([a-z]*\) \([a-z]*\)|/| \1 | \2 | \3 | /; s/$/ |/'
+        plan $model $ranks | rows | sed 's/^\(.\) \([a-z]*\) \([a-z]*\)|/| \1 | \2 | \3 | /; s/$/ |/'
     done
 done
