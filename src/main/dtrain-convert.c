@@ -478,9 +478,7 @@ int main(int argc, char **argv)
     app a = {0};
     tool_start("dtrain-convert");
     const dt_err parsed = parse_options(&a.opt, argc, argv);
-    if (parsed == DT_OK && a.opt.help) fputs(usage, stdout);
-    if (parsed == DT_OK && a.opt.version) tool_print_version();
-    if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
+    if (parsed == DT_OK && tool_answers(a.opt.help, usage, a.opt.version)) return tool_end(DT_OK);
     tool_wait_fairly(argv);
     const dt_err started = dt_comm_start(&a.comm);
     if (started != DT_OK) return tool_end(started);

@@ -488,9 +488,7 @@ int main(int argc, char **argv)
     tool_start("dtrain-info");
     const dt_err parsed = parse(argc, argv, &o);
     if (parsed != DT_OK) return tool_end(parsed);
-    if (o.help) fputs(usage, stdout);
-    if (o.version) tool_print_version();
-    if (o.help || o.version) return tool_end(DT_OK);
+    if (tool_answers(o.help, usage, o.version)) return tool_end(DT_OK);
     dt_err err = DT_OK;
     for (int i = 0; i < o.n_files; i++) {
         const dt_err one = show(o.files[i], &o);

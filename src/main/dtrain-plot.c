@@ -404,9 +404,7 @@ static dt_err draw_all(const run *runs, int n_runs, const char *first, const opt
 static dt_err plot(int argc, char **argv, options *opt, run **runs, int *n_runs)
 {
     DT_TRY(parse_options(opt, argc, argv));
-    if (opt->help) fputs(usage, stdout);
-    if (opt->version) tool_print_version();
-    if (opt->help || opt->version) return DT_OK;
+    if (tool_answers(opt->help, usage, opt->version)) return DT_OK;
     *runs = calloc((size_t)(argc - optind), sizeof **runs);
     DT_CHECK(*runs, DT_ERR_MEMORY, "out of memory for %d runs", argc - optind);
     for (int i = optind; i < argc; i++) DT_TRY(read_run(&(*runs)[(*n_runs)++], argv[i], opt->output));

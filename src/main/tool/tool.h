@@ -37,5 +37,7 @@ dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes); /
 
 /** Version, commit, compiler and its flags, devices and libraries, on standard output. */
 void tool_print_version(void);
+/** Print the help, the version, or both, as they are asked for; false: neither is, and there is work to do. */
+bool tool_answers(bool help, const char *usage, bool version);
 
 #endif

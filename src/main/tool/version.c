@@ -24,3 +24,10 @@ void tool_print_version(void)
     printf("instruction sets: %s\ndevices: %s\n", BUILD_ISAS, dt_device_backends());
     printf("MPI: %s\nHDF5: %u.%u.%u\n", dt_comm_library(mpi, sizeof mpi), h5[0], h5[1], h5[2]);
 }
+
+bool tool_answers(bool help, const char *usage, bool version)
+{
+    if (help) fputs(usage, stdout);
+    if (version) tool_print_version();
+    return help || version;
+}
