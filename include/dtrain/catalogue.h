@@ -28,6 +28,8 @@ const char *dt_catalogue_path(const dt_catalogue *c);
 int32_t dt_catalogue_n_items(const dt_catalogue *c);
 dt_catalogue_item dt_catalogue_get(const dt_catalogue *c, int32_t item);
 
+/** Where a SID begins in a text that may have blanks, line ends and quotes around it; *nbytes: of the SID. */
+const char *dt_sid_in(const char *text, size_t *nbytes);
 /** The first item of the file with this SID, -1: there is none. */
 int32_t dt_catalogue_find(const dt_catalogue *c, const char *sid, size_t nbytes);
 /** The item with this id, -1: there is none. */

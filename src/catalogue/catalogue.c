@@ -280,6 +280,15 @@ static int32_t find(const dt_catalogue *c, const int32_t *order, const char *(*t
     return low < c->n_items && compare_to(text_of(c, order[low]), text, nbytes) == 0 ? order[low] : -1;
 }
 
+const char *dt_sid_in(const char *text, size_t *nbytes)
+{
+    static const char around[] = " \t\r\n\"'";
+    text += strspn(text, around);
+    *nbytes = strlen(text);
+    while (*nbytes > 0 && strchr(around, text[*nbytes - 1])) --*nbytes;
+    return text;
+}
+
 int32_t dt_catalogue_find(const dt_catalogue *c, const char *sid, size_t nbytes)
 {
     return find(c, c->by_sid, sid_of, sid, nbytes);

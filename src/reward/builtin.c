@@ -5,6 +5,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "builtin.h"
 #include "answer.h"
+#include "dtrain/catalogue.h"
 #include <inttypes.h>
 #include <math.h>
 #include <pcre2.h>
@@ -185,24 +186,15 @@ static dt_err keywords(const dt_builtin *b, const dt_reward_sample *s, const jso
 
 /* ---- recommendation: rewards of MiniOneRec (arXiv:2510.24431) ---------------------------------------------------- */
 
-/* Line ends, quotes and blanks around a text do not count. */
-static dt_answer bare(const char *text)
-{
-    static const char around[] = "\n\" ";
-    text += strspn(text, around);
-    size_t n = strlen(text);
-    while (n > 0 && strchr(around, text[n - 1])) n--;
-    return (dt_answer){.at = text, .n = n};
-}
-
 static dt_err hit(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
     char *text;
     DT_TRY(answer_of_record(record, &text));
     *reward = (double)NAN;
     if (text) {
-        const dt_answer want = bare(text), found = bare(s->completion);
-        *reward = want.n == found.n && memcmp(want.at, found.at, want.n) == 0;
+        size_t n_want, n_found;
+        const char *want = dt_sid_in(text, &n_want), *found = dt_sid_in(s->completion, &n_found);
+        *reward = n_want == n_found && memcmp(want, found, n_want) == 0;
     }
     free(text);
     return DT_OK;

@@ -180,15 +180,6 @@ void recommend_close(dt_task *t)
 
 /* ---- a group ----------------------------------------------------------------------------------------------------- */
 
-/* Quotes, blanks and line ends around a SID do not count. */
-static char *strip(char *text)
-{
-    static const char around[] = " \t\r\n\"'";
-    text += strspn(text, around);
-    for (size_t n = strlen(text); n > 0 && strchr(around, text[n - 1]);) text[--n] = '\0';
-    return text;
-}
-
 /* The target of a group as text, malloc'ed, and the first item of that name: -1: the catalogue has none. */
 static dt_err find_target(recommend *m, dt_task *t, int64_t group, char **text, int32_t *item)
 {
@@ -198,7 +189,8 @@ static dt_err find_target(recommend *m, dt_task *t, int64_t group, char **text, 
     DT_TRY(dt_loader_answer(t->valid, prompt, MAX_ANSWER, m->answer, &n));
     while (n > 0 && m->answer[n - 1] == m->items.eos) n--;
     char *decoded = dt_decode(m->items.tokenizer, m->answer, n, false, &nbytes);
-    *text = decoded ? strdup(strip(decoded)) : NULL;
+    const char *sid = decoded ? dt_sid_in(decoded, &nbytes) : NULL;
+    *text = sid ? strndup(sid, nbytes) : NULL;
     free(decoded);
     DT_CHECK(*text, DT_ERR_MEMORY, "no memory for a target's text");
     *item = dt_catalogue_find(m->items.catalogue, *text, strlen(*text));
