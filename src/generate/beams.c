@@ -129,7 +129,6 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
 
 /* ---- a step of a group ------------------------------------------------------------------------------------------- */
 
-/* A finished text, scored by sum of log p / length^penalty; the n_beams best stay, in order. */
 /* What a beam has, and a candidate's token; into another's room. */
 static void extend(const group *g, const candidate *c, int32_t *ids, float *logps)
 {
@@ -140,6 +139,7 @@ static void extend(const group *g, const candidate *c, int32_t *ids, float *logp
     logps[g->n_ids] = (float)(c->logp - b->logp);
 }
 
+/* A finished text, scored by sum of log p / length^penalty; the n_beams best stay, in order. */
 static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish finish)
 {
     const int n_beams = s->how.n_beams;
