@@ -1,5 +1,5 @@
 /* test_catalogue.c - an info file is read whole, in its order, and what is wrong in it is refused by file and line; the
- * trie has its SIDs and no others, and what is generated through it is an item. */
+ * trie has its SIDs and no others, and what is generated through it is an item; embeddings are those of the items. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <math.h>
+#include "dtrain/item_vectors.h"
+#include "dtrain/rows.h"
 #include "dtrain/trie.h"
 #include "host_sampler.h"
 
@@ -490,6 +492,93 @@ static void samples_are_items_with_their_probabilities_among_all_tokens(void **s
     dt_catalogue_close(c);
 }
 
+/* ---- embeddings -------------------------------------------------------------------------------------------------- */
+
+static char vectors_path[] = "/tmp/dtrain_vectors_XXXXXX";
+
+/* Row i is (1 + i, 2, -i), of at most n; the row `zeros` is 0. */
+static void write_vectors(int n, int zeros)
+{
+    char head[DT_NPY_HEADER];
+    FILE *f = fopen(vectors_path, "wb");
+    assert_non_null(f);
+    dt_npy_header(n, 3, head);
+    assert_int_equal(fwrite(head, 1, sizeof head, f), sizeof head);
+    for (int i = 0; i < n; i++) {
+        const float row[3] = {i == zeros ? 0 : (float)(1 + i), i == zeros ? 0 : 2, i == zeros ? 0 : (float)-i};
+        assert_int_equal(fwrite(row, sizeof row, 1, f), 1);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
+static double cosine_of_rows(int i, int j)
+{
+    const double dot = (1.0 + i) * (1.0 + j) + 4 + (double)i * j;
+    return dot / (sqrt((1.0 + i) * (1.0 + i) + 4 + (double)i * i) * sqrt((1.0 + j) * (1.0 + j) + 4 + (double)j * j));
+}
+
+/* row: [3] of the items in their order. */
+static void cosines_are_of_rows(const char *text, const int *row, int n_rows)
+{
+    dt_ledger ledger = {0};
+    dt_catalogue *c = open_text(text);
+    dt_item_vectors *v, *described;
+    write_vectors(n_rows, -1);
+    assert_int_equal(dt_item_vectors_open(&v, c, vectors_path, "", false, &ledger), DT_OK);
+    assert_int_equal(atomic_load(&ledger.total_now), dt_item_vectors_nbytes(v));
+    assert_int_equal(dt_item_vectors_open(&described, c, vectors_path, "", true, &ledger), DT_OK);
+    assert_int_equal(dt_item_vectors_nbytes(described), dt_item_vectors_nbytes(v));
+    assert_int_equal(dt_item_vectors_nbytes(v), 3 * (3 * sizeof(float) + sizeof(double)));
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 3; j++) /* 1e-15: four roundings of doubles near 1 */
+            assert_true(fabs(dt_item_cosine(v, i, j) - cosine_of_rows(row[i], row[j])) < 1e-15);
+    dt_item_vectors_close(described);
+    dt_item_vectors_close(v);
+    assert_int_equal(atomic_load(&ledger.total_now), 0);
+    dt_catalogue_close(c);
+}
+
+static void embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere(void **state)
+{
+    (void)state;
+    const int fd = mkstemp(vectors_path);
+    assert_true(fd >= 0 && close(fd) == 0);
+    cosines_are_of_rows("<a>\tA\t4\n<b>\tB\t0\n<c>\tC\t2\n", (const int[]){4, 0, 2}, 5);
+    cosines_are_of_rows("<a>\tA\t4\n<b>\tB\tB0\n<c>\tC\t2\n", (const int[]){0, 1, 2}, 3);
+    cosines_are_of_rows("<a>\tA\t2\n<b>\tB\t01\n<c>\tC\t0\n", (const int[]){0, 1, 2}, 3); /* 01 is no number */
+}
+
+static void embeddings_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+        int n, zeros;
+    } cases[] = {
+        {"<a>\tA\t1\n<b>\tB\t3\n", "has no row for item 3 (/tmp/dtrain_catalogue", 3, -1},
+        {"<a>\tA\tx\n<b>\tB\t1\n", "expected 2 rows, one for each item of", 3, -1},
+        {"<a>\tA\tx\n<b>\tB\t1\n", "found 1", 1, -1},
+        {"<a>\tA\t1\n<b>\tB\t2\n", "row 2, of item 2, is all zeros", 3, 2},
+    };
+    dt_item_vectors *v;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_catalogue *c = open_text(cases[i].text);
+        write_vectors(cases[i].n, cases[i].zeros);
+        dt_error_clear();
+        assert_int_equal(dt_item_vectors_open(&v, c, vectors_path, "", false, NULL), DT_ERR_DATA);
+        assert_null(v);
+        assert_non_null(strstr(dt_error_message(), cases[i].says));
+        dt_catalogue_close(c);
+    }
+    dt_catalogue *c = open_text(cases[3].text);
+    assert_int_equal(dt_item_vectors_open(&v, c, path, "", false, NULL), DT_ERR_DATA); /* no matrix at all */
+    write_vectors(3, 0);
+    assert_int_equal(dt_item_vectors_open(&v, c, vectors_path, "", false, NULL), DT_OK); /* of no item */
+    dt_item_vectors_close(v);
+    dt_catalogue_close(c);
+    assert_int_equal(unlink(vectors_path), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -501,6 +590,8 @@ int main(void)
         cmocka_unit_test(tails_that_join_the_sid_are_refused),
         cmocka_unit_test(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does),
         cmocka_unit_test(samples_are_items_with_their_probabilities_among_all_tokens),
+        cmocka_unit_test(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere),
+        cmocka_unit_test(embeddings_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

@@ -8,8 +8,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../src/reward/answer.h"
 #include "../src/reward/builtin.h"
+#include "dtrain/rows.h"
+
+static const dt_item_vectors *items; /* NULL: none */
 
 /* NaN: does not apply. */
 static double reward_of(const char *function, const char *completion, int32_t n_tokens, const char *record)
@@ -17,7 +21,8 @@ static double reward_of(const char *function, const char *completion, int32_t n_
     dt_builtin *b;
     json_t *json;
     double reward = -99;
-    const dt_reward_sample s = {.prompt = "", .completion = completion, .n_completion = n_tokens, .record = record};
+    const dt_reward_sample s = {
+        .prompt = "", .completion = completion, .n_completion = n_tokens, .record = record, .items = items};
     dt_error_clear();
     assert_int_equal(dt_json_parse(&json, "record", record, strlen(record), 0), DT_OK);
     assert_int_equal(dt_builtin_open(&b, function), DT_OK);
@@ -187,6 +192,45 @@ static void an_item_is_what_stands_between_quotes_and_blanks(void **state)
     same("rec", "<a_1>", 3, "{}", (double)NAN);
 }
 
+static void put_file(const char *path, const void *text, size_t nbytes)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, nbytes, f), nbytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Embeddings (1, 0), (0, 2) and (-3, -3) of the items 0, 1 and 2, of which the last two have one SID. */
+static void items_are_alike_as_their_embeddings_are(void **state)
+{
+    char catalogue[] = "/tmp/dtrain_rewards_XXXXXX", vectors[] = "/tmp/dtrain_vectors_XXXXXX";
+    static const char lines[] = "<a>\tA\t0\n<b>\tB\t1\n<b>\tC\t2\n";
+    struct {
+        char head[DT_NPY_HEADER];
+        float row[3][2];
+    } file = {.row = {{1, 0}, {0, 2}, {-3, -3}}};
+    dt_catalogue *c;
+    dt_item_vectors *v;
+    const int fds[] = {mkstemp(catalogue), mkstemp(vectors)};
+    assert_true(fds[0] >= 0 && fds[1] >= 0 && close(fds[0]) == 0 && close(fds[1]) == 0);
+    dt_npy_header(3, 2, file.head);
+    put_file(catalogue, lines, sizeof lines - 1);
+    put_file(vectors, &file, sizeof file);
+    assert_int_equal(dt_catalogue_open(&c, catalogue, NULL), DT_OK);
+    assert_int_equal(dt_item_vectors_open(&v, c, vectors, "", false, NULL), DT_OK);
+    items = v;
+    same("rec_semantic", "<a>\n", 2, "{\"answer\": \"<a>\"}", 1);
+    same("rec_semantic", "\"<b>\"", 2, "{\"answer\": \" <b>\"}", 1);
+    same("rec_semantic", "<a>\n", 2, "{\"answer\": \"<b>\"}", 0); /* at a right angle to the first of them */
+    same("rec_semantic", "<c>\n", 2, "{\"answer\": \"<a>\"}", 0);
+    same("rec_semantic", "<a>\n", 2, "{\"answer\": \"<c>\"}", (double)NAN);
+    same("rec_semantic", "<a>\n", 2, "{}", (double)NAN);
+    items = NULL;
+    dt_item_vectors_close(v);
+    dt_catalogue_close(c);
+    assert_int_equal(remove(catalogue) | remove(vectors), 0);
+}
+
 /* The rewards of a group by hand: 1/log2(i + 2) is 1, 0.63093, 0.5 for i = 0, 1, 2; together 2.13093. */
 static void a_miss_beside_a_hit_costs_by_its_place(void **state)
 {
@@ -242,7 +286,7 @@ static void parameters_that_do_not_fit_are_refused(void **state)
 static dt_rewards *open_list(dt_config *cfg, dt_mistakes *mistakes, const char *funcs, const char *weights)
 {
     dt_task t = {.cfg = cfg, .mistakes = mistakes};
-    return dt_rewards_open(&t, "grpo", "", funcs, weights);
+    return dt_rewards_open(&t, "grpo", "", funcs, weights, NULL);
 }
 
 static void lists_of_functions_have_names_and_weights(void **state)
@@ -279,7 +323,7 @@ static void what_is_wrong_with_a_list_names_the_key(void **state)
         const char *funcs, *weights, *says;
     } cases[] = {
         {"correct", "",
-         "reward_funcs (default): expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, "
+         "reward_funcs (default): expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, rec_semantic, "
          "model:DIRECTORY or command:PROGRAM ARGS, found correct"},
         {"length:0", "", "reward_funcs (default): length:0: expected length:TARGET"},
         {"accuracy, format", "1",
@@ -317,6 +361,7 @@ int main(void)
         cmocka_unit_test(keywords_are_counted_once_each),
         cmocka_unit_test(an_item_is_what_stands_between_quotes_and_blanks),
         cmocka_unit_test(a_miss_beside_a_hit_costs_by_its_place),
+        cmocka_unit_test(items_are_alike_as_their_embeddings_are),
         cmocka_unit_test(parameters_that_do_not_fit_are_refused),
         cmocka_unit_test(lists_of_functions_have_names_and_weights),
         cmocka_unit_test(what_is_wrong_with_a_list_names_the_key),

@@ -447,7 +447,7 @@
     REAL(grpo, repetition_penalty, 1, 1e-3, 1e3, "", \
          "of tokens that are there already, above 1: less probable; 1: none") \
     TEXT(grpo, reward_funcs, "", \
-         "reward functions, comma separated: accuracy, format, length, keywords, rec, model:DIRECTORY, " \
+         "reward functions, comma separated: accuracy, format, length, keywords, rec, rec_semantic, model:DIRECTORY, " \
          "command:PROGRAM ARGS (docs/rewards.md)") \
     TEXT(grpo, reward_weights, "", "weights of the functions in reward_funcs, in their order; empty: 1 each") \
     INT (grpo, overlong_cache, 0, 0, 16777216, "tokens", \
@@ -508,6 +508,10 @@
     TEXT(rec, catalogue, "", \
          "items of a recommender, MiniOneRec's info file: lines SID, tab, title, tab, item id, where a SID is a text " \
          "of level tokens such as <a_17><b_203><c_5>; with it task eval measures how well the model recommends them") \
+    TEXT(rec, item_embeddings, "", \
+         "embeddings of the catalogue's items for the reward rec_semantic, a row for each as dtrain-sid has them: a " \
+         "NumPy or HDF5 file") \
+    TEXT(rec, item_embeddings_array, "", "array of an HDF5 file with several") \
     BOOL(rec, freeze_llm, false, \
          "train the rows of the catalogue's level tokens alone, in the embedding and in a head of its own; all else " \
          "stays as it is, to the bit") \

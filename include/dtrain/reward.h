@@ -2,6 +2,7 @@
 #ifndef DTRAIN_REWARD_H
 #define DTRAIN_REWARD_H
 
+#include "dtrain/item_vectors.h"
 #include "dtrain/rollout.h"
 
 enum { DT_MAX_REWARDS = 16 };
@@ -11,7 +12,8 @@ typedef struct dt_reward_sample {
     const char *prompt, *completion;            /* UTF-8, without special tokens */
     const int32_t *prompt_ids, *completion_ids; /* [n_prompt], [n_completion]: with the token that ended it, if any */
     int32_t n_prompt, n_completion;
-    const char *record; /* JSON object of the record's other fields */
+    const char *record;           /* JSON object of the record's other fields */
+    const dt_item_vectors *items; /* NULL: no function asks for them (rec_semantic) */
 } dt_reward_sample;
 
 /** A list of functions with weights; each rank has its own programs, models are shared. */
@@ -19,10 +21,12 @@ typedef struct dt_rewards dt_rewards;
 
 /** In open, after dt_rollout_open: parse and check `funcs` (grpo.reward_funcs) and `weights` (dt_reward_weights), and
  *  describe models. model: directory of a reward model that counts as the first function (ppo.reward_path); "": none.
- *  section: of the keys reward_path, reward_funcs and reward_weights, for messages; borrowed. Errors are added to
- *  t->mistakes. Local. NULL: no memory. Freed by dt_rewards_close. */
-dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights);
-/** Add the memory of its models to the plan. Local. */
+ *  section: of the keys reward_path, reward_funcs and reward_weights, for messages; borrowed. items: the catalogue that
+ *  completions are of, for rec_semantic, or NULL; borrowed. Errors are added to t->mistakes. Local. NULL: no memory.
+ *  Freed by dt_rewards_close. */
+dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights,
+                            const dt_catalogue *items);
+/** Add the memory of its models, and of the embeddings of items, to the plan. Local. */
 dt_err dt_rewards_plan(const dt_rewards *w, const dt_task *t, dt_memory *memory);
 /** Start programs, load models. Collective, agreed. DT_ERR_FAULT: a program cannot be started. DT_ERR_MEMORY and
  *  DT_ERR_DATA: models. */

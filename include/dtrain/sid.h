@@ -45,6 +45,8 @@ typedef struct dt_sid_items {
     json_t **item;   /* [n] */
 } dt_sid_items;
 
+/** Is an id a whole number as Python writes it (no sign, no leading zero), of at most 18 digits? Then *number. */
+bool dt_sid_item_number(const char *id, int64_t *number);
 /** Local. DT_ERR_DATA naming file, line or item: not JSON, an item that is no object, a field that is no text. */
 dt_err dt_sid_items_read(dt_sid_items *items, const char *path);
 /** The fields (comma-separated names) of an item that are there and not empty, joined by a space; of lists their texts.

@@ -200,6 +200,23 @@ static dt_err hit(const dt_builtin *b, const dt_reward_sample *s, const json_t *
     return DT_OK;
 }
 
+/* What is no item is like none. */
+static dt_err semantic(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
+{
+    const dt_catalogue *c = dt_item_vectors_catalogue(s->items);
+    char *text;
+    DT_TRY(answer_of_record(record, &text));
+    *reward = (double)NAN;
+    if (text) {
+        size_t n_want, n_found;
+        const char *want = dt_sid_in(text, &n_want), *found = dt_sid_in(s->completion, &n_found);
+        const int32_t target = dt_catalogue_find(c, want, n_want), item = dt_catalogue_find(c, found, n_found);
+        if (target >= 0) *reward = item < 0 ? 0 : dt_item_cosine(s->items, item, target);
+    }
+    free(text);
+    return DT_OK;
+}
+
 /* In a group with a hit a miss costs the more the further in front it stands; n places together cost 1. */
 static void punish_misses(double *reward, int n, int stride)
 {
@@ -233,6 +250,8 @@ static const function functions[] = {
      punish_misses},
     {"rec_rule", "rec_rule: the first half of rec", NULL, hit, NULL},
     {"rec_rank", "rec_rank: the second half of rec", NULL, hit, punish_alone},
+    {"rec_semantic", "rec_semantic: the cosine of the embeddings of the completion and of the record's item", NULL,
+     semantic, NULL},
 };
 enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
 
@@ -279,6 +298,8 @@ void dt_builtin_close(dt_builtin *b)
 }
 
 const char *dt_builtin_name(const dt_builtin *b) { return b->what->name; }
+
+bool dt_builtin_needs_items(const dt_builtin *b) { return b->what->score == semantic; }
 
 dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {

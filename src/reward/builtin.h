@@ -14,6 +14,9 @@ dt_err dt_builtin_open(dt_builtin **b, const char *text);
 void dt_builtin_close(dt_builtin *b); /* safe on NULL */
 const char *dt_builtin_name(const dt_builtin *b);
 
+/** Does it look at the embeddings of a catalogue's items? Then dt_reward_sample.items is to be there. */
+bool dt_builtin_needs_items(const dt_builtin *b);
+
 /** The reward of a completion; NaN: the function does not apply. record: of s, parsed. Local. DT_ERR_MEMORY,
  *  DT_ERR_DATA: a field of the record is not what it should be. */
 dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);

@@ -25,7 +25,9 @@ struct dt_rewards {
     int n_programs;
     dt_program *program[DT_MAX_REWARDS];
     double timeout_s;
-    bool warned; /* that none applies */
+    bool warned;               /* that none applies */
+    const dt_catalogue *items; /* NULL: there is none */
+    dt_item_vectors *vectors;  /* NULL: no function asks for them */
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -63,6 +65,20 @@ static dt_err open_model(function *f, dt_task *t, const char *path)
     return err;
 }
 
+/* A catalogue that could not be opened was told. */
+static dt_err open_items(dt_rewards *w, const dt_task *t, const char *name)
+{
+    const dt_config *cfg = t->cfg;
+    const char *path = cfg->rec_item_embeddings;
+    DT_CHECK(w->items || (*cfg->rec_catalogue && !strcmp(w->section, "grpo")), DT_ERR_USAGE,
+             "%s compares items: it needs rec.catalogue and run.task = grpo", name);
+    DT_CONFIG_CHECK(*path, cfg, "rec", "item_embeddings", "%s needs the embeddings of the catalogue's items", name);
+    if (!w->items || w->vectors) return DT_OK;
+    return dt_config_lead_to(
+        cfg, "rec", "item_embeddings",
+        dt_item_vectors_open(&w->vectors, w->items, path, cfg->rec_item_embeddings_array, !t->comm, t->ledger));
+}
+
 static dt_err open_function(dt_rewards *w, function *f, dt_task *t, const char *text)
 {
     static const char command[] = "command:", model[] = "model:";
@@ -71,7 +87,7 @@ static dt_err open_function(dt_rewards *w, function *f, dt_task *t, const char *
     DT_TRY(dt_builtin_open(&f->builtin, text));
     if (!f->builtin) return unknown(text);
     snprintf(f->name, sizeof f->name, "%s", dt_builtin_name(f->builtin));
-    return DT_OK;
+    return dt_builtin_needs_items(f->builtin) ? open_items(w, t, f->name) : DT_OK;
 }
 
 /* In metrics: letters, digits and . - _, and no two alike. */
@@ -106,7 +122,8 @@ static void open_functions(dt_rewards *w, dt_task *t, const char *model, char **
     }
 }
 
-dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights)
+dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights,
+                            const dt_catalogue *items_of)
 {
     char **items = NULL;
     int n_items = 0;
@@ -116,6 +133,7 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, 
         return NULL;
     }
     w->section = section;
+    w->items = items_of;
     w->timeout_s = t->cfg->comm_timeout;
     dt_err err = dt_config_split(funcs, &items, &n_items);
     if (err == DT_OK) {
@@ -129,6 +147,7 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, 
 
 dt_err dt_rewards_plan(const dt_rewards *w, const dt_task *t, dt_memory *memory)
 {
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_item_vectors_nbytes(w->vectors);
     for (int k = 0; k < w->n; k++)
         if (w->of[k].model) DT_TRY(dt_reward_model_plan(w->of[k].model, t, memory));
     return DT_OK;
@@ -161,6 +180,7 @@ void dt_rewards_close(dt_rewards *w, dt_task *t)
         free(f->program);
         free(f->model);
     }
+    dt_item_vectors_close(w->vectors);
     free(w);
 }
 
@@ -171,7 +191,7 @@ const double *dt_rewards_weights(const dt_rewards *w) { return w->weight; }
 
 /* ---- what is looked at ------------------------------------------------------------------------------------------- */
 
-static dt_err sample_of(dt_rollout *r, int64_t row, dt_reward_sample *s)
+static dt_err sample_of(const dt_rewards *w, dt_rollout *r, int64_t row, dt_reward_sample *s)
 {
     const dt_rollout_row *x = dt_rollout_row_of(r, row);
     const int32_t *ids = dt_rollout_ids(r, row);
@@ -181,7 +201,8 @@ static dt_err sample_of(dt_rollout *r, int64_t row, dt_reward_sample *s)
                             .completion_ids = ids + x->n_prompt,
                             .n_prompt = x->n_prompt,
                             .n_completion = x->n_new,
-                            .record = dt_rollout_record(r, row)};
+                            .record = dt_rollout_record(r, row),
+                            .items = w->vectors};
     DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "no memory for the text of a completion");
     return s->record ? DT_OK : DT_ERR_DATA; /* which is recorded */
 }
@@ -211,7 +232,7 @@ static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, int64_t from, in
     for (int k = 0; k < w->n; k++) any |= w->of[k].builtin != NULL;
     for (int64_t row = from; row < end && any; row++) {
         dt_reward_sample s;
-        DT_TRY(sample_of(r, row, &s));
+        DT_TRY(sample_of(w, r, row, &s));
         DT_TRY(score_sample(w, &s, reward + row * w->n));
     }
     return DT_OK;
@@ -229,6 +250,7 @@ static void finish_groups(const dt_rewards *w, const dt_rollout *r, int64_t firs
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 typedef struct share {
+    const dt_rewards *rewards;
     dt_rollout *rollout;
     int64_t from; /* the first row of this rank */
 } share;
@@ -266,7 +288,7 @@ static dt_err request(void *self, int64_t i, char **line)
 {
     const share *s = self;
     dt_reward_sample sample;
-    DT_TRY(sample_of(s->rollout, s->from + i, &sample));
+    DT_TRY(sample_of(s->rewards, s->rollout, s->from + i, &sample));
     return write_request(&sample, line);
 }
 
@@ -274,7 +296,7 @@ static dt_err request(void *self, int64_t i, char **line)
 static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, int64_t from, int64_t end, dt_err err,
                            double *reward)
 {
-    share s = {.rollout = r, .from = from};
+    share s = {.rewards = w, .rollout = r, .from = from};
     double *of[DT_MAX_REWARDS];
     for (int k = 0, p = 0; k < w->n; k++)
         if (w->of[k].program) of[p++] = reward + from * w->n + k;

@@ -13,8 +13,7 @@ typedef struct entry {
     json_t *item;
 } entry;
 
-/* A whole number as Python writes it: no sign, no leading zero. */
-static bool read_number(const char *text, int64_t *number)
+bool dt_sid_item_number(const char *text, int64_t *number)
 {
     const size_t len = strlen(text);
     if (len == 0 || len > MAX_DIGITS || strspn(text, "0123456789") != len || (len > 1 && text[0] == '0')) return false;
@@ -73,7 +72,7 @@ static dt_err take_items(dt_sid_items *items, const char *path)
         if (err != DT_OK) break;
         err = check_item(path, id, item);
         e[i] = (entry){.place = i, .id = id, .item = item};
-        numbers = numbers && read_number(id, &e[i].number);
+        numbers = numbers && dt_sid_item_number(id, &e[i].number);
         i++;
     }
     if (err == DT_OK && numbers) qsort(e, (size_t)items->n, sizeof *e, by_number);

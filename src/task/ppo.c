@@ -87,7 +87,8 @@ static void open_rewards(dt_task *t)
     const dt_config *cfg = t->cfg;
     p->n_funcs = 1;
     if (has_rewards(cfg))
-        p->rewards = dt_rewards_open(t, "ppo", cfg->ppo_reward_path, cfg->ppo_reward_funcs, cfg->ppo_reward_weights);
+        p->rewards =
+            dt_rewards_open(t, "ppo", cfg->ppo_reward_path, cfg->ppo_reward_funcs, cfg->ppo_reward_weights, NULL);
     if (p->rewards) p->n_funcs = (int)dt_max_i64(1, dt_rewards_n(p->rewards));
     if (!has_rewards(cfg) || p->rewards) dt_mistakes_add(t->mistakes, check_given(t));
 }
