@@ -17,6 +17,13 @@ rng.shuffle(items)
 with open(tmp + "/items.txt", "w") as f:
     for i, sid in enumerate(items):
         f.write("%s\tTitle %d\t%d\n" % (sid, i, 100 + i))
+import array, struct # embeddings, a row for each of the ids 0 .. 113: fp64 in NumPy's format
+apart = random.Random(6)
+rows = [[apart.gauss(0, 1) for k in range(5)] for i in range(114)]
+head = "{'descr': '<f8', 'fortran_order': False, 'shape': (114, 5), }".ljust(117) + "\n"
+with open(tmp + "/items.npy", "wb") as f:
+    f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + head.encode() + array.array("d", sum(rows, [])).tobytes())
+json.dump(rows, open(tmp + "/rows.json", "w"))
 prompts = ["u%d\n### Response:\n" % u for u in range(7)]
 with open(tmp + "/users.jsonl", "w") as f, open(tmp + "/all.jsonl", "w") as every:
     for u, prompt in enumerate(prompts):
@@ -111,7 +118,7 @@ rl() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
     run "$np" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$dir" run.max_steps=1 data.train="$tmp/train.h5" data.validation= data.shuffle=false \
-        grpo.rollout=beam grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=12 grpo.reward_funcs="rec_rule, rec" log.rollouts=true "$@"
+        grpo.rollout=beam grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=12 grpo.reward_funcs="rec_rule, rec, rec_semantic" rec.item_embeddings="$tmp/items.npy" log.rollouts=true "$@"
 }
 cat >"$tmp/rl.py" <<'PY'
 import json, math, sys
@@ -120,7 +127,19 @@ lines = [json.loads(x) for x in open("%s/%s/rollouts.jsonl" % (tmp, dir))]
 items = {tuple((x.split("\t")[0] + "\n").encode()) + (256,) for x in open(tmp + "/items.txt")}
 users = {tuple(json.loads(x)["prompt"].encode()): json.loads(x)["answer"] for x in open(tmp + "/users.jsonl")}
 scored = {tuple(x["prompt_ids"]): {tuple(c): sum(l) for c, l in zip(x["completion_ids"], x["ref_logp"])} for x in map(json.loads, open("%s/%s/rollouts.jsonl" % (tmp, scored)))}
+rows, row_of = json.load(open(tmp + "/rows.json")), {} # of several items with one SID the first counts
+for sid, _, number in [x.rstrip("\n").split("\t") for x in open(tmp + "/items.txt")]:
+    row_of.setdefault(sid, rows[int(number)])
+dot = lambda x, y: sum(a * b for a, b in zip(x, y))
 assert len(lines) == 7
+# how different they are, as the metrics have it, in nine digits
+metrics = [json.loads(x) for x in open("%s/%s/metrics.jsonl" % (tmp, dir)) if "rec/token_diversity" in x][-1]
+groups = [[tuple(c) for c in line["completion_ids"]] for line in lines]
+tokens = [id for group in groups for c in group for id in c]
+want = [sum(len(set(group)) / len(group) for group in groups) / len(groups), len(set(tokens)) / len(tokens)]
+for name, x in zip(("categorical", "token"), want):
+    assert abs(metrics["rec/%s_diversity" % name] - x) < 1e-8, (name, x, metrics)
+assert (want[0] == 1) == beams
 for line in lines:
     prompt, found = tuple(line["prompt_ids"]), [tuple(c) for c in line["completion_ids"]]
     assert set(found) <= items and len(found) == 12, found
@@ -132,9 +151,14 @@ for line in lines:
     target = tuple((users[prompt] + "\n").encode()) + (256,)
     hit = [c == target for c in found]
     weight = [1 / math.log2(i + 2) for i in range(12)]
-    for i, (rule, ranking) in enumerate(line["rewards"]):
+    for i, (rule, ranking, semantic) in enumerate(line["rewards"]):
         want = 1 if hit[i] else -weight[i] / sum(weight) if any(hit) else 0
         assert rule == hit[i] and abs(ranking - want) < 1e-6, (i, line["rewards"], hit)
+        if users[prompt] not in row_of:
+            assert semantic is None
+            continue
+        x, y = row_of[bytes(found[i][:-2]).decode()], row_of[users[prompt]]
+        assert abs(semantic - dot(x, y) / math.sqrt(dot(x, x) * dot(y, y))) < 1e-6, semantic # 1e-6: rows rounded to fp32
 PY
 items_are() { python3 "$tmp/rl.py" "$tmp" "$@" >"$out" 2>&1; }
 rl 1 beams
@@ -148,12 +172,19 @@ for layout in "2 0" "3 3"; do
     set -- $layout
     rl "$1" "beams$1" zero.stage="$2" batch.micro_batch_size=7
     expect "$1 ranks, stage $2: the same groups" cmp <(grep -o '"completion_ids": [^a-z]*' "$tmp/beams/rollouts.jsonl") <(grep -o '"completion_ids": [^a-z]*' "$tmp/beams$1/rollouts.jsonl")
+    expect "and rewards" items_are "beams$1" all beams
 done
 rl 2 drawn grpo.rollout=sample batch.micro_batch_size=7
 expect "drawn ones are items, too" items_are drawn all drawn
 wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has items of 12 SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
     data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
-rl 2 learned run.max_steps=60 grpo.num_generations=6 batch.train_batch_size=42 batch.micro_batch_size=7 optimizer.lr=3e-3 scheduler.type=constant log.rollouts=false
+for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items: it needs rec.catalogue|rec.catalogue=" \
+    "items.npy.*has no row for item 114|rec.catalogue=$tmp/more.txt"; do
+    cp "$tmp/items.txt" "$tmp/more.txt" && printf '<z>\tZ\t114\n' >>"$tmp/more.txt"
+    wrong "embeddings: $layout" "$([[ $layout = items* ]] && echo 65 || echo 64)" "${layout%|*}" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \
+        grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=7 grpo.reward_funcs=rec_semantic rec.item_embeddings="$tmp/items.npy" "${layout#*|}"
+done
+rl 2 learned run.max_steps=60 grpo.num_generations=6 batch.train_batch_size=42 batch.micro_batch_size=7 optimizer.lr=3e-3 scheduler.type=constant log.rollouts=false grpo.reward_funcs="rec_rule, rec"
 train 1 after model.path="$(newest learned)"
 expect "learned: of six known targets at least five come first, of whom at most three did before" test "$(metrics_of after | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 > 4.9 / 7) }')" = 1 \
     -a "$(metrics_of whole | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 < 3.1 / 7) }')" = 1

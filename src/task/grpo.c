@@ -110,6 +110,7 @@ static size_t lay_out(grpo *g, const dt_task *t, void *block)
     g->drop = dt_carve(block, &used, n, sizeof *g->drop);
     g->entropy = dt_carve(block, &used, n_tok, sizeof *g->entropy);
     g->selected = dt_carve(block, &used, n_tok, sizeof *g->selected);
+    g->tokens = dt_carve(block, &used, n * task_items_depth(&g->items, 0), sizeof *g->tokens);
     return used;
 }
 
@@ -335,6 +336,7 @@ static dt_err grpo_load(dt_task *t, const dt_items *items)
     DT_TRY(dt_rollout_load(g->rollout, t, items));
     DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
     grpo_find_advantages(g, t);
+    grpo_find_diversity(g);
     return DT_OK;
 }
 

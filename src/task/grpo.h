@@ -3,6 +3,7 @@
  *     grpo.c             the table: its life, a step
  *     grpo_options.c     [grpo] as the parts work with it, and what is wrong in it
  *     grpo_rewards.c     reward functions
+ *     grpo_items.c       what a catalogue changes
  *     grpo_generation.c  a generation: completions, advantages, what the loss compares with
  *     grpo_metrics.c     what is counted
  *     grpo_evaluate.c    a validation
@@ -27,6 +28,7 @@ typedef struct grpo_sums {
     int n_tokens, kl, entropy; /* over tokens that take part in the loss */
     int n_ratios, n_low, n_high, low_min, high_max, n_clipped, phi;
     int func_mean[GRPO_MAX_FUNCS], func_std[GRPO_MAX_FUNCS], reward, reward_std, zero_std, num_tokens, rounds;
+    int categorical_diversity, token_diversity; /* of a catalogue's items */
     int valid_loss, valid_rewarded, valid_rows, valid_tokens, valid_cut;
     int valid_func[GRPO_MAX_FUNCS], valid_n_func[GRPO_MAX_FUNCS];
 } grpo_sums;
@@ -71,6 +73,9 @@ typedef struct grpo {
     bool *drop;           /* [n_rows] */
     int64_t *order;       /* [n_rows] */
     double share_flat;    /* of rows whose rewards say nothing */
+    /* of a catalogue's items: distinct completions of a group / its completions, the mean; distinct tokens / tokens */
+    double categorical_diversity, token_diversity;
+    int32_t *tokens; /* [n_rows, depth] scratch */
 
     float *entropy;  /* [accumulation, max_tok] of this rank's batches of the step, for top_entropy_quantile */
     float *selected; /* the same without what takes no part */
@@ -88,8 +93,14 @@ int64_t grpo_n_steps(const dt_task *t); /* optimizer steps that use them, all it
 void grpo_read_options(grpo *g, const dt_config *cfg);
 /** After that: errors are added to t->mistakes, unusual settings are warned of. Local. */
 void grpo_check(const grpo *g, const dt_task *t);
+
+/* ---- items of a catalogue ---------------------------------------------------------------------------------------- */
+
 /** Has the catalogue as many items as a prompt is to have different completions? DT_ERR_USAGE. Local. */
 dt_err grpo_check_items(const grpo *g, const dt_task *t);
+/** How different the completions of the current generation are; nothing without a catalogue. Local, the same on all
+ *  ranks. */
+void grpo_find_diversity(grpo *g);
 
 /* ---- rewards ----------------------------------------------------------------------------------------------------- */
 

@@ -71,6 +71,7 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
 static dt_err make(grpo *g, dt_task *t, int64_t *n_tokens)
 {
     DT_TRY(complete(g, t, n_tokens));
+    grpo_find_diversity(g);
     if (g->array[GRPO_OLD] >= 0)
         DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_rollout_policy, NULL, g->array[GRPO_OLD]));
     if (g->array[GRPO_REF] >= 0)

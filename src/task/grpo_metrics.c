@@ -82,6 +82,8 @@ void grpo_declare(grpo *g, dt_task *t)
     }
     declare_ratios(g, s);
     c->rounds = t->cfg->grpo_dynamic_sampling ? declare_mean(s, "grpo/sampling_rounds") : -1;
+    c->categorical_diversity = g->items.trie ? declare_mean(s, "rec/categorical_diversity") : -1;
+    c->token_diversity = g->items.trie ? declare_mean(s, "rec/token_diversity") : -1;
     dt_rollout_declare(g->rollout, s, "grpo");
 }
 
@@ -138,4 +140,7 @@ void grpo_count_generation(grpo *g, dt_task *t)
     dt_sums_add(s, c->num_tokens, (double)g->num_tokens);
     if (c->entropy_coef >= 0) dt_sums_add(s, c->entropy_coef, t->cfg->grpo_ent_coef);
     if (c->rounds >= 0) dt_sums_add(s, c->rounds, (double)g->n_rounds);
+    if (!g->items.trie) return;
+    dt_sums_add(s, c->categorical_diversity, g->categorical_diversity);
+    dt_sums_add(s, c->token_diversity, g->token_diversity);
 }

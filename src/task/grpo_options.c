@@ -142,18 +142,6 @@ static void warn(const grpo *g, const dt_task *t)
             "as TRL does by default from 1.16 on");
 }
 
-dt_err grpo_check_items(const grpo *g, const dt_task *t)
-{
-    const dt_config *cfg = t->cfg;
-    const bool beams = strcmp(cfg->grpo_rollout, "beam") == 0;
-    const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
-    DT_CONFIG_CHECK(!beams || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
-                    "rollout = beam makes %" PRId64
-                    " different completions of a prompt, and the catalogue has items of %d SIDs alone",
-                    cfg->grpo_num_generations, (int)n);
-    return DT_OK;
-}
-
 void grpo_check(const grpo *g, const dt_task *t)
 {
     dt_mistakes_add(t->mistakes, check_generation(t));

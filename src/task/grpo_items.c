@@ -1,0 +1,71 @@
+/* grpo_items.c - what is different where completions are the items of a catalogue. */
+#include "grpo.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+dt_err grpo_check_items(const grpo *g, const dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    const bool beams = strcmp(cfg->grpo_rollout, "beam") == 0;
+    const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
+    DT_CONFIG_CHECK(!beams || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
+                    "rollout = beam makes %" PRId64
+                    " different completions of a prompt, and the catalogue has items of %d SIDs alone",
+                    cfg->grpo_num_generations, (int)n);
+    return DT_OK;
+}
+
+/* ---- how different they are -------------------------------------------------------------------------------------- */
+
+static const int32_t *completion(const grpo *g, int64_t row, int32_t *n)
+{
+    const dt_rollout_row *y = dt_rollout_row_of(g->rollout, row);
+    *n = y->n_new;
+    return dt_rollout_ids(g->rollout, row) + y->n_prompt;
+}
+
+static bool are_equal(const grpo *g, int64_t a, int64_t b)
+{
+    int32_t n, m;
+    const int32_t *x = completion(g, a, &n), *y = completion(g, b, &m);
+    return n == m && memcmp(x, y, (size_t)n * sizeof *x) == 0;
+}
+
+/* Rows of a group that are no row before them. */
+static int64_t count_distinct(const grpo *g, int64_t first)
+{
+    int64_t n_distinct = 0;
+    for (int64_t i = first; i < first + g->rule.num_generations; i++) {
+        int64_t j = first;
+        while (!are_equal(g, i, j)) j++;
+        n_distinct += j == i;
+    }
+    return n_distinct;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+void grpo_find_diversity(grpo *g)
+{
+    int64_t n_distinct = 0, n_tok = 0, n_distinct_tok = 0;
+    const int64_t n_rows = dt_rollout_n_rows(g->rollout);
+    if (!g->items.trie) return;
+    for (int64_t row = 0; row < n_rows; row += g->rule.num_generations) n_distinct += count_distinct(g, row);
+    for (int64_t row = 0; row < n_rows; row++) {
+        int32_t n;
+        const int32_t *ids = completion(g, row, &n);
+        memcpy(g->tokens + n_tok, ids, (size_t)n * sizeof *ids);
+        n_tok += n;
+    }
+    qsort(g->tokens, (size_t)n_tok, sizeof *g->tokens, by_id);
+    for (int64_t i = 0; i < n_tok; i++) n_distinct_tok += i == 0 || g->tokens[i] != g->tokens[i - 1];
+    g->categorical_diversity = n_rows ? (double)n_distinct / (double)n_rows : 0;
+    g->token_diversity = n_tok ? (double)n_distinct_tok / (double)n_tok : 0;
+}
