@@ -91,9 +91,30 @@ for layout in "2 0 1" "3 0 2" "2 3 2" "2 3 1 zero.max_live_parameters=4300"; do
 done
 train 2 planned batch.micro_batch_size=2 rec.top_k=2,7
 expect "memory is as planned" as_planned
+expect "and as --plan says" as_plan_says 2 0 batch.micro_batch_size=2
 expect "any K" test "$(metrics_of planned | grep -c '@[27]"')" = 4
-run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini"
-expect_exit "a plan needs no run" 0
+
+# A tokenizer that knows no end of a text: then generation_config.json says what ends an item, and not config.json, nor "<", the rest of the list.
+python3 - "$tmp/silent" <<'PY'
+import json, os, shutil, sys
+shutil.copytree("tests/data/dpo/start", sys.argv[1])
+def change(name, **keys):
+    path = os.path.join(sys.argv[1], name)
+    old = json.load(open(path)) if os.path.exists(path) else {}
+    json.dump({**old, **keys}, open(path, "w"))
+plain = [*range(33, 127), *range(161, 173), *range(174, 256)] # as GPT-2 writes bytes
+char = {b: b for b in plain} | {b: 256 + i for i, b in enumerate(b for b in range(256) if b not in plain)}
+change("tokenizer.json", added_tokens=[], normalizer=None, post_processor=None, decoder={"type": "ByteLevel"},
+       pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+       model={"type": "BPE", "vocab": {chr(c): b for b, c in char.items()}, "merges": []})
+change("config.json", eos_token_id=257)
+change("generation_config.json", eos_token_id=[256, 60])
+PY
+train 1 silent-out model.path="$tmp/silent" model.tokenizer=
+expect "the end of an item is the first that the model names: the same predictions" cmp "$tmp/whole/predictions.json" "$tmp/silent-out/predictions.json"
+train 2 silent-two model.path="$tmp/silent" model.tokenizer= batch.micro_batch_size=2
+expect "with several ends: memory as --plan says" as_plan_says 2 0 model.path="$tmp/silent" model.tokenizer= batch.micro_batch_size=2
+run 0 ./dtrain-generate "$tmp/silent" --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 12 --length-penalty 0 --jsonl --threads 1 -o "$tmp/silent.jsonl"
 
 # The same items by dtrain-generate, twelve for each prompt.
 run 2 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 12 --length-penalty 0 \
@@ -101,12 +122,13 @@ run 2 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp
 expect_exit "dtrain-generate --catalogue" 0
 cat >"$tmp/generated.py" <<'PY'
 import json, sys
-tmp = sys.argv[1]
-found = [json.loads(x)["text"] for x in open(tmp + "/generated.jsonl")]
+tmp, name = sys.argv[1:]
+found = [json.loads(x)["text"] for x in open("%s/%s.jsonl" % (tmp, name))]
 want = [sid + "\n" for r in json.load(open(tmp + "/whole/predictions.json")) for sid in r["predict"]]
 assert found == want and len(want) == 84, (found, want)
 PY
-expect "finds the same items" python3 "$tmp/generated.py" "$tmp"
+expect "finds the same items" python3 "$tmp/generated.py" "$tmp" generated
+expect "and does so with a tokenizer that knows no end" python3 "$tmp/generated.py" "$tmp" silent
 run 0 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-samples 5 --temperature 2 --jsonl --threads 1 -o "$tmp/drawn.jsonl"
 expect "and draws no others" python3 -c 'import json, sys
 items = {x.split("\t")[0] + "\n" for x in open(sys.argv[1] + "/items.txt")}

@@ -383,102 +383,120 @@ static void check_found(const dt_sequence *q, const answer *a)
     for (int32_t k = 0; k < a->n; k++) assert_true(fabsf(q->logps[q->n_prompt + k] - a->logps[k]) < 1e-6f);
 }
 
+/* ITEMS and a decoder for them. Of the options the token that ends a text does not count: one stands in every SID. */
+typedef struct fixture {
+    dt_catalogue *catalogue;
+    dt_tokenizer *tokenizer;
+    dt_trie *trie;
+    dt_constraint only;
+    fake fake;
+    dt_decoder decoder;
+    dt_generate_options opt;
+    int32_t eos[2];
+} fixture;
+
+static void open_fixture(fixture *x)
+{
+    *x = (fixture){.catalogue = open_text(ITEMS), .tokenizer = open_tokenizer("bytes"), .eos = {'<', '\n'}};
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(x->tokenizer);
+    assert_int_equal(dt_trie_open(&x->trie, x->catalogue, x->tokenizer, DT_TRIE_TAIL, info->eos, 100000, NULL), DT_OK);
+    x->only = dt_trie_constraint(x->trie);
+    x->fake = (fake){.n_vocab = info->vocab_size, .only = &x->only};
+    x->decoder = (dt_decoder){&x->fake, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
+    x->opt = (dt_generate_options){.sampling = dt_sampling_default(),
+                                   .constraint = &x->only,
+                                   .eos = x->eos,
+                                   .n_eos = 2,
+                                   .vocab_size = info->vocab_size};
+}
+
+static void close_fixture(fixture *x)
+{
+    dt_trie_close(x->trie);
+    dt_tokenizer_close(x->tokenizer);
+    dt_catalogue_close(x->catalogue);
+}
+
+/* The item of a sequence, -1: it is none. */
+static int32_t item_of(const fixture *x, const dt_sequence *q)
+{
+    return dt_trie_item(x->trie, q->ids + q->n_prompt, q->n_ids - q->n_prompt);
+}
+
+static fixture fixed;
+static search w;
+
 static void a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does(void **state)
 {
     (void)state;
+    fixture *x = &fixed;
     dt_ledger ledger = {0};
-    dt_catalogue *c = open_text(ITEMS);
-    dt_tokenizer *tokenizer = open_tokenizer("bytes");
-    const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
-    dt_trie *t;
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, 100000, NULL), DT_OK);
-    const dt_constraint only = dt_trie_constraint(t);
-    static fake f;
-    static search w;
-    f = (fake){.n_vocab = dt_tokenizer_get_info(tokenizer)->vocab_size, .only = &only};
+    dt_generate_stats stats;
+    open_fixture(x);
+    x->opt.ledger = &ledger;
     for (int n_beams = 1; n_beams <= 11; n_beams++) {
-        const dt_decoder d = {&f, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
         const dt_beam_options how = {.n_beams = n_beams, .n_return = n_beams};
-        const dt_generate_options opt = {.sampling = dt_sampling_default(),
-                                         .constraint = &only,
-                                         .eos = &eos,
-                                         .n_eos = 1,
-                                         .vocab_size = f.n_vocab,
-                                         .n_slots = 2 * n_beams,
-                                         .max_tok = 2 * n_beams + 1,
-                                         .ledger = &ledger};
-        dt_generate_stats stats;
-        make_search(&w, n_beams, dt_trie_depth(t));
-        assert_int_equal(dt_beam_search(&d, w.list, 3, &how, &opt, &stats), DT_OK);
+        x->opt.n_slots = 2 * n_beams, x->opt.max_tok = 2 * n_beams + 1;
+        assert_int_equal(dt_beam_top(&how, &x->opt), 2 * n_beams);
+        make_search(&w, n_beams, dt_trie_depth(x->trie));
+        assert_int_equal(dt_beam_search(&x->decoder, w.list, 3, &how, &x->opt, &stats), DT_OK);
         assert_int_equal(atomic_load(&ledger.total_now), 0);
         for (int p = 0; p < 3; p++) {
             answer all[N_LEAVES + 1];
-            assert_int_equal(score_all(&f, w.ids[p * n_beams], 2 + p, all), N_LEAVES);
+            assert_int_equal(score_all(&x->fake, w.ids[p * n_beams], 2 + p, all), N_LEAVES);
             for (int i = 0; i < n_beams; i++) {
                 const dt_sequence *q = &w.seqs[p * n_beams + i];
                 if (n_beams >= N_LEAVES && i < N_LEAVES) check_found(q, &all[i]);
                 if (i >= N_LEAVES) assert_int_equal(q->finish, DT_FINISH_MISSING);
                 if (q->finish == DT_FINISH_MISSING) continue; /* beams may end in one item's SID */
-                assert_true(dt_trie_item(t, q->ids + q->n_prompt, q->n_ids - q->n_prompt) >= 0);
+                assert_true(item_of(x, q) >= 0);
                 assert_true(i == 0 || q->score <= w.seqs[p * n_beams + i - 1].score);
             }
         }
     }
-    make_search(&w, 2, dt_trie_depth(t) - 1); /* too short for the longest SIDs: they are not cut */
-    const dt_decoder d = {&f, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
-    const dt_generate_options cut = {.sampling = dt_sampling_default(),
-                                     .constraint = &only,
-                                     .eos = &eos,
-                                     .n_eos = 1,
-                                     .vocab_size = f.n_vocab,
-                                     .n_slots = 2,
-                                     .max_tok = 4,
-                                     .ledger = &ledger};
+    close_fixture(x);
+}
+
+static void a_search_too_short_for_the_longest_items_finds_others_and_cuts_none(void **state)
+{
+    (void)state;
+    fixture *x = &fixed;
     dt_generate_stats stats;
-    assert_int_equal(dt_beam_search(&d, w.list, 3, &(dt_beam_options){.n_beams = 2, .n_return = 2}, &cut, &stats),
-                     DT_OK);
-    for (int i = 0; i < 6; i++)
-        assert_true(w.seqs[i].finish == DT_FINISH_MISSING ||
-                    dt_trie_item(t, w.ids[i] + w.seqs[i].n_prompt, w.seqs[i].n_ids - w.seqs[i].n_prompt) >= 0);
-    dt_trie_close(t);
-    dt_tokenizer_close(tokenizer);
-    dt_catalogue_close(c);
+    int n_items = 0;
+    open_fixture(x);
+    x->opt.n_slots = N_LEAVES, x->opt.max_tok = N_LEAVES;
+    make_search(&w, N_LEAVES, dt_trie_depth(x->trie) - 1);
+    const dt_beam_options how = {.n_beams = N_LEAVES, .n_return = N_LEAVES};
+    assert_int_equal(dt_beam_search(&x->decoder, w.list, 3, &how, &x->opt, &stats), DT_OK);
+    for (int i = 0; i < 3 * N_LEAVES; i++) {
+        const bool found = w.seqs[i].finish == DT_FINISH_EOS;
+        assert_true(found || w.seqs[i].finish == DT_FINISH_MISSING);
+        assert_int_equal(item_of(x, &w.seqs[i]) >= 0, found);
+        n_items += found;
+    }
+    assert_int_equal(n_items, 3 * (N_LEAVES - 3)); /* three have three levels */
+    close_fixture(x);
 }
 
 static void samples_are_items_with_their_probabilities_among_all_tokens(void **state)
 {
     (void)state;
-    dt_catalogue *c = open_text(ITEMS);
-    dt_tokenizer *tokenizer = open_tokenizer("bytes");
-    const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
-    dt_trie *t;
-    assert_int_equal(dt_trie_open(&t, c, tokenizer, DT_TRIE_TAIL, eos, 100000, NULL), DT_OK);
-    const dt_constraint only = dt_trie_constraint(t);
-    static fake f;
-    static search w;
-    f = (fake){.n_vocab = dt_tokenizer_get_info(tokenizer)->vocab_size, .only = &only};
-    const dt_decoder d = {&f, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
-    const dt_generate_options opt = {.sampling = dt_sampling_default(),
-                                     .constraint = &only,
-                                     .eos = &eos,
-                                     .n_eos = 1,
-                                     .vocab_size = f.n_vocab,
-                                     .n_slots = 5,
-                                     .max_tok = 7,
-                                     .logp = true};
+    fixture *x = &fixed;
     dt_generate_stats stats;
     bool met[9] = {false};
     int n_met = 0;
-    make_search(&w, 16, dt_trie_depth(t));
-    assert_int_equal(dt_generate(&d, w.list, 48, &opt, &stats), DT_OK);
+    open_fixture(x);
+    x->opt.n_slots = 5, x->opt.max_tok = 7, x->opt.logp = true;
+    make_search(&w, 16, dt_trie_depth(x->trie));
+    assert_int_equal(dt_generate(&x->decoder, w.list, 48, &x->opt, &stats), DT_OK);
     for (int i = 0; i < 48; i++) {
         const dt_sequence *q = &w.seqs[i];
-        const int32_t item = dt_trie_item(t, q->ids + q->n_prompt, q->n_ids - q->n_prompt);
+        const int32_t item = item_of(x, q);
         answer all[N_LEAVES + 1];
         int found = 0;
-        score_all(&f, q->ids, q->n_prompt, all);
+        score_all(&x->fake, q->ids, q->n_prompt, all);
         for (int k = 0; k < N_LEAVES; k++) {
-            if (dt_trie_item(t, all[k].ids, all[k].n) != item) continue;
+            if (dt_trie_item(x->trie, all[k].ids, all[k].n) != item) continue;
             found++;
             assert_true(fabs(q->logp - all[k].logp) < 1e-12);
         }
@@ -487,9 +505,7 @@ static void samples_are_items_with_their_probabilities_among_all_tokens(void **s
         met[item] = true;
     }
     assert_true(n_met > 3);
-    dt_trie_close(t);
-    dt_tokenizer_close(tokenizer);
-    dt_catalogue_close(c);
+    close_fixture(x);
 }
 
 /* ---- embeddings -------------------------------------------------------------------------------------------------- */
@@ -589,6 +605,7 @@ int main(void)
         cmocka_unit_test(the_trie_has_every_sid_once),
         cmocka_unit_test(tails_that_join_the_sid_are_refused),
         cmocka_unit_test(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does),
+        cmocka_unit_test(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none),
         cmocka_unit_test(samples_are_items_with_their_probabilities_among_all_tokens),
         cmocka_unit_test(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere),
         cmocka_unit_test(embeddings_that_do_not_fit_are_refused),

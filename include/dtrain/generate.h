@@ -107,12 +107,13 @@ typedef struct dt_constraint {
     /* the tokens that may follow in a state are token[list_start] and the list_len - 1 behind it: perhaps none */
     void (*allowed)(const void *self, int32_t state, int32_t *list_start, int32_t *list_len);
     int32_t (*next)(const void *self, int32_t state, int32_t token); /* token: one of those */
+    int32_t end; /* the token that ends a sequence, the only one: those of the options end none */
 } dt_constraint;
 
 typedef struct dt_generate_options {
     dt_sampling sampling;
     /* NULL, or what may follow; log-probabilities stay those among the whole vocabulary. A beam search then finds
-     * sequences that end with a token of eos alone, perhaps fewer than were asked for */
+     * sequences that are complete alone, perhaps fewer than were asked for */
     const dt_constraint *constraint;
     const int32_t *eos;
     int n_eos;

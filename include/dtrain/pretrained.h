@@ -18,6 +18,14 @@ typedef struct dt_generation_defaults {
     int64_t top_k, num_beams, max_new_tokens;             /* below 0: not given */
 } dt_generation_defaults;
 
+/** The tokens that end what a model writes, each once: the tokenizer's, with which dtrain-data ends texts (own), those
+ *  of generation_config.json or else config.json, and what ends a turn of a conversation (turn). own, turn: -1: none.
+ *  Ids beyond the vocabulary are left out. ends: [DT_MAX_ENDS]; ends[0] is -1 where there are none. Returns how many.
+ *  Local. */
+enum { DT_MAX_ENDS = DT_MAX_EOS + 2 };
+int dt_ends_of_text(int32_t own, const dt_generation_defaults *from, const dt_model_config *mc, int32_t turn,
+                    int32_t *ends);
+
 typedef enum dt_pretrained_kind { DT_PRETRAINED_CHECKPOINT, DT_PRETRAINED_HF } dt_pretrained_kind;
 
 /** {0} to start from. Strings are malloc'ed. */

@@ -173,6 +173,7 @@ struct dt_task {
     /* from `open` on: whose ids the model's are, [model] tokenizer or what came with the model; "": not known. Where
      * prompts are of bytes rollouts say so */
     const char *tokenizer;
+    const dt_generation_defaults *generation; /* of the model to start from; of a new one nothing is given */
 
     /* lent from `begin` on */
     int stage;

@@ -9,7 +9,7 @@
 
 struct dt_trie {
     const dt_catalogue *catalogue;
-    int32_t n_nodes, n_leaves, depth;
+    int32_t n_nodes, n_leaves, depth, eos;
     int32_t *token; /* [n_nodes] that leads to a node; the root's counts for nothing */
     int32_t *first; /* [n_nodes + 1]: node i has the children first[i] .. first[i + 1] - 1 */
     int32_t *leaf;  /* [n_leaves] nodes, ascending */
@@ -200,7 +200,7 @@ dt_err dt_trie_open(dt_trie **out, const dt_catalogue *c, const dt_tokenizer *to
              "%s: SIDs need a token that ends a text behind them, and the model names none", dt_catalogue_path(c));
     dt_trie *t = calloc(1, sizeof *t);
     DT_CHECK(t, DT_ERR_MEMORY, "%s: no memory for a trie", dt_catalogue_path(c));
-    t->catalogue = c;
+    t->catalogue = c, t->eos = eos;
     const dt_err err = make(t, tokenizer, tail, eos, vocab_size);
     if (err != DT_OK) {
         t->nbytes = 0;
@@ -251,8 +251,13 @@ static int32_t next(const void *self, int32_t state, int32_t token) { return chi
 
 dt_constraint dt_trie_constraint(const dt_trie *t)
 {
-    return (dt_constraint){
-        .self = t, .start = 0, .token = t->token, .n_token = t->n_nodes, .allowed = allowed, .next = next};
+    return (dt_constraint){.self = t,
+                           .start = 0,
+                           .token = t->token,
+                           .n_token = t->n_nodes,
+                           .allowed = allowed,
+                           .next = next,
+                           .end = t->eos};
 }
 
 int32_t dt_trie_n_leaves(const dt_trie *t) { return t->n_leaves; }

@@ -392,7 +392,7 @@ static dt_err open_group(searcher *s, group *g, int32_t *store, float *logps, in
 /* With several tokens that end a sequence a beam may have as many best continuations that are no use. */
 static int n_best(const dt_beam_options *how, const dt_generate_options *opt)
 {
-    return how->n_beams * (1 + (opt->n_eos > 1 ? opt->n_eos : 1));
+    return how->n_beams * (1 + (opt->n_eos > 1 && !opt->constraint ? opt->n_eos : 1));
 }
 
 int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt)

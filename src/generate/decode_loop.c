@@ -5,6 +5,7 @@
 
 bool is_end_of_text(const dt_generate_options *opt, int32_t token)
 {
+    if (opt->constraint) return token == opt->constraint->end;
     for (int i = 0; i < opt->n_eos; i++)
         if (opt->eos[i] == token) return true;
     return false;

@@ -14,13 +14,6 @@ enum { PREFILL_TOK = 1024, CHAT_LEN = 4096 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-static void add_eos(app *a, int32_t id)
-{
-    for (int i = 0; i < a->n_eos; i++)
-        if (a->eos[i] == id) return;
-    if (id >= 0 && id < a->frozen.mc.vocab_size) a->eos[a->n_eos++] = id;
-}
-
 /* What is text to this model? What the command line says, or the model; of a checkpoint that does not tell, bytes, if
  * its vocabulary has room for them. */
 static dt_err open_tokenizer(app *a)
@@ -43,28 +36,22 @@ static dt_err open_tokenizer(app *a)
     return dt_encoder_open(&a->encoder, a->tok);
 }
 
-/* The tokens that end a sequence: generation_config.json's or else config.json's, the tokenizer's, and in conversations
- * the end of a turn. */
+/* The tokens that end a sequence: the model's, and in conversations the end of a turn. */
 static dt_err find_ends(app *a)
 {
-    const dt_generation_defaults *from = &a->frozen.from.generation;
-    const dt_model_config *mc = &a->frozen.mc;
-    for (int i = 0; i < from->n_eos; i++) add_eos(a, from->eos[i]);
-    for (int i = 0; from->n_eos == 0 && i < mc->n_eos; i++) add_eos(a, mc->eos_token_id[i]);
-    if (a->tok) add_eos(a, dt_tokenizer_get_info(a->tok)->eos);
     if (a->opt.chat) DT_TRY(dt_prompt_reader_chat(&a->reader));
-    if (a->reader.chat) add_eos(a, dt_chat_end_token(a->reader.chat));
+    const int32_t own = a->tok ? dt_tokenizer_get_info(a->tok)->eos : -1,
+                  turn = a->reader.chat ? dt_chat_end_token(a->reader.chat) : -1;
+    a->n_eos = dt_ends_of_text(own, &a->frozen.from.generation, &a->frozen.mc, turn, a->eos);
     return DT_OK;
 }
 
 static dt_err open_catalogue(app *a)
 {
-    const int32_t eos = a->tok ? dt_tokenizer_get_info(a->tok)->eos : -1;
     if (!a->opt.catalogue) return DT_OK;
     DT_CHECK(a->tok, DT_ERR_USAGE, "--catalogue needs a tokenizer; see --tokenizer");
     DT_TRY(dt_catalogue_open(&a->catalogue, a->opt.catalogue, &a->ledger));
-    DT_TRY(dt_trie_open(&a->trie, a->catalogue, a->tok, DT_TRIE_TAIL, eos >= 0 || a->n_eos == 0 ? eos : a->eos[0],
-                        a->frozen.mc.vocab_size, &a->ledger));
+    DT_TRY(dt_trie_open(&a->trie, a->catalogue, a->tok, DT_TRIE_TAIL, a->eos[0], a->frozen.mc.vocab_size, &a->ledger));
     a->only = dt_trie_constraint(a->trie);
     return DT_OK;
 }

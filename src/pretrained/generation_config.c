@@ -76,6 +76,25 @@ static dt_err read_all(dt_generation_defaults *g, const dt_spec *root)
     return DT_OK;
 }
 
+static void add_end(int32_t *ends, int *n, int32_t id, const dt_model_config *mc)
+{
+    for (int i = 0; i < *n; i++)
+        if (ends[i] == id) return;
+    if (id >= 0 && id < mc->vocab_size) ends[(*n)++] = id;
+}
+
+int dt_ends_of_text(int32_t own, const dt_generation_defaults *from, const dt_model_config *mc, int32_t turn,
+                    int32_t *ends)
+{
+    int n = 0;
+    ends[0] = -1;
+    add_end(ends, &n, own, mc);
+    for (int i = 0; i < from->n_eos; i++) add_end(ends, &n, from->eos[i], mc);
+    for (int i = 0; from->n_eos == 0 && i < mc->n_eos; i++) add_end(ends, &n, mc->eos_token_id[i], mc);
+    add_end(ends, &n, turn, mc);
+    return n;
+}
+
 dt_err generation_config_parse(dt_generation_defaults *g, const char *name, const char *text, size_t nbytes)
 {
     json_t *root;

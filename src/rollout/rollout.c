@@ -131,55 +131,40 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     return DT_OK;
 }
 
-/* Without one that can be read here there are no texts, and all else works. A plan opens none: its files may not be
- * there. */
+/* Without one that can be read here there are no texts, and all else works. Of a plan its files may not be there. */
 static void open_tokenizer(dt_rollout *r, dt_task *t)
 {
     if (!*t->tokenizer && t->train && !strcmp(dt_loader_info(t->train)->tokenizer, "bytes")) t->tokenizer = "bytes";
-    if (!t->comm || !*t->tokenizer) return;
+    if (!*t->tokenizer) return;
     if (dt_tokenizer_open(&r->tokenizer, t->tokenizer) == DT_OK) {
         dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(r->tokenizer));
         return;
     }
     r->tokenizer = NULL;
-    if (t->comm->rank == 0) DT_WARN("completions have no text: %s", dt_error_message());
+    if (t->comm && t->comm->rank == 0) DT_WARN("completions have no text: %s", dt_error_message());
     dt_error_clear();
-}
-
-static void add_end(dt_rollout *r, const dt_task *t, int32_t id)
-{
-    for (int i = 0; i < r->n_eos; i++)
-        if (r->eos[i] == id) return;
-    if (id >= 0 && id < t->mc->vocab_size) r->eos[r->n_eos++] = id;
-}
-
-/* The model's own: generation_config.json's, or else config.json's, and the tokenizer's. */
-static dt_err find_model_ends(dt_rollout *r, const dt_task *t)
-{
-    dt_pretrained from = {0};
-    if (*t->cfg->model_path) DT_TRY(dt_pretrained_describe(&from, t->cfg->model_path));
-    for (int i = 0; i < from.generation.n_eos; i++) add_end(r, t, from.generation.eos[i]);
-    for (int i = 0; from.generation.n_eos == 0 && i < t->mc->n_eos; i++) add_end(r, t, t->mc->eos_token_id[i]);
-    if (r->tokenizer) add_end(r, t, dt_tokenizer_get_info(r->tokenizer)->eos);
-    dt_pretrained_free(&from);
-    return DT_OK;
 }
 
 static dt_err find_ends(dt_rollout *r, const dt_task *t)
 {
     const char *stop = r->opt.stop_token;
     char *end;
-    if (!t->comm || t->n_units == 0) return DT_OK; /* --plan, or a mistake that was told */
-    if (!stop || !*stop || !strcmp(stop, "eos")) return find_model_ends(r, t);
+    if (t->n_units == 0) return DT_OK; /* a mistake that was told */
+    if (!stop || !*stop || !strcmp(stop, "eos")) {
+        const int32_t own = r->tokenizer ? dt_tokenizer_get_info(r->tokenizer)->eos : -1;
+        r->n_eos = dt_ends_of_text(own, t->generation, t->mc, -1, r->eos);
+        return DT_OK;
+    }
     int32_t id = r->tokenizer ? dt_tokenizer_find(r->tokenizer, stop) : -1;
     if (id < 0) {
         const long long number = strtoll(stop, &end, 10);
         if (!*end && number >= 0 && number < t->mc->vocab_size) id = (int32_t)number;
     }
+    if (id < 0 && !r->tokenizer && !t->comm) return DT_OK; /* a plan may do without */
     DT_CONFIG_CHECK(id >= 0 && id < t->mc->vocab_size, t->cfg, r->opt.section, "stop_token",
                     "expected eos, a token of the vocabulary or its id, found %s%s", stop,
                     r->tokenizer ? "" : ", and there is no tokenizer to look it up");
-    add_end(r, t, id);
+    r->eos[r->n_eos++] = id;
     return DT_OK;
 }
 

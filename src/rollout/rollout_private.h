@@ -39,7 +39,7 @@ struct dt_rollout {
     dt_loader *prompts;          /* t->train; NULL: there is none */
     int64_t n_prompts;           /* of an epoch */
     int32_t max_prompt, max_len; /* tokens of a prompt and of a row, at most */
-    int32_t eos[DT_MAX_EOS + 2];
+    int32_t eos[DT_MAX_ENDS];
     int n_eos;
     dt_tokenizer *tokenizer; /* NULL: none that can be read here */
     dt_generate_options generate;

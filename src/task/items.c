@@ -1,22 +1,17 @@
 /* items.c - opening a catalogue, the tokenizer whose tokens its items are of, and the trie of both. */
 #include "items.h"
-
-/* The tokenizer's own, else the first that the model names. */
-static int32_t end_of_text(const task_items *items, const dt_task *t)
-{
-    const int32_t eos = dt_tokenizer_get_info(items->tokenizer)->eos;
-    return eos >= 0 || t->mc->n_eos == 0 ? eos : t->mc->eos_token_id[0];
-}
+#include "dtrain/pretrained.h"
 
 static dt_err open_trie(task_items *items, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
+    int32_t ends[DT_MAX_ENDS];
     DT_CONFIG_CHECK(*t->tokenizer, cfg, "rec", "catalogue",
                     "the model came without a tokenizer, which is needed to tell items; expected [model] tokenizer");
     DT_TRY(dt_tokenizer_open(&items->tokenizer, t->tokenizer));
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
-    items->eos = end_of_text(items, t);
-    DT_TRY(dt_trie_open(&items->trie, items->catalogue, items->tokenizer, DT_TRIE_TAIL, items->eos, t->mc->vocab_size,
+    dt_ends_of_text(dt_tokenizer_get_info(items->tokenizer)->eos, t->generation, t->mc, -1, ends);
+    DT_TRY(dt_trie_open(&items->trie, items->catalogue, items->tokenizer, DT_TRIE_TAIL, ends[0], t->mc->vocab_size,
                         t->ledger));
     items->only = dt_trie_constraint(items->trie);
     return DT_OK;

@@ -11,7 +11,6 @@ typedef struct task_items {
     dt_tokenizer *tokenizer;
     dt_trie *trie; /* NULL, too, in a plan whose tokenizer is not there */
     dt_constraint only;
-    int32_t eos;
 } task_items;
 
 /** In open: rec.catalogue, if it is given. Errors are added to t->mistakes. Local. */

@@ -187,7 +187,7 @@ static dt_err find_target(recommend *m, dt_task *t, int64_t group, char **text, 
     int32_t n = 0;
     size_t nbytes;
     DT_TRY(dt_loader_answer(t->valid, prompt, MAX_ANSWER, m->answer, &n));
-    while (n > 0 && m->answer[n - 1] == m->items.eos) n--;
+    while (n > 0 && m->answer[n - 1] == m->items.only.end) n--;
     char *decoded = dt_decode(m->items.tokenizer, m->answer, n, false, &nbytes);
     const char *sid = decoded ? dt_sid_in(decoded, &nbytes) : NULL;
     *text = sid ? strndup(sid, nbytes) : NULL;

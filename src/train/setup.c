@@ -476,6 +476,7 @@ void run_open_task(dt_run *run)
     t->batching = run->batching;
     t->units = run->units, t->n_units = run->n_units;
     t->tokenizer = run_tokenizer(run);
+    t->generation = &run->pretrained.generation;
     t->ops->open(t);
     run->n_trained = 0;
     run->trained[run->n_trained++] = &run->main;

@@ -47,7 +47,7 @@ typedef struct app {
     double *reward;    /* [n_seqs]; NULL: nothing is judged */
     dt_tokenizer *tok; /* NULL: ids are read and printed; so is encoder then */
     dt_encoder *encoder;
-    int32_t eos[DT_MAX_EOS + 2];
+    int32_t eos[DT_MAX_ENDS];
     int n_eos;
     dt_catalogue *catalogue; /* NULL: there is none */
     dt_trie *trie;
