@@ -42,6 +42,11 @@ expect_text "collisions before and after" '^collisions: 0\.[0-9]+ of the items b
 # ---- embeddings by a model
 embed="./dtrain-sid --model $data/model --tokenizer bytes --items $data/items.item.json --method kmeans --codes 16 --block-size 64"
 run 1 $embed -o "$tmp/text"
+# six equal rows and another: all lie on codes, and some of the six must leave theirs
+{ printf '\x93NUMPY\x01\x00v\x00%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (7, 1), }" && printf '\0%.0s' {1..26} && printf '\200\077'; } >"$tmp/six.npy"
+RUN_TIMEOUT=60 run 0 ./dtrain-sid --method balanced --embeddings "$tmp/six.npy" --codes 2 --levels 1 --seed 1 -o "$tmp/six"
+expect_exit "balanced: items that lie on codes" 0
+expect "four and three of them" test "$(grep -oE '<a_[01]>' "$tmp/six.index.json" | sort | uniq -c | awk '{ print $1 }' | sort | xargs)" = "3 4"
 expect_exit "texts on one rank" 0
 # fp32 against fp64: two layers, values of 1
 expect "means of hidden states are those of transformers" \

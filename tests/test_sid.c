@@ -33,26 +33,65 @@ static double cheapest(const float *cost, int64_t i, int64_t n, int64_t K, int64
 }
 
 static void assignments_are_the_cheapest_of_their_sizes(void **state)
+/* Sizes as asked for, and the sum of costs. */
+static double check_assignment(const float *cost, int64_t n, int64_t K, const int64_t *size, double precision)
+{
+    int32_t code[64];
+    int64_t count[16] = {0};
+    double sum = 0;
+    assert_true(n <= 64 && K <= 16);
+    assert_int_equal(dt_sid_assign(cost, n, K, size, precision, code), DT_OK);
+    for (int64_t i = 0; i < n; i++) {
+        count[code[i]]++;
+        sum += cost[i * K + code[i]];
+    }
+    assert_memory_equal(count, size, (size_t)K * sizeof *count);
+    return sum;
+}
+
 {
     (void)state;
     static const int64_t sizes[][3] = {{3, 3, 3}, {4, 3, 2}, {9, 0, 0}, {0, 1, 8}, {1, 4, 4}};
-    const double slack = 1e-4;
+    const double precision = 1e-4, largest = 4;
     for (uint64_t t = 0; t < 40; t++) {
         const int64_t n = 9, K = 3, *size = sizes[t % 5];
         float cost[27];
-        int32_t code[9];
-        int64_t left[3], count[3] = {0};
-        double sum = 0;
+        int64_t left[3];
         random_costs(t, n * K, cost);
         for (int64_t i = 1; i < n && t % 4 == 0; i++) memcpy(cost + i * K, cost, 3 * sizeof *cost); /* equal items */
-        assert_int_equal(dt_sid_assign(cost, n, K, size, slack, code), DT_OK);
-        for (int64_t i = 0; i < n; i++) {
-            count[code[i]]++;
-            sum += cost[i * K + code[i]];
-        }
+        const double sum = check_assignment(cost, n, K, size, precision);
         memcpy(left, size, sizeof left);
-        assert_memory_equal(count, size, sizeof count);
-        assert_true(sum <= cheapest(cost, 0, n, K, left) + (double)n * slack);
+        assert_true(sum - cheapest(cost, 0, n, K, left) <= fmax(precision * sum, (double)n * 0x1p-30 * largest));
+    }
+}
+
+/* Nearest codes that cost nothing, and one item too many for them: what a war of bids is about is all of the cost. */
+static void items_that_lie_on_codes_are_assigned(void **state)
+{
+    (void)state;
+    static const float one_moves[] = {0, 1, 0, 1, 0, 1, 1, 0}, zeros[8] = {0};
+    assert_true(check_assignment(one_moves, 4, 2, (int64_t[]){2, 2}, 1e-3) == 1);
+    assert_true(check_assignment(zeros, 4, 2, (int64_t[]){1, 3}, 1e-3) == 0);
+}
+
+/* Sixteen codes near four tight clusters of sixteen items. With four codes at each, all items are near; with five and
+ * three, four items must go far. */
+static void tight_clusters_are_assigned(void **state)
+{
+    (void)state;
+    enum { N = 64, K = 16 };
+    int64_t size[K];
+    float cost[N * K], near[N * K];
+    random_costs(3, N * K, near);
+    for (int64_t k = 0; k < K; k++) size[k] = N / K;
+    for (int uneven = 0; uneven < 2; uneven++) {
+        for (int i = 0; i < N; i++)
+            for (int k = 0; k < K; k++) {
+                const int cluster = k == 4 ? 1 - uneven : k / 4; /* the fifth code is the first cluster's */
+                cost[i * K + k] = (cluster == i / 16 ? 0 : 1) + 1e-8f * near[i * K + k];
+            }
+        /* 64 items of 4e-8 at most; 1.0 is rounded to 6e-8 */
+        assert_true(fabs(check_assignment(cost, N, K, size, 1e-3) - 4 * uneven) <= uneven * 4e-3 + N * 4e-8 + 4 * 6e-8);
     }
 }
 
@@ -64,6 +103,7 @@ static void assignments_of_other_numbers_of_items_are_refused(void **state)
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){1, 1}, 1, code), DT_ERR_ARG);
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){2, 2}, 1, code), DT_ERR_ARG);
     dt_error_clear();
+    assert_int_equal(dt_sid_assign((float[]){INFINITY, 1}, 2, 1, (int64_t[]){2}, 1, code), DT_ERR_NONFINITE);
 }
 
 /* ---- Sinkhorn ---------------------------------------------------------------------------------------------------- */
@@ -196,3 +236,5 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        cmocka_unit_test(items_that_lie_on_codes_are_assigned),
+        cmocka_unit_test(tight_clusters_are_assigned),

@@ -109,16 +109,18 @@ typedef struct dt_sid_kmeans {
 
 /** k-means from k-means++ (Arthur & Vassilvitskii, SODA 2007) seeds, by Lloyd's iterations until no item moves. A code
  *  without items moves to the item that is farthest from its own. Balanced: each assignment is the cheapest one with
- *  the sizes of above, to within 1/1000 of the mean distance for an item (dt_sid_assign); the larger sizes go to the
- *  codes that are nearest to most items. Results: book, code [n] of it, *objective the sum of squared distances.
+ *  the sizes of above, to within 1/1000 of its sum (dt_sid_assign); the larger sizes go to the codes that are nearest
+ *  to most items. Results: book, code [n] of it, *objective the sum of squared distances.
  *  Collective. DT_ERR_DATA: fewer points than codes. */
 dt_err dt_sid_kmeans_fit(const dt_sid *s, const dt_sid_kmeans *how, dt_sid_points *p, dt_sid_book *b, int32_t *code,
                          double *objective);
 
-/** Items to codes that have room for size[k] each, sum of size = n, so that the sum of cost is at most n * slack above
- *  the least. cost: [n, K] row-major. An auction (Bertsekas & Castanon, "The auction algorithm for the transportation
- *  problem", Ann. Oper. Res. 20, 1989) whose bids grow by `slack`, above 0. code: [n]. Local. DT_ERR_MEMORY. */
-dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_t *size, double slack, int32_t *code);
+/** Items to codes that have room for size[k] each, sum of size = n, so that the sum of cost is above the least by at
+ *  most `precision` of itself, or n 2^-30 of the largest cost where that is more. cost: [n, K] row-major, none below 0;
+ *  K <= 2^20. An auction (Bertsekas & Castanon, "The auction algorithm for the transportation problem", Ann. Oper. Res.
+ *  20, 1989). code: [n]. Local. DT_ERR_NONFINITE: a cost; DT_ERR_MEMORY, DT_ERR_ARG. */
+dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_t *size, double precision,
+                     int32_t *code);
 
 /* ---- RQ-VAE ------------------------------------------------------------------------------------------------------ */
 

@@ -1,9 +1,14 @@
 /* assign.c - items to codes of given sizes: an auction, each item bidding for a place of its best code.
  *
- * A code's price is the lowest bid among those that hold its places, 0 while one is free. An item without a place looks
- * at -cost - price of every code: it bids for the best one what would make it as good as the second best, and `slack`
- * more, and the lowest bid of that code is out. Nobody is worse off than `slack` below the best it could have at the
- * prices of the end, so the sum is within n slack of the least. */
+ * A code's price is the lowest bid among those that hold its places, its first price while one is free. An item without
+ * a place looks at -cost - price of every code: it bids for the best one what would make it as good as the second best,
+ * and `slack` more, and the lowest bid of that code is out. Nobody is worse off than `slack` below the best it could
+ * have at the prices of the end, so the sum is within n slack of the least: all places are taken in the end, whatever
+ * their first prices were.
+ *
+ * A small slack from the start is a war of bids, as long as the largest cost over it. So it begins large and falls by
+ * a factor of ten from auction to auction, each beginning at the prices of the one before (epsilon scaling: Bertsekas,
+ * "The auction algorithm", Ann. Oper. Res. 14, 1988), until it is small beside what an item costs. */
 #include "dtrain/sid.h"
 #include <math.h>
 #include <stdlib.h>
@@ -16,6 +21,7 @@ typedef struct place {
 typedef struct seats {
     place *at;
     int64_t n, room;
+    double first_price;
 } seats;
 
 static bool below(const place *a, const place *b) { return a->bid < b->bid || (a->bid == b->bid && a->item < b->item); }
@@ -38,7 +44,7 @@ static void rise(seats *h, place x)
     h->at[i] = x;
 }
 
-static double price(const seats *h) { return h->n < h->room ? 0 : h->at[0].bid; }
+static double price(const seats *h) { return h->n < h->room ? h->first_price : h->at[0].bid; }
 
 /* Returns the item that lost its place, -1: none did. */
 static int64_t bid(seats *h, int64_t n_codes, const float *cost, int64_t item, double slack, int32_t *code)
@@ -68,7 +74,35 @@ static int64_t bid(seats *h, int64_t n_codes, const float *cost, int64_t item, d
     return out;
 }
 
-dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_t *size, double slack, int32_t *code)
+/* Everybody bids from the prices that there are; the sum of costs. */
+static double hold_auction(seats *h, int64_t n, int64_t n_codes, const float *cost, double slack, int32_t *code)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < n_codes; k++) {
+        h[k].first_price = h[k].room > 0 ? price(&h[k]) : 0;
+        h[k].n = 0;
+    }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t out = i; out >= 0;) out = bid(h, n_codes, cost, out, slack, code);
+    for (int64_t i = 0; i < n; i++) sum += cost[i * n_codes + code[i]];
+    return sum;
+}
+
+/* No price is above n_codes times the largest cost by much: from one item to the next that it could change with, it
+ * grows by one cost at most. The least slack is 2^-30 of that cost; with up to 2^20 codes no bid is lost in the last
+ * bit of a price. */
+static void lower_slack(seats *h, int64_t n, int64_t n_codes, const float *cost, double largest, double precision,
+                        int32_t *code)
+{
+    const double least = largest > 0 ? largest * 0x1p-30 : 1;
+    for (double slack = fmax(largest / 100, least);; slack = fmax(slack / 10, least)) {
+        const double sum = hold_auction(h, n, n_codes, cost, slack, code);
+        if (slack <= least || slack * (double)n <= precision * sum) return;
+    }
+}
+
+dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_t *size, double precision,
+                     int32_t *code)
 {
     seats *h = calloc((size_t)n_codes, sizeof *h);
     place *all = malloc((size_t)(n > 0 ? n : 1) * sizeof *all);
@@ -81,8 +115,11 @@ dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_
     }
     if (err == DT_OK && used != n)
         err = dt_fail(DT_ERR_ARG, "sizes of %lld items for %lld", (long long)used, (long long)n);
-    for (int64_t i = 0; i < n && err == DT_OK; i++)
-        for (int64_t out = i; out >= 0;) out = bid(h, n_codes, cost, out, slack, code);
+    double largest = 0;
+    for (int64_t i = 0; i < n * n_codes; i++) largest = fmax(largest, cost[i]);
+    if (err == DT_OK && !isfinite(largest))
+        err = dt_fail(DT_ERR_NONFINITE, "distances of items to codes are not finite");
+    if (err == DT_OK) lower_slack(h, n, n_codes, cost, largest, precision, code);
     free(h);
     free(all);
     return err;

@@ -226,10 +226,9 @@ static dt_err assign_balanced(fit *f)
     if (err == DT_OK) err = dt_sid_nearest(f->s, f->p, f->b, f->next, f->distance);
     if (err == DT_OK) err = dt_sid_distances(f->s, f->p, f->b, NULL, n, f->cost);
     if (err == DT_OK) {
-        const double mean = objective_of(f) / (double)n;
         choose_sizes(f, size);
         dt_phase_enter(f->s->phase, "balance", "");
-        err = dt_comm_agree(f->s->comm, dt_sid_assign(f->cost, n, K, size, mean > 0 ? mean / 1000 : 1e-30, f->next));
+        err = dt_comm_agree(f->s->comm, dt_sid_assign(f->cost, n, K, size, 1e-3, f->next));
     }
     for (int64_t i = 0; i < n && err == DT_OK; i++) f->distance[i] = f->cost[i * K + f->next[i]];
     free(size);
@@ -242,7 +241,7 @@ static dt_err assign(fit *f)
     return f->how->balanced ? assign_balanced(f) : dt_sid_nearest(f->s, f->p, f->b, f->next, f->distance);
 }
 
-/* A balanced assignment is the cheapest but for its slack, and by that much it may be worse than the last one, which
+/* A balanced assignment is the cheapest but for a thousandth, and by that much it may be worse than the last one, which
  * stays then. */
 static dt_err iterate(fit *f, double *objective)
 {
