@@ -4,6 +4,7 @@
  * each is balanced by itself, and what comes out may collide with items outside of it: hence rounds. Where items are
  * equal to the last bit their plans are equal, and no round parts them: that takes `distinct`. */
 #include "dtrain/sid.h"
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,13 +63,13 @@ void dt_sid_groups_free(dt_sid_groups *g)
 /* ---- Sinkhorn ---------------------------------------------------------------------------------------------------- */
 
 /* Lines sum to `sum`: n of them, their numbers `step` apart in memory, n_in numbers `in` apart in each. A line that has
- * underflowed to zeros stays. */
+ * underflowed stays: sum / total would be infinite. */
 static void normalise(double *q, int64_t n, int64_t step, int64_t n_in, int64_t in, double sum)
 {
     for (int64_t i = 0; i < n; i++) {
         double total = 0;
         for (int64_t j = 0; j < n_in; j++) total += q[i * step + j * in];
-        for (int64_t j = 0; j < n_in && total > 0; j++) q[i * step + j * in] *= sum / total;
+        for (int64_t j = 0; j < n_in && total >= DBL_MIN; j++) q[i * step + j * in] *= sum / total;
     }
 }
 
