@@ -5,7 +5,8 @@
 
 index.json, info.txt   a catalogue as MiniOneRec has it
 tokens.txt             the same level tokens with others, a line each: some are in the vocabularies of tests/data/tokenizer already
-tokenizers.json        of each tokenizer added_tokens as transformers writes them when it has added the tokens of tokens.txt, and the ids of texts
+tokenizers.json        of each tokenizer added_tokens as transformers writes them when it has added the tokens of tokens.txt, those of the form
+                       of level tokens not normalized, and the ids of texts
 sft.jsonl              prompts and answers of bytes and level tokens; the end of text (256) stands behind each answer
 frozen.txt             a line "run MODEL" names a model whose vocabulary has grown (new rows are the mean of the rows of ids up to 256); then a line
                        for each step in which level tokens alone are trained: loss and gradient norm. As MiniOneRec freezes a model: a hook on the
@@ -20,6 +21,7 @@ import shutil
 import tempfile
 
 import torch
+from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 STEPS, BATCH, LR, DECAY, END = 10, 8, 1e-2, 0.1, 256
@@ -36,7 +38,8 @@ def tokenizers():
     found = {}
     for name in ("qwen2", "llama2", "gpt2"):
         t = PreTrainedTokenizerFast(tokenizer_file=str(here / "tokenizer" / name / "tokenizer.json"))
-        t.add_tokens(sorted(set(LEVELS + OTHERS) - set(t.get_added_vocab())))  # what is there as an added token stays as it is
+        new = sorted(set(LEVELS + OTHERS) - set(t.get_added_vocab()))  # what is there as an added token stays as it is
+        t.add_tokens([AddedToken(text, normalized=not re.fullmatch("<[^<> ]+>", text)) for text in new])
         with tempfile.TemporaryDirectory() as folder:
             t.save_pretrained(folder)
             added = json.load(open(pathlib.Path(folder) / "tokenizer.json"))["added_tokens"]

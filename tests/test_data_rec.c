@@ -229,6 +229,27 @@ static void write_other(const char *text)
     fclose(f);
 }
 
+/* As add_tokens of transformers adds plain texts to a tokenizer that puts a space before each text. */
+static void level_tokens_that_are_found_in_normalised_text_are_refused(void **state)
+{
+    dt_make_options o = rec_options("eval");
+    dt_make_stats stats;
+    json_t *tokenizer = json_load_file(FILES "llama2/tokenizer.json", 0, NULL), *token;
+    size_t i;
+    json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, token)
+        json_object_set_new(token, "normalized", json_boolean(!json_is_true(json_object_get(token, "special"))));
+    char *text = json_dumps(tokenizer, 0);
+    write_other(text);
+    o.tokenizer = other;
+    for (int with_index = 1; with_index >= 0; with_index--) {
+        if (!with_index) o.rec.index = o.rec.items = NULL;
+        assert_int_equal(make("item_sid,history_item_sid\n<a_3><b_1><c_2>,[]\n", &o, &stats), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "expected <a_3> among the tokenizer's added tokens, with \"normal"));
+    }
+    free(text);
+    json_decref(tokenizer);
+}
+
 static void broken_catalogues_and_templates_are_refused(void **state)
 {
     static const struct {
@@ -439,6 +460,7 @@ int main(void)
         cmocka_unit_test(broken_rows_are_left_out_and_counted),
         cmocka_unit_test(carriage_returns_and_a_missing_last_newline_are_no_text),
         cmocka_unit_test(a_sid_of_unknown_tokens_is_refused),
+        cmocka_unit_test(level_tokens_that_are_found_in_normalised_text_are_refused),
         cmocka_unit_test(broken_catalogues_and_templates_are_refused),
         cmocka_unit_test(options_that_do_not_fit_are_refused),
         cmocka_unit_test(a_sample_of_rows_depends_on_the_seed_alone),

@@ -16,9 +16,9 @@ typedef struct dt_new_tokens {
 } dt_new_tokens;
 
 /** Add tokens [n] (by rising bytes, each once) to a tokenizer, in this order, with the ids behind the largest that
- *  there is; as add_tokens of transformers does with a list of texts: they are found in normalised text, and not
- *  special. A token that has an id keeps it; one that the vocabulary has, but texts reach by merges alone, is found as
- *  a whole then.
+ *  there is; as add_tokens of transformers does with a list of texts, they are not special and found in normalised
+ *  text, but for level tokens, which are found in the text as it is. A token that has an id keeps it; one that the
+ *  vocabulary has, but texts reach by merges alone, is found as a whole then.
  *
  *  tokenizer  a directory, or a tokenizer.json
  *

@@ -82,16 +82,20 @@ typedef struct job {
     size_t n;
 } job;
 
-/* As transformers writes an added token of which only the text was given. */
+/* As transformers writes an added token of which only the text was given, but for level tokens: a normalizer that puts
+ * a space before each text (Llama 2) puts it before tokens that are looked for in normalised text, too, and of a SID
+ * the first level alone would be found. */
 static json_t *make_entry(const new_token *t, bool with_id)
 {
     json_t *entry = json_object();
+    const size_t n = strlen(t->text);
+    const bool level = n > 0 && dt_level_token_len(t->text, n) == n;
     if (with_id) json_object_set_new(entry, "id", json_integer(t->id));
     json_object_set_new(entry, "content", json_string(t->text));
     json_object_set_new(entry, "single_word", json_false());
     json_object_set_new(entry, "lstrip", json_false());
     json_object_set_new(entry, "rstrip", json_false());
-    json_object_set_new(entry, "normalized", json_true());
+    json_object_set_new(entry, "normalized", json_boolean(!level));
     json_object_set_new(entry, "special", json_false());
     return entry;
 }

@@ -30,7 +30,7 @@ static dt_err check_sid(const dt_rec *rec, const char *name, const char *sid)
                  rec->items.index_path);
         return DT_OK;
     }
-    const dt_err err = dt_rec_check_sid(sid, rec->tokenizer);
+    const dt_err err = dt_rec_check_sid(&rec->levels, sid);
     if (err != DT_ERR_DATA) return err;
     snprintf(reason, sizeof reason, "%s", dt_error_message());
     dt_error_clear();
@@ -175,7 +175,7 @@ static dt_err add_pieces(dt_parsed_record *r, const sample *s, const size_t ends
     const char *text = r->owned;
     side->apart = true;
     side->eos = side->eos_target = !prompts;
-    DT_TRY(dt_pieces_token(&side->pieces, dt_tokenizer_get_info(s->rec->tokenizer)->bos, false));
+    DT_TRY(dt_pieces_token(&side->pieces, dt_tokenizer_get_info(s->rec->levels.tokenizer)->bos, false));
     DT_TRY(dt_pieces_text(&side->pieces, text, ends[PREAMBLE], false));
     DT_TRY(dt_pieces_text(&side->pieces, text + ends[PREAMBLE], ends[PROMPT] - ends[PREAMBLE], false));
     if (!prompts) return dt_pieces_text(&side->pieces, text + ends[PROMPT], ends[RESPONSE] - ends[PROMPT], true);

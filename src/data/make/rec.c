@@ -33,20 +33,21 @@ dt_err dt_rec_open(dt_rec *r, const dt_make_options *o, const dt_tokenizer *t)
     size_t which = 0;
     while (which < 3 && strcmp(recipes[which], o->rec.recipe) != 0) which++;
     DT_CHECK(which < 3, DT_ERR_USAGE, "recipe: expected sft, rl or eval, found %s", o->rec.recipe);
-    *r = (dt_rec){.tokenizer = t,
-                  .kind = which == 0 ? DT_DATASET_SFT : DT_DATASET_PROMPTS,
+    *r = (dt_rec){.kind = which == 0 ? DT_DATASET_SFT : DT_DATASET_PROMPTS,
                   .preamble = which != 1,
                   .key = dt_rng_key(o->rec.seed, DT_RNG_SAMPLING)};
     DT_TRY(check_kind(o, r->kind));
     DT_TRY(dt_rec_template_open(&r->texts, o->chat_template, o->rec.recipe, o->rec.tasks, o->rec.category));
     DT_TRY(check_catalogue(r, o));
-    if (o->rec.index) DT_TRY(dt_rec_items_open(&r->items, o->rec.index, o->rec.items, t));
+    DT_TRY(dt_rec_levels_open(&r->levels, t));
+    if (o->rec.index) DT_TRY(dt_rec_items_open(&r->items, o->rec.index, o->rec.items, &r->levels));
     return DT_OK;
 }
 
 void dt_rec_close(dt_rec *r)
 {
     dt_rec_items_close(&r->items);
+    dt_rec_levels_close(&r->levels);
     dt_rec_template_close(&r->texts);
 }
 

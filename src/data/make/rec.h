@@ -62,6 +62,17 @@ extern const char dt_rec_default[];
 
 /* ---- the catalogue ----------------------------------------------------------------------------------------------- */
 
+/** Level tokens that the tokenizer makes of their text, wherever it stands. */
+typedef struct dt_rec_levels {
+    const dt_tokenizer *tokenizer;
+    json_t *read; /* {level token: true} */
+} dt_rec_levels;
+/** dt_rec_levels_close also after an error. DT_ERR_MEMORY. */
+dt_err dt_rec_levels_open(dt_rec_levels *l, const dt_tokenizer *t);
+void dt_rec_levels_close(dt_rec_levels *l);
+/** DT_ERR_DATA: a level token of the SID is not among them, or it has none. */
+dt_err dt_rec_check_sid(const dt_rec_levels *l, const char *sid);
+
 typedef struct dt_rec_item {
     const char *id, *sid, *title, *description; /* "" where there is none */
 } dt_rec_item;
@@ -76,21 +87,19 @@ typedef struct dt_rec_items {
     const char *index_path;
 } dt_rec_items;
 
-/** Read an index file and (NULL: none) an item file. Every level token must be one token of t. DT_ERR_DATA with what is
- *  wrong where. */
-dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char *items_path, const dt_tokenizer *t);
+/** Read an index file and (NULL: none) an item file. DT_ERR_DATA with what is wrong where: a level token that is not
+ *  among l, for example. */
+dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char *items_path, const dt_rec_levels *l);
 void dt_rec_items_close(dt_rec_items *items); /* also after an error */
 /** "SID TAB title TAB id" a line: rec.catalogue. DT_ERR_WRITE. */
 dt_err dt_rec_items_write(const dt_rec_items *items, const char *path);
-/** DT_ERR_DATA: a level token of the SID is not one of t's, or it has none. */
-dt_err dt_rec_check_sid(const char *sid, const dt_tokenizer *t);
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 typedef struct dt_rec {
     dt_rec_template texts;
+    dt_rec_levels levels;
     dt_rec_items items; /* n 0: none were given */
-    const dt_tokenizer *tokenizer;
     dt_dataset_kind kind;
     bool preamble;
     uint64_t key; /* of the seed */

@@ -19,15 +19,40 @@ static dt_err read_json(json_t **json, const char *path)
 
 /* ---- SIDs -------------------------------------------------------------------------------------------------------- */
 
-static dt_err no_token(const char *token)
+/* A token that stands in the vocabulary may still never be made of its text. */
+static dt_err add_if_read(dt_rec_levels *l, dt_encoder *e, int32_t id, const char *token, dt_ids *ids)
 {
-    return dt_fail(DT_ERR_DATA,
-                   "%s is not one token of the tokenizer: give the model that has the level tokens (dtrain-convert "
-                   "--add-tokens INDEX.json MODEL NEW_MODEL adds them)",
-                   token);
+    const dt_span span = {.text = token, .nbytes = strlen(token)};
+    ids->n = 0;
+    DT_TRY(dt_encode(e, &span, 1, DT_ENCODE_GOES_ON, ids, NULL));
+    if (ids->n != 1 || ids->id[0] != id) return DT_OK;
+    DT_CHECK(json_object_set_new(l->read, token, json_true()) == 0, DT_ERR_MEMORY, "no memory for level tokens");
+    return DT_OK;
 }
 
-dt_err dt_rec_check_sid(const char *sid, const dt_tokenizer *t)
+dt_err dt_rec_levels_open(dt_rec_levels *l, const dt_tokenizer *t)
+{
+    dt_encoder *e = NULL;
+    dt_ids ids = {0};
+    *l = (dt_rec_levels){.tokenizer = t, .read = json_object()};
+    dt_err err = l->read ? dt_encoder_open(&e, t) : dt_fail(DT_ERR_MEMORY, "no memory for level tokens");
+    for (int32_t id = 0; id < dt_tokenizer_get_info(t)->vocab_size && err == DT_OK; id++) {
+        const char *token = dt_tokenizer_token(t, id);
+        const size_t n = token ? strlen(token) : 0;
+        if (n > 0 && dt_level_token_len(token, n) == n) err = add_if_read(l, e, id, token, &ids);
+    }
+    dt_encoder_close(e);
+    free(ids.id);
+    return err;
+}
+
+void dt_rec_levels_close(dt_rec_levels *l)
+{
+    json_decref(l->read);
+    *l = (dt_rec_levels){0};
+}
+
+dt_err dt_rec_check_sid(const dt_rec_levels *l, const char *sid)
 {
     char token[256];
     for (size_t at = 0, n = 0, nbytes = strlen(sid); at < nbytes || nbytes == 0; at += n) {
@@ -35,57 +60,47 @@ dt_err dt_rec_check_sid(const char *sid, const dt_tokenizer *t)
         DT_CHECK(n > 0 && n < sizeof token, DT_ERR_DATA, "expected a SID such as <a_1><b_2><c_3>, found \"%.100s\"",
                  sid);
         snprintf(token, sizeof token, "%.*s", (int)n, sid + at);
-        if (dt_tokenizer_find(t, token) < 0) return no_token(token);
+        if (json_object_get(l->read, token)) continue;
+        DT_CHECK(
+            dt_tokenizer_find(l->tokenizer, token) < 0, DT_ERR_DATA,
+            "expected %s among the tokenizer's added tokens, with \"normalized\": false: the tokenizer has it, but "
+            "does not read its text as that one token",
+            token);
+        return dt_fail(DT_ERR_DATA,
+                       "%s is not one token of the tokenizer: give the model that has the level tokens (dtrain-convert "
+                       "--add-tokens INDEX.json MODEL NEW_MODEL adds them)",
+                       token);
     }
     return DT_OK;
 }
 
-/* A token that stands in the vocabulary may still never be made of its text. */
-static dt_err check_level(dt_encoder *e, const char *token, dt_ids *ids)
-{
-    const dt_span span = {.text = token, .nbytes = strlen(token)};
-    ids->n = 0;
-    DT_TRY(dt_encode(e, &span, 1, DT_ENCODE_GOES_ON, ids, NULL));
-    return ids->n == 1 ? DT_OK : no_token(token);
-}
-
-typedef struct joining {
-    const char *path;
-    const dt_tokenizer *t;
-    dt_encoder *e;
-    dt_ids ids;
-    json_t *checked; /* {level token: true} */
-} joining;
-
 /* The levels of an item, in one text. */
-static dt_err join(joining *j, const char *id, const json_t *levels, char *sid, size_t size)
+static dt_err join(const dt_rec_levels *l, const char *path, const char *id, const json_t *levels, char *sid,
+                   size_t size)
 {
     const json_t *level;
     size_t i, n = 0;
-    DT_CHECK(json_array_size(levels) > 0, DT_ERR_DATA, "%s: item %s: expected a list of level tokens", j->path, id);
+    DT_CHECK(json_array_size(levels) > 0, DT_ERR_DATA, "%s: item %s: expected a list of level tokens", path, id);
     sid[0] = '\0';
     json_array_foreach(levels, i, level)
     {
         const char *token = json_string_value(level);
-        DT_CHECK(token && n + strlen(token) < size, DT_ERR_DATA, "%s: item %s: expected a list of level tokens",
-                 j->path, id);
+        DT_CHECK(token && n + strlen(token) < size, DT_ERR_DATA, "%s: item %s: expected a list of level tokens", path,
+                 id);
         n += (size_t)snprintf(sid + n, size - n, "%s", token);
-        if (json_object_get(j->checked, token)) continue;
-        DT_TRY(dt_rec_check_sid(token, j->t));
-        DT_TRY(check_level(j->e, token, &j->ids));
-        DT_CHECK(json_object_set_new(j->checked, token, json_true()) == 0, DT_ERR_MEMORY, "no memory for tokens");
+        DT_TRY(dt_rec_check_sid(l, token));
     }
     return DT_OK;
 }
 
-static dt_err join_all(dt_rec_items *items, joining *j, const json_t *index)
+static dt_err join_all(dt_rec_items *items, const dt_rec_levels *l, const json_t *index)
 {
     char sid[4096];
     const char *id;
     json_t *levels;
     json_object_foreach((json_t *)index, id, levels)
     {
-        DT_TRY(join(j, id, levels, sid, sizeof sid));
+        DT_TRY(join(l, items->index_path, id, levels, sid, sizeof sid));
         DT_CHECK(json_object_set_new(items->by_id, id, json_string(sid)) == 0 &&
                      json_object_set_new(items->by_sid, sid, json_true()) == 0,
                  DT_ERR_MEMORY, "no memory for a catalogue");
@@ -137,21 +152,16 @@ static dt_err list_items(dt_rec_items *items, const char *items_path)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char *items_path, const dt_tokenizer *t)
+dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char *items_path, const dt_rec_levels *l)
 {
     *items = (dt_rec_items){.by_id = json_object(), .by_sid = json_object(), .index_path = index_path};
-    joining j = {.path = index_path, .t = t, .checked = json_object()};
     json_t *index = NULL;
-    dt_err err = items->by_id && items->by_sid && j.checked ? read_json(&index, index_path)
-                                                            : dt_fail(DT_ERR_MEMORY, "no memory for a catalogue");
-    if (err == DT_OK) err = dt_encoder_open(&j.e, t);
-    if (err == DT_OK) err = join_all(items, &j, index);
+    dt_err err = items->by_id && items->by_sid ? read_json(&index, index_path)
+                                               : dt_fail(DT_ERR_MEMORY, "no memory for a catalogue");
+    if (err == DT_OK) err = join_all(items, l, index);
     if (err == DT_OK && items_path) err = read_json(&items->texts, items_path);
     if (err == DT_OK) err = list_items(items, items_path);
     if (err == DT_OK && items->n == 0) err = dt_fail(DT_ERR_DATA, "%s: there are no items in it", index_path);
-    dt_encoder_close(j.e);
-    free(j.ids.id);
-    json_decref(j.checked);
     json_decref(index);
     return err;
 }
