@@ -28,6 +28,10 @@ expect "another seed gives others" sh -c "! cmp -s '$tmp/rqvae.index.json' '$tmp
 run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 --block-size 64 -o "$tmp/h5" --distinct
 expect "of HDF5, fp64 and compressed: the same index" cmp "$tmp/kmeans.index.json" "$tmp/h5.index.json"
 expect "without items there is no info file" test ! -e "$tmp/h5.txt"
+echo mine >"$tmp/notes.txt"
+run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 -o "$tmp/notes" --sinkhorn-rounds 0
+expect_exit "nor is one that is there in the way" 0
+expect "or touched" test "$(cat "$tmp/notes.txt")" = mine
 expect "an item a line" test "$(grep -cE '^"[0-9]+": \["<a_[0-9]+>", "<b_[0-9]+>", "<c_[0-9]+>"\],?$' "$tmp/kmeans.index.json")" = 300
 expect "ids that are numbers come in their order" cmp <(cut -f3 "$tmp/kmeans.txt") <(seq 0 299)
 expect "a tab in a title is a blank" grep -qE $'^<a_[0-9]+><b_[0-9]+><c_[0-9]+>\tA title with a tab\t3$' "$tmp/kmeans.txt"
@@ -38,15 +42,15 @@ for l in a b c; do
         sh -c "grep -oE '<${l}_[0-9]+>' '$tmp/sizes.txt' | sort | uniq -c | awk '\$1 != 18 && \$1 != 19 { bad = 1 } END { exit bad || NR != 16 }'"
 done
 expect_text "collisions before and after" '^collisions: 0\.[0-9]+ of the items before, 0\.[0-9]+ after 0 rounds'
-
-# ---- embeddings by a model
-embed="./dtrain-sid --model $data/model --tokenizer bytes --items $data/items.item.json --method kmeans --codes 16 --block-size 64"
-run 1 $embed -o "$tmp/text"
 # six equal rows and another: all lie on codes, and some of the six must leave theirs
 { printf '\x93NUMPY\x01\x00v\x00%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (7, 1), }" && printf '\0%.0s' {1..26} && printf '\200\077'; } >"$tmp/six.npy"
 RUN_TIMEOUT=60 run 0 ./dtrain-sid --method balanced --embeddings "$tmp/six.npy" --codes 2 --levels 1 --seed 1 -o "$tmp/six"
 expect_exit "balanced: items that lie on codes" 0
 expect "four and three of them" test "$(grep -oE '<a_[01]>' "$tmp/six.index.json" | sort | uniq -c | awk '{ print $1 }' | sort | xargs)" = "3 4"
+
+# ---- embeddings by a model
+embed="./dtrain-sid --model $data/model --tokenizer bytes --items $data/items.item.json --method kmeans --codes 16 --block-size 64"
+run 1 $embed -o "$tmp/text"
 expect_exit "texts on one rank" 0
 # fp32 against fp64: two layers, values of 1
 expect "means of hidden states are those of transformers" \

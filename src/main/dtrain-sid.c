@@ -12,10 +12,11 @@
 /* Nothing is computed for a place where nothing may be written. */
 static dt_err check_outputs(const options *o)
 {
-    static const char *const endings[] = {".index.json", ".txt", ".emb.npy"};
+    const char *const endings[] = {".index.json", o->items ? ".txt" : NULL, o->model ? ".emb.npy" : NULL};
     const char *const inputs[] = {o->items ? o->items : o->embeddings, o->embeddings ? o->embeddings : o->items};
     char path[PATH_MAX];
-    for (int i = 0; i < (o->model ? 3 : 2); i++) {
+    for (int i = 0; i < 3; i++) {
+        if (!endings[i]) continue;
         DT_CHECK((size_t)snprintf(path, sizeof path, "%s%s", o->output, endings[i]) < sizeof path, DT_ERR_USAGE,
                  "-o: the name is too long");
         DT_TRY(dt_check_output(path, o->force, inputs, 2));
