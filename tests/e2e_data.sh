@@ -308,6 +308,17 @@ run 0 ./dtrain-data $rec --tokenizer tests/data/tokenizer/qwen2 --recipe eval -o
 expect_text "a tokenizer without level tokens: what to do" 'x.csv:2: history_item_sid: <a_3> is not one token .*dtrain-convert --add-tokens'
 run 0 ./dtrain-data --force -o "$tmp/r.h5" tests/data/rec/x.csv
 expect_text "rows without --format: what to do" '--format minionerec'
+echo '{"text": "x"}' >"$tmp/text.jsonl"
+for option in --recipe=rl --index=x --items=x --tasks=x --category=x --longest-only --seed=9 --catalogue=x; do
+    run 0 ./dtrain-data --force "$option" -o "$tmp/r.h5" "$tmp/text.jsonl"
+    expect_exit "${option%=*} is for rows" 64
+    expect_text "${option%=*} is for rows: what to do" "${option%=*} is for --format minionerec"
+done
+cp tests/data/rec/x.index.json tests/data/rec/x.item.json input/minionerec.json "$tmp"
+for input in x.index.json x.item.json minionerec.json; do
+    run 0 ./dtrain-data $rec --recipe eval --index "$tmp/x.index.json" --items "$tmp/x.item.json" --template "$tmp/minionerec.json" --catalogue "$tmp/$input" -o "$tmp/r.h5" tests/data/rec/x.csv
+    expect_exit "$input is not replaced by the catalogue" 64
+done
 
 # ---- looking
 run 0 ./dtrain-data show "$tmp/s.h5" 5

@@ -298,14 +298,12 @@ static void options_that_do_not_fit_are_refused(void **state)
 {
     static const struct {
         const char *why, *recipe, *tasks, *kind, *index;
-        bool other_format;
     } cases[] = {
         {"recipe: expected sft, rl or eval, found dpo", "dpo", NULL, "auto", FILES "x.index.json"},
         {"kind: expected sft for the recipe sft, found prompts", "sft", NULL, "prompts", FILES "x.index.json"},
         {"tasks: expected some of sids-sid, title-sid,", "sft", "sids", "auto", FILES "x.index.json"},
         {"tasks: expected NAME or NAME:NUMBER, found sids-sid:0", "sft", "sids-sid:0", "auto", FILES "x.index.json"},
         {"task title-sid: expected the index file (--index)", "sft", NULL, "auto", NULL},
-        {"are for --format minionerec", "sft", NULL, "auto", FILES "x.index.json", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_make_options o = rec_options(cases[i].recipe);
@@ -313,7 +311,6 @@ static void options_that_do_not_fit_are_refused(void **state)
         o.rec.tasks = cases[i].tasks;
         o.kind = cases[i].kind;
         o.rec.index = cases[i].index;
-        if (cases[i].other_format) o.format = "json";
         assert_int_equal(make(HEADER GOOD, &o, &stats), DT_ERR_USAGE);
         if (!strstr(dt_error_message(), cases[i].why)) print_message("%s\n", dt_error_message());
         assert_non_null(strstr(dt_error_message(), cases[i].why));

@@ -81,7 +81,7 @@ static const char usage[] =
     "  --category TEXT           what the items are called in the texts (default items)\n"
     "  --longest-only            only the row with the longest history of each user\n"
     "  --seed N                  of what is drawn (default 42)\n"
-    "  --catalogue FILE          also write NAME.info.txt, which rec.catalogue names\n"
+    "  --catalogue FILE          also write the info file, which rec.catalogue names\n"
     "  --template FILE.json      other texts than MiniOneRec's\n"
     "\n"
     "info: --seq-len L           also how many samples of L tokens there are\n"
@@ -207,14 +207,14 @@ enum {
     OPT_SKIP_BAD,
     OPT_FORCE,
     OPT_THREADS,
-    OPT_RECIPE,
+    OPT_RECIPE, /* from here on for recommendation data */
     OPT_INDEX,
     OPT_ITEMS,
     OPT_TASKS,
     OPT_CATEGORY,
     OPT_LONGEST,
     OPT_SEED,
-    OPT_CATALOGUE,
+    OPT_CATALOGUE, /* up to here */
     OPT_SEQ_LEN
 };
 
@@ -273,6 +273,7 @@ static char *unescape(char *text)
 
 typedef struct command {
     dt_make_options make;
+    const char *rec_option; /* one that is for recommendation data alone; NULL: there was none */
     bool quiet, help, version;
 } command;
 
@@ -401,9 +402,12 @@ static dt_err parse(int argc, char **argv, command *c)
     for (int which, at;;) {
         DT_TRY(tool_option(argc, argv, ":o:q" TOOL_LETTERS, long_options, &which, &at));
         if (which == -1) break;
+        if (which >= OPT_RECIPE && which <= OPT_CATALOGUE) c->rec_option = long_options[at].name;
         DT_TRY(take_option(c, which, optarg));
     }
     if (c->help || c->version) return DT_OK;
+    DT_CHECK(!c->rec_option || strcmp(c->make.format, "minionerec") == 0, DT_ERR_USAGE,
+             "--%s is for --format minionerec", c->rec_option);
     c->make.inputs = (const char *const *)argv + optind;
     c->make.n_inputs = argc - optind;
     DT_CHECK(c->make.output, DT_ERR_USAGE, "expected -o OUT.h5 (dtrain-data --help)");

@@ -26,6 +26,8 @@ typedef struct make {
     dt_recipe recipe;
     dt_rec rec;
     dt_reader reader;
+    const char **inputs; /* [n_inputs] all files that are read, and must not be written */
+    int n_inputs;
     dt_outputs outputs;
     worker *workers;
     int n_threads;
@@ -222,26 +224,32 @@ static dt_err open_chat(make *k)
     return DT_OK;
 }
 
+static dt_err list_inputs(make *k)
+{
+    const dt_make_options *o = k->opt;
+    const char *const others[] = {o->rec.index, o->rec.items, o->chat_template, o->tokenizer};
+    k->inputs = calloc((size_t)k->reader.n_paths + 4, sizeof *k->inputs);
+    DT_CHECK(k->inputs, DT_ERR_MEMORY, "no memory for the names of inputs");
+    for (int i = 0; i < k->reader.n_paths; i++) k->inputs[k->n_inputs++] = k->reader.paths[i];
+    for (int i = 0; i < 4; i++)
+        if (others[i]) k->inputs[k->n_inputs++] = others[i];
+    return DT_OK;
+}
+
 /* Before anything is read. The names of shards are known when their number is: those are looked at again by the
  * commit. */
 static dt_err check_outputs(const make *k)
 {
     const dt_make_options *o = k->opt;
-    const char *const *inputs = (const char *const *)k->reader.paths;
-    if (!o->n_shards && !o->shard_nbytes) DT_TRY(dt_check_output(o->output, o->force, inputs, k->reader.n_paths));
-    if (o->rec.catalogue) DT_TRY(dt_check_output(o->rec.catalogue, o->force, inputs, k->reader.n_paths));
-    return o->validation ? dt_check_output(o->validation, o->force, inputs, k->reader.n_paths) : DT_OK;
+    if (!o->n_shards && !o->shard_nbytes) DT_TRY(dt_check_output(o->output, o->force, k->inputs, k->n_inputs));
+    if (o->rec.catalogue) DT_TRY(dt_check_output(o->rec.catalogue, o->force, k->inputs, k->n_inputs));
+    return o->validation ? dt_check_output(o->validation, o->force, k->inputs, k->n_inputs) : DT_OK;
 }
 
 /* What records are written by: a template of chats, or of recommendation data. */
 static dt_err open_templates(make *k)
 {
-    const dt_rec_options *rec = &k->opt->rec;
-    if (strcmp(k->opt->format, "minionerec") != 0) {
-        DT_CHECK(!rec->index && !rec->items && !rec->tasks && !rec->category && !rec->catalogue && !rec->longest,
-                 DT_ERR_USAGE, "index, items, tasks, category, catalogue and longest-only are for --format minionerec");
-        return open_chat(k);
-    }
+    if (strcmp(k->opt->format, "minionerec") != 0) return open_chat(k);
     k->recipe.rules.rec = &k->rec;
     return dt_rec_open(&k->rec, k->opt, k->tokenizer);
 }
@@ -256,13 +264,11 @@ static dt_err open_all(make *k)
     k->recipe.rules.chat = k->chat;
     DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
+    DT_TRY(list_inputs(k));
     DT_TRY(check_outputs(k));
     k->stats->nbytes_total = k->reader.nbytes_total;
-    k->outputs = (dt_outputs){.opt = o,
-                              .recipe = &k->recipe,
-                              .stats = k->stats,
-                              .inputs = (const char *const *)k->reader.paths,
-                              .n_inputs = k->reader.n_paths};
+    k->outputs =
+        (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
     k->n_threads = o->n_threads ? o->n_threads : n_cores();
     k->workers = calloc((size_t)k->n_threads, sizeof *k->workers);
     DT_CHECK(k->workers, DT_ERR_MEMORY, "no memory for %d threads", k->n_threads);
@@ -286,6 +292,7 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     make k = {.opt = opt, .stats = stats};
     const dt_err err = run(&k);
     dt_outputs_free(&k.outputs);
+    free(k.inputs);
     dt_reader_close(&k.reader);
     for (int i = 0; k.workers && i < k.n_threads; i++) {
         dt_encoder_close(k.workers[i].encoder);
