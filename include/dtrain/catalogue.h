@@ -17,7 +17,7 @@ typedef struct dt_catalogue_item {
  *  last. Blank lines, a byte order mark and CR before the line's end are passed over. Several items may have one SID.
  *  Local. ledger: NULL, or told of its memory (data, on the host); borrowed. DT_ERR_DATA naming file and line: fewer
  *  than two tabs, a SID that is not one or more of `<...>` with no `<`, `>`, blank or control character inside, an
- *  empty or repeated item id, text that is no UTF-8, no items, more than 2^31-1. DT_ERR_MEMORY. */
+ *  empty or repeated item id, text that is no UTF-8, no items, a file of 4 GiB or more. DT_ERR_MEMORY. */
 dt_err dt_catalogue_open(dt_catalogue **c, const char *path, dt_ledger *ledger);
 void dt_catalogue_close(dt_catalogue *c); /* safe on NULL */
 

@@ -11,8 +11,9 @@ typedef struct dt_token_list {
 } dt_token_list;
 
 /** Read a list: NAME.index.json of MiniOneRec (item id: list of level tokens) where its name ends in .json; an info
- *  file (catalogue.h) where there is a tab in it; else a token a line, blank lines passed over. Local. DT_ERR_DATA
- *  naming file and item or line: no such file, no tokens, what is no level token, text that is not UTF-8. */
+ *  file (catalogue.h) where there is a tab in it; else a token a line, blank lines and a byte order mark passed over.
+ *  Local. DT_ERR_DATA naming file and item or line: no such file, no tokens, what is no level token, text that is not
+ *  UTF-8. */
 dt_err dt_token_list_read(dt_token_list *l, const char *path);
 void dt_token_list_free(dt_token_list *l); /* safe on {0} */
 

@@ -3,6 +3,7 @@
 #include "dtrain/catalogue.h"
 #include "dtrain/io.h"
 #include "dtrain/tokenizer.h"
+#include "text_set.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,8 +21,7 @@ struct dt_catalogue {
     int32_t n_items, n_alloc;
     int32_t *by_sid, *by_id; /* [n_items] */
     int32_t n_sids;
-    char **levels; /* [n_levels] */
-    int32_t n_levels, levels_alloc;
+    text_set levels;
     dt_ledger *ledger;
     size_t nbytes; /* in the ledger */
 };
@@ -42,10 +42,10 @@ static bool is_blank(const char *text, size_t nbytes)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+/* A text below 4 GiB has fewer than 2^30 lines of a SID, two tabs and an id. */
 static dt_err add_row(dt_catalogue *c, row r)
 {
     if (c->n_items == c->n_alloc) {
-        DT_CHECK(c->n_alloc <= INT32_MAX / 2, DT_ERR_DATA, "%s: more than %d items", c->path, c->n_alloc);
         const int32_t n = c->n_alloc ? 2 * c->n_alloc : 1024;
         row *grown = realloc(c->rows, (size_t)n * sizeof *grown);
         DT_CHECK(grown, DT_ERR_MEMORY, "%s: no memory for %d items", c->path, n);
@@ -144,56 +144,21 @@ static dt_err count_sids(dt_catalogue *c)
 
 /* ---- level tokens ------------------------------------------------------------------------------------------------ */
 
-static int compare_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
-/* The distinct ones of the list, sorted. */
-static void unite_levels(dt_catalogue *c)
-{
-    int32_t n = 0;
-    qsort(c->levels, (size_t)c->n_levels, sizeof *c->levels, compare_texts);
-    for (int32_t i = 0; i < c->n_levels; i++)
-        if (n > 0 && strcmp(c->levels[n - 1], c->levels[i]) == 0)
-            free(c->levels[i]);
-        else
-            c->levels[n++] = c->levels[i];
-    c->n_levels = n;
-}
-
-static dt_err add_level(dt_catalogue *c, const char *token, size_t nbytes)
-{
-    if (c->n_levels == c->levels_alloc) {
-        unite_levels(c);
-        if (c->n_levels > c->levels_alloc / 2 || c->levels_alloc == 0) {
-            const int32_t n = c->levels_alloc ? 2 * c->levels_alloc : 4096;
-            char **grown = realloc(c->levels, (size_t)n * sizeof *grown);
-            DT_CHECK(grown, DT_ERR_MEMORY, "%s: no memory for %d level tokens", c->path, n);
-            c->levels = grown;
-            c->levels_alloc = n;
-        }
-    }
-    char *copy = strndup(token, nbytes);
-    DT_CHECK(copy, DT_ERR_MEMORY, "%s: no memory for a level token", c->path);
-    c->levels[c->n_levels++] = copy;
-    return DT_OK;
-}
-
 /* In the order of SIDs equal tokens come in runs: what a level token's predecessor has at the same level is not added
  * again. */
 static dt_err collect_levels(dt_catalogue *c)
 {
     const char *before = "";
-    c->levels = malloc(sizeof *c->levels);
-    DT_CHECK(c->levels, DT_ERR_MEMORY, "%s: no memory for level tokens", c->path);
     for (int32_t i = 0; i < c->n_items; i++) {
         const char *sid = sid_of(c, c->by_sid[i]), *old = before, *at = sid;
         for (size_t n; (n = dt_level_token_len(at, strlen(at))) > 0; at += n) {
             const size_t m = dt_level_token_len(old, strlen(old));
-            if (m != n || memcmp(old, at, n) != 0) DT_TRY(add_level(c, at, n));
+            if (m != n || memcmp(old, at, n) != 0) DT_TRY(text_set_add(&c->levels, at, n));
             old += m;
         }
         before = sid;
     }
-    unite_levels(c);
+    text_set_sort(&c->levels);
     return DT_OK;
 }
 
@@ -226,8 +191,8 @@ dt_err dt_catalogue_open(dt_catalogue **out, const char *path, dt_ledger *ledger
     }
     c->ledger = ledger;
     c->nbytes = c->text_nbytes + 1 + (size_t)c->n_items * (sizeof *c->rows + 2 * sizeof *c->by_sid) +
-                (size_t)c->levels_alloc * sizeof *c->levels;
-    for (int32_t i = 0; i < c->n_levels; i++) c->nbytes += strlen(c->levels[i]) + 1;
+                (size_t)c->levels.n_alloc * sizeof *c->levels.text;
+    for (int32_t i = 0; i < c->levels.n; i++) c->nbytes += strlen(c->levels.text[i]) + 1;
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
     *out = c;
     return DT_OK;
@@ -237,7 +202,7 @@ void dt_catalogue_close(dt_catalogue *c)
 {
     if (!c) return;
     dt_ledger_sub(c->ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
-    dt_list_free(c->levels, c->n_levels);
+    dt_list_free(c->levels.text, c->levels.n);
     free(c->by_sid);
     free(c->by_id);
     free(c->rows);
@@ -299,5 +264,5 @@ int32_t dt_catalogue_find_id(const dt_catalogue *c, const char *id, size_t nbyte
 }
 const int32_t *dt_catalogue_by_sid(const dt_catalogue *c) { return c->by_sid; }
 int32_t dt_catalogue_n_sids(const dt_catalogue *c) { return c->n_sids; }
-int32_t dt_catalogue_n_levels(const dt_catalogue *c) { return c->n_levels; }
-const char *dt_catalogue_level(const dt_catalogue *c, int32_t i) { return c->levels[i]; }
+int32_t dt_catalogue_n_levels(const dt_catalogue *c) { return c->levels.n; }
+const char *dt_catalogue_level(const dt_catalogue *c, int32_t i) { return c->levels.text[i]; }
