@@ -2,6 +2,7 @@
  * (tests/make_rec_data_fixtures.py), lists as Python writes them, what is drawn, and every kind of broken file by its
  * line. */
 #include "data_make_fixture.h"
+#include "dtrain/rec_files.h"
 #include "../src/data/make/csv.h"
 #include "../src/data/make/rec.h"
 

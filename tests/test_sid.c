@@ -33,7 +33,6 @@ static double cheapest(const float *cost, int64_t i, int64_t n, int64_t K, int64
     return best;
 }
 
-static void assignments_are_the_cheapest_of_their_sizes(void **state)
 /* Sizes as asked for, and the sum of costs. */
 static double check_assignment(const float *cost, int64_t n, int64_t K, const int64_t *size, double precision)
 {
@@ -50,6 +49,7 @@ static double check_assignment(const float *cost, int64_t n, int64_t K, const in
     return sum;
 }
 
+static void assignments_are_the_cheapest_of_their_sizes(void **state)
 {
     (void)state;
     static const int64_t sizes[][3] = {{3, 3, 3}, {4, 3, 2}, {9, 0, 0}, {0, 1, 8}, {1, 4, 4}};
@@ -103,8 +103,8 @@ static void assignments_of_other_numbers_of_items_are_refused(void **state)
     int32_t code[3];
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){1, 1}, 1, code), DT_ERR_ARG);
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){2, 2}, 1, code), DT_ERR_ARG);
-    dt_error_clear();
     assert_int_equal(dt_sid_assign((float[]){INFINITY, 1}, 2, 1, (int64_t[]){2}, 1, code), DT_ERR_NONFINITE);
+    dt_error_clear();
 }
 
 /* ---- Sinkhorn ---------------------------------------------------------------------------------------------------- */
@@ -244,19 +244,44 @@ static void a_npy_file_of_ours_is_read_back(void **state)
     unlink(path);
 }
 
+static void lists_that_python_has_written_are_read_but_in_titles(void **state)
+{
+    (void)state;
+    static const char file[] = "{\"0\": {\"title\": \"[7]\", \"description\": \"['A pipe.', '', \\\"Bob's\\\"]\"},"
+                               "\"1\": {\"title\": \"b\", \"description\": \"[]\"},"
+                               "\"2\": {\"title\": \"c\", \"description\": [\"d\", \"e\"]},"
+                               "\"3\": {\"title\": \"f\", \"description\": \"[none] of it\"}}";
+    static const char *const texts[] = {"[7] A pipe. Bob's", "b", "c d e", "f [none] of it"};
+    char path[] = "/tmp/dtrain_sid_XXXXXX";
+    dt_sid_items items = {0};
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, file, sizeof file - 1), sizeof file - 1);
+    close(fd);
+    if (dt_sid_items_read(&items, path) != DT_OK) fail_msg("%s", dt_error_message());
+    for (int64_t i = 0; i < 4; i++) {
+        char *text = dt_sid_item_text(&items, i, "title,description");
+        assert_string_equal(text, texts[i]);
+        free(text);
+    }
+    dt_sid_items_free(&items);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(assignments_are_the_cheapest_of_their_sizes),
+        cmocka_unit_test(items_that_lie_on_codes_are_assigned),
+        cmocka_unit_test(tight_clusters_are_assigned),
         cmocka_unit_test(assignments_of_other_numbers_of_items_are_refused),
         cmocka_unit_test(plans_are_those_in_logarithms_and_columns_are_even),
         cmocka_unit_test(a_plan_without_underflow_is_of_both_marginals),
+        cmocka_unit_test(columns_that_underflow_leave_the_others_even),
         cmocka_unit_test(groups_are_the_items_that_share_all_codes),
         cmocka_unit_test(perplexity_is_that_of_even_use),
         cmocka_unit_test(a_npy_file_of_ours_is_read_back),
+        cmocka_unit_test(lists_that_python_has_written_are_read_but_in_titles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        cmocka_unit_test(items_that_lie_on_codes_are_assigned),
-        cmocka_unit_test(tight_clusters_are_assigned),
-        cmocka_unit_test(columns_that_underflow_leave_the_others_even),

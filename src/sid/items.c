@@ -1,6 +1,7 @@
 /* items.c - NAME.item.json: item id -> title, description, brand, categories. */
 #include "dtrain/sid.h"
 #include "dtrain/json.h"
+#include "dtrain/rec_files.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +120,17 @@ static void put_value(FILE *f, const json_t *value, bool *any)
     if (json_is_array(value)) json_array_foreach(value, i, part) put_value(f, part, any);
 }
 
+/* A text other than the title may be a list that Python has written. */
+static void put_field(FILE *f, const char *name, const json_t *value, bool *any)
+{
+    const char *text = json_string_value(value);
+    json_t *list = NULL;
+    if (text && text[0] == '[' && strcmp(name, "title") != 0 && dt_python_list(&list, text, strlen(text)) != DT_OK)
+        dt_error_clear();
+    put_value(f, list ? list : value, any);
+    json_decref(list);
+}
+
 char *dt_sid_item_text(const dt_sid_items *items, int64_t i, const char *fields)
 {
     char *text = NULL, name[64];
@@ -129,7 +141,7 @@ char *dt_sid_item_text(const dt_sid_items *items, int64_t i, const char *fields)
     for (const char *at = fields; *at;) {
         const size_t len = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)len, at);
-        put_value(f, json_object_get(items->item[i], name), &any);
+        put_field(f, name, json_object_get(items->item[i], name), &any);
         at += len + (at[len] == ',');
     }
     const bool ok = !ferror(f);

@@ -1,5 +1,6 @@
 /* write.c - the index and info files, and how evenly a level's codes are used. */
 #include "dtrain/sid.h"
+#include "dtrain/rec_files.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -26,7 +27,7 @@ dt_err dt_sid_count_use(const int32_t *code, int64_t n, int64_t n_codes, dt_sid_
     return DT_OK;
 }
 
-static void put_token(FILE *f, int level, int32_t code) { fprintf(f, "<%c_%d>", 'a' + level, code); }
+#define TOKEN "<%c_%d>" /* at most 15 bytes */
 
 static dt_err put_index(FILE *f, const dt_sid_items *items, int32_t *const *code, int n_levels, int64_t n)
 {
@@ -42,7 +43,7 @@ static dt_err put_index(FILE *f, const dt_sid_items *items, int32_t *const *code
         }
         for (int l = 0; l < n_levels; l++) {
             fputs(l == 0 ? ": [\"" : "\", \"", f);
-            put_token(f, l, code[l][i]);
+            fprintf(f, TOKEN, 'a' + l, code[l][i]);
         }
         fputs("\"]", f);
     }
@@ -50,16 +51,15 @@ static dt_err put_index(FILE *f, const dt_sid_items *items, int32_t *const *code
     return DT_OK;
 }
 
-/* Tabs and ends of lines part the fields: inside a title they are blanks. */
 static dt_err put_info(FILE *f, const dt_sid_items *items, int32_t *const *code, int n_levels, int64_t n)
 {
+    char sid[DT_SID_MAX_LEVELS * 16];
     for (int64_t i = 0; i < n; i++) {
         char *title = dt_sid_item_text(items, i, "title");
         DT_CHECK(title, DT_ERR_MEMORY, "out of memory for the title of item %s", items->id[i]);
-        for (char *c = title; *c; c++)
-            if (*c == '\t' || *c == '\n' || *c == '\r') *c = ' ';
-        for (int l = 0; l < n_levels; l++) put_token(f, l, code[l][i]);
-        fprintf(f, "\t%s\t%s\n", title, items->id[i]);
+        for (int l = 0, at = 0; l < n_levels; l++)
+            at += snprintf(sid + at, sizeof sid - (size_t)at, TOKEN, 'a' + l, code[l][i]);
+        dt_info_line(f, sid, title, items->id[i]);
         free(title);
     }
     return DT_OK;

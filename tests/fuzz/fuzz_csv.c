@@ -2,6 +2,7 @@
  * value for each column, a list that says the same when every character of it is an escape, or an error with a
  * reason. */
 #include "../../src/data/make/csv.h"
+#include "dtrain/rec_files.h"
 #include "dtrain/tokenizer.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* csv.c - one machine of four places says where fields and rows end, for the thread that reads (which only looks for
  * the ends of rows) and for those that take rows apart. */
 #include "csv.h"
+#include "dtrain/rec_files.h"
 #include "dtrain/tokenizer.h"
 #include <stdlib.h>
 #include <string.h>

@@ -23,9 +23,4 @@ void dt_csv_header_free(dt_csv_header *h);
  *  than the header has, a quote that is not closed or not at the ends of its field, not UTF-8, no list. */
 dt_err dt_csv_row(json_t **json, const dt_csv_header *h, const char *row, size_t nbytes);
 
-/** A Python list of strings and numbers, ['a', "b\n", 3], as a JSON array of texts (numbers as they are written).
- *  DT_ERR_DATA saying what was expected at which byte. Nothing is evaluated: what repr() writes for such a list is
- *  understood, other expressions are not. */
-dt_err dt_python_list(json_t **list, const char *text, size_t nbytes);
-
 #endif

@@ -1,7 +1,7 @@
 /* python_list.c - a list as Python's repr() writes it. Upstream evaluates such texts as programs; here they are data.
  *
  * Source   The Python Language Reference, 2.4.1 (string literals and their escapes). */
-#include "csv.h"
+#include "dtrain/rec_files.h"
 #include "dtrain/tokenizer.h"
 #include <ctype.h>
 #include <stdlib.h>

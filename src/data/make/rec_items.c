@@ -1,6 +1,7 @@
 /* rec_items.c - the catalogue: which SID an item has (NAME.index.json) and what it is called (NAME.item.json). */
 #include "rec.h"
 #include "dtrain/io.h"
+#include "dtrain/rec_files.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,9 +176,11 @@ void dt_rec_items_close(dt_rec_items *items)
     *items = (dt_rec_items){0};
 }
 
-static void write_title(FILE *f, const char *title)
+void dt_info_line(FILE *f, const char *sid, const char *title, const char *id)
 {
+    fprintf(f, "%s\t", sid);
     for (; *title; title++) putc_unlocked(strchr("\t\r\n", *title) ? ' ' : *title, f);
+    fprintf(f, "\t%s\n", id);
 }
 
 dt_err dt_rec_items_write(const dt_rec_items *items, const char *path)
@@ -186,11 +189,7 @@ dt_err dt_rec_items_write(const dt_rec_items *items, const char *path)
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
     DT_CHECK(f, DT_ERR_MEMORY, "no memory for the lines of %s", path);
-    for (int64_t i = 0; i < items->n; i++) {
-        fprintf(f, "%s\t", items->item[i].sid);
-        write_title(f, items->item[i].title);
-        fprintf(f, "\t%s\n", items->item[i].id);
-    }
+    for (int64_t i = 0; i < items->n; i++) dt_info_line(f, items->item[i].sid, items->item[i].title, items->item[i].id);
     const bool whole = !ferror(f) & (fclose(f) == 0);
     const dt_err err = whole ? dt_write_file_atomic(path, text, n) : dt_fail(DT_ERR_MEMORY, "no memory for %s", path);
     free(text);
