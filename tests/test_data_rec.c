@@ -201,6 +201,14 @@ static void carriage_returns_and_a_missing_last_newline_are_no_text(void **state
     assert_int_equal(stats.n_documents, 1);
 }
 
+static void other_columns_are_texts(void **state)
+{
+    dt_make_options o = rec_options("eval");
+    dt_make_stats stats;
+    must_make("history_note,history_item_sid,item_sid\nold,[],<a_3><b_1><c_2>\n", &o, &stats);
+    assert_int_equal(stats.n_documents, 1);
+}
+
 /* Without an index a SID is checked by the tokenizer alone. */
 static void a_sid_of_unknown_tokens_is_refused(void **state)
 {
@@ -457,6 +465,7 @@ int main(void)
         cmocka_unit_test_setup(broken_rows_are_named_by_their_line, clear),
         cmocka_unit_test(broken_rows_are_left_out_and_counted),
         cmocka_unit_test(carriage_returns_and_a_missing_last_newline_are_no_text),
+        cmocka_unit_test(other_columns_are_texts),
         cmocka_unit_test(a_sid_of_unknown_tokens_is_refused),
         cmocka_unit_test(level_tokens_that_are_found_in_normalised_text_are_refused),
         cmocka_unit_test(broken_catalogues_and_templates_are_refused),

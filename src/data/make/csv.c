@@ -105,6 +105,12 @@ static dt_err take_list(json_t **list, const char *name, const char *text, size_
     return dt_fail(err, "%s: %s", name, reason);
 }
 
+static bool is_list(const char *column)
+{
+    return strcmp(column, "history_item_sid") == 0 || strcmp(column, "history_item_title") == 0 ||
+           strcmp(column, "history_item_id") == 0;
+}
+
 static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
 {
     row *r = self;
@@ -114,7 +120,7 @@ static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
     json_t *value;
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
              "%s: expected UTF-8 text without zero bytes", name);
-    if (strncmp(name, "history_", 8) == 0)
+    if (is_list(name))
         DT_TRY(take_list(&value, name, text, nbytes));
     else
         value = json_stringn(text, nbytes);

@@ -1,5 +1,5 @@
-/* csv.h - comma-separated tables (RFC 4180): where a row ends, and a row as a JSON object. Columns whose names begin
- * with "history_" hold Python lists, as pandas writes them. */
+/* csv.h - comma-separated tables (RFC 4180): where a row ends, and a row as a JSON object. The columns
+ * history_item_sid, history_item_title and history_item_id hold Python lists, as pandas writes them. */
 #ifndef DTRAIN_DATA_MAKE_CSV_H
 #define DTRAIN_DATA_MAKE_CSV_H
 
