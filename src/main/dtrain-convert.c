@@ -6,6 +6,7 @@
 #include "dtrain/io.h"
 #include "dtrain/json.h"
 #include "dtrain/token_list.h"
+#include "tool/together.h"
 #include "tool/tool.h"
 #include <dirent.h>
 #include <errno.h>
@@ -167,12 +168,6 @@ static dt_err parse_options(options *o, int argc, char **argv)
              "--noise: is for the rows of --add-tokens, which is not given");
     return DT_OK;
 }
-
-/* ---- ranks ------------------------------------------------------------------------------------------------------- */
-
-/* All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
-static dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }
-#define TOGETHER(a, call) DT_TRY(together((a), (call)))
 
 /* ---- what is to be done ------------------------------------------------------------------------------------------ */
 
@@ -405,7 +400,7 @@ static dt_err write_checkpoint(app *a)
 {
     char *config = config_with_tokenizer(a), *model_config = config_with_type(&a->frozen.from);
     dt_err err =
-        together(a, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
+        together(&a->comm, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
     const dt_ckpt_meta meta = {.loss_scale = 1, .config = config, .model_config = model_config};
     if (err == DT_OK && ends_in_h5(a->opt.to))
         err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, NULL);

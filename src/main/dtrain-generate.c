@@ -209,7 +209,7 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
     dt_watchdog_stop(a->watchdog); /* what follows may wait for ranks with more to do; those have their own */
     a->watchdog = NULL;
     /* In lockstep the ranks have agreed among themselves, or this one alone was thrown out of the middle of a pass. */
-    return g->lockstep ? err : together(a, err);
+    return g->lockstep ? err : together(&a->comm, err);
 }
 
 static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate_stats *stats)
@@ -267,7 +267,7 @@ static dt_err run_sequences(app *a)
     dt_generate_stats stats = {0};
     int n_mine = 0;
     dt_sequence **mine = calloc((size_t)a->n_seqs + 1, sizeof *mine);
-    dt_err err = together(a, mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d sequences", a->n_seqs));
+    dt_err err = together(&a->comm, mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d sequences", a->n_seqs));
     for (int i = 0; i < a->n_seqs && err == DT_OK; i++)
         if (generate_owner(a, i) == a->comm.rank) mine[n_mine++] = &a->seqs[i];
     for (int i = 0; i < n_mine && a->opt.answers; i++) mine[i]->finish = DT_FINISH_EOS; /* nothing follows */
@@ -286,7 +286,7 @@ static dt_err run_sequences(app *a)
 static dt_err prepare_prompts(app *a)
 {
     char *text = NULL;
-    if (a->opt.chat) return together(a, find_ends(a));
+    if (a->opt.chat) return together(&a->comm, find_ends(a));
     const dt_err err = share_prompts(a, &text);
     free(text);
     DT_TRY(err);

@@ -2,6 +2,7 @@
 #ifndef DTRAIN_MAIN_GENERATE_APP_H
 #define DTRAIN_MAIN_GENERATE_APP_H
 
+#include "../tool/together.h"
 #include "dtrain/frozen_model.h"
 #include "dtrain/generate.h"
 #include "dtrain/io.h"
@@ -97,9 +98,5 @@ dt_err generate_flush(void);
 
 /* chat.c */
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len); /* collective */
-
-/** All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
-static inline dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }
-#define TOGETHER(a, call) DT_TRY(together((a), (call)))
 
 #endif

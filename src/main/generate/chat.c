@@ -130,7 +130,7 @@ static dt_err answer(chat *c)
     dt_ids ids = {0};
     size_t n = 0;
     bool stopped;
-    dt_err err = together(a, render(c, &ids));
+    dt_err err = together(&a->comm, render(c, &ids));
     if (err == DT_OK) set_prompt(c, &ids);
     free(ids.id);
     DT_TRY(err);
@@ -140,7 +140,7 @@ static dt_err answer(chat *c)
     err = dt_generate(c->decoder, &seq, 1, &c->g, &stats);
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
-    DT_TRY(c->g.lockstep ? err : together(a, err));
+    DT_TRY(c->g.lockstep ? err : together(&a->comm, err));
     c->total.n_prompt_tok += stats.n_prompt_tok;
     c->total.n_new_tok += stats.n_new_tok;
     c->total.seconds += stats.seconds;
@@ -237,7 +237,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     c.g.on_token = on_token;
     c.g.ctx = &c;
     sigaction(SIGINT, &act, &before);
-    err = together(a, err);
+    err = together(&a->comm, err);
     if (err == DT_OK) greet(&c);
     if (err == DT_OK) err = talk(&c);
     sigaction(SIGINT, &before, NULL);

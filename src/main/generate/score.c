@@ -104,7 +104,7 @@ static dt_err all_passes(app *a, passes *p, dt_sequence *const *mine, int n_mine
         dt_phase_enter(&a->phase, "score", "");
         err = one_pass(a, p, mine, first);
     }
-    return a->opt.stage == 3 && a->comm.nranks > 1 ? err : together(a, err);
+    return a->opt.stage == 3 && a->comm.nranks > 1 ? err : together(&a->comm, err);
 }
 
 dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
@@ -112,11 +112,10 @@ dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
     passes p = {0};
     const dt_zero_options kept = {.stage = (int)a->opt.stage};
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
-    dt_err err =
-        a->opt.answers
-            ? DT_OK
-            : together(a, dt_frozen_model_load(&a->judge, &kept, a->opt.dtype, &a->comm, &a->dev, NULL, &a->phase));
-    if (err == DT_OK) err = together(a, open_passes(a, &p));
+    dt_err err = a->opt.answers ? DT_OK
+                                : together(&a->comm, dt_frozen_model_load(&a->judge, &kept, a->opt.dtype, &a->comm,
+                                                                          &a->dev, NULL, &a->phase));
+    if (err == DT_OK) err = together(&a->comm, open_passes(a, &p));
     if (err == DT_OK) err = all_passes(a, &p, mine, n_mine);
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;

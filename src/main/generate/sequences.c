@@ -110,7 +110,8 @@ dt_err generate_fetch_from(app *a, int from)
     size_t nbytes = 0;
     for (int i = 0; i < a->n_seqs; i++) nbytes += generate_owner(a, i) == from ? result_nbytes(&a->seqs[i]) : 0;
     char *all = calloc(nbytes + 1, 1), *at = all;
-    dt_err err = together(a, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
+    dt_err err =
+        together(&a->comm, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
     for (int i = 0; err == DT_OK && i < a->n_seqs && a->comm.rank == from; i++) {
         if (generate_owner(a, i) != from) continue;
         pack(a, at, &a->seqs[i]);

@@ -2,6 +2,7 @@
 #ifndef DTRAIN_MAIN_SID_APP_H
 #define DTRAIN_MAIN_SID_APP_H
 
+#include "../tool/together.h"
 #include "dtrain/process.h"
 #include "dtrain/sid.h"
 
@@ -60,9 +61,5 @@ dt_err sid_embed(app *a, const char *path);
 dt_err sid_make_codes(app *a);
 /** Items that are not the first of their SID, divided by all items. Local. */
 dt_err sid_collision_rate(const app *a, double *rate);
-
-/** All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
-static inline dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }
-#define TOGETHER(a, call) DT_TRY(together((a), (call)))
 
 #endif

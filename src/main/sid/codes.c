@@ -85,7 +85,7 @@ static dt_err evaluate(app *a, training *t, int64_t epoch, const dt_rqvae_loss *
             loss->reconstruction, loss->quantisation, rate);
     if (rate >= t->best_rate) return DT_OK;
     t->best_rate = rate;
-    return together(a, dt_rqvae_get(t->net, t->best));
+    return together(&a->comm, dt_rqvae_get(t->net, t->best));
 }
 
 static void shuffle(const app *a, int64_t epoch, int64_t *item)
@@ -154,7 +154,7 @@ static dt_err open_training(app *a, training *t)
 static dt_err fit_rqvae(app *a)
 {
     training t = {0};
-    dt_err err = together(a, open_training(a, &t));
+    dt_err err = together(&a->comm, open_training(a, &t));
     if (err == DT_OK) err = train(a, &t);
     dt_rqvae_close(t.net);
     free(t.item);
