@@ -195,7 +195,10 @@ expect_exit "and one that has moved is where model.path says" 0
 # ---- what is refused -----------------------------------------------------------------------------------------------------------------------------
 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
 expect_exit "a layer that is not there is refused" 64
-expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; its linear layers are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
+expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; its layers are embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
+lora 1 refused gpt2 lora.r=2 lora.target_modules=lm_head,c_attn lora.modules_to_save=wte batch.micro_batch_size=4
+expect_exit "an adapter of a head whose embedding is trained, which no file of PEFT could hold, is refused" 64
+expect_text "by name" "lora.target_modules: lm_head is tied to the embedding, which modules_to_save trains whole: it can have no adapter"
 for pattern in rank_pattern=vproj:16 alpha_pattern=k_proj:3; do
     lora 1 refused llama lora.r=4 lora.target_modules=q_proj,v_proj "lora.$pattern" batch.micro_batch_size=4
     expect_exit "a pattern for no adapter is refused" 64

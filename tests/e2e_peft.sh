@@ -172,7 +172,7 @@ broken "an adapter that is missing" 'base_model.model.model.layers.0.*lora_A.wei
 broken "a head that is missing" 'base_model.model.lm_head.weight. is missing' 's/model.lm_head.weight/model.lm_haed.weight/' $tensors
 broken "an adapter that nothing names" 'up_proj.lora_A.weight.: this model has no such tensor, or adapter_config.json names no adapter' 's/"model.layers.1.mlp.up_proj"/"model.layers.1.mlp.gate_proj"/' adapter_config.json
 broken "numbers of another type" 'expected F32, F16 or BF16, found I16' '1s/"F16"/"I16"/g' $tensors
-broken "no layer of this model" 'broken: this adapter was made for another model: none of the modules .*is a linear layer here, which are q_proj, k_proj' 's/_proj"/_prj"/' adapter_config.json
+broken "no layer of this model" 'broken: this adapter was made for another model: none of the modules .*is a layer here, which are embed_tokens, q_proj, k_proj' 's/_proj"/_prj"/' adapter_config.json
 rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken" && truncate -s -4 "$tmp/broken/$tensors"
 wrong "numbers that were cut short" 65 'adapter_model.safetensors.*cut short' ./dtrain-generate "$(base_of llama)" --adapter "$tmp/broken"
 rm "$tmp/broken/$tensors"

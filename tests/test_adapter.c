@@ -8,6 +8,7 @@
 #include "dtrain/adapter.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 12, "
@@ -200,6 +201,24 @@ static void the_score_and_what_is_named_are_trained_whole(void **state)
     drop(&a);
 }
 
+/* Where the table of tokens is trained the head that is tied to it goes into the file, too; positions have none. */
+static void a_file_has_the_head_of_the_embedding_that_it_saves(void **state)
+{
+    static const char *const saved[] = {"wte", "wpe"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct adapted a;
+        char lora[64], *text = NULL;
+        snprintf(lora, sizeof lora, "r = 4\nmodules_to_save = %s\n", saved[i]);
+        adapt(&a, GPT2, 0, lora);
+        assert_ok(a.err);
+        assert_ok(dt_lora_text(&a.lora, NULL, &a.mc, a.units, a.n_units, &text));
+        assert_true(strstr(text, saved[i]) && (strstr(text, "lm_head") != NULL) == (i == 0));
+        free(text);
+        drop(&a);
+    }
+}
+
 /* q, k and v are one matrix of codes with one array of scales; what is trained, and all that is no matrix of a block,
  * stays. */
 static void an_int8_base_is_codes_with_scales(void **state)
@@ -282,12 +301,15 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
     static const struct {
         const char *lora, *message;
     } CASES[] = {
-        {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; its linear layers are q_proj, "
-                                                    "k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
+        {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; its layers are embed_tokens, "
+                                                    "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, "
+                                                    "lm_head"},
         {"r = 4\ntarget_modules = q_proj, norm\n", "this model has no layer 'norm'"},
-        {"r = 4\ntarget_modules = .*c_attn\n", "it matches no linear layer of this model"},
+        {"r = 4\ntarget_modules = .*c_attn\n", "it matches no layer of this model"},
         {"r = 4\ntarget_modules = (q_proj\n", "'(q_proj' is no regular expression: missing closing parenthesis"},
         {"r = 4\nmodules_to_save = lm_head\n", "lm_head is tied to the embedding"},
+        {"r = 4\ntarget_modules = lm_head, q_proj\nmodules_to_save = embed_tokens\n",
+         "lm_head is tied to the embedding, which modules_to_save trains whole: it can have no adapter"},
         {"r = 4\nmodules_to_save = scores\n", "this model has no module 'scores'"},
         {"r = 4\nrank_pattern = q_proj:2.5\n", "expected module:rank, such as q_proj:16, found 'q_proj:2.5'"},
         {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
@@ -319,6 +341,7 @@ int main(void)
         cmocka_unit_test(a_regular_expression_matches_whole_paths),
         cmocka_unit_test(tables_and_heads_have_adapters_of_their_own),
         cmocka_unit_test(the_score_and_what_is_named_are_trained_whole),
+        cmocka_unit_test(a_file_has_the_head_of_the_embedding_that_it_saves),
         cmocka_unit_test(an_int8_base_is_codes_with_scales),
         cmocka_unit_test(an_nf4_base_is_codes_with_blocks_and_pairs),
         cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),

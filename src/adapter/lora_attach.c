@@ -37,12 +37,11 @@ static bool may_adapt(const dt_unit *u)
     return is_of_blocks(u) || u->role == DT_UNIT_EMBEDDING || u->role == DT_UNIT_HEAD;
 }
 
-/* The head of a tied model; NULL: the model has another. */
-static const dt_tensor *tied_head(const dt_model_config *mc, const dt_unit *u, dt_tensor *t)
+/* The unit of a head that is tied to the embedding, and the layer that it is; -1: the model has another. */
+static int tied_head(const dt_model_config *mc, const dt_unit *units, int n_units, dt_tensor *t)
 {
-    if (u->role != DT_UNIT_HEAD || !mc->tie_word_embeddings) return NULL;
     *t = (dt_tensor){.name = "lm_head.weight", .n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}};
-    return t;
+    return mc->tie_word_embeddings ? dt_units_find(units, n_units, DT_UNIT_HEAD) : -1;
 }
 
 static bool is_matrix(const dt_tensor *t)
@@ -82,19 +81,24 @@ static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit
 
 /* ---- mistakes in names ------------------------------------------------------------------------------------------- */
 
-/* Last parts of the layers' paths: "q_proj, k_proj, ..." */
-static const char *list_layers(const dt_unit *units, int n_units, char *out, size_t size)
+static void list_layer(const dt_tensor *t, char *out, size_t size)
 {
     char module[DT_NAME_MAX];
+    const size_t n = strlen(out);
+    module_of(t, module);
+    const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
+    if (!strstr(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
+}
+
+/* Last parts of the paths of what can have an adapter: "embed_tokens, q_proj, k_proj, ..." */
+static const char *list_layers(const dt_model_config *mc, const dt_unit *units, int n_units, char *out, size_t size)
+{
+    dt_tensor head;
     *out = '\0';
     for (int u = 0; u < n_units; u++)
-        for (int i = 0; is_of_blocks(&units[u]) && i < units[u].n_tensors; i++) {
-            const size_t n = strlen(out);
-            if (!is_matrix(&units[u].tensors[i])) continue;
-            module_of(&units[u].tensors[i], module);
-            const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
-            if (!strstr(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
-        }
+        for (int i = 0; may_adapt(&units[u]) && i < units[u].n_tensors; i++)
+            if (is_matrix(&units[u].tensors[i])) list_layer(&units[u].tensors[i], out, size);
+    if (tied_head(mc, units, n_units, &head) >= 0) list_layer(&head, out, size);
     return out;
 }
 
@@ -102,14 +106,12 @@ static bool names_layer(const char *name, const dt_model_config *mc, const dt_un
 {
     char module[DT_NAME_MAX];
     dt_tensor head;
-    for (int u = 0; u < n_units; u++) {
-        if (strcmp(name, "lm_head") == 0 && tied_head(mc, &units[u], &head)) return true;
+    for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             module_of(&units[u].tensors[i], module);
             if (module_is_called(module, name) && is_matrix(&units[u].tensors[i])) return true;
         }
-    }
-    return false;
+    return strcmp(name, "lm_head") == 0 && tied_head(mc, units, n_units, &head) >= 0;
 }
 
 static const char *first_target(const dt_lora *l)
@@ -123,8 +125,8 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
     char layers[1024];
     for (int i = 0; i < l->target_modules.n && !l->lenient; i++)
         DT_CHECK(names_layer(l->target_modules.list[i], mc, units, n_units), DT_ERR_USAGE,
-                 "this model has no layer '%s'; its linear layers are %s", l->target_modules.list[i],
-                 list_layers(units, n_units, layers, sizeof layers));
+                 "this model has no layer '%s'; its layers are %s", l->target_modules.list[i],
+                 list_layers(mc, units, n_units, layers, sizeof layers));
     return DT_OK;
 }
 
@@ -213,13 +215,17 @@ static dt_err add_table(const dt_lora *l, dt_unit *u, const dt_tensor *t)
     return DT_OK;
 }
 
-static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int *n_found)
+/* Files of PEFT have a module in the one list or in the other, and with an embedding that is trained its head. */
+static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units, int *n_found)
 {
     dt_tensor head;
-    if (!tied_head(mc, u, &head) || !is_target(l, mc, u, &head)) return DT_OK;
-    DT_TRY(add_a(l, mc, u, &head, true));
+    const int u = tied_head(mc, units, n_units, &head);
+    if (u < 0 || !is_target(l, mc, &units[u], &head)) return DT_OK;
+    DT_CHECK(!lora_saves_tied(l, mc, units, n_units), DT_ERR_USAGE,
+             "lm_head is tied to the embedding, which modules_to_save trains whole: it can have no adapter");
+    DT_TRY(add_a(l, mc, &units[u], &head, true));
     ++*n_found;
-    return add_b(l, mc, u, &head);
+    return add_b(l, mc, &units[u], &head);
 }
 
 static bool is_table(const dt_unit *u) { return u->role == DT_UNIT_EMBEDDING; }
@@ -253,14 +259,14 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
             end = dt_unit_end_of_group(&units[u], first);
             DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
         }
-        DT_TRY(add_tied_head(l, mc, &units[u], &n_found));
     }
-    list_layers(units, n_units, layers, sizeof layers);
+    DT_TRY(add_tied_head(l, mc, units, n_units, &n_found));
+    list_layers(mc, units, n_units, layers, sizeof layers);
     DT_CHECK(n_found > 0 || !l->lenient, DT_ERR_DATA,
-             "this adapter was made for another model: none of the modules that it has (%s%s) is a linear layer here, "
-             "which are %s",
+             "this adapter was made for another model: none of the modules that it has (%s%s) is a layer here, which "
+             "are %s",
              first_target(l), l->target_modules.n > 1 ? ", ..." : "", layers);
-    DT_CHECK(n_found > 0, DT_ERR_USAGE, "it matches no linear layer of this model, whose names end with %s", layers);
+    DT_CHECK(n_found > 0, DT_ERR_USAGE, "it matches no layer of this model, whose names end with %s", layers);
     return DT_OK;
 }
 
@@ -295,6 +301,14 @@ bool dt_lora_saves(const dt_lora *l, const dt_tensor *t)
     module_of(t, module);
     for (int i = 0; i < l->modules_to_save.n && t->adapter_scale == 0; i++)
         if (module_is_within(module, l->modules_to_save.list[i])) return true;
+    return false;
+}
+
+bool lora_saves_tied(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    const int u = dt_model_tied_unit(mc, units, n_units);
+    for (int i = 0; u >= 0 && i < units[u].n_tensors; i++)
+        if (dt_model_is_vocabulary(&units[u].tensors[i]) && dt_lora_saves(l, &units[u].tensors[i])) return true;
     return false;
 }
 

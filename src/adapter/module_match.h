@@ -20,4 +20,7 @@ bool module_ends_as(const char *pattern, const char *module);
 dt_err module_check_pattern(const char *pattern);
 void module_list_free(dt_modules *m);
 
+/** Does modules_to_save name the embedding that the head is tied to? PEFT takes the two apart then. */
+bool lora_saves_tied(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units);
+
 #endif

@@ -1,5 +1,5 @@
 /* peft_write.c - adapter_config.json: the keys that PEFT writes, each with its value. */
-#include "dtrain/adapter.h"
+#include "module_match.h"
 #include "dtrain/json.h"
 #include <math.h>
 #include <stdlib.h>
@@ -32,16 +32,6 @@ static json_t *targets(const dt_lora *l, const dt_unit *units, int n_units)
     json_t *all = json_array();
     while (dt_adapted_next(&at, units, n_units)) json_array_append_new(all, json_string(at.module));
     return all;
-}
-
-/* Is an embedding trained that the head is tied to? PEFT takes them apart, so it is given the head, too. */
-static bool saves_tied(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
-{
-    const int u = dt_units_find(units, n_units, DT_UNIT_EMBEDDING);
-    if (dt_units_find(units, n_units, DT_UNIT_HEAD) < 0 || !mc->tie_word_embeddings) return false;
-    for (int i = 0; u >= 0 && i < units[u].n_tensors; i++)
-        if (dt_lora_saves(l, &units[u].tensors[i])) return true;
-    return false;
 }
 
 static bool is_scalar(const dt_unit *units, int n_units)
@@ -79,7 +69,7 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
                     char **text)
 {
     const bool scalar = is_scalar(units, n_units);
-    const char *more = scalar ? "score" : saves_tied(l, mc, units, n_units) ? "lm_head" : NULL;
+    const char *more = scalar ? "score" : lora_saves_tied(l, mc, units, n_units) ? "lm_head" : NULL;
     json_t *root = json_pack(
         "{s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA", "task_type",
         scalar ? "SEQ_CLS" : "CAUSAL_LM", "inference_mode", 1, "fan_in_fan_out", mc->conv1d, "use_rslora",
