@@ -296,6 +296,25 @@ static void an_nf4_base_is_codes_with_blocks_and_pairs(void **state)
     drop(&a);
 }
 
+/* 131073 inputs of down_proj; stored as int8 without products in int8 it is fine. */
+static void an_int8_product_of_too_many_inputs_is_refused_by_name(void **state)
+{
+    static const char json[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 131073, "
+                               "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"vocab_size\": 16, "
+                               "\"max_position_embeddings\": 8}";
+    struct adapted a;
+    (void)state;
+    adapt(&a, json, 0, "r = 2\nbase_quantization = int8\n");
+    assert_ok(a.err);
+    drop(&a);
+    adapt(&a, json, 0, "r = 2\nbase_quantization = int8\nllm_int8_threshold = 6\n");
+    assert_int_equal(a.err, DT_ERR_USAGE);
+    if (!strstr(dt_error_message(), "up to 131072 inputs, and model.layers.0.mlp.down_proj.weight has 131073"))
+        fail_msg("%s", dt_error_message());
+    dt_error_clear();
+    drop(&a);
+}
+
 static void what_cannot_be_adapted_is_refused_by_name(void **state)
 {
     static const struct {
@@ -344,6 +363,7 @@ int main(void)
         cmocka_unit_test(a_file_has_the_head_of_the_embedding_that_it_saves),
         cmocka_unit_test(an_int8_base_is_codes_with_scales),
         cmocka_unit_test(an_nf4_base_is_codes_with_blocks_and_pairs),
+        cmocka_unit_test(an_int8_product_of_too_many_inputs_is_refused_by_name),
         cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

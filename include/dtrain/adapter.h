@@ -97,8 +97,8 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
 
 /** Where base_quantization asks for it, let the matrices of blocks of which these adapters train nothing be codes with
  *  scales; after dt_units_choose_trained, before anyone borrows the units. Embeddings, norms, heads, biases and
- *  adapters stay as they are. DT_ERR_USAGE: there is nothing to store so, or what one product serves cannot be one
- *  matrix of nf4. Local. */
+ *  adapters stay as they are. DT_ERR_USAGE: there is nothing to store so, what one product serves cannot be one matrix
+ *  of nf4, or a matrix has too many inputs for products in int8 (DT_INT8_MOST_K). Local. */
 dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
 /** The same of the matrices that are codes in the units of another model of that shape. Local. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units);

@@ -77,6 +77,16 @@ static void make_codes(dt_tensor *t, const choice *c, int finer)
     t->shape[0] = t->n_elems = dt_ceil_div(t->n_elems, 2);
 }
 
+/* A sum of more products in int8 is beyond int32. */
+static dt_err check_products(const dt_tensor *t)
+{
+    DT_CHECK(!t->coded.in_int8 || t->coded.n_in <= DT_INT8_MOST_K, DT_ERR_USAGE,
+             "products in int8 (lora.llm_int8_threshold) are of matrices with up to %d inputs, and %s has %" PRId64
+             "; leave the threshold out",
+             DT_INT8_MOST_K, t->name, t->coded.n_in);
+    return DT_OK;
+}
+
 /* What goes with the codes of tensor t, which is looked up by its number: the table may move. */
 static dt_err add_beside(dt_unit *u, int t, dt_part part, const char *suffix, bool new_group)
 {
@@ -118,7 +128,10 @@ static dt_err store_unit(dt_unit *u, choice *c)
         if (end > n_own) end = n_own;
         if (!may_be_codes(c, u, first, end)) continue;
         if (c->type == DT_NF4X2) DT_TRY(choose_finer(u, first, end, &finer));
-        for (int t = first; t < end; t++) make_codes(&u->tensors[t], c, finer);
+        for (int t = first; t < end; t++) {
+            make_codes(&u->tensors[t], c, finer);
+            DT_TRY(check_products(&u->tensors[t]));
+        }
         DT_TRY(add_all_beside(u, first, end));
         c->n_codes += end - first;
     }
