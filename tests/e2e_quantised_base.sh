@@ -207,7 +207,7 @@ int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_fu
 expect_exit "a critic of int8 is refused" 65
 expect_text "by name" "stored as int8 .lora.base_quantization., and the critic is trained whole"
 lora 1 refused "$(newest int8llama)" lora.base_quantization=nf4
-expect_text "int8 stays int8" "lora.base_quantization: the adapter of .* has int8; leave the key out"
+expect_text "int8 stays int8" "lora.base_quantization: the base of .* is stored as int8; leave the key out"
 mkdir "$tmp/nan"
 cp $llama/config.json "$tmp/nan"
 python3 - $llama/model.safetensors "$tmp/nan/model.safetensors" <<'PY'

@@ -334,6 +334,8 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
         {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
         {"alpha = 4\n", "input.ini:2: [lora] alpha: without lora.r there are no adapters"},
         {"base_quantization = int8\n", "[lora] base_quantization: int8 is for weights that are not trained"},
+        {"r = 4\nbase_quantization = int8\nllm_int8_threshold = 1e-50\n",
+         "[lora] llm_int8_threshold: expected 0 (there are no outliers) or a normal number of fp32"},
         {"r = 4\nbase_quantization = nf4\n",
          "nf4 has blocks of 64 weights: model.layers.0.self_attn.k_proj.weight has 32, no whole number of them"},
         {"r = 4\nbase_quantization = int8\n"

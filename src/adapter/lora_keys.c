@@ -1,5 +1,6 @@
 /* lora_keys.c - [lora]. Its keys mean nothing without a rank, so they are refused without one. */
 #include "module_match.h"
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,10 @@ static dt_err check_quantization(const dt_config *cfg)
                     cfg->lora_base_quantization);
     DT_CONFIG_CHECK(!*cfg->lora_llm_int8_threshold || base_of(cfg) == DT_I8, cfg, "lora", "llm_int8_threshold",
                     "products are in int8 where weights are: lora.base_quantization = int8");
+    const double threshold = strtod(cfg->lora_llm_int8_threshold, NULL);
+    DT_CONFIG_CHECK(threshold == 0 || threshold >= (double)FLT_MIN, cfg, "lora", "llm_int8_threshold",
+                    "expected 0 (there are no outliers) or a normal number of fp32 (6 is usual), found %s",
+                    cfg->lora_llm_int8_threshold);
     return DT_OK;
 }
 
@@ -144,6 +149,14 @@ static dt_err settle(dt_config *cfg, const char *of, const char *key, bool same,
     return err;
 }
 
+static dt_err settle_base(dt_config *cfg, const dt_lora *l, const char *of)
+{
+    const bool same = base_of(cfg) == l->base;
+    DT_CONFIG_CHECK(same || !is_given(cfg, "base_quantization"), cfg, "lora", "base_quantization",
+                    "the base of %s is stored as %s; leave the key out", of, dt_dtype_name(l->base));
+    return settle(cfg, of, "base_quantization", same, strdup(dt_dtype_name(l->base)));
+}
+
 /* Both malloc'ed, freed here. */
 static dt_err settle_text(dt_config *cfg, const char *of, const char *key, char *now, char *text)
 {
@@ -203,8 +216,7 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
     if (!is_given(cfg, "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
     DT_TRY(
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
-    if (l->base != DT_F32)
-        DT_TRY(settle(cfg, of, "base_quantization", base_of(cfg) == l->base, strdup(dt_dtype_name(l->base))));
+    if (l->base != DT_F32) DT_TRY(settle_base(cfg, l, of));
     if (l->in_int8 && !is_given(cfg, "llm_int8_threshold"))
         DT_TRY(settle(cfg, of, "llm_int8_threshold", false, real_text(l->outlier_threshold)));
     dt_err err = read_keys(&now, cfg);
