@@ -62,6 +62,8 @@ dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
 dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
 void cpu_drop(void *ptr, size_t nbytes);
+/* Scratch of products: it only grows, so that after the first step nothing is allocated, and loses what is in it. */
+dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 
 /* cpu_matmul.c */
 dt_err cpu_matmul_open(cpu_state *cpu);

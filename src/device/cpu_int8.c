@@ -29,13 +29,7 @@ void cpu_int8_close(cpu_state *cpu)
 
 static dt_err take_scratch(cpu_state *cpu, int i, size_t nbytes, char **at)
 {
-    if (nbytes > cpu->int8_scratch_nbytes[i]) {
-        cpu_drop(cpu->int8_scratch[i], cpu->int8_scratch_nbytes[i]);
-        cpu->int8_scratch_nbytes[i] = 0;
-        DT_CHECK(cpu_grab(nbytes, cpu->n_threads, &cpu->int8_scratch[i]) == DT_OK, DT_ERR_MEMORY,
-                 "cpu device: %zu bytes of scratch for products in int8", nbytes);
-        cpu->int8_scratch_nbytes[i] = nbytes;
-    }
+    DT_TRY(cpu_grow(cpu, &cpu->int8_scratch[i], &cpu->int8_scratch_nbytes[i], nbytes));
     *at = cpu->int8_scratch[i];
     return DT_OK;
 }

@@ -85,22 +85,10 @@ static bool has_native_bf16(const cpu_matmul *mmul)
 /* Without a unit for bf16 tiles of its own and oneDNN's matrices are converted to float. */
 static bool converts_bf16(const cpu_state *cpu) { return !cpu->matmul->native_bf16 && !cpu->unit; }
 
-/* Scratch only grows: after the first step nothing is allocated. */
-static dt_err grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
-{
-    if (wanted <= *size) return DT_OK;
-    cpu_drop(*p, *size);
-    *size = 0;
-    DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY,
-             "cpu device: %zu bytes of scratch for matrix products", wanted);
-    *size = wanted;
-    return DT_OK;
-}
-
 static dt_err take_tiles(const cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul;
-    for (int i = 0; i < 3; i++) DT_TRY(grow(cpu, &mmul->tile[i], &mmul->tile_size[i], tile_nbytes[i]));
+    for (int i = 0; i < 3; i++) DT_TRY(cpu_grow(cpu, &mmul->tile[i], &mmul->tile_size[i], tile_nbytes[i]));
     return DT_OK;
 }
 
@@ -154,7 +142,7 @@ static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *ke
     cpu_matmul *mmul = cpu->matmul;
     e->key = *key;
     TRY_DNNL(onednn_create(mmul->engine, key, &e->product));
-    return grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->product.scratchpad_nbytes);
+    return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->product.scratchpad_nbytes);
 }
 
 /* The primitive of this key: found, or made in the place of its set's oldest. */
@@ -328,8 +316,8 @@ static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const c
     if (rows == m) return run_primitive(cpu, mm, m, a, b, c);
     const size_t a_row = (size_t)mm->k * dt_dtype_size(mm->dt), c_row = (size_t)mm->n * dt_dtype_size(mm->c_dtype);
     const size_t lda = (size_t)mm->lda * dt_dtype_size(mm->dt), ldc = (size_t)mm->ldc * dt_dtype_size(mm->c_dtype);
-    DT_TRY(grow(cpu, &mmul->pad_a, &mmul->pad_a_size, a_row * 64));
-    DT_TRY(grow(cpu, &mmul->pad_c, &mmul->pad_c_size, c_row * 64));
+    DT_TRY(cpu_grow(cpu, &mmul->pad_a, &mmul->pad_a_size, a_row * 64));
+    DT_TRY(cpu_grow(cpu, &mmul->pad_c, &mmul->pad_c_size, c_row * 64));
     for (int64_t i = 0; i < m; i++) memcpy((char *)mmul->pad_a + (size_t)i * a_row, a + (size_t)i * lda, a_row);
     if (mm->accumulate)
         for (int64_t i = 0; i < m; i++) memcpy((char *)mmul->pad_c + (size_t)i * c_row, c + (size_t)i * ldc, c_row);
@@ -552,7 +540,7 @@ static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, con
     for (int64_t j = 0; j < mm->n; j += most) {
         dt_matmul panel = *mm;
         panel.n = dt_min_i64(most, mm->n - j);
-        DT_TRY(grow(cpu, &mmul->panel, &mmul->panel_size, (size_t)(panel.n * column)));
+        DT_TRY(cpu_grow(cpu, &mmul->panel, &mmul->panel_size, (size_t)(panel.n * column)));
         if (mm->trans_b)
             dequantise(cpu, mm, b, j, panel.n, 0, mm->k, mmul->panel);
         else

@@ -60,6 +60,17 @@ void cpu_drop(void *ptr, size_t nbytes)
     }
 }
 
+dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
+{
+    if (wanted <= *size) return DT_OK;
+    cpu_drop(*p, *size);
+    *size = 0;
+    DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY,
+             "cpu device: %zu bytes of scratch for matrix products", wanted);
+    *size = wanted;
+    return DT_OK;
+}
+
 dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
     return cpu_grab(nbytes, cpu_of(dev)->n_threads, ptr);
