@@ -229,6 +229,26 @@ static void all_units_give_the_same_bits(void **state)
     }
 }
 
+/* What a rank holds after its first step it holds in all: a batch with many outliers takes no more. */
+static void outliers_take_no_memory(void **state)
+{
+    const struct size s = {70, 80, 1000, 0};
+    const form how = {.threshold = 6};
+    size_t held[2];
+    void *fresh;
+    (void)state;
+    assert_int_equal(open_device(&fresh), 0);
+    for (int many = 0; many < 2; many++) {
+        product x = random_product(&how, &s, DT_BF16);
+        for (int64_t i = 0; i < x.a.n; i++) ref_set(&x.a, i, many ? 8 : 1);
+        run(fresh, &x);
+        held[many] = dt_device_overhead(&((fixture *)fresh)->dev);
+        drop(&x);
+    }
+    close_device(&fresh);
+    assert_int_equal(held[0], held[1]);
+}
+
 /* On a GPU rows become int8 as many at a time as a stream's workspace has room for. */
 static void panels_of_rows_do_not_matter(void **state)
 {
@@ -342,6 +362,7 @@ int main(void)
         cmocka_unit_test(products_are_as_defined),
         cmocka_unit_test(a_row_alone_has_the_same_bits),
         cmocka_unit_test(all_units_give_the_same_bits),
+        cmocka_unit_test(outliers_take_no_memory),
         cmocka_unit_test(panels_of_rows_do_not_matter),
         cmocka_unit_test(what_is_no_number_shows_in_its_row),
         cmocka_unit_test(tiny_rows_stay_tiny),

@@ -46,13 +46,15 @@ static dt_err take_list(cpu_state *cpu, dt_int8_rows *p)
     return DT_OK;
 }
 
-/* Of n rows; twice where they are to lie in quads, too. */
+/* Of n rows; codes twice where they are to lie in quads, too. As much whatever the numbers of A are: what a step needs
+ * the first one has. */
 static dt_err take_panel(cpu_state *cpu, dt_int8_rows *p, int64_t n)
 {
     const size_t k = up((size_t)p->g.mm->k), rows = (size_t)cpu_n_chunks(n, DT_INT8_ROWS) * DT_INT8_ROWS,
-                 codes = rows * k * (p->unit->in_quads ? 2 : 1), scales = up(rows * sizeof *p->scale);
+                 codes = rows * k * (p->unit->in_quads ? 2 : 1), scales = up(rows * sizeof *p->scale),
+                 beside = p->least == UINT32_MAX ? 0 : rows * DT_INT8_BESIDE * sizeof *p->beside;
     char *at = NULL;
-    DT_TRY(take_scratch(cpu, 1, codes + scales + rows * (size_t)p->n_outliers * sizeof *p->beside, &at));
+    DT_TRY(take_scratch(cpu, 1, codes + scales + beside, &at));
     p->ld = (int64_t)k;
     p->q = (int8_t *)at, at += codes;
     p->scale = (float *)(void *)at, at += scales;

@@ -74,6 +74,7 @@ typedef struct dt_rows_product {
 } dt_rows_product;
 
 /** A product in int8 (dt_int8_product), and rows of A as they are multiplied. */
+enum { DT_INT8_BESIDE = 128 /* outliers of which the numbers of A are kept */ };
 typedef struct dt_int8_rows {
     dt_gemm g;
     uint32_t least;      /* the bits of the least outlier; UINT32_MAX: there is none */
@@ -84,7 +85,7 @@ typedef struct dt_int8_rows {
     int8_t *q;        /* [n up to DT_INT8_ROWS][ld] */
     int64_t ld;
     float *scale;  /* [n] */
-    float *beside; /* [n][n_outliers]: the numbers of A that are no codes, 0 where they are */
+    float *beside; /* [n][DT_INT8_BESIDE], where there may be outliers: the numbers of A in the first of them */
     const dt_int8_unit *unit;
 } dt_int8_rows;
 

@@ -43,6 +43,19 @@ INLINE int8_t code_of(float x, float factor)
     return (int8_t)(bits_of(y + 0x1.8p23f) & 0xffu);
 }
 
+/* Of row i of the panel and `count` outlier columns from number `first` on: the numbers of A that are no codes, 0 where
+ * they are. */
+INLINE void take_beside(const dt_int8_rows *p, int64_t i, int64_t first, int64_t count, float *beside, dt_dtype dt)
+{
+    const dt_matmul *mm = p->g.mm;
+    const void *x = element(p->g.a, dt, (p->first + i) * mm->lda);
+    for (int64_t o = 0; o < count; o++) {
+        const int64_t c = p->outliers[first + o];
+        const bool is_own = !mm->batch_invariant || magnitude(x, dt, c) >= p->least;
+        beside[o] = is_own ? load(x, dt, c) : 0;
+    }
+}
+
 INLINE void quantise(const dt_int8_rows *p, int64_t i, dt_dtype dt)
 {
     const dt_matmul *mm = p->g.mm;
@@ -62,18 +75,14 @@ INLINE void quantise(const dt_int8_rows *p, int64_t i, dt_dtype dt)
         SIMD_FOR (int64_t c = 0; c < mm->k; c++) q[c] = is_outlier[c] ? 0 : code_of(load(x, dt, c), factor);
     }
     memset(q + mm->k, 0, (size_t)(p->ld - mm->k));
-    for (int64_t o = 0; o < p->n_outliers; o++) {
-        const int64_t c = p->outliers[o];
-        const bool is_own = !mm->batch_invariant || magnitude(x, dt, c) >= least;
-        p->beside[i * p->n_outliers + o] = is_own ? load(x, dt, c) : 0;
-    }
+    take_beside(p, i, 0, dt_min_i64(p->n_outliers, DT_INT8_BESIDE), p->beside + i * DT_INT8_BESIDE, dt);
 }
 #define QUANTISE(dt) quantise(p, i, dt)
 void ISA_NAME(int8_quantise)(const dt_int8_rows *p, int64_t i) { BY_TYPE(p->g.mm->dt, QUANTISE); }
 
 /* ---- C ----------------------------------------------------------------------------------------------------------- */
 
-enum { BLOCK = DT_INT8_BLOCK, AT_ONCE = 128 /* outliers */ };
+enum { BLOCK = DT_INT8_BLOCK, AT_ONCE = DT_INT8_BESIDE /* outliers */ };
 
 /* The numbers of B in `count` outlier columns from number `first` on, n rows of it from row `row` on, then zeros. */
 INLINE void take_outliers(const dt_int8_rows *p, int64_t first, int64_t count, int64_t row, int64_t n,
@@ -89,16 +98,31 @@ INLINE void take_outliers(const dt_int8_rows *p, int64_t first, int64_t count, i
 }
 
 /* total += x w, in the order of the outliers. */
-INLINE void add_outliers(const float *x, int64_t ld, int64_t count, float (*w)[BLOCK], int64_t m, float (*total)[BLOCK])
+INLINE void add_outliers(const float *x, int64_t count, float (*w)[BLOCK], int64_t m, float (*total)[BLOCK])
 {
     for (int64_t r = 0; r < m; r++) {
         float sum[BLOCK];
         memcpy(sum, total[r], sizeof sum);
         for (int64_t o = 0; o < count; o++) {
-            const float v = x[r * ld + o];
+            const float v = x[r * AT_ONCE + o];
             SIMD_FOR (int c = 0; c < BLOCK; c++) sum[c] = FMA(v, w[o][c], sum[c]);
         }
         memcpy(total[r], sum, sizeof sum);
+    }
+}
+
+/* Of those behind the first AT_ONCE: what they are multiplied by is taken for these rows alone. */
+#define TAKE_BESIDE(dt) take_beside(p, i + r, o, count, x, dt)
+INLINE void add_more_outliers(const dt_int8_rows *p, int64_t i, int64_t m, int64_t j, int64_t n, float (*total)[BLOCK])
+{
+    float x[AT_ONCE], w[AT_ONCE][BLOCK];
+    for (int64_t o = AT_ONCE, count; o < p->n_outliers; o += count) {
+        count = dt_min_i64(AT_ONCE, p->n_outliers - o);
+        take_outliers(p, o, count, j, n, w);
+        for (int64_t r = 0; r < m; r++) {
+            BY_TYPE(p->g.mm->dt, TAKE_BESIDE);
+            add_outliers(x, count, w, 1, total + r);
+        }
     }
 }
 
@@ -109,7 +133,7 @@ INLINE void put_block(const dt_int8_rows *p, int64_t i, int64_t m, int64_t j, in
     const dt_matmul *mm = p->g.mm;
     const int64_t first = dt_min_i64(p->n_outliers, AT_ONCE);
     int32_t sum[BLOCK][BLOCK];
-    float total[BLOCK][BLOCK], b_scale[BLOCK] = {0}, more[AT_ONCE][BLOCK];
+    float total[BLOCK][BLOCK], b_scale[BLOCK] = {0};
     memcpy(b_scale, mm->b_scaled.scale + j, (size_t)n * sizeof *b_scale);
     p->unit->product(m, n, mm->k, p->q + i * p->ld, p->ld, (const int8_t *)p->g.b + j * mm->ldb, mm->ldb, sum);
     for (int64_t r = 0; r < m; r++) {
@@ -117,13 +141,8 @@ INLINE void put_block(const dt_int8_rows *p, int64_t i, int64_t m, int64_t j, in
         SIMD_FOR (int c = 0; c < BLOCK; c++) total[r][c] = (float)sum[r][c] * (a_scale * b_scale[c]);
     }
     if (i == 0) take_outliers(p, 0, first, j, n, w);
-    const float *beside = p->beside + i * p->n_outliers;
-    add_outliers(beside, p->n_outliers, first, w, m, total);
-    for (int64_t o = first, count; o < p->n_outliers; o += count) {
-        count = dt_min_i64(AT_ONCE, p->n_outliers - o);
-        take_outliers(p, o, count, j, n, more);
-        add_outliers(beside + o, p->n_outliers, count, more, m, total);
-    }
+    add_outliers(p->beside + i * AT_ONCE, first, w, m, total);
+    add_more_outliers(p, i, m, j, n, total);
     store_block(&p->g, p->first + i, j, m, n, &total[0][0], BLOCK);
 }
 
