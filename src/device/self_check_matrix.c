@@ -20,7 +20,7 @@ static const struct product_way {
     dt_dtype stored; /* of B; DT_F32: as it is computed in */
     dt_epilogue epilogue;
     dt_product_sums sums_of;
-    bool int8; /* in int8, half of the columns outliers */
+    bool int8; /* in int8, some columns outliers */
 } WAYS[] = {
     {.name = "plain"},
     {"into float", .float_c = true},
@@ -89,7 +89,7 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
                     .ldd = n + 2 * odd,
                     .addend_dtype = w->float_addend ? DT_F32 : dt,
                     .epilogue = w->epilogue,
-                    .act = (dt_activation)(form % DT_N_ACT),
+                    .act = (dt_activation)((m + form) % DT_N_ACT),
                     .ld_aux = n + odd,
                     .sums_of = w->sums_of,
                     .sums_dtype = !w->narrow_sums ? DT_F32
