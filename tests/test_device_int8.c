@@ -137,7 +137,7 @@ static double plain_product(const product *x, double *want)
     for (int64_t i = 0; i < mm->m; i++) {
         const double scale = row_of_codes(x, i, code, beside);
         for (int64_t j = 0; j < mm->n; j++) {
-            double sum = 0, y = 0, size = 4, slope;
+            double sum = 0, y = 0, size = 2 /* bias, and addend or C: up to 1 each */, slope;
             for (int64_t p = 0; p < mm->k; p++) {
                 sum += code[p] * (double)x->q[j * mm->ldb + p];
                 if (beside[p] != 0) y += beside[p] * number(x, j, p), size += fabs(beside[p] * number(x, j, p));
@@ -156,12 +156,13 @@ static double plain_product(const product *x, double *want)
 
 static int64_t most_additions(const product *x)
 {
-    int64_t n = 6; /* two scales, their product, bias, addend */
+    int64_t n = 5; /* S as a float, the product of the scales and of both; bias, and addend or C */
     for (int64_t p = 0; p < x->mm.k; p++)
         for (int64_t i = 0, found = 0; i < x->mm.m && !found; i++) found = is_outlier(x, i, p), n += found;
     return n;
 }
 
+/* An activation may start from P as it was rounded; 1.1 is above its slope, and above what second orders add. */
 static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt)
 {
     product x = random_product(how, s, dt);
@@ -287,15 +288,17 @@ static void what_is_no_number_shows_in_its_row(void **state)
             }
 }
 
-/* 127 / largest is infinite: codes must not be. */
-static void tiny_rows_stay_tiny(void **state)
+/* 127 / largest is infinite, and 0 times that no number: its code must be 0. Column 0 alone counts in B. */
+static void a_zero_stays_zero_in_a_row_of_tiny_numbers(void **state)
 {
     const struct size s = {2, 20, 64, 0};
     const form how = {.threshold = 6};
     product x = random_product(&how, &s, DT_F32);
-    for (int64_t i = 0; i < x.a.n; i++) ref_set(&x.a, i, 0x1p-130 * (i % 2 ? 1 : -1));
+    for (int64_t i = 0; i < x.a.n; i++) ref_set(&x.a, i, i % s.k ? 0x1p-130 * (i % 2 ? 1 : -1) : 0);
+    for (int64_t i = 0; i < s.n * s.k; i++) x.q[i] = i % s.k ? 0 : 100;
+    for (int64_t j = 0; j < s.n; j++) x.scale[j] = 1;
     run(*state, &x);
-    for (int64_t i = 0; i < x.c.n; i++) assert_true(fabs(ref_get(&x.c, i)) <= 64 * 0x1p-129);
+    for (int64_t i = 0; i < x.c.n; i++) assert_true(ref_get(&x.c, i) == 0);
     drop(&x);
 }
 
@@ -346,6 +349,10 @@ static void it_is_what_bitsandbytes_computes(void **state)
             assert_true(fabs(row_of_codes(&x, i, code, beside) * 127 - at(want, "scales", i)) <= 0x1p-22);
             for (int64_t p = 0; p < s.k; p++) assert_true(code[p] == at(want, "codes", i * s.k + p));
         }
+        size_t n_outliers = 0;
+        for (int64_t p = 0; p < s.k; p++)
+            if (is_outlier(&x, 0, p)) assert_true(at(want, "outliers", (int64_t)n_outliers++) == p);
+        assert_int_equal(n_outliers, json_array_size(json_object_get(want, "outliers")));
         run(*state, &x);
         /* numbers up to 18 from fewer than 16 roundings, and where its CUDA kernels have 1 / 127^2 = 6.200012e-5 the
          * processor's have 6.200124e-5 */
@@ -365,7 +372,7 @@ int main(void)
         cmocka_unit_test(outliers_take_no_memory),
         cmocka_unit_test(panels_of_rows_do_not_matter),
         cmocka_unit_test(what_is_no_number_shows_in_its_row),
-        cmocka_unit_test(tiny_rows_stay_tiny),
+        cmocka_unit_test(a_zero_stays_zero_in_a_row_of_tiny_numbers),
         cmocka_unit_test(other_forms_are_refused),
         cmocka_unit_test(it_is_what_bitsandbytes_computes),
     };
