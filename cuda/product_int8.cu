@@ -8,7 +8,7 @@
 #include "product_mma.cuh"
 #include <string.h>
 
-/* Absolute values are compared as bits: infinity is above all finite numbers, and what is no number above that. */
+/* Absolute values are compared as bits: infinity is above all finite numbers, and NaN above that. */
 template <class T> __device__ inline unsigned magnitude(T x) { return __float_as_uint(to_float(x)) & 0x7fffffffu; }
 
 struct more {

@@ -254,9 +254,8 @@
          "how the matrices of blocks that are not trained are stored; int8: a byte a weight and a float a row; nf4: " \
          "half a byte a weight, as bitsandbytes has it with double quantisation; both rounded when they are loaded") \
     MAYBE(lora, llm_int8_threshold, number, 0, 1e30, "", "", \
-          "with base_quantization = int8: multiply in int8, as bitsandbytes does; columns of what comes in with an " \
-          "element this large (6 is usual; 0: none) are multiplied in precision.dtype. Empty: what is stored is " \
-          "multiplied in precision.dtype") \
+          "with base_quantization = int8: products in int8, as bitsandbytes does; input columns with an element at " \
+          "least this large stay in precision.dtype (6 is usual; 0: none do). Empty: products in precision.dtype") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     ENUM(checkpoint, save, "all", "all|trainable", \

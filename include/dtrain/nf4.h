@@ -52,7 +52,7 @@ float dt_quantise_nf4_block(const float *w, int64_t n, uint8_t *codes);
 void dt_quantise_nf4_maxima(float *most, int64_t n_blocks, uint8_t *blocks, float *groups);
 
 /** The weights first .. first+n-1 of a tensor, in host memory. codes: from the byte that has the first of them;
- *  groups: as often as finer says. */
+ *  groups: each group 2^finer times. */
 void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int finer, int64_t first,
                        int64_t n, float *w);
 

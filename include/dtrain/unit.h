@@ -28,7 +28,7 @@ typedef struct dt_coded {
     bool turned;               /* it is [n_in, n_out] elsewhere, as in GPT-2's files */
     int codes, blocks, scales; /* numbers in the unit's table; blocks: -1 with int8 */
     int finer;                 /* of nf4 (dt_scaled) */
-    bool in_int8; /* of int8: forward products are in int8 (dt_int8_product), with outliers from there on */
+    bool in_int8; /* of int8: forward products are in int8 (dt_int8_product), with outliers from that threshold on */
     float outlier_threshold;
 } dt_coded;
 

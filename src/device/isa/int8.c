@@ -1,7 +1,7 @@
 /* int8.c - products in int8 (dt_int8_product): the numbers of A as int8, sums by a unit, and what C has of them.
  *
- * Numbers are compared as the bits of their absolute values, in which infinity is above all finite ones and what is no
- * number above that. */
+ * Numbers are compared as the bits of their absolute values, in which infinity is above all finite ones and NaN above
+ * that. */
 #include "rows.h"
 
 INLINE uint32_t magnitude(const void *x, dt_dtype dt, int64_t i) { return bits_of(load(x, dt, i)) & 0x7fffffffu; }
@@ -33,8 +33,8 @@ INLINE uint32_t largest_below(const void *x, dt_dtype dt, int64_t k, uint32_t le
     return most;
 }
 
-/* Adding 1.5 * 2^23 rounds to even, and leaves the integer in the low bits. What is no number becomes any integer: its
- * row's scale, or an outlier, is none either. */
+/* Adding 1.5 * 2^23 rounds to even, and leaves the integer in the low bits. NaN becomes any integer: its row's scale,
+ * or an outlier, is NaN, too. */
 INLINE int8_t code_of(float x, float factor)
 {
     float y = x * factor;
