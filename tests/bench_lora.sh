@@ -1,6 +1,6 @@
 #!/bin/bash
 # bench_lora.sh - training steps with LoRA on all linear layers against full training and against transformers with PEFT, in turn; peak memory against
-# the plan; bases in 8 bits. Medians of STEPS steps, best of ROUNDS rounds.
+# the plan; bases in 8 and in 4 bits. Medians of STEPS steps, best of ROUNDS rounds.
 #
 # MODEL="KEYS of [model]" (default: Qwen2.5 0.5B), BATCH, SEQ, RANK, THREADS, DTYPES. PYTHON=... names a Python with torch, transformers and peft.
 set -u
@@ -36,11 +36,12 @@ adapters="lora.r=$rank lora.alpha=$((2 * rank)) lora.target_modules=all-linear"
 echo "batch $batch x $seq, rank $rank on all linear layers, $threads threads, best of $rounds rounds, medians of $steps steps; memory in MB"
 printf '%-5s %-10s %10s %8s %8s %8s %8s\n' type way tokens/s 'of full' 'of PEFT' peak planned
 for dtype in ${DTYPES:-fp32 bf16}; do
-    full="0 0 0" lora="0 0 0" int8="0 0 0" peft="0 0"
+    full="0 0 0" lora="0 0 0" int8="0 0 0" nf4="0 0 0" peft="0 0"
     for _ in $(seq "$rounds"); do
         full=$(faster "$full" "$(ours "$dtype")")
         lora=$(faster "$lora" "$(ours "$dtype" $adapters)")
         int8=$(faster "$int8" "$(ours "$dtype" $adapters lora.base_quantization=int8)")
+        nf4=$(faster "$nf4" "$(ours "$dtype" $adapters lora.base_quantization=nf4)")
         peft=$(faster "$peft" "$(peer "$dtype")")
     done
     while read -r way rate peak planned; do
@@ -49,5 +50,6 @@ for dtype in ${DTYPES:-fp32 bf16}; do
     done <<<"full $full
 lora $lora
 lora+int8 $int8
+lora+nf4 $nf4
 PEFT $peft"
 done
