@@ -135,6 +135,9 @@ items = {x.split("\t")[0] + "\n" for x in open(sys.argv[1] + "/items.txt")}
 drawn = [json.loads(x)["text"] for x in open(sys.argv[1] + "/drawn.jsonl")]
 assert len(drawn) == 35 and set(drawn) <= items and len(set(drawn)) > 5, drawn' "$tmp"
 
+echo '{"prompt": "u"}' >"$tmp/bare.jsonl"
+data -o "$tmp/bare.h5" "$tmp/bare.jsonl"
+
 # ---- reinforcement learning -------------------------------------------------------------------------------------------------------------------
 rl() { # NP DIR ARGS...
     local np=$1 dir=$2
@@ -198,6 +201,47 @@ for layout in "2 0" "3 3"; do
 done
 rl 2 drawn grpo.rollout=sample batch.micro_batch_size=7
 expect "drawn ones are items, too" items_are drawn all drawn
+
+# Targets among the completions: the last of each group, where it is an item; the policy's log-probabilities are of them, the search has none.
+few=(grpo.num_generations=4 batch.train_batch_size=24 batch.micro_batch_size=2 grpo.num_iterations=2 grpo.beta=0.1 run.reproducible=true)
+cat >"$tmp/truth.py" <<'PY'
+import json, sys
+tmp, dir, plain = sys.argv[1:]
+lines, before = ([json.loads(x) for x in open("%s/%s/rollouts.jsonl" % (tmp, d))] for d in (dir, plain))
+items = {x.split("\t")[0] for x in open(tmp + "/items.txt")}
+users = [json.loads(x)["answer"] for x in open(tmp + "/users.jsonl")]
+scored = [{tuple(c): sum(l) for c, l in zip(x["completion_ids"], x["ref_logp"])} for x in map(json.loads, open(tmp + "/all/rollouts.jsonl"))]
+n_put = 0
+for i in range(6):
+    found, want = lines[i]["completion_ids"], before[i]["completion_ids"]
+    assert found[:3] == want[:3] and lines[i]["logps"][:3] == before[i]["logps"][:3], i
+    if users[i] not in items:
+        assert found == want and lines[i]["logps"] == before[i]["logps"]
+        continue
+    n_put += found[3] != want[3]
+    assert found[3] == list((users[i] + "\n").encode()) + [256] and lines[i]["rewards"][3][0] == 1
+    assert lines[i]["logps"][3] == [None] * len(found[3])
+    for name in ("old_logp", "ref_logp"): # 1e-4: as above
+        assert abs(sum(lines[i][name][3]) - scored[i][tuple(found[3])]) < 1e-4, (name, lines[i][name][3])
+assert n_put > 2 and users[4] not in items
+PY
+for rollout in beam sample; do
+    rl 1 plain "${few[@]}" grpo.rollout=$rollout
+    rl 1 truth "${few[@]}" grpo.rollout=$rollout rec.add_ground_truth=true
+    expect "targets beside what was found by $rollout" python3 "$tmp/truth.py" "$tmp" truth plain
+    expect "which is all that the gap of log-probabilities is of" awk -v d="$(number truth 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d > 0 && d < 1e-4) }'
+    rm -rf "$tmp/plain" "$tmp/truth"
+done
+few+=(rec.add_ground_truth=true run.max_steps=4)
+rl 1 one "${few[@]}"
+rl 3 parts "${few[@]}" zero.stage=3 run.max_steps=3
+rl 2 parts "${few[@]}" zero.stage=2 checkpoint.resume=auto
+expect "on three ranks, resumed inside a generation on two: the same bits" same_model "$(newest one)" "$(newest parts)"
+for refused in "needs rec.catalogue|rec.catalogue=" "expected false with grpo.rollouts|grpo.rollouts=$tmp/all.jsonl" "expected prompts with answers|data.train=$tmp/bare.h5"; do
+    wrong "rec.add_ground_truth ${refused%|*}" 64 "add_ground_truth.*${refused%|*}" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \
+        "${few[@]}" grpo.num_generations=12 grpo.reward_funcs=rec "${refused#*|}"
+done
+fails_alone 1 grpo.targets 2 rl 2 failed "${few[@]}"
 wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has items of 12 SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
     data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
 for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items: it needs rec.catalogue|rec.catalogue=" \
@@ -214,8 +258,6 @@ expect "learned: of six known targets at least five come first, of whom at most 
 wrong "a K above the beams" 64 'rec.*top_k.*from 1 to rec.num_beams = 14' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.top_k=15
 printf '<a>\tT\t1\nb\tT\t2\n' >"$tmp/broken.txt"
 wrong "a broken line" 65 'broken.txt:2: expected a semantic ID' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.catalogue="$tmp/broken.txt"
-echo '{"prompt": "u"}' >"$tmp/bare.jsonl"
-data -o "$tmp/bare.h5" "$tmp/bare.jsonl"
 wrong "prompts without targets" 64 'expected prompts with answers' ./dtrain "$tmp/tiny.ini" run.output_dir= data.validation="$tmp/bare.h5"
 wrong "no tokenizer" 64 'came without a tokenizer' ./dtrain "$tmp/tiny.ini" run.output_dir= model.tokenizer=
 fails_alone 1 recommend.look 2 train 2 failed

@@ -204,6 +204,8 @@ static void the_trie_has_every_sid_once(void **state)
         assert_int_equal(item, dt_catalogue_find(c, text, n - 1));
         assert_true(item >= 0 && !met[item]);
         met[item] = true;
+        assert_int_equal(dt_trie_ids(t, item, ids), len[i]);
+        assert_memory_equal(ids, found[i], (size_t)len[i] * sizeof *ids);
         assert_int_equal(dt_trie_item(t, found[i], len[i] - 1), -1);
         found[i][1]++;
         assert_int_equal(dt_trie_item(t, found[i], len[i]), -1);

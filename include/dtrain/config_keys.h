@@ -511,6 +511,8 @@
          "embeddings of the catalogue's items for the reward rec_semantic, a row for each as dtrain-sid has them: a " \
          "NumPy or HDF5 file") \
     TEXT(rec, item_embeddings_array, "", "array of an HDF5 file with several") \
+    BOOL(rec, add_ground_truth, false, \
+         "task grpo: the last completion of each group is replaced by the target, where that is an item") \
     BOOL(rec, freeze_llm, false, \
          "train the rows of the catalogue's level tokens alone, in the embedding and in a head of its own; all else " \
          "stays as it is, to the bit") \

@@ -87,6 +87,11 @@ void dt_rollout_undo(dt_rollout *r);
  *  same on all ranks. Local. */
 void dt_rollout_drop(dt_rollout *r, const bool *drop);
 
+/** Put another completion in the place of a row's: n tokens, at most max_completion, the last of which ends it. The
+ *  sampler has no log-probabilities of them: they are NaN, null in rollouts.jsonl, and no gap is counted. Called on all
+ *  ranks with the same; local. */
+void dt_rollout_put(dt_rollout *r, int64_t row, const int32_t *ids, int32_t n);
+
 /** A row below dt_rollout_n_rows, on any rank. Borrowed. Local. */
 const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row);
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row); /* [n_prompt + n_new] */

@@ -28,5 +28,8 @@ int32_t dt_trie_depth(const dt_trie *t); /* tokens of the longest sequence, the 
 
 /** The first item, in the catalogue's order, that the tokens behind a prompt name, -1: none. */
 int32_t dt_trie_item(const dt_trie *t, const int32_t *ids, int32_t n);
+/** The reverse: tokens of an item that is the first of its SID, the one that ends a text included; how many they are.
+ *  ids: [dt_trie_depth]. */
+int32_t dt_trie_ids(const dt_trie *t, int32_t item, int32_t *ids);
 
 #endif

@@ -14,6 +14,7 @@ struct dt_trie {
     int32_t *first; /* [n_nodes + 1]: node i has the children first[i] .. first[i + 1] - 1 */
     int32_t *leaf;  /* [n_leaves] nodes, ascending */
     int32_t *item;  /* [n_leaves] */
+    int32_t *node;  /* [n_items] the leaf of an item that is the first of its SID */
     dt_ledger *ledger;
     size_t nbytes;
 };
@@ -142,6 +143,7 @@ static void add_children(dt_trie *t, const texts *all, span *spans, int32_t node
     t->first[node] = *next;
     if (s.depth == all->text[s.begin].n) {
         t->leaf[*n_leaves] = node;
+        t->node[all->text[s.begin].item] = node;
         t->item[(*n_leaves)++] = all->text[s.begin].item;
         return;
     }
@@ -157,14 +159,16 @@ static dt_err build(dt_trie *t, const texts *all)
 {
     int32_t next = 1, n_leaves = 0;
     DT_TRY(count_nodes(t, all));
-    const size_t n = (size_t)t->n_nodes, leaves = (size_t)t->n_leaves;
+    const size_t n = (size_t)t->n_nodes, leaves = (size_t)t->n_leaves,
+                 n_items = (size_t)dt_catalogue_n_items(t->catalogue);
     span *spans = malloc(n * sizeof *spans);
-    t->nbytes = (2 * n + 1 + 2 * leaves) * sizeof(int32_t);
+    t->nbytes = (2 * n + 1 + 2 * leaves + n_items) * sizeof(int32_t);
     t->token = calloc(1, t->nbytes);
     if (spans && t->token) {
         t->first = t->token + n;
         t->leaf = t->first + n + 1;
         t->item = t->leaf + leaves;
+        t->node = t->item + leaves;
         spans[0] = (span){0, all->n, 0};
         for (int32_t node = 0; node < t->n_nodes; node++) add_children(t, all, spans, node, &next, &n_leaves);
         t->first[n] = next;
@@ -281,4 +285,30 @@ int32_t dt_trie_item(const dt_trie *t, const int32_t *ids, int32_t n)
     int32_t node = 0;
     for (int32_t i = 0; i < n && node >= 0; i++) node = child(t, node, ids[i]);
     return node < 0 ? -1 : item_of(t, node);
+}
+
+/* The node that has this child: the last whose first child is not behind it. */
+static int32_t parent(const dt_trie *t, int32_t node)
+{
+    int32_t low = 0, high = node;
+    while (high - low > 1) {
+        const int32_t at = low + (high - low) / 2;
+        if (t->first[at] <= node)
+            low = at;
+        else
+            high = at;
+    }
+    return low;
+}
+
+int32_t dt_trie_ids(const dt_trie *t, int32_t item, int32_t *ids)
+{
+    int32_t n = 0;
+    for (int32_t node = t->node[item]; node > 0; node = parent(t, node)) ids[n++] = t->token[node];
+    for (int32_t i = 0; i < n / 2; i++) {
+        const int32_t id = ids[i];
+        ids[i] = ids[n - 1 - i];
+        ids[n - 1 - i] = id;
+    }
+    return n;
 }

@@ -79,7 +79,7 @@ static void count_gap(const dt_rollout *r, dt_sums *s, int64_t row, const float 
 {
     const float *sampled = r->sampled.at + row * r->sampled.ld;
     double sum = 0, largest = 0, log_ratio = 0;
-    if (*r->opt.from_file) return; /* there is no sampler */
+    if (*r->opt.from_file || isnan(sampled[0])) return; /* there is no sampler, or it has not made this one */
     for (int32_t k = 0; k < r->row[row].n_new; k++) {
         const double more = (double)scored[k] - (double)sampled[k], gap = fabs(more);
         sum += gap, largest = fmax(largest, gap), log_ratio += more;

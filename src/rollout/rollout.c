@@ -2,6 +2,7 @@
 #include "rollout_private.h"
 #include "dtrain/pretrained.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -362,6 +363,16 @@ void dt_rollout_drop(dt_rollout *r, const bool *drop)
         n++;
     }
     r->n_rows = n;
+}
+
+void dt_rollout_put(dt_rollout *r, int64_t row, const int32_t *ids, int32_t n)
+{
+    dt_rollout_row *x = &r->row[row];
+    float *sampled = r->sampled.at + row * r->sampled.ld;
+    memcpy(r->ids + row * r->ids_ld + x->n_prompt, ids, (size_t)n * sizeof *ids);
+    for (int32_t i = 0; i < n; i++) sampled[i] = NAN;
+    x->n_new = n;
+    x->ended = true;
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */

@@ -79,8 +79,8 @@ static void grpo_open(dt_task *t)
     g->rule.n_of_set = grpo_generation_size(t);
     if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
     task_items_open(&g->items, t);
-    dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
     open_rollout(g, t);
+    dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
     grpo_open_rewards(g, t);
     open_reference(g, t);
     count_steps(g, t);

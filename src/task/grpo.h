@@ -96,8 +96,12 @@ void grpo_check(const grpo *g, const dt_task *t);
 
 /* ---- items of a catalogue ---------------------------------------------------------------------------------------- */
 
-/** Has the catalogue as many items as a prompt is to have different completions? DT_ERR_USAGE. Local. */
+/** In open, after the rollout: has the catalogue as many items as a prompt is to have different completions, and the
+ *  prompts their targets? DT_ERR_USAGE. Local. */
 dt_err grpo_check_items(const grpo *g, const dt_task *t);
+/** With rec.add_ground_truth: put the prompt's target in the place of the last row of each group from row `first` on,
+ *  where it is an item. Collective, agreed. DT_ERR_DATA: an answer cannot be read. DT_ERR_MEMORY. */
+dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first);
 /** How different the completions of the current generation are; nothing without a catalogue. Local, the same on all
  *  ranks. */
 void grpo_find_diversity(grpo *g);

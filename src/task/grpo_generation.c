@@ -59,6 +59,7 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
     for (g->n_rounds = 1;; g->n_rounds++) {
         const int64_t first = dt_rollout_n_rows(g->rollout);
         DT_TRY(dt_rollout_fill(g->rollout, t));
+        DT_TRY(grpo_add_targets(g, t, first));
         *n_tokens += count_tokens(g, first);
         /* of later rounds the new rows alone: the order is that of all */
         DT_TRY(grpo_reward_rows(g, t, g->rollout, first > 0 ? NULL : g->order, first, g->reward));

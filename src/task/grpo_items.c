@@ -6,9 +6,23 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
+/* The keys that need items to be drawn or searched for, and targets beside the prompts. */
+static dt_err check_ground_truth(const dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    if (!cfg->rec_add_ground_truth) return DT_OK;
+    DT_CONFIG_CHECK(*cfg->rec_catalogue, cfg, "rec", "add_ground_truth", "needs rec.catalogue");
+    DT_CONFIG_CHECK(!*cfg->grpo_rollouts, cfg, "rec", "add_ground_truth",
+                    "expected false with grpo.rollouts, which says what the completions are");
+    DT_CONFIG_CHECK(!t->train || dt_loader_has_answers(t->train), cfg, "rec", "add_ground_truth",
+                    "expected prompts with answers, the SIDs of their targets, in data.train; found prompts alone");
+    return DT_OK;
+}
+
 dt_err grpo_check_items(const grpo *g, const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
+    DT_TRY(check_ground_truth(t));
     const bool beams = strcmp(cfg->grpo_rollout, "beam") == 0;
     const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
     DT_CONFIG_CHECK(!beams || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
@@ -16,6 +30,28 @@ dt_err grpo_check_items(const grpo *g, const dt_task *t)
                     " different completions of a prompt, and the catalogue has items of %d SIDs alone",
                     cfg->grpo_num_generations, (int)n);
     return DT_OK;
+}
+
+/* ---- targets ----------------------------------------------------------------------------------------------------- */
+
+static dt_err put_targets(grpo *g, dt_task *t, int64_t first)
+{
+    const int n = g->rule.num_generations;
+    for (int64_t last = first + n - 1; last < dt_rollout_n_rows(g->rollout); last += n) {
+        char *text = NULL;
+        int32_t item;
+        DT_TRY(dt_fault("grpo.targets"));
+        DT_TRY(task_items_target(&g->items, t->train, dt_rollout_row_of(g->rollout, last)->prompt, &text, &item));
+        free(text);
+        if (item >= 0) dt_rollout_put(g->rollout, last, g->tokens, dt_trie_ids(g->items.trie, item, g->tokens));
+    }
+    return DT_OK;
+}
+
+dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first)
+{
+    if (!t->cfg->rec_add_ground_truth) return DT_OK;
+    return dt_comm_agree(t->comm, put_targets(g, t, first));
 }
 
 /* ---- how different they are -------------------------------------------------------------------------------------- */

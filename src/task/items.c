@@ -2,6 +2,9 @@
 #include "items.h"
 #include "dtrain/pretrained.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static dt_err open_trie(task_items *items, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
@@ -53,4 +56,21 @@ const dt_constraint *task_items_constraint(const task_items *items) { return ite
 int32_t task_items_depth(const task_items *items, int32_t otherwise)
 {
     return items->trie ? dt_trie_depth(items->trie) : otherwise;
+}
+
+enum { MAX_ANSWER = 4096 };
+
+dt_err task_items_target(const task_items *items, dt_loader *prompts, int64_t prompt, char **text, int32_t *item)
+{
+    int32_t ids[MAX_ANSWER], n = 0;
+    size_t nbytes;
+    DT_TRY(dt_loader_answer(prompts, prompt, MAX_ANSWER, ids, &n));
+    while (n > 0 && ids[n - 1] == items->only.end) n--;
+    char *decoded = dt_decode(items->tokenizer, ids, n, false, &nbytes);
+    const char *sid = decoded ? dt_sid_in(decoded, &nbytes) : NULL;
+    *text = sid ? strndup(sid, nbytes) : NULL;
+    free(decoded);
+    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for a target's text");
+    *item = dt_catalogue_find(items->catalogue, *text, strlen(*text));
+    return DT_OK;
 }

@@ -23,4 +23,8 @@ const dt_constraint *task_items_constraint(const task_items *items);
 /** Tokens of the longest completion, the one that ends it included; otherwise: without a catalogue. */
 int32_t task_items_depth(const task_items *items, int32_t otherwise);
 
+/** The target of a prompt, which its answer names: as a text without what stands around it (malloc'ed), and the first
+ *  item with that SID, -1: the catalogue has none. prompts: with answers. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err task_items_target(const task_items *items, dt_loader *prompts, int64_t prompt, char **text, int32_t *item);
+
 #endif

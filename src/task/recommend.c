@@ -24,17 +24,14 @@ typedef struct recommend {
     int64_t n_prompts, n_groups; /* of all; of a micro-step */
     int n_beams, n_k;
     int64_t k[MAX_K];
-    int32_t *item;   /* [n_beams] */
-    int32_t *answer; /* [MAX_ANSWER] */
-    size_t nbytes;   /* of the two */
-    FILE *out;       /* on rank 0 */
+    int32_t *item; /* [n_beams] */
+    size_t nbytes; /* of these */
+    FILE *out;     /* on rank 0 */
     char path[PATH_MAX], temporary[PATH_MAX];
     struct {
         int loss, n, outside, unknown, hit[MAX_K], gain[MAX_K];
     } sums;
 } recommend;
-
-enum { MAX_ANSWER = 4096 };
 
 int recommend_rank(int32_t target, const int32_t *item, int n)
 {
@@ -132,7 +129,7 @@ void recommend_open(dt_task *t)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static size_t own_nbytes(const recommend *m) { return ((size_t)m->n_beams + MAX_ANSWER) * sizeof(int32_t); }
+static size_t own_nbytes(const recommend *m) { return (size_t)m->n_beams * sizeof(int32_t); }
 
 dt_err recommend_plan(const dt_task *t, int stage, dt_memory *memory)
 {
@@ -146,7 +143,6 @@ static dt_err begin_local(recommend *m, dt_task *t)
     const char *dir = t->cfg->run_output_dir;
     m->item = calloc(1, own_nbytes(m));
     DT_CHECK(m->item, DT_ERR_MEMORY, "no memory for %d items", m->n_beams);
-    m->answer = m->item + m->n_beams;
     m->nbytes = own_nbytes(m);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
     DT_CHECK(dt_join_path(m->path, dir, "predictions.json", "") &&
@@ -179,23 +175,6 @@ void recommend_close(dt_task *t)
 }
 
 /* ---- a group ----------------------------------------------------------------------------------------------------- */
-
-/* The target of a group as text, malloc'ed, and the first item of that name: -1: the catalogue has none. */
-static dt_err find_target(recommend *m, dt_task *t, int64_t group, char **text, int32_t *item)
-{
-    const int64_t prompt = dt_rollout_row_of(m->rollout, group * m->n_beams)->prompt;
-    int32_t n = 0;
-    size_t nbytes;
-    DT_TRY(dt_loader_answer(t->valid, prompt, MAX_ANSWER, m->answer, &n));
-    while (n > 0 && m->answer[n - 1] == m->items.only.end) n--;
-    char *decoded = dt_decode(m->items.tokenizer, m->answer, n, false, &nbytes);
-    const char *sid = decoded ? dt_sid_in(decoded, &nbytes) : NULL;
-    *text = sid ? strndup(sid, nbytes) : NULL;
-    free(decoded);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for a target's text");
-    *item = dt_catalogue_find(m->items.catalogue, *text, strlen(*text));
-    return DT_OK;
-}
 
 /* The items of a group's rows, by rank; how many there are. n_outside: rows that name none. */
 static int find_items(const recommend *m, int64_t group, int *n_outside)
@@ -269,7 +248,8 @@ static dt_err look_at(recommend *m, dt_task *t, int64_t micro)
         char *target = NULL;
         int32_t item = -1;
         int n_outside = 0;
-        DT_TRY(find_target(m, t, group, &target, &item));
+        const int64_t prompt = dt_rollout_row_of(m->rollout, group * m->n_beams)->prompt;
+        DT_TRY(task_items_target(&m->items, t->valid, prompt, &target, &item));
         const int n_items = find_items(m, group, &n_outside);
         if (group >= from && group < end) count(m, t->sums, item, n_items, n_outside);
         const dt_err err = writes ? write_group(m, group, target, n_items, micro == 0 && group == 0) : DT_OK;
