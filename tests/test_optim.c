@@ -51,6 +51,36 @@ static void settings_are_those_of_the_keys(void **state)
     }
 }
 
+static dt_adamw asked; /* of the device */
+
+static dt_err keep_adamw(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *p, float *m,
+                         float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    asked = *opt;
+    return DT_OK;
+}
+
+/* Of equal gradients the mean is that gradient, at any step: what is divided by fix is an average. The weight that a
+ * new one has is exact in fp32, 1 - beta, and fix is rounded once, to 2^-24 of itself. */
+static void averages_are_whole_from_the_first_step_on(void **state)
+{
+    const dt_device_ops ops = {.adamw_step = keep_adamw};
+    const double betas[] = {0.9, 0.999, 0.99999};
+    dt_device dev = {.ops = &ops};
+    float *states[2] = {NULL};
+    for (int k = 0; k < 3; k++) {
+        double m = 0, v = 0;
+        for (int t = 1; t <= 100; t++) {
+            const dt_optimizer_step s = {.beta1 = betas[k], .beta2 = betas[k], .t = t};
+            assert_int_equal(dt_optimizer_adamw.step(&dev, &s, NULL, DT_F32, NULL, states, NULL, DT_F32, 0, NULL),
+                             DT_OK);
+            m = (double)asked.beta1 * m + (double)(1 - asked.beta1);
+            v = (double)asked.beta2 * v + (double)(1 - asked.beta2);
+            assert_true(fabs(m / (double)asked.fix1 - 1) < 0x1p-23 && fabs(v / (double)asked.fix2 - 1) < 0x1p-23);
+        }
+    }
+}
+
 /* ---- schedules --------------------------------------------------------------------------------------------------- */
 
 static void assert_lr(const char *text, int64_t total, int64_t done, double want)
@@ -204,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_configuration_names_an_optimizer),
         cmocka_unit_test(settings_are_those_of_the_keys),
+        cmocka_unit_test(averages_are_whole_from_the_first_step_on),
         cmocka_unit_test(schedules_give_the_worked_numbers),
         cmocka_unit_test(patterns_stand_for_whole_parts_of_names),
         cmocka_unit_test(a_group_without_tensors_names_the_nearest),

@@ -452,8 +452,8 @@ dt_err dt_rqvae_update(dt_rqvae *v)
                           .beta2 = 0.999f,
                           .eps = 1e-8f,
                           .weight_decay = (float)o->weight_decay,
-                          .fix1 = (float)(1 - pow(0.9, (double)v->step)),
-                          .fix2 = (float)(1 - pow(0.999, (double)v->step)),
+                          .fix1 = (float)(1 - pow((double)0.9f, (double)v->step)),
+                          .fix2 = (float)(1 - pow((double)0.999f, (double)v->step)),
                           .grad_scale = (float)scale};
     return s->dev->ops->adamw_step(s->dev, &opt, v->grad.whole.ptr, DT_F32, v->param.ptr, v->m.ptr, v->v.ptr, NULL,
                                    DT_F32, v->n_param, s->stream);
