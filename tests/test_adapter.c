@@ -130,6 +130,14 @@ static void ranks_and_alphas_follow_patterns(void **state)
     assert_true(find(&a, "model.layers.1.mlp.up_proj.lora_A.weight")->shape[0] == 4);
     assert_true(find(&a, "model.layers.1.mlp.down_proj.lora_A.weight")->adapter_scale == 0.25f);
     drop(&a);
+    adapt(&a, LLAMA, 0,
+          "r = 4\ntarget_modules = all-linear\nrank_pattern = (^q|k)_proj:3, (?<=layers.1.mlp.)up_proj:2\n");
+    assert_ok(a.err);
+    assert_true(find(&a, "model.layers.0.self_attn.q_proj.lora_A.weight")->shape[0] == 4); /* no path begins with it */
+    assert_true(find(&a, "model.layers.0.self_attn.k_proj.lora_A.weight")->shape[0] == 3);
+    assert_true(find(&a, "model.layers.0.mlp.up_proj.lora_A.weight")->shape[0] == 4);
+    assert_true(find(&a, "model.layers.1.mlp.up_proj.lora_A.weight")->shape[0] == 2);
+    drop(&a);
 }
 
 static void a_regular_expression_matches_whole_paths(void **state)

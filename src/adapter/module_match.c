@@ -55,12 +55,13 @@ dt_err module_check_pattern(const char *pattern)
     return dt_fail(DT_ERR_DATA, "'%.100s' is no regular expression: %s", pattern, why);
 }
 
-static bool matches(const char *pattern, const char *text)
+/* From byte `from` to the end; what stands before it is there for ^ and for what looks back. */
+static bool matches(const char *pattern, const char *text, size_t from)
 {
     int code;
     pcre2_code *re = compile(pattern, &code);
     pcre2_match_data *data = re ? pcre2_match_data_create_from_pattern(re, NULL) : NULL;
-    const bool is = data && pcre2_match(re, (PCRE2_SPTR)text, strlen(text), 0, 0, data, NULL) >= 0;
+    const bool is = data && pcre2_match(re, (PCRE2_SPTR)text, strlen(text), from, 0, data, NULL) >= 0;
     pcre2_match_data_free(data);
     pcre2_code_free(re);
     return is;
@@ -69,7 +70,7 @@ static bool matches(const char *pattern, const char *text)
 bool module_ends_as(const char *pattern, const char *module)
 {
     for (const char *at = module; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
-        if (matches(pattern, at)) return true;
+        if (matches(pattern, module, (size_t)(at - module))) return true;
     return false;
 }
 
@@ -108,7 +109,7 @@ bool module_is_all_linear(const dt_modules *m) { return m->pattern && strcmp(m->
 
 bool module_is_in(const dt_modules *m, const char *module)
 {
-    if (m->pattern) return !module_is_all_linear(m) && matches(m->pattern, module);
+    if (m->pattern) return !module_is_all_linear(m) && matches(m->pattern, module, 0);
     for (int i = 0; i < m->n; i++)
         if (module_is_called(module, m->list[i])) return true;
     return false;
