@@ -107,6 +107,9 @@ char = {b: b for b in plain} | {b: 256 + i for i, b in enumerate(b for b in rang
 change("tokenizer.json", added_tokens=[], normalizer=None, post_processor=None, decoder={"type": "ByteLevel"},
        pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
        model={"type": "BPE", "vocab": {chr(c): b for b, c in char.items()}, "merges": []})
+other = json.load(open(sys.argv[1] + "/tokenizer.json")) # beyond this model's vocabulary
+other["model"]["vocab"]["<"] = 300
+json.dump(other, open(sys.argv[1] + "/other.json", "w"))
 change("config.json", eos_token_id=257)
 change("generation_config.json", eos_token_id=[256, 60])
 PY
@@ -260,6 +263,10 @@ printf '<a>\tT\t1\nb\tT\t2\n' >"$tmp/broken.txt"
 wrong "a broken line" 65 'broken.txt:2: expected a semantic ID' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.catalogue="$tmp/broken.txt"
 wrong "prompts without targets" 64 'expected prompts with answers' ./dtrain "$tmp/tiny.ini" run.output_dir= data.validation="$tmp/bare.h5"
 wrong "no tokenizer" 64 'came without a tokenizer' ./dtrain "$tmp/tiny.ini" run.output_dir= model.tokenizer=
+run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer= run.task=grpo data.train="$tmp/train.h5" data.validation= grpo.max_completion_length=64
+expect_text "a plan needs none, nor room for more than items have" 'of up to 25 tokens with their prompts'
+run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer="$tmp/silent/other.json"
+expect_text "a plan tells of a tokenizer of another model" "items.txt:[0-9]+: the SID .* of item [0-9]+ has token [0-9]+, but the model's vocabulary has 258 tokens"
 fails_alone 1 recommend.look 2 train 2 failed
 expect "and leaves no predictions" test ! -e "$tmp/failed/predictions.json"
 e2e_done

@@ -5,14 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dt_err open_trie(task_items *items, dt_task *t)
+static dt_err open_tokenizer(task_items *items, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
-    int32_t ends[DT_MAX_ENDS];
     DT_CONFIG_CHECK(*t->tokenizer, cfg, "rec", "catalogue",
                     "the model came without a tokenizer, which is needed to tell items; expected [model] tokenizer");
     DT_TRY(dt_tokenizer_open(&items->tokenizer, t->tokenizer));
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
+    return DT_OK;
+}
+
+static dt_err open_trie(task_items *items, dt_task *t)
+{
+    int32_t ends[DT_MAX_ENDS];
     dt_ends_of_text(dt_tokenizer_get_info(items->tokenizer)->eos, t->generation, t->mc, -1, ends);
     DT_TRY(dt_trie_open(&items->trie, items->catalogue, items->tokenizer, DT_TRIE_TAIL, ends[0], t->mc->vocab_size,
                         t->ledger));
@@ -20,14 +25,14 @@ static dt_err open_trie(task_items *items, dt_task *t)
     return DT_OK;
 }
 
-/* A plan can do without the tokenizer: its files may not be there. */
 static dt_err open_all(task_items *items, dt_task *t)
 {
     DT_TRY(dt_catalogue_open(&items->catalogue, t->cfg->rec_catalogue, t->ledger));
     if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
-    const dt_err err = open_trie(items, t);
+    const dt_err err = open_tokenizer(items, t);
+    if (err == DT_OK) return open_trie(items, t);
     if (t->comm) return err;
-    dt_error_clear();
+    dt_error_clear(); /* a plan can do without: its files may not be there */
     return DT_OK;
 }
 
@@ -55,7 +60,8 @@ const dt_constraint *task_items_constraint(const task_items *items) { return ite
 
 int32_t task_items_depth(const task_items *items, int32_t otherwise)
 {
-    return items->trie ? dt_trie_depth(items->trie) : otherwise;
+    if (items->trie) return dt_trie_depth(items->trie);
+    return items->catalogue && otherwise > TASK_ITEMS_USUAL_DEPTH ? TASK_ITEMS_USUAL_DEPTH : otherwise;
 }
 
 enum { MAX_ANSWER = 4096 };

@@ -20,7 +20,9 @@ size_t task_items_nbytes(const task_items *items);           /* in the ledger, a
 
 /** What completions may be; NULL without a catalogue. */
 const dt_constraint *task_items_constraint(const task_items *items);
-/** Tokens of the longest completion, the one that ends it included; otherwise: without a catalogue. */
+enum { TASK_ITEMS_USUAL_DEPTH = 8 }; /* where items' tokens are not known */
+/** Tokens of the longest completion, the one that ends it included. Without a catalogue otherwise; of a plan without
+ *  the tokenizer the usual number, and at most otherwise. */
 int32_t task_items_depth(const task_items *items, int32_t otherwise);
 
 /** The target of a prompt, which its answer names: as a text without what stands around it (malloc'ed), and the first

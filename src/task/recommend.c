@@ -75,7 +75,7 @@ static dt_err open_rollout(recommend *m, dt_task *t)
                                     .num_generations = m->n_beams,
                                     .beams = true,
                                     .constraint = task_items_constraint(&m->items),
-                                    .max_completion = task_items_depth(&m->items, 8),
+                                    .max_completion = task_items_depth(&m->items, TASK_ITEMS_USUAL_DEPTH),
                                     .sampling = dt_sampling_default(),
                                     .from_file = ""};
     m->rollout = dt_rollout_open(t, &opt);
