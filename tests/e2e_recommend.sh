@@ -194,7 +194,8 @@ expect_exit "grpo with beams" 0
 expect "memory is as planned" as_planned
 expect "completions are the items, best first, as every item's score says, with their rewards" items_are beams all beams
 expect "the search's log-probabilities are the policy's" awk -v d="$(number beams 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d < 1e-4) }'
-rl 1 warmer grpo.temperature=2
+rl 1 warmer grpo.temperature=2 grpo.top_k=3 grpo.min_p=0.1
+expect "what is said of draws is not used" test "$(grep -cE 'warning: grpo.(top_k|min_p) is not used: rollout = beam draws nothing' "$out")" = 2
 expect "at another temperature: by logits divided by it" items_are warmer warm beams
 for layout in "2 0" "3 3"; do
     set -- $layout

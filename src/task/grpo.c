@@ -24,7 +24,7 @@ static void open_rollout(grpo *g, dt_task *t)
                               .n_rows = grpo_n_rows(t),
                               .num_generations = g->rule.num_generations,
                               .max_completion = task_items_depth(&g->items, g->loss_of.max_completion_length),
-                              .beams = strcmp(cfg->grpo_rollout, "beam") == 0,
+                              .beams = grpo_makes_beams(cfg),
                               .constraint = task_items_constraint(&g->items),
                               .sampling = {.temperature = cfg->grpo_temperature,
                                            .top_k = cfg->grpo_top_k,

@@ -89,6 +89,7 @@ typedef struct grpo {
 int64_t grpo_generation_size(const dt_task *t); /* completions of a generation */
 int64_t grpo_n_rows(const dt_task *t);  /* made and held at a time: of one generation, or of all that a step takes */
 int64_t grpo_n_steps(const dt_task *t); /* optimizer steps that use them, all iterations together */
+bool grpo_makes_beams(const dt_config *cfg); /* completions: by a search, or drawn */
 /** The loss and the rule, but for the reward functions. Local. */
 void grpo_read_options(grpo *g, const dt_config *cfg);
 /** After that: errors are added to t->mistakes, unusual settings are warned of. Local. */

@@ -23,9 +23,8 @@ dt_err grpo_check_items(const grpo *g, const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     DT_TRY(check_ground_truth(t));
-    const bool beams = strcmp(cfg->grpo_rollout, "beam") == 0;
     const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
-    DT_CONFIG_CHECK(!beams || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
+    DT_CONFIG_CHECK(!grpo_makes_beams(cfg) || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
                     "rollout = beam makes %" PRId64
                     " different completions of a prompt, and the catalogue has items of %d SIDs alone",
                     cfg->grpo_num_generations, (int)n);

@@ -74,6 +74,8 @@ static dt_err check_overlong(const dt_config *cfg)
     return DT_OK;
 }
 
+bool grpo_makes_beams(const dt_config *cfg) { return strcmp(cfg->grpo_rollout, "beam") == 0; }
+
 /* ---- the loss ---------------------------------------------------------------------------------------------------- */
 
 static double or_else(const char *text, double otherwise) { return *text ? strtod(text, NULL) : otherwise; }
@@ -112,21 +114,23 @@ static bool weighs_by_length(dt_grpo_type type)
     return type == DT_BNPO || type == DT_DR_GRPO || type == DT_DAPO || type == DT_CISPO;
 }
 
-static void warn_of_no_reference(const dt_config *cfg)
+/* keys: as far as NULL. */
+static void warn_of_unused(const dt_config *cfg, const char *const *keys, const char *why)
 {
-    static const char *const keys[] = {"reference_path", "sync_reference_steps", "sync_reference_mixup",
-                                       "use_bias_correction_kl"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && cfg->grpo_beta == 0; i++)
-        if (dt_config_differs(cfg, "grpo", keys[i]))
-            DT_WARN("grpo.%s is not used: with beta = 0 there is no reference", keys[i]);
+    for (; *keys; keys++)
+        if (dt_config_differs(cfg, "grpo", *keys)) DT_WARN("grpo.%s is not used: %s", *keys, why);
 }
 
 static void warn(const grpo *g, const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     const dt_grpo_loss *l = &g->loss_of;
+    static const char *const of_reference[] = {"reference_path", "sync_reference_steps", "sync_reference_mixup",
+                                               "use_bias_correction_kl", NULL},
+                             *const of_draws[] = {"top_k", "top_p", "min_p", NULL};
     if (t->comm && t->comm->rank != 0) return;
-    warn_of_no_reference(cfg);
+    if (cfg->grpo_beta == 0) warn_of_unused(cfg, of_reference, "with beta = 0 there is no reference");
+    if (grpo_makes_beams(cfg)) warn_of_unused(cfg, of_draws, "rollout = beam draws nothing");
     if (l->sequence_level && weighs_by_length(l->type))
         DT_WARN("[grpo] importance_sampling_level = sequence with loss_type = %s weighs a completion by its length; "
                 "loss_type = grpo is that of GSPO",
