@@ -269,5 +269,7 @@ expect_text "a plan needs none, nor room for more than items have" 'of up to 25 
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer="$tmp/silent/other.json"
 expect_text "a plan tells of a tokenizer of another model" "items.txt:[0-9]+: the SID .* of item [0-9]+ has token [0-9]+, but the model's vocabulary has 258 tokens"
 fails_alone 1 recommend.look 2 train 2 failed
-expect "and leaves no predictions" test ! -e "$tmp/failed/predictions.json"
+expect "and leaves no predictions" test -z "$(ls "$tmp/failed" | grep predictions)"
+mkdir -p "$tmp/occupied/predictions.json"
+wrong "a folder in their place" 74 'predictions.json: expected a file or nothing there, found a directory' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/occupied"
 e2e_done

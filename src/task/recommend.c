@@ -8,7 +8,6 @@
 #include "dtrain/json.h"
 #include "dtrain/rollout.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -26,8 +25,8 @@ typedef struct recommend {
     int64_t k[MAX_K];
     int32_t *item; /* [n_beams] */
     size_t nbytes; /* of these */
-    FILE *out;     /* on rank 0 */
-    char path[PATH_MAX], temporary[PATH_MAX];
+    dt_aside out;  /* on rank 0 */
+    char path[PATH_MAX];
     struct {
         int loss, n, outside, unknown, hit[MAX_K], gain[MAX_K];
     } sums;
@@ -145,9 +144,7 @@ static dt_err begin_local(recommend *m, dt_task *t)
     DT_CHECK(m->item, DT_ERR_MEMORY, "no memory for %d items", m->n_beams);
     m->nbytes = own_nbytes(m);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
-    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", "") &&
-                 dt_join_path(m->temporary, dir, "predictions.json", ".tmp"),
-             DT_ERR_USAGE, "%s: too long a path", dir);
+    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", ""), DT_ERR_USAGE, "%s: too long a path", dir);
     return DT_OK;
 }
 
@@ -162,10 +159,7 @@ void recommend_close(dt_task *t)
 {
     recommend *m = t->self;
     if (!m) return;
-    if (m->out) {
-        fclose(m->out);
-        remove(m->temporary);
-    }
+    dt_aside_drop(&m->out);
     dt_rollout_close(m->rollout, t);
     task_items_close(&m->items, t->ledger);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
@@ -205,8 +199,6 @@ static void count(const recommend *m, dt_sums *s, int32_t target, int n_items, i
 
 /* ---- predictions.json -------------------------------------------------------------------------------------------- */
 
-static dt_err not_written(const recommend *m) { return dt_fail_errno(DT_ERR_WRITE, m->temporary, "cannot write"); }
-
 static dt_err write_group(recommend *m, int64_t group, const char *target, int n_items, bool first)
 {
     const char *input = dt_rollout_text(m->rollout, group * m->n_beams, DT_PART_PROMPT, DT_WITH_SPECIAL);
@@ -219,18 +211,16 @@ static dt_err write_group(recommend *m, int64_t group, const char *target, int n
     json_decref(predict);
     json_decref(record);
     DT_CHECK(text, DT_ERR_MEMORY, "no memory for a record of %s", m->path);
-    const bool ok = fprintf(m->out, "%s%s", first ? "[\n" : ",\n", text) >= 0;
+    dt_err err = dt_aside_write(&m->out, first ? "[\n" : ",\n", 2);
+    if (err == DT_OK) err = dt_aside_write(&m->out, text, strlen(text));
     free(text);
-    return ok ? DT_OK : not_written(m);
+    return err;
 }
 
 static dt_err end_file(recommend *m)
 {
-    FILE *f = m->out;
-    const bool ok = fputs("\n]\n", f) >= 0 && fflush(f) == 0;
-    m->out = NULL;
-    if (fclose(f) != 0 || !ok || rename(m->temporary, m->path) != 0) return not_written(m);
-    return DT_OK;
+    DT_TRY(dt_aside_write(&m->out, "\n]\n", 3));
+    return dt_aside_commit(&m->out);
 }
 
 /* ---- a micro-step ------------------------------------------------------------------------------------------------ */
@@ -243,7 +233,7 @@ static dt_err look_at(recommend *m, dt_task *t, int64_t micro)
     const int64_t from = dt_rollout_first_of(n, t->comm->rank, t->nranks),
                   end = dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
     DT_TRY(dt_fault("recommend.look"));
-    if (writes && micro == 0 && !m->out && !(m->out = fopen(m->temporary, "w"))) return not_written(m);
+    if (writes && micro == 0) DT_TRY(dt_aside_open(&m->out, m->path));
     for (int64_t group = writes ? 0 : from; group < (writes ? n : end); group++) {
         char *target = NULL;
         int32_t item = -1;
