@@ -518,8 +518,7 @@
          "stays as it is, to the bit") \
     INT (rec, num_beams, 50, 1, 65536, "items", "that are searched for and ranked for each prompt") \
     TEXT(rec, top_k, "", \
-         "numbers of items K that HR@K and NDCG@K are told for, each at most num_beams, comma separated; empty: " \
-         "those of 1, 3, 5, 10, 20, 50 that are") \
+         "K of HR@K and NDCG@K, comma separated, each at most num_beams; empty: 1, 3, 5, 10, 20, 50 up to num_beams") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

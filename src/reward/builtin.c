@@ -246,10 +246,10 @@ static const function functions[] = {
     {"length", "length:TARGET or length:LEAST:MOST: 1 for so many tokens, less for fewer and more", read_length, length,
      NULL},
     {"keywords", "keywords:A|B|C: the share of these words that the completion has", read_keywords, keywords, NULL},
-    {"rec", "rec: 1 where the completion is the record's item; beside such a one others cost by their place", NULL, hit,
+    {"rec", "rec: 1 for the record's item; where a group has it, misses cost more the higher they rank", NULL, hit,
      punish_misses},
-    {"rec_rule", "rec_rule: the first half of rec", NULL, hit, NULL},
-    {"rec_rank", "rec_rank: the second half of rec", NULL, hit, punish_alone},
+    {"rec_rule", "rec_rule: rec without the cost of misses", NULL, hit, NULL},
+    {"rec_rank", "rec_rank: the cost of misses alone", NULL, hit, punish_alone},
     {"rec_semantic", "rec_semantic: the cosine of the embeddings of the completion and of the record's item", NULL,
      semantic, NULL},
 };
