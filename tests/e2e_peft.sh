@@ -181,7 +181,7 @@ wrong "no adapter" 65 'adapter_config.json is missing' ./dtrain-generate "$(base
 sed -z 's/"lm_head",\?//; s/"wte",\(\s*\]\)/"wte"\1/' $fixture/gpt2/adapter_config.json >"$tmp/broken/adapter_config.json"
 sed '1s/model.lm_head.weight/model.base_layer.wgt/' $fixture/gpt2/$tensors >"$tmp/broken/$tensors"
 wrong "an embedding apart from its head" 65 'wte.weight.: it was trained apart from the head' ./dtrain-generate "$(base_of gpt2)" --adapter "$tmp/broken"
-wrong "the adapter of another family" 65 'peft/llama: this adapter was made for another model: .*, which are c_attn, c_proj, c_fc' ./dtrain-convert --adapter $fixture/llama "$(base_of gpt2)" "$tmp/x"
+wrong "the adapter of another family" 65 'peft/llama: this adapter was made for another model: .*, which are wte, wpe, c_attn, c_proj, c_fc, lm_head' ./dtrain-convert --adapter $fixture/llama "$(base_of gpt2)" "$tmp/x"
 wrong "the adapter of another model" 65 'target_modules|expected the shape' ./dtrain-generate "$(base_of qwen2)" --adapter $fixture/llama
 wrong "an adapter as a model" 65 'llama: it has adapters alone: name the model that they are for' ./dtrain-generate $fixture/llama
 wrong "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
