@@ -202,6 +202,33 @@ expect_text "a second adapter, too" 'lora.path: adapters are in the checkpoint .
 train_from 1 wrong "$(base_of shared)" lora.path=$fixture/shared
 expect_exit "training on of an adapter that embedding and head share" 65
 expect_text "by name" 'the adapter of .*/shared: ensure_weight_tying: one adapter for model.embed_tokens and what is tied to it can be used and merged, but not trained'
+for embedding in own other; do # PEFT writes those of a vocabulary that has grown beside adapters that do not train them
+    cp -r $fixture/llama "$tmp/$embedding"
+    python3 - "$(base_of llama)/model.safetensors" "$tmp/$embedding/$tensors" $embedding <<'PY'
+import json, struct, sys
+def parts(path):
+    raw = open(path, "rb").read()
+    n, = struct.unpack("<Q", raw[:8])
+    return json.loads(raw[8:8 + n]), raw[8 + n:]
+(base, numbers), (header, data) = parts(sys.argv[1]), parts(sys.argv[2])
+table = base["model.embed_tokens.weight"]
+begin, end = table["data_offsets"]
+own = numbers[begin:end] if sys.argv[3] == "own" else numbers[begin:end - 4] + struct.pack("<f", 0.5)
+header["base_model.model.model.embed_tokens.weight"] = dict(table, data_offsets=[len(data), len(data) + end - begin])
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data + own)
+PY
+done
+sed -i -z 's/"target_modules": \[[^]]*\]/"target_modules": ".*_proj$"/; s/"up_proj": 12/"(?:up)_proj$": 12/' "$tmp/own/adapter_config.json"
+train_from 2 grown "$(base_of llama)" lora.path="$tmp/own" run.max_steps=1 zero.stage=3
+expect "an embedding beside adapters that is the model's, whose names are patterns: training goes on" [ "$(number grown loss)" = "$(number plain loss)" ]
+run 2 ./dtrain "$tmp/grown/config.ini" lora.path= model.path="$tmp/grown" run.output_dir="$tmp/grown-on"
+expect "and from its checkpoint, with the same patterns" grep -q '^alpha_pattern = (?:up)_proj\$:12$' "$tmp/grown-on/config.ini"
+train_from 2 wrong "$(base_of llama)" lora.path="$tmp/other" zero.stage=3
+expect_exit "and one that is not, which nothing would write again, is refused" 65
+expect_text "by name" 'other/adapter_model.safetensors: tensor .model.embed_tokens.weight. differs from that of the model, and is not trained here'
+run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/grown-merged" --tokenizer none
+expect_exit "but merged" 0
 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 expect_exit "an adapter that is not there" 65
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \

@@ -55,6 +55,7 @@ typedef struct dt_saved_model {
     bool new_score;    /* loaded: a score.weight that is not in the file stays as it is, and a vocabulary's head that
                             * the file has instead is passed over */
     bool new_adapters; /* loaded: so do adapters (unit.h) */
+    bool keeps_frozen; /* loaded: what is frozen has its values already, and a file that has others is refused */
     int64_t state_updates; /* saved: the updates that these have seen */
     /* saved: frozen parameters are left out, and are there; NULL: none are. Loaded: takes the checksums of frozen
      * parameters as they stand in the files; where it has a path, what a checkpoint leaves out is looked for there */

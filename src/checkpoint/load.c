@@ -145,6 +145,29 @@ static dt_err read_slot(load_job *j, int i)
     return DT_OK;
 }
 
+/* What is frozen must be in the file what it is already. */
+static dt_err compare_slot(load_job *j, int i)
+{
+    const dt_stored_slot *s = &j->slots[i];
+    const dt_stored_location *p = &j->map.locations[i];
+    dt_zero *z = s->of->zero;
+    char *const raw = j->chunks->raw, *const converted = j->chunks->converted;
+    const dt_st_type keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
+    const int64_t step = DT_STORED_BUFFER / 4;
+    for (int64_t at = 0; at < s->owned->n && !p->elsewhere; at += step) {
+        const int64_t n = dt_min_i64(step, s->owned->n - at);
+        DT_TRY(dt_phase_poll(j->phase));
+        DT_TRY(load_fetch(j, s, p, s->owned->first + at, n, raw));
+        dt_st_convert(raw, (dt_st_type)p->type, converted, keep, n);
+        DT_TRY(dt_zero_state_read(z, s->state, s->owned, at, n, raw));
+        DT_CHECK(memcmp(raw, converted, (size_t)n * dt_st_type_size(keep)) == 0, DT_ERR_DATA,
+                 "%s: tensor `%s` differs from that of the model, and is not trained here, so what a run leaves would "
+                 "lack it; merge the two first (dtrain-convert --adapter)",
+                 j->files[p->file], s->tensor->name);
+    }
+    return DT_OK;
+}
+
 /* It is made with the codes of a weight, as which the file has it. */
 static bool comes_with_codes(const load_job *j, int i)
 {
@@ -163,7 +186,7 @@ static dt_err read_slots(load_job *j)
         if (j->map.locations[i].quantise && s->tensor->part == DT_CODES)
             DT_TRY(err = load_quantised(j, i, err));
         else if (reads && err == DT_OK)
-            err = read_slot(j, i);
+            err = s->of->keeps_frozen && !s->tensor->trainable ? compare_slot(j, i) : read_slot(j, i);
     }
     return err;
 }

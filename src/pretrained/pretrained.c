@@ -180,6 +180,7 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
     if (!p->adapter) return DT_OK;
     DT_INFO("the adapters are those of %s", p->adapter);
+    one.keeps_frozen = p->base != NULL; /* who goes on from them writes them beside that base */
     one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
 }
