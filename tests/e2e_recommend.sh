@@ -206,6 +206,23 @@ done
 rl 2 drawn grpo.rollout=sample batch.micro_batch_size=7
 expect "drawn ones are items, too" items_are drawn all drawn
 
+# Validations are those of task eval, at any temperature of the training and beside its own beams.
+rl 2 tested data.validation="$tmp/users.h5" data.validation_steps=2 run.max_steps=6 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=rec/ndcg@5 \
+    batch.micro_batch_size=3 grpo.temperature=0.1 optimizer.lr=1e-2 scheduler.type=constant
+expect_exit "tests during training" 0
+expect "memory is as planned" as_planned
+told_at() { grep '"validation_loss"' "$tmp/$1/metrics.jsonl" | grep "\"step\": $2," | grep -oE '"(rec/(hr|ndcg|outside|unknown)|validation_(loss|samples))[^,}]*'; }
+ndcg_at() { told_at tested "$1" | sed -n 's/"rec.ndcg@5": *//p'; }
+for step in 2 4 6; do
+    train 1 again model.path="$tmp/tested/checkpoints/step-0000000$step.h5"
+    expect "at step $step: the numbers of task eval" test "$(told_at tested $step)" = "$(grep -oE '"(rec/(hr|ndcg|outside|unknown)|validation_(loss|samples))[^,}]*' "$tmp/again/metrics.jsonl")" -a -n "$(ndcg_at $step)"
+    rm -rf "$tmp/again"
+done
+expect "the best model is that of the largest NDCG, of equal ones the first" test "$(cat "$tmp/tested/checkpoints/best")" = "step-0000000$(for step in 2 4 6; do echo "$step $(ndcg_at $step)"; done |
+    sort -s -g -r -k2 | head -1 | cut -d' ' -f1).h5"
+expect "which grows" test "$(ndcg_at 2)" != "$(ndcg_at 6)" -a ! -e "$tmp/tested/predictions.json"
+fails_alone 1 recommend.look 1 rl 2 failed data.validation="$tmp/users.h5" batch.micro_batch_size=6
+
 # Targets among the completions: the last of each group, where it is an item; the policy's log-probabilities are of them, the search has none.
 few=(grpo.num_generations=4 batch.train_batch_size=24 batch.micro_batch_size=2 grpo.num_iterations=2 grpo.beta=0.1 run.reproducible=true)
 cat >"$tmp/truth.py" <<'PY'

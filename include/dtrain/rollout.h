@@ -25,7 +25,7 @@ typedef struct dt_rollout_options {
      * of completions that are drawn one by one; where fewer are found the last rows have no tokens */
     bool beams;
     const dt_constraint *constraint; /* NULL, or what completions may be; borrowed */
-    dt_sampling sampling;            /* seed and all; beams take the repetition penalty alone */
+    dt_sampling sampling;            /* seed and all; beams take temperature and repetition penalty alone */
     const char *from_file;           /* grpo.rollouts: completions come from there; "": they are generated */
     int n_arrays; /* numbers kept for each token of a completion; named so in checkpoints and rollouts.jsonl */
     const char *array_name[DT_MAX_ROLLOUT_ARRAYS];

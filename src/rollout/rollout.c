@@ -124,7 +124,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
                                         .n_slots = n_slots,
                                         .max_tok = o->max_tok,
                                         .logp = true,
-                                        .logp_temperature = t->temperature,
+                                        .logp_temperature = r->opt.sampling.temperature,
                                         .ledger = t->ledger};
     if (!r->opt.beams) return DT_OK;
     const dt_beam_options how = rollout_beams(r);

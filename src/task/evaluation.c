@@ -4,6 +4,14 @@
 #include "recommend.h"
 #include "dtrain/step.h"
 
+#include <stdlib.h>
+
+/* t->self with a catalogue. */
+typedef struct evaluation {
+    task_items items;
+    recommend *search; /* NULL: no memory, which was told */
+} evaluation;
+
 static bool recommends(const dt_task *t) { return *t->cfg->rec_catalogue; }
 
 static void check(dt_task *t)
@@ -14,30 +22,47 @@ static void check(dt_task *t)
 
 static void eval_open(dt_task *t)
 {
-    if (recommends(t))
-        recommend_open(t);
-    else
+    if (!recommends(t)) {
         lm_open(t);
+        return;
+    }
+    evaluation *e = calloc(1, sizeof *e);
+    if (!e) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        return;
+    }
+    t->self = e;
+    task_items_open(&e->items, t);
+    e->search = recommend_open(t, &e->items, true);
 }
 
 static dt_err eval_plan(const dt_task *t, int stage, dt_memory *memory)
 {
-    return recommends(t) ? recommend_plan(t, stage, memory) : lm_plan(t, stage, memory);
+    const evaluation *e = t->self;
+    if (!recommends(t)) return lm_plan(t, stage, memory);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += task_items_nbytes(&e->items);
+    return recommend_plan(e->search, t, stage, memory);
 }
 
-static dt_err eval_begin(dt_task *t) { return recommends(t) ? recommend_begin(t) : DT_OK; }
+static dt_err eval_begin(dt_task *t)
+{
+    return recommends(t) ? recommend_begin(((evaluation *)t->self)->search, t) : DT_OK;
+}
 
 static dt_err eval_evaluate(dt_task *t, int64_t micro)
 {
-    return recommends(t) ? recommend_evaluate(t, micro) : lm_evaluate(t, micro);
+    return recommends(t) ? recommend_evaluate(((evaluation *)t->self)->search, t, micro) : lm_evaluate(t, micro);
 }
 
 static void eval_close(dt_task *t)
 {
-    if (recommends(t))
-        recommend_close(t);
-    else
-        lm_close(t);
+    evaluation *e = t->self;
+    if (!recommends(t)) lm_close(t);
+    if (!recommends(t) || !e) return;
+    recommend_close(e->search, t);
+    task_items_close(&e->items, t->ledger);
+    free(e);
+    t->self = NULL;
 }
 
 const dt_task_ops dt_task_eval = {.name = "eval",

@@ -110,7 +110,9 @@ static size_t lay_out(grpo *g, const dt_task *t, void *block)
     g->drop = dt_carve(block, &used, n, sizeof *g->drop);
     g->entropy = dt_carve(block, &used, n_tok, sizeof *g->entropy);
     g->selected = dt_carve(block, &used, n_tok, sizeof *g->selected);
-    g->tokens = dt_carve(block, &used, n * task_items_depth(&g->items, 0), sizeof *g->tokens);
+    g->tokens =
+        dt_carve(block, &used, n * task_items_depth(&g->items, *t->cfg->rec_catalogue ? TASK_ITEMS_USUAL_DEPTH : 0),
+                 sizeof *g->tokens);
     return used;
 }
 
@@ -121,6 +123,7 @@ static dt_err grpo_plan(const dt_task *t, int stage, dt_memory *memory)
     memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, t, NULL) + task_items_nbytes(&g->items);
     DT_TRY(dt_rollout_plan(g->rollout, t, stage, memory));
     DT_TRY(dt_rollout_plan(g->valid, t, stage, memory));
+    DT_TRY(recommend_plan(g->search, t, stage, memory));
     if (g->rewards) DT_TRY(dt_rewards_plan(g->rewards, t, memory));
     return g->loss_of.beta > 0 ? dt_reference_plan(&g->reference, t, memory) : DT_OK;
 }
@@ -141,6 +144,7 @@ static dt_err grpo_begin(dt_task *t)
     DT_TRY(dt_comm_agree(t->comm, allocate(g, t)));
     DT_TRY(dt_rollout_begin(g->rollout, t));
     if (g->valid) DT_TRY(dt_rollout_begin(g->valid, t));
+    DT_TRY(recommend_begin(g->search, t));
     if (g->rewards) DT_TRY(dt_rewards_begin(g->rewards, t));
     return g->loss_of.beta > 0 ? dt_reference_begin(&g->reference, t) : DT_OK;
 }
@@ -152,6 +156,7 @@ static void grpo_close(dt_task *t)
     dt_reference_close(&g->reference, t->ledger);
     dt_rewards_close(g->rewards, t);
     dt_rollout_close(g->valid, t);
+    recommend_close(g->search, t);
     dt_rollout_close(g->rollout, t);
     task_items_close(&g->items, t->ledger);
     if (g->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);

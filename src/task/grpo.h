@@ -15,7 +15,7 @@
 #include "dtrain/reward.h"
 #include "dtrain/task.h"
 #include "grpo_loss.h"
-#include "items.h"
+#include "recommend.h"
 #include "reference.h"
 
 enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* the penalty of long completions is one of them */
@@ -53,7 +53,8 @@ typedef struct grpo {
     int array[GRPO_N_ARRAYS]; /* of the rollout; -1: not kept */
     task_items items;         /* with a catalogue completions are these alone */
     dt_rollout *rollout;
-    dt_rollout *valid;   /* NULL: there is no validation */
+    dt_rollout *valid;   /* NULL: there is no validation, or it is: */
+    recommend *search;   /* NULL: there is none, or no catalogue */
     dt_rewards *rewards; /* NULL: grpo.rollouts has their numbers */
     dt_reference reference;
     grpo_sums sums;
@@ -134,7 +135,7 @@ void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *trainin
 /** In open, after the rewards. Local. */
 void grpo_declare_validation(grpo *g, dt_task *t);
 /** dt_task_ops.evaluate: one rollout of validation prompts. Collective. Errors of dt_rollout_fill and
- *  dt_rewards_score. */
+ *  dt_rewards_score, or of recommend_evaluate. */
 dt_err grpo_evaluate(dt_task *t, int64_t micro);
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* grpo_evaluate.c - a validation: the prompts of data.validation are completed like those of training, and rewarded.
  * Its loss is minus the mean reward, so that the best checkpoint is that of the highest. Every validation draws the
- * same random numbers. */
+ * same random numbers. Where completions are items the validation is that of task eval instead (recommend.h). */
 #include "grpo.h"
 #include <math.h>
 #include <stdio.h>
@@ -52,6 +52,10 @@ void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *trainin
 {
     dt_rollout_options opt = *training;
     if (!*t->cfg->data_validation) return;
+    if (*t->cfg->rec_catalogue) {
+        g->search = recommend_open(t, &g->items, false);
+        return;
+    }
     dt_mistakes_add(t->mistakes, check(t));
     opt.validation = true;
     opt.n_arrays = 0;
@@ -92,6 +96,7 @@ static void count(const grpo *g, dt_task *t, int64_t row)
 dt_err grpo_evaluate(dt_task *t, int64_t micro)
 {
     grpo *g = t->self;
+    if (g->search) return recommend_evaluate(g->search, t, micro);
     const int64_t n_rows = grpo_n_rows(t), n_all = dt_rollout_n_prompts(g->valid) * g->rule.num_generations;
     if (micro == 0) dt_rollout_rewind(g->valid);
     dt_rollout_start(g->valid, micro);

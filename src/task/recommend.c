@@ -3,7 +3,6 @@
  * for its part of the prompts, and all get everything, so that rank 0 writes the predictions in the order of the
  * prompts. */
 #include "recommend.h"
-#include "items.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
 #include "dtrain/rollout.h"
@@ -17,20 +16,21 @@
 enum { MAX_K = 16 };
 #define GAIN_UNIT 0x1p-40 /* sums of gains are whole numbers of it: the same in any order */
 
-typedef struct recommend {
-    task_items items;
+struct recommend {
+    const task_items *items;
     dt_rollout *rollout;
     int64_t n_prompts, n_groups; /* of all; of a micro-step */
     int n_beams, n_k;
     int64_t k[MAX_K];
     int32_t *item; /* [n_beams] */
     size_t nbytes; /* of these */
+    bool writes;   /* predictions.json */
     dt_aside out;  /* on rank 0 */
     char path[PATH_MAX];
     struct {
         int loss, n, outside, unknown, hit[MAX_K], gain[MAX_K];
     } sums;
-} recommend;
+};
 
 int recommend_rank(int32_t target, const int32_t *item, int n)
 {
@@ -73,8 +73,8 @@ static dt_err open_rollout(recommend *m, dt_task *t)
                                     .n_rows = t->batching.micro_batch_size * t->nranks * m->n_beams,
                                     .num_generations = m->n_beams,
                                     .beams = true,
-                                    .constraint = task_items_constraint(&m->items),
-                                    .max_completion = task_items_depth(&m->items, TASK_ITEMS_USUAL_DEPTH),
+                                    .constraint = task_items_constraint(m->items),
+                                    .max_completion = task_items_depth(m->items, TASK_ITEMS_USUAL_DEPTH),
                                     .sampling = dt_sampling_default(),
                                     .from_file = ""};
     m->rollout = dt_rollout_open(t, &opt);
@@ -111,29 +111,30 @@ static void declare(recommend *m, dt_sums *s)
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "rec/n", NULL, NULL);
 }
 
-void recommend_open(dt_task *t)
+recommend *recommend_open(dt_task *t, const task_items *items, bool writes)
 {
     recommend *m = calloc(1, sizeof *m);
     if (!m) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
-        return;
+        return NULL;
     }
-    t->self = m;
+    m->items = items;
+    m->writes = writes;
     m->n_beams = (int)t->cfg->rec_num_beams;
     dt_mistakes_add(t->mistakes, read_top_k(m, t->cfg));
-    task_items_open(&m->items, t);
     dt_mistakes_add(t->mistakes, open_rollout(m, t));
     declare(m, t->sums);
+    return m;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static size_t own_nbytes(const recommend *m) { return (size_t)m->n_beams * sizeof(int32_t); }
 
-dt_err recommend_plan(const dt_task *t, int stage, dt_memory *memory)
+dt_err recommend_plan(const recommend *m, const dt_task *t, int stage, dt_memory *memory)
 {
-    const recommend *m = t->self;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += own_nbytes(m) + task_items_nbytes(&m->items);
+    if (!m) return DT_OK;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += own_nbytes(m);
     return dt_rollout_plan(m->rollout, t, stage, memory);
 }
 
@@ -148,24 +149,21 @@ static dt_err begin_local(recommend *m, dt_task *t)
     return DT_OK;
 }
 
-dt_err recommend_begin(dt_task *t)
+dt_err recommend_begin(recommend *m, dt_task *t)
 {
-    recommend *m = t->self;
+    if (!m) return DT_OK;
     DT_TRY(dt_comm_agree(t->comm, begin_local(m, t)));
     return dt_rollout_begin(m->rollout, t);
 }
 
-void recommend_close(dt_task *t)
+void recommend_close(recommend *m, dt_task *t)
 {
-    recommend *m = t->self;
     if (!m) return;
     dt_aside_drop(&m->out);
     dt_rollout_close(m->rollout, t);
-    task_items_close(&m->items, t->ledger);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
     free(m->item);
     free(m);
-    t->self = NULL;
 }
 
 /* ---- a group ----------------------------------------------------------------------------------------------------- */
@@ -178,7 +176,7 @@ static int find_items(const recommend *m, int64_t group, int *n_outside)
     for (int64_t row = group * m->n_beams; row < (group + 1) * m->n_beams; row++) {
         const dt_rollout_row *y = dt_rollout_row_of(m->rollout, row);
         if (y->n_new == 0) continue; /* fewer were found */
-        m->item[n] = dt_trie_item(m->items.trie, dt_rollout_ids(m->rollout, row) + y->n_prompt, y->n_new);
+        m->item[n] = dt_trie_item(m->items->trie, dt_rollout_ids(m->rollout, row) + y->n_prompt, y->n_new);
         *n_outside += m->item[n++] < 0;
     }
     return n;
@@ -205,7 +203,7 @@ static dt_err write_group(recommend *m, int64_t group, const char *target, int n
     json_t *predict = json_array(), *record = json_pack("{ssss}", "input", input ? input : "", "output", target);
     for (int i = 0; i < n_items && predict; i++)
         json_array_append_new(predict,
-                              json_string(m->item[i] < 0 ? "" : dt_catalogue_get(m->items.catalogue, m->item[i]).sid));
+                              json_string(m->item[i] < 0 ? "" : dt_catalogue_get(m->items->catalogue, m->item[i]).sid));
     char *text = NULL;
     if (record && predict && json_object_set(record, "predict", predict) == 0) text = json_dumps(record, 0);
     json_decref(predict);
@@ -229,7 +227,7 @@ static dt_err end_file(recommend *m)
 static dt_err look_at(recommend *m, dt_task *t, int64_t micro)
 {
     const int64_t n = dt_min_i64(m->n_groups, m->n_prompts - micro * m->n_groups);
-    const bool writes = t->comm->rank == 0 && *t->cfg->run_output_dir;
+    const bool writes = m->writes && t->comm->rank == 0 && *t->cfg->run_output_dir;
     const int64_t from = dt_rollout_first_of(n, t->comm->rank, t->nranks),
                   end = dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
     DT_TRY(dt_fault("recommend.look"));
@@ -239,7 +237,7 @@ static dt_err look_at(recommend *m, dt_task *t, int64_t micro)
         int32_t item = -1;
         int n_outside = 0;
         const int64_t prompt = dt_rollout_row_of(m->rollout, group * m->n_beams)->prompt;
-        DT_TRY(task_items_target(&m->items, t->valid, prompt, &target, &item));
+        DT_TRY(task_items_target(m->items, t->valid, prompt, &target, &item));
         const int n_items = find_items(m, group, &n_outside);
         if (group >= from && group < end) count(m, t->sums, item, n_items, n_outside);
         const dt_err err = writes ? write_group(m, group, target, n_items, micro == 0 && group == 0) : DT_OK;
@@ -249,9 +247,8 @@ static dt_err look_at(recommend *m, dt_task *t, int64_t micro)
     return writes && micro == t->n_validation - 1 ? end_file(m) : DT_OK;
 }
 
-dt_err recommend_evaluate(dt_task *t, int64_t micro)
+dt_err recommend_evaluate(recommend *m, dt_task *t, int64_t micro)
 {
-    recommend *m = t->self;
     if (micro == 0) dt_rollout_rewind(m->rollout);
     dt_rollout_start(m->rollout, micro);
     DT_TRY(dt_rollout_fill(m->rollout, t));
