@@ -162,7 +162,8 @@ expect "grpo: rollouts and steps as on the numbers" same_adapter grpo grpofloat
 # A threshold that a few activations of this model reach; two samples a micro-batch, whose outliers are each other's.
 in_int8() { int8 "$@" lora.llm_int8_threshold=${threshold-2.5}; }
 in_int8 1 product $llama batch.micro_batch_size=2
-expect "the losses of products in int8 are near those of the numbers" close_losses product int8llama 2e-2
+# The rounding of x to 127 steps has moved these losses by at most 2.3e-4 of themselves, GPT-2's with those of bf16 by 1.5e-4: four times that and more.
+expect "the losses of products in int8 are near those of the numbers" close_losses product int8llama 1e-3
 expect "and not the same" sh -c "! cmp -s '$tmp/product/adapter/adapter_model.safetensors' '$tmp/int8llama/adapter/adapter_model.safetensors'"
 threshold=0 in_int8 1 nothreshold $llama batch.micro_batch_size=2
 expect "outliers make a difference" sh -c "! cmp -s '$tmp/product/adapter/adapter_model.safetensors' '$tmp/nothreshold/adapter/adapter_model.safetensors'"
@@ -181,7 +182,7 @@ expect_exit "and refused" 64
 in_int8 3 producthalf $llama batch.micro_batch_size=2 zero.stage=1 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest product)" "$(newest producthalf)"
 in_int8 2 productgpt2 $gpt2 precision.dtype=bf16
-expect "GPT-2 in bf16, its losses are near those of the numbers" close_losses productgpt2 int8gpt2 5e-2
+expect "GPT-2 in bf16, its losses are near those of the numbers" close_losses productgpt2 int8gpt2 1e-3
 lora 2 producton "$(newest product)" $pairs zero.stage=3
 expect "dpo goes on from such a checkpoint, with its threshold" grep -q "llm_int8_threshold *= *2.5" "$tmp/producton/config.ini"
 expect "and its reference multiplies in int8, too: the first margin is 0" [ "$(number producton dpo/rewards/margins | head -1)" = 0 ]
