@@ -104,6 +104,23 @@ static inline double library_error(const fixture *f, dt_dtype c_dtype, int n_add
     return library_rounds(f, c_dtype) ? n_added * half_unit * (largest + n_added) : 0;
 }
 
+/* C[m,n] = A op(B), in whose rows `gap` elements follow (in those of D twice as many); what goes with it is left to the
+ * caller, with all in dt. */
+static inline dt_matmul matmul_with_gaps(int64_t m, int64_t n, int64_t k, int64_t gap, bool trans_b, dt_dtype dt)
+{
+    return (dt_matmul){.m = m,
+                       .n = n,
+                       .k = k,
+                       .trans_b = trans_b,
+                       .lda = k + gap,
+                       .ldb = (trans_b ? k : n) + gap,
+                       .ldc = n + gap,
+                       .ldd = n + 2 * gap,
+                       .dt = dt,
+                       .c_dtype = dt,
+                       .addend_dtype = dt};
+}
+
 static inline int open_device(void **state)
 {
     fixture *f = calloc(1, sizeof *f);

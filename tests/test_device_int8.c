@@ -42,23 +42,11 @@ static uint64_t any(int64_t i) { return dt_mix64((uint64_t)i); }
 /* Numbers of A up to 1, one in 150 up to 16. */
 static product random_product(const form *how, const struct size *s, dt_dtype dt)
 {
-    product x = {.how = *how,
-                 .mm = {.m = s->m,
-                        .n = s->n,
-                        .k = s->k,
-                        .trans_b = true,
-                        .lda = s->k + s->gap,
-                        .ldb = s->k + s->gap,
-                        .ldc = s->n + s->gap,
-                        .dt = dt,
-                        .c_dtype = how->float_c ? DT_F32 : dt,
-                        .accumulate = how->accumulate,
-                        .batch_invariant = how->batch_invariant,
-                        .ldd = s->n + 2 * s->gap,
-                        .addend_dtype = dt,
-                        .epilogue = how->activation ? DT_EPILOGUE_ACT : DT_EPILOGUE_NONE,
-                        .act = DT_ACT_SILU,
-                        .int8 = {true, how->threshold}}};
+    product x = {.how = *how, .mm = matmul_with_gaps(s->m, s->n, s->k, s->gap, true, dt)};
+    x.mm.int8 = (dt_int8_product){true, how->threshold};
+    x.mm.accumulate = how->accumulate, x.mm.batch_invariant = how->batch_invariant;
+    if (how->float_c) x.mm.c_dtype = DT_F32;
+    if (how->activation) x.mm.epilogue = DT_EPILOGUE_ACT, x.mm.act = DT_ACT_SILU;
     x.a = ref_random(dt, s->m * x.mm.lda, 1, 1), x.bias = ref_random(dt, s->n, 2, 1);
     x.addend = ref_random(dt, s->m * x.mm.ldd, 3, 1), x.c = ref_random(x.mm.c_dtype, s->m * x.mm.ldc, 4, 1);
     for (int64_t i = 0; i < x.a.n; i++)

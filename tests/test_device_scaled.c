@@ -87,21 +87,11 @@ static void drop(weights *w)
 
 static dt_matmul product_of(const form *how, const struct size *s, dt_dtype dt)
 {
-    return (dt_matmul){.m = s->m,
-                       .n = s->n,
-                       .k = s->k,
-                       .trans_b = how->trans_b,
-                       .lda = s->k + s->gap,
-                       .ldb = (how->trans_b ? s->k : s->n) + s->gap,
-                       .ldc = s->n + s->gap,
-                       .dt = dt,
-                       .c_dtype = how->float_c ? DT_F32 : dt,
-                       .accumulate = how->accumulate,
-                       .batch_invariant = how->batch_invariant,
-                       .ldd = s->n + 2 * s->gap,
-                       .addend_dtype = dt,
-                       .epilogue = how->activation ? DT_EPILOGUE_ACT : DT_EPILOGUE_NONE,
-                       .act = DT_ACT_SILU};
+    dt_matmul mm = matmul_with_gaps(s->m, s->n, s->k, s->gap, how->trans_b, dt);
+    mm.accumulate = how->accumulate, mm.batch_invariant = how->batch_invariant;
+    if (how->float_c) mm.c_dtype = DT_F32;
+    if (how->activation) mm.epilogue = DT_EPILOGUE_ACT, mm.act = DT_ACT_SILU;
+    return mm;
 }
 
 /* The product with B as it is stored, or (numbers) with the matrix of its numbers. */
