@@ -85,6 +85,9 @@ dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt
 void dt_model_free_units(dt_unit *units, int n_units);
 /** Is it a matrix of the vocabulary, with a row for each token: the embedding, or a head of its own? */
 bool dt_model_is_vocabulary(const dt_tensor *t);
+/** The modules that have such matrices, in all families. */
+enum { DT_N_VOCABULARY_MODULES = 3 };
+extern const char *const dt_vocabulary_modules[DT_N_VOCABULARY_MODULES];
 /** The unit whose table the vocabulary's head uses, too: the embedding of a tied model; -1: none. */
 int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units);
 

@@ -56,16 +56,20 @@ static bool is_default(const dt_model_config *mc, const char *module)
     return module_is_called(module, "q_proj") || module_is_called(module, "v_proj");
 }
 
+static bool is_of_vocabulary(const char *module)
+{
+    bool is = false;
+    for (int i = 0; i < DT_N_VOCABULARY_MODULES; i++) is = is || strcmp(module, dt_vocabulary_modules[i]) == 0;
+    return is;
+}
+
 /* PEFT's adapter of a head that shares its numbers with the embedding's: the file has both, and names one. */
 static bool is_shared(const dt_lora *l, const dt_model_config *mc, const char *module)
 {
-    static const char *const shared[] = {"lm_head", "model.embed_tokens", "transformer.wte"};
-    bool is = false, any = false;
-    for (size_t i = 0; i < sizeof shared / sizeof shared[0] && l->ties && mc->tie_word_embeddings; i++) {
-        is = is || strcmp(module, shared[i]) == 0;
-        any = any || module_is_in(&l->target_modules, shared[i]);
-    }
-    return is && any;
+    bool any = false;
+    for (int i = 0; i < DT_N_VOCABULARY_MODULES && l->ties && mc->tie_word_embeddings; i++)
+        any = any || module_is_in(&l->target_modules, dt_vocabulary_modules[i]);
+    return any && is_of_vocabulary(module);
 }
 
 static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit *u, const dt_tensor *t)
@@ -350,8 +354,6 @@ bool dt_lora_unties(const dt_model_config *mc, const dt_unit *units, int n_units
 {
     const bool tied = dt_model_tied_unit(mc, units, n_units) >= 0;
     for (dt_adapted at = {0}; tied && dt_adapted_next(&at, units, n_units);)
-        if (strcmp(at.module, "lm_head") == 0 || strcmp(at.module, "model.embed_tokens") == 0 ||
-            strcmp(at.module, "transformer.wte") == 0)
-            return true;
+        if (is_of_vocabulary(at.module)) return true;
     return false;
 }

@@ -198,12 +198,11 @@ static dt_err settle_lists(dt_config *cfg, const dt_lora *now, const dt_lora *l,
 /* What is shared has one gradient and one state; here the two would part with the first step. */
 static dt_err check_shared(const dt_lora *l, const char *of)
 {
-    static const char *const shared[] = {"lm_head", "model.embed_tokens", "transformer.wte"};
-    for (size_t i = 0; i < sizeof shared / sizeof shared[0] && l->ties; i++)
-        DT_CHECK(!module_is_in(&l->target_modules, shared[i]), DT_ERR_DATA,
+    for (int i = 0; i < DT_N_VOCABULARY_MODULES && l->ties; i++)
+        DT_CHECK(!module_is_in(&l->target_modules, dt_vocabulary_modules[i]), DT_ERR_DATA,
                  "the adapter of %s: ensure_weight_tying: one adapter for %s and what is tied to it can be used and "
                  "merged, but not trained",
-                 of, shared[i]);
+                 of, dt_vocabulary_modules[i]);
     return DT_OK;
 }
 

@@ -158,11 +158,15 @@ void dt_model_free_units(dt_unit *units, int n_units)
     free(units);
 }
 
+const char *const dt_vocabulary_modules[DT_N_VOCABULARY_MODULES] = {"model.embed_tokens", "transformer.wte", "lm_head"};
+
 bool dt_model_is_vocabulary(const dt_tensor *t)
 {
-    static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight", "lm_head.weight"};
     bool is = false;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) is = is || strcmp(t->name, names[i]) == 0;
+    for (int i = 0; i < DT_N_VOCABULARY_MODULES; i++) {
+        const size_t n = strlen(dt_vocabulary_modules[i]);
+        is = is || (strncmp(t->name, dt_vocabulary_modules[i], n) == 0 && strcmp(t->name + n, ".weight") == 0);
+    }
     return is;
 }
 
