@@ -30,7 +30,8 @@ struct int8_call {
     int64_t ldq;
 };
 
-enum { ROW_THREADS = 256, LIST_THREADS = 1024, MOST_SPLITS = 16 };
+enum { ROW_THREADS = 256, LIST_THREADS = 1024 };
+static_assert(DT_GPU_INT8_CHUNK == 2 * CHUNK, "rows of codes are whole chunks");
 
 /* ---- A as int8 --------------------------------------------------------------------------------------------------- */
 
@@ -315,25 +316,20 @@ template <class T> static dt_err run(const int8_call &call, dt_stream *s)
 dt_err cuda_product_int8(const product &p, const dt_matmul *mm, dt_stream *s)
 {
     const float threshold = mm->int8.threshold;
+    const dt_gpu_int8_places place = dt_gpu_int8_workspace(p.k, CUDA_WORKSPACE_NBYTES);
+    char *at = (char *)s->workspace;
     int8_call c = {};
-    char *at = (char *)s->workspace, *end = at + CUDA_WORKSPACE_NBYTES;
-    const auto take = [&](size_t nbytes) {
-        char *mine = at;
-        at += ceil_div((int64_t)nbytes, 256) * 256;
-        return mine;
-    };
     c.p = p;
     memcpy(&c.least, &threshold, sizeof threshold);
     if (threshold == 0) c.least = ~0u;
     c.own_alone = mm->batch_invariant;
-    c.n_splits = (int)(p.m < 256 * MOST_SPLITS ? ceil_div(p.m, 256) : MOST_SPLITS);
-    c.marks = (uint8_t *)take((size_t)(MOST_SPLITS * p.k));
-    c.n_outliers = (int *)take(sizeof(int));
-    c.outliers = (int *)take((size_t)p.k * sizeof(int));
-    c.ldq = ceil_div(p.k, 2 * CHUNK) * 2 * CHUNK;
-    c.room = (end - at - 256) / (c.ldq + (int64_t)sizeof(float)) / 64 * 64; /* above 0: k is at most DT_INT8_MOST_K */
-    c.scale = (float *)take((size_t)c.room * sizeof(float));
-    c.q = (int8_t *)at;
+    c.n_splits = (int)(p.m < 256 * DT_GPU_INT8_SPLITS ? ceil_div(p.m, 256) : DT_GPU_INT8_SPLITS);
+    c.marks = (uint8_t *)(at + place.marks);
+    c.n_outliers = (int *)(at + place.n_outliers);
+    c.outliers = (int *)(at + place.outliers);
+    c.scale = (float *)(at + place.scale);
+    c.q = (int8_t *)(at + place.codes);
+    c.ldq = place.ld, c.room = place.rows;
     CUDA_BY_DTYPE(mm->dt, T, "matmul", { return run<T>(c, s); });
     return DT_OK;
 }

@@ -2,6 +2,7 @@
  * makes where cuBLASLt has no kernel for the whole: an activation, sums for gradients of biases, the edges of odd
  * extents. It is the same choice, from the same description and addresses. */
 #include "count_private.h"
+#include "dtrain/device_check.h"
 #include "dtrain/nf4.h"
 
 enum { WHOLE = 8, WORKSPACE_NBYTES = 32 << 20 }; /* of cuda/product.cu and cuda/cuda.h */
@@ -131,17 +132,12 @@ static int by_panels(const product *x)
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
-static size_t in_pieces(size_t nbytes) { return (nbytes + 255) / 256 * 256; }
-
 /* Marks and a list of outliers; then codes of A and their product, for as many rows as the workspace has room for
  * (cuda/product_int8.cu). */
 static int in_int8(const dt_matmul *mm)
 {
-    enum { SPLITS = 16, CODES = 16, ROWS = 64 };
-    const size_t k = (size_t)mm->k, taken = in_pieces(SPLITS * k) + in_pieces(sizeof(int)) + in_pieces(k * sizeof(int));
-    const int64_t ld = (mm->k + CODES - 1) / CODES * CODES,
-                  room = (WORKSPACE_NBYTES - (int64_t)taken - 256) / (ld + (int64_t)sizeof(float)) / ROWS * ROWS;
-    return (mm->int8.threshold > 0 ? 2 : 0) + 2 * (int)((mm->m + room - 1) / room);
+    const int64_t rows = dt_gpu_int8_workspace(mm->k, WORKSPACE_NBYTES).rows;
+    return (mm->int8.threshold > 0 ? 2 : 0) + 2 * (int)dt_ceil_div(mm->m, rows);
 }
 
 static int n_launches(const product *x)

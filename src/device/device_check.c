@@ -187,6 +187,20 @@ int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok)
     return dt_min_i64(rows, n_tok);
 }
 
+static size_t in_pieces(size_t nbytes) { return (nbytes + 255) / 256 * 256; }
+
+dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k, size_t nbytes)
+{
+    enum { ROWS = 64 };
+    dt_gpu_int8_places w = {.ld = dt_ceil_div(k, DT_GPU_INT8_CHUNK) * DT_GPU_INT8_CHUNK};
+    w.n_outliers = w.marks + in_pieces(DT_GPU_INT8_SPLITS * (size_t)k);
+    w.outliers = w.n_outliers + in_pieces(sizeof(int));
+    w.scale = w.outliers + in_pieces((size_t)k * sizeof(int));
+    w.rows = (int64_t)(nbytes - w.scale - in_pieces(1)) / (w.ld + (int64_t)sizeof(float)) / ROWS * ROWS;
+    w.codes = w.scale + in_pieces((size_t)w.rows * sizeof(float));
+    return w;
+}
+
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 /* The same numbers as integers and as elements: -2 .. 2, without a period that divides a row. */
