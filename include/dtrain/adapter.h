@@ -64,8 +64,7 @@ typedef struct dt_lora {
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
     dt_dtype base; /* base_quantization: DT_I8 or DT_NF4X2, DT_F32: none; a file of adapters says nothing of it */
-    bool in_int8;  /* llm_int8_threshold is given: products in int8 (dt_int8_product) */
-    double outlier_threshold;
+    dt_int8_product int8; /* on where llm_int8_threshold is given */
     /* of a file: what is tied to an embedding in modules_to_save stays so, and of an embedding and its head among
      * target_modules both have adapters, of the same numbers */
     bool ties;

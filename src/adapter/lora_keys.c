@@ -94,8 +94,7 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
                    .base = base_of(cfg),
-                   .in_int8 = *cfg->lora_llm_int8_threshold != '\0',
-                   .outlier_threshold = strtod(cfg->lora_llm_int8_threshold, NULL),
+                   .int8 = {*cfg->lora_llm_int8_threshold != '\0', strtof(cfg->lora_llm_int8_threshold, NULL)},
                    .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
@@ -216,8 +215,8 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
     DT_TRY(
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
     if (l->base != DT_F32) DT_TRY(settle_base(cfg, l, of));
-    if (l->in_int8 && !is_given(cfg, "llm_int8_threshold"))
-        DT_TRY(settle(cfg, of, "llm_int8_threshold", false, real_text(l->outlier_threshold)));
+    if (l->int8.on && !is_given(cfg, "llm_int8_threshold"))
+        DT_TRY(settle(cfg, of, "llm_int8_threshold", false, real_text((double)l->int8.threshold)));
     dt_err err = read_keys(&now, cfg);
     if (err == DT_OK) err = settle_lists(cfg, &now, l, of);
     dt_lora_free(&now);

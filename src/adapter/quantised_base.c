@@ -68,8 +68,7 @@ static void make_codes(dt_tensor *t, const choice *c, int finer)
     t->part = DT_CODES;
     t->coded = (dt_coded){.type = c->type, .n_out = t->shape[rows], .n_in = t->shape[!rows], .turned = c->turned};
     t->coded.finer = finer;
-    t->coded.in_int8 = like ? like->coded.in_int8 : c->lora->in_int8;
-    t->coded.outlier_threshold = like ? like->coded.outlier_threshold : (float)c->lora->outlier_threshold;
+    t->coded.int8 = like ? like->coded.int8 : c->lora->int8;
     t->coded.blocks = -1;
     t->shape[0] = t->coded.n_out, t->shape[1] = t->coded.n_in;
     if (c->type == DT_I8) return;
@@ -80,7 +79,7 @@ static void make_codes(dt_tensor *t, const choice *c, int finer)
 /* A sum of more products in int8 is beyond int32. */
 static dt_err check_products(const dt_tensor *t)
 {
-    DT_CHECK(!t->coded.in_int8 || t->coded.n_in <= DT_INT8_MOST_K, DT_ERR_USAGE,
+    DT_CHECK(!t->coded.int8.on || t->coded.n_in <= DT_INT8_MOST_K, DT_ERR_USAGE,
              "products in int8 (lora.llm_int8_threshold) are of matrices with up to %d inputs, and %s has %" PRId64
              "; leave the threshold out",
              DT_INT8_MOST_K, t->name, t->coded.n_in);
