@@ -254,15 +254,52 @@ for rollout in beam sample; do
     rm -rf "$tmp/plain" "$tmp/truth"
 done
 few+=(rec.add_ground_truth=true run.max_steps=4)
+
+# Half as many completions again are drawn, of which some stay: random numbers are of the completion, so those that are drawn are a run's with larger groups.
+cat >"$tmp/distinct.py" <<'PY'
+import collections, json, sys
+tmp, n = sys.argv[1], int(sys.argv[2])
+lines, drawn = ([json.loads(x) for x in open("%s/%s/rollouts.jsonl" % (tmp, d))] for d in ("distinct", "more"))
+users = [json.loads(x)["answer"] for x in open(tmp + "/users.jsonl")]
+n_kinds, n_hits = set(), 0
+for line, more, user in zip(lines, drawn, users, strict=True):
+    texts = [bytes(c[:-2]).decode() for c in more["completion_ids"]]
+    assert len(texts) == n * 3 // 2 and len(line["completion_ids"]) == n
+    left = collections.Counter(texts)
+    want = [user] * min(left.pop(user, 0), n)
+    n_hits += len(want)
+    while len(want) < n: # in turn, by falling number of those that were drawn; of equal ones the first that was drawn
+        for text in sorted(left, key=lambda t: (-texts.count(t), texts.index(t))):
+            if left[text] > 0 and len(want) < n:
+                want.append(text)
+                left[text] -= 1
+    found = [bytes(c[:-2]).decode() for c in line["completion_ids"]]
+    assert found == want, (found, want)
+    logps = {(tuple(c), tuple(l)) for c, l in zip(more["completion_ids"], more["logps"])}
+    assert all((tuple(c), tuple(l)) in logps for c, l in zip(line["completion_ids"], line["logps"]))
+    n_kinds.add(len(set(want)))
+assert n_hits > 1 and min(n_kinds) < n, (n_hits, n_kinds)
+PY
+drawn=(grpo.rollout=sample grpo.temperature=0.3 batch.micro_batch_size=7)
+for n in 4 8; do
+    rl 1 more "${drawn[@]}" grpo.num_generations=$((n * 3 / 2)) batch.train_batch_size=$((7 * n * 3 / 2))
+    rl 2 distinct "${drawn[@]}" grpo.num_generations=$n batch.train_batch_size=$((7 * n)) rec.distinct_sampling=true batch.micro_batch_size=$((7 * n / 4))
+    expect "memory is as planned" as_planned
+    expect "of $((n * 3 / 2)) that are drawn the target's copies stay, and of the others different ones" python3 "$tmp/distinct.py" "$tmp" $n
+    rm -rf "$tmp/more" "$tmp/distinct"
+done
+wrong "distinct_sampling with beams" 64 'distinct_sampling.*expected false with grpo.rollout = beam' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" \
+    data.validation= "${few[@]}" grpo.reward_funcs=rec grpo.rollout=beam rec.distinct_sampling=true
+few+=(grpo.rollout=sample rec.distinct_sampling=true grpo.dynamic_sampling=true)
 rl 1 one "${few[@]}"
 rl 3 parts "${few[@]}" zero.stage=3 run.max_steps=3
 rl 2 parts "${few[@]}" zero.stage=2 checkpoint.resume=auto
 expect "on three ranks, resumed inside a generation on two: the same bits" same_model "$(newest one)" "$(newest parts)"
 for refused in "needs rec.catalogue|rec.catalogue=" "expected false with grpo.rollouts|grpo.rollouts=$tmp/all.jsonl" "expected prompts with answers|data.train=$tmp/bare.h5"; do
-    wrong "rec.add_ground_truth ${refused%|*}" 64 "add_ground_truth.*${refused%|*}" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \
+    wrong "targets: ${refused%|*}" 64 "add_ground_truth.*${refused%|*}" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \
         "${few[@]}" grpo.num_generations=12 grpo.reward_funcs=rec "${refused#*|}"
 done
-fails_alone 1 grpo.targets 2 rl 2 failed "${few[@]}"
+for point in grpo.targets grpo.choose; do fails_alone 1 $point 2 rl 2 failed "${few[@]}"; done
 wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has items of 12 SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
     data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
 for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items: it needs rec.catalogue|rec.catalogue=" \

@@ -513,6 +513,10 @@
     TEXT(rec, item_embeddings_array, "", "array of an HDF5 file with several") \
     BOOL(rec, add_ground_truth, false, \
          "task grpo: the last completion of each group is replaced by the target, where that is an item") \
+    BOOL(rec, distinct_sampling, false, \
+         "task grpo with rollout = sample: one and a half times num_generations completions are drawn, of which the " \
+         "target's and as many different ones as there are stay (MiniOneRec's dynamic sampling; " \
+         "grpo.dynamic_sampling is DAPO's)") \
     BOOL(rec, freeze_llm, false, \
          "train the rows of the catalogue's level tokens alone, in the embedding and in a head of its own; all else " \
          "stays as it is, to the bit") \

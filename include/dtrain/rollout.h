@@ -12,6 +12,8 @@
 enum { DT_MAX_ROLLOUT_ARRAYS = 8 };
 #define DT_MOST_REWARD 1e30 /* largest absolute value of a reward: sums of squares must not overflow */
 
+typedef struct dt_rollout dt_rollout;
+
 typedef struct dt_rollout_options {
     const char *section;    /* of the task's keys, for messages: "grpo" */
     bool validation;        /* prompts are those of data.validation, in their order; no checkpoint holds it */
@@ -24,6 +26,12 @@ typedef struct dt_rollout_options {
     /* the rows of a group are the num_generations best of a beam search of that width, by falling score, in the place
      * of completions that are drawn one by one; where fewer are found the last rows have no tokens */
     bool beams;
+    /* completions that are drawn for each prompt, of which num_generations are kept; 0: these alone. Not for beams */
+    int n_drawn;
+    /* with n_drawn: which of the rows first .. first+n_drawn-1 are kept, and in which order: chosen [num_generations],
+     * different numbers from 0. Called on all ranks, which have all rows, and local */
+    dt_err (*choose)(void *self, dt_task *t, const dt_rollout *r, int64_t first, int *chosen);
+    void *choose_self;
     const dt_constraint *constraint; /* NULL, or what completions may be; borrowed */
     dt_sampling sampling;            /* seed and all; beams take temperature and repetition penalty alone */
     const char *from_file;           /* grpo.rollouts: completions come from there; "": they are generated */
@@ -38,8 +46,6 @@ typedef struct dt_rollout_row {
     int32_t n_prompt, n_new;
     bool ended; /* its last token is one that ends a completion; else it was cut at max_completion */
 } dt_rollout_row;
-
-typedef struct dt_rollout dt_rollout;
 
 /* ---- life cycle: called by the functions of a task (step.h) with the same names ---------------------------------- */
 

@@ -2,13 +2,13 @@
 #include "rollout_private.h"
 #include <string.h>
 
-/* The rows from `first` on: their prompts, in the order of the epoch. The same on all ranks. */
-static dt_err add_prompts(dt_rollout *r, int64_t first)
+/* The rows first .. end-1: their prompts, in the order of the epoch. The same on all ranks. */
+static dt_err add_prompts(dt_rollout *r, int64_t first, int64_t end)
 {
-    for (int64_t i = first; i < r->opt.n_rows; i++) {
+    for (int64_t i = first; i < end; i++) {
         dt_rollout_row *row = &r->row[i];
         int32_t *ids = r->ids + i * r->ids_ld;
-        const bool begins = i % r->opt.num_generations == 0;
+        const bool begins = (i - first) % rollout_n_drawn(r) == 0;
         if (begins) {
             *row = (dt_rollout_row){.prompt = dt_loader_prompt_at(r->prompts, r->now.next_prompt++)};
             DT_TRY(dt_loader_prompt(r->prompts, row->prompt, r->max_prompt, ids, &row->n_prompt));
@@ -21,16 +21,32 @@ static dt_err add_prompts(dt_rollout *r, int64_t first)
     return DT_OK;
 }
 
+/* Of what was drawn for each prompt the chosen rows, in their order, move up to where groups are. A group's go by way
+ * of the rows behind all others, as they may change places. */
+static dt_err keep_chosen(dt_rollout *r, dt_task *t, int64_t first, int64_t end)
+{
+    const int n = r->opt.num_generations;
+    const int64_t behind = rollout_room(r);
+    for (int64_t from = first, to = first; from < end; from += r->opt.n_drawn, to += n) {
+        DT_TRY(r->opt.choose(r->opt.choose_self, t, r, from, r->chosen));
+        for (int k = 0; k < n; k++) rollout_copy_row(r, from + r->chosen[k], behind + k);
+        for (int k = 0; k < n; k++) rollout_copy_row(r, behind + k, to + k);
+    }
+    return DT_OK;
+}
+
 static dt_err fill(dt_rollout *r, dt_task *t)
 {
-    const int64_t first = r->n_rows;
+    const int64_t first = r->n_rows, n_groups = (r->opt.n_rows - first) / r->opt.num_generations,
+                  end = first + n_groups * rollout_n_drawn(r);
     const double begin_s = dt_now_s();
     dt_phase_enter(t->phase, "rollout", "prompts");
     if (r->replay.in) {
         DT_TRY(dt_comm_agree(t->comm, rollout_replay_rows(r, first)));
     } else {
-        DT_TRY(dt_comm_agree(t->comm, add_prompts(r, first)));
-        DT_TRY(rollout_sample(r, t, first));
+        DT_TRY(dt_comm_agree(t->comm, add_prompts(r, first, end)));
+        DT_TRY(rollout_sample(r, t, first, end));
+        if (r->opt.n_drawn) DT_TRY(dt_comm_agree(t->comm, keep_chosen(r, t, first, end)));
     }
     r->n_rows = r->opt.n_rows;
     r->seconds += dt_now_s() - begin_s;

@@ -73,7 +73,7 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
 /* Rows that a rank generates, at most. */
 static int64_t share_of(const dt_rollout *r, int nranks)
 {
-    return dt_ceil_div(r->opt.n_rows / rollout_unit(r), nranks) * rollout_unit(r);
+    return dt_ceil_div(rollout_room(r) / rollout_unit(r), nranks) * rollout_unit(r);
 }
 
 /* Sequences at a time: all of a rank's rows at once is fastest, as each pass reads the weights. The cache lies where
@@ -194,13 +194,15 @@ static int64_t even(int64_t n) { return n + n % 2; }
 /* Lay the arrays out from `block` on (NULL: count only); bytes used. */
 static size_t lay_out(dt_rollout *r, void *block, int64_t n_share, int64_t micro_batch_size, int32_t max_tok)
 {
-    const int64_t n = r->opt.n_rows;
+    const int64_t n = r->opt.n_rows, n_chosen = r->opt.n_drawn ? r->opt.num_generations : 0,
+                  n_made = rollout_room(r) + n_chosen; /* the last for a group that is put in order */
     size_t used = 0;
     r->n_share = n_share;
     r->ids_ld = even(r->max_len), r->sampled.ld = even(r->opt.max_completion);
-    r->row = dt_carve(block, &used, n, sizeof *r->row);
-    r->ids = dt_carve(block, &used, n * r->ids_ld, sizeof *r->ids);
-    r->sampled.at = dt_carve(block, &used, n * r->sampled.ld, sizeof(float));
+    r->row = dt_carve(block, &used, n_made, sizeof *r->row);
+    r->ids = dt_carve(block, &used, n_made * r->ids_ld, sizeof *r->ids);
+    r->sampled.at = dt_carve(block, &used, n_made * r->sampled.ld, sizeof(float));
+    r->chosen = dt_carve(block, &used, n_chosen, sizeof *r->chosen);
     for (int i = 0; i < r->opt.n_arrays; i++) {
         r->array[i].ld = even(r->opt.max_completion + 1);
         r->array[i].at = dt_carve(block, &used, n * r->array[i].ld, sizeof(float));
@@ -342,15 +344,23 @@ void dt_rollout_undo(dt_rollout *r)
     r->n_rows = 0;
 }
 
-/* Rows that stay move up, with all that is known of them. */
-static void move_row(dt_rollout *r, int64_t from, int64_t to)
+static void copy_floats(const rollout_floats *a, int64_t from, int64_t to)
+{
+    memcpy(a->at + to * a->ld, a->at + from * a->ld, (size_t)a->ld * sizeof(float));
+}
+
+void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to)
 {
     r->row[to] = r->row[from];
     memcpy(r->ids + to * r->ids_ld, r->ids + from * r->ids_ld, (size_t)r->ids_ld * sizeof *r->ids);
-    for (int i = -1; i < r->opt.n_arrays; i++) {
-        const rollout_floats *a = i < 0 ? &r->sampled : &r->array[i];
-        memcpy(a->at + to * a->ld, a->at + from * a->ld, (size_t)a->ld * sizeof(float));
-    }
+    copy_floats(&r->sampled, from, to);
+}
+
+/* Rows that stay move up, with all that is known of them. */
+static void move_row(dt_rollout *r, int64_t from, int64_t to)
+{
+    rollout_copy_row(r, from, to);
+    for (int i = 0; i < r->opt.n_arrays; i++) copy_floats(&r->array[i], from, to);
     for (int i = 0, n = r->replay.n_rewards; i < n; i++) r->given[to * n + i] = r->given[from * n + i];
 }
 

@@ -53,8 +53,9 @@ struct dt_rollout {
     /* One block. Rows of arrays are whole words of 8 bytes, in which ranks exchange them. */
     void *block;
     size_t nbytes;
-    dt_rollout_row *row; /* [n_rows] */
+    dt_rollout_row *row; /* [n_rows], and room for what is drawn besides (rollout_room); ids and sampled the same */
     int32_t *ids;        /* [n_rows, ids_ld] */
+    int *chosen;         /* [num_generations] */
     int64_t ids_ld;
     rollout_floats sampled;                      /* max_completion numbers: log-probabilities by the sampler */
     rollout_floats array[DT_MAX_ROLLOUT_ARRAYS]; /* max_completion + 1 */
@@ -98,8 +99,20 @@ static inline dt_beam_options rollout_beams(const dt_rollout *r)
     return (dt_beam_options){.n_beams = r->opt.num_generations, .n_return = r->opt.num_generations};
 }
 
-/* sample.c: the rows from `first` on, by the model. Collective, agreed. */
-dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first);
+/* Rows that are drawn for a prompt, and for all that a rollout takes. */
+static inline int rollout_n_drawn(const dt_rollout *r)
+{
+    return r->opt.n_drawn ? r->opt.n_drawn : r->opt.num_generations;
+}
+static inline int64_t rollout_room(const dt_rollout *r)
+{
+    return r->opt.n_rows / r->opt.num_generations * rollout_n_drawn(r);
+}
+/* rollout.c: a row and its tokens, without the arrays, become another. */
+void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to);
+
+/* sample.c: the rows first .. end-1, by the model. Collective, agreed. */
+dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first, int64_t end);
 /** Does the user, or the time limit, want this rank to stop? The answer is everybody's after a vote. Local. */
 bool rollout_is_asked_to_stop(const dt_task *t);
 /** "n_done of n WHAT ... left"; n_tok: made in that time, -1: none; share: of the work, that is done. Completions

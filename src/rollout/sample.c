@@ -87,7 +87,8 @@ dt_err rollout_on_pass(void *r) { return on_pass(((dt_rollout *)r)->meeting); }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-static void set_up(dt_rollout *r, int64_t first, int64_t n)
+/* The rows first .. first+n-1, of prompts whose rows are from `begin` on. */
+static void set_up(dt_rollout *r, int64_t begin, int64_t first, int64_t n)
 {
     for (int64_t k = 0; k < n; k++) {
         const dt_rollout_row *row = &r->row[first + k];
@@ -97,7 +98,7 @@ static void set_up(dt_rollout *r, int64_t first, int64_t n)
                                        .n_ids = row->n_prompt,
                                        .max_ids = row->n_prompt + r->opt.max_completion,
                                        .logps = r->logps + k * r->max_len,
-                                       .prompt_number = (first + k) / r->opt.num_generations + 1};
+                                       .prompt_number = (first + k - begin) / rollout_n_drawn(r) + 1};
         r->sequences[k] = &r->sequence[k];
     }
 }
@@ -123,10 +124,9 @@ static dt_err join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int
     return dt_comm_join_host(comm, at + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
 }
 
-/* All get all: rows, ids and the sampler's numbers. */
-static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t from, int64_t end)
+/* All get all n rows from `first` on: rows, ids and the sampler's numbers. */
+static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t n, int64_t from, int64_t end)
 {
-    const int64_t n = r->opt.n_rows - first;
     dt_phase_enter(t->phase, "rollout", "share");
     DT_TRY(dt_comm_agree(t->comm, dt_fault("rollout.share")));
     DT_TRY(join(t->comm, r->row, sizeof *r->row, first, n, from, end));
@@ -171,9 +171,9 @@ static dt_err generate(meeting *m)
     return err;
 }
 
-dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first)
+dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first, int64_t all)
 {
-    const int64_t unit = rollout_unit(r), n = r->opt.n_rows - first,
+    const int64_t unit = rollout_unit(r), n = all - first,
                   from = first + unit * dt_rollout_first_of(n / unit, t->comm->rank, t->nranks),
                   end = first + unit * dt_rollout_first_of(n / unit, t->comm->rank + 1, t->nranks);
     const double now_s = dt_now_s();
@@ -185,8 +185,8 @@ dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first)
                  .met_s = now_s,
                  .every_s = fmin(1, t->cfg->comm_timeout / 8)};
     dt_phase_enter(t->phase, "rollout", "");
-    set_up(r, from, end - from);
+    set_up(r, first, from, end - from);
     DT_TRY(generate(&m));
     take(r, from, end - from);
-    return share(r, t, first, from, end);
+    return share(r, t, first, n, from, end);
 }

@@ -40,6 +40,7 @@ static void open_rollout(grpo *g, dt_task *t)
         if (kept[i]) opt.array_name[opt.n_arrays++] = names[i];
     }
     t->temperature = cfg->grpo_temperature;
+    grpo_draw_more(g, cfg, &opt);
     g->rollout = dt_rollout_open(t, &opt);
     grpo_open_validation(g, t, &opt);
 }
@@ -113,6 +114,8 @@ static size_t lay_out(grpo *g, const dt_task *t, void *block)
     g->tokens =
         dt_carve(block, &used, n * task_items_depth(&g->items, *t->cfg->rec_catalogue ? TASK_ITEMS_USUAL_DEPTH : 0),
                  sizeof *g->tokens);
+    g->item = dt_carve(block, &used, g->n_drawn, sizeof *g->item);
+    g->drawn = dt_carve(block, &used, g->n_drawn, sizeof *g->drawn);
     return used;
 }
 

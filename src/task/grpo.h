@@ -43,6 +43,12 @@ typedef struct grpo_step {
     const float *entropy; /* of the batch at work: [n_tok], NULL: all tokens take part */
 } grpo_step;
 
+/** A completion that was drawn, as grpo_keep_distinct sorts them. */
+typedef struct grpo_drawn {
+    int32_t item;
+    int place, copy, n_copies, first; /* copy: how many of its copies are before it; first: the place of its first */
+} grpo_drawn;
+
 typedef struct grpo {
     dt_grpo_loss loss_of;
     dt_advantage_rule rule;
@@ -76,7 +82,10 @@ typedef struct grpo {
     double share_flat;    /* of rows whose rewards say nothing */
     /* of a catalogue's items: distinct completions of a group / its completions, the mean; distinct tokens / tokens */
     double categorical_diversity, token_diversity;
-    int32_t *tokens; /* [n_rows, depth] scratch */
+    int32_t *tokens;   /* [n_rows, depth] scratch */
+    int32_t *item;     /* [n_drawn] of a group, and */
+    grpo_drawn *drawn; /* [n_drawn]: with rec.distinct_sampling */
+    int n_drawn;
 
     float *entropy;  /* [accumulation, max_tok] of this rank's batches of the step, for top_entropy_quantile */
     float *selected; /* the same without what takes no part */
@@ -101,6 +110,12 @@ void grpo_check(const grpo *g, const dt_task *t);
 /** In open, after the rollout: has the catalogue as many items as a prompt is to have different completions, and the
  *  prompts their targets? DT_ERR_USAGE. Local. */
 dt_err grpo_check_items(const grpo *g, const dt_task *t);
+/** With rec.distinct_sampling: draw half as many completions again, of which grpo_choose keeps some. Local. */
+void grpo_draw_more(grpo *g, const dt_config *cfg, dt_rollout_options *opt);
+/** Of n_drawn completions, items, n are kept: first the copies of the target (-1: it is no item); then of each other
+ *  item one, those that were drawn more often first, of equally often drawn ones the one that was drawn first; then a
+ *  second of each that has one, and so on. order: [n_drawn] scratch. chosen: [n] places, n <= n_drawn. Local. */
+void grpo_keep_distinct(const int32_t *item, int n_drawn, int32_t target, grpo_drawn *order, int n, int *chosen);
 /** With rec.add_ground_truth: put the prompt's target in the place of the last row of each group from row `first` on,
  *  where it is an item. Collective, agreed. DT_ERR_DATA: an answer cannot be read. DT_ERR_MEMORY. */
 dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first);

@@ -6,15 +6,14 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* The keys that need items to be drawn or searched for, and targets beside the prompts. */
-static dt_err check_ground_truth(const dt_task *t)
+/* A key that needs items to be drawn or searched for, and targets beside the prompts. */
+static dt_err check_targets(const dt_task *t, const char *key)
 {
     const dt_config *cfg = t->cfg;
-    if (!cfg->rec_add_ground_truth) return DT_OK;
-    DT_CONFIG_CHECK(*cfg->rec_catalogue, cfg, "rec", "add_ground_truth", "needs rec.catalogue");
-    DT_CONFIG_CHECK(!*cfg->grpo_rollouts, cfg, "rec", "add_ground_truth",
+    DT_CONFIG_CHECK(*cfg->rec_catalogue, cfg, "rec", key, "needs rec.catalogue");
+    DT_CONFIG_CHECK(!*cfg->grpo_rollouts, cfg, "rec", key,
                     "expected false with grpo.rollouts, which says what the completions are");
-    DT_CONFIG_CHECK(!t->train || dt_loader_has_answers(t->train), cfg, "rec", "add_ground_truth",
+    DT_CONFIG_CHECK(!t->train || dt_loader_has_answers(t->train), cfg, "rec", key,
                     "expected prompts with answers, the SIDs of their targets, in data.train; found prompts alone");
     return DT_OK;
 }
@@ -22,7 +21,10 @@ static dt_err check_ground_truth(const dt_task *t)
 dt_err grpo_check_items(const grpo *g, const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
-    DT_TRY(check_ground_truth(t));
+    if (cfg->rec_add_ground_truth) DT_TRY(check_targets(t, "add_ground_truth"));
+    if (cfg->rec_distinct_sampling) DT_TRY(check_targets(t, "distinct_sampling"));
+    DT_CONFIG_CHECK(!cfg->rec_distinct_sampling || strcmp(cfg->grpo_rollout, "beam") != 0, cfg, "rec",
+                    "distinct_sampling", "expected false with grpo.rollout = beam, whose completions differ");
     const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
     DT_CONFIG_CHECK(!grpo_makes_beams(cfg) || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
                     "rollout = beam makes %" PRId64
@@ -51,6 +53,60 @@ dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first)
 {
     if (!t->cfg->rec_add_ground_truth) return DT_OK;
     return dt_comm_agree(t->comm, put_targets(g, t, first));
+}
+
+/* ---- which of those that were drawn stay ------------------------------------------------------------------------- */
+
+static int by_round(const void *a, const void *b)
+{
+    const grpo_drawn *x = a, *y = b;
+    if (x->copy != y->copy) return x->copy - y->copy;
+    return x->n_copies != y->n_copies ? y->n_copies - x->n_copies : x->first - y->first;
+}
+
+void grpo_keep_distinct(const int32_t *item, int n_drawn, int32_t target, grpo_drawn *order, int n, int *chosen)
+{
+    int n_others = 0, n_chosen = 0;
+    for (int i = 0; i < n_drawn; i++) {
+        grpo_drawn x = {.item = item[i], .place = i, .first = i};
+        for (int j = n_drawn - 1; j >= 0; j--) {
+            if (item[j] != x.item) continue;
+            x.n_copies++;
+            x.copy += j < i;
+            x.first = j;
+        }
+        if (x.item != target)
+            order[n_others++] = x;
+        else if (n_chosen < n)
+            chosen[n_chosen++] = i;
+    }
+    qsort(order, (size_t)n_others, sizeof *order, by_round);
+    for (int i = 0; n_chosen < n; i++) chosen[n_chosen++] = order[i].place;
+}
+
+static dt_err choose(void *self, dt_task *t, const dt_rollout *r, int64_t first, int *chosen)
+{
+    grpo *g = self;
+    char *text = NULL;
+    int32_t target;
+    DT_TRY(dt_fault("grpo.choose"));
+    DT_TRY(task_items_target(&g->items, t->train, dt_rollout_row_of(r, first)->prompt, &text, &target));
+    free(text);
+    for (int i = 0; i < g->n_drawn; i++) {
+        const dt_rollout_row *y = dt_rollout_row_of(r, first + i);
+        g->item[i] = dt_trie_item(g->items.trie, dt_rollout_ids(r, first + i) + y->n_prompt, y->n_new);
+    }
+    grpo_keep_distinct(g->item, g->n_drawn, target, g->drawn, g->rule.num_generations, chosen);
+    return DT_OK;
+}
+
+void grpo_draw_more(grpo *g, const dt_config *cfg, dt_rollout_options *opt)
+{
+    if (!cfg->rec_distinct_sampling || !*cfg->rec_catalogue || opt->beams || *opt->from_file) return;
+    g->n_drawn = opt->num_generations + opt->num_generations / 2;
+    opt->n_drawn = g->n_drawn;
+    opt->choose = choose;
+    opt->choose_self = g;
 }
 
 /* ---- how different they are -------------------------------------------------------------------------------------- */
