@@ -142,11 +142,12 @@ echo '{"prompt": "u"}' >"$tmp/bare.jsonl"
 data -o "$tmp/bare.h5" "$tmp/bare.jsonl"
 
 # ---- reinforcement learning -------------------------------------------------------------------------------------------------------------------
+rl_args=(run.task=grpo run.max_steps=1 data.train="$tmp/train.h5" data.validation= data.shuffle=false grpo.rollout=beam grpo.num_generations=12 batch.train_batch_size=84
+    batch.micro_batch_size=12 grpo.reward_funcs="rec_rule, rec, rec_semantic" rec.item_embeddings="$tmp/items.npy" log.rollouts=true)
 rl() { # NP DIR ARGS...
     local np=$1 dir=$2
     shift 2
-    run "$np" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$dir" run.max_steps=1 data.train="$tmp/train.h5" data.validation= data.shuffle=false \
-        grpo.rollout=beam grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=12 grpo.reward_funcs="rec_rule, rec, rec_semantic" rec.item_embeddings="$tmp/items.npy" log.rollouts=true "$@"
+    run "$np" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/$dir" "${rl_args[@]}" "$@"
 }
 cat >"$tmp/rl.py" <<'PY'
 import json, math, sys
@@ -207,10 +208,12 @@ rl 2 drawn grpo.rollout=sample batch.micro_batch_size=7
 expect "drawn ones are items, too" items_are drawn all drawn
 
 # Validations are those of task eval, at any temperature of the training and beside its own beams.
-rl 2 tested data.validation="$tmp/users.h5" data.validation_steps=2 run.max_steps=6 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=rec/ndcg@5 \
-    batch.micro_batch_size=3 grpo.temperature=0.1 optimizer.lr=1e-2 scheduler.type=constant
+tests=(data.validation="$tmp/users.h5" data.validation_steps=2 run.max_steps=6 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=rec/ndcg@5
+    batch.micro_batch_size=3 grpo.temperature=0.1 optimizer.lr=1e-2 scheduler.type=constant)
+rl 2 tested "${tests[@]}"
 expect_exit "tests during training" 0
 expect "memory is as planned" as_planned
+expect "--plan has said so" as_plan_says 2 0 "${rl_args[@]}" "${tests[@]}"
 told_at() { grep '"validation_loss"' "$tmp/$1/metrics.jsonl" | grep "\"step\": $2," | grep -oE '"(rec/(hr|ndcg|outside|unknown)|validation_(loss|samples))[^,}]*'; }
 ndcg_at() { told_at tested "$1" | sed -n 's/"rec.ndcg@5": *//p'; }
 for step in 2 4 6; do

@@ -566,6 +566,27 @@ static void embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere(voi
     cosines_are_of_rows("<a>\tA\t2\n<b>\tB\t01\n<c>\tC\t0\n", (const int[]){0, 1, 2}, 3); /* 01 is no number */
 }
 
+/* The same matrix in NumPy's format, fp32, and in HDF5's, fp64 and compressed. */
+static void embeddings_of_hdf5_are_those_of_numpy(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *array;
+    } from[] = {
+        {"tests/data/sid/items.npy", ""}, {"tests/data/sid/items.h5", ""}, {"tests/data/sid/items.h5", "/text/emb"}};
+    enum { N_FROM = sizeof from / sizeof from[0] };
+    dt_catalogue *c = open_text("<a>\tA\t299\n<b>\tB\t0\n<c>\tC\t7\n");
+    dt_item_vectors *v[N_FROM], *none;
+    for (int k = 0; k < N_FROM; k++)
+        assert_int_equal(dt_item_vectors_open(&v[k], c, from[k].path, from[k].array, false, NULL), DT_OK);
+    for (int k = 1; k < N_FROM; k++)
+        for (int i = 0; i < 3; i++) assert_true(dt_item_cosine(v[k], i, 1) == dt_item_cosine(v[0], i, 1));
+    assert_true(fabs(dt_item_cosine(v[0], 0, 1)) < 0.999);
+    assert_int_equal(dt_item_vectors_open(&none, c, from[1].path, "/norms", false, NULL), DT_ERR_DATA);
+    for (int k = 0; k < N_FROM; k++) dt_item_vectors_close(v[k]);
+    dt_catalogue_close(c);
+}
+
 static void embeddings_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
@@ -610,6 +631,7 @@ int main(void)
         cmocka_unit_test(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none),
         cmocka_unit_test(samples_are_items_with_their_probabilities_among_all_tokens),
         cmocka_unit_test(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere),
+        cmocka_unit_test(embeddings_of_hdf5_are_those_of_numpy),
         cmocka_unit_test(embeddings_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
