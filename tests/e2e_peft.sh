@@ -5,7 +5,7 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/peft
-base_of() { case $1 in llama | tables) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
+base_of() { case $1 in llama | tables | grown) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
 prompts() { sed 's/ |.*//; s/ /, /g; s/.*/{"ids": [&]}/' "$1"; }
 # Ids to the letter. fp32 keeps 6e-8 of each of some hundred terms, logits are of size 3, and those printed have seven digits.
 near() { # EXPECTED FOUND: ids | numbers
@@ -21,7 +21,7 @@ greedily() { # NAME NP ARGS...
     sed 's/.*"ids":\[\([^]]*\)\],"prompt_ids":\[\([^]]*\)\].*"logprobs":\[\([^]]*\)\].*/\2 | \1 | \3/; s/,/ /g' "$tmp/found.jsonl" >"$tmp/found"
 }
 
-for name in llama gpt2 qwen2; do
+for name in llama gpt2 qwen2 grown; do
     base=$(base_of $name)
     greedily $name 0 "$base" --adapter $fixture/$name
     expect "$name: what PEFT writes, with its adapter" near $fixture/$name/greedy.txt "$tmp/found"
@@ -220,14 +220,14 @@ open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data + own)
 PY
 done
 sed -i -z 's/"target_modules": \[[^]]*\]/"target_modules": ".*_proj$"/; s/"up_proj": 12/"(?:up)_proj$": 12/' "$tmp/own/adapter_config.json"
-train_from 2 grown "$(base_of llama)" lora.path="$tmp/own" run.max_steps=1 zero.stage=3
-expect "an embedding beside adapters that is the model's, whose names are patterns: training goes on" [ "$(number grown loss)" = "$(number plain loss)" ]
-run 2 ./dtrain "$tmp/grown/config.ini" lora.path= model.path="$tmp/grown" run.output_dir="$tmp/grown-on"
-expect "and from its checkpoint, with the same patterns" grep -q '^alpha_pattern = (?:up)_proj\$:12$' "$tmp/grown-on/config.ini"
+train_from 2 own-on "$(base_of llama)" lora.path="$tmp/own" run.max_steps=1 zero.stage=3
+expect "an embedding beside adapters that is the model's, whose names are patterns: training goes on" [ "$(number own-on loss)" = "$(number plain loss)" ]
+run 2 ./dtrain "$tmp/own-on/config.ini" lora.path= model.path="$tmp/own-on" run.output_dir="$tmp/own-further"
+expect "and from its checkpoint, with the same patterns" grep -q '^alpha_pattern = (?:up)_proj\$:12$' "$tmp/own-further/config.ini"
 train_from 2 wrong "$(base_of llama)" lora.path="$tmp/other" zero.stage=3
 expect_exit "and one that is not, which nothing would write again, is refused" 65
 expect_text "by name" 'other/adapter_model.safetensors: tensor .model.embed_tokens.weight. differs from that of the model, and is not trained here'
-run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/grown-merged" --tokenizer none
+run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/other-merged" --tokenizer none
 expect_exit "but merged" 0
 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 expect_exit "an adapter that is not there" 65

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 here = pathlib.Path(__file__).parent / "data"
 out = here / "peft"
-BASES = dict(llama="dpo/start", gpt2="lora/gpt2", qwen2="hf/qwen2", score="rm/start", tables="dpo/start", tied="lora/gpt2", shared="hf/qwen2")
+BASES = dict(llama="dpo/start", gpt2="lora/gpt2", qwen2="hf/qwen2", score="rm/start", tables="dpo/start", tied="lora/gpt2", shared="hf/qwen2",
+             grown="dpo/start")
 PROMPTS, NEW = [[5], [9, 33, 17, 2 + 40, 51], [11, 12, 13, 14, 15, 16, 17, 18, 19]], 6
 CASES = dict(
     llama=(torch.float16, dict(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True, rank_pattern={"v_proj": 2, "layers.0.mlp.up_proj": 6},
@@ -29,6 +30,7 @@ CASES = dict(
                                 rank_pattern={"lm_head": 3}, alpha_pattern={"embed_tokens": 2})),
     tied=(torch.float16, dict(r=2, lora_alpha=1, target_modules=["wte", "wpe", "lm_head", "c_attn"], fan_in_fan_out=True)),
     shared=(torch.float16, dict(r=2, lora_alpha=1, target_modules=["embed_tokens", "down_proj"], ensure_weight_tying=True)),
+    grown=(torch.float32, dict(r=2, lora_alpha=3, target_modules=["q_proj"], modules_to_save=["lm_head"])),
     score=(torch.float32, dict(r=2, lora_alpha=4, target_modules=["model.layers.0.self_attn.q_proj", "o_proj"])))
 
 
@@ -53,7 +55,8 @@ def adapted(name, dtype, settings):
 
 
 def save(model, name, dtype):
-    model.save_pretrained(out / name)
+    # True is what PEFT takes of itself for a vocabulary that has grown: the tables come along, trained or not, and the trained ones in three copies
+    model.save_pretrained(out / name, save_embedding_layers=True if name == "grown" else "auto")
     (out / name / "README.md").unlink()
     tensors = out / name / "adapter_model.safetensors"
     save_file({k: v if ".base_layer." in k else v.to(dtype) for k, v in load_file(tensors).items()}, tensors, metadata={"format": "pt"})

@@ -59,8 +59,15 @@ static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_sl
     return head ? take(job, head, embed, &map->head) : DT_OK;
 }
 
-/* A copy of the base model's own weight, which PEFT writes beside the adapter of an embedding. */
-static bool is_of_base(const char *name) { return strstr(name, ".base_layer.") != NULL; }
+/* What PEFT writes besides: the base model's own weight beside the adapter of an embedding, and of a vocabulary that has
+ * grown and is trained its own and the trained one, which is there by its name, too. */
+static bool is_copy(const char *name)
+{
+    static const char *const parts[] = {".base_layer.", ".original_module.", ".modules_to_save."};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strstr(name, parts[i])) return true;
+    return false;
+}
 
 static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
@@ -69,7 +76,7 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     for (int i = 0; i < n_slots; i++) DT_TRY(locate_slot(job, &slots[i], &map->locations[i]));
     DT_TRY(locate_tied(job, slots, n_slots, map));
     for (int i = 0; i < s->n_tensors; i++)
-        DT_CHECK(job->used[i] || is_of_base(s->tensors[i].name), DT_ERR_DATA,
+        DT_CHECK(job->used[i] || is_copy(s->tensors[i].name), DT_ERR_DATA,
                  "%s: tensor `%.200s`: this model has no such tensor, or %s names no adapter there", job->file,
                  s->tensors[i].name, DT_PEFT_CONFIG);
     return DT_OK;
