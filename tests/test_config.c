@@ -335,6 +335,14 @@ static const struct {
     {"[model]\nlora_rank = 8\n", NULL, "input.ini:2: [model] lora_rank: unknown key; lora_rank is r in [lora] here"},
     {"[lora]\nuse_dora = true\n", NULL,
      "input.ini:2: [lora] use_dora: DoRA is not supported yet: leave it out for LoRA"},
+    {"[lora]\ntask_type = CAUSAL_LM\nexclude_modules = lm_head\nllm_int8_skip_modules = lm_head\n"
+     "bnb_4bit_compute_dtype = bfloat16\n",
+     NULL,
+     "input.ini:2: [lora] task_type: leave it out: run.task says what the model is trained for\n"
+     "input.ini:3: [lora] exclude_modules: lora.target_modules may be a regular expression that whole names match\n"
+     "input.ini:4: [lora] llm_int8_skip_modules: leave it out: embeddings, head, norms and lora.modules_to_save are "
+     "never stored in 8 bits\n"
+     "input.ini:5: [lora] bnb_4bit_compute_dtype: precision.dtype is what products are computed in"},
     {"[zero]\nstage3_prefetch_bucket_size = 5e7\nstage3_max_live_parameters = 1e9\nreduce_bucket_size = auto\n", NULL,
      "input.ini:2: [zero] stage3_prefetch_bucket_size: unknown key; stage3_prefetch_bucket_size is "
      "prefetch_bucket_size in [zero] here: blocks are gathered whole, so at least the parameters of one: 5e7 would "

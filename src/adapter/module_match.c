@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char ALL_LINEAR[] = "all-linear";
 
@@ -92,8 +93,10 @@ static dt_err set_pattern(dt_modules *m, const char *text)
 dt_err dt_modules_parse(dt_modules *m, const char *text)
 {
     *m = (dt_modules){0};
-    if (strcmp(text, ALL_LINEAR) == 0 || strcmp(text, "all") == 0) return set_pattern(m, ALL_LINEAR);
+    if (strcasecmp(text, ALL_LINEAR) == 0 || strcmp(text, "all") == 0) return set_pattern(m, ALL_LINEAR);
     if (is_list(text)) return dt_config_split(text, &m->list, &m->n);
+    DT_CHECK(!strpbrk(text, "'\""), DT_ERR_DATA,
+             "expected names without quotes and brackets, as q_proj, v_proj, found %.100s", text);
     DT_TRY(module_check_pattern(text));
     return set_pattern(m, text);
 }
