@@ -61,6 +61,10 @@ expect_text "and the best" '^  best +step-00000006.h5 \(validation loss '
 cp "$out" "$tmp/text"
 run 0 ./dtrain-info "$tmp/run/checkpoints"
 expect "the folder of checkpoints tells the same" cmp <(grep -E "task|model|steps|training|latest" "$out") <(grep -E "task|model|steps|training|latest" "$tmp/text")
+mkdir "$tmp/run/hf" && echo '{}' >"$tmp/run/hf/config.json"
+run 0 ./dtrain-info "$tmp/run/hf"
+expect_exit "what it has exported is no run" 65
+expect_text "by name" "$tmp/run/hf: a model or an adapter for other programs; expected the directory of a run"
 run 0 ./dtrain-info "$tmp/run/checkpoints/latest"
 expect_text "what latest names" 'step-00000006.h5'
 run 0 ./dtrain-info --json "$tmp/run"

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "dtrain/adapter.h"
 #include "dtrain/checkpoint.h"
 #include "dtrain/config.h"
 #include "dtrain/io.h"
@@ -52,6 +53,8 @@ static dt_err find_places(run_info *r)
                       snprintf(r->folder, sizeof r->folder, "%s/checkpoints", r->dir) < PATH_MAX;
     DT_CHECK(fits, DT_ERR_DATA, "%s: the name is too long", r->dir);
     if (dt_is_file(config) || dt_is_file(metrics) || dt_is_directory(r->folder)) return DT_OK;
+    DT_CHECK(!dt_is_in(config, r->dir, "config.json") && !dt_is_in(config, r->dir, DT_PEFT_CONFIG), DT_ERR_DATA,
+             "%s: a model or an adapter for other programs; expected the directory of a run", r->dir);
     snprintf(r->folder, sizeof r->folder, "%s", r->dir); /* the checkpoints themselves: the run is one up */
     snprintf(r->home, sizeof r->home, "%.*s/..", PATH_MAX - 4, r->dir);
     return DT_OK;
