@@ -159,7 +159,7 @@ static void dpo_open(dt_task *t)
     dt_mistakes_add(t->mistakes, count_validation(t, d));
     open_models(t, d);
     say_margins(t, d);
-    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_BATCH_BETA_NBYTES + DT_PRECOMPUTED_NBYTES;
+    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_BATCH_BETA_NBYTES + DT_PRECOMPUTED_NBYTES + DT_REFERENCE_NBYTES;
 }
 
 static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_reference; }
@@ -308,7 +308,7 @@ static dt_err save(const dt_task *t, dt_items *items)
     const dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_save(&d->multiplier, items));
     if (d->batch_beta.block) DT_TRY(dt_batch_beta_save(&d->batch_beta, items));
-    return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : DT_OK;
+    return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : dt_reference_save(&d->reference, items);
 }
 
 static dt_err load(const dt_task *t, const dt_items *items)
@@ -316,7 +316,7 @@ static dt_err load(const dt_task *t, const dt_items *items)
     dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_load(&d->multiplier, items));
     if (d->batch_beta.block) DT_TRY(dt_batch_beta_load(&d->batch_beta, items));
-    return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : DT_OK;
+    return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : dt_reference_load(&d->reference, items);
 }
 
 static dt_err dpo_save(dt_task *t, dt_items *items) { return dt_comm_agree(t->comm, save(t, items)); }

@@ -87,7 +87,8 @@ static void grpo_open(dt_task *t)
     count_steps(g, t);
     /* every ratio is 1 then, and the loss's slope there follows from the advantages */
     t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
-    t->saved_nbytes += (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t);
+    t->saved_nbytes +=
+        (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
     if (g->rollout) grpo_declare(g, t);
     grpo_declare_validation(g, t);
 }
@@ -321,6 +322,7 @@ static dt_err grpo_save(dt_task *t, dt_items *items)
     const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
     dt_err err = dt_items_add(items, "grpo_place", DT_ITEM_I64, N_PLACE, place);
     if (err == DT_OK && n > 0) err = dt_items_add(items, "grpo_rewards", DT_ITEM_F64, n, g->reward);
+    if (err == DT_OK) err = dt_reference_save(&g->reference, items);
     DT_TRY(dt_comm_agree(t->comm, err));
     return dt_rollout_save(g->rollout, t, items);
 }
@@ -341,6 +343,7 @@ static dt_err load_rewards(grpo *g, const dt_task *t, const dt_items *items)
 static dt_err grpo_load(dt_task *t, const dt_items *items)
 {
     grpo *g = t->self;
+    DT_TRY(dt_comm_agree(t->comm, dt_reference_load(&g->reference, items)));
     DT_TRY(dt_rollout_load(g->rollout, t, items));
     DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
     grpo_find_advantages(g, t);

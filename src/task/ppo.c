@@ -184,8 +184,8 @@ static int64_t count_all_steps(const dt_config *cfg, double samples_per_epoch, d
 /* What save_local leaves, at most. */
 static double saved_nbytes(const ppo *p)
 {
-    const size_t own =
-        sizeof p->number + sizeof p->mean + sizeof p->epoch_kl + DT_KL_CONTROLLER_NBYTES + DT_RUNNING_NBYTES;
+    const size_t own = sizeof p->number + sizeof p->mean + sizeof p->epoch_kl + DT_KL_CONTROLLER_NBYTES +
+                       DT_RUNNING_NBYTES + DT_REFERENCE_NBYTES;
     return (double)own + (p->with_costs ? (double)dt_window_nbytes(&p->costs) + DT_MULTIPLIER_NBYTES : 0);
 }
 
@@ -398,6 +398,7 @@ static int64_t ppo_step_after(const dt_task *t, int64_t samples) { return sample
 static dt_err save_local(const dt_task *t, dt_items *items)
 {
     const ppo *p = ppo_of(t);
+    DT_TRY(dt_reference_save(&p->reference, items));
     DT_TRY(dt_items_add(items, "ppo_numbers", DT_ITEM_F64, PPO_N_NUMBERS, p->number));
     DT_TRY(dt_items_add(items, "ppo_rewards", DT_ITEM_F64, DT_MAX_REWARDS, p->mean));
     DT_TRY(dt_items_add(items, "ppo_epoch_kl", DT_ITEM_F64, 2, p->epoch_kl));
@@ -417,6 +418,7 @@ static dt_err ppo_save(dt_task *t, dt_items *items)
 static dt_err load_local(dt_task *t, const dt_items *items)
 {
     ppo *p = ppo_of(t);
+    DT_TRY(dt_reference_load(&p->reference, items));
     DT_TRY(dt_items_get(items, "ppo_numbers", DT_ITEM_F64, PPO_N_NUMBERS, p->number));
     DT_TRY(dt_items_get(items, "ppo_rewards", DT_ITEM_F64, DT_MAX_REWARDS, p->mean));
     DT_TRY(dt_items_get(items, "ppo_epoch_kl", DT_ITEM_F64, 2, p->epoch_kl));

@@ -1,6 +1,7 @@
 /* precomputed.c - one plain file: a head of text, then floats. Every rank writes the samples that it has scored in
  * their places, and reads from them what its micro-batches need. */
 #include "precomputed.h"
+#include "reference.h"
 #include "dtrain/dataset.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -18,11 +19,6 @@ static const char *const key_names[DT_N_KEYS] = {"model",     "training data", "
                                                  "tokenizer", "data.seq_len",  "precision.dtype"};
 
 /* ---- what it is of ----------------------------------------------------------------------------------------------- */
-
-static uint64_t hash_text(const char *text)
-{
-    return dt_mix64(strlen(text)) ^ dt_checksum(text, 0, (int64_t)strlen(text), 1);
-}
 
 static void see_difference(void *self, const char *field, const char *before, const char *now)
 {
@@ -51,7 +47,7 @@ static void count_samples(dt_precomputed *p, const dt_task *t)
         const dt_data_info *info = dt_loader_info(loaders[k]);
         p->n_samples[k] = info->n_samples;
         p->key[DT_KEY_TRAINING + k] = dt_loader_fingerprint(loaders[k]) ^ dt_mix64((uint64_t)info->n_samples);
-        p->key[DT_KEY_TOKENIZER] += hash_text(info->tokenizer) + hash_text(info->chat_template);
+        p->key[DT_KEY_TOKENIZER] += dt_hash_text(info->tokenizer) + dt_hash_text(info->chat_template);
         p->nbytes += (size_t)(info->n_samples + 1) * sizeof **p->first;
     }
 }
@@ -77,30 +73,6 @@ dt_err dt_precomputed_plan(const dt_precomputed *p, const dt_task *t, dt_memory 
 {
     (void)t;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += p->nbytes;
-    return DT_OK;
-}
-
-/* Of the parameters that are in t->zero, on all ranks the same. */
-static dt_err hash_model(dt_precomputed *p, const dt_task *t)
-{
-    uint64_t sum = 0;
-    dt_err err = DT_OK;
-    float *chunk = malloc(CHUNK * sizeof *chunk);
-    if (!chunk) err = dt_fail(DT_ERR_MEMORY, "no memory to look at the reference");
-    for (int i = 0; i < dt_zero_n_pieces(t->zero) && err == DT_OK; i++) {
-        const dt_piece *x = &dt_zero_pieces(t->zero)[i];
-        const size_t size = dt_dtype_size(dt_zero_state_dtype(t->zero, DT_STATE_PARAM, x));
-        const uint64_t tensor = hash_text(dt_zero_tensor(t->zero, x)->name) | 1;
-        for (int64_t at = 0; at < x->n && err == DT_OK; at += CHUNK) {
-            const int64_t n = dt_min_i64(CHUNK, x->n - at);
-            err = dt_zero_state_read(t->zero, DT_STATE_PARAM, x, at, n, chunk);
-            sum += tensor * dt_checksum(chunk, x->first + at, n, size);
-        }
-    }
-    free(chunk);
-    DT_TRY(dt_comm_agree(t->comm, err));
-    DT_TRY(dt_comm_sum_host_u64(t->comm, &sum, 1));
-    p->key[DT_KEY_MODEL] = sum;
     return DT_OK;
 }
 
@@ -302,7 +274,7 @@ dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
 {
     DT_TRY(dt_comm_agree(t->comm, prepare(p, t)));
     DT_TRY(dt_pretrained_load(t->comm, t->zero, &p->model.from, t->phase));
-    DT_TRY(hash_model(p, t));
+    DT_TRY(dt_hash_parameters(t->zero, t->comm, &p->key[DT_KEY_MODEL]));
     int64_t is_there = t->comm->rank == 0 && access(p->path, F_OK) == 0;
     DT_TRY(dt_comm_broadcast_host(t->comm, &is_there, sizeof is_there, 0));
     return is_there ? verify(p, t) : make(p, t);

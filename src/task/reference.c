@@ -132,10 +132,59 @@ static dt_err check_pieces(const dt_reference *r, const dt_task *t)
     return DT_OK;
 }
 
+dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, uint64_t *sum)
+{
+    dt_err err = DT_OK;
+    float *chunk = malloc(CHUNK * sizeof *chunk);
+    if (!chunk) err = dt_fail(DT_ERR_MEMORY, "no memory to look at the reference");
+    *sum = 0;
+    for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
+        const dt_piece *x = &dt_zero_pieces(z)[i];
+        const size_t size = dt_dtype_size(dt_zero_state_dtype(z, DT_STATE_PARAM, x));
+        const uint64_t tensor = dt_hash_text(dt_zero_tensor(z, x)->name) | 1;
+        for (int64_t at = 0; at < x->n && err == DT_OK; at += CHUNK) {
+            const int64_t n = dt_min_i64(CHUNK, x->n - at);
+            err = dt_zero_state_read(z, DT_STATE_PARAM, x, at, n, chunk);
+            *sum += tensor * dt_checksum(chunk, x->first + at, n, size);
+        }
+    }
+    free(chunk);
+    DT_TRY(dt_comm_agree(comm, err));
+    return dt_comm_sum_host_u64(comm, sum, 1);
+}
+
+/* One that is the model in training, or that follows it, is in checkpoints. */
+static dt_err note_weights(dt_reference *r, const dt_task *t)
+{
+    uint64_t sum = 0;
+    if (r->scorer.is_base || r->sync_steps > 0) return DT_OK;
+    DT_TRY(dt_hash_parameters(r->scorer.frozen.zero, t->comm, &sum));
+    r->weights[0] = (int64_t)(sum | 1), r->weights[1] = r->scorer.opt.dtype;
+    return DT_OK;
+}
+
+dt_err dt_reference_save(const dt_reference *r, dt_items *items)
+{
+    return r->weights[0] ? dt_items_add(items, "reference_weights", DT_ITEM_I64, 2, r->weights) : DT_OK;
+}
+
+dt_err dt_reference_load(const dt_reference *r, const dt_items *items)
+{
+    const dt_pretrained *from = &r->scorer.frozen.from;
+    int64_t before[2];
+    if (!r->weights[0] || !dt_items_find(items, "reference_weights")) return DT_OK;
+    DT_TRY(dt_items_get(items, "reference_weights", DT_ITEM_I64, 2, before));
+    DT_CHECK(before[1] != r->weights[1] || before[0] == r->weights[0], DT_ERR_BASE,
+             "%s%s%s: the run began with another reference than this one", from->path,
+             from->adapter ? " with the adapter of " : "", from->adapter ? from->adapter : "");
+    return DT_OK;
+}
+
 dt_err dt_reference_begin(dt_reference *r, dt_task *t)
 {
     DT_TRY(dt_comm_agree(t->comm, alloc(r, t->ledger)));
     DT_TRY(dt_scorer_begin(&r->scorer, t));
+    DT_TRY(note_weights(r, t));
     if (r->scorer.opt.keeps_hidden) t->reference = r->scorer.model;
     return dt_comm_agree(t->comm, check_pieces(r, t));
 }

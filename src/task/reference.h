@@ -5,7 +5,10 @@
 #ifndef DTRAIN_TASK_REFERENCE_H
 #define DTRAIN_TASK_REFERENCE_H
 
+#include "dtrain/io.h"
+#include "dtrain/items.h"
 #include "dtrain/scorer.h"
+#include <string.h>
 
 /** {0} to start from. */
 typedef struct dt_reference {
@@ -13,7 +16,8 @@ typedef struct dt_reference {
     float *logp;        /* [max_tok] of the last batch's targets */
     int64_t sync_steps; /* it follows every so many steps; 0: it does not */
     double mixup;
-    void *chunk; /* staging for parameters of both models, when it follows */
+    int64_t weights[2]; /* what a resume finds again: dt_hash_parameters, and the type; 0: nothing is compared */
+    void *chunk;        /* staging for parameters of both models, when it follows */
     void *block;
     size_t nbytes;
 } dt_reference;
@@ -33,6 +37,20 @@ dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *mem
 /** In begin. Collective, agreed. */
 dt_err dt_reference_begin(dt_reference *r, dt_task *t);
 void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */
+
+/** In save and load: the weights are those that the run began with, unless they follow the policy, or are of another
+ *  type now. Local. DT_ERR_BASE: they are others. */
+enum { DT_REFERENCE_NBYTES = 16 };
+dt_err dt_reference_save(const dt_reference *r, dt_items *items);
+dt_err dt_reference_load(const dt_reference *r, const dt_items *items);
+
+/** A number for the parameters that are in a model, on all ranks the same, whatever their number and the stage are.
+ *  Collective, agreed. */
+dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, uint64_t *sum);
+static inline uint64_t dt_hash_text(const char *text)
+{
+    return dt_mix64(strlen(text)) ^ dt_checksum(text, 0, (int64_t)strlen(text), 1);
+}
 
 /** The batch's log-probabilities into r->logp, 0 where there is no target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);
