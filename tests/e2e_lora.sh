@@ -45,6 +45,13 @@ expect "resumed on other ranks at another stage: the same bits" same_model "$(ne
 lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
 expect_text "another scale is no continuation" "lora.alpha: 8 -> 16"
 expect_exit "and refused" 64
+expect_text "where it leads" "start a new run from the model that dtrain-convert .*/step-00000004.h5 DIR makes of it"
+for mistake in "lora.lora_alpha=16" "lora.init=pissa" 'lora.target_modules=["q_proj","v_proj"]'; do
+    run 0 ./dtrain --check "$tmp/halves/config.ini" "$mistake"
+    expect_exit "$mistake where there are checkpoints is refused" 64
+    expect "and nothing is said of these" sh -c "[ \$(grep -cE 'error: |trying the previous' '$out') = 1 ] && grep -q 'error: command line: lora' '$out'"
+done
+expect_text "quotes and brackets are told apart from regular expressions" "lora.target_modules: expected names without quotes and brackets, as q_proj, v_proj"
 half=$tmp/halves/checkpoints/step-00000002.h5
 for name in model.embed_tokens.weight model.layers.0.self_attn.q_proj.weight model.layers.1.mlp.down_proj.weight model.norm.weight lm_head.weight; do
     expect "$name stays as it is" h5diff "$half" "$(newest halves)" "/model/$name" "/model/$name"
@@ -223,6 +230,13 @@ expect_exit "of a reference whose adapter has gone since" 65
 expect "that alone is said, too" sh -c "[ \$(grep -c 'error: ' '$out') = 1 ] && grep -q 'lora.path: $tmp/later/adapter: expected a directory' '$out'"
 lora 2 order llama $order run.max_steps=2 lora.path="$tmp/gone/adapter"
 expect_exit "and it goes on with the adapter where it is now" 0
+lora 2 gone llama $order lora.path="$tmp/gone/adapter"
+expect_exit "a run that would replace the adapter of its reference is refused" 64
+expect_text "by name" "lora.path: the reference has the adapter of $tmp/gone/adapter, which this run replaces at its end; expected another run.output_dir"
+rm -r "$tmp/gone/adapter" && cp -r "$tmp/flat/adapter" "$tmp/gone/"
+lora 2 order llama $order run.max_steps=3 lora.path="$tmp/gone/adapter"
+expect_exit "but not beside a reference with another adapter" 65
+expect_text "by name" "with the adapter of $tmp/gone/adapter: the run began with another reference than this one"
 lora 1 refused llama lora.alpha=4 batch.micro_batch_size=4
 expect_text "settings of adapters without a rank, too" "lora.alpha: without lora.r there are no adapters"
 e2e_done

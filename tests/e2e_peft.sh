@@ -187,6 +187,13 @@ wrong "an adapter as a model" 65 'llama: it has adapters alone: name the model t
 wrong "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
 wrong "a checkpoint of a merged model" 64 'a model with adapters becomes a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
 expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
+train_from 2 path-run "$(base_of llama)" lora.r=2 lora.target_modules=all-linear run.max_steps=1
+train_from 2 again-run "$(base_of llama)" lora.r=2 lora.target_modules=all-linear run.max_steps=1 lora.path="$tmp/path-run/adapter"
+expect_exit "keys that choose the layers that the adapter has, in other words, are no contradiction" 0
+train_from 2 wrong "$(base_of llama)" lora.target_modules=q_proj lora.path="$tmp/path-run/adapter"
+expect_text "those that choose others are" 'lora.target_modules: the adapter of .*/path-run/adapter has .*q_proj, .*[.][.][.]; leave the key out'
+wrong "a run's directory, which has one" 65 'path-run: expected an adapter: adapter_config.json is missing; there is one in .*/path-run/adapter' \
+    ./dtrain-generate "$(base_of llama)" --adapter "$tmp/path-run"
 train_from 2 wrong "$(base_of llama)" lora.path=$fixture/llama lora.r=8
 expect_text "a key that the adapter contradicts is refused" 'lora.r: the adapter of .*/llama has 4; leave the key out'
 train_from 2 wrong "$tmp/llama-run1" lora.alpha=32
@@ -229,6 +236,13 @@ expect_exit "and one that is not, which nothing would write again, is refused" 6
 expect_text "by name" 'other/adapter_model.safetensors: tensor .model.embed_tokens.weight. differs from that of the model, and is not trained here'
 run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/other-merged" --tokenizer none
 expect_exit "but merged" 0
+for alpha in '"lora_alpha": 70000' '"lora_alpha": 8, "alpha_pattern": {"q_proj": 1e30}'; do
+    rm -rf "$tmp/alpha" && cp -r $fixture/llama "$tmp/alpha"
+    sed -i -z 's/"alpha_pattern": {[^}]*},//; s/"lora_alpha": [0-9]*/'"$alpha"'/' "$tmp/alpha/adapter_config.json"
+    train_from 1 wrong "$(base_of llama)" lora.path="$tmp/alpha"
+    expect_exit "$alpha, which no key can say" 65
+    expect_text "is said of the adapter" "the adapter of $tmp/alpha: an alpha of (70000|1e.30); training takes 1e-06 to 65536"
+done
 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 expect_exit "an adapter that is not there" 65
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \

@@ -71,10 +71,12 @@ typedef struct dt_lora {
     bool lenient; /* of a file or a checkpoint: names that the model does not have are passed over */
 } dt_lora;
 
-/** Set the keys of [lora] to what the adapters are that training goes on from; dropout stays where it is given. of: the
- *  file or directory that has them, for messages. Local. DT_ERR_USAGE: a key is given that says something else.
- *  DT_ERR_DATA: a name cannot be the value of a key. */
-dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of);
+/** Set the keys of [lora] to what the adapters are that training goes on from; dropout stays where it is given, and
+ *  target_modules where it means the same layers of these units, which have no adapters yet. of: the file or folder
+ *  that has them, for messages. Local. DT_ERR_USAGE: a key is given that says something else. DT_ERR_DATA: a name or a
+ *  number cannot be the value of a key. */
+dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, const dt_model_config *mc,
+                           const dt_unit *units, int n_units);
 /** [lora]; {0} where lora.r is 0. DT_ERR_USAGE naming the key. Local. */
 dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg);
 void dt_lora_free(dt_lora *l); /* safe on {0} */
@@ -87,6 +89,9 @@ dt_err dt_modules_parse(dt_modules *m, const char *text);
  *  layers that one product serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules names no layer, or
  *  one that can have no adapter. DT_ERR_DATA: adapters of a file or checkpoint are of another model. Local. */
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
+/** Do the target_modules of both, beside their modules_to_save, stand for the same layers of these units? Local. */
+bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
+                         int n_units);
 /** Does every pattern of rank_pattern, and of alpha_pattern, stand for an adapter that is there? Local.
  *  DT_ERR_USAGE. */
 dt_err dt_lora_check_ranks(const dt_lora *l, const dt_unit *units, int n_units);

@@ -83,6 +83,19 @@ static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit
     return module_is_in(m, module) || is_shared(l, mc, module);
 }
 
+bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
+                         int n_units)
+{
+    dt_tensor head;
+    const int h = tied_head(mc, units, n_units, &head);
+    if (h >= 0 && is_target(a, mc, &units[h], &head) != is_target(b, mc, &units[h], &head)) return false;
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++)
+            if (is_target(a, mc, &units[u], &units[u].tensors[i]) != is_target(b, mc, &units[u], &units[u].tensors[i]))
+                return false;
+    return true;
+}
+
 /* ---- mistakes in names ------------------------------------------------------------------------------------------- */
 
 static void list_layer(const dt_tensor *t, char *out, size_t size)

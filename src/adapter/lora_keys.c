@@ -141,8 +141,8 @@ static dt_err settle(dt_config *cfg, const char *of, const char *key, bool same,
 {
     dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for lora.%s", key);
     if (err == DT_OK && !same && is_given(cfg, key))
-        err =
-            dt_config_fail(cfg, "lora", key, "the adapter of %s has %s; leave the key out", of, *text ? text : "none");
+        err = dt_config_fail(cfg, "lora", key, "the adapter of %s has %.120s%s; leave the key out", of,
+                             *text ? text : "none", strlen(text) > 120 ? "..." : "");
     if (err == DT_OK && !same) err = dt_config_set(cfg, "lora", key, text);
     free(text);
     return err;
@@ -184,9 +184,20 @@ static dt_err check_can_be_keys(const dt_lora *l, const char *of)
     return DT_OK;
 }
 
-static dt_err settle_lists(dt_config *cfg, const dt_lora *now, const dt_lora *l, const char *of)
+/* Files of others may have any. */
+static dt_err check_alphas(const dt_lora *l, const char *of)
 {
-    DT_TRY(settle_text(cfg, of, "target_modules", join_names(&now->target_modules), join_names(&l->target_modules)));
+    double bad = l->alpha >= 1e-6 && l->alpha <= 65536 ? 0 : l->alpha;
+    for (int i = 0; i < l->n_alpha_pattern; i++)
+        if (l->alpha_pattern[i].value > 65536) bad = l->alpha_pattern[i].value;
+    DT_CHECK(bad == 0, DT_ERR_DATA, "the adapter of %s: an alpha of %g; training takes 1e-06 to 65536", of, bad);
+    return DT_OK;
+}
+
+static dt_err settle_lists(dt_config *cfg, const dt_lora *now, const dt_lora *l, const char *of, bool same_layers)
+{
+    DT_TRY(settle(cfg, of, "target_modules", same_layers && is_given(cfg, "target_modules"),
+                  join_names(&l->target_modules)));
     DT_TRY(settle_text(cfg, of, "modules_to_save", join_names(&now->modules_to_save), join_names(&l->modules_to_save)));
     DT_TRY(settle_text(cfg, of, "rank_pattern", join_values(now->rank_pattern, now->n_rank_pattern),
                        join_values(l->rank_pattern, l->n_rank_pattern)));
@@ -205,11 +216,13 @@ static dt_err check_shared(const dt_lora *l, const char *of)
     return DT_OK;
 }
 
-dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
+dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, const dt_model_config *mc,
+                           const dt_unit *units, int n_units)
 {
     dt_lora now = {0};
     DT_TRY(check_shared(l, of));
     DT_TRY(check_can_be_keys(l, of));
+    DT_TRY(check_alphas(l, of));
     DT_TRY(settle(cfg, of, "alpha", cfg->lora_alpha == l->alpha, real_text(l->alpha)));
     if (!is_given(cfg, "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
     DT_TRY(
@@ -218,7 +231,7 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of)
     if (l->int8.on && !is_given(cfg, "llm_int8_threshold"))
         DT_TRY(settle(cfg, of, "llm_int8_threshold", false, real_text((double)l->int8.threshold)));
     dt_err err = read_keys(&now, cfg);
-    if (err == DT_OK) err = settle_lists(cfg, &now, l, of);
+    if (err == DT_OK) err = settle_lists(cfg, &now, l, of, dt_lora_same_layers(&now, l, mc, units, n_units));
     dt_lora_free(&now);
     if (err != DT_OK) return err;
     return settle(cfg, of, "r", cfg->lora_r == l->r, real_text((double)l->r)); /* last: 0 says what is given */

@@ -187,6 +187,15 @@ static dt_err read_text(dt_lora *l, const char *file, const char *text, size_t n
     return err;
 }
 
+/* The directory of a run has its adapter in a folder. */
+static dt_err no_adapter(const char *dir)
+{
+    char folder[PATH_MAX], file[PATH_MAX];
+    const bool below = dt_join_path(folder, dir, "adapter", "") && dt_is_in(file, folder, DT_PEFT_CONFIG);
+    return dt_fail(DT_ERR_DATA, "%s: expected an adapter: %s is missing%s%s", dir, DT_PEFT_CONFIG,
+                   below ? "; there is one in " : "", below ? folder : "");
+}
+
 dt_err dt_lora_read(dt_lora *l, const char *dir)
 {
     char file[PATH_MAX], *text;
@@ -194,8 +203,7 @@ dt_err dt_lora_read(dt_lora *l, const char *dir)
     *l = (dt_lora){.alpha = 8, .lenient = true};
     DT_CHECK(dt_is_directory(dir), DT_ERR_DATA, "%s: expected a directory with %s and %s", dir, DT_PEFT_CONFIG,
              DT_PEFT_TENSORS);
-    DT_CHECK(dt_is_in(file, dir, DT_PEFT_CONFIG), DT_ERR_DATA, "%s: expected an adapter: %s is missing", dir,
-             DT_PEFT_CONFIG);
+    if (!dt_is_in(file, dir, DT_PEFT_CONFIG)) return no_adapter(dir);
     DT_TRY(dt_read_file(file, MAX_CONFIG, &text, &nbytes));
     const dt_err err = read_text(l, file, text, nbytes);
     free(text);

@@ -6,6 +6,7 @@
  * compared as numbers, not as keys, for it may be described in several ways. */
 #include "run.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,18 +179,21 @@ static dt_err check_length(const dt_run *run, const char *path, const dt_ckpt_me
 
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
-    char where[512] = "";
+    char where[512] = "", start[2 * PATH_MAX];
     changes c = {.allowed = run->cfg.checkpoint_allow_changes};
     DT_TRY(compare(&c, run, path, meta));
     if (c.key) dt_config_where(&run->cfg, c.section, c.key, where, sizeof where);
+    snprintf(start, sizeof start,
+             strcmp(c.key ? c.section : "", "lora")
+                 ? "its weights with model.path = %s"
+                 : "the model that dtrain-convert %s DIR makes of it, with model.path = DIR",
+             path);
     if (c.refused[0])
         return dt_fail(
             DT_ERR_USAGE,
             "%s%s%s was made with other settings, which do not fit its optimizer state and its position in the data "
-            "(%s): "
-            "start a new run from its weights with model.path = %s and another run.output_dir, or name the keys in "
-            "checkpoint.allow_changes",
-            where, c.key ? ": " : "", path, c.refused, path);
+            "(%s): start a new run from %s and another run.output_dir, or name the keys in checkpoint.allow_changes",
+            where, c.key ? ": " : "", path, c.refused, start);
     DT_TRY(check_length(run, path, meta));
     if (c.reported[0]) DT_WARN("%s was made with other settings; from here on these are used: %s", path, c.reported);
     return DT_OK;

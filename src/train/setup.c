@@ -308,6 +308,19 @@ static dt_err read_own_adapters(dt_run *run, dt_lora *found)
     return err;
 }
 
+/* Is this in a directory that the run writes? */
+static bool is_written_here(const dt_run *run, const char *what, const char *dir)
+{
+    char *path = NULL, *full = asprintf(&path, "%s/%s", run->cfg.run_output_dir, dir) < 0 ? NULL : realpath(path, NULL);
+    char *its = realpath(what, NULL);
+    const size_t n = full ? strlen(full) : 0;
+    const bool is = n > 0 && its && strncmp(its, full, n) == 0 && (its[n] == '/' || !its[n]);
+    free(its);
+    free(full);
+    free(path);
+    return is;
+}
+
 /* Of the adapters that training goes on from, if there are any: those of lora.path, or of a checkpoint. */
 static dt_err read_adapters(dt_run *run, dt_lora *found)
 {
@@ -320,6 +333,10 @@ static dt_err read_adapters(dt_run *run, dt_lora *found)
     DT_CONFIG_CHECK(found->r == 0, cfg, "lora", "path",
                     "adapters are in the checkpoint %s already; several at a time are not supported",
                     run->pretrained.path);
+    DT_CONFIG_CHECK(!run->task.ops->no_dropout || !is_written_here(run, cfg->lora_path, "adapter"), cfg, "lora", "path",
+                    "the reference has the adapter of %s, which this run replaces at its end; expected another "
+                    "run.output_dir",
+                    cfg->lora_path);
     if (!dt_is_directory(cfg->lora_path)) DT_TRY(read_own_adapters(run, found));
     if (found->r > 0) return DT_OK;
     run->pretrained.adapter = strdup(cfg->lora_path);
@@ -334,7 +351,8 @@ static dt_err settle_adapters(dt_run *run)
     dt_err err = read_adapters(run, &found);
     if (run->task.ops->no_dropout) found.dropout = 0; /* as that of config.json */
     if (err == DT_OK && found.r > 0)
-        err = dt_lora_settle_keys(cfg, &found, *cfg->lora_path ? cfg->lora_path : run->pretrained.path);
+        err = dt_lora_settle_keys(cfg, &found, *cfg->lora_path ? cfg->lora_path : run->pretrained.path, &run->mc,
+                                  run->units, run->n_units);
     if (err == DT_OK) err = dt_lora_from_keys(&run->lora, cfg);
     run->lora.lenient = found.r > 0;
     dt_lora_free(&found);
@@ -344,7 +362,6 @@ static dt_err settle_adapters(dt_run *run)
 static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    if (dt_config_doubted(cfg, "lora", NULL)) return DT_OK;
     DT_TRY(settle_adapters(run));
     const dt_err err = dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units);
     if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
@@ -359,17 +376,6 @@ static dt_err attach_adapters(dt_run *run)
                            dt_lora_check_saved(&run->lora, &run->mc, run->units, run->n_units));
 }
 
-/* Is the base in a directory that this run writes? */
-static bool is_written_here(const dt_run *run, const char *dir)
-{
-    char *path = NULL, *full = asprintf(&path, "%s/%s", run->cfg.run_output_dir, dir) < 0 ? NULL : realpath(path, NULL);
-    const size_t n = full ? strlen(full) : 0;
-    const bool is = n > 0 && strncmp(run->base.path, full, n) == 0 && (run->base.path[n] == '/' || !run->base.path[n]);
-    free(full);
-    free(path);
-    return is;
-}
-
 static dt_err check_saves(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -379,7 +385,8 @@ static dt_err check_saves(const dt_run *run)
                     "trainable leaves out what can be read again, and there is no model.path; expected all");
     DT_CONFIG_CHECK(n_frozen > 0 || dt_config_doubted(cfg, "lora", NULL), cfg, "checkpoint", "save",
                     "trainable leaves out what is frozen, and all of the model is trained; expected all");
-    DT_CONFIG_CHECK(!is_written_here(run, "checkpoints") && !is_written_here(run, "hf"), cfg, "checkpoint", "save",
+    DT_CONFIG_CHECK(!is_written_here(run, run->base.path, "checkpoints") && !is_written_here(run, run->base.path, "hf"),
+                    cfg, "checkpoint", "save",
                     "trainable leaves out what %s has, which this run itself replaces or removes; expected all, or in "
                     "model.path the model that the run was started from",
                     run->base.path);
@@ -389,8 +396,9 @@ static dt_err check_saves(const dt_run *run)
 /* Nobody knows which model it would be without adapters that have a mistake: it is as if there were none. */
 static dt_err adapt_model(dt_run *run)
 {
-    const dt_err err = attach_adapters(run);
-    if (err == DT_OK) return DT_OK;
+    const bool doubted = dt_config_doubted(&run->cfg, "lora", NULL);
+    const dt_err err = doubted ? DT_OK : attach_adapters(run);
+    if (err == DT_OK && !doubted) return DT_OK;
     dt_model_free_units(run->units, run->n_units);
     run->units = NULL, run->n_units = 0;
     return err;
