@@ -59,8 +59,8 @@ static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_sl
     return head ? take(job, head, embed, &map->head) : DT_OK;
 }
 
-/* What PEFT writes besides: the base model's own weight beside the adapter of an embedding, and of a vocabulary that has
- * grown and is trained its own and the trained one, which is there by its name, too. */
+/* What PEFT writes besides: the base model's own weight beside the adapter of an embedding, and of a vocabulary that
+ * has grown and is trained its own and the trained one, which is there by its name, too. */
 static bool is_copy(const char *name)
 {
     static const char *const parts[] = {".base_layer.", ".original_module.", ".modules_to_save."};
