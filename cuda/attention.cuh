@@ -55,6 +55,8 @@ struct attention_tile {
     int first;             /* row of the sequence that the tile begins with */
     int n_q, n_kv;         /* of the sequence */
     int64_t q_row, kv_row; /* where the sequence begins */
+    int n_shared;          /* keys that do not lie from kv_row on, but from shared_row */
+    int64_t shared_row;
 };
 
 /** Blocks to launch: at least one, and enough for all tiles where there are no more keys than queries (training). */
@@ -74,6 +76,18 @@ static inline int attention_heads_at_once(const dt_attention *at, int n_heads)
                   heads = (kv_heads > 1 ? kv_heads : 1) * share;
     return heads < n_heads ? (int)heads : n_heads;
 }
+
+/** Where the keys of sequence s lie. */
+__device__ inline void find_keys(const dt_attention &at, int s, attention_tile *t)
+{
+    t->kv_row = at.kv_start[s];
+    t->n_shared = at.shared_len ? at.shared_len[s] : 0;
+    t->shared_row = t->n_shared > 0 ? at.shared_start[s] : 0;
+}
+/** The row that key 0 would have if all lay in one piece with the keys behind the shared ones, and how many rows behind
+ *  that the shared ones lie. */
+__device__ inline int64_t first_key_row(const attention_tile &t) { return t.kv_row - t.n_shared; }
+__device__ inline int64_t way_to_shared(const attention_tile &t) { return t.shared_row - first_key_row(t); }
 
 /** Tile number index; false past the last. All lanes of a warp take part and get the same. Within a sequence the tiles
  *  with most work come first: late queries see most keys, early keys are seen by most queries. */
@@ -108,7 +122,7 @@ __device__ inline bool find_tile(const dt_attention &at, const attention_cut &cu
         t->n_q = __shfl_sync(0xffffffffu, n_q, found);
         t->n_kv = __shfl_sync(0xffffffffu, n_kv, found);
         t->q_row = at.q_start[begin + found];
-        t->kv_row = at.kv_start[begin + found];
+        find_keys(at, begin + found, t);
         return true;
     }
     return false;

@@ -15,13 +15,16 @@ enum { SIDE = 16, THREADS = SIDE * SIDE };
 __host__ __device__ constexpr int padded(int d) { return (d + 7) / 8 * 8; }
 __host__ __device__ constexpr int tile_ld(int d) { return padded(d) + 4; }
 
-/* dst [tile][tile_ld(d)]: n rows of src, zeros beside and below. */
-template <class T> __device__ void load_rows(float *dst, const T *src, int64_t ld, int n, int tile, int d)
+/* dst [tile][tile_ld(d)]: n rows of src, zeros beside and below. The first n_away rows lie `away` elements behind where
+ * they would be. */
+template <class T>
+__device__ void load_rows(float *dst, const T *src, int64_t ld, int n, int tile, int d, int n_away = 0,
+                          int64_t away = 0)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n_warps = THREADS / WARP;
     for (int r = warp; r < tile; r += n_warps)
         for (int c = lane; c < padded(d); c += WARP)
-            dst[r * tile_ld(d) + c] = r < n && c < d ? to_float(src[r * ld + c]) : 0.0f;
+            dst[r * tile_ld(d) + c] = r < n && c < d ? to_float(src[r * ld + (r < n_away ? away : 0) + c]) : 0.0f;
 }
 
 __device__ float4 load4(const float *p) { return *reinterpret_cast<const float4 *>(p); }
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
     if (!find_tile(at, cut, blockIdx.x, &t)) return;
     const int n = t.n_q - t.first < TILE ? t.n_q - t.first : TILE;
     const attention_range keys = keys_of(at, t, t.first, n);
-    const int64_t row = t.q_row + t.first;
+    const int64_t row = t.q_row + t.first, away = way_to_shared(t) * at.kv_ld;
     const int kv_head = t.head / (at.n_heads / at.n_kv_heads);
     const float scale = at.scale * LOG2_E;
     float s[R][R], max[R], sum[R];
@@ -170,10 +173,10 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
     for (int i = 0; i < R; i++) max[i] = -INFINITY, sum[i] = 0;
     load_rows(q, a.q + row * at.q_ld + t.head * d, at.q_ld, n, TILE, d);
     for (int key = keys.from / TILE * TILE; key < keys.to; key += TILE) {
-        const int n_keys = t.n_kv - key < TILE ? t.n_kv - key : TILE;
-        const int64_t at_key = (t.kv_row + key) * at.kv_ld + kv_head * d;
+        const int n_keys = t.n_kv - key < TILE ? t.n_kv - key : TILE, n_away = t.n_shared - key;
+        const int64_t at_key = (first_key_row(t) + key) * at.kv_ld + kv_head * d;
         __syncthreads();
-        load_rows(kv, a.k + at_key, at.kv_ld, n_keys, TILE, d);
+        load_rows(kv, a.k + at_key, at.kv_ld, n_keys, TILE, d, n_away, away);
         __syncthreads();
         dots<R>(s, q, kv, d);
 #pragma unroll
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
         }
         put_weights<R>(weights, s);
         __syncthreads();
-        load_rows(kv, a.v + at_key, at.kv_ld, n_keys, TILE, d);
+        load_rows(kv, a.v + at_key, at.kv_ld, n_keys, TILE, d, n_away, away);
         __syncthreads();
         o.add_product(weights, kv, d);
     }

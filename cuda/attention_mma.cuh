@@ -21,17 +21,18 @@ template <int W> struct tile_shape {
 };
 
 /** tile [ROWS][W]: n rows of src, which has d columns, zeros beside and below. vectors: by asynchronous copies, for
- *  which d, ld and the address must suit; else done on return. thread: of THREADS. */
+ *  which d, ld and the address must suit; else done on return. thread: of THREADS. The first n_away rows lie `away`
+ *  elements behind where they would be. */
 template <class T, int W, int ROWS, int THREADS>
 __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d, bool vectors,
-                                 int thread = threadIdx.x)
+                                 int thread = threadIdx.x, int n_away = 0, int64_t away = 0)
 {
     using shape = tile_shape<W>;
     if (vectors) {
         /* a thread keeps its chunk where a row's chunks divide the threads, else all differ */
         constexpr bool KEEPS = THREADS % shape::CHUNKS == 0;
         const int first_row = thread / shape::CHUNKS, first_chunk = thread % shape::CHUNKS;
-        const T *from = src + first_row * ld + first_chunk * 8;
+        const T *from = src + first_row * ld + first_chunk * 8, *const first = n_away > 0 ? src + away : src;
 #pragma unroll
         for (int i = 0; i < ROWS * shape::CHUNKS; i += THREADS) {
             const int row = KEEPS ? first_row + i / shape::CHUNKS : (i + thread) / shape::CHUNKS,
@@ -39,7 +40,7 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d
             if (ROWS * shape::CHUNKS % THREADS != 0 && row >= ROWS) break;
             if (!KEEPS) from = src + row * ld + chunk * 8;
             const bool valid = row < n && chunk * 8 < d;
-            copy_async_16(tile + shape::place(row, chunk), valid ? from : src, valid);
+            copy_async_16(tile + shape::place(row, chunk), !valid ? first : row < n_away ? from + away : from, valid);
             from += THREADS / shape::CHUNKS * ld;
         }
         return;
@@ -50,7 +51,8 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d
         vec<T, 8> eight;
 #pragma unroll
         for (int c = 0; c < 8; c++)
-            eight.x[c] = row < n && chunk * 8 + c < d ? src[row * ld + chunk * 8 + c] : from_float<T>(0.0f);
+            eight.x[c] = row < n && chunk * 8 + c < d ? src[row * ld + (row < n_away ? away : 0) + chunk * 8 + c]
+                                                      : from_float<T>(0.0f);
         *reinterpret_cast<vec<T, 8> *>(tile + shape::place(row, chunk)) = eight;
     }
 }

@@ -84,7 +84,8 @@ __device__ bool find_rows(const dt_attention &at, const attention_cut &cut, int6
 {
     if (at.max_q_len > 1 || at.n_tok != at.n_seq || cut.each > ROWS) return find_tile(at, cut, index, t);
     const int s = (int)index / cut.n_heads;
-    *t = {(int)index % cut.n_heads, 0, 1, at.kv_len[s], s, at.kv_start[s]};
+    t->head = (int)index % cut.n_heads, t->first = 0, t->n_q = 1, t->n_kv = at.kv_len[s], t->q_row = s;
+    find_keys(at, s, t);
     return true;
 }
 
@@ -196,15 +197,17 @@ __global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
               end = parts.at && first + SPLIT < keys.to ? first + SPLIT : keys.to;
     if (begin >= end && parts.at) return;
 
-    const T *k = a.k + t.kv_row * at.kv_ld + t.head * d, *v = a.v + t.kv_row * at.kv_ld + t.head * d;
+    const int64_t row = first_key_row(t), away = way_to_shared(t) * at.kv_ld;
+    const T *k = a.k + row * at.kv_ld + t.head * d, *v = a.v + row * at.kv_ld + t.head * d;
     T *const stage = stages + warp * shape::STAGE;
     const int tile = begin / KEYS, mine = tile + (warp + shape::WARPS - tile % shape::WARPS) % shape::WARPS;
     int key = mine * KEYS, split = begin / SPLIT; /* key: of the warp's next tile */
     const auto in_split = [&]() { return key < end && key < (split + 1) * SPLIT; };
     const auto load_keys = [&]() {
-        const int n_keys = t.n_kv - key < KEYS ? t.n_kv - key : KEYS;
-        load_tile<T, W, KEYS, WARP>(stage, k + key * at.kv_ld, at.kv_ld, n_keys, d, vectors, lane);
-        load_tile<T, W, KEYS, WARP>(stage + KEYS * W, v + key * at.kv_ld, at.kv_ld, n_keys, d, vectors, lane);
+        const int n_keys = t.n_kv - key < KEYS ? t.n_kv - key : KEYS, n_away = t.n_shared - key;
+        const int64_t from = key * at.kv_ld;
+        load_tile<T, W, KEYS, WARP>(stage, k + from, at.kv_ld, n_keys, d, vectors, lane, n_away, away);
+        load_tile<T, W, KEYS, WARP>(stage + KEYS * W, v + from, at.kv_ld, n_keys, d, vectors, lane, n_away, away);
         copy_async_commit();
     };
     if (in_split()) load_keys();

@@ -37,7 +37,7 @@ expect "to the same rollouts, each once" same_rollouts ref killed
 
 # A signal finds both ranks in the second rollout.
 own_mpi_files
-DTRAIN_FAULT='generate.pass:*:30:stop' $MPIRUN -np 2 "$program" "$tmp" run.output_dir="$tmp/stopped" run.reproducible=true log.rollouts=true run.max_steps=5 \
+DTRAIN_FAULT='generate.pass:*:21:stop' $MPIRUN -np 2 "$program" "$tmp" run.output_dir="$tmp/stopped" run.reproducible=true log.rollouts=true run.max_steps=5 \
     >"$tmp/stopped.out" 2>&1 </dev/null &
 stop_at stopped 2 TERM
 finish stopped $!

@@ -55,9 +55,14 @@ struct work {
     int n_mine;
 };
 
-static dt_err fake_copy(void *self, int32_t src, int32_t dst, int32_t first)
+static dt_err fake_share(void *self, int32_t slot, int32_t prompt, int32_t n)
 {
-    (void)self, (void)src, (void)dst, (void)first;
+    (void)self, (void)slot, (void)prompt, (void)n;
+    return DT_OK;
+}
+static dt_err fake_move(void *self, int32_t n, const int32_t *src, const int32_t *dst)
+{
+    (void)self, (void)n, (void)src, (void)dst;
     return DT_OK;
 }
 
@@ -72,14 +77,21 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
             .number = (uint64_t)i, .ids = w->ids[i], .n_prompt = 1 + i % 3, .n_ids = 1 + i % 3, .max_ids = 10 + 3 * i};
         if (rank_0_alone ? comm->rank == 0 : i % comm->nranks == comm->rank) w->mine[w->n_mine++] = &w->seqs[i];
     }
-    const dt_decoder d = {
-        .self = f, .decode = fake_decode, .draw = fake_draw, .top = fake_top, .keep = fake_keep, .copy = fake_copy};
+    const dt_decoder d = {.self = f,
+                          .decode = fake_decode,
+                          .draw = fake_draw,
+                          .top = fake_top,
+                          .keep = fake_keep,
+                          .share = fake_share,
+                          .move = fake_move,
+                          .prompt_slot = MAX_SEQ};
     const dt_beam_options how = {.n_beams = 2, .n_return = 1, .length_penalty = 1};
     const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
                                      .eos = eos,
                                      .n_eos = 1,
                                      .vocab_size = VOCAB,
                                      .n_slots = MAX_SEQ,
+                                     .n_prompts = MAX_SEQ / how.n_beams,
                                      .max_tok = 4,
                                      .lockstep = comm,
                                      .ledger = &ledger};

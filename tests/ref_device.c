@@ -245,6 +245,12 @@ double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c)
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
+static int64_t key_row(const dt_attention *at, int s, int j)
+{
+    const int shared = at->shared_len ? at->shared_len[s] : 0;
+    return j < shared ? at->shared_start[s] + j : at->kv_start[s] + j - shared;
+}
+
 /* One query's probabilities over its sequence's keys, before dropout; returns logsumexp of the scores. */
 static double probabilities(const dt_attention *at, int s, int i, int h, const double *q, const double *k, double *p)
 {
@@ -255,7 +261,7 @@ static double probabilities(const dt_attention *at, int s, int i, int h, const d
     for (int j = 0; j < len; j++) {
         double score = 0;
         for (int c = 0; c < d; c++)
-            score += q[(at->q_start[s] + i) * at->q_ld + h * d + c] * k[(at->kv_start[s] + j) * at->kv_ld + kh * d + c];
+            score += q[(at->q_start[s] + i) * at->q_ld + h * d + c] * k[key_row(at, s, j) * at->kv_ld + kh * d + c];
         p[j] = j <= last && j >= first ? (double)at->scale * score : -INFINITY;
         max = p[j] > max ? p[j] : max;
     }
@@ -286,8 +292,7 @@ void ref_attention_forward(const dt_attention *at, const double *q, const double
                 for (int c = 0; c < d; c++) {
                     double sum = 0;
                     for (int j = 0; j < at->kv_len[s]; j++)
-                        sum +=
-                            p[j] * attention_dropout(at, row, h, j) * v[(at->kv_start[s] + j) * at->kv_ld + kh * d + c];
+                        sum += p[j] * attention_dropout(at, row, h, j) * v[key_row(at, s, j) * at->kv_ld + kh * d + c];
                     out[row * at->o_ld + h * d + c] = sum;
                 }
             }

@@ -18,13 +18,15 @@
 
 /* ---- a decoder that is a pure function of a sequence's tokens ---------------------------------------------------- */
 
-enum { MAX_VOCAB = 40, MAX_SLOTS = 128, MAX_LEN = 40, MAX_BEAMS = 125 };
+enum { MAX_VOCAB = 40, MAX_SLOTS = 128, MAX_PROMPTS = 8, MAX_LEN = 40, MAX_BEAMS = 125 };
 
 typedef struct fake {
     int n_vocab, n_levels; /* levels of logits: few make ties */
-    int32_t held[MAX_SLOTS][MAX_LEN], n[MAX_SLOTS];
+    /* of sequences and prompts; the first n_shared of a sequence are a prompt's */
+    int32_t held[MAX_SLOTS + MAX_PROMPTS][MAX_LEN], n[MAX_SLOTS + MAX_PROMPTS], n_shared[MAX_SLOTS + MAX_PROMPTS];
     int32_t slot[MAX_SLOTS]; /* of the last batch's sequences */
-    int n_bad, n_copied;
+    int n_bad, n_shares, n_moves;
+    int32_t n_prompt_tok; /* decoded in slots of prompts */
 } fake;
 
 static void fake_logits(const fake *f, const int32_t *ids, int32_t n, float *logits)
@@ -42,7 +44,8 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
     for (int32_t s = 0; s < b->n_seq; s++) {
         const int32_t k = slot[s];
         for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
-            f->n_bad += b->pos[t] != f->n[k];
+            f->n_bad += b->pos[t] != f->n[k] || (k < MAX_SLOTS && f->n_shared[k] == 0);
+            f->n_prompt_tok += k >= MAX_SLOTS;
             f->held[k][f->n[k]++] = b->token[t];
         }
     }
@@ -67,13 +70,26 @@ static void fake_keep(void *self, int32_t slot, int32_t n)
     f->n[slot] = n;
 }
 
-static dt_err fake_copy(void *self, int32_t src, int32_t dst, int32_t first)
+static dt_err fake_share(void *self, int32_t slot, int32_t prompt, int32_t n)
 {
     fake *f = self;
-    f->n_bad += first > f->n[dst] || memcmp(f->held[src], f->held[dst], (size_t)first * sizeof(int32_t)) != 0;
-    memcpy(f->held[dst], f->held[src], sizeof f->held[src]);
-    f->n[dst] = f->n[src];
-    f->n_copied++;
+    f->n_bad += slot >= MAX_SLOTS || prompt < MAX_SLOTS || n != f->n[prompt];
+    memcpy(f->held[slot], f->held[prompt], sizeof f->held[prompt]);
+    f->n[slot] = f->n_shared[slot] = n;
+    f->n_shares++;
+    return DT_OK;
+}
+
+static dt_err fake_move(void *self, int32_t n, const int32_t *src, const int32_t *dst)
+{
+    fake *f = self;
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t j = 0; j < n; j++) f->n_bad += dst[i] == src[j] || (i != j && dst[i] == dst[j]);
+        f->n_bad += src[i] >= MAX_SLOTS || dst[i] >= MAX_SLOTS;
+        memcpy(f->held[dst[i]], f->held[src[i]], sizeof f->held[src[i]]);
+        f->n[dst[i]] = f->n[src[i]], f->n_shared[dst[i]] = f->n_shared[src[i]];
+        f->n_moves++;
+    }
     return DT_OK;
 }
 
@@ -97,6 +113,7 @@ static void make_search(search *w, const dt_beam_options *how, int n_vocab, cons
                                    .n_eos = n_eos,
                                    .vocab_size = n_vocab,
                                    .n_slots = groups * how->n_beams,
+                                   .n_prompts = groups,
                                    .max_tok = groups * how->n_beams + 3};
     w->seqs = calloc((size_t)n, sizeof *w->seqs);
     w->list = calloc((size_t)n, sizeof(dt_sequence *));
@@ -119,12 +136,16 @@ static void free_search(search *w) { free(w->seqs), free(w->list), free(w->ids);
 
 static void run_search(search *w, fake *f, dt_ledger *ledger)
 {
-    const dt_decoder d = {f, fake_decode, NULL, fake_top, fake_keep, fake_copy};
+    const dt_decoder d = {f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
     dt_generate_stats stats;
     w->opt.ledger = ledger;
     assert_int_equal(dt_beam_search(&d, w->list, N_PROMPTS, &w->how, &w->opt, &stats), DT_OK);
     assert_int_equal(f->n_bad, 0);
     assert_int_equal(atomic_load(&ledger->total_now), 0);
+    int32_t n_prompt_tok = 0; /* of each prompt once */
+    for (int i = 0; i < N_PROMPTS * w->how.n_return; i += w->how.n_return)
+        if (w->seqs[i].n_prompt < w->seqs[i].max_ids) n_prompt_tok += w->seqs[i].n_prompt;
+    assert_int_equal(f->n_prompt_tok, n_prompt_tok);
 }
 
 /* ---- the definition, on whole sequences -------------------------------------------------------------------------- */
@@ -324,7 +345,7 @@ static void a_prompt_without_room_and_wrong_numbers(void **state)
     assert_int_equal(w.seqs[2].finish, DT_FINISH_LENGTH);
     assert_int_equal(w.seqs[3].finish, DT_FINISH_MISSING);
     assert_int_equal(w.seqs[4].n_ids, w.seqs[4].max_ids);
-    const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_copy};
+    const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
     dt_generate_stats stats;
     how.n_return = 3;
     assert_int_equal(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE);
@@ -379,6 +400,7 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
                                .n_eos = n_eos,
                                .vocab_size = r->mc.vocab_size,
                                .n_slots = groups * bo.n_beams,
+                               .n_prompts = groups,
                                .max_tok = 20,
                                .ledger = &r->ledger};
     const json_t *penalty = json_object_get(how, "repetition_penalty");
@@ -438,6 +460,8 @@ static void check_fixture(const char *name)
         .max_pos = 24,
         .cache_seqs = 16,
         .cache_len = 24,
+        .cache_prompts = 2,
+        .cache_prompt_len = 24,
         .max_top = (int32_t)json_integer_value(json_object_get(json_object_get(fixture, "config"), "vocab_size")),
         .batch_invariant = true};
     if (ref_model_open(&r, name, config, &mo) != DT_OK) fail_msg("%s", dt_error_message());

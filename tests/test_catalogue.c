@@ -250,7 +250,7 @@ enum { MAX_SLOTS = 64, MAX_LEN = 64, MAX_VOCAB = 400 };
 typedef struct fake {
     int64_t n_vocab;
     const dt_constraint *only;
-    int32_t held[MAX_SLOTS][MAX_LEN], n[MAX_SLOTS], slot[MAX_SLOTS];
+    int32_t held[MAX_SLOTS + 2][MAX_LEN], n[MAX_SLOTS + 2], slot[MAX_SLOTS]; /* 2: prompts */
 } fake;
 
 static void fake_logits(const fake *f, const int32_t *ids, int32_t n, float *z)
@@ -311,12 +311,17 @@ static dt_err fake_draw(void *self, const dt_batch *b, const dt_draw *d)
 
 static void fake_keep(void *self, int32_t slot, int32_t n) { ((fake *)self)->n[slot] = n; }
 
-static dt_err fake_copy(void *self, int32_t src, int32_t dst, int32_t first)
+static dt_err fake_share(void *self, int32_t slot, int32_t prompt, int32_t n)
 {
     fake *f = self;
-    (void)first;
-    memcpy(f->held[dst], f->held[src], sizeof f->held[src]);
-    f->n[dst] = f->n[src];
+    memcpy(f->held[slot], f->held[prompt], sizeof f->held[prompt]);
+    f->n[slot] = n;
+    return DT_OK;
+}
+
+static dt_err fake_move(void *self, int32_t n, const int32_t *src, const int32_t *dst)
+{
+    for (int32_t i = 0; i < n; i++) fake_share(self, dst[i], src[i], ((fake *)self)->n[src[i]]);
     return DT_OK;
 }
 
@@ -404,12 +409,13 @@ static void open_fixture(fixture *x)
     assert_int_equal(dt_trie_open(&x->trie, x->catalogue, x->tokenizer, DT_TRIE_TAIL, info->eos, 100000, NULL), DT_OK);
     x->only = dt_trie_constraint(x->trie);
     x->fake = (fake){.n_vocab = info->vocab_size, .only = &x->only};
-    x->decoder = (dt_decoder){&x->fake, fake_decode, fake_draw, fake_top, fake_keep, fake_copy};
+    x->decoder = (dt_decoder){&x->fake, fake_decode, fake_draw, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
     x->opt = (dt_generate_options){.sampling = dt_sampling_default(),
                                    .constraint = &x->only,
                                    .eos = x->eos,
                                    .n_eos = 2,
-                                   .vocab_size = info->vocab_size};
+                                   .vocab_size = info->vocab_size,
+                                   .n_prompts = 2};
 }
 
 static void close_fixture(fixture *x)

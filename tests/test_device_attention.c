@@ -102,6 +102,10 @@ static dt_attention described(fixture *f, const dt_attention *at)
     on.kv_start = ARR(at->kv_start, at->n_seq);
     on.kv_len = ARR(at->kv_len, at->n_seq);
     on.token_key = ARR(at->token_key, at->n_tok);
+    if (at->shared_len) {
+        on.shared_start = ARR(at->shared_start, at->n_seq);
+        on.shared_len = ARR(at->shared_len, at->n_seq);
+    }
     return on;
 }
 
@@ -218,6 +222,97 @@ static void rows_of_generation_do_not_depend_on_one_another(void **state)
         {2, {1, 1}, {515, 258}, 2, 2, 256, 300, 0, false},
     };
     for (size_t i = 0; i < sizeof longer / sizeof longer[0]; i++) check_rows(*state, &longer[i], DT_BF16, WHOLE_GAPS);
+}
+
+/* Keys of which the first shared[s] of each sequence are the same, once in one piece for each sequence (a, which
+ * becomes so), once with these in one place for all, from row 2 on: to, whose other rows have no values. */
+static ref_array share_rows(problem *p, ref_array *a, const int32_t *shared, const int32_t *kv_start, int64_t n_rows)
+{
+    const int64_t ld = p->at.kv_ld;
+    ref_array to = ref_new(a->dt, n_rows * ld);
+    int from = 0;
+    for (int s = 1; s < p->at.n_seq; s++)
+        if (shared[s] > shared[from]) from = s;
+    for (int s = 0; s < p->at.n_seq; s++)
+        for (int64_t j = 0; j < p->kv_len[s]; j++)
+            for (int64_t c = 0; c < ld; c++) {
+                const bool is_shared = j < shared[s];
+                const int64_t at = (p->kv_start[s] + j) * ld + c;
+                const double x = ref_get(a, is_shared ? (p->kv_start[from] + j) * ld + c : at);
+                ref_set(a, at, x);
+                ref_set(&to, (is_shared ? 2 + j : kv_start[s] + j - shared[s]) * ld + c, x);
+            }
+    return to;
+}
+
+/* The bits of keys in one piece, and the numbers of plain loops over two. */
+static void check_shared(fixture *f, const attention_case *c, const int32_t *shared, dt_dtype dt, int how)
+{
+    problem p;
+    int32_t kv_start[4], shared_start[4], n_rows = 2;
+    make_problem(&p, c, dt, how);
+    p.at.batch_invariant = true;
+    for (int s = 0; s < c->n_seq; s++) n_rows = 2 + shared[s] > n_rows ? 2 + shared[s] : n_rows;
+    for (int s = c->n_seq - 1; s >= 0; s--) { /* the last sequence's come first */
+        kv_start[s] = n_rows + 1, shared_start[s] = 2;
+        n_rows += 1 + p.kv_len[s] - shared[s];
+    }
+    const int64_t n_out = p.at.n_tok * p.at.o_ld;
+    ref_array k = share_rows(&p, &p.k, shared, kv_start, n_rows), v = share_rows(&p, &p.v, shared, kv_start, n_rows),
+              out = ref_new(dt, n_out), apart = ref_new(dt, n_out);
+    double *k64 = ref_doubles(&k), *v64 = ref_doubles(&v), *want = calloc((size_t)n_out + 1, sizeof *want);
+    dt_attention at = described(f, &p.at);
+    RUN(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL);
+    p.at.kv_start = kv_start, p.at.shared_start = shared_start, p.at.shared_len = shared;
+    at = described(f, &p.at);
+    RUN(attention_forward, &at, ON(p.q), ON(k), ON(v), ON(apart), NULL);
+    assert_memory_equal(out.p, apart.p, ref_bytes(&out));
+    ref_attention_forward(&p.at, p.q64, k64, v64, want, NULL);
+    expect_gaps_untouched(want, &apart, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    zero_gaps(&apart, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    assert_true(ref_near(&apart, want, 8 * score_error(c), "attention with shared keys"));
+    ref_drop(&k), ref_drop(&v), ref_drop(&out), ref_drop(&apart);
+    free(k64), free(v64), free(want), drop_problem(&p);
+}
+
+static void keys_may_lie_in_two_places(void **state)
+{
+    static const struct {
+        attention_case c;
+        int32_t shared[4];
+    } shares[] = {
+        {{3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0, false}, {40, 133, 5}},
+        {{3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, 0, 0, true}, {0, 128, 64}},
+        {{3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, 0, 0, false}, {300, 513, 0}},
+        {{2, {1, 5}, {700, 300}, 4, 2, 128, 330, 0, false}, {600, 299}}, /* a window over the border */
+        {{2, {1, 1}, {515, 258}, 2, 2, 256, 300, 0, false}, {514, 64}},
+        {{4, {1, 1, 1, 1}, {66, 65, 64, 63}, 14, 2, 72, 0, 0, false}, {63, 63, 63, 63}},
+        {{2, {1, 2}, {70, 71}, 2, 1, 3, 0, 0, false}, {1, 33}},
+    };
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++)
+        for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
+            check_shared(*state, &shares[i].c, shares[i].shared, DT_F32, how);
+            check_shared(*state, &shares[i].c, shares[i].shared, DT_BF16, how);
+            check_shared(*state, &shares[i].c, shares[i].shared, DT_F16, how);
+        }
+}
+
+static void shared_keys_are_for_generation(void **state)
+{
+    fixture *f = *state;
+    const attention_case c = {1, {1}, {4}, 1, 1, 4, 0, 0, false};
+    static const int32_t shared[1] = {2}, shared_start[1] = {0};
+    problem p;
+    make_problem(&p, &c, DT_F32, ODD_GAPS);
+    ref_array out = ref_new(DT_F32, p.at.n_tok * p.at.o_ld);
+    p.at.shared_len = shared, p.at.shared_start = shared_start;
+    dt_attention at = described(f, &p.at);
+    assert_int_equal(TRY(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL), DT_ERR_ARG);
+    at = described(f, &p.at);
+    at.batch_invariant = true, at.shared_start = NULL;
+    assert_int_equal(TRY(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL), DT_ERR_ARG);
+    dt_error_clear();
+    ref_drop(&out), drop_problem(&p);
 }
 
 typedef struct gradients {
@@ -383,6 +478,8 @@ int main(void)
         cmocka_unit_test(reference_gradient_is_that_of_the_reference),
         cmocka_unit_test(forward_is_softmax_attention),
         cmocka_unit_test(rows_of_generation_do_not_depend_on_one_another),
+        cmocka_unit_test(keys_may_lie_in_two_places),
+        cmocka_unit_test(shared_keys_are_for_generation),
         cmocka_unit_test(backward_is_its_gradient),
         cmocka_unit_test(a_window_has_no_meaning_for_attention_in_both_directions),
         cmocka_unit_test(threads_do_not_change_bits),

@@ -362,7 +362,8 @@ struct stack {
     dt_model *model;
 };
 
-static void open_stack(struct stack *k, const char *config)
+/* cache_len: tokens of a sequence in the cache, behind one of n_prompts prompts where there are any. */
+static void open_stack(struct stack *k, const char *config, int32_t cache_len, int32_t n_prompts)
 {
     *k = (struct stack){0};
     assert_int_equal(dt_comm_open(&k->comm), DT_OK);
@@ -377,7 +378,9 @@ static void open_stack(struct stack *k, const char *config)
                                  .max_seq = 4,
                                  .max_pos = MAX_LEN,
                                  .cache_seqs = 4,
-                                 .cache_len = MAX_LEN,
+                                 .cache_len = cache_len,
+                                 .cache_prompts = n_prompts,
+                                 .cache_prompt_len = n_prompts ? MAX_LEN - cache_len : 0,
                                  .batch_invariant = true};
     k->source = dt_zero_source(k->zero);
     assert_int_equal(dt_model_open(&k->model, &k->mc, &mo, k->units, k->n_units, &k->dev, &k->source, NULL, NULL),
@@ -423,7 +426,7 @@ static void the_cache_gives_the_tokens_of_full_passes(void **state)
     (void)state;
     for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
         struct stack k;
-        open_stack(&k, configs[c]);
+        open_stack(&k, configs[c], MAX_LEN, 0);
         const int32_t lengths[] = {1, 5, 17, 30, 2, 9};
         int32_t ids[6][MAX_LEN];
         dt_sequence seqs[6], *list[6];
@@ -461,51 +464,53 @@ static void the_cache_gives_the_tokens_of_full_passes(void **state)
     }
 }
 
-/* Completions of one prompt, with and without its keys and values being copied: the same tokens, and the same bits of
- * their log-probabilities. With 2 slots a sequence takes over the slot of the one before it, with 5 they are copied. */
+/* Completions of one prompt, which lie in memory with them, or once for all of them that run: the same tokens, and the
+ * same bits of their log-probabilities. With one place for prompts those of the second wait for the last of the
+ * first. */
 static void a_prompt_that_is_shared_gives_the_same_bits(void **state)
 {
-    enum { N = 7, PROMPT = 11 };
-    struct stack k;
-    int64_t n_prompt_tok[2] = {0};
-    float logps[2][2][N][MAX_LEN];
-    int32_t ids[2][2][N][MAX_LEN];
+    enum { N = 7, PROMPT = 11, LONGEST = 3 + N - 1 };
+    static const struct {
+        int32_t n_slots, n_prompts;
+        bool numbered;
+    } ways[] = {{4, 0, true}, {2, 0, false}, {2, 1, true}, {4, 1, true}, {4, 2, true}, {4, 4, true}, {4, 4, false}};
+    static float logps[2][N][MAX_LEN];
+    static int32_t ids[2][N][MAX_LEN];
     (void)state;
-    memset(logps, 0, sizeof logps), memset(ids, 0, sizeof ids);
-    open_stack(&k, configs[0]);
-    for (int slots = 0; slots < 2; slots++)
-        for (int shared = 0; shared < 2; shared++) {
-            dt_sequence seqs[N], *list[N];
-            for (int i = 0; i < N; i++) {
-                int32_t *at = ids[slots][shared][i];
-                for (int32_t t = 0; t < PROMPT; t++) at[t] = (int32_t)(dt_mix64((uint64_t)(t + i / 4 * 64)) % 59);
-                seqs[i] = (dt_sequence){.number = (uint64_t)i,
-                                        .ids = at,
-                                        .n_prompt = PROMPT,
-                                        .n_ids = PROMPT,
-                                        .max_ids = PROMPT + 3 + i,
-                                        .logps = logps[slots][shared][i],
-                                        .prompt_number = shared ? 1 + i / 4 : 0};
-                list[i] = &seqs[i];
-            }
-            dt_generate_stats stats;
-            const dt_decoder d = dt_decoder_of_model(k.model);
-            const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
-                                             .vocab_size = k.mc.vocab_size,
-                                             .n_slots = slots ? 4 : 2,
-                                             .max_tok = 8,
-                                             .logp = true,
-                                             .ledger = &k.ledger};
-            assert_int_equal(dt_generate(&d, list, N, &opt, &stats), DT_OK);
-            n_prompt_tok[shared] = stats.n_prompt_tok;
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+        struct stack k;
+        const int to = w > 0; /* the first way is what all are compared with */
+        const bool apart = ways[w].n_prompts > 0;
+        dt_sequence seqs[N], *list[N];
+        memset(logps[to], 0, sizeof logps[to]), memset(ids[to], 0, sizeof ids[to]);
+        open_stack(&k, configs[0], apart ? LONGEST : MAX_LEN, ways[w].n_prompts);
+        for (int i = 0; i < N; i++) {
+            for (int32_t t = 0; t < PROMPT; t++) ids[to][i][t] = (int32_t)(dt_mix64((uint64_t)(t + i / 4 * 64)) % 59);
+            seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                    .ids = ids[to][i],
+                                    .n_prompt = PROMPT,
+                                    .n_ids = PROMPT,
+                                    .max_ids = PROMPT + 3 + i,
+                                    .logps = logps[to][i],
+                                    .prompt_number = ways[w].numbered ? 1 + i / 4 : 0};
+            list[i] = &seqs[i];
         }
-    close_stack(&k);
-    for (int way = 1; way < 4; way++) {
-        assert_memory_equal(ids[0][0], ids[way / 2][way % 2], sizeof ids[0][0]);
-        assert_memory_equal(logps[0][0], logps[way / 2][way % 2], sizeof logps[0][0]);
+        dt_generate_stats stats;
+        const dt_decoder d = dt_decoder_of_model(k.model);
+        const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+                                         .vocab_size = k.mc.vocab_size,
+                                         .n_slots = ways[w].n_slots,
+                                         .n_prompts = ways[w].n_prompts,
+                                         .max_tok = 8,
+                                         .logp = true,
+                                         .ledger = &k.ledger};
+        assert_int_equal(dt_generate(&d, list, N, &opt, &stats), DT_OK);
+        assert_memory_equal(ids[0], ids[to], sizeof ids[0]);
+        assert_memory_equal(logps[0], logps[to], sizeof logps[0]);
+        /* of those that have theirs in common the last token alone */
+        assert_int_equal(stats.n_prompt_tok, apart && ways[w].numbered ? 2 * PROMPT + (N - 2) : N * PROMPT);
+        close_stack(&k);
     }
-    assert_int_equal(n_prompt_tok[0], N * PROMPT);
-    assert_int_equal(n_prompt_tok[1], 2 * PROMPT + (N - 2)); /* of the others the last token alone */
 }
 
 static int make_checkpoint(const char *dir)
@@ -513,7 +518,7 @@ static int make_checkpoint(const char *dir)
     struct stack k;
     char path[4096];
     snprintf(path, sizeof path, "%s/checkpoints", dir);
-    open_stack(&k, configs[0]);
+    open_stack(&k, configs[0], MAX_LEN, 0);
     dt_ckpt_meta meta = {.step = 7, .seed = 1, .config = "", .model_config = k.mc.json};
     const dt_err err = dt_checkpoint_save(&k.comm, k.zero, &meta, path, 0, NULL);
     if (err != DT_OK) fprintf(stderr, "%s\n", dt_error_message());

@@ -376,23 +376,99 @@ static void tokens_from_lists_are_those_of_the_logits(void **state)
     }
 }
 
-static void a_copied_slot_goes_on_like_its_source(void **state)
+enum { PROMPTS = 2, OWN = 7 };
+
+/* A cache whose sequences have OWN tokens behind prompts of up to LEN. */
+static void open_with_prompts(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype)
 {
-    static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0}, COPY[SEQS] = {1, 0, 3};
+    dt_model_options opt = ref_options(SEQS * LEN, 16, dtype);
+    opt.training = false, opt.batch_invariant = true;
+    opt.cache_seqs = SLOTS, opt.cache_len = OWN, opt.cache_prompts = PROMPTS, opt.cache_prompt_len = LEN;
+    if (ref_model_open(r, "test", config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
+    *b = (dt_batch){0};
+    assert_int_equal(dt_batch_alloc(b, opt.max_tok, opt.max_seq, &r->ledger), DT_OK);
+}
+
+/* Text 0 behind a prompt of 5 tokens that two sequences share, one of them less its last token, and a move behind 8:
+ * the same bits as in one slot. max_tok: rows that move at a time. */
+static void check_shared_prompt(const char *config, dt_dtype dtype, int32_t max_tok)
+{
+    static const int32_t START[SEQS] = {0}, AT[][SEQS] = {{4}, {5}, {6}, {7}, {8}, {9}, {10}};
+    static const int32_t FIRST[SEQS] = {1, 0, 3}, SECOND[SEQS] = {2, 0, 3}, MOVED[SEQS] = {3, 0, 1};
+    ref_model r, alone;
+    dt_batch b, c;
+    float want[SEQS * V], got[SEQS * V];
+    open_with_prompts(&r, &b, config, dtype);
+    open_model_by(&alone, &c, config, dtype, true);
+    const int32_t prompt[SEQS] = {dt_model_cache_prompt(r.model, 1), 0, 3};
+    decoded_logits(&r, &b, START, AT[0], prompt, got);
+    decoded_logits(&r, &b, AT[0], AT[1], prompt, got);
+    decoded_logits(&alone, &c, START, AT[1], SLOT, want);
+    assert_memory_equal(want, got, V * sizeof *want);
+    assert_int_equal(dt_model_cache_share(r.model, FIRST[0], prompt[0], 5), DT_OK);
+    assert_int_equal(dt_model_cache_share(r.model, SECOND[0], prompt[0], 4), DT_OK);
+    decoded_logits(&r, &b, AT[0], AT[1], SECOND, got);
+    assert_memory_equal(want, got, V * sizeof *want);
+    for (int i = 1; i + 1 < (int)(sizeof AT / sizeof AT[0]); i++) {
+        if (i == 4) {
+            const int32_t kept = r.model->opt.max_tok, src[2] = {FIRST[0], FIRST[0]}, dst[2] = {MOVED[0], 0};
+            r.model->opt.max_tok = max_tok;
+            assert_int_equal(dt_model_cache_move(r.model, 2, src, dst), DT_OK);
+            r.model->opt.max_tok = kept;
+            dt_model_cache_keep(r.model, 0, 0);
+        }
+        decoded_logits(&alone, &c, AT[i], AT[i + 1], SLOT, want);
+        decoded_logits(&r, &b, AT[i], AT[i + 1], FIRST, got);
+        assert_memory_equal(want, got, V * sizeof *want);
+        decoded_logits(&r, &b, AT[i], AT[i + 1], SECOND, got);
+        assert_memory_equal(want, got, V * sizeof *want);
+        if (i < 4) continue;
+        decoded_logits(&r, &b, AT[i], AT[i + 1], MOVED, got);
+        assert_memory_equal(want, got, V * sizeof *want);
+    }
+    close_model(&alone, &c), close_model(&r, &b);
+}
+
+static void sequences_go_on_from_a_prompt_that_lies_there_once(void **state)
+{
+    for (int i = 0; i < N_CONFIGS; i++)
+        for (int32_t max_tok = 1; max_tok < 8; max_tok += 3) {
+            check_shared_prompt(CONFIGS[i], DT_F32, max_tok);
+            check_shared_prompt(CONFIGS[i], DT_BF16, max_tok);
+        }
+}
+
+/* The memory of the cache is that of its slots, and what is asked of slots that there are not is refused. */
+static void a_cache_with_prompts_is_as_large_as_its_slots(void **state)
+{
+    static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0},
+                         SEQUENCE[SEQS] = {1, 0, 3};
     ref_model r;
     dt_batch b;
-    float first[SEQS * V], second[SEQS * V];
-    open_model(&r, &b, CONFIGS[3], DT_F32);
-    decoded_logits(&r, &b, START, PROMPT, SLOT, first);
-    assert_int_equal(dt_model_cache_copy(r.model, SLOT[0], COPY[0], 0), DT_OK);
-    decoded_logits(&r, &b, PROMPT, NEXT, SLOT, first);
-    decoded_logits(&r, &b, PROMPT, NEXT, COPY, second);
-    assert_memory_equal(first, second, V * sizeof *first);
-    dt_model_cache_clear(r.model, -1);
-    decoded_logits(&r, &b, START, NEXT, SLOT, second);
-    for (int v = 0; v < V; v++) assert_true(fabs((double)(first[v] - second[v])) <= 4e-6);
-    assert_int_equal(dt_model_cache_copy(r.model, 0, SLOTS, 0), DT_ERR_ARG);
+    float logits[SEQS * V];
+    open_with_prompts(&r, &b, CONFIGS[3], DT_F32);
+    dt_model *m = r.model;
+    const int32_t p = dt_model_cache_prompt(m, 0), prompt[SEQS] = {p, 0, 3}, none = SLOTS;
+    assert_int_equal(dt_model_cache_nbytes(&r.mc, &m->opt), (SLOTS * OWN + PROMPTS * LEN) * 2 * 2 * 8 * sizeof(float) *
+                                                                2); /* K and V, heads, of 8, 2 layers */
+    decoded_logits(&r, &b, START, PROMPT, prompt, logits);
+    assert_int_equal(dt_model_cache_share(m, 1, p, 6), DT_ERR_ARG);
+    assert_int_equal(dt_model_cache_share(m, 1, 0, 0), DT_ERR_ARG);
+    assert_int_equal(dt_model_cache_share(m, p, p, 1), DT_ERR_ARG);
+    assert_int_equal(dt_model_cache_share(m, 1, p + PROMPTS, 0), DT_ERR_ARG);
+    assert_int_equal(dt_model_cache_share(m, 1, p, 5), DT_OK);
+    assert_int_equal(dt_model_cache_move(m, 1, &SEQUENCE[0], &none), DT_ERR_ARG);
+    assert_int_equal(dt_model_cache_move(m, 1, &none, &SEQUENCE[0]), DT_ERR_ARG);
+    dt_model_cache_keep(m, p, 4); /* what the sequence goes on from is not there any more */
+    fill(&b, PROMPT, NEXT);
+    assert_int_equal(dt_model_decode(m, &b, SEQUENCE), DT_ERR_ARG);
+    dt_error_clear();
+    dt_model_options opt = m->opt;
+    opt.batch_invariant = false;
     close_model(&r, &b);
+    assert_int_equal(ref_model_open(&r, "test", CONFIGS[3], &opt), DT_ERR_ARG);
+    dt_error_clear();
+    ref_model_close(&r);
 }
 
 static void an_empty_step_passes_every_unit_and_changes_nothing(void **state)
@@ -444,7 +520,8 @@ int main(void)
         cmocka_unit_test(draws_are_those_of_the_logits),
         cmocka_unit_test(lists_are_those_of_the_logits),
         cmocka_unit_test(tokens_from_lists_are_those_of_the_logits),
-        cmocka_unit_test(a_copied_slot_goes_on_like_its_source),
+        cmocka_unit_test(sequences_go_on_from_a_prompt_that_lies_there_once),
+        cmocka_unit_test(a_cache_with_prompts_is_as_large_as_its_slots),
         cmocka_unit_test(an_empty_step_passes_every_unit_and_changes_nothing),
         cmocka_unit_test(a_full_cache_and_wrong_slots_are_refused),
     };

@@ -64,6 +64,8 @@ static void open_model(ref_model *r, const char *config, dt_dtype dtype, bool gr
                                   .max_pos = LEN,
                                   .cache_seqs = SLOTS,
                                   .cache_len = LEN,
+                                  .cache_prompts = SLOTS,
+                                  .cache_prompt_len = LEN,
                                   .max_top = 8,
                                   .graphs = graphs,
                                   .batch_invariant = true};
@@ -162,14 +164,16 @@ static void roll_out(bool graphs, rollout *t)
                                   .max_seq = N_ROLLOUT,
                                   .max_pos = ROLLOUT_LEN,
                                   .cache_seqs = N_ROLLOUT,
-                                  .cache_len = ROLLOUT_LEN,
+                                  .cache_len = ROLLOUT_LEN - PROMPT_LEN,
+                                  .cache_prompts = N_ROLLOUT,
+                                  .cache_prompt_len = PROMPT_LEN,
                                   .graphs = graphs,
                                   .batch_invariant = true};
     if (ref_model_open(&r, "test", CONFIGS[1], &how) != DT_OK) fail_msg("%s", dt_error_message());
     r.source.params_resident = always;
     const dt_decoder d = dt_decoder_of_model(r.model);
     dt_generate_options opt = options(&r, false);
-    opt.n_slots = N_ROLLOUT, opt.max_tok = N_ROLLOUT * PROMPT_LEN;
+    opt.n_slots = opt.n_prompts = N_ROLLOUT, opt.max_tok = N_ROLLOUT * PROMPT_LEN;
     for (int time = 0; time < 2; time++) {
         for (int i = 0; i < N_ROLLOUT; i++) {
             for (int k = 0; k < PROMPT_LEN; k++) t->ids[i][k] = (i + k * k) % V;
@@ -181,7 +185,7 @@ static void roll_out(bool graphs, rollout *t)
             t->list[i] = &t->seqs[i];
         }
         if (dt_generate(&d, t->list, N_ROLLOUT, &opt, &stats) != DT_OK) fail_msg("%s", dt_error_message());
-        assert_int_equal(stats.n_forward, N_STEPS);
+        assert_int_equal(stats.n_forward, 1 + N_STEPS); /* prompts but for their last tokens, which are steps */
     }
     t->n_graphs = dt_queue_counts_of(&r.dev).graphs;
     assert_false(r.misused);
@@ -248,7 +252,8 @@ static void beams_are_the_same_with_graphs(void **state)
             const dt_beam_options how = {.n_beams = 3, .n_return = 1, .length_penalty = 1};
             open_model(&r, CONFIGS[1], DT_F32, graphs);
             const dt_decoder d = dt_decoder_of_model(r.model);
-            const dt_generate_options opt = options(&r, way);
+            dt_generate_options opt = options(&r, way);
+            opt.n_prompts = 1;
             make_texts(&found[graphs]);
             if (dt_beam_search(&d, found[graphs].list, N_SEQS, &how, &opt, &stats) != DT_OK)
                 fail_msg("%s", dt_error_message());

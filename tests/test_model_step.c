@@ -311,6 +311,9 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
         opt.recompute = (dt_recompute)(k / 4 % 3);
         opt.cache_seqs = k & 1 ? 3 : 0;
         opt.cache_len = k & 1 ? 17 : 0;
+        opt.batch_invariant = k & 1;
+        opt.cache_prompts = k & 1 ? 2 : 0;
+        opt.cache_prompt_len = k & 1 ? 13 : 0;
         open_plain_model(&r, &b, CONFIGS[k % 36 / 12], &opt);
         dt_model_close(r.model);
         r.model = NULL;

@@ -118,19 +118,21 @@ enum { DT_ATTENTION_MAX_HEAD_DIM = 256 };
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
  *
  *  Rows     Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row
- *           kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. q: [.., n_heads * head_dim] with
- *           row distance q_ld; k, v alike with kv_ld; out, dout with o_ld. Query head h uses key head
- *           h / (n_heads/n_kv_heads).
+ *           kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. With shared_len the first
+ *           shared_len[s] of them lie from row shared_start[s] on, where other sequences may have them too, and those
+ *           behind them from kv_start[s] on. q: [.., n_heads * head_dim] with row distance q_ld; k, v alike with kv_ld;
+ *           out, dout with o_ld. Query head h uses key head h / (n_heads/n_kv_heads).
  *  Mask     Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W > 0
  *           only j > kv_len - n_q + i - W. Bidirectional: every query sees all kv_len rows; there is no window then.
  *  Dropout  of the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p); for key row j of its sequence u =
  *           dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
 typedef struct dt_attention {
     int n_seq, n_heads, n_kv_heads, head_dim;
-    const int32_t *q_start;  /* [n_seq + 1] */
-    const int32_t *kv_start; /* [n_seq] */
-    const int32_t *kv_len;   /* [n_seq] */
-    int32_t n_tok;           /* q_start[n_seq], known to the host */
+    const int32_t *q_start;                   /* [n_seq + 1] */
+    const int32_t *kv_start;                  /* [n_seq] */
+    const int32_t *kv_len;                    /* [n_seq] */
+    const int32_t *shared_start, *shared_len; /* [n_seq] from 0 to kv_len, NULL: 0; for batch_invariant alone */
+    int32_t n_tok;                            /* q_start[n_seq], known to the host */
     int32_t max_q_len, max_kv_len;
     int64_t q_ld, kv_ld, o_ld;
     float scale;    /* above 0 */

@@ -75,8 +75,9 @@ typedef struct dt_sequence {
     double score;
     /* NULL, or the caller's [max_ids]: with options.logp, and after beam search, those of each new token */
     float *logps;
-    /* Sequences of one number here have the same prompt, which is computed once for those that run at the same time
-     * and follow each other in the list. 0: it is computed for this one */
+    /* Sequences of one number here have the same prompt, which with options.n_prompts lies in memory once for those
+     * that run at the same time and follow each other in the list, and is computed once for them. 0: it is this one's
+     * alone. Not looked at by beam search, where each prompt lies there once */
     int64_t prompt_number;
 } dt_sequence;
 
@@ -91,8 +92,11 @@ typedef struct dt_decoder {
     dt_err (*top)(void *self, const dt_batch *b, const dt_top *t);
     /* forget all but the first n_tok tokens of a slot */
     void (*keep)(void *self, int32_t slot, int32_t n_tok);
-    /** Slot dst becomes what src is; the first tokens of both are the same already. */
-    dt_err (*copy)(void *self, int32_t src, int32_t dst, int32_t first);
+    /* a sequence's slot holds the first n_tok tokens of a prompt's slot from now on, in the place where they are */
+    dt_err (*share)(void *self, int32_t slot, int32_t prompt, int32_t n_tok);
+    /* sequence slots dst[i] become what src[i] are, i < n: all are different, but a slot may be src several times */
+    dt_err (*move)(void *self, int32_t n, const int32_t *src, const int32_t *dst);
+    int32_t prompt_slot; /* the first of the slots for prompts; those of sequences are numbered from 0 */
 } dt_decoder;
 dt_decoder dt_decoder_of_model(dt_model *m);
 
@@ -118,7 +122,11 @@ typedef struct dt_generate_options {
     const int32_t *eos;
     int n_eos;
     int64_t vocab_size;
-    int32_t n_slots;         /* sequences at a time: those of the model's cache */
+    int32_t n_slots; /* sequences at a time: those of the model's cache */
+    /* slots of the model's cache for prompts, which sequences go on from: their own slots then have room for what is
+     * new (and one token of the prompt, which beam search leaves out). 0: a sequence has its prompt in its own slot.
+     * Where all are in use a sequence waits */
+    int32_t n_prompts;
     int32_t max_tok;         /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
     bool logp;               /* fill in log-probabilities */
     double logp_temperature; /* logits are divided by it for them; 0: by 1. Beams are scored by them */
@@ -172,8 +180,8 @@ int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt);
 /** Beam search: for each prompt the n_return best sequences, by falling score; equal candidates by lower beam, then
  *  lower token id. seqs: n_return in a row for each prompt, which is read from the first; where fewer are found the
  *  rest become MISSING. Of opt->sampling the repetition penalty alone counts, a factor on the log-probabilities of
- *  tokens seen before (transformers); opt->n_slots is for n_slots / n_beams prompts at a time. Otherwise as
- *  dt_generate. DT_ERR_USAGE: numbers of how. */
+ *  tokens seen before (transformers); opt->n_slots is for n_slots / n_beams prompts at a time, each with one of
+ *  opt->n_prompts. Otherwise as dt_generate. DT_ERR_USAGE: numbers of how. */
 dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
                       const dt_generate_options *opt, dt_generate_stats *stats);
 

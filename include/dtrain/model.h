@@ -163,6 +163,9 @@ typedef struct dt_model_options {
     /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
      * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
     int32_t cache_seqs, cache_len;
+    /* slots behind those, for prompts that sequences of the cache go on from, and tokens of each; 0: none. Batch-
+     * invariant models alone */
+    int32_t cache_prompts, cache_prompt_len;
     /* steps of generation that come again and again are recorded as graphs, where the device has them, while
      * parameters are resident: the same results, with fewer calls */
     bool graphs;
@@ -192,7 +195,7 @@ typedef struct dt_model_options {
     struct dt_model *lender;
 } dt_model_options;
 
-/** Keys and values of cache_seqs sequences of cache_len tokens: a part of the activations, where training keeps what
+/** Keys and values of cache_seqs sequences, cache_prompts prompts: a part of the activations, where training keeps what
  *  backward needs. Local. */
 size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt);
 /** What dt_model_open will allocate (activations with the cache, pinned staging, the batch on the device as data, the
@@ -292,9 +295,9 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits);
  *  of a model with a vocabulary's head. Synchronous. */
 dt_err dt_model_hidden_states(dt_model *m, const dt_batch *b, float *hidden);
 
-/** Generation: run new tokens through the model with the key-value cache. Sequence s of b is cache slot slot[s]; its
- *  tokens are appended behind the cache_len[slot] tokens that are there (b->pos must continue from there). Then
- *  dt_model_draw or dt_model_last_logits. */
+/** Generation: run new tokens through the model with the key-value cache. Sequence s of b is cache slot slot[s], that
+ *  of a sequence or of a prompt; its tokens are appended behind those that are there (b->pos must continue from there).
+ *  Then dt_model_draw or dt_model_last_logits. */
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot);
 
 /** A token for each sequence of a batch. Host arrays. */
@@ -338,7 +341,14 @@ dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t);
 void dt_model_cache_clear(dt_model *m, int32_t slot);
 /** Forget all but the first n_tok tokens of a slot. */
 void dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok);
-/** Copy cache slot src over dst (beam search), of which the first tokens are there already: the same in both. */
-dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst, int32_t first);
+/** The slot of prompt i, from 0 to cache_prompts - 1. */
+int32_t dt_model_cache_prompt(const dt_model *m, int32_t i);
+/** From now on a sequence's slot holds the first n_tok tokens of a prompt's slot, which stay where they are and must
+ *  stay there as long as the sequence is decoded. Local. DT_ERR_ARG: no such slots, or fewer tokens. */
+dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n_tok);
+/** Sequence slots dst[i] become what src[i] are, for all i < n at once: no slot is both, none is dst twice. What a
+ *  sequence shares is not moved. After the reading of what was decoded (draw, top, last_logits), which it ends. Does
+ *  not wait. DT_ERR_ARG: no such slots. */
+dt_err dt_model_cache_move(dt_model *m, int32_t n, const int32_t *src, const int32_t *dst);
 
 #endif

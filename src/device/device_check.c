@@ -108,6 +108,8 @@ dt_err dt_attention_check(const dt_attention *at)
              at->q_ld, at->kv_ld, at->o_ld);
     DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG, "attention: bidirectional, with a window of %d",
              at->window);
+    DT_CHECK(!at->shared_len || (at->shared_start && at->batch_invariant), DT_ERR_ARG, "attention: shared keys, %s",
+             at->batch_invariant ? "and no place of theirs" : "and not batch-invariant");
     DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG,
              "attention: dropout %g%s", (double)at->dropout_p, at->token_key ? "" : " without token keys");
     return DT_OK;

@@ -216,6 +216,8 @@ static dt_attention near_attention(dt_device *dev, const dt_attention *at)
     mine.q_start = AT(at->q_start);
     mine.kv_start = AT(at->kv_start);
     mine.kv_len = AT(at->kv_len);
+    mine.shared_start = AT(at->shared_start);
+    mine.shared_len = AT(at->shared_len);
     mine.token_key = AT(at->token_key);
     return mine;
 }

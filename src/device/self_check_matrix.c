@@ -209,12 +209,13 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
     end(c);
 }
 
-/* A few queries, each with a cache of keys behind it, as in generation. */
+/* A few queries, each with a cache of keys behind it, as in generation; two of the sequences share the beginning. */
 static void attention_over_a_cache(check *c, dt_dtype dt)
 {
     enum { SLOTS = 3, LEN = 200, HEADS = 6, KV_HEADS = 2, DIM = 64, QUERIES = 1 + 3 + 1 };
     const int32_t q_start[SLOTS + 1] = {0, 1, 4, QUERIES}, kv_start[SLOTS] = {0, LEN, 2 * LEN},
-                                  kv_len[SLOTS] = {40, LEN, 1};
+                                  kv_len[SLOTS] = {40, LEN, 1}, shared_start[SLOTS] = {2 * LEN + 1, 2 * LEN + 1, 0},
+                                  shared_len[SLOTS] = {33, 150, 0};
     dt_attention how = {.n_seq = SLOTS,
                         .n_heads = HEADS,
                         .n_kv_heads = KV_HEADS,
@@ -231,11 +232,14 @@ static void attention_over_a_cache(check *c, dt_dtype dt)
     begin(c, "attention_forward over a cache, %s", dt_dtype_name(dt));
     const array queries = put_bytes(c, q_start, sizeof *q_start, SLOTS + 1),
                 starts = put_bytes(c, kv_start, sizeof *kv_start, SLOTS),
-                lens = put_bytes(c, kv_len, sizeof *kv_len, SLOTS), q = put(c, dt, QUERIES * how.q_ld, 1),
-                k = put(c, dt, SLOTS * LEN * how.kv_ld, 1), v = put(c, dt, SLOTS * LEN * how.kv_ld, 1),
-                out = room(c, dt, QUERIES * how.o_ld);
+                lens = put_bytes(c, kv_len, sizeof *kv_len, SLOTS),
+                shared_starts = put_bytes(c, shared_start, sizeof *shared_start, SLOTS),
+                shared_lens = put_bytes(c, shared_len, sizeof *shared_len, SLOTS),
+                q = put(c, dt, QUERIES * how.q_ld, 1), k = put(c, dt, SLOTS * LEN * how.kv_ld, 1),
+                v = put(c, dt, SLOTS * LEN * how.kv_ld, 1), out = room(c, dt, QUERIES * how.o_ld);
     EACH_DEVICE (c) {
         how.q_start = at(c, queries), how.kv_start = at(c, starts), how.kv_len = at(c, lens);
+        how.shared_start = at(c, shared_starts), how.shared_len = at(c, shared_lens);
         RUN(c, attention_forward, &how, at(c, q), at(c, k), at(c, v), at(c, out), NULL);
     }
     compare(c, NULL, out, near(of_score(DIM), 8, dt));

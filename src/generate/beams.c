@@ -1,11 +1,11 @@
-/* beams.c - beam search (algorithms.md, appendix B): many prompts at a time, each in a group of n_beams slots of the
- * cache.
+/* beams.c - beam search (algorithms.md, appendix B): many prompts at a time, each with a slot of the cache for the
+ * prompt and n_beams slots for what follows it.
  *
- * A beam's first child takes over its slot; what the other children need is copied to the slots of beams that died,
- * from the prompt's end on alone, as all slots of a group hold the same prompt. Scores are sums of log-probabilities in
- * double; as in transformers' beam search, but not in its sampling, the repetition penalty is applied to the
- * log-probabilities, not to the logits. The device finds the tokens after each beam that can be among the best of all;
- * where a beam has more of equal score than are looked at, those with larger logits, then lower ids are. */
+ * A beam's first child takes over its slot; what the other children need of it, new tokens alone, is moved to the slots
+ * of beams that died, for all prompts at once. Scores are sums of log-probabilities in double; as in transformers' beam
+ * search, but not in its sampling, the repetition penalty is applied to the log-probabilities, not to the logits. The
+ * device finds the tokens after each beam that can be among the best of all; where a beam has more of equal score than
+ * are looked at, those with larger logits, then lower ids are. */
 #include "dtrain/generate.h"
 #include "decode_loop.h"
 
@@ -19,8 +19,9 @@ typedef struct beam {
     float *logps; /* of each, behind the prompt */
     /* sums over what follows the prompt: of log-probabilities after the penalty, and as the model gave them */
     double score, logp;
-    int32_t state;        /* of the constraint */
-    int32_t slot, parent; /* parent: the slot that holds all but its last token; slot -1: it has none yet */
+    int32_t state; /* of the constraint */
+    /* parent: the slot that holds all but its last token, at first the prompt's; slot -1: it has none yet */
+    int32_t slot, parent;
 } beam;
 
 typedef struct candidate {
@@ -42,7 +43,6 @@ typedef struct group {
     int n_live, n_done;
     beam *live, *next; /* [n_beams]; next: scratch */
     hypothesis *done;  /* [n_beams] by falling score, of equal ones the earlier first */
-    bool *filled;      /* [n_beams] does the slot hold the prompt? */
 } group;
 
 struct dt_searcher {
@@ -69,6 +69,9 @@ struct dt_searcher {
     candidate *best;                /* [n_best]: a heap with the worst on top, then sorted */
     int n_best, n_found;
     bool *taken; /* [n_beams] */
+    /* [n_slots] of the step: slots dst become what src are */
+    int32_t *src, *dst;
+    int32_t n_moves;
 };
 typedef struct dt_searcher searcher;
 
@@ -182,31 +185,38 @@ static int sort_out(searcher *s, group *g)
     return n_next;
 }
 
-/* Slots of the cache for the next beams: the first child of a beam keeps its slot, others get a dead beam's, into which
- * the parent's keys and values are copied; what all share, the prompt, is copied once. */
+/* A group's slots of the loop: the first of its beams', and its prompt's. */
+static int32_t first_slot(const searcher *s, const group *g) { return (int32_t)(g - s->groups) * s->how.n_beams; }
+static int32_t prompt_slot(const searcher *s, const group *g) { return s->opt.n_slots + (int32_t)(g - s->groups); }
+
+/* Slots of the cache for the next beams: the first child of a beam keeps its slot, others get a dead beam's, which is
+ * to become what the parent's is. Behind the prompt all are free, and its children all go on from there. */
 static dt_err place_children(searcher *s, group *g, int n_next)
 {
-    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
+    const int n_beams = s->how.n_beams, first = first_slot(s, g);
     const dt_decoder *d = s->loop.decoder;
     bool *taken = s->taken; /* of the group's slots */
-    dt_err err = DT_OK;
     memset(taken, 0, (size_t)n_beams * sizeof *taken);
     for (int i = 0; i < n_next; i++) {
         beam *b = &g->next[i];
-        if (taken[b->parent - first]) continue;
+        if (b->parent == prompt_slot(s, g) || taken[b->parent - first]) continue;
         taken[b->parent - first] = true;
         b->slot = b->parent;
     }
-    for (int i = 0, k = 0; i < n_next && err == DT_OK; i++) { /* a slot that is free here was a dead beam's */
+    for (int i = 0, k = 0; i < n_next; i++) { /* a slot that is free here was a dead beam's */
         beam *b = &g->next[i];
         if (b->slot >= 0) continue;
         while (taken[k]) k++;
         taken[k] = true;
         b->slot = first + k;
-        err = d->copy(d->self, b->parent, b->slot, g->filled[k] ? g->n_prompt : 0);
-        g->filled[k] = true;
+        if (b->parent == prompt_slot(s, g)) {
+            DT_TRY(d->share(d->self, b->slot, decode_loop_slot(&s->loop, b->parent), g->n_prompt));
+        } else {
+            s->src[s->n_moves] = b->parent;
+            s->dst[s->n_moves++] = b->slot;
+        }
     }
-    return err;
+    return DT_OK;
 }
 
 /* No living beam can become better than the worst of a full list: at its score now, which only falls. */
@@ -219,10 +229,19 @@ static bool cannot_improve(const searcher *s, const group *g, int n_next)
            g->next[0].score / pow(length, s->how.length_penalty) <= g->done[g->n_done - 1].score;
 }
 
+/* What of a group is in the loop's slots: its live beams'. */
+static void fill_slots(searcher *s, const group *g, int n_live, int32_t done)
+{
+    s->loop.slots[prompt_slot(s, g)] = (decode_slot){0};
+    for (int i = 0; i < s->how.n_beams; i++) s->loop.slots[first_slot(s, g) + i] = (decode_slot){0};
+    for (int i = 0; i < n_live; i++)
+        s->loop.slots[g->live[i].slot] =
+            (decode_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = done, .n_prompt = g->n_prompt};
+}
+
 static dt_err hand_back(searcher *s, group *g)
 {
     const dt_generate_options *opt = s->loop.opt;
-    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
     for (int r = 0; r < s->how.n_return; r++) {
         dt_sequence *q = s->seqs[g->prompt * s->how.n_return + r];
         q->finish = DT_FINISH_MISSING;
@@ -238,14 +257,13 @@ static dt_err hand_back(searcher *s, group *g)
         s->loop.stats->n_new_tok += q->n_ids - q->n_prompt;
         if (opt->on_token) DT_TRY(opt->on_token(opt->ctx, q));
     }
-    for (int i = 0; i < n_beams; i++) s->loop.slots[first + i] = (decode_slot){0};
+    fill_slots(s, g, 0, 0);
     g->prompt = -1;
     return DT_OK;
 }
 
 static dt_err step_group(searcher *s, group *g)
 {
-    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
     s->n_found = 0;
     for (int i = 0; i < g->n_live; i++) DT_TRY(offer_tokens(s, g, i));
     qsort(s->best, (size_t)s->n_found, sizeof *s->best, by_falling_score);
@@ -257,10 +275,7 @@ static dt_err step_group(searcher *s, group *g)
     g->next = old;
     g->n_live = n_next;
     g->n_ids++;
-    for (int i = 0; i < n_beams; i++) s->loop.slots[first + i].ids = NULL;
-    for (int i = 0; i < n_next; i++)
-        s->loop.slots[g->live[i].slot] =
-            (decode_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1, .n_prompt = g->n_prompt};
+    fill_slots(s, g, n_next, g->n_ids - 1);
     return DT_OK;
 }
 
@@ -268,7 +283,6 @@ static dt_err step_group(searcher *s, group *g)
 
 static void begin_group(searcher *s, group *g, int prompt)
 {
-    const int n_beams = s->how.n_beams, first = (int)(g - s->groups) * n_beams;
     const dt_sequence *q = s->seqs[prompt * s->how.n_return];
     const dt_decoder *d = s->loop.decoder;
     g->prompt = prompt;
@@ -280,13 +294,9 @@ static void begin_group(searcher *s, group *g, int prompt)
     memset(g->live[0].logps, 0, (size_t)q->n_prompt * sizeof *g->live[0].logps);
     g->live[0].score = g->live[0].logp = 0;
     g->live[0].state = s->loop.opt->constraint ? s->loop.opt->constraint->start : 0;
-    g->live[0].slot = first;
-    for (int i = 0; i < n_beams; i++) {
-        d->keep(d->self, first + i, 0);
-        g->filled[i] = i == 0;
-        s->loop.slots[first + i] = (decode_slot){0};
-    }
-    s->loop.slots[first] = (decode_slot){.ids = g->live[0].ids, .n_ids = g->n_ids, .n_prompt = g->n_prompt};
+    g->live[0].slot = prompt_slot(s, g);
+    d->keep(d->self, decode_loop_slot(&s->loop, g->live[0].slot), 0);
+    fill_slots(s, g, 1, 0);
 }
 
 static dt_err admit(void *self, bool *work)
@@ -341,12 +351,14 @@ static dt_err read_tokens(void *self)
 static dt_err step_groups(void *self)
 {
     searcher *s = self;
+    const dt_decoder *d = s->loop.decoder;
+    s->n_moves = 0;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         if (g->prompt < 0) continue;
         /* all live beams have one token left, so they pass together */
         if (decode_loop_row(&s->loop, g->live[0].slot) >= 0) DT_TRY(step_group(s, g));
     }
-    return DT_OK;
+    return s->n_moves > 0 ? d->move(d->self, s->n_moves, s->src, s->dst) : DT_OK;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -356,7 +368,8 @@ static dt_err check(const dt_beam_options *how, const dt_generate_options *opt)
     DT_CHECK(how->n_beams > 0 && how->n_return > 0 && how->n_return <= how->n_beams && isfinite(how->length_penalty),
              DT_ERR_USAGE, "%d beams, %d to return, length penalty %g", how->n_beams, how->n_return,
              how->length_penalty);
-    DT_CHECK(opt->n_slots >= how->n_beams, DT_ERR_ARG, "%d slots for %d beams", opt->n_slots, how->n_beams);
+    DT_CHECK(opt->n_slots >= how->n_beams && opt->n_prompts >= opt->n_slots / how->n_beams, DT_ERR_ARG,
+             "%d slots and %d of prompts for groups of %d beams", opt->n_slots, opt->n_prompts, how->n_beams);
     DT_CHECK(opt->vocab_size > 0, DT_ERR_ARG, "a vocabulary of %" PRId64 " tokens", opt->vocab_size);
     return DT_OK;
 }
@@ -377,9 +390,8 @@ static dt_err open_group(searcher *s, group *g, int32_t *store, float *logps, in
     *g = (group){.prompt = -1,
                  .live = calloc(n, sizeof *g->live),
                  .next = calloc(n, sizeof *g->next),
-                 .done = calloc(n, sizeof *g->done),
-                 .filled = calloc(n, sizeof *g->filled)};
-    DT_CHECK(g->live && g->next && g->done && g->filled, DT_ERR_MEMORY, "out of memory for %d beams", s->how.n_beams);
+                 .done = calloc(n, sizeof *g->done)};
+    DT_CHECK(g->live && g->next && g->done, DT_ERR_MEMORY, "out of memory for %d beams", s->how.n_beams);
     for (size_t i = 0; i < n; i++) {
         const int64_t at = (int64_t)(3 * i) * len;
         g->live[i].ids = store + at, g->live[i].logps = logps + at;
@@ -470,7 +482,9 @@ static dt_err open_searcher(searcher *s)
     s->n_best = n_best(&s->how, opt);
     s->best = calloc((size_t)s->n_best, sizeof *s->best);
     s->taken = calloc((size_t)s->how.n_beams, sizeof *s->taken);
-    DT_CHECK(s->best && s->taken, DT_ERR_MEMORY, "out of memory for %d beams", s->how.n_beams);
+    s->src = calloc((size_t)opt->n_slots, sizeof *s->src);
+    s->dst = calloc((size_t)opt->n_slots, sizeof *s->dst);
+    DT_CHECK(s->best && s->taken && s->src && s->dst, DT_ERR_MEMORY, "out of memory for %d beams", s->how.n_beams);
     DT_TRY(open_lists(s, opt));
     return open_texts(s);
 }
@@ -498,7 +512,6 @@ void dt_searcher_close(dt_searcher *s)
         free(s->groups[i].live);
         free(s->groups[i].next);
         free(s->groups[i].done);
-        free(s->groups[i].filled);
     }
     if (s->logp) dt_ledger_sub(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
     dt_ledger_sub(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, s->texts_nbytes);
@@ -508,6 +521,8 @@ void dt_searcher_close(dt_searcher *s)
     free(s->logp_store);
     free(s->best);
     free(s->taken);
+    free(s->src);
+    free(s->dst);
     decode_loop_close(&s->loop);
     free(s);
 }
@@ -525,7 +540,7 @@ static dt_err run(searcher *s, dt_sequence *const *seqs, int n_prompts, const dt
     s->seqs = seqs, s->n_prompts = n_prompts, s->next = 0;
     s->loop.stats = stats;
     for (int i = 0; i < s->n_groups; i++) s->groups[i].prompt = -1;
-    memset(s->loop.slots, 0, (size_t)opt->n_slots * sizeof *s->loop.slots);
+    memset(s->loop.slots, 0, (size_t)(opt->n_slots + opt->n_prompts) * sizeof *s->loop.slots);
     err = decode_loop_run(&s->loop, &user);
     stats->seconds = dt_now_s() - start;
     return err;

@@ -22,8 +22,8 @@ typedef struct decode_slot {
 typedef struct decode_loop {
     const dt_decoder *decoder;
     const dt_generate_options *opt;
-    decode_slot *slots; /* [n_slots] */
-    int32_t *slot_of;   /* [n_slots] slot of each sequence of the batch */
+    decode_slot *slots; /* [n_slots + n_prompts]: those of prompts behind those of sequences */
+    int32_t *slot_of;   /* [n_slots] the decoder's slot of each sequence of the batch */
     dt_batch batch;
     dt_generate_stats *stats;
 } decode_loop;
@@ -41,6 +41,8 @@ void decode_loop_close(decode_loop *p);
 dt_err decode_loop_run(decode_loop *p, const decode_user *user);
 /** The sequence, in the last pass, of a slot whose tokens have all gone through; else -1. */
 int32_t decode_loop_row(const decode_loop *p, int32_t slot);
+/** The decoder's number of a slot. */
+int32_t decode_loop_slot(const decode_loop *p, int32_t slot);
 bool is_end_of_text(const dt_generate_options *opt, int32_t token);
 
 #endif

@@ -11,10 +11,10 @@ struct dt_generator {
     dt_decoder decoder;
     dt_generate_options opt;
     dt_sequence *const *seqs;
-    int n_seqs, next; /* next: the first that has not had a slot */
-    int *seq_of;      /* [n_slots] index of the sequence in a slot, -1: free */
-    /* [n_slots] what of the prompt of its last sequence a slot holds or will hold, 0: nothing */
-    int64_t *prompt_of;
+    int n_seqs, next;       /* next: the first that has not had a slot */
+    int *seq_of;            /* [n_slots] index of the sequence in a slot, -1: free */
+    int32_t *prompt_of;     /* [n_slots] the prompt that the sequence in a slot goes on from, -1: none */
+    int64_t *prompt_number; /* [n_prompts] of what is in a prompt's slot or will be, 0: nothing that others have */
     /* [n_slots] in the order of the pass's sequences; logp NULL: not wanted; seen [n_slots, seen_ld] NULL: no
      * penalty */
     int32_t *token;
@@ -33,9 +33,13 @@ static dt_err draw_by_model(void *self, const dt_batch *b, const dt_draw *d) { r
 static dt_err top_of_model(void *self, const dt_batch *b, const dt_top *t) { return dt_model_top(self, b, t); }
 
 static void keep_in_model(void *self, int32_t slot, int32_t n_tok) { dt_model_cache_keep(self, slot, n_tok); }
-static dt_err copy_in_model(void *self, int32_t src, int32_t dst, int32_t first)
+static dt_err share_in_model(void *self, int32_t slot, int32_t prompt, int32_t n_tok)
 {
-    return dt_model_cache_copy(self, src, dst, first);
+    return dt_model_cache_share(self, slot, prompt, n_tok);
+}
+static dt_err move_in_model(void *self, int32_t n, const int32_t *src, const int32_t *dst)
+{
+    return dt_model_cache_move(self, n, src, dst);
 }
 
 dt_decoder dt_decoder_of_model(dt_model *m)
@@ -45,41 +49,64 @@ dt_decoder dt_decoder_of_model(dt_model *m)
                         .draw = draw_by_model,
                         .top = top_of_model,
                         .keep = keep_in_model,
-                        .copy = copy_in_model};
+                        .share = share_in_model,
+                        .move = move_in_model,
+                        .prompt_slot = dt_model_cache_prompt(m, 0)};
 }
 
 /* ---- prompts that several sequences have ------------------------------------------------------------------------- */
 
-/* Of such a prompt all but its last token are taken over: the pass of that one gives the sequence its first token. */
-static int32_t shared_len(const dt_sequence *q) { return q->prompt_number ? q->n_prompt - 1 : 0; }
-
-/* A slot that holds, or will hold, what q needs; itself, if it can be. -1: none. */
-static int32_t find_holder(const dt_generator *g, const dt_sequence *q, int32_t slot)
+/* Of a prompt in a slot of its own all but the last token: the pass of that one gives each sequence its first token. */
+static int32_t shared_len(const dt_generator *g, const dt_sequence *q)
 {
-    if (shared_len(q) == 0) return -1;
-    for (int32_t i = 0; i < g->opt.n_slots; i++) {
-        const int32_t k = (slot + i) % g->opt.n_slots;
-        const decode_slot *s = &g->loop.slots[k];
-        if (g->prompt_of[k] == q->prompt_number && (s->ids || s->done >= shared_len(q))) return k;
-    }
-    return -1;
+    return g->opt.n_prompts ? q->n_prompt - 1 : 0;
 }
 
-/* The sequence of a slot begins, unless the slot that computes its prompt has not done so yet. */
+static bool is_needed(const dt_generator *g, int32_t prompt)
+{
+    for (int32_t k = 0; k < g->opt.n_slots; k++)
+        if (g->seq_of[k] >= 0 && g->prompt_of[k] == prompt) return true;
+    return false;
+}
+
+/* The slot that holds a sequence's prompt or computes it; else one that nobody needs; -1: there is none. */
+static int32_t find_prompt(const dt_generator *g, const dt_sequence *q)
+{
+    int32_t unused = -1;
+    for (int32_t p = 0; p < g->opt.n_prompts; p++) {
+        if (q->prompt_number && g->prompt_number[p] == q->prompt_number) return p;
+        if (unused < 0 && !is_needed(g, p)) unused = p;
+    }
+    return unused;
+}
+
+/* A slot for the prompt of a sequence; what is computed there is the sequence's first tokens. */
+static void take_prompt(dt_generator *g, int32_t slot, const dt_sequence *q)
+{
+    const int32_t p = find_prompt(g, q), at = g->opt.n_slots + p;
+    g->prompt_of[slot] = p;
+    if (p < 0 || (q->prompt_number && g->prompt_number[p] == q->prompt_number)) return;
+    g->decoder.keep(g->decoder.self, decode_loop_slot(&g->loop, at), 0);
+    g->prompt_number[p] = q->prompt_number;
+    g->loop.slots[at] = (decode_slot){.ids = q->ids, .n_ids = q->n_prompt - 1, .n_prompt = q->n_prompt};
+}
+
+/* The sequence of a slot begins, unless its prompt is still to be computed. */
 static dt_err begin(dt_generator *g, int32_t slot)
 {
     const dt_decoder *d = g->loop.decoder;
     dt_sequence *q = g->seqs[g->seq_of[slot]];
-    const int32_t holder = find_holder(g, q, slot);
-    if (holder >= 0 && g->loop.slots[holder].done < shared_len(q)) return DT_OK;
-    if (holder >= 0) q->n_cached = shared_len(q);
-    if (holder >= 0 && holder != slot) {
-        d->keep(d->self, slot, 0);
-        DT_TRY(d->copy(d->self, holder, slot, 0));
+    const int32_t n = shared_len(g, q);
+    if (n > 0) {
+        if (g->prompt_of[slot] < 0) take_prompt(g, slot, q);
+        const int32_t at = g->opt.n_slots + g->prompt_of[slot];
+        if (at < g->opt.n_slots || g->loop.slots[at].done < n) return DT_OK;
+        DT_TRY(d->share(d->self, slot, decode_loop_slot(&g->loop, at), n));
+        q->n_cached = n;
+    } else {
+        d->keep(d->self, slot, q->n_cached);
     }
-    d->keep(d->self, slot, q->n_cached);
     g->loop.slots[slot] = (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
-    g->prompt_of[slot] = q->prompt_number;
     return DT_OK;
 }
 
@@ -91,13 +118,14 @@ static dt_err take_next(dt_generator *g, int32_t slot)
         q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
         if (q->finish != DT_FINISH_NONE) continue;
         g->seq_of[slot] = g->next - 1;
+        g->prompt_of[slot] = -1;
         if (g->opt.constraint) g->state[slot] = g->opt.constraint->start;
         return begin(g, slot);
     }
     return DT_OK;
 }
 
-/* Those that wait in their slots for a prompt come first: what they wait for may stand in a slot that is free. */
+/* Those that wait in their slots for a prompt come first: it may not be there any more when others have begun. */
 static dt_err admit(void *self, bool *work)
 {
     dt_generator *g = self;
@@ -184,7 +212,7 @@ static dt_err append_tokens(void *self)
         s->n_ids = q->n_ids;
         if (q->finish == DT_FINISH_NONE) continue;
         g->seq_of[k] = -1;
-        s->ids = NULL; /* what the slot holds stays */
+        s->ids = NULL; /* what the slot holds stays: a conversation may go on */
     }
     return DT_OK;
 }
@@ -194,7 +222,7 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
     for (int i = 0; i < n_seqs; i++)
         DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
                      seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids &&
-                     (seqs[i]->n_cached == 0 || opt->n_slots == 1),
+                     (seqs[i]->n_cached == 0 || (opt->n_slots == 1 && opt->n_prompts == 0)),
                  DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d, %d of them cached", i,
                  seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids, seqs[i]->n_cached);
     return DT_OK;
@@ -219,8 +247,10 @@ static dt_err open_parts(dt_generator *g)
     DT_TRY(decode_loop_open(&g->loop, &g->decoder, opt, NULL));
     g->seq_of = malloc((size_t)n * sizeof *g->seq_of);
     g->prompt_of = malloc((size_t)n * sizeof *g->prompt_of);
+    g->prompt_number = malloc((size_t)(opt->n_prompts + 1) * sizeof *g->prompt_number);
     g->uniform = calloc(1, draws_nbytes(opt));
-    DT_CHECK(g->seq_of && g->prompt_of && g->uniform, DT_ERR_MEMORY, "out of memory for %d slots", n);
+    DT_CHECK(g->seq_of && g->prompt_of && g->prompt_number && g->uniform, DT_ERR_MEMORY, "out of memory for %d slots",
+             n);
     double *const logp = g->uniform + n;
     g->token = (int32_t *)(logp + n);
     if (opt->logp) g->logp = logp;
@@ -256,6 +286,7 @@ void dt_generator_close(dt_generator *g)
     decode_loop_close(&g->loop);
     free(g->uniform);
     free(g->prompt_of);
+    free(g->prompt_number);
     free(g->seq_of);
     free(g);
 }
@@ -271,11 +302,9 @@ static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const d
     if (err != DT_OK) return err;
     g->seqs = seqs, g->n_seqs = n_seqs, g->next = 0;
     g->loop.stats = stats;
-    for (int32_t k = 0; k < opt->n_slots; k++) {
-        g->seq_of[k] = -1;
-        g->prompt_of[k] = 0;
-        g->loop.slots[k] = (decode_slot){0};
-    }
+    for (int32_t k = 0; k < opt->n_slots; k++) g->seq_of[k] = -1;
+    memset(g->prompt_number, 0, (size_t)opt->n_prompts * sizeof *g->prompt_number);
+    memset(g->loop.slots, 0, (size_t)(opt->n_slots + opt->n_prompts) * sizeof *g->loop.slots);
     const decode_user user = {g, admit, draw_tokens, append_tokens};
     err = decode_loop_run(&g->loop, &user);
     stats->seconds = dt_now_s() - start;

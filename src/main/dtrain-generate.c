@@ -137,7 +137,8 @@ static dt_err stream_token(void *ctx, dt_sequence *s)
     return generate_flush();
 }
 
-static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len)
+/* max_len: tokens of a sequence; of these max_prompt lie in g->n_prompts slots of their own. */
+static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, int32_t max_prompt, int32_t max_own)
 {
     const dt_model_options mo = {.dtype = a->opt.dtype,
                                  .grad_dtype = a->opt.dtype,
@@ -145,7 +146,9 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len)
                                  .max_seq = g->n_slots,
                                  .max_pos = max_len,
                                  .cache_seqs = g->n_slots,
-                                 .cache_len = max_len,
+                                 .cache_len = max_own,
+                                 .cache_prompts = g->n_prompts,
+                                 .cache_prompt_len = max_prompt,
                                  .graphs = !a->opt.no_graphs,
                                  .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : 0,
                                  .max_listed = a->only.n_token,
@@ -191,7 +194,10 @@ static void size_passes(const app *a, dt_generate_options *g, int n_mine, int64_
     const int64_t beams = a->opt.beams.n_beams, prompts = n_mine / a->n_out > 0 ? n_mine / a->n_out : 1,
                   fit = a->opt.batch_size / beams;
     g->n_slots = (int32_t)(a->opt.batch_size < n_mine ? a->opt.batch_size : n_mine > 0 ? n_mine : 1);
-    if (beams > 1) g->n_slots = (int32_t)(beams * (fit < 1 ? 1 : fit < prompts ? fit : prompts));
+    if (beams > 1) {
+        g->n_prompts = (int32_t)(fit < 1 ? 1 : fit < prompts ? fit : prompts);
+        g->n_slots = (int32_t)beams * g->n_prompts;
+    }
     if (a->opt.stream) g->n_slots = 1;
     g->max_tok = (int32_t)(longest_prompt * g->n_slots < PREFILL_TOK ? longest_prompt * g->n_slots : PREFILL_TOK);
     if (g->max_tok < g->n_slots) g->max_tok = g->n_slots;
@@ -214,17 +220,18 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
 
 static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate_stats *stats)
 {
-    int32_t max_len = 1;
-    int64_t n_prompt = 1;
+    int32_t max_len = 1, n_prompt = 1, n_new = 1;
     for (int i = 0; i < a->n_seqs; i++) {
-        max_len = a->seqs[i].max_ids > max_len ? a->seqs[i].max_ids : max_len;
-        n_prompt = a->seqs[i].n_prompt > n_prompt ? a->seqs[i].n_prompt : n_prompt;
+        const dt_sequence *s = &a->seqs[i];
+        max_len = s->max_ids > max_len ? s->max_ids : max_len;
+        n_prompt = s->n_prompt > n_prompt ? s->n_prompt : n_prompt;
+        n_new = s->max_ids - s->n_prompt > n_new ? s->max_ids - s->n_prompt : n_new;
     }
     dt_generate_options g = make_options(a);
     size_passes(a, &g, n_mine, n_prompt);
     g.on_token = a->opt.stream ? stream_token : print_when_finished;
     g.lockstep = a->opt.stage == 3 && a->comm.nranks > 1 ? &a->comm : NULL;
-    TOGETHER(a, open_model(a, &g, max_len));
+    TOGETHER(a, open_model(a, &g, max_len, n_prompt, g.n_prompts > 0 ? n_new : max_len));
     return decode(a, &g, mine, n_mine, stats);
 }
 
@@ -236,7 +243,7 @@ static dt_err converse(app *a)
     g.n_slots = 1;
     g.max_tok = (int32_t)(len < PREFILL_TOK ? len : PREFILL_TOK);
     g.lockstep = a->comm.nranks > 1 ? &a->comm : NULL; /* at stage 0 too: they hear of rank 0's failures */
-    TOGETHER(a, open_model(a, &g, (int32_t)len));
+    TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
     const dt_decoder decoder = dt_decoder_of_model(a->model);
     return generate_chat(a, &decoder, &g, (int32_t)len);
 }

@@ -71,19 +71,29 @@ static void sort_by_position(dt_model *m, const dt_batch *b)
     for (int32_t t = 0; t < b->n_tok; t++) m->host.pos_order[count[b->pos[t]]++] = t;
 }
 
+static const struct cached nothing;
+
+static void stage_shared(const dt_model *m, int32_t s, const struct cached *c)
+{
+    if (m->opt.cache_prompts == 0) return;
+    m->host.shared_start[s] = c->n_shared > 0 ? (int32_t)dt_cache_row(&m->opt, c->prompt) : 0;
+    m->host.shared_len[s] = c->n_shared;
+}
+
 static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     m->max_q_len = m->max_kv_len = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
         const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
-        const int32_t before = slot ? m->cache_used[slot[s]] : 0;
-        const int32_t start = slot ? slot[s] * m->opt.cache_len : first;
+        const struct cached *c = slot ? &m->cached[slot[s]] : &nothing;
+        const int32_t before = c->n_shared + c->n_own, start = slot ? (int32_t)dt_cache_row(&m->opt, slot[s]) : first;
         m->host.q_start[s] = first;
         m->host.kv_start[s] = start;
         m->host.kv_len[s] = before + n;
+        stage_shared(m, s, c);
         if (n > m->max_q_len) m->max_q_len = n;
         if (before + n > m->max_kv_len) m->max_kv_len = before + n;
-        for (int32_t i = 0; slot && i < n; i++) m->host.cache_row[first + i] = start + before + i;
+        for (int32_t i = 0; slot && i < n; i++) m->host.cache_row[first + i] = start + c->n_own + i;
     }
     m->host.q_start[b->n_seq] = b->n_tok;
 }
@@ -98,7 +108,7 @@ static bool has_slot(const dt_batch *b, const int32_t *slot, int32_t k)
 /* No sequence of the batch is in it, and behind what it holds there is room. */
 static bool is_idle(const dt_model *m, const dt_batch *b, const int32_t *slot, int32_t k)
 {
-    return m->cache_used[k] < m->opt.cache_len && !has_slot(b, slot, k);
+    return m->cached[k].n_own < m->opt.cache_len && !has_slot(b, slot, k);
 }
 
 static bool is_step(const dt_batch *b)
@@ -124,8 +134,9 @@ static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
     for (int32_t k = 0, s = b->n_seq; s < b->n_seq + m->n_fill; k++) {
         if (!is_idle(m, b, slot, k)) continue;
         h->token[s] = h->token[0], h->pos[s] = h->pos[0], h->token_key[s] = h->token_key[0], h->order[s] = s;
-        h->kv_start[s] = h->cache_row[s] = k * m->opt.cache_len + m->cache_used[k];
+        h->kv_start[s] = h->cache_row[s] = (int32_t)dt_cache_row(&m->opt, k) + m->cached[k].n_own;
         h->kv_len[s] = 1;
+        stage_shared(m, s, &nothing);
         s++;
         h->q_start[s] = s;
     }

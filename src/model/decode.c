@@ -1,24 +1,37 @@
 /* decode.c - generation with a key-value cache: new tokens alone run through the blocks, their keys (after rotation)
  * and values are appended to their sequence's slot, and attention reads the slot.
  *
- * A row of a block's cache holds keys, then values. */
+ * The slot of a prompt may be the beginning of any number of sequences, which then have what follows it alone in slots
+ * of their own: attention reads first the one, then the other. A row of a block's cache holds keys, then values. */
 #include "model_private.h"
 #include <inttypes.h>
 #include <string.h>
 
+/* What its sequence does not share, and the rows that there are for it. */
+static dt_err check_room(const dt_model *m, int32_t slot, int32_t n, int32_t pos)
+{
+    const struct cached *c = &m->cached[slot];
+    const int32_t room = slot < m->opt.cache_seqs ? m->opt.cache_len : m->opt.cache_prompt_len,
+                  used = c->n_shared + c->n_own;
+    DT_CHECK(n <= room - c->n_own, DT_ERR_DATA,
+             "cache slot %d holds %d tokens and cannot take %d more: its length is %d", slot, c->n_own, n, room);
+    DT_CHECK(n == 0 || pos == used, DT_ERR_ARG, "slot %d holds %d tokens, but the next has position %d", slot, used,
+             pos);
+    DT_CHECK(c->n_shared <= m->cached[c->prompt].n_own, DT_ERR_ARG,
+             "slot %d goes on from %d tokens of slot %d: it has %d", slot, c->n_shared, c->prompt,
+             m->cached[c->prompt].n_own);
+    return DT_OK;
+}
+
 static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *slot)
 {
+    const int32_t n_slots = dt_cache_slots(&m->opt);
     for (int32_t s = 0; s < b->n_seq; s++) {
-        DT_CHECK(slot[s] >= 0 && slot[s] < m->opt.cache_seqs, DT_ERR_ARG, "cache slot %d; there are %d", slot[s],
-                 m->opt.cache_seqs);
+        DT_CHECK(slot[s] >= 0 && slot[s] < n_slots, DT_ERR_ARG, "cache slot %d; there are %d", slot[s], n_slots);
         for (int32_t r = 0; r < s; r++)
             DT_CHECK(slot[r] != slot[s], DT_ERR_ARG, "two sequences of a batch share cache slot %d", slot[s]);
-        const int32_t n = b->n_tok > 0 ? b->seq_start[s + 1] - b->seq_start[s] : 0, used = m->cache_used[slot[s]];
-        DT_CHECK(n <= m->opt.cache_len - used, DT_ERR_DATA,
-                 "cache slot %d holds %d tokens and cannot take %d more: its length is %d", slot[s], used, n,
-                 m->opt.cache_len);
-        DT_CHECK(n == 0 || b->pos[b->seq_start[s]] == used, DT_ERR_ARG,
-                 "slot %d holds %d tokens, but the next has position %d", slot[s], used, b->pos[b->seq_start[s]]);
+        const int32_t n = b->n_tok > 0 ? b->seq_start[s + 1] - b->seq_start[s] : 0;
+        DT_TRY(check_room(m, slot[s], n, n > 0 ? b->pos[b->seq_start[s]] : 0));
     }
     return DT_OK;
 }
@@ -34,6 +47,7 @@ static dt_err block_decode(const dt_model *m, const struct block *b, const dt_pa
     h.kv_row = m->device.cache_row;
     h.kv_ld = at.kv_ld = 2 * m->K;
     at.by_library = false; /* keys lie in slots */
+    if (m->opt.cache_prompts > 0) at.shared_start = m->device.shared_start, at.shared_len = m->device.shared_len;
     DT_TRY(dt_block_project(m, b, w, &a));
     DT_TRY(m->ops->heads_forward(m->dev, &h, a.raw, a.raw, k, v, NULL, NULL, m->stream));
     DT_TRY(m->ops->attention_forward(m->dev, &at, a.raw, k, v, a.att, NULL, m->stream));
@@ -79,37 +93,83 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     const bool tokens = m->n_tok > 0 && m->n_tok == m->n_seq && m->max_q_len == 1;
     DT_TRY(tokens ? queue_tokens(m) : queue_blocks(m, NULL));
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)
-        m->cache_used[slot[s]] += b->seq_start[s + 1] - b->seq_start[s];
+        m->cached[slot[s]].n_own += b->seq_start[s + 1] - b->seq_start[s];
     m->hidden = m->x[0];
     m->have_hidden = true;
     return DT_OK;
 }
 
+/* ---- what slots hold --------------------------------------------------------------------------------------------- */
+
 void dt_model_cache_clear(dt_model *m, int32_t slot)
 {
-    for (int32_t s = 0; s < m->opt.cache_seqs; s++)
-        if (slot < 0 || s == slot) m->cache_used[s] = 0;
+    for (int32_t s = 0; m->cached && s < dt_cache_slots(&m->opt); s++)
+        if (slot < 0 || s == slot) m->cached[s] = (struct cached){0};
 }
 
 void dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok)
 {
-    if (m->cache_used[slot] > n_tok) m->cache_used[slot] = n_tok;
+    struct cached *c = &m->cached[slot];
+    if (c->n_shared > n_tok) c->n_shared = n_tok;
+    if (c->n_own > n_tok - c->n_shared) c->n_own = n_tok - c->n_shared;
 }
 
-dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst, int32_t first)
+int32_t dt_model_cache_prompt(const dt_model *m, int32_t i) { return m->opt.cache_seqs + i; }
+
+dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n_tok)
 {
-    const int32_t n = m->opt.cache_seqs;
-    DT_CHECK(m->cache && src >= 0 && src < n && dst >= 0 && dst < n, DT_ERR_ARG, "cache slots %d and %d; there are %d",
-             src, dst, n);
-    DT_CHECK(first >= 0 && first <= m->cache_used[src] && first <= m->cache_used[dst], DT_ERR_ARG,
-             "cache slots %d and %d hold %d and %d tokens, not %d in common", src, dst, m->cache_used[src],
-             m->cache_used[dst], first);
-    if (src == dst) return DT_OK;
-    const int64_t row = 2 * m->K, slot = (int64_t)m->opt.cache_len * row, from = first * row;
-    const size_t nbytes = (size_t)(m->cache_used[src] - first) * (size_t)row * m->elem;
-    for (int64_t layer = 0; nbytes > 0 && layer < m->mc->num_hidden_layers; layer++)
-        DT_TRY(m->ops->copy(m->dev, dt_at(m->cache[layer], dst * slot + from, m->elem),
-                            dt_at(m->cache[layer], src * slot + from, m->elem), nbytes, m->stream));
-    m->cache_used[dst] = m->cache_used[src];
+    const int32_t n_seqs = m->cached ? m->opt.cache_seqs : 0;
+    DT_CHECK(slot >= 0 && slot < n_seqs && prompt >= n_seqs && prompt < dt_cache_slots(&m->opt), DT_ERR_ARG,
+             "cache slot %d goes on from slot %d; sequences have %d, prompts those from there to %d", slot, prompt,
+             n_seqs, dt_cache_slots(&m->opt));
+    DT_CHECK(n_tok >= 0 && n_tok <= m->cached[prompt].n_own, DT_ERR_ARG, "cache slot %d holds %d tokens, not %d",
+             prompt, m->cached[prompt].n_own, n_tok);
+    m->cached[slot] = (struct cached){.prompt = prompt, .n_shared = n_tok};
+    return DT_OK;
+}
+
+/* The rows of every block, on their way through scratch of a block's pass. */
+static dt_err move_rows(dt_model *m, const struct image *rows, int32_t n)
+{
+    void *const between = m->sets[0].raw;
+    for (int64_t layer = 0; layer < m->mc->num_hidden_layers; layer++) {
+        DT_TRY(
+            m->ops->gather_rows(m->dev, m->cache[layer], rows->token, between, n, 2 * m->K, m->opt.dtype, m->stream));
+        DT_TRY(m->ops->scatter_rows(m->dev, between, rows->cache_row, m->cache[layer], n, 2 * m->K, m->opt.dtype,
+                                    m->stream));
+    }
+    return DT_OK;
+}
+
+/* n_rows of the rows that are to be moved, behind the first `done`; their numbers take the way of a batch. */
+static dt_err move_some(dt_model *m, const int32_t *src, const int32_t *dst, int64_t done, int32_t n_rows)
+{
+    struct image host, device;
+    int64_t before = 0;
+    DT_TRY(dt_span_wait(m, &m->image_span));
+    const size_t nbytes = dt_model_place_image(m, m->image_span.host, n_rows, 0, &host);
+    dt_model_place_image(m, m->image_span.device, n_rows, 0, &device);
+    for (int32_t i = 0, k = 0; k < n_rows; before += m->cached[src[i++]].n_own) {
+        const int32_t from = (int32_t)dt_cache_row(&m->opt, src[i]), to = (int32_t)dt_cache_row(&m->opt, dst[i]);
+        for (int64_t r = done + k - before; r < m->cached[src[i]].n_own && k < n_rows; r++, k++)
+            host.token[k] = from + (int32_t)r, host.cache_row[k] = to + (int32_t)r;
+    }
+    DT_TRY(dt_span_to_device(m, &m->image_span, nbytes));
+    return move_rows(m, &device, n_rows);
+}
+
+dt_err dt_model_cache_move(dt_model *m, int32_t n, const int32_t *src, const int32_t *dst)
+{
+    const int32_t n_seqs = m->cached ? m->opt.cache_seqs : 0;
+    int64_t n_rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        DT_CHECK(src[i] >= 0 && src[i] < n_seqs && dst[i] >= 0 && dst[i] < n_seqs && src[i] != dst[i], DT_ERR_ARG,
+                 "cache slots %d and %d; there are %d", src[i], dst[i], n_seqs);
+        n_rows += m->cached[src[i]].n_own;
+    }
+    m->have_hidden = false; /* its batch is overwritten */
+    for (int64_t done = 0; done < n_rows; done += m->opt.max_tok)
+        DT_TRY(move_some(m, src, dst, done, (int32_t)dt_min_i64(n_rows - done, m->opt.max_tok)));
+    for (int32_t i = 0; i < n; i++) m->cached[dst[i]] = m->cached[src[i]];
     return DT_OK;
 }

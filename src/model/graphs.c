@@ -52,7 +52,8 @@ int32_t dt_step_len(const dt_model *m, int32_t len)
     int32_t most = SHORTEST;
     if (!m->graphs) return len;
     while (most < len) most = most > INT32_MAX / 2 ? len : 2 * most;
-    return most < m->opt.cache_len ? most : m->opt.cache_len;
+    const int32_t longest = m->opt.cache_prompt_len + m->opt.cache_len;
+    return most < longest ? most : longest;
 }
 
 static bool is_resident(const dt_param_source *s) { return s->params_resident && s->params_resident(s->self); }

@@ -178,6 +178,7 @@ struct image {
     /* of a table's adapter [T, r]: the places of A's numbers, and their order by place, of what learns (in training) */
     int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
+    int32_t *shared_start, *shared_len;   /* [n_seq] where the cache has prompts */
     int32_t *cache_row;                   /* [T]: where in the cache a new token's key goes (decode) */
 };
 
@@ -230,6 +231,12 @@ struct step_key {
 };
 struct graphs; /* graphs.c */
 
+/** What a slot of the cache holds: the first n_shared tokens of another slot, a prompt, and behind them n_own in rows
+ *  of its own. */
+struct cached {
+    int32_t prompt, n_shared, n_own;
+};
+
 struct dt_model {
     const dt_model_config *mc;
     dt_model_options opt;
@@ -281,8 +288,8 @@ struct dt_model {
 
     struct dt_model *user, **in_use; /* which model uses the activations now; the lender's `user` */
 
-    void **cache;          /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
-    int32_t *cache_used;   /* [cache_seqs]: tokens there */
+    void **cache;          /* [layers]: [rows of all slots, 2K], keys then values in each row */
+    struct cached *cached; /* [cache_seqs + cache_prompts] */
     struct graphs *graphs; /* NULL: there are none */
 
     /* the current micro-batch */
@@ -309,6 +316,14 @@ static inline int32_t dt_model_longest(const dt_model *m)
 {
     return m->opt.max_pos < m->opt.max_tok ? m->opt.max_pos : m->opt.max_tok;
 }
+/** Rows of the cache: slots of sequences first, then those of prompts. */
+static inline int64_t dt_cache_row(const dt_model_options *o, int32_t slot)
+{
+    const int64_t before = slot < o->cache_seqs ? slot : o->cache_seqs;
+    return before * o->cache_len + (slot - before) * o->cache_prompt_len;
+}
+static inline int32_t dt_cache_slots(const dt_model_options *o) { return o->cache_seqs + o->cache_prompts; }
+static inline int64_t dt_cache_rows(const dt_model_options *o) { return dt_cache_row(o, dt_cache_slots(o)); }
 /** Are logits of this pass to be batch-invariant? */
 static inline bool dt_model_is_invariant(const dt_model *m) { return m->opt.batch_invariant && !m->train; }
 /** Does backward make again what is cheap? */

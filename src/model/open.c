@@ -204,6 +204,8 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
         i->low_order[t] = take(&a, m->opt.training ? n_tok : 0, r, sizeof(int32_t));
     }
     i->cache_row = take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
+    i->shared_start = take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
+    i->shared_len = take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
     i->q_start = take(&a, n_seq + 1, 1, sizeof(int32_t));
     i->kv_start = take(&a, n_seq, 1, sizeof(int32_t));
     i->kv_len = take(&a, n_seq, 1, sizeof(int32_t));
@@ -295,7 +297,7 @@ static void place_kept(dt_model *m, struct arena *a)
     const size_t backward_end = a->used;
     a->used = from;
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
-        m->cache[i] = take(a, (int64_t)m->opt.cache_seqs * m->opt.cache_len, 2 * m->K, m->elem);
+        m->cache[i] = take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
     if (backward_end > a->used) a->used = backward_end;
 }
 
@@ -314,16 +316,27 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     if (rope_rows == 0) m->rope = NULL;
 }
 
+static dt_err check_cache(const dt_model_options *o)
+{
+    DT_CHECK(o->cache_seqs >= 0 && o->cache_len >= 0 && o->cache_prompts >= 0 && o->cache_prompt_len >= 0, DT_ERR_ARG,
+             "cache_seqs=%d cache_len=%d cache_prompts=%d cache_prompt_len=%d", o->cache_seqs, o->cache_len,
+             o->cache_prompts, o->cache_prompt_len);
+    DT_CHECK(dt_cache_rows(o) <= INT32_MAX, DT_ERR_ARG,
+             "a cache of %d sequences of %d tokens and %d prompts of %d: rows are counted in 32 bits", o->cache_seqs,
+             o->cache_len, o->cache_prompts, o->cache_prompt_len);
+    DT_CHECK(o->cache_prompts == 0 || o->batch_invariant, DT_ERR_ARG,
+             "a cache with prompts that sequences share is for a batch-invariant model");
+    return DT_OK;
+}
+
 static dt_err check_options(const dt_model_config *mc, const dt_model_options *o)
 {
-    DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0 && o->cache_seqs >= 0 && o->cache_len >= 0, DT_ERR_ARG,
-             "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos,
-             o->cache_seqs, o->cache_len);
+    DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0, DT_ERR_ARG, "max_tok=%d max_seq=%d max_pos=%d",
+             o->max_tok, o->max_seq, o->max_pos);
+    DT_TRY(check_cache(o));
     DT_CHECK(o->max_top >= 0 && o->max_top <= mc->vocab_size, DT_ERR_ARG, "max_top=%d of %" PRId64 " tokens",
              o->max_top, mc->vocab_size);
     DT_CHECK(o->max_listed >= 0, DT_ERR_ARG, "max_listed=%d", o->max_listed);
-    DT_CHECK((int64_t)o->cache_seqs * o->cache_len <= INT32_MAX, DT_ERR_ARG,
-             "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
     DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
              "a model that borrows activations neither trains nor lends");
     DT_CHECK(dt_is_float(o->dtype), DT_ERR_ARG, "a model in %s: expected fp32, bf16 or fp16", dt_dtype_name(o->dtype));
@@ -345,8 +358,8 @@ static dt_err make_tables(dt_model *m)
     m->x = calloc((size_t)m->n_x, sizeof *m->x);
     m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
     m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
-    m->cache_used = cached ? calloc((size_t)m->opt.cache_seqs, sizeof *m->cache_used) : NULL;
-    DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cache_used)), DT_ERR_MEMORY,
+    m->cached = cached ? calloc((size_t)dt_cache_slots(&m->opt), sizeof *m->cached) : NULL;
+    DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cached)), DT_ERR_MEMORY,
              "no memory for the tables of %" PRId64 " blocks", L);
     return dt_stretch_open(m);
 }
@@ -393,12 +406,12 @@ static void free_tables(dt_model *m)
     free(m->x);
     free(m->sets);
     free(m->cache);
-    free(m->cache_used);
+    free(m->cached);
     m->stages = NULL;
     m->x = NULL;
     m->sets = NULL;
     m->cache = NULL;
-    m->cache_used = NULL;
+    m->cached = NULL;
 }
 
 static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
@@ -412,7 +425,7 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
 
 size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt)
 {
-    const int64_t n_rows = (int64_t)opt->cache_seqs * opt->cache_len * mc->num_hidden_layers;
+    const int64_t n_rows = dt_cache_rows(opt) * mc->num_hidden_layers;
     return (size_t)(n_rows * 2 * mc->num_key_value_heads * mc->head_dim) * dt_dtype_size(opt->dtype);
 }
 

@@ -76,6 +76,26 @@ static int64_t share_of(const dt_rollout *r, int nranks)
     return dt_ceil_div(rollout_room(r) / rollout_unit(r), nranks) * rollout_unit(r);
 }
 
+/* Prompts that lie in the cache at a time, for n sequences. Beams have theirs to the end; samples, which follow each
+ * other, have as many as begin together, wherever in a prompt's, and as many again where some go on for long. */
+static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
+{
+    const int64_t each = rollout_n_drawn(r), begin = dt_ceil_div(n, each),
+                  all = dt_ceil_div(share_of(r, nranks) - 1, each) + 1;
+    return r->opt.beams ? begin : dt_min_i64(n, dt_min_i64(2 * begin + 1, all));
+}
+
+/* A prompt lies there once for all of its completions, each of which has room for what is new. */
+static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_options *o)
+{
+    o->cache_seqs = (int32_t)dt_max_i64(o->cache_seqs, n);
+    o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->max_len - r->max_prompt);
+    o->cache_prompts = (int32_t)dt_max_i64(o->cache_prompts, n_prompts_for(r, nranks, n));
+    o->cache_prompt_len = (int32_t)dt_max_i64(o->cache_prompt_len, r->max_prompt);
+    o->max_seq = (int32_t)dt_max_i64(o->max_seq, n);
+    o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
+}
+
 /* Sequences at a time: all of a rank's rows at once is fastest, as each pass reads the weights. The cache lies where
  * training keeps its activations: what fits there costs nothing. */
 static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots)
@@ -88,11 +108,10 @@ static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots
     *n_slots = (int32_t)(t->ops->trains ? dt_min_i64(most, dt_ceil_div(LEAST, unit)) * unit : share);
     if (!t->ops->trains || !t->dev->ops || t->n_units == 0) return DT_OK;
     DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &trains));
-    with.cache_len = r->max_len, with.batch_invariant = true;
     for (int64_t low = *n_slots / unit + 1, high = most; low <= high;) {
         const int64_t middle = low + (high - low) / 2, n = middle * unit;
-        with.cache_seqs = (int32_t)n;
-        with.max_seq = (int32_t)dt_max_i64(t->model_opt->max_seq, n);
+        with = *t->model_opt;
+        ask_for_cache(r, t->nranks, n, &with);
         DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &generates));
         const bool fits = dt_memory_of(&generates, DT_MEM_ACTIVATIONS) <= dt_memory_of(&trains, DT_MEM_ACTIVATIONS);
         if (fits)
@@ -110,18 +129,16 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     DT_TRY(find_slots(r, t, &n_slots));
     o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes a token of each */
     if (r->opt.constraint) o->max_listed = (int32_t)dt_max_i64(o->max_listed, r->opt.constraint->n_token);
-    o->cache_seqs = (int32_t)dt_max_i64(o->cache_seqs, n_slots);
-    o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->max_len);
-    o->max_seq = (int32_t)dt_max_i64(o->max_seq, n_slots);
+    ask_for_cache(r, t->nranks, n_slots, o);
     t->wants_gathered = true;
     o->graphs = t->cfg->run_cuda_graphs;
-    o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
     r->generate = (dt_generate_options){.sampling = r->opt.sampling,
                                         .constraint = r->opt.constraint,
                                         .eos = r->eos,
                                         .n_eos = r->n_eos,
                                         .vocab_size = t->mc->vocab_size,
                                         .n_slots = n_slots,
+                                        .n_prompts = (int32_t)n_prompts_for(r, t->nranks, n_slots),
                                         .max_tok = o->max_tok,
                                         .logp = true,
                                         .logp_temperature = r->opt.sampling.temperature,

@@ -171,13 +171,14 @@ static dt_err print_rollout(const planner *p)
     if (alone.cache_seqs == 0) return DT_OK;
     table_bytes((double)dt_model_cache_nbytes(run->task.mc, &alone), cache);
     DT_TRY(dt_model_plan(run->task.mc, &alone, run->task.units, run->task.n_units, &run->dev, &both));
-    alone.cache_seqs = alone.cache_len = 0;
+    alone.cache_seqs = alone.cache_len = alone.cache_prompts = alone.cache_prompt_len = 0;
     DT_TRY(dt_model_plan(run->task.mc, &alone, run->task.units, run->task.n_units, &run->dev, &training));
     table_bytes((double)(dt_memory_total(&both) - dt_memory_total(&training)), more);
     fprintf(p->out,
-            "rollout: up to %d completions of a rank at a time, of up to %d tokens with their prompts;\n"
+            "rollout: up to %d completions of a rank at a time, of up to %d new tokens, for up to %d prompts of %d;\n"
             "         %s of keys and values in the memory of activations, and %s beyond what training needs\n",
-            run->model_opt.cache_seqs, run->model_opt.cache_len, cache, more);
+            run->model_opt.cache_seqs, run->model_opt.cache_len, run->model_opt.cache_prompts,
+            run->model_opt.cache_prompt_len, cache, more);
     return DT_OK;
 }
 

@@ -3,7 +3,7 @@
  *
  * The sums are those of attention.c, by rows: keys in tiles of TK that begin at multiples of TK of the sequence, in a
  * tile the same order always, with what a query does not see as probability 0. So a row has the same bits whichever
- * queries are in the call. Keys are read where they lie. */
+ * queries are in the call. Keys are read where they lie, but for a tile that is partly shared. */
 #include "rows.h"
 
 enum { ROWS_AT_ONCE = 64 };
@@ -91,15 +91,33 @@ static void exponentials(float *restrict s, run_state *r, int64_t i, int32_t key
     r->sum[i] += sum;
 }
 
-/* A tile of rows as floats: where they lie, if they are floats of whole vectors, or a copy with zeros behind. */
-static const float *tile_rows(const dt_attention *at, const void *base, int64_t first, int64_t n, float *copy,
+/* Rows of k and v that a tile of n keys lies in: n_shared from `shared` on, the others from `own` on. */
+typedef struct key_rows {
+    int32_t n, n_shared;
+    int64_t shared, own;
+} key_rows;
+
+static key_rows rows_of_keys(const dt_attention *at, int seq, int32_t key, int32_t n)
+{
+    const int32_t shared = at->shared_len ? at->shared_len[seq] : 0, left = shared > key ? shared - key : 0;
+    key_rows r = {.n = n, .n_shared = left < n ? left : n, .own = (int64_t)at->kv_start[seq] + key + left - shared};
+    if (left > 0) r.shared = (int64_t)at->shared_start[seq] + key;
+    return r;
+}
+
+/* A tile of rows, columns from col on, as floats: where they lie, if they are floats of whole vectors in one piece, or
+ * a copy with zeros behind. */
+static const float *tile_rows(const dt_attention *at, const void *base, const key_rows *r, int64_t col, float *copy,
                               int64_t dp, int64_t *ld)
 {
-    if (at->dt == DT_F32 && at->head_dim % LANES == 0) {
+    const void *own = element(base, at->dt, r->own * at->kv_ld + col),
+               *shared = element(base, at->dt, r->shared * at->kv_ld + col);
+    if (at->dt == DT_F32 && at->head_dim % LANES == 0 && (r->n_shared == 0 || r->n_shared == r->n)) {
         *ld = at->kv_ld;
-        return element(base, DT_F32, first);
+        return r->n_shared == 0 ? own : shared;
     }
-    load_rows(copy, element(base, at->dt, first), at->dt, at->kv_ld, n, at->head_dim, dp, 1.0f);
+    load_rows(copy, shared, at->dt, at->kv_ld, r->n_shared, at->head_dim, dp, 1.0f);
+    load_rows(copy + r->n_shared * dp, own, at->dt, at->kv_ld, r->n - r->n_shared, at->head_dim, dp, 1.0f);
     *ld = dp;
     return copy;
 }
@@ -128,10 +146,10 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
     const int32_t begin = at->window > 0 && first_to > at->window ? first_to - at->window : 0;
     for (int32_t key = begin / TK * TK; key < end; key += TK) {
         const int32_t n_keys = end - key < TK ? end - key : TK;
-        const int64_t at_key = ((int64_t)at->kv_start[part->seq] + key) * at->kv_ld + part->head * d;
+        const key_rows where = rows_of_keys(at, part->seq, key, n_keys);
         int64_t ldk, ldv;
-        const float *keys = tile_rows(at, a->k, at_key, n_keys, t.k, dp, &ldk),
-                    *values = tile_rows(at, a->v, at_key, n_keys, t.v, dp, &ldv);
+        const float *keys = tile_rows(at, a->k, &where, part->head * d, t.k, dp, &ldk),
+                    *values = tile_rows(at, a->v, &where, part->head * d, t.v, dp, &ldv);
         scores(rows, n_keys, width, t.q_rows, dp, keys, ldk, t.s);
         for (int64_t i = 0; i < rows; i++) exponentials(t.s + i * TK, &r, i, key, n_keys, t.acc + i * dp, width);
         tile_product(false, rows, width, n_keys, t.s, TK, values, ldv, t.acc, dp, true);
