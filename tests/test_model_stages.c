@@ -114,6 +114,38 @@ static void values_are_those_of_plain_loops(void **state)
     close_model(&r, &b);
 }
 
+/* RMSNorm of what is on the device, in double; in bf16 rounded in front of the weight and behind it, as transformers does,
+ * by 2^-8 at most; in fp32 within 8 roundings of 2^-24: the sum of squares, the root, two products. */
+static void hidden_states_are_those_behind_the_norm(void **state)
+{
+    for (int dtype = DT_F32; dtype <= DT_BF16; dtype++) {
+        const dt_model_options opt = ref_options(MAX_TOK, 12, (dt_dtype)dtype);
+        const double tolerance = dtype == DT_F32 ? 0x1p-21 : 0x1p-7;
+        enum { C = 20 };
+        static float hidden[MAX_TOK * C];
+        ref_model r;
+        dt_batch b;
+        open_model(&r, &b, QWEN3, &opt, dt_model_make_units);
+        const int64_t weight = r.units[r.n_units - 1].tensors[0].offset;
+        memset(hidden, 0xff, sizeof hidden);
+        r.model->h.n_rows = 4; /* rows of a pass, of which each uses the same place */
+        assert_int_equal(dt_model_forward(r.model, &b, false, 0), DT_OK);
+        assert_int_equal(dt_model_hidden_states(r.model, &b, hidden), DT_OK);
+        double *x = hidden_states(&r, (int64_t)b.n_tok * C);
+        for (int t = 0; t < b.n_tok; t++) {
+            double squares = 0;
+            for (int c = 0; c < C; c++) squares += x[t * C + c] * x[t * C + c] / C;
+            for (int c = 0; c < C; c++) {
+                const double want =
+                    x[t * C + c] / sqrt(squares + r.mc.norm_eps) * ref_param(&r, r.n_units - 1, weight + c);
+                assert_true(fabs(want - (double)hidden[t * C + c]) <= tolerance * fabs(want));
+            }
+        }
+        free(x);
+        close_model(&r, &b);
+    }
+}
+
 /* 25 tokens in four sequences, and the first sequence alone. */
 static void values_of_a_sequence_do_not_depend_on_the_others(void **state)
 {
@@ -446,6 +478,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_a_scalar_head_are_the_slopes),
         cmocka_unit_test(values_are_those_of_plain_loops),
+        cmocka_unit_test(hidden_states_are_those_behind_the_norm),
         cmocka_unit_test(values_of_a_sequence_do_not_depend_on_the_others),
         cmocka_unit_test(gradients_of_values_may_follow_before_the_last_ones_are_used),
         cmocka_unit_test(a_scalar_head_works_in_bf16),
