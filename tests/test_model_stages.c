@@ -114,8 +114,8 @@ static void values_are_those_of_plain_loops(void **state)
     close_model(&r, &b);
 }
 
-/* RMSNorm of what is on the device, in double; in bf16 rounded in front of the weight and behind it, as transformers does,
- * by 2^-8 at most; in fp32 within 8 roundings of 2^-24: the sum of squares, the root, two products. */
+/* RMSNorm of what is on the device, in double; in bf16 rounded in front of the weight and behind it, as transformers
+ * does, by 2^-8 at most; in fp32 within 8 roundings of 2^-24: the sum of squares, the root, two products. */
 static void hidden_states_are_those_behind_the_norm(void **state)
 {
     for (int dtype = DT_F32; dtype <= DT_BF16; dtype++) {
