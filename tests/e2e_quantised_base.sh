@@ -96,6 +96,9 @@ for base in int8 nf4; do
     $base 3 "alone$base" $llama checkpoint.save=trainable zero.stage=3 checkpoint.resume=auto
     expect "and goes on beside the base, rounded again" same_adapter "${base}llama" "alone$base"
 done
+run 0 ./dtrain --check "$tmp/aloneint8/config.ini" run.max_steps=6 lora.base_quantization=nf4 checkpoint.allow_changes=lora.base_quantization
+expect_exit "but not where the base would be stored in another way, though the key may change" 64
+expect_text "by name" "lora.base_quantization: nf4, but .*/step-00000004.h5 leaves out the base .checkpoint.save = trainable., which was stored with int8 .*; expected int8, or checkpoint.save = all"
 
 # ---- from checkpoints, to directories ---------------------------------------------------------------------------------------------------------
 for family in llama gpt2; do

@@ -190,6 +190,25 @@ static dt_err check_beside(const dt_run *run, const char *path)
     return DT_OK;
 }
 
+/* A frozen tensor that the file has not left out: it was trained, or belongs to codes that the base had not then. */
+static dt_err fail_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta, const char *tensor)
+{
+    dt_config before = {0};
+    DT_TRY(run_read_saved_config(&before, path, meta));
+    const char *was = before.lora_base_quantization, *now = run->cfg.lora_base_quantization;
+    const dt_err err =
+        strcmp(was, now) != 0
+            ? dt_config_fail(&run->cfg, "lora", "base_quantization",
+                             "%s, but %s leaves out the base (checkpoint.save = trainable), which was stored with %s "
+                             "when it was trained; expected %s, or checkpoint.save = all",
+                             now, path, was, was)
+            : dt_config_fail(&run->cfg, "checkpoint", "save",
+                             "trainable leaves %s out, which is frozen now and was trained before, in %s; expected all",
+                             tensor, path);
+    dt_config_free(&before);
+    return err;
+}
+
 /* What the file has trained is not in the base: checkpoints that leave it out would lose it. */
 static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
@@ -197,9 +216,7 @@ static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_
     for (int u = 0; u < run->n_units; u++)
         for (int i = 0; i < run->units[u].n_tensors; i++) {
             const dt_tensor *t = &run->units[u].tensors[i];
-            DT_CONFIG_CHECK(t->trainable || dt_base_find(&meta->base, t->name), &run->cfg, "checkpoint", "save",
-                            "trainable leaves %s out, which is frozen now and was trained before, in %s; expected all",
-                            t->name, path);
+            if (!t->trainable && !dt_base_find(&meta->base, t->name)) return fail_left_out(run, path, meta, t->name);
         }
     return DT_OK;
 }
