@@ -142,6 +142,8 @@ run 2 ./dtrain "$tmp/given/config.ini" run.output_dir="$tmp/again"
 for dir in given again; do expect "$dir: dropout stays 0 where it is given, on all ranks" [ "$(number plain loss) $(number plain grad_norm)" = "$(number $dir loss) $(number $dir grad_norm)" ]; done
 expect "which is another loss" [ "$(number plain loss)" != "$(number dropping loss)" ]
 from_adapters dpo "an adapter that was trained with dropout" loss 0.693147 model.path="$(base_of llama)" lora.path="$tmp/dropping"
+expect "whose adapters they are is said once, and not that the model has none" \
+    sh -c "[ \$(grep -c 'the adapters are those of $tmp/dropping' '$out') = 1 ] && ! grep -q 'has no adapters' '$out'"
 
 train_from 1 none "$(base_of llama)" run.max_steps=1
 run 2 ./dtrain "$tmp/none/config.ini" run.output_dir="$tmp/since" lora.path="$tmp/dropping"

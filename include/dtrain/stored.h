@@ -51,11 +51,12 @@ typedef struct dt_saved_model {
     dt_zero *zero;        /* NULL where only names and shapes are looked at: then of these units */
     const dt_unit *units; /* [n_units] */
     int n_units;
-    bool with_states;  /* the optimizer's states, too */
-    bool new_score;    /* loaded: a score.weight that is not in the file stays as it is, and a vocabulary's head that
+    bool with_states;     /* the optimizer's states, too */
+    bool new_score;       /* loaded: a score.weight that is not in the file stays as it is, and a vocabulary's head that
                             * the file has instead is passed over */
-    bool new_adapters; /* loaded: so do adapters (unit.h) */
-    bool keeps_frozen; /* loaded: what is frozen has its values already, and a file that has others is refused */
+    bool new_adapters;    /* loaded: so do adapters (unit.h) */
+    bool adapters_follow; /* loaded: another file has them, and nothing is said of their being new */
+    bool keeps_frozen;    /* loaded: what is frozen has its values already, and a file that has others is refused */
     int64_t state_updates; /* saved: the updates that these have seen */
     /* saved: frozen parameters are left out, and are there; NULL: none are. Loaded: takes the checksums of frozen
      * parameters as they stand in the files; where it has a path, what a checkpoint leaves out is looked for there */

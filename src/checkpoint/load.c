@@ -296,7 +296,7 @@ static void tell_kept(const load_job *j)
     for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
         if (!j->map.locations[i].kept) continue;
         if (j->slots[i].tensor->adapter_scale != 0)
-            n_adapters++;
+            n_adapters += !j->slots[i].of->adapters_follow;
         else
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
     }

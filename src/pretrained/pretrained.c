@@ -176,10 +176,14 @@ static dt_stored_locator locator_of(const dt_pretrained *p)
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
-    dt_saved_model one = {.zero = z, .new_score = p->new_score, .new_adapters = p->new_adapters, .base = p->base};
+    dt_saved_model one = {.zero = z,
+                          .new_score = p->new_score,
+                          .new_adapters = p->new_adapters,
+                          .adapters_follow = p->adapter != NULL,
+                          .base = p->base};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
     if (!p->adapter) return DT_OK;
-    DT_INFO("the adapters are those of %s", p->adapter);
+    one.adapters_follow = false;
     one.keeps_frozen = p->base != NULL; /* who goes on from them writes them beside that base */
     one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);

@@ -443,6 +443,7 @@ static dt_err start_fresh(dt_run *run)
     if (!run->has_pretrained) return dt_zero_init_random(run->main.zero, seed);
     DT_TRY(dt_zero_init_some(run->main.zero, seed, may_be_new));
     DT_INFO("starting from the weights of %s", run->pretrained.path);
+    if (run->pretrained.adapter) DT_INFO("the adapters are those of %s", run->pretrained.adapter);
     return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);
 }
 
