@@ -112,6 +112,18 @@ for kind in latest best; do
         expect "and no step was taken ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
     done
 done
+# directories that are made at the end: no file, no link to nowhere
+mkdir "$tmp/end-adapter" "$tmp/end-hf" && : >"$tmp/end-adapter/adapter" && ln -s nowhere "$tmp/end-hf/hf"
+for kind in adapter hf; do
+    for mode in --check ''; do
+        run 2 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/end-$kind" lora.r=2 checkpoint.export=hf
+        expect_exit "$kind is no directory: 74 ($mode)" 74
+        expect_text "and it is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or nothing there"
+        expect "and no step was taken ($mode)" test ! -e "$tmp/end-$kind/metrics.jsonl"
+    done
+done
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
+expect_exit "nor is it looked at where none is made" 0
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini"

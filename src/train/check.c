@@ -101,6 +101,20 @@ static dt_err check_pointers(const dt_run *run)
     return DT_OK;
 }
 
+/* Directories that are made at the end, or written into. */
+static dt_err check_exports(const dt_run *run)
+{
+    const char *names[RUN_MOST_EXPORTS];
+    char path[PATH_MAX];
+    struct stat st;
+    const int n = run_list_exports(run, names);
+    for (int i = 0; i < n; i++)
+        DT_CHECK(!dt_join_path(path, run->cfg.run_output_dir, names[i], "") || lstat(path, &st) != 0 ||
+                     dt_is_directory(path),
+                 DT_ERR_WRITE, "%s: expected a directory or nothing there, for what the run exports at its end", path);
+    return DT_OK;
+}
+
 static dt_err check_output_dir(const dt_run *run)
 {
     char dir[PATH_MAX];
@@ -110,6 +124,7 @@ static dt_err check_output_dir(const dt_run *run)
     DT_TRY(check_lock(run));
     if (!run_trains(run)) return DT_OK;
     DT_TRY(check_pointers(run));
+    DT_TRY(check_exports(run));
     return check_space(run, dir);
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char ADAPTER[] = "adapter";
 static bool exports(const dt_run *run) { return run->total_steps > 0 && !strcmp(run->cfg.checkpoint_export, "hf"); }
 
 const char *run_tokenizer(const dt_run *run)
@@ -131,12 +132,32 @@ static dt_err make_template(const dt_run *run, char **jinja)
     return DT_OK;
 }
 
+static const char *folder_of(const dt_trained *m) { return m->name ? m->name : "hf"; }
+static const char *config_of(const dt_run *run, const dt_trained *m)
+{
+    return m->name ? m->model_config : run->mc.json;
+}
+
+static bool exports_adapter(const dt_run *run)
+{
+    return run->lora.r > 0 && run_trains(run) && *run->cfg.run_output_dir;
+}
+
+int run_list_exports(const dt_run *run, const char *names[RUN_MOST_EXPORTS])
+{
+    int n = 0;
+    if (exports_adapter(run)) names[n++] = ADAPTER;
+    for (int i = 0; i < run->n_trained && exports(run); i++)
+        if (config_of(run, run->trained[i])) names[n++] = folder_of(run->trained[i]);
+    return n;
+}
+
 /* Collective, agreed. */
 static dt_err export_model(dt_run *run, const dt_trained *m, const char *config, const char *jinja)
 {
     char *dir = NULL;
     const double begin_s = dt_now_s();
-    const bool named = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, m->name ? m->name : "hf") >= 0;
+    const bool named = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, folder_of(m)) >= 0;
     dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path"));
     const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF && !m->name;
     const dt_export_options opt = {.dir = dir,
@@ -160,7 +181,7 @@ static dt_err export_adapter(dt_run *run)
     char *dir = NULL, *config = NULL, *base = NULL;
     const double begin_s = dt_now_s();
     if (run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF) base = realpath(run->pretrained.path, NULL);
-    dt_err err = asprintf(&dir, "%s/adapter", run->cfg.run_output_dir) >= 0
+    dt_err err = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, ADAPTER) >= 0
                      ? dt_lora_text(&run->lora, base, &run->mc, run->units, run->n_units, &config)
                      : dt_fail(DT_ERR_MEMORY, "no memory for a path");
     const dt_export_options opt = {.adapter = &run->lora, .dir = dir, .dtype = DT_ST_F32, .model_config = config};
@@ -179,7 +200,7 @@ static dt_err export_models(dt_run *run)
     dt_err err = dt_comm_agree(run->comm, make_template(run, &jinja));
     for (int i = 0; i < run->n_trained && err == DT_OK; i++) {
         const dt_trained *m = run->trained[i];
-        const char *config = m->name ? m->model_config : run->mc.json;
+        const char *config = config_of(run, m);
         if (config) err = export_model(run, m, config, jinja);
     }
     free(jinja);
@@ -188,6 +209,6 @@ static dt_err export_models(dt_run *run)
 
 dt_err run_export(dt_run *run)
 {
-    if (run->lora.r > 0 && run_trains(run) && *run->cfg.run_output_dir) DT_TRY(export_adapter(run));
+    if (exports_adapter(run)) DT_TRY(export_adapter(run));
     return exports(run) ? export_models(run) : DT_OK;
 }

@@ -239,7 +239,10 @@ dt_err run_judge_end(const dt_run *run, const progress *p);
 /* export.c */
 const char *run_tokenizer(const dt_run *run); /* what the key says, else what came with the model; "": neither; local */
 dt_err run_settle_tokenizer(dt_run *run);     /* [model] tokenizer, and into the configuration; local */
-dt_err run_export(dt_run *run);               /* what checkpoint.export asks for; collective, agreed */
+/* the directories in run.output_dir that run_export makes, not owned; returns how many; local */
+enum { RUN_MOST_EXPORTS = 1 + DT_MAX_TRAINED };
+int run_list_exports(const dt_run *run, const char *names[RUN_MOST_EXPORTS]);
+dt_err run_export(dt_run *run); /* what checkpoint.export asks for; collective, agreed */
 
 /* closing.c: what this start has done, where it is and what to do with it; rank 0. loop_s: time of the steps from
  * `from` to `to`. */
