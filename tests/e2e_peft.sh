@@ -139,6 +139,7 @@ train_from 2 dropping "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps
 expect "an adapter's dropout is taken" sh -c "grep -q '^dropout = 0.5$' '$tmp/dropping/config.ini'"
 train_from 2 given "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps=1 lora.dropout=0
 run 2 ./dtrain "$tmp/given/config.ini" run.output_dir="$tmp/again"
+expect "a run's own config.ini, where every key is given, is not warned of" sh -c "! grep -q 'warning: .*is not used' '$out'"
 for dir in given again; do expect "$dir: dropout stays 0 where it is given, on all ranks" [ "$(number plain loss) $(number plain grad_norm)" = "$(number $dir loss) $(number $dir grad_norm)" ]; done
 expect "which is another loss" [ "$(number plain loss)" != "$(number dropping loss)" ]
 from_adapters dpo "an adapter that was trained with dropout" loss 0.693147 model.path="$(base_of llama)" lora.path="$tmp/dropping"

@@ -219,14 +219,14 @@ static void fill_model_options(dt_run *run)
     };
 }
 
-/* What is given and would not be looked at. */
+/* What is asked for and would not be looked at; a run's own config.ini has every key. */
 static void warn_of_precision(const dt_run *run)
 {
     static const char *const keys[] = {"loss_scale",     "initial_scale_power",    "loss_scale_window",
                                        "min_loss_scale", "consecutive_hysteresis", "hysteresis"};
     const bool scaled = dt_config_precision(&run->cfg) == DT_F16;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0) && !scaled; i++)
-        if (dt_config_given(&run->cfg, "precision", keys[i]))
+        if (dt_config_differs(&run->cfg, "precision", keys[i]))
             DT_WARN("precision.%s is not used: with dtype = %s the loss is not scaled", keys[i],
                     run->cfg.precision_dtype);
 }
