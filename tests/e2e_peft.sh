@@ -4,8 +4,8 @@
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
-fixture=tests/data/peft
-base_of() { case $1 in llama | tables | grown) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
+fixture=tests/data/peft tensors=adapter_model.safetensors
+base_of() { case $1 in llama | tables | grown | chosen) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
 prompts() { sed 's/ |.*//; s/ /, /g; s/.*/{"ids": [&]}/' "$1"; }
 # Ids to the letter. fp32 keeps 6e-8 of each of some hundred terms, logits are of size 3, and those printed have seven digits.
 near() { # EXPECTED FOUND: ids | numbers
@@ -21,7 +21,7 @@ greedily() { # NAME NP ARGS...
     sed 's/.*"ids":\[\([^]]*\)\],"prompt_ids":\[\([^]]*\)\].*"logprobs":\[\([^]]*\)\].*/\2 | \1 | \3/; s/,/ /g' "$tmp/found.jsonl" >"$tmp/found"
 }
 
-for name in llama gpt2 qwen2 grown; do
+for name in llama gpt2 qwen2 grown chosen; do
     base=$(base_of $name)
     greedily $name 0 "$base" --adapter $fixture/$name
     expect "$name: what PEFT writes, with its adapter" near $fixture/$name/greedy.txt "$tmp/found"
@@ -44,6 +44,30 @@ for name in tables tied shared; do # adapters of embeddings and heads; the head 
     expect "$name: merged, too" near $fixture/$name/greedy.txt "$tmp/found"
     expect "$name: with a head of its own" grep -q '"tie_word_embeddings": false' "$tmp/$name/config.json"
 done
+chosen() { # SED-COMMAND: the adapter whose modules are chosen by layer, said in other words
+    rm -rf "$tmp/words" && cp -r $fixture/chosen "$tmp/words"
+    sed -i -z "$1" "$tmp/words/adapter_config.json"
+}
+layers='"layers_to_transform": [^]]*]' names='"layers_pattern": null' excluded='"exclude_modules": [^]]*]'
+for words in "s/$layers/\"layers_to_transform\": 1/" "s/$names/\"layers_pattern\": [\"h\", \"layers\"]/" \
+    "s/$names/\"layers_pattern\": \"model.layers\"/; s/$excluded/\"exclude_modules\": \".*[.]down_.*\"/"; do
+    chosen "$words"
+    run 2 ./dtrain-convert --adapter "$tmp/words" "$(base_of chosen)" "$tmp/chosen-words" --tokenizer none --force
+    expect "$words: the same modules, and no others" cmp "$tmp/chosen-words/model.safetensors" "$tmp/chosen/model.safetensors"
+done
+while read -r what regex words; do
+    chosen "$words"
+    wrong "$what" 65 "$regex" ./dtrain-convert --adapter "$tmp/words" "$(base_of chosen)" "$tmp/x" --tokenizer none
+done <<END
+not-excluded layers.1.mlp.down_proj.lora_A.weight..is.missing s/$excluded/"exclude_modules": "down_proj"/
+another-layer layers.0.self_attn.q_proj.lora_A.weight..is.missing s/$layers/"layers_to_transform": [0]/
+no-such-layers layers.1.mlp.up_proj.lora_A.weight.:.this.model.has.no.such.tensor s/$names/"layers_pattern": "h"/
+a-layer-by-name layers_to_transform:.expected.the.number.of.a.layer,.or.a.list s/$layers/"layers_to_transform": ["1"]/
+a-pattern-of-patterns layers_pattern:.expected.a.name,.or.a.list s/$names/"layers_pattern": "(layers|h)"/
+names-without-layers layers_pattern:.it.means.nothing s/$layers/"layers_to_transform": null/; s/$names/"layers_pattern": "h"/
+all-but-some target_modules:.expected.names.*all-linear s/"target_modules": [^]]*]/"target_modules": "all-linear"/
+a-regex-by-layer target_modules:.expected.a.list s/"target_modules": [^]]*]/"target_modules": ".*proj"/
+END
 greedily llama 0 "$(base_of llama)"
 expect "which it does not without" sh -c "! cmp -s '$tmp/found' $fixture/llama/greedy.txt"
 prompts $fixture/score/scores.txt >"$tmp/answers.jsonl"
@@ -98,6 +122,16 @@ for name in llama gpt2; do
     train_from 2 $name-on "$base" run.max_steps=2 lora.path="$tmp/$name-run1/adapter" zero.stage=3 checkpoint.resume=auto
     expect_exit "$name: and is resumed on two ranks" 0
 done
+train_from 2 chosen-on "$(base_of chosen)" lora.path=$fixture/chosen run.max_steps=1
+expect_exit "training goes on from an adapter of some layers" 0
+run 2 ./dtrain "$tmp/chosen-on/config.ini" run.max_steps=2
+expect_exit "and from its checkpoint" 0
+module_names() { grep -ao '[a-z0-9_.]*[.]lora_[AB][.]weight' "$1/$tensors" | sort; }
+expect "which has adapters in the same modules" cmp <(module_names $fixture/chosen) <(module_names "$tmp/chosen-on/adapter")
+greedily chosen 0 "$tmp/chosen-on"
+mv "$tmp/found.jsonl" "$tmp/of-checkpoint"
+greedily chosen 0 "$(base_of chosen)" --adapter "$tmp/chosen-on/adapter"
+expect "and whose own adapter names them: it writes what the checkpoint writes" cmp "$tmp/found.jsonl" "$tmp/of-checkpoint"
 expect "the keys say what the adapter is" grep -q '^target_modules = c_attn, c_proj$' "$tmp/gpt2-on/config.ini"
 data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
 from_adapters() { # TASK WHAT METRIC VALUE ARGS...
@@ -162,7 +196,6 @@ broken() { # NAME REGEX SED-COMMAND FILE: of the llama's adapter
     sed -i "$3" "$tmp/broken/$4"
     wrong "$1" 65 "$2" ./dtrain-convert --adapter "$tmp/broken" "$(base_of llama)" "$tmp/x"
 }
-tensors=adapter_model.safetensors
 broken "another rank" 'layers.0.*lora_A.weight`: expected the shape \[5, 16\] of this model, found \[4, 16\]' 's/"r": 4/"r": 5/' adapter_config.json
 broken "a rank that is none" 'r: expected a rank from 1 to 65536, found -4' 's/"r": 4/"r": -4/' adapter_config.json
 broken "no JSON" 'adapter_config.json' 's/^{//' adapter_config.json

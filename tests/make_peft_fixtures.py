@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 here = pathlib.Path(__file__).parent / "data"
 out = here / "peft"
 BASES = dict(llama="dpo/start", gpt2="lora/gpt2", qwen2="hf/qwen2", score="rm/start", tables="dpo/start", tied="lora/gpt2", shared="hf/qwen2",
-             grown="dpo/start")
+             grown="dpo/start", chosen="dpo/start")
 PROMPTS, NEW = [[5], [9, 33, 17, 2 + 40, 51], [11, 12, 13, 14, 15, 16, 17, 18, 19]], 6
 CASES = dict(
     llama=(torch.float16, dict(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True, rank_pattern={"v_proj": 2, "layers.0.mlp.up_proj": 6},
@@ -31,6 +31,8 @@ CASES = dict(
     tied=(torch.float16, dict(r=2, lora_alpha=1, target_modules=["wte", "wpe", "lm_head", "c_attn"], fan_in_fan_out=True)),
     shared=(torch.float16, dict(r=2, lora_alpha=1, target_modules=["embed_tokens", "down_proj"], ensure_weight_tying=True)),
     grown=(torch.float32, dict(r=2, lora_alpha=3, target_modules=["q_proj"], modules_to_save=["lm_head"])),
+    chosen=(torch.float16, dict(r=2, lora_alpha=9, target_modules=["q_proj", "up_proj", "down_proj", "model.layers.0.self_attn.o_proj"],
+                                layers_to_transform=[1], exclude_modules=["mlp.down_proj"])),
     score=(torch.float32, dict(r=2, lora_alpha=4, target_modules=["model.layers.0.self_attn.q_proj", "o_proj"])))
 
 

@@ -45,29 +45,18 @@ static dt_err blame(const char *file, const char *key, dt_err err)
 
 static bool is_empty(const json_t *v)
 {
-    return !v || json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
-           (json_is_object(v) && json_object_size(v) == 0);
+    return !v || json_is_false(v) || (json_is_string(v) && json_string_length(v) == 0) ||
+           (json_is_array(v) && json_array_size(v) == 0) || (json_is_object(v) && json_object_size(v) == 0);
 }
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 static dt_err check_kind(const reader *f)
 {
-    static const char *const others[] = {"use_dora",
-                                         "lora_bias",
-                                         "layer_replication",
-                                         "target_parameters",
-                                         "trainable_token_indices",
-                                         "use_qalora",
-                                         "use_bdlora",
-                                         "megatron_config",
-                                         "alora_invocation_tokens",
-                                         "exclude_modules",
-                                         "layers_to_transform",
-                                         "arrow_config",
-                                         "kasa_config",
-                                         "monteclora_config",
-                                         "velora_config"};
+    static const char *const others[] = {
+        "use_dora",    "lora_bias",         "layer_replication", "target_parameters",       "trainable_token_indices",
+        "use_qalora",  "use_bdlora",        "megatron_config",   "alora_invocation_tokens", "arrow_config",
+        "kasa_config", "monteclora_config", "velora_config"};
     const char *type = json_string_value(value_of(f, "peft_type")), *bias = json_string_value(value_of(f, "bias"));
     DT_CHECK(type && strcmp(type, "LORA") == 0, DT_ERR_DATA, "%s: peft_type: expected LORA, found %.80s", f->file,
              type ? type : "none");
@@ -156,6 +145,149 @@ static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
     return DT_OK;
 }
 
+/* ---- targets, but for some --------------------------------------------------------------------------------------- */
+
+/* exclude_modules, layers_to_transform and layers_pattern say with target_modules which modules have adapters; so does
+ * one regular expression, which is what they become. As PEFT 0.21 has it, tuners_utils.check_target_module_exists. */
+
+/* Literally, one of them. */
+static void put_names(FILE *out, const dt_modules *m)
+{
+    for (int i = 0; i < m->n; i++) {
+        fputs(i ? "|" : "(?:", out);
+        for (const char *c = m->list[i]; *c; c++) fprintf(out, strchr("\\.^$*+?()[]{}|", *c) ? "\\%c" : "%c", *c);
+    }
+    fputs(")", out);
+}
+
+/* A path that is one of them, or ends with "." and one; the front must be as `front` says. */
+static void put_modules(FILE *out, const dt_modules *m, const char *front)
+{
+    if (m->pattern) {
+        fprintf(out, "(?:%s)", m->pattern);
+        return;
+    }
+    fprintf(out, "(?:%s.*\\.)?", front);
+    put_names(out, m);
+}
+
+/* "(?:0|2)\." */
+static dt_err put_indices(FILE *out, const reader *f, const json_t *layers)
+{
+    const size_t n = json_is_array(layers) ? json_array_size(layers) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *index = json_is_array(layers) ? json_array_get(layers, i) : layers;
+        if (!json_is_integer(index))
+            return unexpected(f, "layers_to_transform", "the number of a layer, or a list of them", layers);
+        fprintf(out, "%s%lld", i ? "|" : "0*(?:", (long long)json_integer_value(index));
+    }
+    fputs(")\\.", out);
+    return DT_OK;
+}
+
+static bool is_plain(const char *name)
+{
+    return name && *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")];
+}
+
+/* The first pattern that a path has before a number tells its layer; of several such places the first. */
+static dt_err put_named_layers(FILE *out, const reader *f, const json_t *layers, const json_t *names)
+{
+    const size_t n = json_is_array(names) ? json_array_size(names) : 1;
+    fputs("(?=", out);
+    for (size_t i = 0; i < n; i++) {
+        const char *name = json_string_value(json_is_array(names) ? json_array_get(names, i) : names);
+        if (!is_plain(name)) return unexpected(f, "layers_pattern", "a name, or a list of names", names);
+        if (i) fputs("|", out);
+        for (size_t before = 0; before < i; before++)
+            fprintf(out, "(?!(?:.*\\.)?%s\\.\\d+\\.)", json_string_value(json_array_get(names, before)));
+        fprintf(out, "(?:(?!%s\\.\\d+\\.)[^.]*\\.)*%s\\.", name, name);
+        DT_TRY(put_indices(out, f, layers));
+    }
+    fputs(")", out);
+    return DT_OK;
+}
+
+/* Without patterns a layer's number is the first part of a path that is one, from the third on. */
+static dt_err put_layers(FILE *out, const reader *f)
+{
+    const json_t *layers = value_of(f, "layers_to_transform"), *names = value_of(f, "layers_pattern");
+    if (is_empty(layers)) return DT_OK;
+    if (!is_empty(names)) return put_named_layers(out, f, layers, names);
+    fputs("(?=[^.]*\\.[^.]*\\.(?:(?!\\d+\\.)[^.]*\\.)*", out);
+    DT_TRY(put_indices(out, f, layers));
+    fputs(")", out);
+    return DT_OK;
+}
+
+static dt_err check_restricted(const reader *f, const dt_modules *targets, const dt_modules *excluded)
+{
+    const char *digit = targets->pattern && excluded->pattern ? targets->pattern : "";
+    while ((digit = strchr(digit, '\\')) && !(digit[1] >= '1' && digit[1] <= '9')) digit += digit[1] ? 2 : 1;
+    DT_CHECK(!digit, DT_ERR_DATA, "%s: target_modules: back references beside exclude_modules are not supported",
+             f->file);
+    if (module_is_all_linear(targets) || (!targets->pattern && targets->n == 0))
+        return unexpected(f, "target_modules", "names of modules beside exclude_modules or layers_to_transform",
+                          value_of(f, "target_modules"));
+    if (targets->pattern && !is_empty(value_of(f, "layers_to_transform")))
+        return unexpected(f, "target_modules", "a list of names beside layers_to_transform",
+                          value_of(f, "target_modules"));
+    return DT_OK;
+}
+
+/* text: malloc'ed, NULL: no memory. layers: what must be true of a whole path, or "". */
+static void compose(const dt_modules *targets, const dt_modules *excluded, const char *layers, char **text)
+{
+    size_t size = 0;
+    FILE *out = open_memstream(text, &size);
+    if (!out) return;
+    if (excluded->pattern || excluded->n > 0) {
+        fputs("(?!", out);
+        put_modules(out, excluded, "");
+        fputs("\\z)", out);
+    }
+    put_modules(out, targets, layers);
+    if (fclose(out) == 0) return;
+    free(*text);
+    *text = NULL;
+}
+
+static dt_err restrict_to(const reader *f, dt_modules *targets, const dt_modules *excluded)
+{
+    char *layers = NULL, *text = NULL;
+    size_t size = 0;
+    DT_TRY(check_restricted(f, targets, excluded));
+    FILE *out = open_memstream(&layers, &size);
+    dt_err err = out ? put_layers(out, f) : DT_OK;
+    if (out && fclose(out) == 0 && err == DT_OK) compose(targets, excluded, layers, &text);
+    free(layers);
+    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for names", f->file);
+    if (err == DT_OK) err = blame(f->file, "target_modules", module_check_pattern(text));
+    if (err != DT_OK) {
+        free(text);
+        return err;
+    }
+    module_list_free(targets);
+    targets->pattern = text;
+    return DT_OK;
+}
+
+static dt_err read_targets(const reader *f, dt_modules *targets)
+{
+    dt_modules excluded = {0};
+    DT_TRY(read_modules(f, "target_modules", targets));
+    const bool some = !is_empty(value_of(f, "layers_to_transform"));
+    DT_CHECK(some || is_empty(value_of(f, "layers_pattern")) || value_of(f, "layers_to_transform"), DT_ERR_DATA,
+             "%s: layers_pattern: it means nothing without layers_to_transform", f->file);
+    const bool excludes = !is_empty(value_of(f, "exclude_modules"));
+    dt_err err = excludes ? read_modules(f, "exclude_modules", &excluded) : DT_OK;
+    if (err == DT_OK && (some || excludes)) err = restrict_to(f, targets, &excluded);
+    module_list_free(&excluded);
+    return err;
+}
+
+/* ---- a file ------------------------------------------------------------------------------------------------------ */
+
 static dt_err read_rest(dt_lora *l, const reader *f)
 {
     const json_t *dropout = value_of(f, "lora_dropout"), *rs = value_of(f, "use_rslora");
@@ -169,7 +301,7 @@ static dt_err read_rest(dt_lora *l, const reader *f)
     if (rs && !json_is_boolean(rs)) return unexpected(f, "use_rslora", "true or false", rs);
     l->use_rslora = json_is_true(rs);
     l->ties = json_is_true(value_of(f, "ensure_weight_tying"));
-    DT_TRY(read_modules(f, "target_modules", &l->target_modules));
+    DT_TRY(read_targets(f, &l->target_modules));
     DT_TRY(read_modules(f, "modules_to_save", &l->modules_to_save));
     DT_TRY(read_patterns(f, "rank_pattern", read_rank, &l->rank_pattern, &l->n_rank_pattern));
     return read_patterns(f, "alpha_pattern", read_alpha, &l->alpha_pattern, &l->n_alpha_pattern);
