@@ -322,8 +322,8 @@ static dt_err update(struct job *j, dt_device *dev, int64_t step)
                           .beta2 = 0.95f,
                           .eps = 1e-8f,
                           .weight_decay = 0.1f,
-                          .fix1 = (float)(1 - pow(0.9, (double)step)),
-                          .fix2 = (float)(1 - pow(0.95, (double)step)),
+                          .fix1 = (float)(1 - pow((double)0.9f, (double)step)),
+                          .fix2 = (float)(1 - pow((double)0.95f, (double)step)),
                           .grad_scale = 1};
     for (int u = 0; u < j->n_units; u++) /* in fp32 the parameters are the master weights: nothing to write besides */
         DT_TRY(dev->ops->adamw_step(dev, &opt, j->grads[u].ptr, j->grad_dtype,

@@ -146,8 +146,8 @@ static dt_adamw adamw_at(int64_t step)
                       .eps = 1e-8f,
                       .weight_decay = 0.1f,
                       .grad_scale = 0.25f,
-                      .fix1 = (float)(1 - pow(0.9, (double)step)),
-                      .fix2 = (float)(1 - pow(0.99, (double)step))};
+                      .fix1 = (float)(1 - pow((double)0.9f, (double)step)),
+                      .fix2 = (float)(1 - pow((double)0.99f, (double)step))};
 }
 
 static dt_optimizer_step step_at(int64_t step)
