@@ -280,7 +280,7 @@ install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentatio
 	$(if $(CUDA_LIB),install -d $(DEST)/lib/dtrain && install -m 755 $(CUDA_LIB) $(DEST)/lib/dtrain)
 	install -m 644 $(wildcard docs/*.1) $(DEST)/share/man/man1
 	install -m 644 $(DOCUMENTS) $(DEST)/share/doc/dtrain
-	install -m 644 $(wildcard docs/*.md) $(DEST)/share/doc/dtrain/docs
+	install -m 644 $(wildcard docs/*.md docs/*.svg) $(DEST)/share/doc/dtrain/docs
 	install -m 644 $(wildcard input/*.ini input/*.jsonl) $(DEST)/share/dtrain/input
 	for p in $(PROGRAMS); do install -m 644 tools/completion/dtrain.bash $(DEST)/share/bash-completion/completions/$$p || exit 1; done
 	install -m 644 tools/completion/_dtrain $(DEST)/share/zsh/site-functions
