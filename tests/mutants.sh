@@ -14,7 +14,7 @@ others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_
 files=${*:-$(ls src/*/*.c | grep -v '^src/device/')}
 programs='test_zero_overlap test_zero_streams test_model_step test_model_head test_model_stages test_model_decode test_model_graphs test_model_reference
  test_generate test_beams test_timeline test_count mpi_comm mpi_zero mpi_zero_offload mpi_zero_fault mpi_run mpi_checkpoint mpi_checkpoint_async
- mpi_pretrained mpi_export mpi_generate mpi_task'
+ mpi_pretrained mpi_export mpi_generate mpi_task mpi_sid'
 tree=build/mutants
 export DTRAIN_DEVICE=queue TEST_RESULTS=/dev/null
 . tests/environment.sh
@@ -57,6 +57,7 @@ verdict() { # file: prints who killed it
     local all=$programs
     case $1 in # the likeliest first
     src/comm/*) all="mpi_comm $programs" ;;
+    src/sid/*) all="mpi_sid $programs" ;;
     src/zero/*) all="test_zero_overlap test_zero_streams mpi_zero_offload mpi_zero $programs" ;;
     src/model/*) all="test_model_step $programs" ;;
     src/checkpoint/saver.c) all="mpi_checkpoint_async $programs" ;;
