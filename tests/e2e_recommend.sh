@@ -117,6 +117,11 @@ train 1 silent-out model.path="$tmp/silent" model.tokenizer=
 expect "the end of an item is the first that the model names: the same predictions" cmp "$tmp/whole/predictions.json" "$tmp/silent-out/predictions.json"
 train 2 silent-two model.path="$tmp/silent" model.tokenizer= batch.micro_batch_size=2
 expect "with several ends: memory as --plan says" as_plan_says 2 0 model.path="$tmp/silent" model.tokenizer= batch.micro_batch_size=2
+run 1 ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/silent-given" run.max_steps=1 model.path="$tmp/silent" model.tokenizer= data.validation= grpo.rollouts="$tmp/all.jsonl" \
+    grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=12 data.shuffle=false log.rollouts=true
+expect "and items that are given are taken whole" python3 -c 'import json, sys
+of = lambda name: [json.loads(x)["completion_ids"] for x in open(name)]
+assert of(sys.argv[1]) == of(sys.argv[2])' "$tmp/all.jsonl" "$tmp/silent-given/rollouts.jsonl"
 run 0 ./dtrain-generate "$tmp/silent" --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 12 --length-penalty 0 --jsonl --threads 1 -o "$tmp/silent.jsonl"
 
 # The same items by dtrain-generate, twelve for each prompt.

@@ -168,6 +168,10 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
     const char *stop = r->opt.stop_token;
     char *end;
     if (t->n_units == 0) return DT_OK; /* a mistake that was told */
+    if (r->opt.constraint) {
+        r->eos[r->n_eos++] = r->opt.constraint->end;
+        return DT_OK;
+    }
     if (!stop || !*stop || !strcmp(stop, "eos")) {
         const int32_t own = r->tokenizer ? dt_tokenizer_get_info(r->tokenizer)->eos : -1;
         r->n_eos = dt_ends_of_text(own, t->generation, t->mc, -1, r->eos);

@@ -23,8 +23,8 @@ dt_err grpo_check_items(const grpo *g, const dt_task *t)
     const dt_config *cfg = t->cfg;
     if (cfg->rec_add_ground_truth) DT_TRY(check_targets(t, "add_ground_truth"));
     if (cfg->rec_distinct_sampling) DT_TRY(check_targets(t, "distinct_sampling"));
-    DT_CONFIG_CHECK(!cfg->rec_distinct_sampling || strcmp(cfg->grpo_rollout, "beam") != 0, cfg, "rec",
-                    "distinct_sampling", "expected false with grpo.rollout = beam, whose completions differ");
+    DT_CONFIG_CHECK(!cfg->rec_distinct_sampling || !grpo_makes_beams(cfg), cfg, "rec", "distinct_sampling",
+                    "expected false with grpo.rollout = beam, whose completions differ");
     const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
     DT_CONFIG_CHECK(!grpo_makes_beams(cfg) || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
                     "rollout = beam makes %" PRId64
