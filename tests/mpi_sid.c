@@ -237,6 +237,68 @@ static void ten_steps_are_those_of_pytorch(void **state)
     assert_all(f->mpi, apart(param, after, f->before, f->n_param) <= 10 * ROUNDING); /* of the way that was gone */
 }
 
+/* The mean square of n normal numbers is theirs but for sqrt(2 / n) of it; five times that in one of two million nets. */
+static void weights_begin_as_their_layers_want(void **state)
+{
+    fixture *f = *state;
+    enum { FIRST = 64, SECOND = 48, N = 20000 };
+    const int64_t hidden[] = {FIRST, SECOND}, sizes[] = {WIDTH, FIRST, SECOND, DIM, SECOND, FIRST, WIDTH};
+    const dt_rqvae_options o = {.width = WIDTH, .dim = DIM, .hidden = hidden, .n_hidden = 2};
+    float *param = malloc(N * sizeof *param);
+    const float *p = param;
+    dt_rqvae *net = NULL;
+    bool ok = param && dt_rqvae_open(&net, &f->sid, &o) == DT_OK && dt_rqvae_n_param(net) <= N &&
+              dt_rqvae_get(net, param) == DT_OK;
+    for (int l = 0; l < 6 && ok; l++) {
+        const int64_t n = sizes[l] * sizes[l + 1];
+        double squares = 0;
+        for (int64_t i = 0; i < n; i++) squares += (double)p[i] * p[i] / (double)n;
+        const double want = 2.0 / (double)(sizes[l] + sizes[l + 1]);
+        ok = fabs(squares / want - 1) < 5 * sqrt(2.0 / (double)n);
+        p += n;
+        for (int64_t i = 0; i < sizes[l + 1]; i++) ok = ok && p[i] == 0;
+        p += sizes[l + 1];
+    }
+    for (; ok && p < param + dt_rqvae_n_param(net); p++) ok = *p == 0;
+    assert_all(f->mpi, ok);
+    dt_rqvae_close(net);
+    free(param);
+}
+
+/* k-means has come to rest when each code is the mean of the items that are nearest to it; of what it leaves the next
+ * level is made. */
+static void codebooks_begin_as_the_means_of_their_items(void **state)
+{
+    fixture *f = *state;
+    enum { N = 60 };
+    float rows[N * WIDTH], param[MAX_PARAM];
+    bool ok = dt_rows_read(&f->rows, 0, N, rows) == DT_OK && dt_rqvae_seed(f->net, &f->rows, NULL, N, 100) == DT_OK &&
+              dt_rqvae_get(f->net, param) == DT_OK;
+    assert_all(f->mpi, ok);
+    double p[MAX_PARAM], sum[LEVELS][CODES][DIM] = {{{0}}}, size = 0;
+    int count[LEVELS][CODES] = {{0}};
+    for (int64_t i = 0; i < f->n_param; i++) p[i] = param[i];
+    const double *books = p + f->n_param - LEVELS * CODES * DIM;
+    for (int i = 0; i < N; i++) {
+        double x[WIDTH];
+        pass t = {0};
+        for (int c = 0; c < WIDTH; c++) x[c] = rows[i * WIDTH + c];
+        layers(p, 0, 3, x, t.z);
+        quantise_plain(books, &t);
+        for (int c = 0; c < DIM; c++) size = fmax(size, fabs(t.z[c]));
+        for (int l = 0; l < LEVELS; l++) {
+            count[l][t.code[l]]++;
+            for (int c = 0; c < DIM; c++) sum[l][t.code[l]][c] += t.left[l][c];
+        }
+    }
+    for (int l = 0; l < LEVELS; l++)
+        for (int k = 0; k < CODES; k++)
+            for (int c = 0; c < DIM; c++)
+                ok = ok && count[l][k] > 0 &&
+                     fabs(sum[l][k][c] / count[l][k] - code_of(books, l, k)[c]) <= ROUNDING * size;
+    assert_all(f->mpi, ok);
+}
+
 /* *rounding: what it may be off by where a distance is |x|^2 - 2 (x e - |e|^2/2), the products and their sum of WIDTH
  * + 1 terms in float, |e|^2/2 and the distance once more: (WIDTH + 4) 2^-24 of |x|^2 + 2 |e|^2. */
 static double objective_of(const float *x, int64_t n, const float *book, const int32_t *code, double *rounding)
@@ -323,6 +385,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_gradient_is_that_of_the_loss, open_all, close_all),
         cmocka_unit_test_setup_teardown(ten_steps_are_those_of_pytorch, open_all, close_all),
+        cmocka_unit_test_setup_teardown(weights_begin_as_their_layers_want, open_all, close_all),
+        cmocka_unit_test_setup_teardown(codebooks_begin_as_the_means_of_their_items, open_all, close_all),
         cmocka_unit_test_setup_teardown(objectives_of_kmeans_fall, open_all, close_all),
         cmocka_unit_test_setup_teardown(kmeans_finds_places_that_are_apart, open_all, close_all),
     };
