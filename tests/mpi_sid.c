@@ -237,7 +237,8 @@ static void ten_steps_are_those_of_pytorch(void **state)
     assert_all(f->mpi, apart(param, after, f->before, f->n_param) <= 10 * ROUNDING); /* of the way that was gone */
 }
 
-/* The mean square of n normal numbers is theirs but for sqrt(2 / n) of it; five times that in one of two million nets. */
+/* The mean square of n normal numbers is theirs but for sqrt(2 / n) of it; it is five times as far off in one of two
+ * million layers. */
 static void weights_begin_as_their_layers_want(void **state)
 {
     fixture *f = *state;
