@@ -27,6 +27,11 @@ typedef struct dt_batch {
     float *margin;    /* [n_samples], by how much the chosen one is better; 0: not known */
     uint8_t *safety;  /* [n_seq]: dt_safety */
     uint8_t *tie;     /* [n_samples]: 1: neither text is better */
+    /* images of a vision-language model's batch, in the order of its placeholders: red, green and blue of each pixel,
+     * row by row; [n_images, image_nbytes]. NULL: there is no room for any */
+    uint8_t *pixels;
+    int32_t n_images, max_images;
+    size_t image_nbytes;
     int64_t n_target; /* targets >= 0 */
     int64_t n_samples;
     int64_t weight_fixed; /* sum of weight, in units of 2^-20, exact: for sums that do not depend on order */
@@ -34,6 +39,8 @@ typedef struct dt_batch {
 
 /* one block, counted as DT_MEM_DATA */
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger);
+/** Room for images, counted likewise; freed with the rest. */
+dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger);
 void dt_batch_free(dt_batch *b, dt_ledger *ledger);
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq);
 /** Fill order, n_target and weight_fixed from the rest. */

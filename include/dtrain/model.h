@@ -9,6 +9,7 @@
 #include "dtrain/config.h"
 #include "dtrain/device.h"
 #include "dtrain/unit.h"
+#include "dtrain/vision.h"
 
 /* ---- configuration ----------------------------------------------------------------------------------------------- */
 
@@ -49,6 +50,7 @@ typedef struct dt_model_config {
     int32_t eos_token_id[DT_MAX_EOS];
     int n_eos;
     char *json; /* the text it was made from, re-serialised: goes into checkpoints */
+    dt_vision_config *vision; /* of a vision-language model, whose language model all else is; NULL: it is one alone */
 } dt_model_config;
 
 /** Parse the text of a config.json; name is what messages call it. Unknown keys are ignored; a key with an unsupported

@@ -47,8 +47,23 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     return DT_OK;
 }
 
+dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger)
+{
+    size_t nbytes;
+    DT_CHECK(max_images > 0 && image_nbytes > 0 && !__builtin_mul_overflow((size_t)max_images, image_nbytes, &nbytes),
+             DT_ERR_ARG, "a batch of %d images of %zu bytes", max_images, image_nbytes);
+    b->pixels = malloc(nbytes);
+    DT_CHECK(b->pixels, DT_ERR_MEMORY, "no memory for %d images of %zu bytes", max_images, image_nbytes);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    b->max_images = max_images;
+    b->image_nbytes = image_nbytes;
+    return DT_OK;
+}
+
 void dt_batch_free(dt_batch *b, dt_ledger *ledger)
 {
+    if (b->pixels) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)b->max_images * b->image_nbytes);
+    free(b->pixels);
     if (b->token) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_nbytes(b->max_tok, b->max_seq));
     free(b->token);
     *b = (dt_batch){0};

@@ -76,7 +76,7 @@ const char *dt_activation_name(dt_activation act)
     return "";
 }
 
-static dt_err read_activation(const dt_spec *root, const char *key, dt_activation *act)
+dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activation *act)
 {
     const char *word = NULL;
     DT_TRY(dt_spec_string(root, key, &word));
@@ -216,8 +216,8 @@ static dt_err read_gpt2(const dt_spec *root, dt_model_config *mc)
     mc->qkv_bias = mc->o_bias = mc->mlp_bias = mc->conv1d = mc->tie_word_embeddings = mc->scale_attn_weights = true;
     mc->norm_eps = 1e-5;
     mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = 0.1;
-    DT_TRY(read_activation(root, dt_spec_has(root, "activation_function") ? "activation_function" : "hidden_act",
-                           &mc->act));
+    DT_TRY(dt_model_read_activation(
+        root, dt_spec_has(root, "activation_function") ? "activation_function" : "hidden_act", &mc->act));
     DT_TRY(dt_spec_real(root, dt_spec_has(root, "layer_norm_epsilon") ? "layer_norm_epsilon" : "rms_norm_eps", 0, 1,
                         &mc->norm_eps));
     DT_TRY(dt_spec_real(root, "attn_pdrop", 0, 0.99, &mc->attn_pdrop));
@@ -235,7 +235,7 @@ static dt_err read_llama_like(const dt_spec *root, dt_model_config *mc)
     mc->norm_eps = 1e-6;
     mc->qk_norm = mc->family == DT_QWEN3;
     mc->qkv_bias = mc->family == DT_QWEN2;
-    DT_TRY(read_activation(root, "hidden_act", &mc->act));
+    DT_TRY(dt_model_read_activation(root, "hidden_act", &mc->act));
     DT_TRY(dt_spec_real(root, "rms_norm_eps", 0, 1, &mc->norm_eps));
     DT_TRY(dt_spec_real(root, "attention_dropout", 0, 0.99, &mc->attn_pdrop));
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &mc->tie_word_embeddings));
@@ -250,16 +250,10 @@ static dt_err read_llama_like(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_window(root, mc);
 }
 
-dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
+static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
 {
-    *mc = (dt_model_config){0};
-    if (!json_is_object(root->value)) {
-        dt_spec whole = *root;
-        snprintf(whole.where, sizeof whole.where, "the file");
-        return dt_spec_bad(&whole, NULL, "one JSON object");
-    }
     const struct family *f = find_family(root->value);
-    if (!f) return dt_spec_bad(root, "model_type", "gpt2, llama, mistral, qwen2 or qwen3");
+    if (!f) return dt_spec_bad(root, "model_type", types);
     *mc =
         (dt_model_config){.family = f->family, .initializer_range = 0.02, .bos_token_id = f->bos, .n_eos = f->eos >= 0};
     mc->eos_token_id[0] = f->eos;
@@ -267,7 +261,31 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
     DT_TRY(read_sizes(root, f, mc));
     DT_TRY(dt_spec_real(root, "initializer_range", 0, 100, &mc->initializer_range));
     DT_TRY(read_token_ids(root, mc));
-    const dt_err err = f->family == DT_GPT2 ? read_gpt2(root, mc) : read_llama_like(root, mc);
+    return f->family == DT_GPT2 ? read_gpt2(root, mc) : read_llama_like(root, mc);
+}
+
+/* Files of older versions say in the one place or in the other whether the language model's tables are tied. */
+static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
+{
+    dt_spec text;
+    DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
+    DT_TRY(read_language_model(&text, "gpt2, llama, mistral, qwen2 or qwen3", mc));
+    DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &mc->tie_word_embeddings));
+    return dt_model_read_vision(root, mc);
+}
+
+dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
+{
+    const char *type = json_string_value(json_object_get(root->value, "model_type"));
+    *mc = (dt_model_config){0};
+    if (!json_is_object(root->value)) {
+        dt_spec whole = *root;
+        snprintf(whole.where, sizeof whole.where, "the file");
+        return dt_spec_bad(&whole, NULL, "one JSON object");
+    }
+    const dt_err err = type && strcmp(type, "llava") == 0
+                           ? read_llava(root, mc)
+                           : read_language_model(root, "gpt2, llama, mistral, qwen2, qwen3 or llava", mc);
     if (err == DT_OK) mc->json = json_dumps(root->value, JSON_INDENT(2));
     if (err == DT_OK && mc->json) return DT_OK;
     dt_model_config_free(mc);
@@ -291,6 +309,7 @@ void dt_model_config_set_dropout(dt_model_config *mc, double dropout)
 
 void dt_model_config_free(dt_model_config *mc)
 {
+    dt_vision_config_free(mc->vision);
     free(mc->json);
     free(mc->sliding);
     *mc = (dt_model_config){0};

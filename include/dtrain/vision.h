@@ -1,0 +1,52 @@
+/* vision.h - what a vision-language model has besides its language model: a tower that reads images, CLIP's or
+ * SigLIP's, and a projector that turns the tower's features into rows of the language model's width. They stand where
+ * the text has placeholders. Definitions: algorithms.md 7 and 8.7. Part of model.h. */
+#ifndef DTRAIN_VISION_H
+#define DTRAIN_VISION_H
+
+#include "dtrain/core.h"
+
+struct dt_model_config;
+
+typedef enum dt_tower { DT_TOWER_CLIP, DT_TOWER_SIGLIP, DT_N_TOWERS } dt_tower;
+
+/** Layers, each followed by activation, dropout and a LayerNorm, but for the last, which stands alone. */
+typedef enum dt_projector_type {
+    DT_PROJECTOR_LINEAR,
+    DT_PROJECTOR_MLP2X_GELU,    /* two layers without a norm: LLaVA-1.5 */
+    DT_PROJECTOR_MLP,           /* two layers */
+    DT_PROJECTOR_DEEP_MLP,      /* three layers */
+    DT_PROJECTOR_PIXEL_SHUFFLE, /* squares of f x f patches side by side, then one layer without bias: nanoVLM */
+    DT_N_PROJECTORS
+} dt_projector_type;
+enum { DT_MAX_PROJECTOR_LAYERS = 3 };
+
+typedef struct dt_projector_config {
+    dt_projector_type type;
+    int n_layers;
+    int64_t n_in, hidden_size, n_out;
+    int64_t shuffle; /* f; 1: patches stay as they are */
+    bool bias, norm;
+    int act; /* dt_activation */
+    double dropout;
+} dt_projector_config;
+
+/** llava's config.json, checked and with its defaults filled in, and what preprocessor_config.json says of numbers. */
+typedef struct dt_vision_config {
+    dt_tower tower;
+    struct dt_model_config *blocks; /* the tower as a model of its own; its vocabulary are the positions of an image */
+    int64_t image_size, patch_size;
+    int64_t n_side;           /* patches along a side */
+    int64_t n_rows;           /* what the tower makes of an image: patches, behind CLIP's class token */
+    int64_t n_used;           /* blocks whose output the features are; those behind are kept in files alone */
+    bool drop_first;          /* features without those of the first row */
+    int64_t n_tokens;         /* placeholders of an image in a text */
+    int32_t image_token;      /* the placeholder's id */
+    float scale[3], shift[3]; /* an input of the tower is a byte of red, green or blue times the one plus the other */
+    dt_projector_config projector;
+} dt_vision_config;
+
+const char *dt_tower_name(dt_tower tower);                  /* "clip", "siglip" */
+const char *dt_projector_name(dt_projector_type projector); /* "mlp2x_gelu" */
+
+#endif

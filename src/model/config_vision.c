@@ -1,0 +1,228 @@
+/* config_vision.c - llava's config.json: the language model's in text_config, the tower's in vision_config, and how
+ * they are joined; algorithms.md 7.1 and 8.7. */
+#include "model_config.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_IMAGE = 1 << 14 };
+
+static const struct tower {
+    const char *name, *model_type;
+    dt_activation act;
+    double eps;
+    int64_t patch_size;
+    double mean[3], std[3];
+} TOWERS[DT_N_TOWERS] = {
+    [DT_TOWER_CLIP] = {"clip",
+                       "clip_vision_model",
+                       DT_ACT_QUICK_GELU,
+                       1e-5,
+                       32,
+                       {0.48145466, 0.4578275, 0.40821073},
+                       {0.26862954, 0.26130258, 0.27577711}},
+    [DT_TOWER_SIGLIP] = {"siglip", "siglip_vision_model", DT_ACT_GELU_TANH, 1e-6, 16, {0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}},
+};
+
+static const struct projector {
+    const char *name;
+    int n_layers;
+    bool bias, norm;
+    int64_t hidden_size, shuffle; /* hidden_size 0: as wide as the language model */
+    double dropout;
+} PROJECTORS[DT_N_PROJECTORS] = {
+    [DT_PROJECTOR_LINEAR] = {"linear", 1, true, false, 0, 1, 0},
+    [DT_PROJECTOR_MLP2X_GELU] = {"mlp2x_gelu", 2, true, false, 0, 1, 0},
+    [DT_PROJECTOR_MLP] = {"mlp", 2, true, true, 0, 1, 0.1},
+    [DT_PROJECTOR_DEEP_MLP] = {"deep_mlp", 3, true, true, 3072, 1, 0.1},
+    [DT_PROJECTOR_PIXEL_SHUFFLE] = {"pixel_shuffle", 1, false, false, 0, 4, 0},
+};
+
+const char *dt_tower_name(dt_tower tower) { return TOWERS[tower].name; }
+const char *dt_projector_name(dt_projector_type projector) { return PROJECTORS[projector].name; }
+
+static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
+{
+    const char *word = NULL;
+    DT_TRY(dt_spec_need_string(s, "model_type", &word));
+    for (int i = 0; i < DT_N_TOWERS; i++)
+        if (strcmp(word, TOWERS[i].model_type) == 0) return *tower = (dt_tower)i, DT_OK;
+    return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
+}
+
+/* Of its blocks. The positions of an image are its vocabulary, for which it has a table. */
+static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_config *mc)
+{
+    mc->hidden_size = 768, mc->intermediate_size = 3072;
+    mc->num_hidden_layers = mc->num_attention_heads = 12;
+    mc->norm_eps = t->eps;
+    mc->act = t->act;
+    mc->initializer_range = 0.02;
+    mc->qkv_bias = mc->o_bias = mc->mlp_bias = mc->scale_attn_weights = true;
+    mc->bos_token_id = mc->pad_token_id = -1;
+    mc->rope_type = DT_ROPE_NONE;
+    DT_TRY(dt_spec_int(s, "hidden_size", 1, 1 << 20, &mc->hidden_size));
+    DT_TRY(dt_spec_int(s, "intermediate_size", 1, 1 << 22, &mc->intermediate_size));
+    DT_TRY(dt_spec_int(s, "num_hidden_layers", 1, 1 << 12, &mc->num_hidden_layers));
+    DT_TRY(dt_spec_int(s, "num_attention_heads", 1, 1 << 16, &mc->num_attention_heads));
+    DT_TRY(dt_spec_real(s, "layer_norm_eps", 0, 1, &mc->norm_eps));
+    DT_TRY(dt_spec_real(s, "initializer_range", 0, 100, &mc->initializer_range));
+    DT_TRY(dt_spec_real(s, "attention_dropout", 0, 0.99, &mc->attn_pdrop));
+    DT_TRY(dt_model_read_activation(s, "hidden_act", &mc->act));
+    DT_CHECK(mc->hidden_size % mc->num_attention_heads == 0, s->err,
+             "%s: %s.hidden_size: expected a multiple of num_attention_heads = %" PRId64 ", found %" PRId64, s->file,
+             s->where, mc->num_attention_heads, mc->hidden_size);
+    mc->num_key_value_heads = mc->num_attention_heads;
+    mc->head_dim = mc->hidden_size / mc->num_attention_heads;
+    return DT_OK;
+}
+
+static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
+{
+    int64_t channels = 3;
+    v->image_size = 224;
+    v->patch_size = TOWERS[v->tower].patch_size;
+    DT_TRY(dt_spec_int(s, "num_channels", 3, 3, &channels));
+    DT_TRY(dt_spec_int(s, "image_size", 1, MAX_IMAGE, &v->image_size));
+    DT_TRY(dt_spec_int(s, "patch_size", 1, v->image_size, &v->patch_size));
+    v->n_side = v->image_size / v->patch_size;
+    v->n_rows = v->n_side * v->n_side + (v->tower == DT_TOWER_CLIP);
+    v->blocks->vocab_size = v->blocks->max_position_embeddings = v->n_rows;
+    return DT_OK;
+}
+
+/* The hidden states of a tower of L blocks are L + 1: what goes into the first, and what each leaves. */
+static dt_err read_features(const dt_spec *root, dt_vision_config *v)
+{
+    const int64_t L = v->blocks->num_hidden_layers;
+    int64_t layer = -2;
+    const char *select = "default";
+    DT_TRY(dt_spec_int(root, "vision_feature_layer", -L - 1, L, &layer));
+    DT_TRY(dt_spec_string(root, "vision_feature_select_strategy", &select));
+    if (strcmp(select, "default") != 0 && strcmp(select, "full") != 0)
+        return dt_spec_bad(root, "vision_feature_select_strategy", "default or full");
+    v->n_used = layer < 0 ? L + 1 + layer : layer;
+    v->drop_first = strcmp(select, "default") == 0;
+    return DT_OK;
+}
+
+static dt_err read_projector_type(const dt_spec *root, dt_projector_type *type)
+{
+    const char *word = PROJECTORS[DT_PROJECTOR_MLP2X_GELU].name;
+    DT_TRY(dt_spec_string(root, "projector_type", &word));
+    for (int i = 0; i < DT_N_PROJECTORS; i++)
+        if (strcmp(word, PROJECTORS[i].name) == 0) return *type = (dt_projector_type)i, DT_OK;
+    return dt_spec_bad(root, "projector_type", "linear, mlp2x_gelu, mlp, deep_mlp or pixel_shuffle");
+}
+
+static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n_out)
+{
+    dt_projector_config *p = &v->projector;
+    dt_activation act = DT_ACT_GELU;
+    DT_TRY(read_projector_type(root, &p->type));
+    const struct projector *of = &PROJECTORS[p->type];
+    *p = (dt_projector_config){.type = p->type,
+                               .n_layers = of->n_layers,
+                               .n_out = n_out,
+                               .hidden_size = of->hidden_size ? of->hidden_size : n_out,
+                               .shuffle = of->shuffle,
+                               .bias = of->bias,
+                               .norm = of->norm,
+                               .dropout = of->dropout};
+    DT_TRY(dt_spec_int(root, "projector_hidden_size", 1, 1 << 22, &p->hidden_size));
+    DT_TRY(dt_spec_real(root, "projector_dropout", 0, 0.99, &p->dropout));
+    DT_TRY(dt_spec_bool(root, "multimodal_projector_bias", &p->bias));
+    DT_TRY(dt_model_read_activation(root, "projector_hidden_act", &act));
+    if (p->type == DT_PROJECTOR_PIXEL_SHUFFLE) {
+        DT_TRY(dt_spec_int(root, "projector_shuffle", 1, v->n_side, &p->shuffle));
+        DT_CHECK(v->n_side % p->shuffle == 0, root->err,
+                 "%s: projector_shuffle: expected a divisor of the %" PRId64 " patches of a side, found %" PRId64,
+                 root->file, v->n_side, p->shuffle);
+    }
+    p->act = act;
+    p->n_in = v->blocks->hidden_size * p->shuffle * p->shuffle;
+    const int64_t n_rows = v->n_rows - v->drop_first;
+    DT_CHECK(p->shuffle == 1 || n_rows == v->n_side * v->n_side, root->err,
+             "%s: projector_type: pixel_shuffle needs the features of all patches and no others; "
+             "vision_feature_select_strategy leaves %" PRId64 " of %" PRId64 " x %" PRId64,
+             root->file, n_rows, v->n_side, v->n_side);
+    v->n_tokens = n_rows / (p->shuffle * p->shuffle);
+    return DT_OK;
+}
+
+static dt_err read_three(const dt_spec *s, const char *key, double lo, double out[3])
+{
+    dt_spec list;
+    if (!dt_spec_get(s, key, &list)) return DT_OK;
+    if (json_array_size(list.value) != 3) return dt_spec_bad(&list, NULL, "three numbers");
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *x = json_array_get(list.value, i);
+        if (!json_is_number(x) || !(json_number_value(x) >= lo && json_number_value(x) <= 1e6))
+            return dt_spec_bad(&list, NULL, lo > 0 ? "three numbers above 0" : "three numbers");
+        out[i] = json_number_value(x);
+    }
+    return DT_OK;
+}
+
+/* (byte * rescale_factor - mean) / std */
+static dt_err read_normalisation(const dt_spec *root, dt_vision_config *v)
+{
+    const struct tower *t = &TOWERS[v->tower];
+    dt_spec s = {.value = NULL};
+    double rescale = 1 / 255.0, mean[3], std[3];
+    bool do_rescale = true, do_normalize = true;
+    memcpy(mean, t->mean, sizeof mean);
+    memcpy(std, t->std, sizeof std);
+    if (dt_spec_get(root, "preprocessor_config", &s)) {
+        DT_TRY(dt_spec_bool(&s, "do_rescale", &do_rescale));
+        DT_TRY(dt_spec_bool(&s, "do_normalize", &do_normalize));
+        DT_TRY(dt_spec_real(&s, "rescale_factor", 0, 1e6, &rescale));
+        DT_TRY(read_three(&s, "image_mean", -1e6, mean));
+        DT_TRY(read_three(&s, "image_std", 1e-6, std));
+    }
+    for (int c = 0; c < 3; c++) {
+        v->scale[c] = (float)((do_rescale ? rescale : 1) / (do_normalize ? std[c] : 1));
+        v->shift[c] = do_normalize ? (float)(-mean[c] / std[c]) : 0;
+    }
+    return DT_OK;
+}
+
+static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, int32_t *token)
+{
+    const char *key = dt_spec_has(root, "image_token_id") ? "image_token_id" : "image_token_index";
+    int64_t id = 32000;
+    DT_TRY(dt_spec_int(root, key, 0, INT32_MAX, &id));
+    DT_CHECK(id < mc->vocab_size, root->err, "%s: %s: expected an id below vocab_size = %" PRId64 ", found %" PRId64,
+             root->file, key, mc->vocab_size, id);
+    *token = (int32_t)id;
+    return DT_OK;
+}
+
+static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
+{
+    dt_vision_config *v = mc->vision;
+    dt_spec s;
+    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
+    DT_TRY(read_tower_type(&s, &v->tower));
+    DT_TRY(read_blocks(&s, &TOWERS[v->tower], v->blocks));
+    DT_TRY(read_image_size(&s, v));
+    DT_TRY(read_features(root, v));
+    DT_TRY(read_projector(root, v, mc->hidden_size));
+    DT_TRY(read_normalisation(root, v));
+    return read_image_token(root, mc, &v->image_token);
+}
+
+dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc)
+{
+    mc->vision = calloc(1, sizeof *mc->vision);
+    DT_CHECK(mc->vision, DT_ERR_MEMORY, "no memory for the configuration of a tower");
+    mc->vision->blocks = calloc(1, sizeof *mc->vision->blocks);
+    DT_CHECK(mc->vision->blocks, DT_ERR_MEMORY, "no memory for the configuration of a tower");
+    return read_vision(root, mc);
+}
+
+void dt_vision_config_free(dt_vision_config *v)
+{
+    if (v) free(v->blocks);
+    free(v);
+}
