@@ -24,9 +24,9 @@ typedef struct dt_batch {
     uint64_t *token_key;
     int64_t *sample; /* [n_samples]: its number in the dataset, counted through all files as given */
     /* of pairs (kind preference): sample k has the sequences 2k, the chosen text, and 2k + 1, the rejected one */
-    float *margin;    /* [n_samples], by how much the chosen one is better; 0: not known */
-    uint8_t *safety;  /* [n_seq]: dt_safety */
-    uint8_t *tie;     /* [n_samples]: 1: neither text is better */
+    float *margin;   /* [n_samples], by how much the chosen one is better; 0: not known */
+    uint8_t *safety; /* [n_seq]: dt_safety */
+    uint8_t *tie;    /* [n_samples]: 1: neither text is better */
     /* images of a vision-language model's batch, in the order of its placeholders: red, green and blue of each pixel,
      * row by row; [n_images, image_nbytes]. NULL: there is no room for any */
     uint8_t *pixels;

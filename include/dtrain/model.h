@@ -49,7 +49,7 @@ typedef struct dt_model_config {
     int32_t pad_token_id; /* whose embedding learns nothing from being looked up, as in transformers; -1: none */
     int32_t eos_token_id[DT_MAX_EOS];
     int n_eos;
-    char *json; /* the text it was made from, re-serialised: goes into checkpoints */
+    char *json;               /* the text it was made from, re-serialised: goes into checkpoints */
     dt_vision_config *vision; /* of a vision-language model, whose language model all else is; NULL: it is one alone */
 } dt_model_config;
 
