@@ -128,6 +128,9 @@ dt_err cuda_heads_backward(dt_device *dev, const dt_heads *h, const void *x, con
                            void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
                            float *scratch, dt_stream *stream);
 
+/* patches.cu */
+dt_err cuda_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);
+
 /* embedding.cu */
 dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,
                               const void *wpe, void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);

@@ -397,6 +397,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .scale = cuda_scale,
     .gather_rows = cuda_gather_rows,
     .scatter_rows = cuda_scatter_rows,
+    .patches = cuda_patches,
     .matmul = cuda_matmul,
     .distrust = cuda_distrust,
     .bias_backward = cuda_bias_backward,

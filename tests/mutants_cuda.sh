@@ -118,6 +118,7 @@ tests_of() { # FILE
     */classifier*) echo "cudasim_races:test_device_classifier" ;;
     */optimizer*) echo "cudasim_races:test_device_optimizer" ;;
     */tokens*) echo "cudasim:test_device_tokens cudasim_races:test_device_tokens" ;;
+    */patches*) echo "cudasim:test_device_patches cudasim_races:test_device_patches" ;;
     */heads*) echo "cudasim:test_device_heads cudasim_races:test_device_heads" ;;
     */product_stored* | */stored*) echo "cudasim:test_device_scaled cudasim_races:test_device_scaled" ;;
     */product_int8*) echo "cudasim:test_device_int8 cudasim_races:test_device_int8" ;;

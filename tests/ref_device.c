@@ -185,6 +185,18 @@ void ref_norm_backward(const double *x, const double *weight, const double *mean
     }
 }
 
+void ref_patches(const dt_patches *p, const uint8_t *pixels, float *out)
+{
+    const int64_t side = p->patch, per_line = p->size / side, n_rows = dt_patches_rows(p);
+    for (int64_t row = 0; row < p->n_images * n_rows; row++)
+        for (int64_t col = 0; col < 3 * side * side; col++) {
+            const int64_t i = row / n_rows, at = row % n_rows - p->lead, c = col / (side * side);
+            const int64_t y = at / per_line * side + col / side % side, x = at % per_line * side + col % side;
+            out[row * 3 * side * side + col] =
+                at < 0 ? 0 : fmaf(pixels[((i * p->size + y) * p->size + x) * 3 + c], p->scale[c], p->shift[c]);
+        }
+}
+
 /* One head of width d; sign -1 turns back. */
 static void turn_head(const float *row, double sign, double *y, int d)
 {

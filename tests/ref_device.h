@@ -52,6 +52,10 @@ void ref_norm_forward(const double *x, const double *weight, const double *bias,
 void ref_norm_backward(const double *x, const double *weight, const double *mean, const double *rstd, const double *dy,
                        double *dx, double *dweight, double *dbias, int64_t n_rows, int64_t width);
 
+/** What dt_patches says, element by element: out [n_images * dt_patches_rows, dt_patches_width] before it is rounded to
+ *  dt. */
+void ref_patches(const dt_patches *p, const uint8_t *pixels, float *out);
+
 /** The arrays of dt_heads, in double, in its layouts; those of h itself are not looked at. Weights and table NULL:
  *  none; kv_row NULL: row t. */
 typedef struct ref_heads {

@@ -89,6 +89,7 @@ static const struct {
     OP(scale),
     OP(gather_rows),
     OP(scatter_rows),
+    OP(patches),
     OP(matmul),
     OP(bias_backward),
     OP(embedding_forward),

@@ -153,6 +153,10 @@ typedef struct dt_device_ops {
     dt_err (*scatter_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
                            int64_t width, dt_dtype dt, dt_stream *stream);
 
+    /** See dt_patches. pixels: [n_images, size, size, 3], red, green, blue; out: [n_images * dt_patches_rows,
+     *  dt_patches_width]. */
+    dt_err (*patches)(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);
+
     /* matrix products, see dt_matmul */
     dt_err (*matmul)(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
     /** A library was seen to compute products wrong: those that are stored as mm has it (types, transposes) are left to

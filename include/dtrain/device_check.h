@@ -26,6 +26,7 @@ typedef struct dt_gpu_int8_places {
 dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k, size_t nbytes);
 
 /* DT_ERR_ARG, naming what contradicts the description's contract (device.h, device_ops.h). */
+dt_err dt_patches_check(const dt_patches *p);
 dt_err dt_heads_check(const dt_heads *h, bool has_v);
 dt_err dt_attention_check(const dt_attention *at);
 /** What a device's library does not take of a call that is left to it (dt_attention.by_library), whether it is there or

@@ -86,6 +86,35 @@ typedef struct dt_matmul {
     dt_int8_product int8;
 } dt_matmul;
 
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+enum { DT_IMAGE_MAX_SIZE = 16384 /* pixels of a side: what a patch has of numbers fits in 32 bits */ };
+
+/** Images as rows of patches, normalised: what a product with the weights of a vision tower's patch embedding (a
+ *  convolution whose stride is its kernel) takes. With G = size / patch, rounded down,
+ *
+ *      out[i (lead + G^2) + lead + gy G + gx, (c patch + y) patch + x]
+ *          = pixel[i, gy patch + y, gx patch + x, c] scale[c] + shift[c],  c < 3
+ *
+ *  with one rounding to float (fmaf) and one to dt, so that all devices have the same bits. Pixels behind the last
+ *  whole patch are not looked at. The rows in front of an image's patches are 0. */
+typedef struct dt_patches {
+    int64_t n_images;
+    int64_t size;  /* side of an image, in pixels, up to DT_IMAGE_MAX_SIZE */
+    int64_t patch; /* side of a patch, from 1 to size */
+    int lead;      /* rows in front of the patches of each image: 0, or 1 for a class token */
+    float scale[3], shift[3];
+    dt_dtype dt; /* of out */
+} dt_patches;
+
+/** Rows of out that an image has, and columns of a row. */
+static inline int64_t dt_patches_rows(const dt_patches *p)
+{
+    const int64_t side = p->size / p->patch;
+    return p->lead + side * side;
+}
+static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patch * p->patch; }
+
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
 
 /** The way of q, k and v from the product that makes them to attention, head by head:

@@ -67,6 +67,12 @@ static dt_err count_scatter_rows(dt_device *dev, const void *src, const int32_t 
     return MOVES("scatter_rows", moved_rows(n_rows, width, dt));
 }
 
+static dt_err count_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *s)
+{
+    const double seen = (double)(dt_patches_rows(p) - p->lead), written = (double)dt_patches_rows(p);
+    return MOVES("patches", (double)p->n_images * (double)dt_patches_width(p) * (seen + written * size_of(p->dt)));
+}
+
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
 static dt_err count_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,
@@ -372,6 +378,7 @@ const dt_device_ops dt_device_count_ops = {
     .scale = count_scale,
     .gather_rows = count_gather_rows,
     .scatter_rows = count_scatter_rows,
+    .patches = count_patches,
     .matmul = count_matmul,
     .bias_backward = count_bias_backward,
     .embedding_forward = count_embedding_forward,

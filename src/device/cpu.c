@@ -334,6 +334,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .scale = cpu_scale,
     .gather_rows = cpu_gather_rows,
     .scatter_rows = cpu_scatter_rows,
+    .patches = cpu_patches,
     .matmul = cpu_matmul_run,
     .bias_backward = cpu_bias_backward,
     .embedding_forward = cpu_embedding_forward,

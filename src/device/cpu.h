@@ -91,6 +91,9 @@ bool cpu_gemm_takes(const cpu_state *cpu, const dt_matmul *mm);
 void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
+/* cpu_patches.c */
+dt_err cpu_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);
+
 /* cpu_layers.c, cpu_attention.c, cpu_optimizer.c fill in their part of the table */
 dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
                    dt_stream *stream);

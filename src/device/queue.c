@@ -79,6 +79,12 @@ static dt_err queue_scatter_rows(dt_device *dev, const void *src, const int32_t 
     return PUSH(scatter_rows, AT(src), AT(index), AT(dst), n_rows, width, dt);
 }
 
+CALL(patches, dt_patches p; const uint8_t *pixels; void *out, &x->p, x->pixels, x->out)
+static dt_err queue_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *s)
+{
+    return PUSH(patches, *p, AT(pixels), AT(out));
+}
+
 /* What a description points to is device memory, too. */
 static dt_matmul near_matmul(dt_device *dev, const dt_matmul *mm)
 {
@@ -431,6 +437,7 @@ const dt_device_ops dt_device_queue_ops = {
     .scale = queue_scale,
     .gather_rows = queue_gather_rows,
     .scatter_rows = queue_scatter_rows,
+    .patches = queue_patches,
     .matmul = queue_matmul,
     .bias_backward = queue_bias_backward,
     .embedding_forward = queue_embedding_forward,

@@ -97,6 +97,26 @@ static void rows_by_index(check *c, dt_dtype dt)
     end(c);
 }
 
+static void patches(check *c, dt_dtype dt, int64_t size, int64_t side, int lead)
+{
+    enum { IMAGES = 2, MOST = 48 };
+    uint8_t pixel[IMAGES * MOST * MOST * 3];
+    const dt_patches p = {.n_images = IMAGES,
+                          .size = size,
+                          .patch = side,
+                          .lead = lead,
+                          .scale = {0.017f, -0.3f, 1},
+                          .shift = {-2.1f, 0.7f, 0},
+                          .dt = dt};
+    for (size_t i = 0; i < sizeof pixel; i++) pixel[i] = (uint8_t)dt_mix64(i);
+    begin(c, "patches of %d in images of %d, %s", (int)side, (int)size, dt_dtype_name(dt));
+    const array from = put_bytes(c, pixel, 1, IMAGES * size * size * 3),
+                out = room(c, dt, IMAGES * dt_patches_rows(&p) * dt_patches_width(&p));
+    EACH_DEVICE (c) RUN(c, patches, &p, at(c, from), at(c, out));
+    compare(c, NULL, out, EXACT);
+    end(c);
+}
+
 /* Angles are a table's, so both devices turn by the same. way & 1: norms; & 2: k and v go to rows of a cache. */
 static void heads(check *c, dt_dtype dt, int head_dim, int way)
 {
@@ -344,6 +364,8 @@ void check_rows_cases(check *c)
         activations(c, dt);
         dropout(c, dt);
         rows_by_index(c, dt);
+        patches(c, dt, 45, 14, 1);
+        patches(c, dt, 48, 16, 0);
         for (int way = 0; way < 8; way++) heads(c, dt, way & 4 ? 128 : 72, way & 3);
         bias_backward(c, dt);
         sums(c, dt);

@@ -1,0 +1,51 @@
+/* cpu_patches.c - images as rows of normalised patches: a row by one thread. */
+#include "cpu.h"
+#include <math.h>
+#include <string.h>
+
+/* What a colour's 256 values become, in the type of out: to look one up takes less than to compute it again. */
+typedef struct patch_values {
+    char of[3][256 * sizeof(float)];
+} patch_values;
+
+static void make_values(const dt_patches *p, patch_values *values)
+{
+    for (int c = 0; c < 3; c++)
+        for (int v = 0; v < 256; v++) dt_set_element(values->of[c], p->dt, v, fmaf((float)v, p->scale[c], p->shift[c]));
+}
+
+/* The patch whose upper left pixel is at corner; nbytes: of an element, known to the compiler. */
+static inline void patch_row(const dt_patches *p, const patch_values *values, const uint8_t *corner, char *row,
+                             size_t nbytes)
+{
+    for (int c = 0; c < 3; c++)
+        for (int64_t y = 0; y < p->patch; y++) {
+            const uint8_t *line = corner + 3 * p->size * y + c;
+            for (int64_t x = 0; x < p->patch; x++, row += nbytes)
+                memcpy(row, values->of[c] + nbytes * line[3 * x], nbytes);
+        }
+}
+
+dt_err cpu_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream)
+{
+    CPU_TAKES(p->dt);
+    DT_TRY(dt_patches_check(p));
+    const int64_t side = p->size / p->patch, n_rows = dt_patches_rows(p), width = dt_patches_width(p);
+    patch_values values;
+    make_values(p, &values);
+    CPU_PARALLEL_FOR (cpu_of(dev), r, p->n_images * n_rows) {
+        const int64_t image = r / n_rows, at = r % n_rows - p->lead;
+        char *row = cpu_at_w(out, p->dt, width * r);
+        if (at < 0) {
+            memset(row, 0, (size_t)width * dt_dtype_size(p->dt));
+            continue;
+        }
+        const uint8_t *corner =
+            pixels + 3 * ((image * p->size + at / side * p->patch) * p->size + at % side * p->patch);
+        if (p->dt == DT_F32)
+            patch_row(p, &values, corner, row, sizeof(float));
+        else
+            patch_row(p, &values, corner, row, sizeof(uint16_t));
+    }
+    return DT_OK;
+}
