@@ -53,7 +53,7 @@ TOOL      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/tool/*.c))
 INFO      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/info/*.c))
 GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
 SID       = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/sid/*.c))
-ROOMS     = core device optim comm io text process zero model adapter data checkpoint pretrained report draw sid generate catalogue step rollout reward task train
+ROOMS     = core device optim comm io text image process zero model adapter data checkpoint pretrained report draw sid generate catalogue step rollout reward task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
 LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c) $(filter-out $(ISA_SRC),$(wildcard src/$(r)/*/*.c)))
 LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(i).o))

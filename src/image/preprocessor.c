@@ -1,0 +1,225 @@
+/* preprocessor.c - transformers' configurations of image processors: two files that may hold it, three kinds with their
+ * own defaults, sizes written in three ways. */
+#include "dtrain/image.h"
+#include "dtrain/io.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILE = 1 << 20, MAX_SIDE = 16384 };
+
+/* What an image processor does where its file says nothing. */
+static const struct kind {
+    const char *name; /* without the ImageProcessor, ImageProcessorFast or FeatureExtractor behind it */
+    int shortest_edge, side;
+    bool square;     /* size 224 means {height 224, width 224}, and not the shortest edge */
+    bool crop, pads; /* do_pad makes a square, and is not another kind of padding */
+    double mean[3], std[3];
+} KINDS[] = {
+#define CLIP_MEAN                                                                                                      \
+    {                                                                                                                  \
+        0.48145466, 0.4578275, 0.40821073                                                                              \
+    }
+#define CLIP_STD                                                                                                       \
+    {                                                                                                                  \
+        0.26862954, 0.26130258, 0.27577711                                                                             \
+    }
+    {"CLIP", .shortest_edge = 224, .crop = true, .mean = CLIP_MEAN, .std = CLIP_STD},
+    {"Siglip", .side = 224, .square = true, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
+    {"Llava", .shortest_edge = 224, .crop = true, .pads = true, .mean = CLIP_MEAN, .std = CLIP_STD},
+};
+
+static const struct kind *kind_of(const char *type)
+{
+    static const char *const ENDINGS[] = {"ImageProcessor", "ImageProcessorFast", "ImageProcessorPil",
+                                          "FeatureExtractor"};
+    for (size_t k = 0; k < sizeof KINDS / sizeof KINDS[0]; k++) {
+        const size_t len = strlen(KINDS[k].name);
+        if (strncmp(type, KINDS[k].name, len)) continue;
+        for (size_t e = 0; e < sizeof ENDINGS / sizeof ENDINGS[0]; e++)
+            if (!strcmp(type + len, ENDINGS[e])) return &KINDS[k];
+    }
+    return NULL;
+}
+
+static dt_err read_kind(const dt_spec *s, const struct kind **kind)
+{
+    const char *type = "", *key = "feature_extractor_type";
+    DT_TRY(dt_spec_string(s, key, &type));
+    if (dt_spec_has(s, "image_processor_type")) DT_TRY(dt_spec_string(s, key = "image_processor_type", &type));
+    *kind = kind_of(type);
+    if (*kind) return DT_OK;
+    return dt_spec_bad(s, *type ? key : "image_processor_type",
+                       "CLIPImageProcessor, SiglipImageProcessor or LlavaImageProcessor");
+}
+
+/* A step that is switched on and not known here would change the pixels. */
+static dt_err refuse_other_steps(const dt_spec *s)
+{
+    static const char *const KNOWN[] = {"do_convert_rgb", "do_pad",     "do_resize",
+                                        "do_center_crop", "do_rescale", "do_normalize"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)s->value, key, value)
+    {
+        bool known = strncmp(key, "do_", 3) || !json_is_true(value);
+        for (size_t k = 0; k < sizeof KNOWN / sizeof KNOWN[0] && !known; k++) known = !strcmp(key, KNOWN[k]);
+        if (!known) return dt_spec_bad(s, key, "false: there is no such step here");
+    }
+    return DT_OK;
+}
+
+static dt_err read_side(const dt_spec *s, const char *key, int *side)
+{
+    int64_t value = 0;
+    DT_TRY(dt_spec_int(s, key, 1, MAX_SIDE, &value));
+    *side = (int)value;
+    return *side ? DT_OK : dt_spec_bad(s, key, "an integer");
+}
+
+/* An integer, {"height", "width"} or {"shortest_edge"}; an integer means the latter unless edge is NULL or square. */
+static dt_err read_size(const dt_spec *s, const char *key, bool square, int *edge, int *height, int *width)
+{
+    dt_spec size;
+    if (!dt_spec_get(s, key, &size)) return DT_OK;
+    *height = *width = 0;
+    if (edge) *edge = 0;
+    if (json_is_object(size.value)) {
+        if (edge && dt_spec_has(&size, "shortest_edge")) {
+            DT_TRY(dt_spec_only(&size, "shortest_edge"));
+            return read_side(&size, "shortest_edge", edge);
+        }
+        DT_TRY(dt_spec_only(&size, "height width"));
+        DT_TRY(read_side(&size, "height", height));
+        return read_side(&size, "width", width);
+    }
+    if (edge && !square) return read_side(s, key, edge);
+    DT_TRY(read_side(s, key, height));
+    *width = *height;
+    return DT_OK;
+}
+
+/* One number for each colour, or one for all. */
+static dt_err read_colour(const dt_spec *s, const char *key, double lo, double hi, double out[3])
+{
+    dt_spec list;
+    if (!dt_spec_get(s, key, &list)) return DT_OK;
+    const bool one = json_is_number(list.value);
+    if (!one && json_array_size(list.value) != 3) return dt_spec_bad(&list, NULL, "a number, or three");
+    for (size_t i = 0; i < 3; i++) {
+        const dt_spec item = one ? list : dt_spec_item(&list, i);
+        char expected[64];
+        snprintf(expected, sizeof expected, "a number from %g to %g", lo, hi);
+        out[i] = json_number_value(item.value);
+        if (!json_is_number(item.value) || !(out[i] >= lo && out[i] <= hi)) return dt_spec_bad(&item, NULL, expected);
+    }
+    return DT_OK;
+}
+
+/* Sizes of the steps that are switched on, and the size that comes out. */
+static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
+{
+    bool resize = true, crop = kind->crop;
+    int64_t resample = DT_BICUBIC;
+    DT_TRY(dt_spec_bool(s, "do_resize", &resize));
+    DT_TRY(dt_spec_bool(s, "do_center_crop", &crop));
+    DT_TRY(dt_spec_bool(s, "do_pad", &p->pad));
+    if (p->pad && !kind->pads) return dt_spec_bad(s, "do_pad", "false: only LlavaImageProcessor pads to a square");
+    p->shortest_edge = kind->shortest_edge;
+    p->height = p->width = kind->side;
+    p->crop_height = p->crop_width = 224;
+    DT_TRY(read_size(s, "size", kind->square, &p->shortest_edge, &p->height, &p->width));
+    DT_TRY(read_size(s, "crop_size", true, NULL, &p->crop_height, &p->crop_width));
+    DT_TRY(dt_spec_int(s, "resample", DT_NEAREST, DT_HAMMING, &resample));
+    p->resample = (dt_resample)resample;
+    if (!resize) p->shortest_edge = p->height = p->width = 0;
+    if (!crop) p->crop_height = p->crop_width = 0;
+
+    const int square = p->pad ? p->shortest_edge : 0; /* the sides of a square are the shortest edge */
+    p->out_height = crop ? p->crop_height : square ? square : p->height;
+    p->out_width = crop ? p->crop_width : square ? square : p->width;
+    if (p->out_height) return DT_OK;
+    return dt_spec_bad(s, resize ? "do_center_crop" : "do_resize", "true: pictures would differ in size");
+}
+
+static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
+{
+    bool rescale = true, normalise = true;
+    p->rescale_factor = 1.0 / 255;
+    memcpy(p->mean, kind->mean, sizeof p->mean);
+    memcpy(p->std, kind->std, sizeof p->std);
+    DT_TRY(dt_spec_bool(s, "do_rescale", &rescale));
+    DT_TRY(dt_spec_bool(s, "do_normalize", &normalise));
+    DT_TRY(dt_spec_real(s, "rescale_factor", 1e-9, 1e9, &p->rescale_factor));
+    DT_TRY(read_colour(s, "image_mean", p->pad ? 0 : -1e6, p->pad ? 1 : 1e6, p->mean));
+    DT_TRY(read_colour(s, "image_std", 1e-9, 1e9, p->std));
+    if (!rescale) p->rescale_factor = 1;
+    for (int c = 0; c < 3; c++) {
+        p->colour[c] = p->pad ? (uint8_t)(p->mean[c] * 255) : 0; /* of the mean even where it is not subtracted */
+        if (!normalise) p->mean[c] = 0, p->std[c] = 1;
+    }
+    return DT_OK;
+}
+
+static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
+{
+    const struct kind *kind;
+    *p = (dt_preprocessor){0};
+    DT_TRY(read_kind(s, &kind));
+    DT_TRY(refuse_other_steps(s));
+    DT_TRY(read_steps(s, kind, p));
+    DT_TRY(read_numbers(s, kind, p));
+    p->json = json_dumps(s->value, JSON_INDENT(2));
+    DT_CHECK(p->json, DT_ERR_MEMORY, "%s: no memory for its text", s->file);
+    return DT_OK;
+}
+
+/* A processor_config.json holds the object as a value, transformers' first choice; before version 5 it did not. */
+static dt_err read_file(const char *file, dt_preprocessor *p, bool *found)
+{
+    dt_spec root, inner;
+    dt_err err = dt_spec_load(&root, file, MAX_FILE, NULL, NULL);
+    *found = true;
+    if (err == DT_OK && dt_spec_get(&root, "image_processor", &inner)) {
+        err = json_is_object(inner.value) ? read_object(&inner, p) : dt_spec_bad(&inner, NULL, "an object");
+    } else if (err == DT_OK) {
+        *found = !dt_spec_has(&root, "processor_class") || dt_spec_has(&root, "image_processor_type");
+        if (*found) err = read_object(&root, p);
+    }
+    dt_spec_unload(&root);
+    return err;
+}
+
+dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p)
+{
+    char file[PATH_MAX];
+    bool found = false;
+    *p = (dt_preprocessor){0};
+    if (!dt_is_directory(path)) {
+        DT_TRY(read_file(path, p, &found));
+        DT_CHECK(found, DT_ERR_DATA, "%s: image_processor: expected an object, found nothing", path);
+        return DT_OK;
+    }
+    if (dt_is_in(file, path, "processor_config.json")) DT_TRY(read_file(file, p, &found));
+    if (found) return DT_OK;
+    DT_CHECK(dt_join_path(file, path, "preprocessor_config.json", ""), DT_ERR_DATA, "%s: the name is too long", path);
+    return read_file(file, p, &found);
+}
+
+dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p)
+{
+    dt_spec root = {.file = file};
+    json_t *value;
+    *p = (dt_preprocessor){0};
+    DT_TRY(dt_json_parse(&value, file, json, nbytes, DT_JSON_NUL_KEYS));
+    root.value = value;
+    const dt_err err = json_is_object(value) ? read_object(&root, p) : dt_spec_bad(&root, NULL, "an object");
+    json_decref(value);
+    return err;
+}
+
+void dt_preprocessor_free(dt_preprocessor *p)
+{
+    free(p->json);
+    *p = (dt_preprocessor){0};
+}
