@@ -56,10 +56,10 @@ static dt_err parse_header(dt_rows *r, const char *text)
              "%s: expected numbers of type '<f4', '<f8' or '<f2' (fp32, fp64, fp16), found %.12s", r->path, type);
     DT_CHECK(strncmp(order, "False", 5) == 0, DT_ERR_DATA,
              "%s: stored by columns; save it with numpy.ascontiguousarray", r->path);
-    char end = '\0';
-    const int n = sscanf(shape, "(%" SCNd64 " , %" SCNd64 " %c", &r->n, &r->width, &end);
-    DT_CHECK(n == 3 && (end == ')' || end == ','), DT_ERR_DATA,
-             "%s: expected an array of two dimensions, found one of shape %.40s", r->path, shape);
+    int end = 0; /* of the two forms of a pair, whichever is whole */
+    sscanf(shape, "(%" SCNd64 " , %" SCNd64 " )%n", &r->n, &r->width, &end);
+    if (end == 0) sscanf(shape, "(%" SCNd64 " , %" SCNd64 " , )%n", &r->n, &r->width, &end);
+    DT_CHECK(end > 0, DT_ERR_DATA, "%s: expected an array of two dimensions, found one of shape %.40s", r->path, shape);
     return DT_OK;
 }
 
