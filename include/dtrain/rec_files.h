@@ -10,6 +10,10 @@
  *  understood, other expressions are not. */
 dt_err dt_python_list(json_t **list, const char *text, size_t nbytes);
 
+/** DT_ERR_DATA, with the name of the file that has it, where an id cannot stand in an info file: it is empty, or has a
+ *  tab or the end of a line. */
+dt_err dt_check_item_id(const char *path, const char *id);
+
 /** A line of an info file, "SID TAB title TAB id". Tabs and ends of lines part the fields: in the title they are
  *  blanks. */
 void dt_info_line(FILE *f, const char *sid, const char *title, const char *id);

@@ -42,7 +42,7 @@ static dt_err check_item(const char *path, const char *id, json_t *item)
 {
     const char *key;
     json_t *value;
-    DT_CHECK(!strpbrk(id, "\t\n\r"), DT_ERR_DATA, "%s: an id with a tab or the end of a line in it: %s", path, id);
+    DT_TRY(dt_check_item_id(path, id));
     DT_CHECK(json_is_object(item), DT_ERR_DATA, "%s: item %s: expected an object with title, description and others",
              path, id);
     json_object_foreach(item, key, value)

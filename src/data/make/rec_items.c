@@ -75,21 +75,33 @@ dt_err dt_rec_check_sid(const dt_rec_levels *l, const char *sid)
     return DT_OK;
 }
 
+/* What is wrong with a level token, behind the item that has it. */
+static dt_err of_item(dt_err err, const char *path, const char *id)
+{
+    char reason[512];
+    if (err != DT_ERR_DATA) return err;
+    snprintf(reason, sizeof reason, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s: item %s: %s", path, id, reason);
+}
+
 /* The levels of an item, in one text. */
 static dt_err join(const dt_rec_levels *l, const char *path, const char *id, const json_t *levels, char *sid,
                    size_t size)
 {
     const json_t *level;
     size_t i, n = 0;
+    DT_TRY(dt_check_item_id(path, id));
     DT_CHECK(json_array_size(levels) > 0, DT_ERR_DATA, "%s: item %s: expected a list of level tokens", path, id);
     sid[0] = '\0';
     json_array_foreach(levels, i, level)
     {
         const char *token = json_string_value(level);
-        DT_CHECK(token && n + strlen(token) < size, DT_ERR_DATA, "%s: item %s: expected a list of level tokens", path,
-                 id);
+        DT_CHECK(token, DT_ERR_DATA, "%s: item %s: expected a list of level tokens", path, id);
+        DT_CHECK(n + strlen(token) < size, DT_ERR_DATA, "%s: item %s: expected level tokens of at most %zu bytes", path,
+                 id, size - 1);
         n += (size_t)snprintf(sid + n, size - n, "%s", token);
-        DT_TRY(dt_rec_check_sid(l, token));
+        DT_TRY(of_item(dt_rec_check_sid(l, token), path, id));
     }
     return DT_OK;
 }
@@ -174,6 +186,13 @@ void dt_rec_items_close(dt_rec_items *items)
     json_decref(items->texts);
     free(items->item);
     *items = (dt_rec_items){0};
+}
+
+dt_err dt_check_item_id(const char *path, const char *id)
+{
+    DT_CHECK(id[0] && !strpbrk(id, "\t\n\r"), DT_ERR_DATA,
+             "%s: expected ids of items that are not empty and have no tabs and ends of lines, found \"%s\"", path, id);
+    return DT_OK;
 }
 
 void dt_info_line(FILE *f, const char *sid, const char *title, const char *id)
