@@ -9,6 +9,7 @@
 
 #include "dtrain/batch.h"
 #include "dtrain/config.h"
+#include "dtrain/dataset.h"
 
 typedef struct dt_loader dt_loader;
 
@@ -36,10 +37,12 @@ typedef struct dt_loader_options {
 
 /** What a set of files holds. */
 typedef struct dt_data_info {
-    int64_t n_samples;               /* an epoch */
-    int64_t n_tokens;                /* in the files */
-    int64_t n_dropped;               /* samples without any target; pairs without an answer on both sides */
-    int64_t n_too_long;              /* pairs with a text of more than seq_len tokens, left out */
+    int64_t n_samples; /* an epoch */
+    int64_t n_tokens;  /* in the files */
+    int64_t n_dropped; /* samples without any target; pairs without an answer on both sides */
+    /* left out: pairs with a text of more than seq_len tokens; other samples that seq_len would cut within or before an
+     * image */
+    int64_t n_too_long;
     int64_t n_ties;                  /* pairs of which neither text is better, left out */
     int64_t n_packed;                /* documents or records that packing put into these samples; 0: it did not */
     bool of_documents;               /* kind tokens */
@@ -47,6 +50,8 @@ typedef struct dt_data_info {
     bool has_safety;                 /* pairs: some file says which answers are safe */
     int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */
+    dt_image_form images;            /* size 0: no file has any */
+    int32_t max_images;              /* most of a micro-batch; of a prompt */
     int64_t longest_prompt;          /* tokens */
     const char *path, *tokenizer;    /* of the first file, and what it was made with; "" when it names none */
     const char *chat_template;       /* of the first file that names one; "": none does */
@@ -93,8 +98,12 @@ dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
 /* Prompts: a run takes them one after the other, epoch after epoch. */
 /** Sample number of the run's i-th prompt: all samples of an epoch before those of the next. */
 int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
-/** Tokens of a prompt, the last max of them where it has more. ids: [max]. Local. DT_ERR_DATA. */
+/** Tokens of a prompt, the last max of them where it has more. ids: [max]. Local. DT_ERR_DATA, also where an image
+ *  would be cut off. */
 dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
+/** Images of a prompt: their number, and where pixels is not NULL [info->max_images, S, S, 3] they themselves. Local.
+ *  DT_ERR_DATA. */
+dt_err dt_loader_prompt_images(dt_loader *l, int64_t sample, uint8_t *pixels, int32_t *n);
 /** Has every prompt an answer, a text of tokens? */
 bool dt_loader_has_answers(const dt_loader *l);
 /** Tokens of a prompt's answer, the first max of them where it has more. ids: [max]. Local. DT_ERR_DATA. */

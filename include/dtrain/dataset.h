@@ -25,6 +25,15 @@ typedef enum dt_side { DT_SIDE_FIRST, DT_SIDE_SECOND, DT_N_SIDES } dt_side;
 /** Is an answer safe? As stored. */
 typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
 
+/** What the images of a dataset have in common. Each stands in the text as a run of placeholders, of one token. */
+typedef struct dt_image_form {
+    int64_t size;             /* S: an image is uint8 [S, S, 3], red, green and blue of each pixel; 0: there are none */
+    int64_t n_tokens;         /* placeholders of an image */
+    int32_t token;            /* the placeholder's id */
+    const char *preprocessor; /* text of the preprocessor_config.json that made them; "": not known */
+} dt_image_form;
+enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
+
 typedef struct dt_dataset dt_dataset;
 
 /** Open for reading and check all that costs little: format, version, kind, shapes and types, sizes that fit each other
@@ -43,15 +52,17 @@ typedef struct dt_dataset_info {
     int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
     int token_nbytes;        /* 2 or 4 */
-    bool has_weights, has_margins, has_safety, has_ties, has_answers, has_records, has_checksums;
+    int64_t n_images;
+    dt_image_form images; /* has_images */
+    bool has_weights, has_margins, has_safety, has_ties, has_answers, has_records, has_images, has_checksums;
     bool sealed; /* has a checksum of everything except the arrays, too; it was verified when the file was opened */
 } dt_dataset_info;
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
 /** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights and
- *  margins finite, prompts not longer than their samples, records JSON objects, checksums (where the file carries them)
- *  agree. DT_ERR_DATA naming the first thing that is wrong and its index. each_piece, when not NULL, is called before
- *  each piece that is read; its error ends the verification. */
+ *  margins finite, prompts not longer than their samples, records JSON objects, placeholders as many as the images need
+ *  and no targets, checksums (where the file carries them) agree. DT_ERR_DATA naming the first thing that is wrong and
+ *  its index. each_piece, when not NULL, is called before each piece that is read; its error ends the verification. */
 dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
 
 /** Where document i lies: tokens first .. first+n-1. */
@@ -77,6 +88,12 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* prefere
  *  prompt, prompt_ids, completion and completion_ids; "{}" where the file has none. Malloc'ed, with a 0 behind it.
  *  DT_ERR_DATA: what is there is no JSON object. */
 dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json);
+
+/** Which images belong to sample i: first .. first+n-1, in the order of its placeholders; none where the file has none.
+ *  A pair has them in its prompt. */
+dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n);
+/** pixels: [n, S, S, 3]. */
+dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *pixels);
 
 /** How the samples of a file fill rows of seq_len tokens with a packing (none, wrapped, bfd, bfd_split), as training
  *  would pack them. DT_ERR_USAGE: not for this kind. Memory as in training. */
@@ -107,6 +124,11 @@ dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kin
                          const char *tokenizer, bool with_weights);
 /** Name the template of its conversations, for the attribute chat_template. Copied. DT_ERR_MEMORY. */
 dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template);
+/** Samples of this dataset may have images, of this form, which is copied. Before the first sample; the file has arrays
+ *  of images then, also where no sample has any. DT_ERR_ARG, DT_ERR_WRITE, DT_ERR_MEMORY. */
+dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form);
+/** Add n images [n, S, S, 3] to the sample under way, whose text has their placeholders. */
+dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_t n);
 /** Add n tokens to the document (sample) under way. mask: n values 0 or 1 for sft, NULL else. */
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
 /** The same for either side of a pair, or for an answer. */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_PREAD = 1 << 30 };
+enum { MAX_PREAD = 1 << 30, N_IMAGE_DIMS = 4 };
 
 static const char *type_names(int types)
 {
@@ -22,6 +22,8 @@ static const char *type_names(int types)
         return "uint16 or uint32";
     case DT_ARRAY_U64:
         return "uint64";
+    case DT_ARRAY_IMAGES:
+        return "uint8";
     default:
         return "float32";
     }
@@ -50,6 +52,7 @@ static hid_t memory_type(int type)
 {
     switch (type) {
     case DT_ARRAY_U8:
+    case DT_ARRAY_IMAGES:
         return H5T_NATIVE_UINT8;
     case DT_ARRAY_U16:
         return H5T_NATIVE_UINT16;
@@ -62,19 +65,33 @@ static hid_t memory_type(int type)
     }
 }
 
+/* n: the four dimensions. */
+static dt_err take_image_size(dt_array *a, const hsize_t *n)
+{
+    DT_CHECK(n[1] >= 1 && n[1] <= DT_MAX_IMAGE_SIZE && n[1] == n[2] && n[3] == 3, DT_ERR_DATA,
+             "%s: %s: expected images [n, S, S, 3] with S from 1 to %d, found [%llu, %llu, %llu, %llu]", a->path,
+             a->name, DT_MAX_IMAGE_SIZE, (unsigned long long)n[0], (unsigned long long)n[1], (unsigned long long)n[2],
+             (unsigned long long)n[3]);
+    a->image_size = (int)n[1];
+    a->elem_size = 3 * a->image_size * a->image_size;
+    return DT_OK;
+}
+
 static dt_err check_shape(dt_array *a)
 {
     const hid_t space = H5Dget_space(a->dset);
     if (space < 0) return dt_h5_fail(DT_ERR_DATA, a->path, a->name);
-    hsize_t n = 0;
-    const bool simple = H5Sget_simple_extent_type(space) == H5S_SIMPLE;
-    const int rank = simple ? H5Sget_simple_extent_ndims(space) : 0;
-    if (rank == 1) H5Sget_simple_extent_dims(space, &n, NULL);
+    hsize_t n[N_IMAGE_DIMS] = {0};
+    const bool simple = H5Sget_simple_extent_type(space) == H5S_SIMPLE, images = a->type == DT_ARRAY_IMAGES;
+    const int rank = simple ? H5Sget_simple_extent_ndims(space) : 0, expected = images ? N_IMAGE_DIMS : 1;
+    if (rank == expected) H5Sget_simple_extent_dims(space, n, NULL);
     H5Sclose(space);
-    DT_CHECK(rank == 1, DT_ERR_DATA, "%s: %s: expected a one-dimensional array, found %d dimensions", a->path, a->name,
-             rank);
-    DT_CHECK(n <= INT64_MAX / 8, DT_ERR_DATA, "%s: %s: claims %llu elements", a->path, a->name, (unsigned long long)n);
-    a->n_elems = (int64_t)n;
+    DT_CHECK(rank == expected, DT_ERR_DATA, "%s: %s: expected %s, found %d dimensions", a->path, a->name,
+             images ? "images, [n, S, S, 3]" : "a one-dimensional array", rank);
+    if (images) DT_TRY(take_image_size(a, n));
+    DT_CHECK(n[0] <= (hsize_t)(INT64_MAX / 8 / a->elem_size), DT_ERR_DATA, "%s: %s: claims %llu elements", a->path,
+             a->name, (unsigned long long)n[0]);
+    a->n_elems = (int64_t)n[0];
     return DT_OK;
 }
 
@@ -115,6 +132,7 @@ static dt_err open_locked(dt_array *a, hid_t file, int64_t file_nbytes, int type
 
     bool little_endian = false;
     a->type = stored_type(a->dset, &little_endian);
+    if (a->type == DT_ARRAY_U8 && types == DT_ARRAY_IMAGES) a->type = DT_ARRAY_IMAGES;
     DT_CHECK(a->type && (a->type & types), DT_ERR_DATA, "%s: %s: expected elements of type %s", a->path, a->name,
              type_names(types));
     a->elem_size = a->type == DT_ARRAY_F32 ? 4 : a->type;
@@ -169,10 +187,11 @@ static dt_err read_plain(const dt_array *a, int64_t first, int64_t n, char *out)
 
 static dt_err read_h5(const dt_array *a, int64_t first, int64_t n, void *out)
 {
-    const hsize_t start = (hsize_t)first, count = (hsize_t)n;
-    const hid_t from = H5Dget_space(a->dset), to = H5Screate_simple(1, &count, NULL);
+    const hsize_t S = (hsize_t)a->image_size, start[N_IMAGE_DIMS] = {(hsize_t)first},
+                  count[N_IMAGE_DIMS] = {(hsize_t)n, S, S, 3};
+    const hid_t from = H5Dget_space(a->dset), to = H5Screate_simple(a->image_size ? N_IMAGE_DIMS : 1, count, NULL);
     herr_t ok = from < 0 || to < 0 ? -1 : 0;
-    if (ok >= 0) ok = H5Sselect_hyperslab(from, H5S_SELECT_SET, &start, NULL, &count, NULL);
+    if (ok >= 0) ok = H5Sselect_hyperslab(from, H5S_SELECT_SET, start, NULL, count, NULL);
     if (ok >= 0) ok = H5Dread(a->dset, memory_type(a->type), to, from, H5P_DEFAULT, out);
     const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, a->path, a->name);
     if (from >= 0) H5Sclose(from);

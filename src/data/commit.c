@@ -16,7 +16,8 @@
 
 enum { COPY_NBYTES = 1 << 20 };
 
-/* One file: samples first .. first+n-1, and of each part (both sides, records) the tokens or bytes they have. */
+/* One file: samples first .. first+n-1, and of each part (both sides, records, images) the tokens, bytes or images
+ * they have. */
 typedef struct shard {
     char *path, *part;
     int64_t first, n;
@@ -28,7 +29,7 @@ typedef struct commit {
     dt_commit how;
     shard *shards;
     int64_t n_shards;
-    char *buffer; /* [COPY_NBYTES] */
+    char *buffer; /* [COPY_NBYTES], or of one image that has more */
 } commit;
 
 /* An array of a file, and the range of the temporary array that it is. */
@@ -36,7 +37,8 @@ typedef struct output {
     const dt_temp_array *from;
     const char *name;
     int64_t first, n;
-    uint64_t base; /* what is taken off its elements: offsets count from the shard's first token */
+    uint64_t base;      /* what is taken off its elements: offsets count from the shard's first token */
+    hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are numbers */
     hid_t file_type, mem_type, dset;
 } output;
 
@@ -46,7 +48,8 @@ static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.sh
 
 static dt_err offset_at(const dt_dataset_writer *w, int side, int64_t i, uint64_t *value)
 {
-    static const dt_column offsets[DT_N_PARTS] = {DT_COL_OFFSETS, DT_COL_SECOND_OFFSETS, DT_COL_RECORD_OFFSETS};
+    static const dt_column offsets[DT_N_PARTS] = {DT_COL_OFFSETS, DT_COL_SECOND_OFFSETS, DT_COL_RECORD_OFFSETS,
+                                                  DT_COL_IMAGE_OFFSETS};
     const dt_temp_array *s = &w->column[offsets[side]];
     *value = 0;
     return s->path ? dt_temp_array_read(s, i, 1, value) : DT_OK;
@@ -156,8 +159,8 @@ static dt_err name_shards(commit *k)
  * size. */
 static dt_err create_array(const shard *s, hid_t file, output *o)
 {
-    const hsize_t n = (hsize_t)o->n;
-    const hid_t space = H5Screate_simple(1, &n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE),
+    const hsize_t n[4] = {(hsize_t)o->n, o->image_size, o->image_size, 3};
+    const hid_t space = H5Screate_simple(o->image_size ? 4 : 1, n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE),
                 link = H5Pcreate(H5P_LINK_CREATE);
     if (space >= 0 && plist >= 0 && link >= 0 && H5Pset_create_intermediate_group(link, 1) >= 0 &&
         H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
@@ -179,6 +182,13 @@ static dt_err set_checksum(const shard *s, const output *o, uint64_t sum)
     return err;
 }
 
+static dt_err write_image_attributes(const dt_image_form *form, const shard *s, hid_t file)
+{
+    DT_TRY(dt_h5_write_i64(file, s->part, "image_token", form->token));
+    DT_TRY(dt_h5_write_i64(file, s->part, "image_tokens", form->n_tokens));
+    return dt_h5_write_text(file, s->part, "preprocessor", form->preprocessor);
+}
+
 static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t file)
 {
     DT_TRY(dt_h5_write_text(file, s->part, "format", "dtrain-dataset"));
@@ -188,6 +198,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     /* the seal follows when the file is closed: one that has lost it is not the file that was made */
     DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1));
     if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));
+    if (w->images.size) DT_TRY(write_image_attributes(&w->images, s, file));
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
@@ -208,9 +219,9 @@ static dt_err claim_space(const shard *s, hid_t file)
 
 static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
 {
-    const hsize_t start = (hsize_t)first, count = (hsize_t)n;
-    const hid_t to = H5Dget_space(o->dset), mem = H5Screate_simple(1, &count, NULL);
-    herr_t ok = to < 0 || mem < 0 ? -1 : H5Sselect_hyperslab(to, H5S_SELECT_SET, &start, NULL, &count, NULL);
+    const hsize_t start[4] = {(hsize_t)first}, count[4] = {(hsize_t)n, o->image_size, o->image_size, 3};
+    const hid_t to = H5Dget_space(o->dset), mem = H5Screate_simple(o->image_size ? 4 : 1, count, NULL);
+    herr_t ok = to < 0 || mem < 0 ? -1 : H5Sselect_hyperslab(to, H5S_SELECT_SET, start, NULL, count, NULL);
     if (ok >= 0) ok = H5Dwrite(o->dset, o->mem_type, mem, to, H5P_DEFAULT, buffer);
     const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
     if (to >= 0) H5Sclose(to);
@@ -221,7 +232,7 @@ static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_
 /* From the temporary array to the file, a buffer at a time, summed on the way; offsets count from the shard's start. */
 static dt_err copy_array(const commit *k, const shard *s, const output *o)
 {
-    const int64_t piece = COPY_NBYTES / o->from->elem_size;
+    const int64_t piece = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
     uint64_t sum = 0;
     for (int64_t first = 0; first < o->n; first += piece) {
         const int64_t n = o->n - first < piece ? o->n - first : piece;
@@ -229,7 +240,7 @@ static dt_err copy_array(const commit *k, const shard *s, const output *o)
         DT_TRY(dt_temp_array_read(o->from, o->first + first, n, k->buffer));
         uint64_t *offset = (uint64_t *)(void *)k->buffer;
         for (int64_t i = 0; o->base && i < n; i++) offset[i] -= o->base;
-        sum += dt_checksum(k->buffer, first, n, (size_t)o->from->elem_size);
+        sum += dt_array_checksum(k->buffer, first, n, o->from->elem_size, o->image_size > 0);
         DT_TRY(write_piece(s, o, first, n, k->buffer));
     }
     return set_checksum(s, o, sum);
@@ -238,7 +249,7 @@ static dt_err copy_array(const commit *k, const shard *s, const output *o)
 static void output_types(output *o, dt_column c)
 {
     const bool real = c == DT_COL_WEIGHTS || c == DT_COL_MARGINS;
-    switch (o->from->elem_size) {
+    switch (c == DT_COL_PIXELS ? 1 : o->from->elem_size) {
     case 1:
         o->file_type = H5T_STD_U8LE, o->mem_type = H5T_NATIVE_UINT8;
         break;
@@ -267,6 +278,7 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
                       .name = dt_column_name(w->kind, (dt_column)c),
                       .first = s->first,
                       .n = s->n,
+                      .image_size = c == DT_COL_PIXELS ? (hsize_t)w->images.size : 0,
                       .dset = -1};
         if (per == DT_PER_TOKEN)
             o->first = (int64_t)s->token[side], o->n = (int64_t)(s->token_end[side] - s->token[side]);
@@ -359,7 +371,7 @@ static dt_err prepare(commit *k)
         if (w->column[c].path) DT_TRY(dt_temp_array_finish(&w->column[c]));
     DT_TRY(is_alone(k) ? add_shard(k, 0, w->n_documents) : k->how.n_shards ? cut_equal(k) : cut_by_size(k));
     DT_TRY(name_shards(k));
-    k->buffer = malloc(COPY_NBYTES);
+    k->buffer = malloc((size_t)dt_max_i64(COPY_NBYTES, w->column[DT_COL_PIXELS].elem_size));
     DT_CHECK(k->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", w->path);
     for (int64_t i = 0; i < k->n_shards; i++) DT_TRY(write_part(k, &k->shards[i]));
     return DT_OK;

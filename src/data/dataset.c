@@ -19,9 +19,10 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 {
     const dt_array *list[DT_N_ARRAYS] = {
-        &d->tokens,           &d->offsets,          &d->loss_mask, &d->weights,   &d->second_tokens, &d->second_offsets,
-        &d->prompt_length[0], &d->prompt_length[1], &d->margins,   &d->safety[0], &d->safety[1],     &d->ties,
-        &d->records,          &d->record_offsets};
+        &d->tokens,        &d->offsets,        &d->loss_mask,        &d->weights,
+        &d->second_tokens, &d->second_offsets, &d->prompt_length[0], &d->prompt_length[1],
+        &d->margins,       &d->safety[0],      &d->safety[1],        &d->ties,
+        &d->records,       &d->record_offsets, &d->pixels,           &d->image_offsets};
     memcpy(all, list, sizeof list);
 }
 
@@ -116,6 +117,23 @@ static dt_err read_attributes(dt_dataset *d)
     return DT_OK;
 }
 
+static dt_err read_image_attributes(dt_dataset *d)
+{
+    dt_image_form *form = &d->info.images;
+    int64_t token = -1;
+    DT_TRY(dt_h5_read_i64(d->file, d->path, "image_token", &token));
+    DT_CHECK(token >= 0 && token < d->info.vocab_size, DT_ERR_DATA,
+             "%s: attribute image_token: expected a token id below vocab_size = %" PRId64 ", found %" PRId64, d->path,
+             d->info.vocab_size, token);
+    form->token = (int32_t)token;
+    DT_TRY(dt_h5_read_i64(d->file, d->path, "image_tokens", &form->n_tokens));
+    DT_CHECK(form->n_tokens >= 1 && form->n_tokens <= DT_MAX_IMAGE_TOKENS, DT_ERR_DATA,
+             "%s: attribute image_tokens: expected 1 to %d, found %" PRId64, d->path, DT_MAX_IMAGE_TOKENS,
+             form->n_tokens);
+    if (dt_h5_has(d->file, "preprocessor")) DT_TRY(dt_h5_read_text(d->file, d->path, "preprocessor", &d->preprocessor));
+    return DT_OK;
+}
+
 static bool has_array(const dt_dataset *d, const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -142,7 +160,8 @@ static dt_err open_head(dt_dataset *d, bool *has_offsets)
         i->kind == DT_DATASET_PROMPTS && (has_array(d, "answers/tokens") || has_array(d, "answers/offsets"));
     i->has_records =
         i->kind == DT_DATASET_PROMPTS && (has_array(d, "records/bytes") || has_array(d, "records/offsets"));
-    return DT_OK;
+    i->has_images = has_array(d, "images/pixels") || has_array(d, "images/offsets");
+    return i->has_images ? read_image_attributes(d) : DT_OK;
 }
 
 static dt_err open_one(dt_dataset *d, dt_array *a, const char *name, int types)
@@ -160,7 +179,11 @@ static dt_err check_offset_ends(const dt_dataset *d, const dt_array *offsets, co
     DT_CHECK(first == 0, DT_ERR_DATA, "%s: %s[0]: expected 0, found %" PRIu64, d->path, offsets->name, first);
     DT_CHECK(last == (uint64_t)tokens->n_elems, DT_ERR_DATA,
              "%s: %s[%" PRId64 "]: expected the number of %s, %" PRId64 ", found %" PRIu64, d->path, offsets->name,
-             offsets->n_elems - 1, tokens == &d->records ? "bytes" : "tokens", tokens->n_elems, last);
+             offsets->n_elems - 1,
+             tokens == &d->records  ? "bytes"
+             : tokens == &d->pixels ? "images"
+                                    : "tokens",
+             tokens->n_elems, last);
     return DT_OK;
 }
 
@@ -214,6 +237,19 @@ static dt_err open_prompts(dt_dataset *d)
     return check_length(d, &d->record_offsets, d->offsets.n_elems, "offsets");
 }
 
+static dt_err open_images(dt_dataset *d)
+{
+    if (!d->info.has_images) return DT_OK;
+    DT_CHECK(d->info.kind != DT_DATASET_TOKENS, DT_ERR_DATA,
+             "%s: images in a dataset of kind tokens: expected kind sft, whose samples are not cut", d->path);
+    DT_TRY(open_one(d, &d->pixels, "images/pixels", DT_ARRAY_IMAGES));
+    DT_TRY(open_one(d, &d->image_offsets, "images/offsets", DT_ARRAY_U64));
+    DT_TRY(check_offset_ends(d, &d->image_offsets, &d->pixels));
+    d->info.images.size = d->pixels.image_size;
+    d->info.n_images = d->pixels.n_elems;
+    return check_length(d, &d->image_offsets, d->info.n_documents + 1, "offsets");
+}
+
 static dt_err open_texts(dt_dataset *d, bool has_offsets)
 {
     const dt_dataset_kind kind = d->info.kind;
@@ -248,6 +284,7 @@ static dt_err open_all(dt_dataset *d)
     dt_h5_unlock();
     DT_TRY(err);
     DT_TRY(d->info.kind == DT_DATASET_PREFERENCE ? open_pairs(d) : open_texts(d, has_offsets));
+    DT_TRY(open_images(d));
 
     const dt_array *arrays[DT_N_ARRAYS];
     dt_dataset_arrays(d, arrays);
@@ -266,6 +303,7 @@ static dt_err open_all(dt_dataset *d)
     d->info.path = d->path;
     d->info.tokenizer = d->tokenizer ? d->tokenizer : "";
     d->info.chat_template = d->chat_template ? d->chat_template : "";
+    d->info.images.preprocessor = d->preprocessor ? d->preprocessor : "";
     return DT_OK;
 }
 
@@ -302,6 +340,7 @@ void dt_dataset_close(dt_dataset *d)
     if (d->fd >= 0) close(d->fd);
     free(d->tokenizer);
     free(d->chat_template);
+    free(d->preprocessor);
     free(d->path);
     free(d);
 }

@@ -7,7 +7,7 @@
 
 struct dt_dataset {
     dt_dataset_info info;
-    char *path, *tokenizer, *chat_template;
+    char *path, *tokenizer, *chat_template, *preprocessor;
     int fd;
     hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
     int64_t file_nbytes;
@@ -15,12 +15,13 @@ struct dt_dataset {
     dt_array second_tokens, second_offsets;       /* of rejected texts, of answers */
     dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES], ties;
     dt_array records, record_offsets; /* bytes of JSON */
+    dt_array pixels, image_offsets;
 };
 
-/* Records are kept as the texts of a third side, of bytes in the place of token ids. */
-enum { DT_RECORDS = DT_N_SIDES, DT_N_PARTS };
+/* Records are kept as the texts of a third side, of bytes in the place of token ids; images as those of a fourth. */
+enum { DT_RECORDS = DT_N_SIDES, DT_IMAGES, DT_N_PARTS };
 
-enum { DT_N_ARRAYS = 14 };
+enum { DT_N_ARRAYS = 16 };
 /** All arrays of a file, those that it has not with path NULL. */
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
 
@@ -28,8 +29,11 @@ void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
  *  offset[0 .. n]; an error it returns ends the walk. fn NULL: the check alone. */
 typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
 dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
-/** The same walk over the offsets of a part: DT_SIDE_FIRST, DT_SIDE_SECOND or DT_RECORDS. */
+/** The same walk over the offsets of a part: DT_SIDE_FIRST, DT_SIDE_SECOND, DT_RECORDS or DT_IMAGES. */
 dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg);
+
+/** Where a part of sample i lies: elements first .. first+n-1 of the part's array. */
+dt_err dt_dataset_part(dt_dataset *d, int part, int64_t i, int64_t *first, int64_t *n);
 
 /** Weights of samples first .. first+n-1, of a file that has them. */
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight);

@@ -13,15 +13,20 @@ enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
 
 static const dt_array *tokens_of(const dt_dataset *d, int side)
 {
-    return side == DT_RECORDS ? &d->records : side == DT_SIDE_FIRST ? &d->tokens : &d->second_tokens;
+    const dt_array *of[DT_N_PARTS] = {&d->tokens, &d->second_tokens, &d->records, &d->pixels};
+    return of[side];
 }
 static const dt_array *offsets_of(const dt_dataset *d, int side)
 {
-    return side == DT_RECORDS ? &d->record_offsets : side == DT_SIDE_FIRST ? &d->offsets : &d->second_offsets;
+    const dt_array *of[DT_N_PARTS] = {&d->offsets, &d->second_offsets, &d->record_offsets, &d->image_offsets};
+    return of[side];
 }
-static const char *elements_of(int side) { return side == DT_RECORDS ? "bytes" : "tokens"; }
+static const char *elements_of(int side)
+{
+    return side == DT_RECORDS ? "bytes" : side == DT_IMAGES ? "images" : "tokens";
+}
 
-static dt_err part_of(dt_dataset *d, int side, int64_t i, int64_t *first, int64_t *n)
+dt_err dt_dataset_part(dt_dataset *d, int side, int64_t i, int64_t *first, int64_t *n)
 {
     const dt_array *offsets = offsets_of(d, side);
     const int64_t n_tokens = tokens_of(d, side)->n_elems;
@@ -43,7 +48,7 @@ static dt_err part_of(dt_dataset *d, int side, int64_t i, int64_t *first, int64_
 
 dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
 {
-    return part_of(d, side, i, first, n);
+    return dt_dataset_part(d, side, i, first, n);
 }
 
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
@@ -163,7 +168,7 @@ dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
     *json = NULL;
     DT_CHECK(d->info.kind == DT_DATASET_PROMPTS, DT_ERR_ARG, "%s: a dataset of kind %s has no records", d->path,
              dt_dataset_kind_name(d->info.kind));
-    if (d->info.has_records) DT_TRY(part_of(d, DT_RECORDS, i, &first, &n));
+    if (d->info.has_records) DT_TRY(dt_dataset_part(d, DT_RECORDS, i, &first, &n));
     char *text = malloc((size_t)n + sizeof "{}");
     DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for a record of %" PRId64 " bytes", d->path, n);
     strcpy(text, "{}");

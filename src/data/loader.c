@@ -3,6 +3,7 @@
  *
  * One thread at a time makes batches (the caller's, or the one that reads ahead), so scratch memory is the loader's. */
 #include "dtrain/data.h"
+#include "images.h"
 #include "order.h"
 #include "prefetch.h"
 #include "sources.h"
@@ -60,6 +61,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     samples_of(l, what, &epoch, &first, &count);
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
+    b->n_images = 0;
     DT_TRY(dt_fault("data.read"));
     for (int64_t i = first; i < first + count; i++)
         DT_TRY(add_sample(l, what->eval ? i : dt_order_sample(&l->order, epoch, i), b));
@@ -140,10 +142,14 @@ static size_t scratch_nbytes(const dt_loader *l)
     return (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len;
 }
 
+static size_t image_nbytes(const dt_loader *l) { return 3 * (size_t)(l->info.images.size * l->info.images.size); }
+
 size_t dt_loader_nbytes(const dt_loader *l)
 {
     if (!l) return 0;
-    size_t nbytes = scratch_nbytes(l) + (size_t)l->n_batches * dt_batch_nbytes(l->info.max_tok, l->info.max_seq);
+    const size_t images = (size_t)l->info.max_images * image_nbytes(l);
+    size_t nbytes =
+        scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) + images);
     for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
     return nbytes;
 }
@@ -151,6 +157,9 @@ size_t dt_loader_nbytes(const dt_loader *l)
 static dt_err open_batches(dt_loader *l)
 {
     const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size, max_tok = l->sources.max_tok;
+    DT_CHECK(l->sources.max_images <= INT32_MAX / m, DT_ERR_USAGE,
+             "%" PRId64 " images in a sample are too many for a micro-batch of %" PRId64, l->sources.max_images, m);
+    l->info.max_images = (int32_t)(l->sources.max_images * (l->opt.prompts ? 1 : m));
     if (l->opt.prompts) return DT_OK;
     const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq; /* a sequence has a token */
     l->info.max_tok = (int32_t)(m * max_tok);
@@ -163,8 +172,11 @@ static dt_err open_batches(dt_loader *l)
     DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches",
              l->n_batches);
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
-    for (int i = 0; i < l->n_batches; i++)
+    for (int i = 0; i < l->n_batches; i++) {
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
+        if (l->info.max_images)
+            DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
+    }
     if (l->opt.prefetch == 0) return DT_OK;
     return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,
                             l->n_batches);
@@ -211,6 +223,7 @@ static dt_err open_all(dt_loader *l)
                              .path = dt_dataset_get_info(l->sources.samples[0].dataset)->path,
                              .tokenizer = dt_dataset_get_info(l->sources.samples[0].dataset)->tokenizer,
                              .other_path = other_tokenizer(&l->sources)};
+    if (l->sources.with_images) l->info.images = l->sources.with_images->images;
     find_templates(&l->sources, &l->info);
     return open_batches(l);
 }
@@ -325,8 +338,23 @@ dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
     DT_TRY(dt_fault("data.read"));
     DT_TRY(dt_dataset_document(d, in_file, &first, &n_tok));
     const int64_t kept = dt_min_i64(n_tok, max);
+    int64_t n_cut = 0;
+    if (kept < n_tok) DT_TRY(dt_dataset_count_placeholders(d, DT_SIDE_FIRST, first, n_tok - kept, &n_cut));
+    DT_CHECK(n_cut == 0, DT_ERR_DATA,
+             "%s: prompt %" PRId64 ": an image of it is not within the last %" PRId32 " of its %" PRId64
+             " tokens (dtrain-data --max-length leaves such prompts out)",
+             d->path, in_file, max, n_tok);
     *n = (int32_t)kept;
     return dt_dataset_read_tokens(d, first + n_tok - kept, kept, ids);
+}
+
+dt_err dt_loader_prompt_images(dt_loader *l, int64_t sample, uint8_t *pixels, int32_t *n)
+{
+    int64_t in_file, first, n_images;
+    dt_dataset *d = dt_sources_find(&l->sources, sample, &in_file)->dataset;
+    DT_TRY(dt_dataset_images_of(d, in_file, &first, &n_images));
+    *n = (int32_t)n_images; /* at most info->max_images */
+    return pixels ? dt_dataset_read_images(d, first, n_images, pixels) : DT_OK;
 }
 
 bool dt_loader_has_answers(const dt_loader *l)

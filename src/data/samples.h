@@ -38,7 +38,7 @@ typedef struct dt_samples dt_samples;
 
 typedef struct dt_samples_ops {
     const char *name;
-    dt_err (*open)(dt_samples *set); /* fills n_samples, n_dropped, n_too_long, max_tok, max_seq, impl */
+    dt_err (*open)(dt_samples *set); /* fills n_samples, n_dropped, n_too_long, max_..., impl */
     void (*close)(dt_samples *set);
     /* of prompts NULL, as fill */
     void (*counts)(const dt_samples *set, int64_t i, dt_sample_counts *c);
@@ -52,10 +52,11 @@ struct dt_samples {
     dt_samples_options opt;
     int64_t n_samples;
     int64_t n_dropped;  /* documents or records without any target, pairs without an answer */
-    int64_t n_too_long; /* pairs */
+    int64_t n_too_long; /* pairs; records that seq_len would cut where they have images */
     int64_t n_ties;     /* pairs, left out */
     int64_t max_tok;    /* tokens of a sample, at most: T; of prompts those of the longest */
     int64_t max_seq;    /* sequences of a sample, at most */
+    int64_t max_images; /* of a sample, at most; of pairs in both texts together */
     void *impl;
     size_t nbytes; /* of dt_samples_alloc */
 };
@@ -83,6 +84,10 @@ static inline void dt_fill_begin_sequence(dt_batch *b) { b->seq_start[b->n_seq++
  *  token t predicts token t + 1 where that one is a target; the last predicts nothing, and the first is never a target.
  *  ids may be the batch's own place. */
 void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int64_t n, float weight);
+
+/** Append the images of record `number` of the file. Its text stands in the batch from token `from` on; it must have
+ *  their placeholders, and none as a target: DT_ERR_DATA. */
+dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b);
 
 /** Read tokens first .. first+n-1 (and their mask, if the file has one) and append them so. */
 dt_err dt_fill_record(const dt_samples *set, int64_t first, int64_t n, float weight, dt_batch *b,

@@ -15,6 +15,9 @@ typedef struct pieces {
     uint32_t *len;
     uint32_t *n_target;
     float *weight; /* NULL: all 1 */
+    /* of a file with images, else NULL: the number of the record, and of its images */
+    int64_t *record;
+    uint32_t *n_images;
     int64_t n, n_alloc;
 } pieces;
 
@@ -24,6 +27,7 @@ typedef struct packed {
     int64_t *first;     /* [n_pieces], in the order of the rows; likewise len and weight */
     uint32_t *len;
     float *weight;
+    int64_t *record;          /* NULL: the file has no images */
     dt_sample_counts *counts; /* [n_rows] */
 } packed;
 
@@ -33,6 +37,8 @@ static void free_pieces(pieces *p)
     free(p->len);
     free(p->n_target);
     free(p->weight);
+    free(p->record);
+    free(p->n_images);
     *p = (pieces){0};
 }
 
@@ -53,6 +59,17 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
     DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY,
              "%s: no memory to pack %" PRId64 " documents", path, n);
     p->n_alloc = n;
+    return DT_OK;
+}
+
+static dt_err reserve_images(pieces *p, const char *path)
+{
+    int64_t *record = realloc(p->record, (size_t)p->n_alloc * sizeof *record);
+    if (record) p->record = record;
+    uint32_t *n_images = realloc(p->n_images, (size_t)p->n_alloc * sizeof *n_images);
+    if (n_images) p->n_images = n_images;
+    DT_CHECK(record && n_images, DT_ERR_MEMORY, "%s: no memory for the images of %" PRId64 " records", path,
+             p->n_alloc);
     return DT_OK;
 }
 
@@ -93,6 +110,7 @@ static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_
     collect *c = arg;
     const dt_records *r = c->records;
     DT_TRY(reserve(c->p, n, r->weight != NULL, c->set->dataset->path));
+    if (r->n_images) DT_TRY(reserve_images(c->p, c->set->dataset->path));
     for (int64_t i = 0; i < n; i++) {
         if (c->dropped < r->n_dropped && r->dropped[c->dropped] == first + i) {
             c->dropped++;
@@ -103,6 +121,7 @@ static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_
         c->p->len[c->p->n] = r->len[k].n_tok;
         c->p->n_target[c->p->n] = r->len[k].n_target;
         if (r->weight) c->p->weight[c->p->n] = r->weight[k];
+        if (r->n_images) c->p->record[c->p->n] = first + i, c->p->n_images[c->p->n] = r->n_images[k];
         c->p->n++;
     }
     return DT_OK;
@@ -114,9 +133,12 @@ static dt_err collect_pieces(dt_samples *set, pieces *p)
     if (set->dataset->info.kind == DT_DATASET_TOKENS) return dt_dataset_each_block(set->dataset, collect_documents, &c);
     dt_records records;
     dt_err err = dt_records_scan(&records, set);
+    int64_t most;
     c.records = &records;
+    if (err == DT_OK) err = dt_records_scan_images(&records, set, &most);
     if (err == DT_OK) err = dt_dataset_each_block(set->dataset, collect_records, &c);
-    set->n_dropped = records.n_dropped;
+    set->n_dropped = records.n_dropped - records.n_cut;
+    set->n_too_long = records.n_cut;
     dt_records_free(&records, set);
     return err;
 }
@@ -132,8 +154,9 @@ static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_r
     k->first = dt_samples_alloc(set, k->n_pieces, sizeof *k->first);
     k->len = dt_samples_alloc(set, k->n_pieces, sizeof *k->len);
     if (p->weight) k->weight = dt_samples_alloc(set, k->n_pieces, sizeof *k->weight);
-    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight), DT_ERR_MEMORY,
-             "%s: no memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
+    if (p->record) k->record = dt_samples_alloc(set, k->n_pieces, sizeof *k->record);
+    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight) && (k->record || !p->record),
+             DT_ERR_MEMORY, "%s: no memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
     return DT_OK;
 }
 
@@ -142,18 +165,21 @@ static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_
 {
     for (int64_t row = 0; row < k->n_rows; row++) {
         dt_sample_counts *c = &k->counts[row];
+        int64_t n_images = 0;
         k->row_start[row + 1] = packing->row_start[row + 1];
         for (int64_t i = k->row_start[row]; i < k->row_start[row + 1]; i++) {
             const uint32_t item = packing->item[i];
             k->first[i] = p->first[item];
             k->len[i] = p->len[item];
             if (k->weight) k->weight[i] = p->weight[item];
+            if (k->record) k->record[i] = p->record[item], n_images += p->n_images[item];
             c->n_tok += p->len[item];
             c->n_target += p->n_target[item];
             c->weight_fixed += p->n_target[item] * dt_weight_fixed(k->weight ? k->weight[i] : 1);
         }
         const int64_t n_seq = k->row_start[row + 1] - k->row_start[row];
         if (n_seq > set->max_seq) set->max_seq = n_seq;
+        if (n_images > set->max_images) set->max_images = n_images;
     }
 }
 
@@ -183,6 +209,7 @@ static void packed_close(dt_samples *set)
     dt_samples_free(set, k->first, k->n_pieces, sizeof *k->first);
     dt_samples_free(set, k->len, k->n_pieces, sizeof *k->len);
     dt_samples_free(set, k->weight, k->n_pieces, sizeof *k->weight);
+    dt_samples_free(set, k->record, k->n_pieces, sizeof *k->record);
     free(k);
 }
 
@@ -195,8 +222,11 @@ static void packed_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
 static dt_err packed_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
 {
     const packed *k = set->impl;
-    for (int64_t j = k->row_start[i]; j < k->row_start[i + 1]; j++)
+    for (int64_t j = k->row_start[i]; j < k->row_start[i + 1]; j++) {
+        const int32_t from = b->n_tok;
         DT_TRY(dt_fill_record(set, k->first[j], k->len[j], k->weight ? k->weight[j] : 1, b, scratch));
+        if (k->record) DT_TRY(dt_fill_images(set, k->record[j], from, b));
+    }
     return DT_OK;
 }
 

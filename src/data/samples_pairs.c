@@ -111,6 +111,8 @@ static dt_err pairs_open(dt_samples *set)
     set->n_samples = r->n;
     set->max_tok = DT_N_SIDES * set->opt.seq_len;
     set->max_seq = DT_N_SIDES;
+    DT_TRY(dt_records_scan_images(r, set, &set->max_images));
+    set->max_images *= DT_N_SIDES;
     return DT_OK;
 }
 
@@ -139,9 +141,10 @@ static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, con
     int32_t *ids = b->token + b->n_tok;
     DT_TRY(dt_dataset_read_side(set->dataset, side, first, n, ids));
     for (int64_t t = 0; t < n; t++) scratch->mask[t] = t >= (int64_t)pair->prompt_length[side];
+    const int32_t from = b->n_tok;
     b->safety[b->n_seq] = (uint8_t)pair->safety[side];
     dt_fill_document(b, ids, scratch->mask, n, 1);
-    return DT_OK;
+    return dt_fill_images(set, number, from, b);
 }
 
 static dt_err pairs_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)

@@ -15,10 +15,19 @@ static dt_err find_longest(void *arg, int64_t first, int64_t n, const uint64_t *
     return DT_OK;
 }
 
+static dt_err find_most_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    dt_samples *set = arg;
+    for (int64_t i = 0; i < n; i++) set->max_images = dt_max_i64(set->max_images, (int64_t)(offset[i + 1] - offset[i]));
+    return DT_OK;
+}
+
 static dt_err prompts_open(dt_samples *set)
 {
     set->n_samples = set->dataset->info.n_documents;
     set->max_tok = 0;
+    if (set->dataset->info.has_images)
+        DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, find_most_images, set));
     return dt_dataset_each_block(set->dataset, find_longest, set);
 }
 

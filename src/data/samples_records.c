@@ -4,10 +4,12 @@
  *
  * The numbers of the records left out are listed, not those that stay: as a rule there are few. */
 #include "samples_records.h"
+#include "images.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define CUT_IMAGE UINT32_MAX /* in the place of the number of targets: the record is left out */
 enum { CHUNK = 1024, WINDOW = 1 << 18, MESSAGE_SIZE = 1024 };
 
 /* ---- the scan ---------------------------------------------------------------------------------------------------- */
@@ -55,6 +57,15 @@ static int64_t cut(const scan *s, uint64_t n)
     return n < (uint64_t)s->set->opt.seq_len ? (int64_t)n : s->set->opt.seq_len;
 }
 
+/* A text that is cut loses no placeholder, or it is left out. */
+static dt_err look_behind_cut(scan *s, int64_t first, int64_t end, uint32_t *n_target)
+{
+    int64_t n;
+    DT_TRY(dt_dataset_count_placeholders(s->set->dataset, DT_SIDE_FIRST, first, end - first, &n));
+    if (n > 0) *n_target = CUT_IMAGE;
+    return DT_OK;
+}
+
 static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t to)
 {
     window w = {.bytes = malloc(WINDOW)};
@@ -64,6 +75,7 @@ static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t 
         const int64_t first = (int64_t)offset[i], n = cut(s, offset[i + 1] - offset[i]);
         const bool whole = n == (int64_t)(offset[i + 1] - offset[i]); /* what is cut off is not read ahead */
         err = targets_of(s->set->dataset, &w, first, n, whole ? (int64_t)offset[to] : first + n, &s->n_target[i]);
+        if (err == DT_OK && !whole) err = look_behind_cut(s, first + n, (int64_t)offset[i + 1], &s->n_target[i]);
     }
     free(w.bytes);
     return err;
@@ -102,7 +114,8 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
     dt_records *r = s->r;
     if (r->weight) DT_TRY(dt_dataset_read_weights(s->set->dataset, first, n, s->weight));
     for (int64_t i = 0; i < n; i++) {
-        if (s->n_target[i] == 0) {
+        r->n_cut += s->n_target[i] == CUT_IMAGE;
+        if (s->n_target[i] == 0 || s->n_target[i] == CUT_IMAGE) {
             DT_TRY(dt_records_drop(r, s->set, first + i));
             continue;
         }
@@ -134,6 +147,40 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     return keep_block(s, first, n, offset);
 }
 
+typedef struct image_scan {
+    dt_records *r;
+    int64_t kept, dropped, most; /* records so far; images of one of them */
+} image_scan;
+
+static dt_err note_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    image_scan *s = arg;
+    for (int64_t i = 0; i < n; i++) {
+        if (s->dropped < s->r->n_dropped && s->r->dropped[s->dropped] == first + i) {
+            s->dropped++;
+            continue;
+        }
+        const uint64_t n_images = offset[i + 1] - offset[i];
+        DT_CHECK(n_images < UINT32_MAX, DT_ERR_DATA, "record %" PRId64 " has %" PRIu64 " images", first + i, n_images);
+        s->r->n_images[s->kept++] = (uint32_t)n_images;
+        s->most = dt_max_i64(s->most, (int64_t)n_images);
+    }
+    return DT_OK;
+}
+
+dt_err dt_records_scan_images(dt_records *r, dt_samples *set, int64_t *most)
+{
+    *most = 0;
+    if (!set->dataset->info.has_images) return DT_OK;
+    r->n_images = dt_samples_alloc(set, r->n_alloc, sizeof *r->n_images);
+    DT_CHECK(r->n_images, DT_ERR_MEMORY, "%s: no memory for the images of %" PRId64 " samples", set->dataset->path,
+             r->n_alloc);
+    image_scan s = {.r = r};
+    DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, note_images, &s));
+    *most = s.most;
+    return DT_OK;
+}
+
 dt_err dt_records_scan(dt_records *r, dt_samples *set)
 {
     *r = (dt_records){.n_alloc = set->dataset->info.n_documents};
@@ -152,6 +199,7 @@ void dt_records_free(dt_records *r, dt_samples *set)
 {
     dt_samples_free(set, r->len, r->n_alloc, sizeof *r->len);
     dt_samples_free(set, r->weight, r->n_alloc, sizeof *r->weight);
+    dt_samples_free(set, r->n_images, r->n_alloc, sizeof *r->n_images);
     dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *r->dropped);
     *r = (dt_records){0};
 }
@@ -180,8 +228,9 @@ static dt_err records_open(dt_samples *set)
     set->impl = r;
     DT_TRY(dt_records_scan(r, set));
     set->n_samples = r->n;
-    set->n_dropped = r->n_dropped;
-    return DT_OK;
+    set->n_dropped = r->n_dropped - r->n_cut;
+    set->n_too_long = r->n_cut;
+    return dt_records_scan_images(r, set, &set->max_images);
 }
 
 static void records_close(dt_samples *set)
@@ -201,11 +250,14 @@ static void records_counts(const dt_samples *set, int64_t i, dt_sample_counts *c
 static dt_err records_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
 {
     const dt_records *r = set->impl;
+    const int64_t number = dt_records_number(r, i);
+    const int32_t from = b->n_tok;
     int64_t first, n;
-    DT_TRY(dt_dataset_document(set->dataset, dt_records_number(r, i), &first, &n));
+    DT_TRY(dt_dataset_document(set->dataset, number, &first, &n));
     n = n < set->opt.seq_len ? n : set->opt.seq_len;
     DT_CHECK(n == r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open", set->dataset->path);
-    return dt_fill_record(set, first, n, r->weight ? r->weight[i] : 1, b, scratch);
+    DT_TRY(dt_fill_record(set, first, n, r->weight ? r->weight[i] : 1, b, scratch));
+    return dt_fill_images(set, number, from, b);
 }
 
 const dt_samples_ops dt_samples_records = {

@@ -75,6 +75,21 @@ static dt_err grow(dt_sources *s)
     return DT_OK;
 }
 
+/* One tower sees the images of all files. Files without any may stand beside them. */
+static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_info *other)
+{
+    const dt_image_form *a = &one->images, *b = &other->images;
+    DT_CHECK(a->size == b->size && a->token == b->token && a->n_tokens == b->n_tokens, DT_ERR_DATA,
+             "%s: images of %" PRId64 " pixels a side as %" PRId64 " tokens of id %" PRId32 ", but %s has %" PRId64
+             ", %" PRId64 " and %" PRId32 ": all files of a run must agree",
+             other->path, b->size, b->n_tokens, b->token, one->path, a->size, a->n_tokens, a->token);
+    DT_CHECK(!*a->preprocessor || !*b->preprocessor || strcmp(a->preprocessor, b->preprocessor) == 0, DT_ERR_DATA,
+             "%s: its images were made with another preprocessor_config.json than those of %s: all files of a run must "
+             "agree",
+             other->path, one->path);
+    return DT_OK;
+}
+
 static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_loader_options *opt)
 {
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
@@ -88,6 +103,7 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
              opt->prompts ? "prompts (dtrain-data --kind prompts makes it)"
              : opt->pairs ? "preference (records with chosen and rejected)"
                           : "tokens or sft");
+    if (d->info.has_images && s->with_images) DT_TRY(check_images_alike(s->with_images, &d->info));
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->samples[0].dataset->info;
     DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA,
@@ -115,7 +131,9 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     s->n_ties += set->n_ties;
     s->has_margins |= d->info.has_margins;
     s->has_safety |= d->info.has_safety;
-    if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped;
+    if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped - set->n_too_long;
+    if (d->info.has_images && !s->with_images) s->with_images = &d->info;
+    if (set->max_images > s->max_images) s->max_images = set->max_images;
     if (set->max_tok > s->max_tok) s->max_tok = set->max_tok;
     if (set->max_seq > s->max_seq) s->max_seq = set->max_seq;
     s->fingerprint = dt_mix64(s->fingerprint ^ hash);
@@ -156,6 +174,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     DT_CHECK(any || !opt->pairs, DT_ERR_DATA, "%s: no pair in it has an answer on both sides %s%" PRId64 " tokens%s",
              item, opt->truncate ? "within the first " : "and texts of at most ", opt->seq_len,
              opt->no_ties ? " and is no tie" : "");
+    DT_CHECK(any || !s->n_too_long || opt->pairs, DT_ERR_DATA,
+             "%s: no sample in it has its images within the first data.seq_len = %" PRId64 " tokens", item,
+             opt->seq_len);
     DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
              "%s: no sample in it has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any || !opt->prompts, DT_ERR_DATA, "%s: no prompt in it", item);

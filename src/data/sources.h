@@ -13,8 +13,9 @@ typedef struct dt_sources {
     int64_t *entry_first; /* [n_entries + 1] */
     double *weight;       /* [n_entries], 1 where none was given */
     bool weighted;        /* some entry has a weight */
-    int64_t n_samples, n_tokens, n_dropped, n_too_long, n_ties, n_packed, max_tok, max_seq;
-    bool has_margins, has_safety; /* of some file */
+    int64_t n_samples, n_tokens, n_dropped, n_too_long, n_ties, n_packed, max_tok, max_seq, max_images;
+    bool has_margins, has_safety;       /* of some file */
+    const dt_dataset_info *with_images; /* the first file that has any; NULL: none has */
     uint64_t fingerprint;
 } dt_sources;
 

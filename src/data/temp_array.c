@@ -44,16 +44,13 @@ static dt_err flush(dt_temp_array *s)
 dt_err dt_temp_array_add(dt_temp_array *s, const void *elems, int64_t n)
 {
     const char *from = elems;
-    /* elem_size is a power of two: elements never straddle a flush */
-    const int64_t room = BUFFER_NBYTES / s->elem_size;
-    while (n > 0) {
-        const int64_t left = room - (int64_t)s->n_buffered / s->elem_size, k = n < left ? n : left;
-        const size_t nbytes = (size_t)(k * s->elem_size);
+    s->n_elems += n;
+    for (size_t left = (size_t)n * (size_t)s->elem_size; left > 0;) {
+        const size_t room = BUFFER_NBYTES - s->n_buffered, nbytes = left < room ? left : room;
         memcpy(s->buffer + s->n_buffered, from, nbytes);
         s->n_buffered += nbytes;
-        s->n_elems += k;
         from += nbytes;
-        n -= k;
+        left -= nbytes;
         if (s->n_buffered == BUFFER_NBYTES) DT_TRY(flush(s));
     }
     return DT_OK;

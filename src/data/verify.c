@@ -1,15 +1,15 @@
 /* verify.c - the full check of a dataset file: every array is read once, in pieces of fixed size, and both its values
  * and its checksum are looked at. */
-#include "dataset_file.h"
+#include "images.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { PIECE = 1 << 18 }; /* elements */
+enum { PIECE = 1 << 18, PIECE_NBYTES = PIECE * 8 }; /* elements of any number; bytes */
 
 typedef struct job {
     dt_dataset *dataset;
     dt_err (*each_piece)(void *arg); /* NULL, or told of each piece */
-    void *arg, *buffer;              /* the buffer holds PIECE elements of any type */
+    void *arg, *buffer;              /* the buffer holds PIECE_NBYTES, or an image */
 } job;
 
 typedef dt_err check_fn(dt_dataset *d, int64_t first, int64_t n, void *buffer);
@@ -50,13 +50,14 @@ static dt_err verify_array(const job *j, const dt_array *a, check_fn *check)
     if (!a->path) return DT_OK;
     dt_dataset *d = j->dataset;
     uint64_t sum = 0;
-    for (int64_t first = 0; first < a->n_elems; first += PIECE) {
-        const int64_t left = a->n_elems - first, n = left < PIECE ? left : PIECE;
+    const int64_t piece = a->image_size ? dt_max_i64(1, PIECE_NBYTES / a->elem_size) : PIECE;
+    for (int64_t first = 0; first < a->n_elems; first += piece) {
+        const int64_t left = a->n_elems - first, n = left < piece ? left : piece;
         if (j->each_piece) DT_TRY(j->each_piece(j->arg));
         if (check) DT_TRY(check(d, first, n, j->buffer));
         if (!a->has_checksum) continue;
         DT_TRY(dt_array_read(a, first, n, j->buffer));
-        sum += dt_checksum(j->buffer, first, n, (size_t)a->elem_size);
+        sum += dt_array_checksum(j->buffer, first, n, a->elem_size, a->image_size > 0);
     }
     DT_CHECK(!a->has_checksum || sum == a->checksum, DT_ERR_DATA,
              "%s: %s: checksum: expected %016" PRIx64 ", found %016" PRIx64 ": the file was altered", d->path, a->name,
@@ -75,6 +76,17 @@ static dt_err verify_records(dt_dataset *d, int64_t first, int64_t n, void *buff
     return DT_OK;
 }
 
+/* Are the placeholders of each sample as many as its images need? The files' own ids were looked at before. */
+static dt_err verify_images(const job *j)
+{
+    dt_dataset *d = j->dataset;
+    for (int64_t i = 0; i < d->info.n_documents; i++) {
+        if (j->each_piece && i % 4096 == 0) DT_TRY(j->each_piece(j->arg));
+        DT_TRY(dt_dataset_check_images(d, i));
+    }
+    return DT_OK;
+}
+
 /* Offsets first: what they say is used to look at the rest. */
 static dt_err verify_all(const job *j)
 {
@@ -84,6 +96,10 @@ static dt_err verify_all(const job *j)
         DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_SECOND, j->each_piece ? show_block : NULL, (void *)j));
     if (d->record_offsets.path)
         DT_TRY(dt_dataset_each_side_block(d, DT_RECORDS, j->each_piece ? show_block : NULL, (void *)j));
+    if (d->image_offsets.path)
+        DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, j->each_piece ? show_block : NULL, (void *)j));
+    DT_TRY(verify_array(j, &d->image_offsets, NULL));
+    DT_TRY(verify_array(j, &d->pixels, NULL));
     DT_TRY(verify_array(j, &d->offsets, NULL));
     DT_TRY(verify_array(j, &d->second_offsets, NULL));
     DT_TRY(verify_array(j, &d->record_offsets, verify_records));
@@ -97,12 +113,13 @@ static dt_err verify_all(const job *j)
     DT_TRY(verify_array(j, &d->margins, NULL));
     DT_TRY(verify_array(j, &d->safety[0], NULL));
     DT_TRY(verify_array(j, &d->safety[1], NULL));
-    return verify_array(j, &d->ties, NULL);
+    DT_TRY(verify_array(j, &d->ties, NULL));
+    return d->info.has_images ? verify_images(j) : DT_OK;
 }
 
 dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg)
 {
-    void *buffer = malloc((size_t)PIECE * sizeof(uint64_t));
+    void *buffer = malloc((size_t)dt_max_i64(PIECE_NBYTES, d->pixels.elem_size));
     DT_CHECK(buffer, DT_ERR_MEMORY, "%s: no memory to verify the dataset", d->path);
     const dt_err err = verify_all(&(job){d, each_piece, arg, buffer});
     free(buffer);

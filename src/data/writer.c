@@ -16,7 +16,9 @@ const char *dt_column_name(dt_dataset_kind kind, dt_column c)
                                                     [DT_COL_MASK] = "loss_mask",
                                                     [DT_COL_WEIGHTS] = "weights",
                                                     [DT_COL_RECORDS] = "records/bytes",
-                                                    [DT_COL_RECORD_OFFSETS] = "records/offsets"};
+                                                    [DT_COL_RECORD_OFFSETS] = "records/offsets",
+                                                    [DT_COL_PIXELS] = "images/pixels",
+                                                    [DT_COL_IMAGE_OFFSETS] = "images/offsets"};
     static const char *const pairs[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "chosen/tokens",
                                                     [DT_COL_OFFSETS] = "chosen/offsets",
                                                     [DT_COL_SECOND_TOKENS] = "rejected/tokens",
@@ -26,15 +28,29 @@ const char *dt_column_name(dt_dataset_kind kind, dt_column c)
                                                     [DT_COL_MARGINS] = "margins",
                                                     [DT_COL_SAFETY] = "chosen/safety",
                                                     [DT_COL_SECOND_SAFETY] = "rejected/safety",
-                                                    [DT_COL_TIES] = "ties"};
+                                                    [DT_COL_TIES] = "ties",
+                                                    [DT_COL_PIXELS] = "images/pixels",
+                                                    [DT_COL_IMAGE_OFFSETS] = "images/offsets"};
     return (kind == DT_DATASET_PREFERENCE ? pairs : plain)[c];
 }
 
 dt_per dt_column_per(dt_column c)
 {
-    if (c == DT_COL_TOKENS || c == DT_COL_SECOND_TOKENS || c == DT_COL_MASK || c == DT_COL_RECORDS) return DT_PER_TOKEN;
-    return c == DT_COL_OFFSETS || c == DT_COL_SECOND_OFFSETS || c == DT_COL_RECORD_OFFSETS ? DT_PER_OFFSET
-                                                                                           : DT_PER_SAMPLE;
+    switch (c) {
+    case DT_COL_TOKENS:
+    case DT_COL_SECOND_TOKENS:
+    case DT_COL_MASK:
+    case DT_COL_RECORDS:
+    case DT_COL_PIXELS:
+        return DT_PER_TOKEN;
+    case DT_COL_OFFSETS:
+    case DT_COL_SECOND_OFFSETS:
+    case DT_COL_RECORD_OFFSETS:
+    case DT_COL_IMAGE_OFFSETS:
+        return DT_PER_OFFSET;
+    default:
+        return DT_PER_SAMPLE;
+    }
 }
 
 static void free_writer(dt_dataset_writer *w)
@@ -43,6 +59,7 @@ static void free_writer(dt_dataset_writer *w)
     free(w->path);
     free(w->tokenizer);
     free(w->chat_template);
+    free((char *)w->images.preprocessor);
     free(w);
 }
 
@@ -52,6 +69,13 @@ static bool is_optional(dt_dataset_kind kind, dt_column c)
     if (c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS) return kind == DT_DATASET_PROMPTS;
     return c == DT_COL_MARGINS || c == DT_COL_SAFETY || c == DT_COL_SECOND_SAFETY || c == DT_COL_TIES ||
            c == DT_COL_RECORDS || c == DT_COL_RECORD_OFFSETS;
+}
+
+static dt_err open_array(dt_dataset_writer *w, dt_column c, int elem_size)
+{
+    const uint64_t zero = 0;
+    DT_TRY(dt_temp_array_open(&w->column[c], w->path, elem_size));
+    return dt_column_per(c) == DT_PER_OFFSET ? dt_temp_array_add(&w->column[c], &zero, 1) : DT_OK;
 }
 
 static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
@@ -74,11 +98,9 @@ static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
                                          [DT_COL_RECORDS] = prompts,
                                          [DT_COL_RECORD_OFFSETS] = prompts ? 8 : 0};
     for (int c = 0; c < DT_N_COLUMNS; c++) {
-        const uint64_t zero = 0;
         if (!elem_size[c]) continue;
         w->wanted[c] = !is_optional(w->kind, (dt_column)c);
-        DT_TRY(dt_temp_array_open(&w->column[c], w->path, elem_size[c]));
-        if (dt_column_per((dt_column)c) == DT_PER_OFFSET) DT_TRY(dt_temp_array_add(&w->column[c], &zero, 1));
+        DT_TRY(open_array(w, (dt_column)c, elem_size[c]));
     }
     return DT_OK;
 }
@@ -111,6 +133,30 @@ dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
     w->chat_template = strdup(chat_template);
     DT_CHECK(w->chat_template, DT_ERR_MEMORY, "%s: no memory for a chat template", w->path);
     return DT_OK;
+}
+
+dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
+{
+    DT_CHECK(w->n_documents == 0 && !w->open_document && w->images.size == 0 && w->kind != DT_DATASET_TOKENS &&
+                 form->size >= 1 && form->size <= DT_MAX_IMAGE_SIZE && form->n_tokens >= 1 &&
+                 form->n_tokens <= DT_MAX_IMAGE_TOKENS && form->token >= 0 && form->token < w->vocab_size,
+             DT_ERR_ARG, "%s: images of %" PRId64 " pixels a side as %" PRId64 " tokens of id %" PRId32, w->path,
+             form->size, form->n_tokens, form->token);
+    char *text = strdup(form->preprocessor ? form->preprocessor : "");
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the text of a preprocessor", w->path);
+    w->images = *form;
+    w->images.preprocessor = text;
+    w->wanted[DT_COL_PIXELS] = w->wanted[DT_COL_IMAGE_OFFSETS] = true;
+    DT_TRY(open_array(w, DT_COL_PIXELS, (int)(3 * form->size * form->size)));
+    return open_array(w, DT_COL_IMAGE_OFFSETS, 8);
+}
+
+dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_t n)
+{
+    DT_CHECK(w->images.size || n == 0, DT_ERR_ARG, "%s: a dataset without images", w->path);
+    if (n == 0) return DT_OK;
+    w->open_document = true;
+    return dt_temp_array_add(&w->column[DT_COL_PIXELS], pixels, n);
 }
 
 /* Ids as 16 bits, a buffer at a time. */
@@ -174,6 +220,7 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
     DT_TRY(end_side(w, DT_COL_TOKENS, DT_COL_OFFSETS));
     DT_TRY(end_side(w, DT_COL_SECOND_TOKENS, DT_COL_SECOND_OFFSETS));
     DT_TRY(end_side(w, DT_COL_RECORDS, DT_COL_RECORD_OFFSETS));
+    DT_TRY(end_side(w, DT_COL_PIXELS, DT_COL_IMAGE_OFFSETS));
     return w->column[DT_COL_WEIGHTS].path ? dt_temp_array_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
 }
 

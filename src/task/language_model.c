@@ -51,10 +51,21 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 
 /* ---- the task ---------------------------------------------------------------------------------------------------- */
 
+/* Images are not cut. */
+static void warn_of_images(const dt_task *t)
+{
+    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
+    if (info && info->n_too_long && (!t->comm || t->comm->rank == 0))
+        DT_WARN(
+            "[data] train: %lld samples have images that do not fit in data.seq_len = %lld tokens, and are left out",
+            (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
+}
+
 void lm_open(dt_task *t)
 {
     language_model *l = calloc(1, sizeof *l);
     dt_task_open_data(t, &(dt_task_data){.training = t->ops->trains, .validation = true});
+    warn_of_images(t);
     if (!l) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
         return;

@@ -1,0 +1,390 @@
+/* test_data_images.c - datasets whose samples have images: what is written is what a batch has, each image beside its
+ * placeholders, whatever the kind, the packing and the number of ranks; what does not fit together is refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "dtrain/data.h"
+
+enum { S = 5, N_IMG = 3, IMAGE = 300, VOCAB = 400, IMAGE_NBYTES = 3 * S * S, N_SAMPLES = 40 };
+
+static char dir[64], path[128], other[128];
+
+static const dt_image_form form = {.size = S, .n_tokens = N_IMG, .token = IMAGE, .preprocessor = "{\"size\": 5}"};
+
+/* Byte t of image k of sample i. */
+static uint8_t byte_of(int i, int k, int t) { return (uint8_t)dt_mix64((uint64_t)(i * 1000003 + k * 1009 + t)); }
+static int n_images_of(int i) { return i % 4 == 3 ? 2 : i % 4 == 1 ? 0 : 1; } /* 1, 0, 1, 2 */
+
+static void add_images(dt_dataset_writer *w, int i)
+{
+    uint8_t pixels[2 * IMAGE_NBYTES];
+    for (int k = 0; k < n_images_of(i); k++)
+        for (int t = 0; t < IMAGE_NBYTES; t++) pixels[k * IMAGE_NBYTES + t] = byte_of(i, k, t);
+    assert_int_equal(dt_dataset_add_images(w, pixels, n_images_of(i)), DT_OK);
+}
+
+/* Sample i: its number, its images with a token before each, its number, and i % 5 + 2 targets. Returns the length. */
+static int text_of(int i, int32_t *id, uint8_t *mask)
+{
+    int n = 0;
+    id[n++] = i;
+    for (int k = 0; k < n_images_of(i); k++) {
+        id[n++] = 200;
+        for (int t = 0; t < N_IMG; t++) id[n++] = IMAGE;
+    }
+    id[n++] = i;
+    memset(mask, 0, (size_t)n);
+    for (int t = 0; t < i % 5 + 2; t++) mask[n] = 1, id[n++] = 100 + i;
+    return n;
+}
+
+static dt_dataset_writer *begin(const char *file, dt_dataset_kind kind)
+{
+    dt_dataset_writer *w;
+    assert_int_equal(dt_dataset_create(&w, file, kind, VOCAB, "test", false), DT_OK);
+    assert_int_equal(dt_dataset_set_images(w, &form), DT_OK);
+    return w;
+}
+
+static void write_sft(const char *file, int first, int n, dt_commit *how)
+{
+    dt_dataset_writer *w = begin(file, DT_DATASET_SFT);
+    int32_t id[32];
+    uint8_t mask[32];
+    for (int i = first; i < first + n; i++) {
+        const int len = text_of(i, id, mask);
+        assert_int_equal(dt_dataset_add(w, id, mask, len), DT_OK);
+        add_images(w, i);
+        assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
+    }
+    assert_int_equal(dt_datasets_commit(&w, how, 1), DT_OK);
+}
+
+static void write_pairs(const char *file)
+{
+    dt_dataset_writer *w = begin(file, DT_DATASET_PREFERENCE);
+    int32_t id[32];
+    uint8_t mask[32];
+    for (int i = 0; i < N_SAMPLES; i++) {
+        const int len = text_of(i, id, mask), n_answer = i % 5 + 2;
+        const dt_pair pair = {.prompt_length = {(uint32_t)(len - n_answer), (uint32_t)(len - n_answer)}};
+        assert_int_equal(dt_dataset_add_side(w, DT_SIDE_FIRST, id, len), DT_OK);
+        assert_int_equal(dt_dataset_add_side(w, DT_SIDE_SECOND, id, len - 1), DT_OK);
+        add_images(w, i);
+        assert_int_equal(dt_dataset_end_pair(w, &pair), DT_OK);
+    }
+    assert_int_equal(dt_dataset_commit(w), DT_OK);
+}
+
+static dt_loader_options options(const char *files)
+{
+    return (dt_loader_options){.files = files,
+                               .where = "test.ini:3: [data] train",
+                               .seq_len = 24,
+                               .packing = "auto",
+                               .shuffle = true,
+                               .train_batch_size = 8,
+                               .micro_batch_size = 2,
+                               .nranks = 1,
+                               .seed = 5,
+                               .vocab_size = VOCAB};
+}
+
+static dt_loader *open_loader(const dt_loader_options *o)
+{
+    dt_loader *l = NULL;
+    const dt_err err = dt_loader_open(&l, o);
+    if (err != DT_OK) print_message("%s\n", dt_error_message());
+    assert_int_equal(err, DT_OK);
+    return l;
+}
+
+/* The k-th run of placeholders of the batch is image k, and that is the one of the sample that the text says. */
+static int check_batch(const dt_batch *b)
+{
+    int image = 0;
+    for (int s = 0; s < b->n_seq; s++) {
+        const int32_t *id = b->token + b->seq_start[s], i = id[0];
+        const int n = b->seq_start[s + 1] - b->seq_start[s];
+        int n_placeholders = 0;
+        for (int t = 0; t < n; t++) {
+            n_placeholders += id[t] == IMAGE;
+            assert_int_not_equal(b->target[b->seq_start[s] + t], IMAGE);
+        }
+        assert_int_equal(n_placeholders, N_IMG * n_images_of(i));
+        for (int k = 0; k < n_images_of(i); k++, image++)
+            for (int t = 0; t < IMAGE_NBYTES; t++)
+                assert_int_equal(b->pixels[image * IMAGE_NBYTES + t], byte_of(i, k, t));
+    }
+    assert_int_equal(b->n_images, image);
+    return image;
+}
+
+/* Images of an epoch on so many ranks. */
+static int count_epoch(dt_loader_options o, int nranks)
+{
+    int n = 0;
+    o.nranks = nranks;
+    for (o.rank = 0; o.rank < nranks; o.rank++) {
+        dt_loader *l = open_loader(&o);
+        const dt_data_info *info = dt_loader_info(l);
+        assert_int_equal(info->images.size, S);
+        assert_int_equal(info->images.n_tokens, N_IMG);
+        assert_int_equal(info->images.token, IMAGE);
+        assert_string_equal(info->images.preprocessor, form.preprocessor);
+        for (int64_t step = 0; step < info->steps_per_epoch; step++)
+            for (int micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
+                const dt_batch *b;
+                assert_int_equal(dt_loader_batch(l, step, micro, &b), DT_OK);
+                assert_true(b->n_images <= info->max_images);
+                n += check_batch(b);
+            }
+        dt_loader_close(l);
+    }
+    return n;
+}
+
+static void batches_have_the_images_of_their_placeholders(void **state)
+{
+    const int n_images = N_SAMPLES / 4 * (1 + 0 + 1 + 2);
+    write_sft(path, 0, N_SAMPLES, NULL);
+    write_pairs(other);
+    for (int nranks = 1; nranks <= 3; nranks++)
+        for (int prefetch = 0; prefetch <= 2; prefetch += 2) {
+            dt_loader_options o = options(path);
+            o.prefetch = prefetch;
+            assert_int_equal(count_epoch(o, nranks), n_images);
+            o.packing = "bfd";
+            assert_int_equal(count_epoch(o, nranks), n_images);
+            o = options(other);
+            o.pairs = true;
+            o.prefetch = prefetch;
+            assert_int_equal(count_epoch(o, nranks), 2 * n_images);
+        }
+}
+
+static void a_batch_has_room_for_the_most_images_and_no_more(void **state)
+{
+    dt_ledger ledger = {0};
+    write_sft(path, 0, N_SAMPLES, NULL);
+    dt_loader_options o = options(path);
+    o.ledger = &ledger;
+    o.prefetch = 1;
+    dt_loader *l = open_loader(&o);
+    assert_int_equal(dt_loader_info(l)->max_images, 2 * 2);
+    assert_int_equal(dt_loader_nbytes(l), ledger.total_now);
+    dt_loader_close(l);
+    write_pairs(path);
+    o.pairs = true;
+    l = open_loader(&o);
+    assert_int_equal(dt_loader_info(l)->max_images, 2 * 2 * 2);
+    assert_int_equal(dt_loader_nbytes(l), ledger.total_now);
+    dt_loader_close(l);
+    assert_int_equal(ledger.total_now, 0);
+    write_sft(path, 1, 1, NULL); /* without any */
+    o.pairs = false;
+    l = open_loader(&o);
+    assert_int_equal(dt_loader_info(l)->max_images, 0);
+    const dt_batch *b;
+    assert_int_equal(dt_loader_batch(l, 0, 0, &b), DT_OK);
+    assert_int_equal(b->n_images, 0);
+    dt_loader_close(l);
+}
+
+/* What is left of a sample by seq_len has all its images, or it is left out and counted. */
+static void no_image_is_cut(void **state)
+{
+    write_sft(path, 0, N_SAMPLES, NULL);
+    for (int packed = 0; packed < 2; packed++)
+        for (int T = 3; T <= 20; T++) {
+            dt_loader_options o = options(path);
+            int n_kept = 0, n_images = 0, n_cut = 0;
+            o.seq_len = T;
+            o.packing = packed ? "bfd" : "none";
+            o.micro_batch_size = 1;
+            for (int i = 0; i < N_SAMPLES; i++) {
+                const int n_before = 1 + n_images_of(i) * (1 + N_IMG); /* tokens up to the end of the last image */
+                const bool cut = T < n_before && n_images_of(i) > 0, target = T >= n_before + 2;
+                n_cut += cut;
+                n_kept += target;
+                n_images += target ? n_images_of(i) : 0;
+            }
+            dt_loader *l = open_loader(&o);
+            const dt_data_info *info = dt_loader_info(l);
+            assert_int_equal(info->n_too_long, n_cut);
+            assert_int_equal(info->n_dropped, N_SAMPLES - n_kept - n_cut);
+            assert_int_equal(packed ? info->n_packed : info->n_samples, n_kept);
+            dt_loader_close(l);
+            assert_int_equal(count_epoch(o, 2), n_images);
+        }
+}
+
+static void shards_have_the_images_of_their_samples(void **state)
+{
+    dt_commit how = {.n_shards = 3};
+    char glob[160];
+    write_sft(path, 0, N_SAMPLES, &how);
+    snprintf(glob, sizeof glob, "%.*s-*.h5", (int)(strlen(path) - 3), path);
+    for (int i = 0; i < 3; i++) {
+        char shard[160];
+        dt_dataset *d;
+        snprintf(shard, sizeof shard, "%.*s-0000%d-of-00003.h5", (int)(strlen(path) - 3), path, i);
+        assert_int_equal(dt_dataset_open(&d, shard), DT_OK);
+        assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
+        dt_dataset_close(d);
+    }
+    dt_loader_options o = options(glob);
+    o.shuffle = false;
+    assert_int_equal(count_epoch(o, 2), N_SAMPLES);
+    for (int i = 0; i < 3; i++) {
+        char shard[160];
+        snprintf(shard, sizeof shard, "%.*s-0000%d-of-00003.h5", (int)(strlen(path) - 3), path, i);
+        unlink(shard);
+    }
+}
+
+static void prompts_come_with_their_images(void **state)
+{
+    dt_dataset_writer *w = begin(path, DT_DATASET_PROMPTS);
+    int32_t id[32];
+    uint8_t mask[32], pixels[2 * IMAGE_NBYTES];
+    for (int i = 0; i < N_SAMPLES; i++) {
+        assert_int_equal(dt_dataset_add(w, id, NULL, text_of(i, id, mask)), DT_OK);
+        add_images(w, i);
+        assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
+    }
+    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    dt_loader_options o = options(path);
+    o.prompts = true;
+    dt_loader *l = open_loader(&o);
+    assert_int_equal(dt_loader_info(l)->max_images, 2);
+    for (int i = 0; i < N_SAMPLES; i++) {
+        int32_t n;
+        assert_int_equal(dt_loader_prompt_images(l, i, NULL, &n), DT_OK);
+        assert_int_equal(n, n_images_of(i));
+        assert_int_equal(dt_loader_prompt_images(l, i, pixels, &n), DT_OK);
+        for (int t = 0; t < n * IMAGE_NBYTES; t++)
+            assert_int_equal(pixels[t], byte_of(i, t / IMAGE_NBYTES, t % IMAGE_NBYTES));
+        const int len = text_of(i, id, mask), n_first = n_images_of(i) ? 2 : 1; /* tokens before the first image */
+        assert_int_equal(dt_loader_prompt(l, i, len - n_first, id, &n), DT_OK);
+        dt_error_clear();
+        if (n_images_of(i)) assert_int_equal(dt_loader_prompt(l, i, len - n_first - 1, id, &n), DT_ERR_DATA);
+    }
+    dt_loader_close(l);
+}
+
+/* ---- what does not fit together ---------------------------------------------------------------------------------- */
+
+typedef struct wrong {
+    int n_placeholders, n_images;
+    int target; /* this token is one; 0: the last */
+    const char *says;
+} wrong;
+
+static void texts_and_images_that_do_not_match_are_refused(void **state)
+{
+    static const wrong cases[] = {{N_IMG, 2, 0, "placeholders"},     {N_IMG - 1, 1, 0, "placeholders"},
+                                  {N_IMG + 1, 1, 0, "placeholders"}, {N_IMG, 0, 0, "placeholders"},
+                                  {0, 1, 0, "placeholders"},         {N_IMG, 1, 2, "no target"}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        dt_dataset_writer *w = begin(path, DT_DATASET_SFT);
+        int32_t id[16] = {7};
+        uint8_t mask[16] = {0}, pixels[2 * IMAGE_NBYTES] = {0};
+        int n = 1;
+        for (int t = 0; t < cases[c].n_placeholders; t++) id[n++] = IMAGE;
+        id[n++] = 8;
+        mask[n - 1] = 1;
+        mask[cases[c].target] = cases[c].target > 0;
+        assert_int_equal(dt_dataset_add(w, id, mask, n), DT_OK);
+        assert_int_equal(dt_dataset_add_images(w, pixels, cases[c].n_images), DT_OK);
+        assert_int_equal(dt_dataset_commit(w), DT_OK);
+        dt_dataset *d;
+        assert_int_equal(dt_dataset_open(&d, path), DT_OK);
+        dt_error_clear();
+        assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), cases[c].says));
+        dt_dataset_close(d);
+        const dt_loader_options o = options(path);
+        const dt_batch *b;
+        dt_loader *l = open_loader(&o);
+        dt_error_clear();
+        assert_int_equal(dt_loader_batch(l, 0, 0, &b), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "placeholder"));
+        dt_loader_close(l);
+    }
+}
+
+static void files_of_one_run_must_agree(void **state)
+{
+    const dt_image_form forms[] = {{S + 1, N_IMG, IMAGE, form.preprocessor},
+                                   {S, N_IMG + 1, IMAGE, form.preprocessor},
+                                   {S, N_IMG, IMAGE + 1, form.preprocessor},
+                                   {S, N_IMG, IMAGE, "{}"}};
+    char files[300];
+    snprintf(files, sizeof files, "%s, %s", path, other);
+    write_sft(path, 0, 4, NULL);
+    for (size_t c = 0; c < sizeof forms / sizeof forms[0]; c++) {
+        dt_dataset_writer *w;
+        const int32_t id[] = {1, 2};
+        const uint8_t mask[] = {0, 1};
+        assert_int_equal(dt_dataset_create(&w, other, DT_DATASET_SFT, VOCAB, "test", false), DT_OK);
+        assert_int_equal(dt_dataset_set_images(w, &forms[c]), DT_OK);
+        assert_int_equal(dt_dataset_add(w, id, mask, 2), DT_OK);
+        assert_int_equal(dt_dataset_commit(w), DT_OK);
+        const dt_loader_options o = options(files);
+        dt_loader *l;
+        dt_error_clear();
+        assert_int_equal(dt_loader_open(&l, &o), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "must agree"));
+    }
+    write_sft(other, 4, N_SAMPLES - 4, NULL);
+    assert_int_equal(count_epoch(options(files), 2), N_SAMPLES);
+}
+
+static void an_altered_image_does_not_verify(void **state)
+{
+    write_sft(path, 0, N_SAMPLES, NULL);
+    FILE *f = fopen(path, "r+b");
+    uint8_t head[8], bytes[1 << 16];
+    const size_t n = fread(bytes, 1, sizeof bytes, f);
+    for (int t = 0; t < 8; t++) head[t] = byte_of(0, 0, t);
+    const uint8_t *at = memmem(bytes, n, head, sizeof head);
+    assert_non_null(at);
+    fseek(f, at - bytes, SEEK_SET);
+    fputc(at[0] ^ 1, f);
+    fclose(f);
+    dt_dataset *d;
+    assert_int_equal(dt_dataset_open(&d, path), DT_OK);
+    dt_error_clear();
+    assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "images/pixels: checksum"));
+    dt_dataset_close(d);
+}
+
+int main(void)
+{
+    strcpy(dir, "/tmp/dtrain-images-XXXXXX");
+    if (!mkdtemp(dir)) return 1;
+    snprintf(path, sizeof path, "%s/a.h5", dir);
+    snprintf(other, sizeof other, "%s/b.h5", dir);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_have_the_images_of_their_placeholders),
+        cmocka_unit_test(a_batch_has_room_for_the_most_images_and_no_more),
+        cmocka_unit_test(no_image_is_cut),
+        cmocka_unit_test(shards_have_the_images_of_their_samples),
+        cmocka_unit_test(prompts_come_with_their_images),
+        cmocka_unit_test(texts_and_images_that_do_not_match_are_refused),
+        cmocka_unit_test(files_of_one_run_must_agree),
+        cmocka_unit_test(an_altered_image_does_not_verify),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    unlink(other);
+    rmdir(dir);
+    return failed;
+}
