@@ -20,7 +20,7 @@ CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(HDF5_CFLAGS)
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=$(if $(filter thread,$(SAN)),thread,address$(,)undefined) -fno-omit-frame-pointer)
 # Files of offloaded states go through io_uring where liburing is, else through the C library's POSIX AIO. LIBURING= leaves it out.
 LIBURING ?= $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
-LDLIBS   += $(HDF5_LIBS) $(if $(LIBURING),$(shell pkg-config --libs $(LIBURING))) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
+LDLIBS   += $(HDF5_LIBS) $(if $(LIBURING),$(shell pkg-config --libs $(LIBURING))) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -ljpeg -lpng -lwebpdemux -lwebp -lm -lpthread -ldl
 ,        := ,
 # Libraries of modules are found without the modules' LD_LIBRARY_PATH: the folders that were searched are written into the programs. RUNPATH= turns it off.
 SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(shell $(MPICC) -print-multiarch 2>/dev/null),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)

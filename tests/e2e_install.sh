@@ -127,7 +127,7 @@ else
 fi
 for recipe in $recipes; do
     missing=
-    for library in $(sed -n 's/^build?* header:[^ ]* *[^ ]* *\([a-z0-9]*\).*/\1/p' tools/setup.sh) hdf5; do grep -qi "'$library'\|\"$library[\"@]" "$recipe" || missing="$missing $library"; done
+    for library in $(sed -n 's/^build?* header:[^ ]* *[^ ]* *\([a-z0-9-]*\).*/\1/p' tools/setup.sh) hdf5; do grep -qi "'$library'\|\"$library[\"@]" "$recipe" || missing="$missing $library"; done
     if [ -z "$missing" ]; then ok "$recipe has all libraries"; else not_ok "$recipe has all libraries" "missing:$missing"; fi
 done
 

@@ -17,18 +17,31 @@ dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image 
     return DT_OK;
 }
 
-static dt_err decode(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image)
+static bool has(const uint8_t *bytes, size_t nbytes, size_t at, const char *text)
 {
-    if (nbytes >= 2 && bytes[0] == 'P' && strchr("2356", bytes[1]) && bytes[1])
+    const size_t n = strlen(text);
+    return nbytes >= at + n && !memcmp(bytes + at, text, n);
+}
+
+static dt_err decode(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
+{
+    DT_CHECK(nbytes, DT_ERR_DATA, "%s: empty, and no picture", name);
+    if (has(bytes, nbytes, 0, "\xff\xd8\xff")) return dt_decode_jpeg(name, bytes, nbytes, image, tags);
+    if (has(bytes, nbytes, 0, "\x89PNG\r\n\x1a\n")) return dt_decode_png(name, bytes, nbytes, image, tags);
+    if (has(bytes, nbytes, 0, "RIFF") && has(bytes, nbytes, 8, "WEBP"))
+        return dt_decode_webp(name, bytes, nbytes, image, tags);
+    if (nbytes > 2 && bytes[0] == 'P' && (bytes[1] == '2' || bytes[1] == '3' || bytes[1] == '5' || bytes[1] == '6'))
         return dt_decode_netpbm(name, bytes, nbytes, image);
-    return dt_fail(DT_ERR_DATA, "%s: %s", name,
-                   nbytes ? "neither a JPEG, PNG, WebP, PPM nor PGM" : "empty, and not a picture");
+    return dt_fail(DT_ERR_DATA, "%s: neither JPEG, PNG, WebP, PPM nor PGM", name);
 }
 
 dt_err dt_image_decode(const char *name, const void *bytes, size_t nbytes, dt_image *image)
 {
+    dt_image_tags tags = {0};
     *image = (dt_image){0};
-    const dt_err err = decode(name, bytes, nbytes, image);
+    dt_err err = decode(name, bytes, nbytes, image, &tags);
+    if (err == DT_OK) err = dt_image_turn(image, dt_image_orientation(&tags));
+    dt_image_tags_free(&tags);
     if (err != DT_OK) dt_image_free(image);
     return err;
 }

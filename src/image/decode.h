@@ -6,10 +6,30 @@
 
 #define DT_IMAGE_CUT "the picture is cut short"
 
+/** What a file says of its picture's orientation: parts of its bytes, or copies. */
+typedef struct dt_image_tags {
+    uint8_t *exif; /* a TIFF directory; malloc'ed, NULL: none */
+    size_t exif_nbytes;
+    char *xmp; /* XML; malloc'ed, with a 0 behind it, NULL: none */
+} dt_image_tags;
+
 /** Room for so many pixels. DT_ERR_DATA: none, or more than DT_IMAGE_MAX_PIXELS. */
 dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image *image);
 
-/** After an error the caller frees the image. */
+/** After an error the caller frees image and tags. */
 dt_err dt_decode_netpbm(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image);
+dt_err dt_decode_jpeg(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags);
+dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags);
+dt_err dt_decode_webp(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags);
+
+/** Copies; those of an earlier call are freed, but Exif grows by a second part. DT_ERR_MEMORY. */
+dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbytes);
+dt_err dt_image_keep_xmp(dt_image_tags *tags, const void *text, size_t nbytes);
+void dt_image_tags_free(dt_image_tags *tags);
+
+/** 1 to 8 of the tag Orientation, 1 where there is none. */
+int dt_image_orientation(const dt_image_tags *tags);
+/** Turn a picture so that it stands upright. DT_ERR_MEMORY. */
+dt_err dt_image_turn(dt_image *image, int orientation);
 
 #endif

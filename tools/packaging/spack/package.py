@@ -21,6 +21,9 @@ class Dtrain(MakefilePackage):  # noqa: F405
     depends_on("inih")  # noqa: F405
     depends_on("pcre2")  # noqa: F405
     depends_on("utf8proc")  # noqa: F405
+    depends_on("libjpeg-turbo")  # noqa: F405
+    depends_on("libpng")  # noqa: F405
+    depends_on("libwebp")  # noqa: F405
     depends_on("libedit")  # noqa: F405
     depends_on("liburing")  # noqa: F405
     depends_on("onednn@2.6:")  # noqa: F405
@@ -30,7 +33,7 @@ class Dtrain(MakefilePackage):  # noqa: F405
 
     def setup_build_environment(self, env):
         # The Makefile looks for headers and libraries where environment modules put them.
-        for name in ("hdf5", "jansson", "inih", "pcre2", "utf8proc", "onednn", "libedit", "liburing"):
+        for name in ("hdf5", "jansson", "inih", "pcre2", "utf8proc", "onednn", "libjpeg-turbo", "libpng", "libwebp", "libedit", "liburing"):
             env.prepend_path("CPATH", self.spec[name].prefix.include)
             for folder in (self.spec[name].prefix.lib, self.spec[name].prefix.lib64):
                 env.prepend_path("LIBRARY_PATH", folder)

@@ -1,0 +1,158 @@
+/* png.c - by libpng. Gamma and colour profiles are left alone, alpha is dropped.
+ *
+ * Two kinds are converted here: palettes (an index beyond the palette is black), and grey of 16 bits, which Pillow
+ * clips at 255 rather than scales. */
+#include "decode.h"
+#include <png.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct decoder {
+    const char *name;
+    const uint8_t *at;
+    size_t left;
+    dt_image *image;
+    dt_image_tags *tags;
+    png_structp png;
+    png_infop info;
+    png_bytepp rows;
+    int sample_nbytes; /* of a pixel as libpng gives it: 1 index, 2 grey, 3 RGB */
+    dt_err err;
+} decoder;
+
+static void on_error(png_structp png, const char *words)
+{
+    decoder *d = png_get_error_ptr(png);
+    if (d->err == DT_OK) d->err = dt_fail(DT_ERR_DATA, "%s: no sound PNG: %s", d->name, words);
+    png_longjmp(png, 1);
+}
+
+static void say_nothing(png_structp png, const char *words) {}
+
+static void read_bytes(png_structp png, png_bytep out, size_t n)
+{
+    decoder *d = png_get_io_ptr(png);
+    if (n > d->left) {
+        d->err = dt_fail(DT_ERR_DATA, "%s: " DT_IMAGE_CUT, d->name);
+        png_longjmp(png, 1);
+    }
+    memcpy(out, d->at, n);
+    d->at += n;
+    d->left -= n;
+}
+
+/* Hexadecimal digits behind three lines: "", "exif", the length. */
+static dt_err keep_profile(dt_image_tags *tags, const char *text)
+{
+    for (int i = 0; i < 3 && text; i++) text = (text = strchr(text, '\n')) ? text + 1 : NULL;
+    if (!text || tags->exif) return DT_OK;
+    uint8_t *bytes = malloc(strlen(text) / 2 + 1);
+    DT_CHECK(bytes, DT_ERR_MEMORY, "no memory for %zu bytes of Exif", strlen(text) / 2);
+    size_t n = 0;
+    static const char DIGITS[] = "0123456789abcdef0123456789ABCDEF";
+    for (const char *high = NULL; *text; text++) {
+        const char *digit = strchr(DIGITS, *text);
+        if (digit && high) bytes[n++] = (uint8_t)((high - DIGITS) % 16 * 16 + (digit - DIGITS) % 16);
+        if (digit) high = high ? NULL : digit;
+    }
+    const dt_err err = dt_image_keep_exif(tags, bytes, n);
+    free(bytes);
+    return err;
+}
+
+static dt_err keep_tags(decoder *d)
+{
+    png_textp texts;
+    int n_texts = 0;
+#ifdef PNG_eXIf_SUPPORTED
+    png_bytep exif;
+    png_uint_32 nbytes;
+    if (png_get_eXIf_1(d->png, d->info, &nbytes, &exif)) DT_TRY(dt_image_keep_exif(d->tags, exif, nbytes));
+#endif
+    png_get_text(d->png, d->info, &texts, &n_texts);
+    for (int i = 0; i < n_texts; i++) {
+        if (!texts[i].text) continue;
+        if (!strcmp(texts[i].key, "Raw profile type exif")) DT_TRY(keep_profile(d->tags, texts[i].text));
+        if (!strcmp(texts[i].key, "XML:com.adobe.xmp"))
+            DT_TRY(dt_image_keep_xmp(d->tags, texts[i].text, strlen(texts[i].text)));
+    }
+    return DT_OK;
+}
+
+/* Each row goes to the end of its place, so that it can be spread out to RGB from the front. */
+static dt_err read_header(decoder *d)
+{
+    png_read_info(d->png, d->info);
+    const int64_t width = png_get_image_width(d->png, d->info), height = png_get_image_height(d->png, d->info);
+    const int type = png_get_color_type(d->png, d->info), depth = png_get_bit_depth(d->png, d->info);
+    const bool palette = type == PNG_COLOR_TYPE_PALETTE, grey16 = type == PNG_COLOR_TYPE_GRAY && depth == 16;
+    d->sample_nbytes = palette ? 1 : grey16 ? 2 : 3;
+    if (palette) {
+        png_set_packing(d->png);
+    } else if (!grey16) {
+        png_set_strip_16(d->png);
+        png_set_strip_alpha(d->png);
+        png_set_expand_gray_1_2_4_to_8(d->png);
+        png_set_gray_to_rgb(d->png);
+    }
+    DT_TRY(dt_image_alloc(d->name, width, height, d->image));
+    d->rows = malloc(sizeof *d->rows * (size_t)height);
+    DT_CHECK(d->rows, DT_ERR_MEMORY, "%s: no memory for %d rows", d->name, d->image->height);
+    for (int64_t y = 0; y < height; y++) d->rows[y] = d->image->rgb + (3 * y + 3 - d->sample_nbytes) * width;
+    png_set_interlace_handling(d->png);
+    png_read_update_info(d->png, d->info);
+    DT_CHECK(png_get_rowbytes(d->png, d->info) == (size_t)(d->sample_nbytes * width), DT_ERR_DATA,
+             "%s: libpng gives rows of another size", d->name);
+    return DT_OK;
+}
+
+static void spread_row(const decoder *d, const uint8_t palette[256][3], int64_t y)
+{
+    const uint8_t *from = d->rows[y];
+    uint8_t *to = d->image->rgb + 3 * y * d->image->width;
+    for (int64_t x = 0; x < d->image->width; x++, from += d->sample_nbytes, to += 3) {
+        const uint8_t grey = d->sample_nbytes == 2 && from[0] ? 255 : from[d->sample_nbytes - 1];
+        if (d->sample_nbytes == 1)
+            memcpy(to, palette[grey], 3);
+        else
+            to[0] = to[1] = to[2] = grey;
+    }
+}
+
+static void read_rows(decoder *d)
+{
+    uint8_t palette[256][3] = {{0}};
+    png_colorp colours;
+    int n = 0;
+    png_read_image(d->png, d->rows);
+    if (png_get_PLTE(d->png, d->info, &colours, &n))
+        for (int i = 0; i < n && i < 256; i++)
+            palette[i][0] = colours[i].red, palette[i][1] = colours[i].green, palette[i][2] = colours[i].blue;
+    for (int64_t y = 0; y < d->image->height && d->sample_nbytes < 3; y++) spread_row(d, palette, y);
+}
+
+static void decode(decoder *d)
+{
+    if (setjmp(png_jmpbuf(d->png))) return;
+    png_set_read_fn(d->png, d, read_bytes);
+    png_set_user_limits(d->png, INT32_MAX, INT32_MAX);
+    d->err = read_header(d);
+    if (d->err != DT_OK) return;
+    read_rows(d);
+    png_read_end(d->png, d->info);
+    d->err = keep_tags(d);
+}
+
+dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
+{
+    decoder d = {.name = name, .at = bytes, .left = nbytes, .image = image, .tags = tags};
+    d.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &d, on_error, say_nothing);
+    d.info = d.png ? png_create_info_struct(d.png) : NULL;
+    if (d.info)
+        decode(&d);
+    else
+        d.err = dt_fail(DT_ERR_MEMORY, "%s: libpng has no memory, or is of another version than its header", name);
+    png_destroy_read_struct(&d.png, &d.info, NULL);
+    free(d.rows);
+    return d.err;
+}
