@@ -74,9 +74,8 @@ dt_err dt_sid_points_measure(const dt_sid *s, dt_sid_points *p);
 dt_err dt_sid_points_subtract(const dt_sid *s, dt_sid_points *p, const void *codebook, const int32_t *code);
 void dt_sid_points_free(const dt_sid *s, dt_sid_points *p);
 
-/** Number of rows of block b of n, and blocks of which this rank has some: where b >= dt_sid_blocks none. */
-int64_t dt_sid_blocks(const dt_sid *s, int64_t n);
-int64_t dt_sid_rounds(const dt_sid *s, int64_t n); /* blocks of a rank, those that are not there counted */
+int64_t dt_sid_blocks(const dt_sid *s, int64_t n); /* blocks of n items */
+int64_t dt_sid_rounds(const dt_sid *s, int64_t n); /* blocks of the rank that has most */
 
 /* ---- codebooks --------------------------------------------------------------------------------------------------- */
 

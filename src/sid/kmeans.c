@@ -2,7 +2,7 @@
  *
  * All that decides (which item seeds a code, which code is empty, whether to stop) is computed on every rank from the
  * same numbers, so nothing needs to be agreed upon. */
-#include "dtrain/sid.h"
+#include "points.h"
 #include "sums.h"
 #include <math.h>
 #include <stdlib.h>
@@ -57,20 +57,6 @@ static void fit_free(fit *f)
 
 /* ---- seeds ------------------------------------------------------------------------------------------------------- */
 
-/* Row of an item, for all. Collective. */
-static dt_err fetch_row(const dt_sid *s, const dt_sid_points *p, int64_t item, float *out)
-{
-    const int64_t b = item / s->block, R = s->comm->nranks, row = b / R * s->block + item % s->block;
-    const size_t nbytes = (size_t)p->width * sizeof *out;
-    dt_err err = DT_OK;
-    if (b % R == s->comm->rank) {
-        err = s->dev->ops->copy(s->dev, out, (char *)p->rows.ptr + (size_t)row * nbytes, nbytes, s->stream);
-        if (err == DT_OK) err = s->dev->ops->stream_sync(s->dev, s->stream);
-    }
-    DT_TRY(dt_comm_agree(s->comm, err));
-    return dt_comm_broadcast_host(s->comm, out, nbytes, (int)(b % R));
-}
-
 static double uniform(const dt_sid *s, int level, int64_t k)
 {
     uint32_t w[4];
@@ -115,7 +101,7 @@ static dt_err seed(fit *f)
     for (int64_t k = 0; k < K && err == DT_OK; k++) {
         float *row = f->b->host + k * width;
         dt_phase_enter(f->s->phase, "k-means seeds", "");
-        err = fetch_row(f->s, f->p, draw(f->distance, n, uniform(f->s, f->how->level, k)), row);
+        err = sid_fetch_row(f->s, f->p, draw(f->distance, n, uniform(f->s, f->how->level, k)), row);
         for (int64_t i = 0; i < n && k == 0; i++) f->distance[i] = INFINITY;
         memcpy(one.host, row, (size_t)width * sizeof *row);
         fit with_one = *f;
@@ -147,18 +133,17 @@ static dt_err sum_block(fit *f, int64_t round)
 {
     const dt_sid *s = f->s;
     const dt_device_ops *ops = s->dev->ops;
-    const int64_t first = (round * s->comm->nranks + s->comm->rank) * s->block, width = f->p->width;
-    const int64_t m = first >= f->p->n ? 0 : dt_min_i64(s->block, f->p->n - first);
+    int64_t first;
+    const int64_t m = sid_block_of(s, f->p->n, round, &first);
     const size_t nbytes = (size_t)m * sizeof(int32_t);
-    const void *rows = (const char *)f->p->rows.ptr + (size_t)(round * s->block * width) * sizeof(float);
     DT_TRY(sid_sums_clear(s, &f->sums));
     if (m == 0) return DT_OK;
-    DT_TRY(ops->stream_sync(s->dev, s->stream));
+    DT_TRY(ops->stream_sync(s->dev, s->stream)); /* order_host: the copy of the last round's */
     sid_sort_by_code(f->code + first, m, f->b->n_codes, f->count, f->order_host);
     DT_TRY(ops->copy(s->dev, f->index.ptr, f->code + first, nbytes, s->stream));
     DT_TRY(ops->copy(s->dev, f->order.ptr, f->order_host, nbytes, s->stream));
-    return ops->embedding_backward(s->dev, rows, f->index.ptr, f->order.ptr, f->sums.part.ptr, m, width, DT_F32, DT_F32,
-                                   s->stream);
+    return ops->embedding_backward(s->dev, sid_rows_of(s, f->p, round), f->index.ptr, f->order.ptr, f->sums.part.ptr, m,
+                                   f->p->width, DT_F32, DT_F32, s->stream);
 }
 
 /* The item that is farthest from its code, and no longer is; -1: all are where their codes are. */
@@ -188,7 +173,7 @@ static dt_err move_codes(fit *f)
     if (err == DT_OK) err = sid_sums_end(s, &f->sums);
     if (err == DT_OK)
         err = s->dev->ops->copy(s->dev, sum, f->sums.whole.ptr, (size_t)(K * width) * sizeof *sum, s->stream);
-    if (err == DT_OK) err = s->dev->ops->stream_sync(s->dev, s->stream);
+    err = sid_wait(s, err);
     count_codes(f, f->code);
     for (int64_t k = 0; k < K && err == DT_OK; k++) {
         float *row = f->b->host + k * width;
@@ -196,7 +181,7 @@ static dt_err move_codes(fit *f)
             row[c] = (float)((double)sum[k * width + c] / (double)f->count[k]);
         if (f->count[k] > 0) continue;
         const int64_t item = take_farthest(f);
-        if (item >= 0) err = fetch_row(s, f->p, item, row);
+        if (item >= 0) err = sid_fetch_row(s, f->p, item, row);
     }
     free(sum);
     return err == DT_OK ? dt_sid_book_set(s, f->b) : err;

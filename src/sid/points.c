@@ -2,7 +2,7 @@
  *
  * argmin_k |x - e_k|^2 = argmax_k (x e_k^T - |e_k|^2/2): one product with a bias and the device's choice of the most
  * probable token. Lengths of rows are summed in double on the host, once for each level. */
-#include "choice.h"
+#include "points.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,23 @@ int64_t sid_block_of(const dt_sid *s, int64_t n, int64_t round, int64_t *first)
     return *first >= n ? 0 : dt_min_i64(s->block, n - *first);
 }
 
-static char *rows_at(const dt_sid *s, const dt_sid_points *p, int64_t round)
+float *sid_rows_of(const dt_sid *s, const dt_sid_points *p, int64_t round)
 {
-    return (char *)p->rows.ptr + (size_t)(round * s->block * p->width) * sizeof(float);
+    return (float *)p->rows.ptr + round * s->block * p->width;
+}
+
+dt_err sid_wait(const dt_sid *s, dt_err err)
+{
+    const dt_err waited = s->dev->ops->stream_sync(s->dev, s->stream);
+    return err == DT_OK ? waited : err;
+}
+
+/* Where an item's row is: the rank that has it, and which of that rank's rows it is. */
+static int64_t row_of(const dt_sid *s, int64_t item, int *rank)
+{
+    const int64_t b = item / s->block, R = s->comm->nranks;
+    *rank = (int)(b % R);
+    return b / R * s->block + item % s->block;
 }
 
 static size_t row_nbytes(const dt_sid_points *p, int64_t n) { return (size_t)(n * p->width) * sizeof(float); }
@@ -47,7 +61,7 @@ dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_rows *from)
         DT_TRY(dt_fault("sid.read"));
         if (m == 0) continue;
         DT_TRY(dt_rows_read(from, first, m, p->staging));
-        DT_TRY(s->dev->ops->copy(s->dev, rows_at(s, p, round), p->staging, row_nbytes(p, m), s->stream));
+        DT_TRY(s->dev->ops->copy(s->dev, sid_rows_of(s, p, round), p->staging, row_nbytes(p, m), s->stream));
         DT_TRY(s->dev->ops->stream_sync(s->dev, s->stream));
     }
     return DT_OK;
@@ -58,7 +72,7 @@ static dt_err measure_own(const dt_sid *s, dt_sid_points *p)
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n); round++) {
         const int64_t m = sid_block_of(s, p->n, round, &first);
         if (m == 0) continue;
-        DT_TRY(s->dev->ops->copy(s->dev, p->staging, rows_at(s, p, round), row_nbytes(p, m), s->stream));
+        DT_TRY(s->dev->ops->copy(s->dev, p->staging, sid_rows_of(s, p, round), row_nbytes(p, m), s->stream));
         DT_TRY(s->dev->ops->stream_sync(s->dev, s->stream));
         for (int64_t i = 0; i < m; i++) {
             const float *x = p->staging + i * p->width;
@@ -86,14 +100,13 @@ dt_err dt_sid_points_subtract(const dt_sid *s, dt_sid_points *p, const void *cod
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n) && err == DT_OK; round++) {
         const int64_t m = sid_block_of(s, p->n, round, &first), n = m * p->width;
         if (m == 0) continue;
-        void *rows = rows_at(s, p, round), *e = p->scratch.ptr;
+        void *rows = sid_rows_of(s, p, round), *e = p->scratch.ptr;
         err = ops->copy(s->dev, index.ptr, code + first, (size_t)m * sizeof *code, s->stream);
         if (err == DT_OK) err = ops->gather_rows(s->dev, codebook, index.ptr, e, m, p->width, DT_F32, s->stream);
         if (err == DT_OK) err = ops->scale(s->dev, e, -1, e, DT_F32, n, s->stream);
         if (err == DT_OK) err = ops->add(s->dev, rows, e, rows, DT_F32, n, s->stream);
-        if (err == DT_OK) err = ops->stream_sync(s->dev, s->stream);
+        err = sid_wait(s, err);
     }
-    if (err != DT_OK) ops->stream_sync(s->dev, s->stream);
     dt_buf_free(&index);
     return err;
 }
@@ -108,6 +121,20 @@ void dt_sid_points_free(const dt_sid *s, dt_sid_points *p)
     free(p->norm);
     free(p->staging);
     *p = (dt_sid_points){0};
+}
+
+dt_err sid_fetch_row(const dt_sid *s, const dt_sid_points *p, int64_t item, float *out)
+{
+    int rank;
+    const int64_t row = row_of(s, item, &rank);
+    const size_t nbytes = row_nbytes(p, 1);
+    dt_err err = DT_OK;
+    if (rank == s->comm->rank) {
+        err = s->dev->ops->copy(s->dev, out, (float *)p->rows.ptr + row * p->width, nbytes, s->stream);
+        err = sid_wait(s, err);
+    }
+    DT_TRY(dt_comm_agree(s->comm, err));
+    return dt_comm_broadcast_host(s->comm, out, nbytes, rank);
 }
 
 /* ---- codebooks --------------------------------------------------------------------------------------------------- */
@@ -212,7 +239,7 @@ static dt_err find_own(const dt_sid *s, const dt_sid_points *p, const dt_sid_boo
     dt_err err = sid_choice_alloc(s, &c);
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n) && err == DT_OK; round++) {
         const int64_t m = sid_block_of(s, p->n, round, &first);
-        if (m > 0) err = sid_choose(s, b, rows_at(s, p, round), m, &c);
+        if (m > 0) err = sid_choose(s, b, sid_rows_of(s, p, round), m, &c);
         for (int64_t i = 0; i < m && err == DT_OK; i++) {
             const double d = p->norm[first + i] - 2 * (double)c.logit_host[i];
             found[first + i] = (struct found){c.token_host[i], d > 0 ? (float)d : 0};
@@ -242,10 +269,11 @@ static int64_t own_items(const dt_sid *s, const int64_t *item, int64_t n, int64_
 {
     int64_t m = 0;
     for (; *at < n && m < s->block; ++*at) {
-        const int64_t i = item ? item[*at] : *at, b = i / s->block;
-        if (b % s->comm->nranks != s->comm->rank) continue;
+        int rank;
+        const int64_t i = row_of(s, item ? item[*at] : *at, &rank);
+        if (rank != s->comm->rank) continue;
         place[m] = *at;
-        row[m++] = (int32_t)(b / s->comm->nranks * s->block + i % s->block);
+        row[m++] = (int32_t)i;
     }
     return m;
 }
@@ -270,7 +298,7 @@ static dt_err own_distances(const dt_sid *s, const dt_sid_points *p, const dt_si
             err = ops->gather_rows(s->dev, p->rows.ptr, index.ptr, p->scratch.ptr, m, p->width, DT_F32, s->stream);
         if (err == DT_OK) err = scores(s, b, p->scratch.ptr, m, score.ptr);
         if (err == DT_OK) err = ops->copy(s->dev, host, score.ptr, (size_t)(m * K) * sizeof *host, s->stream);
-        if (err == DT_OK) err = ops->stream_sync(s->dev, s->stream);
+        err = sid_wait(s, err);
         for (int64_t i = 0; i < m && err == DT_OK; i++) {
             const double norm = p->norm[item ? item[place[i]] : place[i]];
             for (int64_t k = 0; k < K; k++) {
@@ -279,7 +307,6 @@ static dt_err own_distances(const dt_sid *s, const dt_sid_points *p, const dt_si
             }
         }
     }
-    if (err != DT_OK) ops->stream_sync(s->dev, s->stream);
     dt_buf_free(&index);
     dt_buf_free(&score);
     free(place);

@@ -3,7 +3,7 @@
  * but a block is in memory.
  *
  *     Y = act(X W^T + b)        dP = dY act'(P)        dW = dP^T X        db = sum of rows of dP        dX = dP W */
-#include "choice.h"
+#include "points.h"
 #include "sums.h"
 #include <inttypes.h>
 #include <math.h>
@@ -214,14 +214,14 @@ dt_err dt_rqvae_books(const dt_rqvae *v, dt_sid_book *books)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
+/* Rows to the device by way of staging, which is free again after a wait. */
 static dt_err bring_rows(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t first, int64_t m)
 {
     const dt_sid *s = v->s;
     for (int64_t i = 0; i < m; i++)
         DT_TRY(dt_rows_read(rows, item ? item[first + i] : first + i, 1, v->staging + i * v->opt.width));
     const size_t nbytes = (size_t)(m * v->opt.width) * sizeof *v->staging;
-    DT_TRY(s->dev->ops->copy(s->dev, v->x.ptr, v->staging, nbytes, s->stream));
-    return s->dev->ops->stream_sync(s->dev, s->stream);
+    return s->dev->ops->copy(s->dev, v->x.ptr, v->staging, nbytes, s->stream);
 }
 
 static dt_err layer_forward(const dt_rqvae *v, const layer *l, const void *x, int64_t m)
@@ -263,12 +263,12 @@ dt_err dt_rqvae_encode(dt_rqvae *v, dt_rows *rows, const int64_t *item, dt_sid_p
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n); round++) {
         const int64_t m = sid_block_of(s, p->n, round, &first);
         if (m == 0) continue;
-        float *to = at(&p->rows, round * s->block * p->width);
+        const size_t nbytes = (size_t)(m * p->width) * sizeof(float);
         dt_phase_enter(s->phase, "encode", "");
-        DT_TRY(bring_rows(v, rows, item, first, m));
-        DT_TRY(layers_forward(v, 0, v->n_layers / 2, m));
-        DT_TRY(s->dev->ops->copy(s->dev, to, latent(v)->ptr, (size_t)(m * p->width) * sizeof *to, s->stream));
-        DT_TRY(s->dev->ops->stream_sync(s->dev, s->stream));
+        dt_err err = bring_rows(v, rows, item, first, m);
+        if (err == DT_OK) err = layers_forward(v, 0, v->n_layers / 2, m);
+        if (err == DT_OK) err = s->dev->ops->copy(s->dev, sid_rows_of(s, p, round), latent(v)->ptr, nbytes, s->stream);
+        DT_TRY(sid_wait(s, err));
     }
     return DT_OK;
 }
@@ -281,15 +281,16 @@ static dt_err subtract(const dt_rqvae *v, const void *a, const void *b, void *c,
     return ops->add(v->s->dev, a, c, c, DT_F32, n, v->s->stream);
 }
 
+/* *sum is there after a wait. */
 static dt_err sum_of_squares(const dt_rqvae *v, const void *x, int64_t n, double *sum)
 {
     const dt_sid *s = v->s;
     DT_TRY(s->dev->ops->sum_squares(s->dev, x, DT_F32, n, v->sum.ptr, s->stream));
-    DT_TRY(s->dev->ops->copy(s->dev, sum, v->sum.ptr, sizeof *sum, s->stream));
-    return s->dev->ops->stream_sync(s->dev, s->stream);
+    return s->dev->ops->copy(s->dev, sum, v->sum.ptr, sizeof *sum, s->stream);
 }
 
-/* The gradient of a codebook, of -r_(l+1) = e - r times what it counts, code by code. */
+/* The gradient of a codebook, of -r_(l+1) = e - r times what it counts, code by code. order_host is free since the
+ * level's choice was waited for. */
 static dt_err codebook_backward(dt_rqvae *v, int level, int64_t m, double factor)
 {
     const dt_sid *s = v->s;
@@ -298,10 +299,9 @@ static dt_err codebook_backward(dt_rqvae *v, int level, int64_t m, double factor
     sid_sort_by_code(v->choice.token_host, m, s->n_codes, v->count, v->order_host);
     DT_TRY(ops->copy(s->dev, v->order.ptr, v->order_host, (size_t)m * sizeof *v->order_host, s->stream));
     DT_TRY(ops->scale(s->dev, v->r.ptr, (float)-factor, v->e.ptr, DT_F32, n, s->stream));
-    DT_TRY(ops->embedding_backward(s->dev, v->e.ptr, v->choice.token.ptr, v->order.ptr,
+    return ops->embedding_backward(s->dev, v->e.ptr, v->choice.token.ptr, v->order.ptr,
                                    at(&v->grad.part, v->codebooks + level * codebook_elems(v)), m, v->opt.dim, DT_F32,
-                                   DT_F32, s->stream));
-    return ops->stream_sync(s->dev, s->stream);
+                                   DT_F32, s->stream);
 }
 
 /* Codes of all levels: xq is their sum, commit what the first one leaves of z; sums[1 + l] of squares of what is
@@ -365,8 +365,8 @@ static dt_err layer_backward(const dt_rqvae *v, int i, const void *dp, void *dx,
     return dx ? ops->matmul(v->s->dev, &to_x, dp, at(&v->param, l->w), dx, v->s->stream) : DT_OK;
 }
 
-/* A block's gradient into the part, its sums of squares into sums[1 + L]. n: rows of the batch. */
-static dt_err block_backward(dt_rqvae *v, int64_t m, int64_t n, double *sums)
+/* The gradient of the block in v->x into the part, its sums of squares into sums[1 + L]. n: rows of the batch. */
+static dt_err queue_block(dt_rqvae *v, int64_t m, int64_t n, double *sums)
 {
     const dt_sid *s = v->s;
     const dt_device_ops *ops = s->dev->ops;
@@ -374,7 +374,6 @@ static dt_err block_backward(dt_rqvae *v, int64_t m, int64_t n, double *sums)
     const double of_level = 2.0 / ((double)n * (double)dim * s->n_levels);
     const int half = v->n_layers / 2;
     void *from = v->d[0].ptr, *to = v->d[1].ptr;
-    DT_TRY(sid_sums_clear(s, &v->grad));
     DT_TRY(layers_forward(v, 0, half, m));
     DT_TRY(quantise(v, m, of_level, sums));
     DT_TRY(layers_forward(v, half, v->n_layers, m));
@@ -391,7 +390,7 @@ static dt_err block_backward(dt_rqvae *v, int64_t m, int64_t n, double *sums)
             ops->scale(s->dev, v->commit.ptr, (float)(v->opt.beta * of_level), v->e.ptr, DT_F32, m * dim, s->stream));
         DT_TRY(ops->add(s->dev, from, v->e.ptr, from, DT_F32, m * dim, s->stream));
     }
-    return ops->stream_sync(s->dev, s->stream);
+    return DT_OK;
 }
 
 static dt_err all_blocks(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, double *sums)
@@ -401,10 +400,10 @@ static dt_err all_blocks(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_
     for (int64_t round = 0, first; round < dt_sid_rounds(s, n); round++) {
         const int64_t m = sid_block_of(s, n, round, &first), b = first / s->block;
         dt_err err = dt_fault("sid.step");
+        if (err == DT_OK) err = sid_sums_clear(s, &v->grad);
         if (err == DT_OK && m > 0) err = bring_rows(v, rows, item, first, m);
-        if (err == DT_OK)
-            err = m > 0 ? block_backward(v, m, n, sums + b * (1 + s->n_levels)) : sid_sums_clear(s, &v->grad);
-        DT_TRY(dt_comm_agree(s->comm, err));
+        if (err == DT_OK && m > 0) err = queue_block(v, m, n, sums + b * (1 + s->n_levels));
+        DT_TRY(dt_comm_agree(s->comm, sid_wait(s, err)));
         DT_TRY(sid_sums_add(s, &v->grad));
     }
     return sid_sums_end(s, &v->grad);

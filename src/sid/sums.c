@@ -39,8 +39,7 @@ dt_err sid_sums_add(const dt_sid *s, sid_sums *x)
 
 dt_err sid_sums_end(const dt_sid *s, sid_sums *x)
 {
-    DT_TRY(dt_comm_all_gather(s->comm, x->piece.ptr, x->whole.ptr, x->piece.nbytes, s->stream));
-    return s->dev->ops->stream_sync(s->dev, s->stream);
+    return dt_comm_all_gather(s->comm, x->piece.ptr, x->whole.ptr, x->piece.nbytes, s->stream);
 }
 
 void sid_sort_by_code(const int32_t *code, int64_t m, int64_t n_codes, int64_t *count, int32_t *order)

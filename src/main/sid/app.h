@@ -44,7 +44,6 @@ typedef struct app {
     dt_sid_points points; /* what the last level's codes are of */
     dt_sid_book *books;   /* [levels] */
     int32_t **code;       /* [levels][n] */
-    double error;         /* mean squared distance of an item to what its codes stand for */
 } app;
 
 /* options.c */

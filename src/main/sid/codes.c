@@ -24,6 +24,7 @@ static dt_err make_room(app *a, int64_t width)
 static dt_err fit_levels(app *a)
 {
     const options *o = &a->opt;
+    double squares = 0;
     TOGETHER(a, make_room(a, a->rows.width));
     TOGETHER(a, dt_sid_points_read(&a->sid, &a->points, &a->rows));
     for (int l = 0; l < o->levels; l++) {
@@ -31,9 +32,8 @@ static dt_err fit_levels(app *a)
             .max_iterations = o->kmeans_iterations, .balanced = o->method == SID_BALANCED, .level = l};
         if (l > 0) TOGETHER(a, dt_sid_points_subtract(&a->sid, &a->points, a->books[l - 1].rows.ptr, a->code[l - 1]));
         DT_TRY(dt_sid_points_measure(&a->sid, &a->points));
-        DT_TRY(dt_sid_kmeans_fit(&a->sid, &how, &a->points, &a->books[l], a->code[l], &a->error));
-        a->error /= (double)a->rows.n;
-        DT_INFO("level %c: mean squared distance %.6g", 'a' + l, a->error);
+        DT_TRY(dt_sid_kmeans_fit(&a->sid, &how, &a->points, &a->books[l], a->code[l], &squares));
+        DT_INFO("level %c: mean squared distance %.6g", 'a' + l, squares / (double)a->rows.n);
     }
     return DT_OK;
 }
@@ -61,18 +61,14 @@ typedef struct training {
 /* Codes of all items by the parameters as they are; points: what the last level is of. */
 static dt_err quantise_all(app *a, training *t)
 {
-    const int last = (int)a->opt.levels - 1;
-    double sum = 0;
     dt_err err = dt_rqvae_books(t->net, a->books);
     if (err == DT_OK) err = dt_rqvae_encode(t->net, &a->rows, NULL, &a->points);
     TOGETHER(a, err);
-    for (int l = 0; l <= last; l++) {
+    for (int l = 0; l < a->opt.levels; l++) {
         if (l > 0) TOGETHER(a, dt_sid_points_subtract(&a->sid, &a->points, a->books[l - 1].rows.ptr, a->code[l - 1]));
         DT_TRY(dt_sid_points_measure(&a->sid, &a->points));
         DT_TRY(dt_sid_nearest(&a->sid, &a->points, &a->books[l], a->code[l], t->distance));
     }
-    for (int64_t i = 0; i < a->rows.n; i++) sum += t->distance[i];
-    a->error = sum / (double)a->rows.n;
     return DT_OK;
 }
 
