@@ -2,22 +2,10 @@
 # align.sh - a toy of alignment, on two ranks, in some minutes: a small model on bytes learns two ways to answer (fine-tuning); a reward model learns from
 # pairs which one is polite (input/rm.ini); PPO makes the model polite by that reward (input/ppo.ini), and DPO by the pairs (input/dpo.ini).
 # At the end the reward model judges the answers of all three. Leaves curves in runs/align-*/loss.png.
-set -eu
-cd "$(dirname "$0")/.."
-np=${NP:-2} runs=${RUNS:-runs} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for all trainings
-. tests/environment.sh
-unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
+. "$(dirname "$0")/example.sh"
 data=$runs/align-data
 mkdir -p "$data"
-
-say() { printf '\n== %s\n' "$1"; }
-train() { # NAME CONFIGURATION ARGS...
-    local name=$1 config=$2
-    shift 2
-    rm -rf "$runs/align-$name"
-    $MPIRUN -np "$np" ./dtrain "input/$config.ini" run.output_dir="$runs/align-$name" data.seq_len=48 precision.dtype=fp32 checkpoint.save_steps=0 \
-        checkpoint.export=hf "$@" $settings
-}
+common="data.seq_len=48 precision.dtype=fp32 checkpoint.save_steps=0 checkpoint.export=hf"
 
 say "questions with a polite and another answer"
 awk -v d="$data" 'BEGIN {
@@ -31,19 +19,19 @@ awk -v d="$data" 'BEGIN {
 for kind in sft preference prompts; do ./dtrain-data --force --kind $kind -o "$data/$kind.h5" "$data/$kind.jsonl"; done
 
 say "fine-tuning on both answers"
-train sft demo run.task=sft run.max_steps=200 data.train="$data/sft.h5" data.validation= data.validation_steps=0 model.hidden_size=128 \
+train align-sft demo run.task=sft run.max_steps=200 data.train="$data/sft.h5" data.validation= data.validation_steps=0 model.hidden_size=128 \
     model.intermediate_size=384 model.num_hidden_layers=4 batch.train_batch_size=32 batch.micro_batch_size=8 batch.gradient_accumulation_steps=0 optimizer.lr=1e-3
 
 say "a reward model from pairs"
-train rm rm run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" data.validation= batch.train_batch_size=16 \
+train align-rm rm run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" data.validation= batch.train_batch_size=16 \
     batch.micro_batch_size=4 optimizer.lr=1e-4
 
 say "PPO with that reward model"
-train ppo ppo model.path="$runs/align-sft/hf" ppo.reward_path="$runs/align-rm/hf" data.train="$data/prompts.h5" ppo.response_length=24 ppo.total_episodes=1280 \
+train align-ppo ppo model.path="$runs/align-sft/hf" ppo.reward_path="$runs/align-rm/hf" data.train="$data/prompts.h5" ppo.response_length=24 ppo.total_episodes=1280 \
     ppo.temperature=1 batch.train_batch_size=64 batch.micro_batch_size=16 optimizer.lr=1e-4
 
 say "DPO with the pairs"
-train dpo dpo run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" batch.train_batch_size=16 batch.micro_batch_size=4 \
+train align-dpo dpo run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" batch.train_batch_size=16 batch.micro_batch_size=4 \
     optimizer.lr=5e-5
 
 say "the reward model's judgement"

@@ -1,16 +1,12 @@
 #!/bin/bash
 # arithmetic.sh - a model learns to add from rewards alone (GRPO, input/grpo.ini), on two ranks, in some minutes. A small model on bytes first learns the
 # form of an answer from sums of which one in four is right; then it answers each sum 16 times, and what is right is reinforced. Leaves the
-# reward curve in runs/arithmetic/loss.png. NP: ranks; LARGEST: digits are 0 to this one.
-set -eu
-cd "$(dirname "$0")/.."
-np=${NP:-2} runs=${RUNS:-runs} largest=${LARGEST:-9} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for both trainings
-. tests/environment.sh
-unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
+# reward curve in runs/arithmetic/loss.png. LARGEST: digits are 0 to this one; tools/example.sh has others.
+. "$(dirname "$0")/example.sh"
+largest=${LARGEST:-9}
 data=$runs/arithmetic-data
 mkdir -p "$data"
-
-say() { printf '\n== %s\n' "$1"; }
+common="data.seq_len=32 checkpoint.save_steps=0"
 
 say "sums and guesses"
 awk -v d="$data" -v most="$largest" 'BEGIN {
@@ -23,15 +19,13 @@ awk -v d="$data" -v most="$largest" 'BEGIN {
 ./dtrain-data --force --kind prompts -o "$data/sums.h5" "$data/sums.jsonl"
 
 say "the form of an answer: fine-tuning on guesses"
-rm -rf "$runs/arithmetic-base" "$runs/arithmetic"
-$MPIRUN -np "$np" ./dtrain input/demo.ini run.task=sft run.output_dir="$runs/arithmetic-base" run.max_steps=300 data.train="$data/guesses.h5" data.validation= \
-    data.validation_steps=0 data.seq_len=32 model.hidden_size=128 model.intermediate_size=384 model.num_hidden_layers=4 batch.train_batch_size=64 \
-    batch.micro_batch_size=8 batch.gradient_accumulation_steps=0 optimizer.lr=1e-3 checkpoint.save_steps=0 checkpoint.export=hf $settings
+train arithmetic-base demo run.task=sft run.max_steps=300 data.train="$data/guesses.h5" data.validation= data.validation_steps=0 model.hidden_size=128 \
+    model.intermediate_size=384 model.num_hidden_layers=4 batch.train_batch_size=64 batch.micro_batch_size=8 batch.gradient_accumulation_steps=0 \
+    optimizer.lr=1e-3 checkpoint.export=hf
 
 say "what is right: $MPIRUN -np $np ./dtrain input/grpo.ini grpo.reward_funcs=accuracy"
-$MPIRUN -np "$np" ./dtrain input/grpo.ini run.output_dir="$runs/arithmetic" run.max_steps=240 model.path="$runs/arithmetic-base/hf" data.train="$data/sums.h5" \
-    data.seq_len=32 grpo.reward_funcs=accuracy grpo.num_generations=16 grpo.max_completion_length=4 batch.train_batch_size=512 batch.micro_batch_size=64 \
-    optimizer.lr=5e-4 precision.dtype=fp32 checkpoint.save_steps=0 $settings
+train arithmetic grpo run.max_steps=240 model.path="$runs/arithmetic-base/hf" data.train="$data/sums.h5" grpo.reward_funcs=accuracy \
+    grpo.num_generations=16 grpo.max_completion_length=4 batch.train_batch_size=512 batch.micro_batch_size=64 optimizer.lr=5e-4 precision.dtype=fp32
 
 say "before and after"
 for model in arithmetic-base arithmetic; do

@@ -2,25 +2,19 @@
 # chat.sh [MODEL] - from a Hugging Face model directory and chats (input/chat.jsonl) to a fine-tuned directory, on two ranks (input/chat.ini). Then dtrain and,
 # where Python has transformers (PYTHON=...), transformers continue the same prompt with the result. Without MODEL a small one is made first, in a
 # minute: on bytes, from random weights; it answers what it was trained on, no more. CHATS=file.jsonl: other chats.
-set -eu
-cd "$(dirname "$0")/.."
-np=${NP:-2} python=${PYTHON:-python3} chats=${CHATS:-input/chat.jsonl} model=${1:-}
+. "$(dirname "$0")/example.sh"
+python=${PYTHON:-python3} chats=${CHATS:-input/chat.jsonl} model=${1:-}
 question="What is a rank?" system="You answer questions about clusters in one or two sentences."
-. tests/environment.sh
-unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
-runs=${RUNS:-runs} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for both trainings
 data=$runs/chat-data
 mkdir -p $data
-
-say() { printf '\n== %s\n' "$1"; }
 
 if [ -z "$model" ]; then
     say "a small model to begin with"
     model=$runs/chat-base
-    rm -rf $runs/chat-base $runs/chat-pretrain
+    rm -rf $model
     ./dtrain-data --force --template plain --kind tokens -o $data/base.h5 "$chats"
-    $MPIRUN -np "$np" ./dtrain input/demo.ini run.output_dir=$runs/chat-pretrain run.max_steps=100 data.train=$data/base.h5 data.validation= \
-        data.validation_steps=0 model.hidden_size=128 model.intermediate_size=384 model.num_hidden_layers=4 batch.micro_batch_size=4 checkpoint.save_steps=0 $settings
+    train chat-pretrain demo run.max_steps=100 data.train=$data/base.h5 data.validation= data.validation_steps=0 model.hidden_size=128 \
+        model.intermediate_size=384 model.num_hidden_layers=4 batch.micro_batch_size=4 checkpoint.save_steps=0
     ./dtrain-convert $runs/chat-pretrain $model
     settings="optimizer.lr=1e-3 run.epochs=40 $settings"
 fi
@@ -30,8 +24,7 @@ say "the chats as token ids"
 ./dtrain-data show $data/train.h5 0 --tokenizer "$model"
 
 say "fine-tuning on $np ranks: $MPIRUN -np $np ./dtrain input/chat.ini model.path=$model $settings"
-rm -rf $runs/chat
-$MPIRUN -np "$np" ./dtrain input/chat.ini run.output_dir=$runs/chat data.train=$data/train.h5 model.path="$model" $settings
+train chat chat data.train=$data/train.h5 model.path="$model"
 
 say "dtrain: $question"
 echo "{\"messages\": [{\"role\": \"user\", \"content\": \"$question\"}]}" >$data/question.jsonl

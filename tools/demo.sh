@@ -1,14 +1,8 @@
 #!/bin/bash
 # demo.sh - from text to a trained model: the King James Bible (Debian package bible-kjv) as bytes, a small Llama-style model on two
 # ranks (input/demo.ini), some lines it writes, and pictures of its loss. Another text: make demo TEXT=book.txt.
-set -eu
-cd "$(dirname "$0")/.."
-np=${NP:-2}
-. tests/environment.sh
-unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
-run=runs/demo data=runs/demo-data
-
-say() { printf '\n== %s\n' "$1"; }
+. "$(dirname "$0")/example.sh"
+run=runs/demo data=runs/demo-data # those of input/demo.ini
 
 say "text"
 mkdir -p $data

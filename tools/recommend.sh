@@ -1,24 +1,13 @@
 #!/bin/bash
 # recommend.sh - a recommender that writes, whole, on two ranks, in some minutes (docs/recommendation.md): a shop with a hidden structure (tools/recommend/shop.awk), a small model on bytes that
 # reads the texts of its items, semantic IDs of the items, fine-tuning on what users looked at, reinforcement learning, and evaluation of both beside what is most popular. Leaves
-# a table and a picture, runs/recommend-data/recommend.svg. NP: ranks; ITEMS, USERS, SEED: of the shop; SETTINGS: more of [section] key=value, for all trainings.
-set -eu
-cd "$(dirname "$0")/.."
-np=${NP:-2} runs=${RUNS:-runs} items=${ITEMS:-2016} users=${USERS:-2000} seed=${SEED:-1} settings=${SETTINGS:-}
-epochs=${EPOCHS:-1} steps=${STEPS:-100} # passes of fine-tuning, steps of reinforcement learning
-. tests/environment.sh
-unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
+# a table and a picture, runs/recommend-data/recommend.svg. ITEMS, USERS, SEED: of the shop; EPOCHS of fine-tuning, STEPS of reinforcement learning; tools/example.sh has others.
+. "$(dirname "$0")/example.sh"
+items=${ITEMS:-2016} users=${USERS:-2000} seed=${SEED:-1} epochs=${EPOCHS:-1} steps=${STEPS:-100}
 data=$runs/recommend-data
 mkdir -p "$data"
+common="run.seed=$seed data.seq_len=96 precision.dtype=fp32 zero.stage=1 batch.gradient_accumulation_steps=0 checkpoint.save_steps=0 checkpoint.export=hf"
 
-say() { printf '\n== %s\n' "$1"; }
-train() { # NAME CONFIGURATION ARGS...
-    local name=$1 config=$2
-    shift 2
-    rm -rf "$runs/recommend-$name"
-    $MPIRUN -np "$np" ./dtrain "input/$config.ini" run.output_dir="$runs/recommend-$name" run.seed="$seed" data.seq_len=96 precision.dtype=fp32 zero.stage=1 \
-        batch.gradient_accumulation_steps=0 checkpoint.save_steps=0 checkpoint.export=hf "$@" $settings
-}
 evaluate() { # NAME
     rm -rf "$runs/recommend-$1-test"
     $MPIRUN -np "$np" ./dtrain input/eval.ini run.output_dir="$runs/recommend-$1-test" model.path="$runs/recommend-$1/hf" data.validation="$data/eval-test.h5" data.seq_len=96 \
@@ -31,7 +20,7 @@ head -3 "$data/shop.texts"
 
 say "a small model that has read the texts of the items"
 ./dtrain-data --force --documents lines -o "$data/texts.h5" "$data/shop.texts"
-train base demo run.max_steps=100 data.train="$data/texts.h5" data.validation= data.validation_steps=0 model.hidden_size=128 model.intermediate_size=384 \
+train recommend-base demo run.max_steps=100 data.train="$data/texts.h5" data.validation= data.validation_steps=0 model.hidden_size=128 model.intermediate_size=384 \
     model.num_hidden_layers=2 batch.train_batch_size=16 batch.micro_batch_size=4
 
 say "semantic IDs of its embeddings of the items"
@@ -50,12 +39,12 @@ make_data() { # RECIPE ROWS
 make_data sft train && make_data rl train && make_data eval test
 
 say "fine-tuning on what came next, and on titles"
-train sft sft run.epochs="$epochs" model.path="$data/model" data.train="$data/sft-train.h5" batch.train_batch_size=16 batch.micro_batch_size=8 \
+train recommend-sft sft run.epochs="$epochs" model.path="$data/model" data.train="$data/sft-train.h5" batch.train_batch_size=16 batch.micro_batch_size=8 \
     optimizer.lr=7e-4 optimizer.betas="0.9, 0.95"
 evaluate sft
 
 say "reinforcement learning: the 8 most probable items that the search finds, and MiniOneRec's rewards of them"
-train rl grpo run.max_steps="$steps" model.path="$runs/recommend-sft/hf" data.train="$data/rl-train.h5" rec.catalogue="$data/shop.txt" grpo.rollout=beam \
+train recommend-rl grpo run.max_steps="$steps" model.path="$runs/recommend-sft/hf" data.train="$data/rl-train.h5" rec.catalogue="$data/shop.txt" grpo.rollout=beam \
     grpo.num_generations=8 grpo.reward_funcs="rec_rule, rec_rank" batch.train_batch_size=1024 batch.micro_batch_size=64 optimizer.lr=1e-4 \
     scheduler.warmup_ratio=0.1 log.rollouts=false log.completions=0
 evaluate rl

@@ -1,0 +1,16 @@
+# example.sh - sourced by the examples of this folder (demo.sh, chat.sh, arithmetic.sh, align.sh, recommend.sh). NP: ranks. Of all but demo.sh, which trains as
+# input/demo.ini says: RUNS, the folder of runs and their data; SETTINGS, more of [section] key=value, for all trainings.
+set -eu
+cd "$(dirname "$0")/.."
+np=${NP:-2} runs=${RUNS:-runs} settings=${SETTINGS:-}
+common= # settings of all trainings of the example
+. tests/environment.sh
+unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
+
+say() { printf '\n== %s\n' "$1"; }
+train() { # RUN CONFIGURATION SETTINGS...: anew
+    local run=$1 config=$2
+    shift 2
+    rm -rf "${runs:?}/$run"
+    $MPIRUN -np "$np" ./dtrain "input/$config.ini" run.output_dir="$runs/$run" $common "$@" $settings
+}
