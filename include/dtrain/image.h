@@ -8,8 +8,9 @@
 
 #include "dtrain/spec.h"
 
-/** More pixels are refused before they are decoded: twice what Pillow warns of, where it refuses, too. */
-enum { DT_IMAGE_MAX_PIXELS = 178956970 };
+/** More is refused before it is decoded: pixels from twice what Pillow warns of on, where it refuses, too; sides where
+ *  libpng refuses. */
+enum { DT_IMAGE_MAX_PIXELS = 178956970, DT_IMAGE_MAX_SIDE = 1000000 };
 
 /** A decoded picture. {0} to start from; free with dt_image_free. */
 typedef struct dt_image {
@@ -27,7 +28,7 @@ void dt_image_free(dt_image *image); /* safe on {0}; leaves {0} behind */
  *  name   what messages call the picture
  *  image  the caller's to free
  *
- *  DT_ERR_DATA naming it: none of these formats, damaged, cut short, more than DT_IMAGE_MAX_PIXELS. DT_ERR_MEMORY. */
+ *  DT_ERR_DATA naming it: none of these formats, damaged, cut short, too large. DT_ERR_MEMORY. */
 dt_err dt_image_decode(const char *name, const void *bytes, size_t nbytes, dt_image *image);
 /** The same for a file. */
 dt_err dt_image_read(const char *path, dt_image *image);

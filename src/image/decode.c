@@ -12,6 +12,9 @@ dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image 
     DT_CHECK(width <= DT_IMAGE_MAX_PIXELS / height, DT_ERR_DATA,
              "%s: %lld x %lld pixels, more than the %d that are allowed", name, (long long)width, (long long)height,
              (int)DT_IMAGE_MAX_PIXELS);
+    DT_CHECK(width <= DT_IMAGE_MAX_SIDE && height <= DT_IMAGE_MAX_SIDE, DT_ERR_DATA,
+             "%s: %lld x %lld pixels, a side longer than the %d that are allowed", name, (long long)width,
+             (long long)height, (int)DT_IMAGE_MAX_SIDE);
     *image = (dt_image){.width = (int)width, .height = (int)height, .rgb = malloc(3 * (size_t)(width * height))};
     DT_CHECK(image->rgb, DT_ERR_MEMORY, "%s: no memory for %d x %d pixels", name, image->width, image->height);
     return DT_OK;

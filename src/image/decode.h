@@ -13,7 +13,7 @@ typedef struct dt_image_tags {
     char *xmp; /* XML; malloc'ed, with a 0 behind it, NULL: none */
 } dt_image_tags;
 
-/** Room for so many pixels. DT_ERR_DATA: none, or more than DT_IMAGE_MAX_PIXELS. */
+/** Room for so many pixels. DT_ERR_DATA: none, or too many. */
 dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image *image);
 
 /** After an error the caller frees image and tags. */

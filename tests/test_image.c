@@ -1,0 +1,254 @@
+/* test_image.c - pictures as a model's input: what Pillow and transformers make of files and sizes
+ * (make_image_fixtures.py), and what is refused. */
+#include "dtrain/image.h"
+#include <jansson.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define DATA "tests/data/image"
+
+static json_t *expected; /* expected.json */
+
+static int open_expected(void **state)
+{
+    json_error_t why;
+    expected = json_load_file(DATA "/expected.json", 0, &why);
+    return expected ? 0 : -1;
+}
+
+static int close_expected(void **state)
+{
+    json_decref(expected);
+    return 0;
+}
+
+/* FNV-1a, as the fixtures have it. */
+static void sum_of(const uint8_t *bytes, size_t n, char out[17])
+{
+    uint64_t x = 0xcbf29ce484222325;
+    for (size_t i = 0; i < n; i++) x = (x ^ bytes[i]) * 0x100000001b3;
+    snprintf(out, 17, "%016llx", (unsigned long long)x);
+}
+
+static void expect_sum(const json_t *want, const uint8_t *bytes, size_t n, const char *what)
+{
+    char got[17];
+    sum_of(bytes, n, got);
+    if (strcmp(got, json_string_value(want))) fail_msg("%s: the bytes differ", what);
+}
+
+static int int_of(const json_t *object, const char *key)
+{
+    return (int)json_integer_value(json_object_get(object, key));
+}
+static int item_of(const json_t *object, const char *key, size_t i)
+{
+    return (int)json_integer_value(json_array_get(json_object_get(object, key), i));
+}
+
+/* The fixtures' formula. */
+static dt_image image_of(int width, int height, int seed)
+{
+    const size_t n = 3 * (size_t)width * (size_t)height;
+    dt_image image = {width, height, malloc(n)};
+    assert_non_null(image.rgb);
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t x = (uint8_t)(dt_mix64(i + ((uint64_t)seed << 32)) >> 56);
+        image.rgb[i] = seed ? x : (x & 1) * 255;
+    }
+    return image;
+}
+
+static char message[1024];
+static dt_err take_message(dt_err err)
+{
+    snprintf(message, sizeof message, "%s", dt_error_message());
+    dt_error_clear();
+    return err;
+}
+
+static void files_are_decoded_as_pillow_does(void **state)
+{
+    const char *name;
+    json_t *want;
+    json_object_foreach(json_object_get(expected, "files"), name, want)
+    {
+        char path[PATH_MAX];
+        dt_image image;
+        snprintf(path, sizeof path, DATA "/files/%s", name);
+        const dt_err err = take_message(dt_image_read(path, &image));
+        if (json_is_null(want)) {
+            assert_int_equal(err, DT_ERR_DATA);
+            assert_null(image.rgb);
+            if (strncmp(message, path, strlen(path))) fail_msg("%s: refused by \"%s\"", name, message);
+            continue;
+        }
+        if (err != DT_OK) fail_msg("%s", message);
+        const int width = (int)json_integer_value(json_array_get(want, 0)),
+                  height = (int)json_integer_value(json_array_get(want, 1));
+        if (image.width != width || image.height != height) fail_msg("%s: %d x %d", name, image.width, image.height);
+        expect_sum(json_array_get(want, 2), image.rgb, 3 * (size_t)width * (size_t)height, name);
+        dt_image_free(&image);
+    }
+}
+
+static void refusals_say_why(void **state)
+{
+    static const char *const REASONS[][2] = {{"cut.jpg", "cut short"},
+                                             {"cut.png", "cut short"},
+                                             {"cut.ppm", "cut short"},
+                                             {"cut.webp", "cut short"},
+                                             {"empty.ppm", "empty"},
+                                             {"text.ppm", "neither JPEG"},
+                                             {"bomb.png", "20000 x 20000"},
+                                             {"bomb.ppm", "20000 x 20000"},
+                                             {"no_pixels.ppm", "without pixels"},
+                                             {"too_bright.ppm", "from 0 to 255"},
+                                             {"strip.ppm", "2000000 x 1"}};
+    for (size_t i = 0; i < sizeof REASONS / sizeof REASONS[0]; i++) {
+        char path[PATH_MAX];
+        dt_image image;
+        snprintf(path, sizeof path, DATA "/files/%s", REASONS[i][0]);
+        take_message(dt_image_read(path, &image));
+        if (!strstr(message, REASONS[i][1])) fail_msg("%s: \"%s\"", REASONS[i][0], message);
+    }
+}
+
+/* Resizing alone: an image processor without a crop. */
+static void sizes_are_as_pillow_resizes(void **state)
+{
+    size_t i;
+    json_t *c;
+    json_array_foreach(json_object_get(expected, "resized"), i, c)
+    {
+        const int width = item_of(c, "to", 0), height = item_of(c, "to", 1);
+        dt_image image = image_of(item_of(c, "from", 0), item_of(c, "from", 1), int_of(c, "seed"));
+        uint8_t *out = malloc(3 * (size_t)width * (size_t)height);
+        const dt_preprocessor p = {.width = width,
+                                   .height = height,
+                                   .resample = (dt_resample)int_of(c, "resample"),
+                                   .out_width = width,
+                                   .out_height = height};
+        char what[96];
+        snprintf(what, sizeof what, "%d x %d to %d x %d by %d", image.width, image.height, width, height, p.resample);
+        assert_int_equal(dt_image_prepare(&p, what, &image, out), DT_OK);
+        expect_sum(json_object_get(c, "sum"), out, 3 * (size_t)width * (size_t)height, what);
+        free(out);
+        dt_image_free(&image);
+    }
+}
+
+static void processors_are_as_transformers_has_them(void **state)
+{
+    size_t i;
+    json_t *c;
+    json_array_foreach(json_object_get(expected, "processed"), i, c)
+    {
+        const char *name = json_string_value(json_object_get(c, "processor"));
+        char path[PATH_MAX], what[PATH_MAX + 32];
+        dt_preprocessor p, again;
+        snprintf(path, sizeof path, DATA "/processors/%s", name);
+        if (take_message(dt_preprocessor_read(path, &p)) != DT_OK) fail_msg("%s", message);
+        assert_int_equal(dt_preprocessor_parse("text", p.json, strlen(p.json), &again), DT_OK); /* as it is recorded */
+        dt_image image = image_of(int_of(c, "width"), int_of(c, "height"), 1);
+        const size_t n = 3 * (size_t)p.out_width * (size_t)p.out_height;
+        uint8_t *out = malloc(n);
+        snprintf(what, sizeof what, "%s: %d x %d", name, image.width, image.height);
+        assert_int_equal(dt_image_prepare(&again, what, &image, out), DT_OK);
+        expect_sum(json_object_get(c, "sum"), out, n, what);
+        free(out);
+        dt_image_free(&image);
+        dt_preprocessor_free(&p);
+        dt_preprocessor_free(&again);
+    }
+}
+
+static dt_err parse(const char *text, dt_preprocessor *p)
+{
+    return take_message(dt_preprocessor_parse("p.json", text, strlen(text), p));
+}
+
+static void numbers_are_what_is_in_effect(void **state)
+{
+    dt_preprocessor p;
+    assert_int_equal(parse("{\"image_processor_type\": \"SiglipImageProcessor\", \"do_rescale\": false}", &p), DT_OK);
+    assert_true(p.rescale_factor == 1 && p.mean[2] == 0.5 && p.std[0] == 0.5 && p.out_width == 224);
+    dt_preprocessor_free(&p);
+    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true,"
+                           " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": [9]}",
+                           &p),
+                     DT_ERR_DATA);
+    assert_non_null(strstr(message, "p.json: crop_size: expected an integer"));
+    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true,"
+                           " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": 9}",
+                           &p),
+                     DT_OK);
+    assert_true(p.rescale_factor == 1.0 / 255 && p.mean[1] == 0 && p.std[1] == 1 && p.out_height == 9);
+    assert_true(p.colour[0] == 0 && p.colour[1] == 127 && p.colour[2] == 255);
+    dt_preprocessor_free(&p);
+}
+
+static void mistakes_are_named_by_file_and_key(void **state)
+{
+#define CLIP "{\"image_processor_type\": \"CLIPImageProcessor\", "
+    static const char *const WRONG[][2] = {
+        {"[]", "p.json: expected an object"},
+        {"{\"size\": 224}", "p.json: image_processor_type: expected CLIPImageProcessor, "},
+        {"{\"image_processor_type\": \"LlavaNextImageProcessor\"}", "found \"LlavaNextImageProcessor\""},
+        {CLIP "\"do_thumbnail\": true}", "p.json: do_thumbnail: expected false"},
+        {CLIP "\"do_pad\": true}", "p.json: do_pad: expected false"},
+        {CLIP "\"do_center_crop\": false}", "p.json: do_center_crop: expected true"},
+        {CLIP "\"size\": {\"shortest_edge\": 0}}", "p.json: size.shortest_edge: expected an integer from 1"},
+        {CLIP "\"size\": {\"shortest_edge\": 9, \"longest_edge\": 12}}", "p.json: size.longest_edge: "},
+        {CLIP "\"size\": {\"height\": 9}}", "p.json: size.width: "},
+        {CLIP "\"size\": \"big\"}", "p.json: size: "},
+        {CLIP "\"resample\": 6}", "p.json: resample: expected an integer from 0 to 5"},
+        {CLIP "\"image_std\": [1, 1, 0]}", "p.json: image_std[2]: "},
+        {CLIP "\"image_mean\": [1, 1]}", "p.json: image_mean: "},
+        {CLIP "\"rescale_factor\": true}", "p.json: rescale_factor: "}};
+    for (size_t i = 0; i < sizeof WRONG / sizeof WRONG[0]; i++) {
+        dt_preprocessor p;
+        assert_int_equal(parse(WRONG[i][0], &p), DT_ERR_DATA);
+        if (!strstr(message, WRONG[i][1])) fail_msg("%s: \"%s\"", WRONG[i][0], message);
+        assert_null(p.json);
+    }
+}
+
+static void files_of_a_directory_are_named(void **state)
+{
+    dt_preprocessor p;
+    assert_int_equal(take_message(dt_preprocessor_read(DATA "/files", &p)), DT_ERR_DATA);
+    assert_non_null(strstr(message, DATA "/files/preprocessor_config.json"));
+    assert_int_equal(take_message(dt_preprocessor_read(DATA "/processors/llava/processor_config.json", &p)), DT_OK);
+    assert_true(p.pad && p.out_width == 24);
+    dt_preprocessor_free(&p);
+}
+
+/* A strip so long that padding it to a square would take more than the memory that pictures may take. */
+static void a_strip_is_not_padded_without_end(void **state)
+{
+    dt_image strip = image_of(20000, 1, 1);
+    dt_preprocessor p;
+    uint8_t out[27];
+    assert_int_equal(
+        parse("{\"image_processor_type\": \"LlavaImageProcessor\", \"do_pad\": true, \"crop_size\": 3}", &p), DT_OK);
+    assert_int_equal(take_message(dt_image_prepare(&p, "strip", &strip, out)), DT_ERR_DATA);
+    assert_non_null(strstr(message, "strip: 20000 x 1 pixels"));
+    dt_preprocessor_free(&p);
+    dt_image_free(&strip);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_are_decoded_as_pillow_does), cmocka_unit_test(refusals_say_why),
+        cmocka_unit_test(sizes_are_as_pillow_resizes),      cmocka_unit_test(processors_are_as_transformers_has_them),
+        cmocka_unit_test(numbers_are_what_is_in_effect),    cmocka_unit_test(mistakes_are_named_by_file_and_key),
+        cmocka_unit_test(files_of_a_directory_are_named),   cmocka_unit_test(a_strip_is_not_padded_without_end),
+    };
+    return cmocka_run_group_tests(tests, open_expected, close_expected);
+}
