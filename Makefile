@@ -181,6 +181,7 @@ $(BUILD)/build_version.h: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
 $(BUILD)/src/main/tool/version.o: CPPFLAGS += -I$(BUILD)
+$(BUILD)/src/data/make/rec_default.o: input/minionerec.json # is in it
 FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@

@@ -433,15 +433,6 @@ static void rows_are_held_out_with_all_their_samples(void **state)
     free(text);
 }
 
-static void the_recipes_template_is_the_file_that_comes_with_dtrain(void **state)
-{
-    json_t *built_in = json_loads(dt_rec_default, 0, NULL), *file = json_load_file("input/minionerec.json", 0, NULL);
-    assert_non_null(built_in);
-    assert_true(json_equal(built_in, file));
-    json_decref(built_in);
-    json_decref(file);
-}
-
 static void the_catalogue_is_written_for_evaluation(void **state)
 {
     dt_make_options o = rec_options("eval");
@@ -476,7 +467,6 @@ int main(void)
         cmocka_unit_test(a_sample_of_rows_depends_on_the_seed_alone),
         cmocka_unit_test(of_each_user_the_longest_history_stays),
         cmocka_unit_test(rows_are_held_out_with_all_their_samples),
-        cmocka_unit_test(the_recipes_template_is_the_file_that_comes_with_dtrain),
         cmocka_unit_test_setup(the_catalogue_is_written_for_evaluation, clear),
     };
     return cmocka_run_group_tests(tests, open_folder, remove_folder);

@@ -57,7 +57,7 @@ void dt_rec_template_close(dt_rec_template *t);
 /** The value that stands at a template's text: "{name}". -1: other text. *len: bytes of it; "{{" and "}}" are one
  *  brace. */
 int dt_rec_find_value(const char *text, size_t *len);
-/** The recipe's own template, as JSON. */
+/** The recipe's own template, the text of input/minionerec.json. */
 extern const char dt_rec_default[];
 
 /* ---- the catalogue ----------------------------------------------------------------------------------------------- */
