@@ -1,4 +1,4 @@
-/* rec_default.c - input/minionerec.json as it is, a string in the library: the texts of MiniOneRec (AkaliKong/MiniOneRec,
+/* rec_default.c - input/minionerec.json as it is, in the library: the texts of MiniOneRec (AkaliKong/MiniOneRec,
  * data.py), letter by letter, slips included, as published checkpoints were trained on them. */
 #include "rec.h"
 
