@@ -58,7 +58,8 @@ expect "means of hidden states are those of transformers" \
 run 3 $embed -o "$tmp/text3" --pass-tokens 50
 expect "texts on 3 ranks, in other passes: the same embeddings" cmp "$tmp/text.emb.npy" "$tmp/text3.emb.npy"
 expect "and the same index" cmp "$tmp/text.index.json" "$tmp/text3.index.json"
-run 1 $embed -o "$tmp/half" --dtype bf16
+run 1 $embed -o "$tmp/half" --dtype bf16 --fields "title, description ,colour"
+expect_text "a field that no item has is told of" 'warning: --fields: no item of .*items.item.json has `colour`'
 expect "in bf16 they are others" sh -c "! cmp -s '$tmp/text.emb.npy' '$tmp/half.emb.npy'"
 expect "and near" bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/half.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; s += d * d; n += \$2 * \$2 } END { exit !(s < 0.001 * n) }'"
 

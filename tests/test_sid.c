@@ -104,6 +104,7 @@ static void assignments_of_other_numbers_of_items_are_refused(void **state)
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){1, 1}, 1, code), DT_ERR_ARG);
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){2, 2}, 1, code), DT_ERR_ARG);
     assert_int_equal(dt_sid_assign((float[]){INFINITY, 1}, 2, 1, (int64_t[]){2}, 1, code), DT_ERR_NONFINITE);
+    assert_int_equal(dt_sid_assign((float[]){1, NAN, 2}, 3, 1, (int64_t[]){3}, 1, code), DT_ERR_NONFINITE);
     dt_error_clear();
 }
 
@@ -260,7 +261,7 @@ static void lists_that_python_has_written_are_read_but_in_titles(void **state)
     close(fd);
     if (dt_sid_items_read(&items, path) != DT_OK) fail_msg("%s", dt_error_message());
     for (int64_t i = 0; i < 4; i++) {
-        char *text = dt_sid_item_text(&items, i, "title,description");
+        char *text = dt_sid_item_text(&items, i, (const char *const[]){"title", "description"}, 2);
         assert_string_equal(text, texts[i]);
         free(text);
     }

@@ -49,9 +49,10 @@ typedef struct dt_sid_items {
 bool dt_sid_item_number(const char *id, int64_t *number);
 /** Local. DT_ERR_DATA naming file, line or item: not JSON, an item that is no object, a field that is no text. */
 dt_err dt_sid_items_read(dt_sid_items *items, const char *path);
-/** The fields (comma-separated names) of an item that are there and not empty, joined by a space; of lists their texts,
- *  also of lists as Python writes them where the field is not the title. malloc'ed, NULL: out of memory. */
-char *dt_sid_item_text(const dt_sid_items *items, int64_t i, const char *fields);
+/** The fields of an item that are there and not empty, joined by a space; of lists their texts, also of lists as Python
+ *  writes them where the field is not the title. fields: [n_fields] names. malloc'ed, NULL: out of memory. */
+char *dt_sid_item_text(const dt_sid_items *items, int64_t i, const char *const *fields, int n_fields);
+bool dt_sid_items_have(const dt_sid_items *items, const char *field); /* some item has it */
 void dt_sid_items_free(dt_sid_items *items);
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */

@@ -116,7 +116,8 @@ dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_
     if (err == DT_OK && used != n)
         err = dt_fail(DT_ERR_ARG, "sizes of %lld items for %lld", (long long)used, (long long)n);
     double largest = 0;
-    for (int64_t i = 0; i < n * n_codes; i++) largest = fmax(largest, cost[i]);
+    for (int64_t i = 0; i < n * n_codes; i++)
+        if (isfinite(largest) && !(cost[i] <= largest)) largest = cost[i]; /* NaN, too */
     if (err == DT_OK && !isfinite(largest))
         err = dt_fail(DT_ERR_NONFINITE, "distances of items to codes are not finite");
     if (err == DT_OK) lower_slack(h, n, n_codes, cost, largest, precision, code);

@@ -131,23 +131,25 @@ static void put_field(FILE *f, const char *name, const json_t *value, bool *any)
     json_decref(list);
 }
 
-char *dt_sid_item_text(const dt_sid_items *items, int64_t i, const char *fields)
+char *dt_sid_item_text(const dt_sid_items *items, int64_t i, const char *const *fields, int n_fields)
 {
-    char *text = NULL, name[64];
+    char *text = NULL;
     size_t nbytes = 0;
     bool any = false;
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return NULL;
-    for (const char *at = fields; *at;) {
-        const size_t len = strcspn(at, ",");
-        snprintf(name, sizeof name, "%.*s", (int)len, at);
-        put_field(f, name, json_object_get(items->item[i], name), &any);
-        at += len + (at[len] == ',');
-    }
+    for (int k = 0; k < n_fields; k++) put_field(f, fields[k], json_object_get(items->item[i], fields[k]), &any);
     const bool ok = !ferror(f);
     if (fclose(f) == 0 && ok) return text;
     free(text);
     return NULL;
+}
+
+bool dt_sid_items_have(const dt_sid_items *items, const char *field)
+{
+    for (int64_t i = 0; i < items->n; i++)
+        if (json_object_get(items->item[i], field)) return true;
+    return false;
 }
 
 void dt_sid_items_free(dt_sid_items *items)

@@ -55,7 +55,7 @@ static dt_err put_info(FILE *f, const dt_sid_items *items, int32_t *const *code,
 {
     char sid[DT_SID_MAX_LEVELS * 16];
     for (int64_t i = 0; i < n; i++) {
-        char *title = dt_sid_item_text(items, i, "title");
+        char *title = dt_sid_item_text(items, i, &(const char *){"title"}, 1);
         DT_CHECK(title, DT_ERR_MEMORY, "out of memory for the title of item %s", items->id[i]);
         for (int l = 0, at = 0; l < n_levels; l++)
             at += snprintf(sid + at, sizeof sid - (size_t)at, TOKEN, 'a' + l, code[l][i]);

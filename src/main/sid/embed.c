@@ -4,6 +4,7 @@
  * whatever else is in its pass and a mean is summed in the order of tokens: the file does not depend on the ranks. */
 #include "app.h"
 
+#include "dtrain/config.h"
 #include "dtrain/frozen_model.h"
 #include "dtrain/tokenizer.h"
 
@@ -23,6 +24,8 @@ typedef struct embedding {
     dt_encoder *encoder;
     dt_batch batch;
     dt_ids ids;
+    char **fields; /* [n_fields] of an item's text */
+    int n_fields;
     int64_t max_length, width;
     int64_t *item; /* [max_seq] of the pass */
     float *hidden; /* [max_tok, width] */
@@ -35,7 +38,7 @@ typedef struct embedding {
 
 static dt_err encode(app *a, embedding *e, int64_t i)
 {
-    char *text = dt_sid_item_text(&a->items, i, a->opt.fields);
+    char *text = dt_sid_item_text(&a->items, i, (const char *const *)e->fields, e->n_fields);
     DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the text of item %s", a->items.id[i]);
     const dt_span span = {.text = text, .nbytes = strlen(text)};
     e->ids.n = 0;
@@ -115,6 +118,10 @@ static dt_err all_passes(app *a, embedding *e)
 static dt_err open_text(app *a, embedding *e)
 {
     const char *name = a->opt.tokenizer ? a->opt.tokenizer : e->frozen.from.tokenizer;
+    DT_TRY(dt_config_split(a->opt.fields, &e->fields, &e->n_fields));
+    for (int k = 0; k < e->n_fields; k++)
+        if (a->comm.rank == 0 && !dt_sid_items_have(&a->items, e->fields[k]))
+            DT_WARN("--fields: no item of %s has `%s`", a->opt.items, e->fields[k]);
     DT_CHECK(name, DT_ERR_USAGE, "%s does not say what its tokenizer is; see --tokenizer", a->opt.model);
     DT_TRY(dt_tokenizer_open(&e->tok, name));
     DT_CHECK(dt_tokenizer_get_info(e->tok)->vocab_size <= e->frozen.mc.vocab_size, DT_ERR_DATA,
@@ -201,6 +208,7 @@ dt_err sid_embed(app *a, const char *path)
     dt_encoder_close(e.encoder);
     dt_tokenizer_close(e.tok);
     dt_batch_free(&e.batch, &a->ledger);
+    dt_list_free(e.fields, e.n_fields);
     free(e.ids.id);
     free(e.item);
     free(e.hidden);
