@@ -193,7 +193,7 @@ typedef struct dt_device_ops {
     dt_err (*layernorm_forward)(dt_device *dev, const void *x, const void *weight, const void *bias, void *y,
                                 float *mean, float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt,
                                 dt_stream *stream);
-    /** dweight and dbias each may be NULL: not wanted. */
+    /** dweight and dbias each may be NULL: not wanted. dx may be dy where add_to_dx is false. */
     dt_err (*layernorm_backward)(dt_device *dev, const void *x, const void *weight, const float *mean,
                                  const float *rstd, const void *dy, void *dx, bool add_to_dx, void *dweight,
                                  void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,

@@ -13,7 +13,15 @@
 
 /* ---- configuration ----------------------------------------------------------------------------------------------- */
 
-typedef enum dt_family { DT_GPT2, DT_LLAMA, DT_MISTRAL, DT_QWEN2, DT_QWEN3, DT_N_FAMILY } dt_family;
+typedef enum dt_family {
+    DT_GPT2,
+    DT_LLAMA,
+    DT_MISTRAL,
+    DT_QWEN2,
+    DT_QWEN3,
+    DT_N_FAMILY,            /* of language models */
+    DT_TOWER = DT_N_FAMILY, /* the blocks of CLIP and SigLIP: dt_vision_config.blocks alone */
+} dt_family;
 typedef enum dt_rope_type {
     DT_ROPE_NONE,
     DT_ROPE_DEFAULT,
@@ -79,7 +87,9 @@ const char *dt_classifier_architecture(dt_family family);
 /** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final
  *  norm; lm_head.weight unless tied). All is trained until dt_units_choose_trained says otherwise. Names are those that
  *  transformers' save_pretrained writes: for GPT-2 with the prefix "transformer." (the first published files lack it).
- *  One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. */
+ *  One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. A vision-language model has
+ *  the units of tower and projector behind the head ("vision.embed", "vision.block.0" .., "vision.end", "projector"),
+ *  and all names are those that transformers' LlavaForConditionalGeneration saves. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
 /** The same with a scalar head of n_labels numbers for each token ("score.weight", as transformers' classifiers of
  *  sequences have it) in the place of the vocabulary product: for reward models and critics. */
@@ -173,11 +183,13 @@ typedef struct dt_model_options {
     bool graphs;
     int32_t max_top;    /* tokens of a sequence that dt_model_top is asked for at most (beam search) */
     int32_t max_listed; /* tokens that dt_model_set_lists gives at most */
+    int32_t max_images; /* of a micro-batch; 0: there are none, and a tower works for empty batches alone */
     /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut;
      * passes without backward alone */
     bool batch_invariant;
     const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: there are none */
     void *own_stage_self;
+    const dt_vision_config *tower; /* it is the tower of this: vision.c opens it so; else NULL */
     unsigned head; /* what a vocabulary's head is asked for besides logp, hit and entropy: a sum of DT_HEAD_... */
     /* gradients are those of the loss times this, as it is when the head runs; NULL: 1. The caller's, for the model's
      * life */

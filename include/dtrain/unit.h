@@ -69,6 +69,9 @@ typedef enum dt_unit_role {
     DT_UNIT_EMBEDDING,   /* tables of tokens and of positions */
     DT_UNIT_HEAD,        /* final norm and vocabulary product */
     DT_UNIT_SCALAR_HEAD, /* final norm and a few numbers for each token */
+    DT_UNIT_PATCHES,     /* what a vision tower begins with: behind all units of the language model */
+    DT_UNIT_PROJECTOR,   /* from the tower's features to rows of the language model */
+    DT_UNIT_CARRIED,     /* in files alone: nothing is computed with it, and it is not trained */
     DT_N_UNIT_ROLES
 } dt_unit_role;
 

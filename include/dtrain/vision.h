@@ -38,6 +38,7 @@ typedef struct dt_vision_config {
     int64_t image_size, patch_size;
     int64_t n_side;           /* patches along a side */
     int64_t n_rows;           /* what the tower makes of an image: patches, behind CLIP's class token */
+    int64_t n_blocks;         /* of the tower */
     int64_t n_used;           /* blocks whose output the features are; those behind are kept in files alone */
     bool drop_first;          /* features without those of the first row */
     int64_t n_tokens;         /* placeholders of an image in a text */

@@ -93,7 +93,8 @@ static void choose_trained(dt_unit *u, dt_trains trained, void *self)
 
 void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self)
 {
-    for (int i = 0; i < n_units; i++) choose_trained(&units[i], trained, self);
+    for (int i = 0; i < n_units; i++)
+        choose_trained(&units[i], units[i].role == DT_UNIT_CARRIED ? NULL : trained, self);
 }
 
 int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role)

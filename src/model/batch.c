@@ -1,7 +1,7 @@
 /* batch.c - from the host's batch to the device: checked, then moved in one copy out of pinned memory, so that the
  * caller's arrays are free again at once. A token beyond the table or a position beyond the model would read foreign
  * memory in a kernel: they are met here. */
-#include "model_private.h"
+#include "vision_private.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -153,11 +153,17 @@ static void stage_low(const dt_model *m, enum low_of of, const int32_t *id, cons
         for (int32_t i = 0; i < n_order; i++) *in_order++ = order[i] * r + k;
 }
 
+/* Embeddings of placeholders are not looked at. */
+static bool learns(const dt_model *m, int32_t token)
+{
+    return token != m->mc->pad_token_id && !(m->vision && token == m->mc->vision->image_token);
+}
+
 /* What the table's gradient is summed from. */
 static void order_learned(dt_model *m, const dt_batch *b)
 {
     for (int32_t i = 0; i < b->n_tok; i++)
-        if (b->token[b->order[i]] != m->mc->pad_token_id) m->host.order[m->n_learned++] = b->order[i];
+        if (learns(m, b->token[b->order[i]])) m->host.order[m->n_learned++] = b->order[i];
 }
 
 /* Another model may have used them since: what was kept in them is gone. */
@@ -179,7 +185,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->n_learned = 0;
     m->n_seq = b->n_seq;
     m->n_fill = count_fill(m, b, slot);
-    if (b->n_tok == 0) return DT_OK;
+    if (b->n_tok == 0) return dt_vision_stage(m, b);
     DT_TRY(dt_span_wait(m, &m->image_span));
     const size_t n = (size_t)b->n_tok;
     const int32_t n_tok = b->n_tok + m->n_fill, n_seq = b->n_seq + m->n_fill;
@@ -193,6 +199,8 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     stage_sequences(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
     stage_fill(m, b, slot);
+    DT_TRY(dt_vision_stage(m, b));
+    if (m->opt.tower) DT_TRY(dt_patches_stage(m, b));
     stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);
     stage_low(m, LOW_POSITIONS, m->host.pos, m->host.pos_order, m->n_tok);
     return dt_span_to_device(m, &m->image_span, nbytes);

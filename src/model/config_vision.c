@@ -50,11 +50,12 @@ static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
     return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
 }
 
-/* Of its blocks. The positions of an image are its vocabulary, for which it has a table. */
+/* Of its blocks, none of which is causal. The positions of an image are its vocabulary, for which it has a table. */
 static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_config *mc)
 {
+    mc->family = DT_TOWER;
     mc->hidden_size = 768, mc->intermediate_size = 3072;
-    mc->num_hidden_layers = mc->num_attention_heads = 12;
+    mc->num_attention_heads = 12;
     mc->norm_eps = t->eps;
     mc->act = t->act;
     mc->initializer_range = 0.02;
@@ -63,7 +64,6 @@ static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_conf
     mc->rope_type = DT_ROPE_NONE;
     DT_TRY(dt_spec_int(s, "hidden_size", 1, 1 << 20, &mc->hidden_size));
     DT_TRY(dt_spec_int(s, "intermediate_size", 1, 1 << 22, &mc->intermediate_size));
-    DT_TRY(dt_spec_int(s, "num_hidden_layers", 1, 1 << 12, &mc->num_hidden_layers));
     DT_TRY(dt_spec_int(s, "num_attention_heads", 1, 1 << 16, &mc->num_attention_heads));
     DT_TRY(dt_spec_real(s, "layer_norm_eps", 0, 1, &mc->norm_eps));
     DT_TRY(dt_spec_real(s, "initializer_range", 0, 100, &mc->initializer_range));
@@ -94,7 +94,7 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
 /* The hidden states of a tower of L blocks are L + 1: what goes into the first, and what each leaves. */
 static dt_err read_features(const dt_spec *root, dt_vision_config *v)
 {
-    const int64_t L = v->blocks->num_hidden_layers;
+    const int64_t L = v->n_blocks;
     int64_t layer = -2;
     const char *select = "default";
     DT_TRY(dt_spec_int(root, "vision_feature_layer", -L - 1, L, &layer));
@@ -204,6 +204,8 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     dt_spec s;
     DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
     DT_TRY(read_tower_type(&s, &v->tower));
+    v->n_blocks = 12;
+    DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
     DT_TRY(read_blocks(&s, &TOWERS[v->tower], v->blocks));
     DT_TRY(read_image_size(&s, v));
     DT_TRY(read_features(root, v));

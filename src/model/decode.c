@@ -3,7 +3,7 @@
  *
  * The slot of a prompt may be the beginning of any number of sequences, which then have what follows it alone in slots
  * of their own: attention reads first the one, then the other. A row of a block's cache holds keys, then values. */
-#include "model_private.h"
+#include "vision_private.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -90,6 +90,7 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->train = false;
     m->set_holds = -1;
     dt_phase_enter(m->phase, "decode", m->units[m->embed_unit].name);
+    DT_TRY(dt_vision_forward(m, b));
     const bool tokens = m->n_tok > 0 && m->n_tok == m->n_seq && m->max_q_len == 1;
     DT_TRY(tokens ? queue_tokens(m) : queue_blocks(m, NULL));
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)

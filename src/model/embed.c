@@ -3,7 +3,7 @@
  * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write
  * clears it. A tied table may hold the head's part in fp32 (head.c): then ours is added there, and both are rounded
  * once. */
-#include "model_private.h"
+#include "vision_private.h"
 
 static uint64_t key_of(const dt_model *m, dt_rng_purpose purpose, uint64_t where)
 {
@@ -72,9 +72,12 @@ dt_err dt_embed_forward(dt_model *m, void *x)
     dt_param_view w;
     DT_TRY(dt_params_acquire(m, m->embed_unit, &w));
     if (m->n_tok > 0) {
+        void *table_rows = m->opt.tower ? dt_patches_input(m, x) : x;
         DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_weight(&w, m->wte),
-                                         dt_weight(&w, m->wpe), x, m->n_tok, m->C, m->opt.dtype, m->stream));
+                                         dt_weight(&w, m->wpe), table_rows, m->n_tok, m->C, m->opt.dtype, m->stream));
+        if (m->opt.tower) DT_TRY(dt_patches_forward(m, &w, x));
         for (int t = 0; t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_forward(m, (enum low_of)t, &w, x));
+        DT_TRY(dt_vision_put(m, x));
         DT_TRY(embed_dropout(m, x));
     }
     return m->source->params_release(m->source->self, m->embed_unit);
@@ -111,6 +114,8 @@ dt_err dt_embed_backward(dt_model *m)
     if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, m->embed_unit, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
+    if (m->n_tok > 0) DT_TRY(dt_vision_take(m));
+    if (m->n_tok > 0 && m->opt.tower) DT_TRY(dt_patches_backward(m, &g));
     DT_TRY(token_table_backward(m, &g));
     if (m->n_tok > 0 && dt_is_trained(m->wpe))
         DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_gradient(&g, m->wpe),

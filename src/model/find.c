@@ -30,6 +30,8 @@ struct fused {
     int64_t n_out[MAX_LOW];
 };
 
+enum { HEAD_LAYER = -1 }; /* for the key of its dropout: blocks count from 0 */
+
 static const dt_tensor *find_part(const dt_unit *u, const char *name, const char *part)
 {
     char full[64];
@@ -83,15 +85,20 @@ static struct linear linear_at(const dt_model *m, const dt_unit *u, enum linear_
     return l;
 }
 
-static struct norm norm_at(const dt_unit *u, const char *weight, const char *bias)
+struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out)
+{
+    return linear_at(m, u, LINEAR_UP, HEAD_LAYER, n_in, (struct fused){{name}, {n_out}});
+}
+
+struct norm dt_norm_at(const dt_unit *u, const char *weight, const char *bias)
 {
     return (struct norm){locate(u, weight), locate(u, bias)};
 }
 
 static void find_gpt2_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
-    b->norm1 = norm_at(u, "ln_1.weight", "ln_1.bias");
-    b->norm2 = norm_at(u, "ln_2.weight", "ln_2.bias");
+    b->norm1 = dt_norm_at(u, "ln_1.weight", "ln_1.bias");
+    b->norm2 = dt_norm_at(u, "ln_2.weight", "ln_2.bias");
     b->q_norm = b->k_norm = (struct tensor_at){.offset = -1};
     b->qkv = linear_at(m, u, LINEAR_QKV, b->layer, m->C, (struct fused){{"attn.c_attn"}, {m->W}});
     b->o = linear_at(m, u, LINEAR_O, b->layer, m->Q, (struct fused){{"attn.c_proj"}, {m->C}});
@@ -101,8 +108,8 @@ static void find_gpt2_block(const dt_model *m, const dt_unit *u, struct block *b
 
 static void find_llama_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
-    b->norm1 = norm_at(u, "input_layernorm.weight", "input_layernorm.bias");
-    b->norm2 = norm_at(u, "post_attention_layernorm.weight", "post_attention_layernorm.bias");
+    b->norm1 = dt_norm_at(u, "input_layernorm.weight", "input_layernorm.bias");
+    b->norm2 = dt_norm_at(u, "post_attention_layernorm.weight", "post_attention_layernorm.bias");
     b->q_norm = locate(u, "self_attn.q_norm.weight");
     b->k_norm = locate(u, "self_attn.k_norm.weight");
     const struct fused qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {m->Q, m->K, m->K}},
@@ -113,9 +120,24 @@ static void find_llama_block(const dt_model *m, const dt_unit *u, struct block *
     b->down = linear_at(m, u, LINEAR_DOWN, b->layer, m->F, (struct fused){{"mlp.down_proj"}, {m->C}});
 }
 
+static void find_tower_block(const dt_model *m, const dt_unit *u, struct block *b)
+{
+    const struct fused qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {m->Q, m->K, m->K}};
+    b->norm1 = dt_norm_at(u, "layer_norm1.weight", "layer_norm1.bias");
+    b->norm2 = dt_norm_at(u, "layer_norm2.weight", "layer_norm2.bias");
+    b->q_norm = b->k_norm = (struct tensor_at){.offset = -1};
+    b->qkv = linear_at(m, u, LINEAR_QKV, b->layer, m->C, qkv);
+    b->o = linear_at(m, u, LINEAR_O, b->layer, m->Q, (struct fused){{"self_attn.out_proj"}, {m->C}});
+    b->up = linear_at(m, u, LINEAR_UP, b->layer, m->C, (struct fused){{"mlp.fc1"}, {m->U}});
+    b->down = linear_at(m, u, LINEAR_DOWN, b->layer, m->F, (struct fused){{"mlp.fc2"}, {m->C}});
+}
+
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
-    (m->mc->family == DT_GPT2 ? find_gpt2_block : find_llama_block)(m, u, b);
+    if (m->mc->family == DT_TOWER)
+        find_tower_block(m, u, b);
+    else
+        (m->mc->family == DT_GPT2 ? find_gpt2_block : find_llama_block)(m, u, b);
     const bool complete = dt_exists(b->norm1.w) && dt_exists(b->norm2.w) && dt_exists(b->qkv.w) && dt_exists(b->o.w) &&
                           dt_exists(b->up.w) && dt_exists(b->down.w) &&
                           (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
@@ -142,8 +164,30 @@ static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, cons
     return DT_OK;
 }
 
+/* A tower looks up positions, and its patches come with them. */
+static dt_err find_patches(dt_model *m, const dt_unit *u)
+{
+    struct patches *k = &m->patches;
+    const dt_vision_config *v = m->opt.tower;
+    DT_CHECK(v, DT_ERR_ARG, "unit %s begins a tower, which this model is not", u->name);
+    k->config = v;
+    k->n_rows = v->n_rows;
+    k->image_nbytes = (size_t)(v->image_size * v->image_size * 3);
+    k->conv = linear_at(m, u, LINEAR_UP, HEAD_LAYER, 3 * v->patch_size * v->patch_size,
+                        (struct fused){{"patch_embedding"}, {m->C}});
+    k->token = locate(u, "class_embedding");
+    k->pre = dt_norm_at(u, "pre_layrnorm.weight", "pre_layrnorm.bias");
+    m->wte = locate(u, "position_embedding.weight");
+    m->wpe.offset = -1;
+    const bool clip = v->tower == DT_TOWER_CLIP;
+    DT_CHECK(dt_exists(m->wte) && dt_exists(k->conv.w) && dt_exists(k->token) == clip && dt_exists(k->pre.w) == clip,
+             DT_ERR_ARG, "unit %s does not hold the tensors of a %s tower", u->name, dt_tower_name(v->tower));
+    return DT_OK;
+}
+
 static dt_err find_embedding(dt_model *m, const dt_unit *u)
 {
+    if (u->role == DT_UNIT_PATCHES) return find_patches(m, u);
     const bool gpt2 = m->mc->family == DT_GPT2;
     m->wte = locate(u, gpt2 ? "wte.weight" : "embed_tokens.weight");
     m->wpe = locate(u, "wpe.weight");
@@ -153,8 +197,6 @@ static dt_err find_embedding(dt_model *m, const dt_unit *u)
     return gpt2 ? find_low_table(m, u, LOW_POSITIONS, "wpe") : DT_OK;
 }
 
-enum { HEAD_LAYER = -1 }; /* for the key of its dropout: blocks count from 0 */
-
 /* A vocabulary's head, which may use the embedding's table, or a scalar one. */
 static dt_err find_head(dt_model *m, const dt_unit *u)
 {
@@ -162,8 +204,8 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     const dt_tensor *score = scalar ? find(u, "score.weight") : NULL;
     m->tied = m->mc->tie_word_embeddings && !scalar;
     m->n_labels = score ? score->shape[0] : 0;
-    m->final_norm =
-        m->mc->family == DT_GPT2 ? norm_at(u, "ln_f.weight", "ln_f.bias") : norm_at(u, "norm.weight", "norm.bias");
+    m->final_norm = m->mc->family == DT_GPT2 ? dt_norm_at(u, "ln_f.weight", "ln_f.bias")
+                                             : dt_norm_at(u, "norm.weight", "norm.bias");
     m->head = (struct linear){
         .n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C, .in_fp32 = true, .layer = HEAD_LAYER};
     m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
@@ -194,14 +236,15 @@ static dt_err find_stages(dt_model *m)
     m->embed_unit = m->head_unit = -1;
     for (int u = 0; u < m->n_units; u++) {
         const dt_unit_role role = m->units[u].role;
-        const bool head = role == DT_UNIT_HEAD || role == DT_UNIT_SCALAR_HEAD;
-        int *only = role == DT_UNIT_EMBEDDING ? &m->embed_unit : head ? &m->head_unit : NULL;
+        const bool head = role == DT_UNIT_HEAD || role == DT_UNIT_SCALAR_HEAD,
+                   embed = role == DT_UNIT_EMBEDDING || role == DT_UNIT_PATCHES;
+        int *only = embed ? &m->embed_unit : head ? &m->head_unit : NULL;
         DT_CHECK((int)role >= 0 && role < DT_N_UNIT_ROLES && (!only || *only < 0), DT_ERR_ARG,
                  "unit %s: a second embedding or head, or role %d", m->units[u].name, (int)role);
         if (only) *only = u;
-        if (!only) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
+        if (!only && role != DT_UNIT_CARRIED) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
     }
-    DT_CHECK(m->embed_unit >= 0 && m->head_unit >= 0 && n_blocks == L, DT_ERR_ARG,
+    DT_CHECK(m->embed_unit >= 0 && (m->head_unit >= 0 || m->opt.tower) && n_blocks == L, DT_ERR_ARG,
              "expected an embedding, %" PRId64 " blocks and a head, found %" PRId64 " blocks in %d units", L, n_blocks,
              m->n_units);
     return DT_OK;
@@ -213,7 +256,7 @@ static bool has_trained(const dt_model *m, int unit) { return m->units[unit].fla
 static void number_sets(dt_model *m)
 {
     int64_t n = 0;
-    m->first_trained = has_trained(m, m->embed_unit) ? -1 : 0;
+    m->first_trained = has_trained(m, m->embed_unit) || m->placeholders_learn ? -1 : 0;
     while (m->first_trained >= 0 && m->first_trained < m->n_stages && !has_trained(m, m->stages[m->first_trained].unit))
         m->first_trained++;
     m->first_kept = m->first_trained < 0 ? 0 : m->first_trained;
@@ -227,7 +270,7 @@ dt_err dt_model_find_tensors(dt_model *m)
 {
     DT_TRY(find_stages(m));
     DT_TRY(find_embedding(m, &m->units[m->embed_unit]));
-    DT_TRY(find_head(m, &m->units[m->head_unit]));
+    if (m->head_unit >= 0) DT_TRY(find_head(m, &m->units[m->head_unit]));
     number_sets(m);
     return DT_OK;
 }

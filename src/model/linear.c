@@ -98,6 +98,7 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
         DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, dt_low_rank_tokens(m, n_rows), with.low));
         mm.addend = dx;
     }
+    if (!dx) return DT_OK;
     return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);
 }
 

@@ -1,6 +1,6 @@
 /* model.c - the layer loop. Units are taken in one order whatever the batch: under ZeRO-3 a rank with nothing to
  * compute must still take part in every gather and every reduction. */
-#include "model_private.h"
+#include "vision_private.h"
 
 /* Where stage i reads and writes. */
 static struct block_acts acts_of(const dt_model *m, int64_t i)
@@ -78,6 +78,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
     m->train = train;
     m->step = step;
     m->set_holds = -1;
+    DT_TRY(dt_vision_forward(m, b));
     dt_phase_enter(m->phase, "forward", m->units[m->embed_unit].name);
     DT_TRY(dt_embed_forward(m, m->x[0]));
     for (int64_t i = 0; i < m->n_stages; i++) {
@@ -118,5 +119,6 @@ dt_err dt_model_backward(dt_model *m, const dt_batch *b)
     for (int64_t i = m->n_stages - 1; i >= 0 && i >= m->first_trained; i--) DT_TRY(backward_unit(m, i));
     if (m->first_trained >= 0) return DT_OK;
     dt_phase_enter(m->phase, "backward", m->units[m->embed_unit].name);
-    return dt_embed_backward(m);
+    DT_TRY(dt_embed_backward(m));
+    return dt_vision_backward(m);
 }

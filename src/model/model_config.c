@@ -269,7 +269,8 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
 {
     dt_spec text;
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
-    DT_TRY(read_language_model(&text, "gpt2, llama, mistral, qwen2 or qwen3", mc));
+    DT_TRY(read_language_model(&text, "llama, mistral, qwen2 or qwen3", mc));
+    if (mc->family == DT_GPT2) return dt_spec_bad(&text, "model_type", "llama, mistral, qwen2 or qwen3");
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &mc->tie_word_embeddings));
     return dt_model_read_vision(root, mc);
 }

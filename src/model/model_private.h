@@ -175,6 +175,7 @@ struct image {
     uint64_t *token_key;
     /* [T]; pos: with a rotary table the token's row in it; pos_order: as order, but by position */
     int32_t *token, *pos, *order, *pos_order;
+    int32_t *place; /* [R] placeholders */
     /* of a table's adapter [T, r]: the places of A's numbers, and their order by place, of what learns (in training) */
     int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
@@ -230,6 +231,25 @@ struct step_key {
     dt_choice how;
 };
 struct graphs; /* graphs.c */
+struct vision; /* vision.c */
+
+/** What a tower begins with (patches.c): a product of the patches of each image, behind which its class token stands
+ *  in front of them; table and positions are an embedding's. */
+struct patches {
+    struct linear conv;     /* [C, 3 p p] */
+    struct tensor_at token; /* of the class; may be none */
+    struct norm pre;        /* may be none */
+    int64_t n_rows;         /* P */
+    size_t image_nbytes;    /* of pixels */
+    const dt_vision_config *config;
+    /* device */
+    void *rows;                          /* [N P, 3 p p] */
+    void *x;                             /* [N P, C]: what the norm is applied to, kept for backward */
+    float *mean, *rstd;                  /* [N P] */
+    void *class_row;                     /* [N, C] */
+    int32_t *class_at, *zero, *in_order; /* [N]: places of class tokens; 0, 0 ..; 0, 1 .. */
+    struct span pixels;
+};
 
 /** What a slot of the cache holds: the first n_shared tokens of another slot, a prompt, and behind them n_own in rows
  *  of its own. */
@@ -264,7 +284,8 @@ struct dt_model {
     /* the lowest stage with a trained part, -1: the embedding has one, n_stages: at most the head has. Below it nothing
      * needs a gradient, and nothing is kept for backward */
     int64_t first_trained;
-    int64_t first_kept; /* first_trained, or 0 */
+    int64_t first_kept;      /* first_trained, or 0 */
+    bool placeholders_learn; /* what stands in the place of their embeddings has gradients */
 
     dt_buf activations, kept, data, staging, table;
     float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
@@ -291,6 +312,8 @@ struct dt_model {
     void **cache;          /* [layers]: [rows of all slots, 2K], keys then values in each row */
     struct cached *cached; /* [cache_seqs + cache_prompts] */
     struct graphs *graphs; /* NULL: there are none */
+    struct vision *vision; /* NULL: a language model alone */
+    struct patches patches;
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
@@ -371,8 +394,21 @@ static inline void *dt_gradient(const dt_grad_view *g, struct tensor_at t)
 /** A tied table that is trained has gradients from both ends of the model. */
 static inline bool dt_has_tied_grads(const dt_model *m) { return m->tied && dt_is_trained(m->head.w); }
 
+/** Hands out pieces of a block, or only counts them when there is no block yet. */
+struct arena {
+    char *base;
+    size_t used;
+    bool overflow;
+};
+/** Rows of elements of elem bytes; NULL while only counting. */
+void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem);
+struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes);
+
 /* find.c: which unit does what, and where tensors lie in them; m->stages has room for n_units */
 dt_err dt_model_find_tensors(dt_model *m);
+/** A linear layer and a norm that no block has, by the ends of their names. */
+struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out);
+struct norm dt_norm_at(const dt_unit *u, const char *weight, const char *bias);
 
 /* linear.c */
 /** What goes with the product of a linear layer (dt_matmul): an addend in the layout of the output, and an activation
@@ -386,7 +422,8 @@ struct with_product {
 };
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_product with);
-/** Gradients of the weights and bias into g, of those that are trained, and of x into dx. Without an addend. */
+/** Gradients of the weights and bias into g, of those that are trained, and of x into dx (NULL: not wanted, of a layer
+ *  without adapters). Without an addend. */
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           struct with_product with, int64_t n_rows);
@@ -473,6 +510,16 @@ dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes);
 dt_err dt_span_wait(dt_model *m, struct span *s);
 /** All work is done, the host has seen that: no span is moving. */
 dt_err dt_model_sync(dt_model *m);
+
+/* patches.c */
+/** Where a tower's product writes to, on its way to x: where its norm reads. */
+void *dt_patches_input(const dt_model *m, void *x);
+/** Bring a batch's images to the device. */
+dt_err dt_patches_stage(dt_model *m, const dt_batch *b);
+/** x [T,C] from the positions in dt_patches_input(x). */
+dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x);
+/** Gradients, added to what is in g, from s.dx, that of x; leaves there that of the positions. */
+dt_err dt_patches_backward(const dt_model *m, const dt_grad_view *g);
 
 /* stretch.c */
 /** Sizes of the rotary table. */

@@ -1,19 +1,12 @@
 /* open.c - the memory of a model: counted and laid out by one function, which plan runs without memory behind it and
  * open with. So the two cannot differ. */
-#include "model_private.h"
+#include "vision_private.h"
 #include "dtrain/device_check.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/** Hands out pieces of a block, or only counts them when there is no block yet. */
-struct arena {
-    char *base;
-    size_t used;
-    bool overflow;
-};
-
-static void *take(struct arena *a, int64_t rows, int64_t width, size_t elem)
+void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem)
 {
     size_t n, at = a->used;
     a->overflow = a->overflow || rows < 0 || width < 0 || __builtin_mul_overflow((size_t)rows, (size_t)width, &n) ||
@@ -50,30 +43,30 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem, f = sizeof(float);
-    s->x_mid = take(a, m->opt.training ? T : 0, m->C, e);
-    s->raw = take(a, T, m->W, e);
+    s->x_mid = dt_take(a, m->opt.training ? T : 0, m->C, e);
+    s->raw = dt_take(a, T, m->W, e);
     if (!dt_model_keeps_raw(m)) s->qk = s->raw;
-    s->att = take(a, T, m->Q, e);
-    s->up = take(a, T, m->U, e);
-    s->mean1 = take(a, T, 1, f);
-    s->rstd1 = take(a, T, 1, f);
-    s->mean2 = take(a, T, 1, f);
-    s->rstd2 = take(a, T, 1, f);
-    s->lse = take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
-    for (int i = 0; i < N_LINEARS; i++) s->low[i] = take(a, T, most_low(m, i, low_r), e);
+    s->att = dt_take(a, T, m->Q, e);
+    s->up = dt_take(a, T, m->U, e);
+    s->mean1 = dt_take(a, T, 1, f);
+    s->rstd1 = dt_take(a, T, 1, f);
+    s->mean2 = dt_take(a, T, 1, f);
+    s->rstd2 = dt_take(a, T, 1, f);
+    s->lse = dt_take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
+    for (int i = 0; i < N_LINEARS; i++) s->low[i] = dt_take(a, T, most_low(m, i, low_r), e);
 }
 
 static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem, f = sizeof(float);
-    s->norm1 = take(a, T, m->C, e);
-    s->norm2 = take(a, T, m->C, e);
-    s->act = take(a, T, m->F, e);
+    s->norm1 = dt_take(a, T, m->C, e);
+    s->norm2 = dt_take(a, T, m->C, e);
+    s->act = dt_take(a, T, m->F, e);
     if (!m->mc->qk_norm) return;
-    if (dt_model_keeps_raw(m)) s->qk = take(a, T, m->W, e);
-    s->rstd_q = take(a, T, m->mc->num_attention_heads, f);
-    s->rstd_k = take(a, T, m->mc->num_key_value_heads, f);
+    if (dt_model_keeps_raw(m)) s->qk = dt_take(a, T, m->W, e);
+    s->rstd_q = dt_take(a, T, m->mc->num_attention_heads, f);
+    s->rstd_k = dt_take(a, T, m->mc->num_key_value_heads, f);
 }
 
 /* Set i of those that are kept. What is made again before it is read has one place, in the first set. */
@@ -105,15 +98,15 @@ static void place_block_work(dt_model *m, struct arena *a)
     at.batch_invariant = false; /* backward is not */
     at.by_library = m->opt.library_attention;
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
-    m->s.drop = take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
-    m->s.dnorm = take(a, T, m->C, e);
+    m->s.drop = dt_take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
+    m->s.dnorm = dt_take(a, T, m->C, e);
     const size_t from = a->used;
-    m->s.dact = take(a, T, m->F, e);
+    m->s.dact = dt_take(a, T, m->F, e);
     const size_t mlp_end = a->used;
     a->used = from;
-    m->s.datt = take(a, T, m->Q, e);
-    m->s.dqkv = take(a, T, m->W, e);
-    m->s.attention = take(a, m->s.attention_elems, 1, sizeof(float));
+    m->s.datt = dt_take(a, T, m->Q, e);
+    m->s.dqkv = dt_take(a, T, m->W, e);
+    m->s.attention = dt_take(a, m->s.attention_elems, 1, sizeof(float));
     if (mlp_end > a->used) a->used = mlp_end;
 }
 
@@ -127,7 +120,7 @@ static bool chunked_sums(const dt_model *m)
 static void place_tied_sums(dt_model *m, struct arena *a)
 {
     const bool wanted = dt_has_tied_grads(m) && m->opt.training && m->opt.grad_dtype != DT_F32;
-    m->h.sums.tied = wanted ? take(a, m->V, m->C, sizeof(float)) : NULL;
+    m->h.sums.tied = wanted ? dt_take(a, m->V, m->C, sizeof(float)) : NULL;
 }
 
 static void place_head(dt_model *m, struct arena *a)
@@ -136,25 +129,25 @@ static void place_head(dt_model *m, struct arena *a)
     const int64_t own = m->units[m->head_unit].flat_len[DT_TRAINED];
     h->logits_ld = (m->V + 31) / 32 * 32;
     h->n_rows = m->ops->classifier_rows(m->dev, h->logits_ld, m->opt.max_tok);
-    h->x = take(a, h->n_rows, m->C, m->elem);
-    h->y = take(a, h->n_rows, m->C, m->elem);
-    h->dy = take(a, m->opt.training ? h->n_rows : 0, m->C, m->elem);
-    h->mean = take(a, h->n_rows, 1, sizeof(float));
-    h->rstd = take(a, h->n_rows, 1, sizeof(float));
-    h->logits = take(a, h->n_rows, h->logits_ld, sizeof(float));
-    h->low = take(a, h->n_rows, m->head.low_r, m->elem);
-    h->sums.own = own > 0 && chunked_sums(m) ? take(a, own, 1, sizeof(float)) : NULL;
+    h->x = dt_take(a, h->n_rows, m->C, m->elem);
+    h->y = dt_take(a, h->n_rows, m->C, m->elem);
+    h->dy = dt_take(a, m->opt.training ? h->n_rows : 0, m->C, m->elem);
+    h->mean = dt_take(a, h->n_rows, 1, sizeof(float));
+    h->rstd = dt_take(a, h->n_rows, 1, sizeof(float));
+    h->logits = dt_take(a, h->n_rows, h->logits_ld, sizeof(float));
+    h->low = dt_take(a, h->n_rows, m->head.low_r, m->elem);
+    h->sums.own = own > 0 && chunked_sums(m) ? dt_take(a, own, 1, sizeof(float)) : NULL;
 }
 
 static void place_value_head(dt_model *m, struct arena *a)
 {
     struct value_work *v = &m->v;
     const int64_t T = m->opt.max_tok;
-    v->y = take(a, T, m->C, m->elem);
-    v->dy = take(a, m->opt.training ? T : 0, m->C, m->elem);
-    v->mean = take(a, T, 1, sizeof(float));
-    v->rstd = take(a, T, 1, sizeof(float));
-    v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? take(a, T, m->n_labels, m->elem) : NULL;
+    v->y = dt_take(a, T, m->C, m->elem);
+    v->dy = dt_take(a, m->opt.training ? T : 0, m->C, m->elem);
+    v->mean = dt_take(a, T, 1, sizeof(float));
+    v->rstd = dt_take(a, T, 1, sizeof(float));
+    v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? dt_take(a, T, m->n_labels, m->elem) : NULL;
 }
 
 /* Adapters of tables, from forward to backward. */
@@ -162,8 +155,8 @@ static void place_tables(dt_model *m, struct arena *a)
 {
     for (int t = 0; t < N_LOW_TABLES; t++) {
         const int64_t r = m->low_table[t].low.r;
-        m->s.table_h[t] = take(a, m->opt.max_tok, r, m->elem);
-        m->s.table_b[t] = take(a, m->opt.training ? m->C : 0, r, m->elem);
+        m->s.table_h[t] = dt_take(a, m->opt.max_tok, r, m->elem);
+        m->s.table_b[t] = dt_take(a, m->opt.training ? m->C : 0, r, m->elem);
     }
 }
 
@@ -173,59 +166,61 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
     if (m->opt.training) {
-        const int64_t norm =
-            dt_max_i64(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
-        m->s.dx = take(a, m->opt.max_tok, m->C, m->elem);
-        m->s.norm = take(a, norm, 1, sizeof(float));
+        const int64_t widest = dt_max_i64(m->C, m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
+                      norm = dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest),
+                                        m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
+        m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);
+        m->s.norm = dt_take(a, norm, 1, sizeof(float));
         m->s.low_x =
-            take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_low(m, N_LINEARS, low_n_in), m->elem);
-        m->s.low_d = take(a, m->opt.max_tok, r, m->elem);
+            dt_take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_low(m, N_LINEARS, low_n_in), m->elem);
+        m->s.low_d = dt_take(a, m->opt.max_tok, r, m->elem);
     }
     place_tied_sums(m, a);
     const size_t from = a->used;
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;
     a->used = from;
-    (m->n_labels > 0 ? place_value_head : place_head)(m, m->opt.keeps_hidden ? kept : a);
+    if (m->head_unit >= 0) (m->n_labels > 0 ? place_value_head : place_head)(m, m->opt.keeps_hidden ? kept : a);
     if (block_end > a->used) a->used = block_end;
 }
 
 size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i)
 {
     struct arena a = {.base = base};
-    i->token_key = take(&a, n_tok, 1, sizeof(uint64_t));
-    i->token = take(&a, n_tok, 1, sizeof(int32_t));
-    i->pos = take(&a, n_tok, 1, sizeof(int32_t));
-    i->order = take(&a, n_tok, 1, sizeof(int32_t));
-    i->pos_order = take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
+    i->token_key = dt_take(&a, n_tok, 1, sizeof(uint64_t));
+    i->token = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    i->pos = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    i->order = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    i->place = dt_take(&a, m->opt.max_images > 0 && m->mc->vision ? n_tok : 0, 1, sizeof(int32_t));
+    i->pos_order = dt_take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
     for (int t = 0; t < N_LOW_TABLES; t++) {
         const int64_t r = m->low_table[t].low.r;
-        i->low_at[t] = take(&a, n_tok, r, sizeof(int32_t));
-        i->low_order[t] = take(&a, m->opt.training ? n_tok : 0, r, sizeof(int32_t));
+        i->low_at[t] = dt_take(&a, n_tok, r, sizeof(int32_t));
+        i->low_order[t] = dt_take(&a, m->opt.training ? n_tok : 0, r, sizeof(int32_t));
     }
-    i->cache_row = take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
-    i->shared_start = take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
-    i->shared_len = take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
-    i->q_start = take(&a, n_seq + 1, 1, sizeof(int32_t));
-    i->kv_start = take(&a, n_seq, 1, sizeof(int32_t));
-    i->kv_len = take(&a, n_seq, 1, sizeof(int32_t));
+    i->cache_row = dt_take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
+    i->shared_start = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
+    i->shared_len = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
+    i->q_start = dt_take(&a, n_seq + 1, 1, sizeof(int32_t));
+    i->kv_start = dt_take(&a, n_seq, 1, sizeof(int32_t));
+    i->kv_len = dt_take(&a, n_seq, 1, sizeof(int32_t));
     return a.used;
 }
 
 /* Places that are there for what the model was opened for. */
 static float *take_if(bool wanted, struct arena *a, int64_t rows)
 {
-    return wanted ? take(a, rows, 1, sizeof(float)) : NULL;
+    return wanted ? dt_take(a, rows, 1, sizeof(float)) : NULL;
 }
 
 size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r)
 {
     const bool drops = m->opt.training && m->opt.adapter_dropout > 0 && m->head.n_low > 0;
     struct arena a = {.base = base};
-    r->token_key = drops ? take(&a, n_tok, 1, sizeof *r->token_key) : NULL;
-    r->row = take(&a, n_tok, 1, sizeof(int32_t));
-    r->target = take(&a, n_tok, 1, sizeof(int32_t));
-    r->weight = take(&a, n_tok, 1, sizeof(float));
+    r->token_key = drops ? dt_take(&a, n_tok, 1, sizeof *r->token_key) : NULL;
+    r->row = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    r->target = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    r->weight = dt_take(&a, n_tok, 1, sizeof(float));
     r->entropy_weight = take_if(m->opt.head & DT_HEAD_ENTROPY_WEIGHT, &a, n_tok);
     r->kl_weight = take_if(m->opt.head & DT_HEAD_DIVERGENCE, &a, n_tok);
     return a.used;
@@ -233,34 +228,35 @@ size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct 
 
 static void place_results(const dt_model *m, struct arena *a, struct results *r)
 {
-    r->real[RESULT_LOGP] = take(a, m->opt.max_tok, 1, sizeof(float));
-    r->real[RESULT_ENTROPY] = take(a, m->opt.max_tok, 1, sizeof(float));
+    r->real[RESULT_LOGP] = dt_take(a, m->opt.max_tok, 1, sizeof(float));
+    r->real[RESULT_ENTROPY] = dt_take(a, m->opt.max_tok, 1, sizeof(float));
     r->real[RESULT_SUM_SQUARES] = take_if(m->opt.head & DT_HEAD_SUM_SQUARES, a, m->opt.max_tok);
     r->real[RESULT_MEAN_LOGIT] = take_if(m->opt.head & DT_HEAD_MEAN_LOGIT, a, m->opt.max_tok);
     r->real[RESULT_KL] = take_if(m->opt.head & DT_HEAD_DIVERGENCE, a, m->opt.max_tok);
-    r->hit = take(a, m->opt.max_tok, 1, sizeof(uint8_t));
+    r->hit = dt_take(a, m->opt.max_tok, 1, sizeof(uint8_t));
 }
 
 static void place_draws(const dt_model *m, struct arena *a, struct draws *d)
 {
     const int64_t n = m->cache ? m->opt.cache_seqs : 0;
     d->seen_ld = (m->V + 31) / 32;
-    d->uniform = take(a, n, 1, sizeof(double));
-    d->logp = take(a, n, 1, sizeof(double));
-    d->seen = take(a, n, d->seen_ld, sizeof(uint32_t));
-    d->token = take(a, n, 1, sizeof(int32_t));
-    d->list_start = take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));
-    d->list_len = take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));
-    d->unseen = take(a, m->opt.max_top > 0 ? n : 0, d->seen_ld, sizeof(uint32_t));
-    d->top_token = take(a, 2 * n, m->opt.max_top, sizeof(int32_t));
-    d->top_logit = take(a, 2 * n, m->opt.max_top, sizeof(float));
-    d->top_logp = take(a, 2 * n, m->opt.max_top, sizeof(double));
+    d->uniform = dt_take(a, n, 1, sizeof(double));
+    d->logp = dt_take(a, n, 1, sizeof(double));
+    d->seen = dt_take(a, n, d->seen_ld, sizeof(uint32_t));
+    d->token = dt_take(a, n, 1, sizeof(int32_t));
+    d->list_start = dt_take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));
+    d->list_len = dt_take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));
+    d->unseen = dt_take(a, m->opt.max_top > 0 ? n : 0, d->seen_ld, sizeof(uint32_t));
+    d->top_token = dt_take(a, 2 * n, m->opt.max_top, sizeof(int32_t));
+    d->top_logit = dt_take(a, 2 * n, m->opt.max_top, sizeof(float));
+    d->top_logp = dt_take(a, 2 * n, m->opt.max_top, sizeof(double));
 }
 
-static struct span take_span(struct arena *host, struct arena *device, size_t nbytes)
+struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes)
 {
-    return (struct span){
-        .host = take(host, 1, (int64_t)nbytes, 1), .device = take(device, 1, (int64_t)nbytes, 1), .nbytes = nbytes};
+    return (struct span){.host = dt_take(host, 1, (int64_t)nbytes, 1),
+                         .device = dt_take(device, 1, (int64_t)nbytes, 1),
+                         .nbytes = nbytes};
 }
 
 /* The twins of what passes between host and device: the largest batch's image, rows, results. */
@@ -268,8 +264,8 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
 {
     struct image largest;
     struct rows most;
-    m->image_span = take_span(host, device, dt_model_place_image(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
-    m->rows_span = take_span(host, device, dt_model_place_rows(m, NULL, m->opt.max_tok, &most));
+    m->image_span = dt_take_span(host, device, dt_model_place_image(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
+    m->rows_span = dt_take_span(host, device, dt_model_place_rows(m, NULL, m->opt.max_tok, &most));
     const size_t at_host = host->used, at_device = device->used;
     place_results(m, host, &m->host_results);
     place_results(m, device, &m->device_results);
@@ -279,26 +275,43 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     place_draws(m, host, &m->host_draws);
     place_draws(m, device, &m->device_draws);
     const dt_token_rows drawn = {.n_rows = m->opt.cache_seqs, .n_vocab = m->V, .logits_ld = m->V};
-    m->draw_scratch = take(device, m->cache ? (int64_t)m->ops->draw_scratch_nbytes(m->dev, &drawn) : 0, 1, 1);
-    m->listed = take(device, m->opt.max_listed, 1, sizeof(int32_t));
-    m->values_span = take_span(host, device, (size_t)(m->opt.max_tok * m->n_labels) * sizeof(float));
+    m->draw_scratch = dt_take(device, m->cache ? (int64_t)m->ops->draw_scratch_nbytes(m->dev, &drawn) : 0, 1, 1);
+    m->listed = dt_take(device, m->opt.max_listed, 1, sizeof(int32_t));
+    m->values_span = dt_take_span(host, device, (size_t)(m->opt.max_tok * m->n_labels) * sizeof(float));
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
-    m->stretch.host = take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
-    m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
+    m->stretch.host = dt_take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
+    m->pos_count = dt_take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
 /* What outlasts a pass: for backward, or from one token to the next. Nobody needs both at once. */
 static void place_kept(dt_model *m, struct arena *a)
 {
     const size_t from = a->used;
-    for (int64_t i = 1; i < m->n_x; i++) m->x[i] = take(a, m->opt.max_tok, m->C, m->elem);
+    for (int64_t i = 1; i < m->n_x; i++) m->x[i] = dt_take(a, m->opt.max_tok, m->C, m->elem);
     for (int64_t i = 1; i < m->n_sets; i++) place_set(m, a, i);
     const size_t backward_end = a->used;
     a->used = from;
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
-        m->cache[i] = take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
+        m->cache[i] = dt_take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
     if (backward_end > a->used) a->used = backward_end;
+}
+
+/* Of a tower. */
+static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
+{
+    struct patches *k = &m->patches;
+    struct arena *a = &arenas[ACTIVATIONS], *data = &arenas[DATA];
+    const int64_t T = m->opt.max_tok, N = m->opt.max_images, kept = dt_exists(k->pre.w) ? T : 0;
+    k->rows = dt_take(a, T, k->conv.n_in, m->elem);
+    k->x = dt_take(a, kept, m->C, m->elem);
+    k->mean = dt_take(a, kept, 1, sizeof(float));
+    k->rstd = dt_take(a, kept, 1, sizeof(float));
+    k->class_row = dt_take(a, dt_exists(k->token) ? N : 0, m->C, m->elem);
+    k->class_at = dt_take(data, 3 * N, 1, sizeof(int32_t));
+    k->zero = k->class_at ? k->class_at + N : NULL;
+    k->in_order = k->class_at ? k->zero + N : NULL;
+    k->pixels = dt_take_span(&arenas[STAGING], data, (size_t)N * k->image_nbytes);
 }
 
 static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
@@ -306,13 +319,14 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     struct arena *a = &arenas[ACTIVATIONS];
     const int64_t rope_rows = m->stretch.base_rows + m->stretch.max_rows;
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
-    m->x[0] = take(a, m->opt.max_tok, m->C, m->elem);
+    m->x[0] = dt_take(a, m->opt.max_tok, m->C, m->elem);
     place_set(m, a, 0);
     place_work(m, a, &arenas[KEPT]);
-    m->kept_hidden = m->opt.keeps_hidden ? take(&arenas[KEPT], m->opt.max_tok, m->C, m->elem) : NULL;
+    if (m->opt.tower) place_patches(m, arenas);
+    m->kept_hidden = m->opt.keeps_hidden ? dt_take(&arenas[KEPT], m->opt.max_tok, m->C, m->elem) : NULL;
     place_kept(m, a);
     if (m->opt.lend_nbytes > a->used) a->used = m->opt.lend_nbytes;
-    m->rope = take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
+    m->rope = dt_take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
     if (rope_rows == 0) m->rope = NULL;
 }
 
@@ -378,7 +392,9 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     DT_TRY(check_options(mc, opt));
     m->mc = mc;
     m->units = units;
-    m->n_units = n_units;
+    m->n_units = dt_vision_first_unit(units, n_units);
+    for (int u = m->n_units; u < n_units; u++)
+        m->placeholders_learn = m->placeholders_learn || units[u].flat_len[DT_TRAINED] > 0;
     m->opt = *opt;
     m->dev = (dt_device *)dev;
     m->ops = dev->ops;
@@ -439,6 +455,7 @@ dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, con
     if (err == DT_OK) err = count(&m, arenas);
     for (int i = 0; err == DT_OK && i < N_ARENAS; i++)
         if (i != ACTIVATIONS || !opt->borrows) plan->at[CATEGORY[i]][PLACE[i]] += arenas[i].used;
+    if (err == DT_OK && m.n_units < n_units) err = dt_vision_plan(&m, units, n_units, m.n_units, plan);
     free_tables(&m);
     return err;
 }
@@ -534,6 +551,7 @@ static dt_err allocate(dt_model *m)
         arenas[i] = (struct arena){.base = borrowed ? m->opt.lender->activations.ptr : bufs[i]->ptr};
     }
     place_all(m, arenas);
+    if (m->opt.tower) DT_TRY(m->ops->event_create(m->dev, &m->patches.pixels.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->image_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->values_span.moved));
@@ -560,6 +578,21 @@ static dt_err fill_rope(dt_model *m)
     return err;
 }
 
+/* Lists that class tokens are found by. */
+static dt_err fill_patches(dt_model *m)
+{
+    const struct patches *k = &m->patches;
+    const int32_t N = m->opt.max_images;
+    if (!m->opt.tower) return DT_OK;
+    int32_t *list = malloc(3 * (size_t)N * sizeof *list);
+    DT_CHECK(list, DT_ERR_MEMORY, "no memory for the places of %d class tokens", N);
+    for (int32_t i = 0; i < N; i++) list[i] = (int32_t)(i * k->n_rows), list[N + i] = 0, list[2 * N + i] = i;
+    const dt_err err = m->ops->copy(m->dev, k->class_at, list, 3 * (size_t)N * sizeof *list, m->stream),
+                 waited = m->ops->stream_sync(m->dev, m->stream);
+    free(list);
+    return err != DT_OK ? err : waited;
+}
+
 dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
                      int n_units, dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase)
 {
@@ -573,7 +606,9 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
     dt_err err = prepare(m, mc, opt, units, n_units, dev);
     if (err == DT_OK) err = allocate(m);
     if (err == DT_OK) err = fill_rope(m);
+    if (err == DT_OK) err = fill_patches(m);
     if (err == DT_OK) err = dt_graphs_open(m);
+    if (err == DT_OK && m->n_units < n_units) err = dt_vision_open(m, units, n_units, m->n_units);
     m->n_tok = m->n_seq = 0;
     if (err == DT_OK)
         *out = m;
@@ -585,8 +620,10 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 void dt_model_close(dt_model *m)
 {
     if (!m) return;
-    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved};
+    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved,
+                                m->patches.pixels.moved};
     if (m->staging.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
+    dt_vision_close(m);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i]) m->ops->event_destroy(m->dev, events[i]);
     dt_graphs_close(m);

@@ -2,7 +2,7 @@
  *
  * Matrices that one product can serve (q, k, v; gate, up), and their biases, lie next to one another: a group of the
  * unit. All else starts a group of its own, so that every matrix is aligned. */
-#include "dtrain/model.h"
+#include "vision_private.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,6 +16,9 @@ struct builder {
     char prefix[64];
 };
 
+/* Of all names of a language model that is a part of a vision-language model. */
+static const char *const INSIDE = "language_model.";
+
 enum start { NORM_WEIGHT, BIAS, MATRIX, RESIDUAL_MATRIX };
 
 static dt_err add(const struct builder *b, const char *name, bool new_group, enum start start, int64_t rows,
@@ -28,7 +31,7 @@ static dt_err add(const struct builder *b, const char *name, bool new_group, enu
     const bool scaled = start == RESIDUAL_MATRIX && b->mc->family == DT_GPT2;
     const double std =
         scaled ? b->mc->initializer_range / sqrt(2.0 * (double)b->mc->num_hidden_layers) : b->mc->initializer_range;
-    snprintf(full, sizeof full, "%s%s", b->prefix, name);
+    snprintf(full, sizeof full, "%s%s%s", b->mc->vision ? INSIDE : "", b->prefix, name);
     return dt_unit_add(b->unit, full, matrix ? 2 : 1, shape, new_group, matrix, matrix ? (float)std : 0,
                        start == NORM_WEIGHT ? 1 : 0);
 }
@@ -122,16 +125,17 @@ static dt_err build_head(struct builder *b)
 
 static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
 {
-    const int n = (int)mc->num_hidden_layers + 2;
+    const int n_text = (int)mc->num_hidden_layers + 2, n = n_text + dt_vision_n_units(mc->vision);
     dt_unit *u = calloc((size_t)n, sizeof *u);
     *units = NULL;
     *n_units = 0;
     DT_CHECK(u, DT_ERR_MEMORY, "no memory for the tables of %d units", n);
     dt_err err = DT_OK;
-    for (int i = 0; i < n && err == DT_OK; i++) {
+    for (int i = 0; i < n_text && err == DT_OK; i++) {
         struct builder b = {.mc = mc, .n_labels = n_labels, .unit = &u[i]};
-        err = i == 0 ? build_embed(&b) : i == n - 1 ? build_head(&b) : build_block(&b, i - 1);
+        err = i == 0 ? build_embed(&b) : i == n_text - 1 ? build_head(&b) : build_block(&b, i - 1);
     }
+    if (err == DT_OK) err = dt_vision_build_units(mc->vision, &u[n_text]);
     if (err != DT_OK) {
         dt_model_free_units(u, n);
         return err;
@@ -163,9 +167,10 @@ const char *const dt_vocabulary_modules[DT_N_VOCABULARY_MODULES] = {"model.embed
 bool dt_model_is_vocabulary(const dt_tensor *t)
 {
     bool is = false;
+    const char *name = strncmp(t->name, INSIDE, strlen(INSIDE)) == 0 ? t->name + strlen(INSIDE) : t->name;
     for (int i = 0; i < DT_N_VOCABULARY_MODULES; i++) {
         const size_t n = strlen(dt_vocabulary_modules[i]);
-        is = is || (strncmp(t->name, dt_vocabulary_modules[i], n) == 0 && strcmp(t->name + n, ".weight") == 0);
+        is = is || (strncmp(name, dt_vocabulary_modules[i], n) == 0 && strcmp(name + n, ".weight") == 0);
     }
     return is;
 }
@@ -195,7 +200,7 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
     const double L = (double)mc->num_hidden_layers, Q = (double)(mc->num_attention_heads * mc->head_dim);
     const bool predicts = dt_units_find(units, n_units, DT_UNIT_HEAD) >= 0;
     double per_token = 0;
-    for (int u = 0; u < n_units; u++)
+    for (int u = 0; u < dt_vision_first_unit(units, n_units); u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             const dt_tensor *t = &units[u].tensors[i];
             if (is_product(mc, &units[u], t, predicts)) per_token += (t->trainable ? 6 : 4) * (double)dt_n_weights(t);

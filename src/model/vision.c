@@ -1,0 +1,480 @@
+/* vision.c - a tower and a projector beside a language model: from the images of a batch to rows in the place of the
+ * embeddings of placeholders, and their gradients back.
+ *
+ *     features  what the tower's block n_used leaves, [N P, C]
+ *     x         of them the rows that are wanted, squares of shuffle x shuffle patches side by side: one gather, [R, n_in]
+ *     y         = projector(x), [R, D]: the k-th placeholder of the batch gets row k
+ *
+ * The tower is a model over the units behind the language model's, whose numbers the parameter source gets shifted. It
+ * takes part in a pass whether there are images or not, so that the order of units is the same on all ranks. */
+#include "vision_private.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HIDDEN = DT_MAX_PROJECTOR_LAYERS - 1, PROJECTOR_LAYER = -2 };
+static const float PROJECTOR_EPS = 1e-5f;
+
+/** The units of a source from `first` on, counted from 0. */
+struct shifted {
+    const dt_param_source *of;
+    int first;
+};
+
+/** A layer's output, on its way to the next. */
+struct hidden {
+    void *pre;          /* before the activation */
+    void *act;          /* behind it and dropout */
+    void *norm;         /* behind the norm; act where there is none */
+    float *mean, *rstd; /* [R] */
+};
+
+struct vision {
+    const dt_vision_config *config;
+    dt_model *tower;
+    struct shifted shifted;
+    dt_param_source source;
+    int projector_unit;
+    bool tower_trains, projector_trains;
+    struct linear layer[DT_MAX_PROJECTOR_LAYERS];
+    struct norm norm[HIDDEN];
+    dt_batch batch; /* of the tower: the positions of each image */
+    int32_t n_images;
+    dt_buf device, staging;
+    /* device */
+    int32_t *feature_row; /* [max R, shuffle^2]: which rows of the features stand side by side */
+    void *x, *y;
+    struct hidden hidden[HIDDEN];
+    void *dx, *dy, *dhidden[HIDDEN]; /* their gradients */
+    struct span keys;                /* uint64 [R]: of placeholders, for dropout */
+};
+
+static int64_t squared(int64_t n) { return n * n; }
+static int64_t max_rows(const dt_model *m, const struct vision *v) { return m->opt.max_images * v->config->n_tokens; }
+static int64_t n_rows(const struct vision *v) { return v->n_images * v->config->n_tokens; }
+static bool drops(const dt_model *m, const struct vision *v)
+{
+    return m->opt.training && v->config->projector.dropout > 0;
+}
+bool dt_vision_trains(const dt_model *m)
+{
+    return m->vision && (m->vision->tower_trains || m->vision->projector_trains);
+}
+
+/* ---- what the tower asks for ------------------------------------------------------------------------------------- */
+
+static dt_err shifted_params_acquire(void *self, int unit, dt_param_view *view)
+{
+    const struct shifted *s = self;
+    return s->of->params_acquire(s->of->self, s->first + unit, view);
+}
+static dt_err shifted_params_release(void *self, int unit)
+{
+    const struct shifted *s = self;
+    return s->of->params_release(s->of->self, s->first + unit);
+}
+static dt_err shifted_grads_acquire(void *self, int unit, dt_grad_view *view)
+{
+    const struct shifted *s = self;
+    return s->of->grads_acquire(s->of->self, s->first + unit, view);
+}
+static dt_err shifted_grads_release(void *self, int unit)
+{
+    const struct shifted *s = self;
+    return s->of->grads_release(s->of->self, s->first + unit);
+}
+static bool shifted_params_resident(void *self)
+{
+    const struct shifted *s = self;
+    return s->of->params_resident(s->of->self);
+}
+
+static void shift_source(struct vision *v, const dt_param_source *of, int first)
+{
+    v->shifted = (struct shifted){of, first};
+    v->source = (dt_param_source){.self = &v->shifted,
+                                  .params_acquire = shifted_params_acquire,
+                                  .params_release = shifted_params_release,
+                                  .grads_acquire = shifted_grads_acquire,
+                                  .grads_release = shifted_grads_release,
+                                  .params_resident = of && of->params_resident ? shifted_params_resident : NULL};
+}
+
+/* ---- open -------------------------------------------------------------------------------------------------------- */
+
+static bool any_trained(const dt_unit *units, int first, int end)
+{
+    bool any = false;
+    for (int u = first; u < end; u++) any = any || units[u].flat_len[DT_TRAINED] > 0;
+    return any;
+}
+
+static dt_err find_layers(const dt_model *m, struct vision *v, const dt_unit *u)
+{
+    const dt_projector_config *p = &v->config->projector;
+    bool complete = true;
+    for (int i = 0; i < p->n_layers; i++) {
+        const bool last = i == p->n_layers - 1;
+        char linear[16], weight[24], bias[24];
+        snprintf(linear, sizeof linear, "linear_%d", i + 1);
+        v->layer[i] = dt_linear_at(m, u, linear, i == 0 ? p->n_in : p->hidden_size, last ? p->n_out : p->hidden_size);
+        complete = complete && dt_exists(v->layer[i].w);
+        if (last) continue;
+        snprintf(weight, sizeof weight, "norm_%d.weight", i + 1);
+        snprintf(bias, sizeof bias, "norm_%d.bias", i + 1);
+        v->norm[i] = dt_norm_at(u, weight, bias);
+        complete = complete && dt_exists(v->norm[i].w) == p->norm;
+    }
+    DT_CHECK(complete, DT_ERR_ARG, "unit %s does not hold the tensors of a projector %s", u->name,
+             dt_projector_name(p->type));
+    return DT_OK;
+}
+
+/* Of the tower, which has the units from `first` to the projector. */
+static dt_model_options tower_options(const dt_model *m, const struct vision *v)
+{
+    const int32_t n = m->opt.max_images > 0 ? m->opt.max_images : 1;
+    return (dt_model_options){.dtype = m->opt.dtype,
+                              .grad_dtype = m->opt.grad_dtype,
+                              .max_tok = (int32_t)(n * v->config->n_rows),
+                              .max_seq = n,
+                              .max_pos = (int32_t)v->config->n_rows,
+                              .max_images = n,
+                              .training = m->opt.training && v->tower_trains,
+                              .recompute = m->opt.recompute,
+                              .reproducible = m->opt.reproducible,
+                              .batch_invariant = m->opt.batch_invariant,
+                              .seed = m->opt.seed,
+                              .tower = v->config};
+}
+
+static dt_err describe(const dt_model *m, struct vision *v, const dt_unit *units, int n_units, int first)
+{
+    const int projector = dt_units_find(units, n_units, DT_UNIT_PROJECTOR);
+    v->config = m->mc->vision;
+    DT_CHECK(v->config && projector > first, DT_ERR_ARG, "a tower without its configuration, or without a projector");
+    DT_CHECK((int64_t)m->opt.max_images * squared(v->config->n_side + 1) <= INT32_MAX, DT_ERR_USAGE,
+             "%d images of %" PRId64 " x %" PRId64 " patches in a micro-batch: rows are counted in 32 bits",
+             m->opt.max_images, v->config->n_side, v->config->n_side);
+    v->projector_unit = projector;
+    v->tower_trains = any_trained(units, first, projector);
+    v->projector_trains = any_trained(units, projector, projector + 1);
+    return find_layers(m, v, &units[projector]);
+}
+
+static void place_hidden(const dt_model *m, struct vision *v, struct arena *a, int i)
+{
+    const int64_t R = max_rows(m, v), H = v->config->projector.hidden_size;
+    struct hidden *h = &v->hidden[i];
+    h->pre = dt_take(a, R, H, m->elem);
+    h->act = dt_take(a, R, H, m->elem);
+    h->norm = v->config->projector.norm ? dt_take(a, R, H, m->elem) : h->act;
+    h->mean = dt_take(a, v->config->projector.norm ? R : 0, 1, sizeof(float));
+    h->rstd = dt_take(a, v->config->projector.norm ? R : 0, 1, sizeof(float));
+    v->dhidden[i] = dt_take(a, m->opt.training ? R : 0, H, m->elem);
+}
+
+static void place(const dt_model *m, struct vision *v, struct arena *device, struct arena *staging)
+{
+    const dt_projector_config *p = &v->config->projector;
+    const int64_t R = max_rows(m, v);
+    v->feature_row = dt_take(device, R, squared(p->shuffle), sizeof(int32_t));
+    v->x = dt_take(device, R, p->n_in, m->elem);
+    v->y = dt_take(device, R, p->n_out, m->elem);
+    for (int i = 0; i < p->n_layers - 1; i++) place_hidden(m, v, device, i);
+    v->dy = dt_take(device, dt_vision_trains(m) && m->opt.training ? R : 0, p->n_out, m->elem);
+    v->dx = dt_take(device, v->tower_trains && m->opt.training ? R : 0, p->n_in, m->elem);
+    v->keys = dt_take_span(staging, device, drops(m, v) ? (size_t)R * sizeof(uint64_t) : 0);
+}
+
+dt_err dt_vision_plan(const dt_model *lm, const dt_unit *units, int n_units, int first, dt_memory *plan)
+{
+    dt_model m = *lm;
+    struct vision v = {0};
+    struct arena device = {0}, staging = {0};
+    dt_memory tower;
+    DT_TRY(describe(&m, &v, units, n_units, first));
+    const dt_model_options opt = tower_options(&m, &v);
+    DT_TRY(dt_model_plan(v.config->blocks, &opt, units + first, v.projector_unit - first, m.dev, &tower));
+    m.vision = &v;
+    place(&m, &v, &device, &staging);
+    DT_CHECK(!device.overflow, DT_ERR_MEMORY, "the features of %d images do not fit into the address space",
+             m.opt.max_images);
+    dt_memory_add(plan, &tower);
+    plan->at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] += device.used;
+    plan->at[DT_MEM_STAGING][DT_ON_PINNED] += staging.used;
+    plan->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(opt.max_tok, opt.max_seq);
+    return DT_OK;
+}
+
+/* Row (I, J) of what the projector gets has the patches (I f + a, J f + b), a first; without a class token. */
+static void list_rows(const struct vision *v, int64_t n_images, int32_t *row)
+{
+    const dt_vision_config *c = v->config;
+    const int64_t f = c->projector.shuffle, G = c->n_side / f, lead = c->n_rows - squared(c->n_side);
+    for (int64_t i = 0; i < n_images; i++) {
+        const int64_t base = i * c->n_rows;
+        if (f == 1)
+            for (int64_t r = c->drop_first; r < c->n_rows; r++) *row++ = (int32_t)(base + r);
+        else
+            for (int64_t at = 0; at < squared(G * f); at++) {
+                const int64_t ab = at % squared(f), I = at / squared(f) / G, J = at / squared(f) % G;
+                *row++ = (int32_t)(base + lead + (I * f + ab / f) * c->n_side + J * f + ab % f);
+            }
+    }
+}
+
+static dt_err bring_rows(const dt_model *m, const struct vision *v)
+{
+    const int64_t n = max_rows(m, v) * squared(v->config->projector.shuffle);
+    if (n == 0) return DT_OK;
+    int32_t *row = malloc((size_t)n * sizeof *row);
+    DT_CHECK(row, DT_ERR_MEMORY, "no memory for the numbers of %" PRId64 " features", n);
+    list_rows(v, m->opt.max_images, row);
+    dt_err err = m->ops->copy(m->dev, v->feature_row, row, (size_t)n * sizeof *row, m->stream);
+    const dt_err waited = m->ops->stream_sync(m->dev, m->stream);
+    free(row);
+    return err != DT_OK ? err : waited;
+}
+
+static dt_err allocate(dt_model *m, struct vision *v)
+{
+    struct arena device = {0}, staging = {0};
+    place(m, v, &device, &staging);
+    DT_CHECK(!device.overflow, DT_ERR_MEMORY, "the features of %d images do not fit into the address space",
+             m->opt.max_images);
+    DT_TRY(dt_buf_alloc(&v->device, m->dev, DT_ON_DEVICE, device.used, DT_MEM_ACTIVATIONS));
+    DT_TRY(dt_buf_alloc(&v->staging, m->dev, DT_ON_PINNED, staging.used, DT_MEM_STAGING));
+    device = (struct arena){.base = v->device.ptr};
+    staging = (struct arena){.base = v->staging.ptr};
+    place(m, v, &device, &staging);
+    DT_TRY(m->ops->event_create(m->dev, &v->keys.moved));
+    return bring_rows(m, v);
+}
+
+dt_err dt_vision_open(dt_model *m, const dt_unit *units, int n_units, int first)
+{
+    struct vision *v = m->vision = calloc(1, sizeof *v);
+    DT_CHECK(v, DT_ERR_MEMORY, "no memory for a vision tower");
+    DT_TRY(describe(m, v, units, n_units, first));
+    const dt_model_options opt = tower_options(m, v);
+    shift_source(v, m->source, first);
+    DT_TRY(dt_model_open(&v->tower, v->config->blocks, &opt, units + first, v->projector_unit - first, m->dev,
+                         &v->source, m->stream, m->phase));
+    DT_TRY(dt_batch_alloc(&v->batch, opt.max_tok, opt.max_seq, m->dev->ledger));
+    return allocate(m, v);
+}
+
+void dt_vision_close(dt_model *m)
+{
+    struct vision *v = m->vision;
+    if (!v) return;
+    if (v->keys.moved) m->ops->event_destroy(m->dev, v->keys.moved);
+    dt_model_close(v->tower);
+    dt_batch_free(&v->batch, m->dev->ledger);
+    dt_buf_free(&v->device);
+    dt_buf_free(&v->staging);
+    free(v);
+    m->vision = NULL;
+}
+
+/* ---- placeholders ------------------------------------------------------------------------------------------------ */
+
+static dt_err stage_keys(dt_model *m, const dt_batch *b)
+{
+    struct vision *v = m->vision;
+    if (!v->keys.nbytes || n_rows(v) == 0) return DT_OK;
+    DT_TRY(dt_span_wait(m, &v->keys));
+    uint64_t *key = (uint64_t *)(void *)v->keys.host;
+    for (int64_t r = 0; r < n_rows(v); r++) key[r] = b->token_key[m->host.place[r]];
+    return dt_span_to_device(m, &v->keys, (size_t)n_rows(v) * sizeof *key);
+}
+
+dt_err dt_vision_stage(dt_model *m, const dt_batch *b)
+{
+    struct vision *v = m->vision;
+    int64_t n = 0;
+    if (!v) return DT_OK;
+    v->n_images = b->pixels && b->n_tok > 0 ? b->n_images : 0;
+    DT_CHECK(v->n_images >= 0 && v->n_images <= m->opt.max_images, DT_ERR_ARG,
+             "a batch of %d images; the model was opened for %d", v->n_images, m->opt.max_images);
+    DT_CHECK(v->n_images == 0 || b->image_nbytes == v->tower->patches.image_nbytes, DT_ERR_DATA,
+             "images of %zu bytes; the model's tower takes %" PRId64 " x %" PRId64 " pixels of 3", b->image_nbytes,
+             v->config->image_size, v->config->image_size);
+    for (int32_t t = 0; t < b->n_tok; t++) {
+        if (b->token[t] != v->config->image_token) continue;
+        if (n < n_rows(v)) m->host.place[n] = t;
+        n++;
+    }
+    DT_CHECK(n == n_rows(v), DT_ERR_DATA,
+             "%" PRId64 " placeholders (token %d) for %d images of %" PRId64 " placeholders each", n,
+             v->config->image_token, v->n_images, v->config->n_tokens);
+    return stage_keys(m, b);
+}
+
+dt_err dt_vision_put(const dt_model *m, void *x)
+{
+    const struct vision *v = m->vision;
+    if (!v || n_rows(v) == 0) return DT_OK;
+    return m->ops->scatter_rows(m->dev, v->y, m->device.place, x, n_rows(v), m->C, m->opt.dtype, m->stream);
+}
+
+dt_err dt_vision_take(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    if (!v || n_rows(v) == 0) return DT_OK;
+    if (dt_vision_trains(m))
+        DT_TRY(m->ops->gather_rows(m->dev, m->s.dx, m->device.place, v->dy, n_rows(v), m->C, m->opt.dtype, m->stream));
+    if (m->low_table[LOW_TOKENS].low.r == 0) return DT_OK;
+    DT_TRY(m->ops->zero(m->dev, v->y, (size_t)(n_rows(v) * m->C) * m->elem, m->stream)); /* nobody needs it again */
+    return dt_vision_put(m, m->s.dx);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* Sequences of positions, one for each image; sorted by position, those of one position by image. */
+static void fill_batch(struct vision *v, const dt_batch *of, const int32_t *place)
+{
+    dt_batch *b = &v->batch;
+    const int32_t P = (int32_t)v->config->n_rows, N = v->n_images, per_image = (int32_t)v->config->n_tokens;
+    b->n_seq = b->n_images = N;
+    b->n_tok = N * P;
+    b->pixels = of->pixels;
+    for (int32_t i = 0; i < N; i++) {
+        const uint64_t key = of->token_key[place[i * per_image]];
+        b->seq_start[i + 1] = (i + 1) * P;
+        for (int32_t r = 0; r < P; r++) {
+            const int32_t t = i * P + r;
+            b->token[t] = b->pos[t] = r;
+            b->token_key[t] = dt_mix64(key + (uint64_t)r);
+            b->order[r * N + i] = t;
+        }
+    }
+}
+
+static dt_err run_tower(dt_model *m, const dt_batch *b)
+{
+    struct vision *v = m->vision;
+    fill_batch(v, b, m->host.place);
+    const dt_err err = dt_model_forward(v->tower, &v->batch, m->train && v->tower->opt.training, m->step);
+    v->batch.pixels = NULL; /* the caller's */
+    return err;
+}
+
+static uint64_t dropout_key(const dt_model *m, int i) { return dt_dropout_key(m, PROJECTOR_LAYER - i, SITE_MLP); }
+
+static dt_err drop(const dt_model *m, const struct vision *v, int i, void *x)
+{
+    const dt_projector_config *p = &v->config->projector;
+    if (!m->train || !drops(m, v)) return DT_OK;
+    return m->ops->dropout(m->dev, x, NULL, x, (float)p->dropout, dropout_key(m, i),
+                           (const uint64_t *)(const void *)v->keys.device, n_rows(v), p->hidden_size, m->opt.dtype,
+                           m->stream);
+}
+
+/* The activation, dropout and norm behind layer i. */
+static dt_err leave_layer(const dt_model *m, const dt_param_view *w, int i)
+{
+    const struct vision *v = m->vision;
+    const dt_projector_config *p = &v->config->projector;
+    const struct hidden *h = &v->hidden[i];
+    DT_TRY(m->ops->act_forward(m->dev, (dt_activation)p->act, h->pre, h->act, m->opt.dtype, n_rows(v) * p->hidden_size,
+                               m->stream));
+    DT_TRY(drop(m, v, i, h->act));
+    if (!p->norm) return DT_OK;
+    return m->ops->layernorm_forward(m->dev, h->act, dt_weight(w, v->norm[i].w), dt_weight(w, v->norm[i].b), h->norm,
+                                     h->mean, h->rstd, n_rows(v), p->hidden_size, PROJECTOR_EPS, m->opt.dtype,
+                                     m->stream);
+}
+
+static const void *input_of(const struct vision *v, int i) { return i == 0 ? v->x : v->hidden[i - 1].norm; }
+
+static dt_err project(const dt_model *m, const dt_param_view *w)
+{
+    const struct vision *v = m->vision;
+    const dt_projector_config *p = &v->config->projector;
+    const int64_t n_patches = n_rows(v) * squared(p->shuffle);
+    DT_TRY(m->ops->gather_rows(m->dev, v->tower->hidden, v->feature_row, v->x, n_patches, v->tower->C, m->opt.dtype,
+                               m->stream));
+    for (int i = 0; i < p->n_layers; i++) {
+        const struct linear *l = &v->layer[i];
+        const bool last = i == p->n_layers - 1;
+        DT_TRY(dt_linear_forward(m, l, w, input_of(v, i), l->n_in, last ? v->y : v->hidden[i].pre, l->n_out, n_rows(v),
+                                 (struct with_product){0}));
+        if (!last) DT_TRY(leave_layer(m, w, i));
+    }
+    return DT_OK;
+}
+
+dt_err dt_vision_forward(dt_model *m, const dt_batch *b)
+{
+    struct vision *v = m->vision;
+    dt_param_view w;
+    if (!v || (!m->train && !b->pixels)) return DT_OK;
+    DT_TRY(run_tower(m, b));
+    dt_phase_enter(m->phase, "forward", m->units[v->projector_unit].name);
+    DT_TRY(dt_params_acquire(m, v->projector_unit, &w));
+    if (v->n_images > 0) DT_TRY(project(m, &w));
+    return m->source->params_release(m->source->self, v->projector_unit);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* From the gradient of what layer i + 1 reads to that of what layer i gives; in place. */
+static dt_err enter_layer(const dt_model *m, const dt_param_view *w, const dt_grad_view *g, int i, void *d)
+{
+    const struct vision *v = m->vision;
+    const dt_projector_config *p = &v->config->projector;
+    const struct hidden *h = &v->hidden[i];
+    if (p->norm)
+        DT_TRY(m->ops->layernorm_backward(m->dev, h->act, dt_weight(w, v->norm[i].w), h->mean, h->rstd, d, d, false,
+                                          dt_gradient(g, v->norm[i].w), dt_gradient(g, v->norm[i].b), g->dtype,
+                                          g->accumulate, n_rows(v), p->hidden_size, m->s.norm, m->opt.dtype,
+                                          m->stream));
+    DT_TRY(drop(m, v, i, d));
+    return m->ops->act_backward(m->dev, (dt_activation)p->act, h->pre, d, d, m->opt.dtype, n_rows(v) * p->hidden_size,
+                                m->stream);
+}
+
+static dt_err project_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g)
+{
+    const struct vision *v = m->vision;
+    const void *dy = v->dy;
+    for (int i = v->config->projector.n_layers - 1; i >= 0; i--) {
+        const struct linear *l = &v->layer[i];
+        void *dx = i > 0 ? v->dhidden[i - 1] : v->tower_trains ? v->dx : NULL;
+        DT_TRY(dt_linear_backward(m, l, w, g, input_of(v, i), l->n_in, dy, l->n_out, dx, l->n_in,
+                                  (struct with_product){0}, n_rows(v)));
+        if (i > 0) DT_TRY(enter_layer(m, w, g, i - 1, dx));
+        dy = dx;
+    }
+    return DT_OK;
+}
+
+static dt_err tower_backward(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    dt_model *t = v->tower;
+    if (v->n_images > 0) {
+        DT_TRY(m->ops->zero(m->dev, t->s.dx, (size_t)(t->n_tok * t->C) * t->elem, m->stream));
+        DT_TRY(m->ops->scatter_rows(m->dev, v->dx, v->feature_row, t->s.dx,
+                                    n_rows(v) * squared(v->config->projector.shuffle), t->C, m->opt.dtype, m->stream));
+    }
+    t->have_dx = true;
+    return dt_model_backward(t, &v->batch);
+}
+
+dt_err dt_vision_backward(dt_model *m)
+{
+    struct vision *v = m->vision;
+    dt_param_view w;
+    dt_grad_view g;
+    if (!dt_vision_trains(m)) return DT_OK;
+    dt_phase_enter(m->phase, "backward", m->units[v->projector_unit].name);
+    DT_TRY(dt_params_acquire(m, v->projector_unit, &w));
+    DT_TRY(dt_grads_acquire(m, v->projector_unit, &g));
+    DT_TRY(v->n_images == 0 ? dt_model_clear_grads(m, v->projector_unit, &g) : project_backward(m, &w, &g));
+    DT_TRY(dt_grads_release(m, v->projector_unit));
+    DT_TRY(m->source->params_release(m->source->self, v->projector_unit));
+    return v->tower_trains ? tower_backward(m) : DT_OK;
+}
