@@ -51,7 +51,7 @@ static dt_err build_patches(const dt_vision_config *v, dt_unit *u)
     snprintf(u->name, sizeof u->name, "vision.embed");
     u->role = DT_UNIT_PATCHES;
     if (v->tower == DT_TOWER_CLIP)
-        DT_TRY(dt_unit_add(u, "vision_tower.embeddings.class_embedding", 1, &C, true, true, (float)std, 0));
+        DT_TRY(dt_unit_add(u, "vision_tower.embeddings.class_embedding", 1, &C, true, false, (float)std, 0));
     DT_TRY(dt_unit_add(u, "vision_tower.embeddings.patch_embedding.weight", 4, conv, true, true, (float)std, 0));
     if (v->tower == DT_TOWER_SIGLIP) DT_TRY(add(u, prefix, "patch_embedding.bias", true, BIAS, 0, C, 0));
     DT_TRY(add(u, prefix, "position_embedding.weight", true, MATRIX, std, v->n_rows, C));
@@ -96,7 +96,7 @@ static dt_err build_projector(const dt_vision_config *v, dt_unit *u)
     u->role = DT_UNIT_PROJECTOR;
     for (int i = 0; i < p->n_layers; i++) {
         const bool last = i == p->n_layers - 1;
-        char linear[16], norm[16];
+        char linear[24], norm[24];
         snprintf(linear, sizeof linear, "linear_%d", i + 1);
         snprintf(norm, sizeof norm, "norm_%d", i + 1);
         DT_TRY(add_linear(u, prefix, linear, p->bias, last ? 0.01 : 0.02, last ? p->n_out : p->hidden_size,

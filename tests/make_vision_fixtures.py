@@ -1,0 +1,199 @@
+"""What PyTorch and transformers compute for tiny vision-language models: the expectations of test_model_vision.c.
+
+    python tests/make_vision_fixtures.py tests/data/vision [NAME...]
+
+needs torch and transformers; nothing else in the tree does. Weights, tokens and pixels are formulas that the test repeats, so a file holds a
+configuration and results only: features (behind the projector), logits of the last token of each sequence, the loss, each tensor's gradient as a norm
+and a product (make_model_fixtures.py), the losses of ten steps of AdamW in fp64, and how far PyTorch's own in fp32 are from them.
+Projectors that transformers does not have are modules of this file in the place of its own.
+"""
+import json
+import os
+import sys
+
+import numpy as np
+import torch
+import transformers
+from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, weight
+
+STEPS = 10
+TEXT = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61,
+            max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
+CLIP_TOWER = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=36, num_hidden_layers=3, num_attention_heads=2, image_size=14, patch_size=4)
+SIGLIP_TOWER = dict(model_type="siglip_vision_model", hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3, image_size=17,
+                    patch_size=4)
+
+
+def llava(text_type, tower, **more):
+    return dict(dict(model_type="llava", text_config=dict(TEXT, model_type=text_type), vision_config=tower, image_token_index=60), **more)
+
+
+CASES = {
+    "clip_llama": llava("llama", CLIP_TOWER),
+    "clip_full": llava("llama", CLIP_TOWER, vision_feature_layer=-1, vision_feature_select_strategy="full", projector_hidden_act="gelu_pytorch_tanh",
+                       multimodal_projector_bias=False),
+    "siglip_qwen2": dict(llava("qwen2", SIGLIP_TOWER, vision_feature_layer=-1, vision_feature_select_strategy="full", tie_word_embeddings=True),
+                         text_config=dict(TEXT, model_type="qwen2", head_dim=6, tie_word_embeddings=True)),
+    "linear": llava("mistral", CLIP_TOWER, projector_type="linear"),
+    "mlp": llava("qwen3", CLIP_TOWER, projector_type="mlp", projector_hidden_size=22, projector_dropout=0.0),
+    "deep_mlp": llava("llama", SIGLIP_TOWER, vision_feature_layer=-3, vision_feature_select_strategy="full", projector_type="deep_mlp",
+                      projector_hidden_size=18, projector_dropout=0.0),
+    "pixel_shuffle": llava("llama", SIGLIP_TOWER, vision_feature_layer=1, vision_feature_select_strategy="full", projector_type="pixel_shuffle",
+                           projector_shuffle=2),
+}
+
+
+class Projector(torch.nn.Module):
+    """Layers, each but the last followed by GELU and a LayerNorm; squares of patches side by side before them."""
+
+    def __init__(self, config):
+        super().__init__()
+        kind, n_in, n_out = config["projector_type"], config["vision_config"]["hidden_size"], config["text_config"]["hidden_size"]
+        self.shuffle = config.get("projector_shuffle", 1)
+        self.n_layers, self.norm = dict(linear=(1, False), mlp=(2, True), deep_mlp=(3, True), pixel_shuffle=(1, False))[kind]
+        hidden = config.get("projector_hidden_size", n_out)
+        widths = [n_in * self.shuffle**2] + [hidden] * (self.n_layers - 1) + [n_out]
+        for i in range(self.n_layers):
+            setattr(self, f"linear_{i + 1}", torch.nn.Linear(widths[i], widths[i + 1], bias=kind != "pixel_shuffle"))
+            if self.norm and i < self.n_layers - 1:
+                setattr(self, f"norm_{i + 1}", torch.nn.LayerNorm(hidden))
+
+    def forward(self, x):
+        f = self.shuffle
+        if f > 1:
+            n, p, c = x.shape
+            side = int(p**0.5)
+            x = x.view(n, side // f, f, side // f, f, c).permute(0, 1, 3, 2, 4, 5).reshape(n, p // f**2, f * f * c)
+        for i in range(1, self.n_layers + 1):
+            x = getattr(self, f"linear_{i}")(x)
+            if i < self.n_layers:
+                x = torch.nn.functional.gelu(x)
+                x = getattr(self, f"norm_{i}")(x) if self.norm else x
+        return x
+
+
+def saved_name(name):
+    """As save_pretrained has it."""
+    for ours, theirs in (("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."),
+                         ("model.multi_modal_projector.", "multi_modal_projector."), ("model.vision_tower.", "vision_tower.")):
+        if name.startswith(ours):
+            return theirs + name[len(ours):].removeprefix("vision_model.")
+    raise ValueError(name)
+
+
+def build(config):
+    own = {k: v for k, v in config.items() if not k.startswith("projector_") or k == "projector_hidden_act"}
+    model = transformers.LlavaForConditionalGeneration._from_config(transformers.LlavaConfig(**own), attn_implementation="eager")
+    if "projector_type" in config:
+        model.model.multi_modal_projector = Projector(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weight(saved_name(name), tuple(p.shape)))
+    return model.train()
+
+
+def n_tokens(config):
+    v = config["vision_config"]
+    side = v["image_size"] // v["patch_size"]
+    lead = v["model_type"] == "clip_vision_model"
+    drop = config.get("vision_feature_select_strategy", "default") == "default"
+    return (side * side + lead - drop) // config.get("projector_shuffle", 1) ** 2
+
+
+def pixels(config, image):
+    """Bytes [S, S, 3] of an image, and what a processor makes of them."""
+    v = config["vision_config"]
+    S = v["image_size"]
+    with np.errstate(over="ignore"):
+        bytes_ = (mix64(np.uint64(7919 * (image + 1)) + np.arange(S * S * 3, dtype=np.uint64)) >> np.uint64(20)).astype(np.uint8)
+    clip = v["model_type"] == "clip_vision_model"
+    mean = torch.tensor([0.48145466, 0.4578275, 0.40821073] if clip else [0.5] * 3)
+    std = torch.tensor([0.26862954, 0.26130258, 0.27577711] if clip else [0.5] * 3)
+    x = torch.tensor(bytes_.reshape(S, S, 3)).float() * (1 / 255)
+    return ((x - mean) / std).permute(2, 0, 1)
+
+
+def batch(case, k):
+    """Sequences of (ids, targets, images); an image's placeholders begin at position 1, the next image's one token behind."""
+    config, N, image, out = case["config"], n_tokens(case["config"]), 0, []
+    token = config["image_token_index"]
+    for s, (n, n_images) in enumerate(zip(case["lens"], case["images"])):
+        with np.errstate(over="ignore"):
+            ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n + 1, dtype=np.uint64)) % np.uint64(token)
+        ids = torch.tensor(ids.astype(np.int64))
+        for i in range(n_images):
+            ids[1 + i * (N + 1): 1 + i * (N + 1) + N] = token
+        targets = torch.where(ids[1:] == token, -100, ids[1:])
+        out.append((ids[:-1], targets, [pixels(config, 10 * k + image + i) for i in range(n_images)]))
+        image += n_images
+    return out
+
+
+def loss_of(model, data):
+    total, count, last = 0.0, 0, []
+    for ids, targets, images in data:
+        images = torch.stack(images).to(next(model.parameters()).dtype) if images else None
+        z = model(input_ids=ids[None], pixel_values=images, use_cache=False).logits[0]
+        total = total + torch.nn.functional.cross_entropy(z, targets, reduction="sum", ignore_index=-100)
+        count += int((targets >= 0).sum())
+        last.append(z[-1])
+    return total / count, torch.stack(last)
+
+
+def train(case, dtype):
+    model = build(case["config"]).to(dtype)
+    params = list(model.named_parameters())
+    opt = torch.optim.AdamW(groups([p for p in params if p[1].requires_grad]), lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for step in range(STEPS):
+        opt.zero_grad()
+        loss, _ = loss_of(model, batch(case, step % 2))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([p for _, p in params if p.grad is not None], CLIP)
+        opt.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def features(model, config, image):
+    strategy = config.get("vision_feature_select_strategy", "default")
+    out = model.model.vision_tower(pixels(config, image)[None], output_hidden_states=True)
+    x = out.hidden_states[config.get("vision_feature_layer", -2)]
+    return model.model.multi_modal_projector(x[:, 1:] if strategy == "default" else x)[0]
+
+
+def make(name, config):
+    N = n_tokens(config)
+    case = dict(name=name, config=config, lens=[N + 6, 5, 2 * N + 4], images=[1, 0, 2], lr=LR, weight_decay=DECAY, clip=CLIP)
+    model = build(config)
+    loss, last = loss_of(model, batch(case, 0))
+    loss.backward()
+    case["n_tokens"] = N
+    case["features"] = [[digits(v) for v in row] for row in features(model, config, 0).detach().tolist()]
+    case["logits"] = [[digits(v) for v in row] for row in last.detach().tolist()]
+    case["loss"] = digits(float(loss.detach()))
+    case["grad_norm"], case["grad_dot"] = {}, {}
+    for n, p in model.named_parameters():
+        if p.grad is None:
+            continue
+        n, g = saved_name(n), p.grad.double().numpy().ravel()
+        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
+        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+    exact = train(case, torch.float64)
+    case["losses"] = [digits(v) for v in exact]
+    case["fp32_error"] = digits(max(abs(a - b) / b for a, b in zip(train(case, torch.float32), exact)))
+    return case
+
+
+def main():
+    torch.set_num_threads(1)
+    os.makedirs(sys.argv[1], exist_ok=True)
+    for name in sys.argv[2:] or CASES:
+        with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
+            json.dump(make(name, CASES[name]), f, separators=(",", ":"))
+            f.write("\n")
+        print(name)
+
+
+if __name__ == "__main__":
+    main()
