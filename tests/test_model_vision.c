@@ -171,9 +171,9 @@ static void logits_loss_and_gradients_agree_with_transformers(void **state)
     }
 }
 
-/* Where a gradient is of the size of its rounding, AdamW's step may differ by lr: how much that is for a model, PyTorch's
- * own losses in fp32 tell, beside those in fp64 of the file. Two that differ so differ as much again, by chance some
- * times as much. */
+/* Where a gradient is of the size of its rounding, AdamW's step may differ by lr: how much that is for a model,
+ * PyTorch's own losses in fp32 tell, beside those in fp64 of the file. Two that differ so differ as much again, by
+ * chance several times as much. */
 static void train(struct fixture *f, const char *name)
 {
     const json_t *losses = json_object_get(f->root, "losses");

@@ -87,9 +87,9 @@ const char *dt_classifier_architecture(dt_family family);
 /** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final
  *  norm; lm_head.weight unless tied). All is trained until dt_units_choose_trained says otherwise. Names are those that
  *  transformers' save_pretrained writes: for GPT-2 with the prefix "transformer." (the first published files lack it).
- *  One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. A vision-language model has
- *  the units of tower and projector behind the head ("vision.embed", "vision.block.0" .., "vision.end", "projector"),
- *  and all names are those that transformers' LlavaForConditionalGeneration saves. */
+ *  One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. A vision-language model
+ *  has the units of tower and projector behind the head ("vision.embed", "vision.block.0" .., "vision.end",
+ *  "projector"), and all names are those that transformers' LlavaForConditionalGeneration saves. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
 /** The same with a scalar head of n_labels numbers for each token ("score.weight", as transformers' classifiers of
  *  sequences have it) in the place of the vocabulary product: for reward models and critics. */

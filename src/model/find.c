@@ -167,7 +167,7 @@ static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, cons
 /* A tower looks up positions, and its patches come with them. */
 static dt_err find_patches(dt_model *m, const dt_unit *u)
 {
-    struct patches *k = &m->patches;
+    struct tower_input *k = &m->patches;
     const dt_vision_config *v = m->opt.tower;
     DT_CHECK(v, DT_ERR_ARG, "unit %s begins a tower, which this model is not", u->name);
     k->config = v;

@@ -235,7 +235,7 @@ struct vision; /* vision.c */
 
 /** What a tower begins with (patches.c): a product of the patches of each image, behind which its class token stands
  *  in front of them; table and positions are an embedding's. */
-struct patches {
+struct tower_input {
     struct linear conv;     /* [C, 3 p p] */
     struct tensor_at token; /* of the class; may be none */
     struct norm pre;        /* may be none */
@@ -313,7 +313,7 @@ struct dt_model {
     struct cached *cached; /* [cache_seqs + cache_prompts] */
     struct graphs *graphs; /* NULL: there are none */
     struct vision *vision; /* NULL: a language model alone */
-    struct patches patches;
+    struct tower_input patches;
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;

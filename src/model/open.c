@@ -300,7 +300,7 @@ static void place_kept(dt_model *m, struct arena *a)
 /* Of a tower. */
 static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
 {
-    struct patches *k = &m->patches;
+    struct tower_input *k = &m->patches;
     struct arena *a = &arenas[ACTIVATIONS], *data = &arenas[DATA];
     const int64_t T = m->opt.max_tok, N = m->opt.max_images, kept = dt_exists(k->pre.w) ? T : 0;
     k->rows = dt_take(a, T, k->conv.n_in, m->elem);
@@ -581,7 +581,7 @@ static dt_err fill_rope(dt_model *m)
 /* Lists that class tokens are found by. */
 static dt_err fill_patches(dt_model *m)
 {
-    const struct patches *k = &m->patches;
+    const struct tower_input *k = &m->patches;
     const int32_t N = m->opt.max_images;
     if (!m->opt.tower) return DT_OK;
     int32_t *list = malloc(3 * (size_t)N * sizeof *list);

@@ -11,7 +11,7 @@ void *dt_patches_input(const dt_model *m, void *x) { return dt_exists(m->patches
 
 dt_err dt_patches_stage(dt_model *m, const dt_batch *b)
 {
-    struct patches *k = &m->patches;
+    struct tower_input *k = &m->patches;
     const size_t nbytes = (size_t)b->n_images * k->image_nbytes;
     if (nbytes == 0) return DT_OK;
     DT_TRY(dt_span_wait(m, &k->pixels));
@@ -21,7 +21,7 @@ dt_err dt_patches_stage(dt_model *m, const dt_batch *b)
 
 static dt_err class_forward(const dt_model *m, const dt_param_view *w, void *x)
 {
-    const struct patches *k = &m->patches;
+    const struct tower_input *k = &m->patches;
     if (!dt_exists(k->token)) return DT_OK;
     DT_TRY(m->ops->embedding_forward(m->dev, k->zero, k->zero, dt_weight(w, k->token), dt_weight(w, m->wte),
                                      k->class_row, m->n_seq, m->C, m->opt.dtype, m->stream));
@@ -30,7 +30,7 @@ static dt_err class_forward(const dt_model *m, const dt_param_view *w, void *x)
 
 dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x)
 {
-    const struct patches *k = &m->patches;
+    const struct tower_input *k = &m->patches;
     const dt_vision_config *v = k->config;
     dt_patches p = {.n_images = m->n_seq,
                     .size = v->image_size,
@@ -49,7 +49,7 @@ dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x)
 
 static dt_err class_backward(const dt_model *m, const dt_grad_view *g)
 {
-    const struct patches *k = &m->patches;
+    const struct tower_input *k = &m->patches;
     if (!dt_is_trained(k->token)) return DT_OK;
     DT_TRY(m->ops->gather_rows(m->dev, m->s.dx, k->class_at, k->class_row, m->n_seq, m->C, m->opt.dtype, m->stream));
     return m->ops->embedding_backward(m->dev, k->class_row, k->zero, k->in_order, dt_gradient(g, k->token), m->n_seq,
@@ -58,7 +58,7 @@ static dt_err class_backward(const dt_model *m, const dt_grad_view *g)
 
 dt_err dt_patches_backward(const dt_model *m, const dt_grad_view *g)
 {
-    const struct patches *k = &m->patches;
+    const struct tower_input *k = &m->patches;
     const dt_grad_view more = {.data = g->data, .dtype = g->dtype, .accumulate = true}; /* behind what was cleared */
     dt_param_view w;
     DT_TRY(dt_params_acquire((dt_model *)m, m->embed_unit, &w));

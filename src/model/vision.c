@@ -2,7 +2,8 @@
  * embeddings of placeholders, and their gradients back.
  *
  *     features  what the tower's block n_used leaves, [N P, C]
- *     x         of them the rows that are wanted, squares of shuffle x shuffle patches side by side: one gather, [R, n_in]
+ *     x         of them the rows that are wanted, squares of shuffle x shuffle patches side by side: one gather,
+ *              [R, n_in]
  *     y         = projector(x), [R, D]: the k-th placeholder of the batch gets row k
  *
  * The tower is a model over the units behind the language model's, whose numbers the parameter source gets shifted. It
