@@ -364,6 +364,39 @@ run 0 ./dtrain --check /dev/null run.task=sft data.train="$tmp/late.h5" data.seq
     model.model_type=llama model.hidden_size=32 model.num_attention_heads=4 model.num_hidden_layers=1 model.intermediate_size=64 model.vocab_size=257
 expect_text "answers that seq_len cuts off are named" 'late.h5: no sample in it has a target within the first data.seq_len = 16 tokens'
 
+# ---- images: as many placeholders as the config.json beside the preprocessor says, or the tower's, or the option
+vision=tests/data/vision_data
+pictures() { run 0 ./dtrain-data --force -o "$tmp/i.h5" --tokenizer $vision/model --template chatml "$@"; }
+pictures --images $vision/model $vision/records.jsonl
+expect_exit "records with images" 0
+expect_text "their number is said" "^8 images"
+is "info counts them" "$(info "$tmp/i.h5" | grep '^images')" "images       8 of 8 x 8 pixels, each 4 tokens of id 292; in 6 samples, at most 2 in one"
+mkdir "$tmp/tower" "$tmp/alone"
+cp $vision/model/preprocessor_config.json "$tmp/tower"
+cp $vision/model/{tokenizer,tokenizer_config}.json "$tmp/alone"
+pictures --images "$tmp/tower" $vision/records.jsonl --image-tokens 3
+expect_exit "the option goes before the model beside the tokenizer" 0
+is "so many placeholders" "$(field "$tmp/i.h5" images)" 8
+expect "of the option" grep -q "each 3 tokens" <(info "$tmp/i.h5")
+pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
+expect_exit "no config.json that says how many placeholders an image has" 64
+expect_text "the option is named" "^.*--image-tokens: expected how many"
+echo '{"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 2}' >"$tmp/tower/config.json"
+pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
+expect "of a tower its patches" grep -q "each 16 tokens" <(info "$tmp/i.h5")
+pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
+expect_exit "a tokenizer without <image>" 64
+expect_text "how it gets one" "dtrain-convert --add-tokens"
+pictures --images $vision/model $vision/records.jsonl
+run 0 ./dtrain-info --images "$tmp/sheet.png" --n-images 5 "$tmp/i.h5"
+expect_exit "a picture of images" 0
+expect_text "dtrain-info knows their form" "images       8 of 8 x 8 pixels, each 4 tokens of id 292"
+printf '{"image": "sheet.png", "text": "<image>a"}' >"$tmp/sheet.jsonl" # read as an input: a PNG of 3 x 2 images with lines between
+expect "the picture is one" ./dtrain-data -q --force -o "$tmp/s.h5" --images $vision/model --tokenizer $vision/model "$tmp/sheet.jsonl"
+is "and as large as it should be" "$(od -An -tu1 -j16 -N8 "$tmp/sheet.png" | tr -s ' ')" " 0 0 0 32 0 0 0 22"
+run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
+expect_exit "images of a dataset that has none" 64
+
 # ---- stopped
 mkdir "$tmp/stopped"
 yes "a document without end" | ./dtrain-data --force -q -o "$tmp/stopped/x.h5" --documents lines - >"$out" 2>&1 &

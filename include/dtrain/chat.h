@@ -66,9 +66,16 @@ typedef struct dt_messages {
     int n, n_alloc;
     char **owned; /* texts put together from parts */
     int n_owned;
+    const char *image_text; /* in: what stands for an image in a text; NULL: parts of type image are refused */
+    const char **image;     /* [n_images]: the paths that parts of type image name, NULL for those without; borrowed */
+    int n_images;
 } dt_messages;
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes); /* learn 0; text borrowed */
+/** Memory for a text of nbytes bytes that lives as long as the messages. DT_ERR_MEMORY. */
+dt_err dt_messages_own(dt_messages *m, size_t nbytes, char **text);
 /** Add a JSON list of messages; texts are borrowed from it, or joined from [{"type": "text", "text": ...}] and owned.
+ *  Images of a message, {"type": "image"}, come first in its text, each as image_text and a line's end, as llava-hf's
+ *  templates write them.
  *  role_key and text_key: "role", "content", or ShareGPT's "from", "value". DT_ERR_DATA saying what in which message;
  *  what names the list. */
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,

@@ -32,7 +32,8 @@ typedef struct dt_image_form {
     int32_t token;            /* the placeholder's id */
     const char *preprocessor; /* text of the preprocessor_config.json that made them; "": not known */
 } dt_image_form;
-enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
+enum { DT_MAX_IMAGE_TOKENS = 1 << 20, DT_MAX_IMAGE_SIZE = 1 << 14 };
+static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return 3 * (size_t)(f->size * f->size); }
 
 typedef struct dt_dataset dt_dataset;
 
@@ -112,6 +113,10 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len);
  *  marks are colours of a terminal. */
 dt_err dt_dataset_print_sample(dt_dataset *d, int64_t i, const char *tokenizer, bool colour);
 
+/** Draw images of a dataset beside each other into a PNG file, in rows: all, or `most` of them at equal distances.
+ *  DT_ERR_USAGE: it has none; DT_ERR_DATA, DT_ERR_WRITE. */
+dt_err dt_dataset_draw_images(dt_dataset *d, int64_t most, const char *path);
+
 /* ---- writing a file ---------------------------------------------------------------------------------------------- */
 
 typedef struct dt_dataset_writer dt_dataset_writer;
@@ -177,6 +182,7 @@ typedef struct dt_make_stats {
     int64_t n_too_long;  /* left out for max_length */
     int64_t n_parted;    /* prompt and completion encoded one by one, because a token reached across the border */
     int64_t n_bad;       /* malformed records left out (skip_bad) */
+    int64_t n_images;    /* in both files */
     dt_problem problems[DT_MAX_PROBLEMS];
     int n_problems; /* the rest of n_bad had other reasons */
     dt_dataset_kind kind;
@@ -193,6 +199,18 @@ typedef struct dt_rec_options {
     bool longest;              /* of each user's rows the one with the longest history alone */
     uint64_t seed;             /* of what is drawn: rows of a SAMPLE, instructions */
 } dt_rec_options;
+
+/** Images of records: they are decoded and prepared, and stand in the texts as runs of a placeholder. */
+typedef struct dt_image_options {
+    const char *preprocessor; /* as dt_preprocessor_read; NULL: a record with images is an error */
+    const char *folder;       /* of their paths; NULL: the folder of the record's file */
+    const char *token;        /* what stands for an image in a text, one token of the tokenizer's */
+    int64_t n_tokens;         /* placeholders of an image */
+    bool captions;            /* a chat is an image and its caption: no template, and nothing of the question */
+    /* what the model expects, where that is known, else -1 and 0: the placeholder's id, the size of its images */
+    int32_t token_id;
+    int64_t size;
+} dt_image_options;
 
 typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
@@ -218,6 +236,7 @@ typedef struct dt_make_options {
     int64_t max_length; /* tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
     dt_rec_options rec;
+    dt_image_options images;
     bool force;    /* replace outputs that exist; an input never is one */
     int n_threads; /* 0: as many as the process may use cores */
     int64_t n_shards;
@@ -227,10 +246,10 @@ typedef struct dt_make_options {
     void *progress_self;
 } dt_make_options;
 
-/** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread, and the
- *  largest record; documents of plain text may have any length. Errors: DT_ERR_DATA "FILE:LINE: reason" for a malformed
- *  record (the first in the order of the input), DT_ERR_USAGE for options that do not fit, DT_ERR_WRITE, DT_ERR_STOP;
- *  the outputs are then as they were. */
+/** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread (with
+ *  images a few dozen MiB), and the largest record; documents of plain text may have any length. Errors: DT_ERR_DATA
+ *  "FILE:LINE: reason" for a malformed record (the first in the order of the input), DT_ERR_USAGE for options that do
+ *  not fit, DT_ERR_WRITE, DT_ERR_STOP; the outputs are then as they were. */
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats);
 
 #endif

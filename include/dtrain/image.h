@@ -66,4 +66,7 @@ void dt_preprocessor_free(dt_preprocessor *p); /* safe on {0}; leaves {0} behind
  *  DT_ERR_MEMORY; DT_ERR_DATA: so long and thin that a step would make more than DT_IMAGE_MAX_PIXELS. */
 dt_err dt_image_prepare(const dt_preprocessor *p, const char *name, const dt_image *image, uint8_t *out);
 
+/** Write a picture as PNG, durably; a file of this name is replaced. DT_ERR_WRITE, DT_ERR_MEMORY. */
+dt_err dt_image_write_png(const dt_image *image, const char *path);
+
 #endif

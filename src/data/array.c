@@ -6,6 +6,7 @@
  * lies outside the file (external files, virtual datasets) is refused, because a dataset is one file whose size and
  * head all ranks compare. */
 #include "array.h"
+#include "dtrain/dataset.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>

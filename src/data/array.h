@@ -13,7 +13,6 @@ enum {
     DT_ARRAY_F32 = 16,
     DT_ARRAY_IMAGES = 32 /* uint8 [n, S, S, 3]: an element is an image */
 };
-enum { DT_MAX_IMAGE_SIZE = 1 << 14 };
 
 typedef struct dt_array {
     const char *path, *name; /* of the file, of the dataset in it: for messages; borrowed */

@@ -142,12 +142,10 @@ static size_t scratch_nbytes(const dt_loader *l)
     return (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len;
 }
 
-static size_t image_nbytes(const dt_loader *l) { return 3 * (size_t)(l->info.images.size * l->info.images.size); }
-
 size_t dt_loader_nbytes(const dt_loader *l)
 {
     if (!l) return 0;
-    const size_t images = (size_t)l->info.max_images * image_nbytes(l);
+    const size_t images = (size_t)l->info.max_images * dt_image_form_nbytes(&l->info.images);
     size_t nbytes =
         scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) + images);
     for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
@@ -175,7 +173,8 @@ static dt_err open_batches(dt_loader *l)
     for (int i = 0; i < l->n_batches; i++) {
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
         if (l->info.max_images)
-            DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
+            DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, dt_image_form_nbytes(&l->info.images),
+                                         l->opt.ledger));
     }
     if (l->opt.prefetch == 0) return DT_OK;
     return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,

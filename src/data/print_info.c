@@ -88,6 +88,33 @@ static dt_err print_rows(dt_dataset *d, int64_t seq_len)
     return DT_OK;
 }
 
+typedef struct image_counts {
+    int64_t n_with, most; /* samples with images, images of one */
+} image_counts;
+
+static dt_err count_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    image_counts *c = arg;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t n_images = (int64_t)(offset[i + 1] - offset[i]);
+        c->n_with += n_images > 0;
+        c->most = dt_max_i64(c->most, n_images);
+    }
+    return DT_OK;
+}
+
+static dt_err print_images(dt_dataset *d)
+{
+    image_counts c = {0};
+    const dt_image_form *form = &d->info.images;
+    if (!d->info.has_images) return DT_OK;
+    DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, count_images, &c));
+    printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " tokens of id %" PRId32
+           "; in %" PRId64 " samples, at most %" PRId64 " in one\n",
+           d->info.n_images, form->size, form->size, form->n_tokens, form->token, c.n_with, c.most);
+    return DT_OK;
+}
+
 dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
 {
     const dt_dataset_info *i = &d->info;
@@ -106,6 +133,7 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
     if (pairs) DT_TRY(print_pairs(d));
     if (i->kind == DT_DATASET_PROMPTS)
         printf("answers      %s\nrecords      %s\n", yes(i->has_answers), yes(i->has_records));
+    DT_TRY(print_images(d));
     if (seq_len > 0 && (i->kind == DT_DATASET_TOKENS || i->kind == DT_DATASET_SFT)) DT_TRY(print_rows(d, seq_len));
     DT_TRY(dt_dataset_verify(d, NULL, NULL));
     printf("verified     %s\n",

@@ -4,6 +4,8 @@
 #include "dtrain/config.h"
 #include "dtrain/dataset.h"
 #include "dtrain/io.h"
+#include "dtrain/json.h"
+#include "dtrain/model.h"
 #include "tool/tool.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -68,6 +70,20 @@ static const char usage[] =
     "  -q, --quiet               no progress\n"
     "  -h, --help                this text\n"
     "  -V, --version             version, commit and build\n"
+    "\n"
+    "Images (docs/vision.md), of records of kinds sft, preference and prompts:\n"
+    "  --images PREPROCESSOR     how they are prepared: a preprocessor_config.json, or the folder of a\n"
+    "                            model or tower with one. A record names its images as image or\n"
+    "                            images, a path or a list of them, or in parts of its messages,\n"
+    "                            {type: image, image: PATH}\n"
+    "  --image-folder DIR        where paths that are not absolute begin (default: the record's file)\n"
+    "  --image-token TEXT        what stands for an image in a text, one token of the tokenizer\n"
+    "                            (default <image>); where no message of a chat has it, its images\n"
+    "                            come before the first question\n"
+    "  --image-tokens N          placeholders that it becomes (default: as many as the model makes of\n"
+    "                            an image, by the config.json beside preprocessor or tokenizer)\n"
+    "  --captions                chats are an image and its caption: the placeholders, a line's end\n"
+    "                            and the answer, which is the target, without template and question\n"
     "\n"
     "Recommendation data (--format minionerec; docs/recommendation.md):\n"
     "  --recipe WHICH            what the dataset is for: sft; rl, prompts with answers, without the\n"
@@ -159,6 +175,7 @@ static void report_left_out(const dt_make_options *o, const dt_make_stats *s, co
     if (s->n_truncated) DT_INFO("%" PRId64 " %s cut at %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
     if (s->n_too_long)
         DT_INFO("%" PRId64 " %s of more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
+    if (s->n_images) DT_INFO("%" PRId64 " images", s->n_images);
     if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, missing[s->kind]);
     if (s->n_parted)
         DT_INFO("%" PRId64
@@ -207,6 +224,11 @@ enum {
     OPT_SKIP_BAD,
     OPT_FORCE,
     OPT_THREADS,
+    OPT_IMAGES,
+    OPT_IMAGE_FOLDER,
+    OPT_IMAGE_TOKEN,
+    OPT_IMAGE_TOKENS,
+    OPT_CAPTIONS,
     OPT_RECIPE, /* from here on for recommendation data */
     OPT_INDEX,
     OPT_ITEMS,
@@ -242,6 +264,11 @@ static const struct option long_options[] = {
     {"skip-bad", no_argument, NULL, OPT_SKIP_BAD},
     {"force", no_argument, NULL, OPT_FORCE},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"images", required_argument, NULL, OPT_IMAGES},
+    {"image-folder", required_argument, NULL, OPT_IMAGE_FOLDER},
+    {"image-token", required_argument, NULL, OPT_IMAGE_TOKEN},
+    {"image-tokens", required_argument, NULL, OPT_IMAGE_TOKENS},
+    {"captions", no_argument, NULL, OPT_CAPTIONS},
     {"recipe", required_argument, NULL, OPT_RECIPE},
     {"index", required_argument, NULL, OPT_INDEX},
     {"items", required_argument, NULL, OPT_ITEMS},
@@ -304,6 +331,12 @@ static const char **word_of(command *c, int which)
         return &m->truncate;
     case OPT_WEIGHT:
         return &m->weight_key;
+    case OPT_IMAGES:
+        return &m->images.preprocessor;
+    case OPT_IMAGE_FOLDER:
+        return &m->images.folder;
+    case OPT_IMAGE_TOKEN:
+        return &m->images.token;
     case OPT_RECIPE:
         return &m->rec.recipe;
     case OPT_INDEX:
@@ -340,6 +373,8 @@ static bool *switch_of(command *c, int which)
         return &c->make.append_eos;
     case OPT_SKIP_BAD:
         return &c->make.skip_bad;
+    case OPT_CAPTIONS:
+        return &c->make.images.captions;
     case OPT_LONGEST:
         return &c->make.rec.longest;
     case OPT_FORCE:
@@ -357,6 +392,8 @@ static dt_err take_value(dt_make_options *m, int which, char *arg)
         return tool_parse_real("validation-fraction", arg, &m->validation_fraction);
     case OPT_SHARDS:
         return tool_parse_int("shards", arg, 1, INT64_MAX, &m->n_shards);
+    case OPT_IMAGE_TOKENS:
+        return tool_parse_int("image-tokens", arg, 1, DT_MAX_IMAGE_TOKENS, &m->images.n_tokens);
     case OPT_MAX_LENGTH:
         return tool_parse_int("max-length", arg, 0, INT64_MAX, &m->max_length);
     case OPT_SEPARATOR:
@@ -398,6 +435,7 @@ static dt_err parse(int argc, char **argv, command *c)
                                 .prefer = "better",
                                 .truncate = "auto",
                                 .append_eos = true,
+                                .images = {.token = "<image>", .token_id = -1},
                                 .rec = {.recipe = "sft", .seed = 42}};
     for (int which, at;;) {
         DT_TRY(tool_option(argc, argv, ":o:q" TOOL_LETTERS, long_options, &which, &at));
@@ -412,6 +450,70 @@ static dt_err parse(int argc, char **argv, command *c)
     c->make.n_inputs = argc - optind;
     DT_CHECK(c->make.output, DT_ERR_USAGE, "expected -o OUT.h5 (dtrain-data --help)");
     DT_CHECK(c->make.n_inputs > 0, DT_ERR_USAGE, "expected input files (dtrain-data --help)");
+    return DT_OK;
+}
+
+/* ---- what a model makes of an image ------------------------------------------------------------------------------ */
+
+/* A whole vision-language model: what it takes in the place of an image. */
+static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
+{
+    dt_model_config mc;
+    DT_TRY(dt_model_config_parse(&mc, path, text));
+    if (mc.vision) {
+        if (!o->n_tokens) o->n_tokens = mc.vision->n_tokens;
+        o->token_id = mc.vision->image_token;
+        o->size = mc.vision->image_size;
+    }
+    dt_model_config_free(&mc);
+    return DT_OK;
+}
+
+/* A tower alone, CLIP's or SigLIP's: its patches, as a projector that keeps their number has them. */
+static void ask_tower(const json_t *config, dt_image_options *o)
+{
+    const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
+                 *size = json_object_get(tower, "image_size"), *patch = json_object_get(tower, "patch_size");
+    const json_int_t S = json_is_integer(size) ? json_integer_value(size) : 224;
+    if (!json_is_integer(patch) || json_integer_value(patch) < 1 || S < 1 || S > DT_MAX_IMAGE_SIZE) return;
+    const int64_t n_side = S / json_integer_value(patch);
+    if (!o->n_tokens) o->n_tokens = n_side * n_side;
+}
+
+static dt_err ask_model(const char *directory, dt_image_options *o)
+{
+    char *path = NULL, *text = NULL;
+    size_t n;
+    json_t *config = NULL;
+    if (!dt_is_directory(directory)) return DT_OK;
+    DT_CHECK(asprintf(&path, "%s/config.json", directory) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = DT_OK;
+    if (access(path, F_OK) == 0) err = dt_read_file(path, 1 << 24, &text, &n);
+    if (err == DT_OK && text) err = dt_json_parse(&config, path, text, n, DT_JSON_LAST_KEY);
+    if (err == DT_OK && config) {
+        const char *type = json_string_value(json_object_get(config, "model_type"));
+        if (json_object_get(config, "text_config") && type && strcmp(type, "llava") == 0)
+            err = ask_llava(path, text, o);
+        else
+            ask_tower(config, o);
+    }
+    json_decref(config);
+    free(text);
+    free(path);
+    return err;
+}
+
+/* The preprocessor's directory may have a model, and so may the tokenizer's. */
+static dt_err size_images(dt_make_options *m)
+{
+    dt_image_options *o = &m->images;
+    if (!o->preprocessor) return DT_OK;
+    DT_TRY(ask_model(o->preprocessor, o));
+    if (strcmp(m->tokenizer, "bytes") != 0 && o->token_id < 0) DT_TRY(ask_model(m->tokenizer, o));
+    DT_CHECK(o->n_tokens > 0, DT_ERR_USAGE,
+             "--image-tokens: expected how many placeholders an image has, for no config.json of a vision-language "
+             "model or a tower is in %s or in %s",
+             o->preprocessor, m->tokenizer);
     return DT_OK;
 }
 
@@ -466,6 +568,7 @@ static dt_err make_main(int argc, char **argv)
     if (c.help) print_help();
     if (c.version) tool_print_version();
     if (c.help || c.version) return DT_OK;
+    DT_TRY(size_images(&c.make));
     meter m = {.start_s = dt_now_s(), .terminal = isatty(STDERR_FILENO)};
     m.last_s = m.start_s;
     m.every_s = m.terminal ? 0.25 : 30;

@@ -15,6 +15,8 @@
 
 typedef struct options {
     bool tensors, config, verify, json, help, version;
+    const char *images; /* NULL: none are drawn */
+    int64_t n_images;
     int n_files;
     char **files;
 } options;
@@ -33,6 +35,8 @@ typedef struct file_info {
     dt_ckpt_meta meta;                      /* of a checkpoint */
     char *kind, *tokenizer, *chat_template; /* of a dataset */
     int64_t vocab_size;
+    int64_t n_images;
+    dt_image_form images; /* size 0: it has none; preprocessor not kept */
     array_info *arrays;
     int n_arrays, room;
     bool verify;
@@ -48,6 +52,8 @@ static const char usage[] =
     "  --tensors      a line for every tensor\n"
     "  --config       the configuration and model that a checkpoint was made with\n"
     "  --no-verify    do not read the data\n"
+    "  --images FILE  draw images of a dataset into FILE, a PNG picture\n"
+    "  --n-images N   at most N of them, at equal distances (default 64)\n"
     "  --json         one JSON object per line, for each file\n"
     "  -h, --help     this text\n"
     "  -V, --version  version, commit and build\n"
@@ -116,16 +122,21 @@ static dt_err read_format(hid_t file, file_info *f)
 }
 
 /* All that training looks at before it begins: what this program passes it may not refuse, nor the other way round. */
-static dt_err open_as_training_does(file_info *f)
+static dt_err open_as_training_does(file_info *f, const options *o)
 {
     dt_dataset *d;
     DT_TRY(dt_dataset_open(&d, f->path));
-    f->sealed = dt_dataset_get_info(d)->sealed;
+    const dt_dataset_info *info = dt_dataset_get_info(d);
+    f->sealed = info->sealed;
+    f->n_images = info->n_images;
+    f->images = info->images;
+    f->images.preprocessor = NULL;
+    const dt_err err = o->images ? dt_dataset_draw_images(d, o->n_images, o->images) : DT_OK;
     dt_dataset_close(d);
-    return DT_OK;
+    return err;
 }
 
-static dt_err collect(file_info *f)
+static dt_err collect(file_info *f, const options *o)
 {
     hid_t file;
     dt_h5_lock();
@@ -135,7 +146,7 @@ static dt_err collect(file_info *f)
         H5Fclose(file);
         file = H5I_INVALID_HID;
         dt_h5_unlock();
-        err = open_as_training_does(f);
+        err = open_as_training_does(f, o);
         dt_h5_lock();
         if (err == DT_OK) err = dt_h5_open(f->path, &file);
     }
@@ -336,6 +347,10 @@ static void print_text(const file_info *f, const options *o)
         if (f->chat_template) printf("  template     %s\n", f->chat_template);
         if (n_records(f) >= 0)
             printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
+        if (f->images.size)
+            printf("  images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64
+                   " tokens of id %" PRId32 "\n",
+                   f->n_images, f->images.size, f->images.size, f->images.n_tokens, f->images.token);
     }
     print_verdict(f);
     if (o->tensors || !f->is_checkpoint)
@@ -401,6 +416,11 @@ static void add_dataset(json_t *root, const file_info *f)
     if (f->tokenizer) json_object_set_new(root, "tokenizer", json_string(f->tokenizer));
     if (f->chat_template) json_object_set_new(root, "chat_template", json_string(f->chat_template));
     if (n_records(f) >= 0) json_object_set_new(root, "records", json_integer(n_records(f)));
+    if (!f->images.size) return;
+    json_object_set_new(root, "images", json_integer(f->n_images));
+    json_object_set_new(root, "image_size", json_integer(f->images.size));
+    json_object_set_new(root, "image_token", json_integer(f->images.token));
+    json_object_set_new(root, "image_tokens", json_integer(f->images.n_tokens));
 }
 
 static void print_json(const file_info *f, const options *o, dt_err err)
@@ -438,7 +458,7 @@ static dt_err show(const char *path, const options *o)
     char *file = NULL; /* of checkpoints/latest and the like, what it names */
     dt_err err = dt_checkpoint_find(path, &file);
     file_info f = {.path = file ? file : path, .verify = o->verify};
-    if (err == DT_OK) err = collect(&f);
+    if (err == DT_OK) err = collect(&f, o);
     const bool whole = err == DT_OK;
     for (int i = 0; whole && i < f.n_arrays; i++)
         if (f.arrays[i].verdict == ALTERED)
@@ -457,20 +477,24 @@ static dt_err show(const char *path, const options *o)
 
 static dt_err parse(int argc, char **argv, options *o)
 {
-    enum { TENSORS = 256, CONFIG, NO_VERIFY, JSON };
+    enum { TENSORS = 256, CONFIG, NO_VERIFY, IMAGES, N_IMAGES, JSON };
     static const struct option table[] = {{"tensors", no_argument, NULL, TENSORS},
                                           {"config", no_argument, NULL, CONFIG},
                                           {"no-verify", no_argument, NULL, NO_VERIFY},
+                                          {"images", required_argument, NULL, IMAGES},
+                                          {"n-images", required_argument, NULL, N_IMAGES},
                                           {"json", no_argument, NULL, JSON},
                                           TOOL_OPTIONS,
                                           {0}};
-    *o = (options){.verify = true};
+    *o = (options){.verify = true, .n_images = 64};
     for (int c, at;;) {
         DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
         if (c == -1) break;
         if (c == TENSORS) o->tensors = true;
         if (c == CONFIG) o->config = true;
         if (c == NO_VERIFY) o->verify = false;
+        if (c == IMAGES) o->images = optarg;
+        if (c == N_IMAGES) DT_TRY(tool_parse_int("n-images", optarg, 1, 1 << 20, &o->n_images));
         if (c == JSON) o->json = true;
         if (c == 'h') o->help = true;
         if (c == 'V') o->version = true;
@@ -479,6 +503,7 @@ static dt_err parse(int argc, char **argv, options *o)
     o->files = argv + optind;
     DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE,
              "expected a file or a run's directory; see dtrain-info --help");
+    DT_CHECK(!o->images || o->n_files == 1, DT_ERR_USAGE, "--images: expected one dataset, found %d files", o->n_files);
     return DT_OK;
 }
 

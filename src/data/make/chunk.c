@@ -50,6 +50,18 @@ dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s)
     return DT_OK;
 }
 
+dt_err dt_chunk_reserve_pixels(dt_chunk *p, size_t nbytes)
+{
+    const size_t need = p->n_pixels + nbytes;
+    if (need <= p->pixels_alloc) return DT_OK;
+    const size_t want = need > DT_CHUNK_PIXELS ? need + need / 4 : DT_CHUNK_PIXELS;
+    uint8_t *more = realloc(p->pixels, want);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for images of %zu bytes", nbytes);
+    p->pixels = more;
+    p->pixels_alloc = want;
+    return DT_OK;
+}
+
 dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json)
 {
     const size_t n = strlen(json), need = p->n_records + n;
@@ -69,7 +81,7 @@ void dt_chunk_clear(dt_chunk *p)
 {
     for (int i = 0; i < p->n_samples; i++) free(p->samples[i].problem);
     p->n_samples = p->n_items = 0;
-    p->n_text = p->n_records = 0;
+    p->n_text = p->n_records = p->n_pixels = 0;
     p->err = DT_OK;
     if (p->text_alloc > KEPT_NBYTES) {
         free(p->text);
@@ -80,6 +92,11 @@ void dt_chunk_clear(dt_chunk *p)
         free(p->records);
         p->records = NULL;
         p->records_alloc = 0;
+    }
+    if (p->pixels_alloc > 2 * DT_CHUNK_PIXELS) {
+        free(p->pixels);
+        p->pixels = NULL;
+        p->pixels_alloc = 0;
     }
     for (int s = 0; s < DT_N_SIDES; s++) {
         p->ids[s].n = 0;
@@ -98,6 +115,7 @@ void dt_chunk_free(dt_chunk *p)
     free(p->items);
     free(p->samples);
     free(p->records);
+    free(p->pixels);
     for (int s = 0; s < DT_N_SIDES; s++) {
         free(p->ids[s].id);
         free(p->mask[s]);

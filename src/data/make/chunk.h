@@ -26,6 +26,7 @@ typedef struct dt_sample {
     bool truncated, parted, too_long, has_second, is_chat;
     size_t n[DT_N_SIDES]; /* ids, in a row in the chunk's */
     size_t n_record;      /* bytes, in a row in the chunk's; 0: there is none */
+    int n_images;         /* in a row in the chunk's */
     dt_pair pair;
     float weight;
     uint64_t hash; /* of what decides between training and validation */
@@ -45,18 +46,23 @@ typedef struct dt_chunk {
     uint8_t *mask[DT_N_SIDES]; /* as long as ids */
     char *records;             /* JSON objects of prompts, one after the other */
     size_t n_records, records_alloc;
-    dt_err err; /* after the samples: what ended the work on this chunk */
+    uint8_t *pixels;               /* images, one after the other */
+    size_t n_pixels, pixels_alloc; /* bytes */
+    dt_err err;                    /* after the samples: what ended the work on this chunk */
     char message[1024];
 } dt_chunk;
 
 enum {
     DT_CHUNK_NBYTES = 1 << 18, /* text of a chunk, about: one long record may have more */
-    DT_CHUNK_ITEMS = 2048
+    DT_CHUNK_ITEMS = 2048,
+    DT_CHUNK_PIXELS = 1 << 23 /* bytes of a chunk, about: as many records as have so much with one image each */
 };
 
 dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item); /* item's place is filled in */
 /* one more, zeroed; valid until the next */
 dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s);
+/** Room for nbytes of pixels behind those there are. DT_ERR_MEMORY. */
+dt_err dt_chunk_reserve_pixels(dt_chunk *p, size_t nbytes);
 /** Append the record of a sample. */
 dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json);
 /** Empty, ready for the next turn; what one long record has made large is given back. */

@@ -46,6 +46,26 @@ static size_t find_target(const uint8_t *mask, size_t n)
     return one ? (size_t)(one - mask) : n;
 }
 
+static size_t count_placeholders(const dt_image_form *form, const int32_t *id, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; form && i < n; i++) count += id[i] == form->token;
+    return count;
+}
+
+/* Placeholders are no targets, whatever the mask; those of a pair stand in its prompt. */
+static dt_err settle_placeholders(const dt_recipe *recipe, dt_sample *s, dt_side side, const int32_t *id, uint8_t *mask)
+{
+    const dt_image_form *form = recipe->images;
+    for (size_t t = 0; form && t < s->n[side]; t++)
+        if (id[t] == form->token) mask[t] = 0;
+    const size_t n_prompt = find_target(mask, s->n[side]);
+    s->pair.prompt_length[side] = (uint32_t)n_prompt;
+    DT_CHECK(s->kind != DT_DATASET_PREFERENCE || count_placeholders(form, id + n_prompt, s->n[side] - n_prompt) == 0,
+             DT_ERR_DATA, "an answer has an image: those of a preference belong to its prompt");
+    return DT_OK;
+}
+
 static void drop_front(int32_t *id, uint8_t *mask, size_t n, size_t kept)
 {
     memmove(id, id + n - kept, kept * sizeof *id);
@@ -58,7 +78,8 @@ static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t
     const size_t most = (size_t)recipe->max_length, n = ids->n - first;
     if (most == 0 || n <= most) return;
     const dt_truncate how = dt_truncate_of(recipe, s->kind);
-    if (how == DT_TRUNCATE_DROP) {
+    const int32_t *cut_off = ids->id + first + (how == DT_TRUNCATE_END ? 0 : most);
+    if (how == DT_TRUNCATE_DROP || count_placeholders(recipe->images, cut_off, n - most) > 0) {
         s->too_long = true;
         return;
     }
@@ -98,13 +119,17 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
         DT_TRY(dt_pieces_encode(e, recipe->tokenizer, &t->pieces, t->wrap, ids, &p->mask[side], &parted));
     if (t->eos && recipe->append_eos && !turns)
         DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
+    if (recipe->images) {
+        const bool answer = side == DT_SIDE_SECOND && s->kind == DT_DATASET_PROMPTS;
+        DT_TRY(dt_expand_placeholders(recipe->images, answer ? 0 : r->n_images, ids, &p->mask[side], first));
+    }
     s->parted |= parted;
     s->truncated |= cut;
     truncate(recipe, ids, p->mask[side], first, s);
     s->n[side] = ids->n - first;
     if (recipe->rules.mask == DT_MASK_FULL && s->kind == DT_DATASET_SFT && ids->n > first)
         memset(p->mask[side] + first, 1, ids->n - first);
-    s->pair.prompt_length[side] = (uint32_t)find_target(p->mask[side] + first, s->n[side]);
+    DT_TRY(settle_placeholders(recipe, s, side, ids->id + first, p->mask[side] + first));
     if (ids->n > first) p->mask[side][first] = 0; /* token 0 is never a target */
     return DT_OK;
 }
@@ -124,7 +149,7 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
         p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */
     const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
     s->hash = dt_hash_bytes(ids, n * sizeof *ids);
-    return DT_OK;
+    return record->n_images && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;
 }
 
 dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,

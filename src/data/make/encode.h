@@ -4,6 +4,7 @@
 
 #include "parse_record.h"
 #include "chunk.h"
+#include "dtrain/image.h"
 
 typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
 
@@ -14,6 +15,9 @@ typedef struct dt_recipe {
     int64_t max_length; /* 0: none */
     dt_truncate truncate;
     bool append_eos, turn_budgets;
+    const dt_image_form *images; /* NULL: records have none */
+    const dt_preprocessor *preprocessor;
+    const char *image_folder; /* NULL: that of the record's file */
 } dt_recipe;
 
 /** What is done with a sample of this kind that is too long. */
@@ -28,6 +32,12 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
 /** Append a document of plain text, or a piece of one. Its end and its length are looked at when it is written. */
 dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
                       dt_sample *s);
+
+/** Read and prepare the images of a record to the end of the chunk's. DT_ERR_DATA naming one that cannot be read. */
+dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s);
+/** Ids from first on, in which each image has one placeholder: each becomes a run of n_tokens. DT_ERR_DATA: there are
+ *  more or fewer than n_images. */
+dt_err dt_expand_placeholders(const dt_image_form *form, int n_images, dt_ids *ids, uint8_t **mask, size_t first);
 
 /** The turns of a chat, each within its share of max_length (budgets.c). */
 dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,

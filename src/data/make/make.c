@@ -25,6 +25,8 @@ typedef struct make {
     char why_no_chat[256];
     dt_recipe recipe;
     dt_rec rec;
+    dt_image_form images;
+    dt_preprocessor preprocessor;
     dt_reader reader;
     const char **inputs; /* [n_inputs] all files that are read, and must not be written */
     int n_inputs;
@@ -62,7 +64,7 @@ static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_
 static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
                          dt_err err, int which, bool *bad)
 {
-    const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n}, records = p->n_records;
+    const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n}, records = p->n_records, pixels = p->n_pixels;
     dt_sample *s;
     DT_TRY(dt_chunk_sample(p, &s));
     s->item = item;
@@ -76,7 +78,9 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
         s->n[side] = 0;
     }
     p->n_records = records;
+    p->n_pixels = pixels;
     s->n_record = 0;
+    s->n_images = 0;
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
 }
 
@@ -172,6 +176,14 @@ static dt_err check_options(const dt_make_options *o)
              "max length: expected 0 to %d, found %" PRId64, INT32_MAX, o->max_length);
     DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE,
              "turn budgets: expected a max length that they divide (--max-length)");
+    const dt_image_options *i = &o->images;
+    DT_CHECK(i->preprocessor || (!i->folder && !i->captions), DT_ERR_USAGE,
+             "an image folder and captions are for images: expected a preprocessor (--images)");
+    DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS && i->token && i->token[0]),
+             DT_ERR_USAGE, "image tokens: expected a token and 1 to %d of them for an image, found %" PRId64,
+             DT_MAX_IMAGE_TOKENS, i->n_tokens);
+    DT_CHECK(!i->preprocessor || (!o->turn_budgets && strcmp(o->format, "minionerec") != 0), DT_ERR_USAGE,
+             "images are not for turn budgets, which would cut them, nor for format minionerec");
     DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",
              MAX_THREADS, o->n_threads);
     DT_CHECK(o->n_shards == 0 || o->shard_nbytes == 0, DT_ERR_USAGE,
@@ -227,11 +239,12 @@ static dt_err open_chat(make *k)
 static dt_err list_inputs(make *k)
 {
     const dt_make_options *o = k->opt;
-    const char *const others[] = {o->rec.index, o->rec.items, o->chat_template, o->tokenizer};
-    k->inputs = calloc((size_t)k->reader.n_paths + 4, sizeof *k->inputs);
+    const char *const others[] = {o->rec.index, o->rec.items, o->chat_template, o->tokenizer, o->images.preprocessor};
+    enum { N_OTHERS = sizeof others / sizeof others[0] };
+    k->inputs = calloc((size_t)k->reader.n_paths + N_OTHERS, sizeof *k->inputs);
     DT_CHECK(k->inputs, DT_ERR_MEMORY, "no memory for the names of inputs");
     for (int i = 0; i < k->reader.n_paths; i++) k->inputs[k->n_inputs++] = k->reader.paths[i];
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < N_OTHERS; i++)
         if (others[i]) k->inputs[k->n_inputs++] = others[i];
     return DT_OK;
 }
@@ -254,6 +267,52 @@ static dt_err open_templates(make *k)
     return dt_rec_open(&k->rec, k->opt, k->tokenizer);
 }
 
+/* The id of what stands for an image in a text: one token, which the tokenizer finds there. */
+static dt_err find_placeholder(const make *k, int32_t *id)
+{
+    const dt_image_options *o = &k->opt->images;
+    const dt_span span = {.text = o->token, .nbytes = strlen(o->token)};
+    dt_encoder *e = NULL;
+    dt_ids ids = {0};
+    DT_TRY(dt_encoder_open(&e, k->tokenizer));
+    dt_err err = dt_encode(e, &span, 1, 0, &ids, NULL);
+    const bool found = err == DT_OK && ids.n == 1 && ids.id[0] == dt_tokenizer_find(k->tokenizer, o->token);
+    if (found) *id = ids.id[0];
+    if (err == DT_OK && !found)
+        err = dt_fail(DT_ERR_USAGE,
+                      "the tokenizer %s has no token \"%s\" to stand for an image: dtrain-convert --add-tokens FILE "
+                      "adds it to a tokenizer and its model (FILE: a line %s), or --image-token names another",
+                      k->opt->tokenizer, o->token, o->token);
+    free(ids.id);
+    dt_encoder_close(e);
+    return err;
+}
+
+static dt_err open_images(make *k)
+{
+    const dt_image_options *o = &k->opt->images;
+    dt_preprocessor *p = &k->preprocessor;
+    if (!o->preprocessor) return DT_OK;
+    DT_TRY(dt_preprocessor_read(o->preprocessor, p));
+    DT_CHECK(p->out_height == p->out_width && p->out_width <= DT_MAX_IMAGE_SIZE, DT_ERR_DATA,
+             "%s: expected images as high as wide, of at most %d pixels a side, found %d x %d", o->preprocessor,
+             DT_MAX_IMAGE_SIZE, p->out_height, p->out_width);
+    DT_CHECK(o->size <= 0 || o->size == p->out_width, DT_ERR_DATA,
+             "%s: makes images of %d pixels a side, but the model's tower takes %" PRId64, o->preprocessor,
+             p->out_width, o->size);
+    k->images = (dt_image_form){.size = p->out_width, .n_tokens = o->n_tokens, .preprocessor = p->json};
+    DT_TRY(find_placeholder(k, &k->images.token));
+    DT_CHECK(o->token_id < 0 || o->token_id == k->images.token, DT_ERR_DATA,
+             "%s: \"%s\" has the id %" PRId32 " in this tokenizer, but the model's config.json says %" PRId32,
+             k->opt->tokenizer, o->token, k->images.token, o->token_id);
+    k->recipe.images = &k->images;
+    k->recipe.preprocessor = p;
+    k->recipe.image_folder = o->folder;
+    k->recipe.rules.image_text = o->token;
+    k->recipe.rules.captions = o->captions;
+    return DT_OK;
+}
+
 static dt_err open_all(make *k)
 {
     const dt_make_options *o = k->opt;
@@ -263,7 +322,11 @@ static dt_err open_all(make *k)
     k->recipe.tokenizer = k->tokenizer;
     k->recipe.rules.chat = k->chat;
     DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
+    DT_TRY(open_images(k));
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
+    if (k->recipe.images)
+        k->reader.chunk_items =
+            (int)dt_max_i64(1, dt_min_i64(DT_CHUNK_ITEMS, DT_CHUNK_PIXELS / (int64_t)dt_image_form_nbytes(&k->images)));
     DT_TRY(list_inputs(k));
     DT_TRY(check_outputs(k));
     k->stats->nbytes_total = k->reader.nbytes_total;
@@ -301,6 +364,7 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     free(k.workers);
     dt_chat_close(k.chat);
     dt_rec_close(&k.rec);
+    dt_preprocessor_free(&k.preprocessor);
     dt_tokenizer_close(k.tokenizer);
     return err;
 }

@@ -20,9 +20,14 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
              "a weight key is for datasets of kind sft; these inputs give kind %s", dt_dataset_kind_name(kind));
     DT_TRY(dt_make_folder_of(opt->output));
     if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
+    DT_CHECK(!o->recipe->images || kind != DT_DATASET_TOKENS, DT_ERR_USAGE,
+             "images are for records of kinds sft, preference and prompts; these inputs give kind %s",
+             dt_dataset_kind_name(kind));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
-    return opt->validation ? dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights)
-                           : DT_OK;
+    if (o->recipe->images) DT_TRY(dt_dataset_set_images(o->train, o->recipe->images));
+    if (!opt->validation) return DT_OK;
+    DT_TRY(dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights));
+    return o->recipe->images ? dt_dataset_set_images(o->validation, o->recipe->images) : DT_OK;
 }
 
 /* hash / 2^64 below the share: validation. Equal documents have equal hashes, and stay together. */
@@ -131,6 +136,14 @@ static dt_err write_text(dt_outputs *o, const dt_sample *s, const int32_t *ids)
     return s->item->ends ? end_text(o, holds, how == DT_TRUNCATE_DROP, take) : DT_OK;
 }
 
+/* What belongs to a sample in the arrays of its chunk. */
+typedef struct sample_data {
+    const int32_t *ids[DT_N_SIDES];
+    const uint8_t *mask;
+    const char *record;
+    const uint8_t *pixels;
+} sample_data;
+
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
 /* Is there anything to learn, or to begin from? */
@@ -148,9 +161,9 @@ static bool is_empty(const dt_sample *s, const uint8_t *mask)
     }
 }
 
-static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask,
-                           const char *record)
+static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data *of)
 {
+    const uint8_t *mask = of->mask;
     if (s->too_long || is_empty(s, mask)) {
         *(s->too_long ? &o->stats->n_too_long : &o->stats->n_dropped) += 1;
         return DT_OK;
@@ -158,9 +171,11 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *con
     o->stats->n_truncated += s->truncated;
     o->stats->n_parted += s->parted;
     dt_dataset_writer *to = choose(o, s->hash);
-    DT_TRY(dt_dataset_add(to, ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
-    if (s->has_second) DT_TRY(dt_dataset_add_side(to, DT_SIDE_SECOND, ids[1], (int64_t)s->n[1]));
-    if (s->n_record) DT_TRY(dt_dataset_add_record(to, record, s->n_record));
+    DT_TRY(dt_dataset_add(to, of->ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
+    if (s->has_second) DT_TRY(dt_dataset_add_side(to, DT_SIDE_SECOND, of->ids[1], (int64_t)s->n[1]));
+    if (s->n_record) DT_TRY(dt_dataset_add_record(to, of->record, s->n_record));
+    DT_TRY(dt_dataset_add_images(to, of->pixels, s->n_images));
+    o->stats->n_images += s->n_images;
     DT_TRY(s->kind == DT_DATASET_PREFERENCE ? dt_dataset_end_pair(to, &s->pair)
                                             : dt_dataset_end_document(to, s->weight));
     return count(o, to, (int64_t)(s->n[0] + s->n[1]));
@@ -196,28 +211,26 @@ static dt_err name_template(dt_outputs *o)
     return err;
 }
 
-static dt_err write_sample(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask,
-                           const char *record)
+static dt_err write_sample(dt_outputs *o, const dt_sample *s, const sample_data *of)
 {
     if (s->problem) return bad(o, s->item, s->problem);
     if (!o->kind_known) DT_TRY(begin(o, s->kind));
     if (s->kind != o->stats->kind) return mixed(o, s);
     if (s->is_chat && !o->template_named) DT_TRY(name_template(o));
-    return s->text ? write_text(o, s, ids[0]) : write_record(o, s, ids, mask, record);
+    return s->text ? write_text(o, s, of->ids[0]) : write_record(o, s, of);
 }
 
 dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 {
-    const int32_t *ids[DT_N_SIDES] = {p->ids[0].id, p->ids[1].id};
-    const uint8_t *mask = p->mask[0];
-    const char *record = p->records;
+    sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records, p->pixels};
     for (int i = 0; i < p->n_samples; i++) {
         const dt_sample *s = &p->samples[i];
-        DT_TRY(write_sample(o, s, ids, mask, record));
+        DT_TRY(write_sample(o, s, &of));
         for (int side = 0; side < DT_N_SIDES; side++)
-            if (ids[side]) ids[side] += s->n[side];
-        if (mask) mask += s->n[0];
-        if (record) record += s->n_record;
+            if (of.ids[side]) of.ids[side] += s->n[side];
+        if (of.mask) of.mask += s->n[0];
+        if (of.record) of.record += s->n_record;
+        if (s->n_images) of.pixels += (size_t)s->n_images * dt_image_form_nbytes(o->recipe->images);
     }
     o->stats->nbytes_read = p->nbytes_read;
     return p->err == DT_OK ? DT_OK : dt_fail(p->err, "%s", p->message);

@@ -41,6 +41,7 @@ void dt_learn_completion(dt_messages *m, int first)
 dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags)
 {
     DT_CHECK(rules->chat, DT_ERR_USAGE, "%s", rules->why_no_chat);
+    DT_TRY(dt_place_images(r, side, rules));
     const dt_messages *m = &r->messages[side];
     dt_text_side *s = &r->side[side];
     const dt_message *last = m->n > 0 ? &m->item[m->n - 1] : NULL;
@@ -67,6 +68,7 @@ static dt_err write_json(dt_parsed_record *r, const json_t *value, size_t *nbyte
 static dt_err render_chat(dt_parsed_record *r, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
+    if (rules->captions) return dt_render_caption(r, rules);
     int last = m->n - 1;
     while (last >= 0 && m->item[last].role != DT_ROLE_ASSISTANT) last--;
     if (rules->mask == DT_MASK_COMPLETION && last >= 0) m->item[last].learn = DT_LEARN_CONTENT | DT_LEARN_AFTER;
@@ -220,6 +222,7 @@ static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *
     if (dt_has(json, "conversations")) return read_sharegpt(r, json, rules);
     if (dt_has(json, "conversation")) return read_chat(r, json, "conversation", rules);
     if (dt_has(json, "prompt") && dt_has(json, "completion")) return read_completion(r, json, rules);
+    if (!dt_has(json, "instruction")) return read_text(r, json, rules); /* with images */
     return read_instruction(r, json, rules);
 }
 
@@ -249,7 +252,7 @@ static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_ki
     if ((any || rules->kind == DT_DATASET_PREFERENCE) && dt_record_is_pair(json)) return DT_OK;
     *kind = DT_DATASET_PROMPTS;
     if (!any && rules->kind == DT_DATASET_PROMPTS && dt_record_is_prompt(json)) return DT_OK;
-    *kind = is_chat_record(json) ? DT_DATASET_SFT : DT_DATASET_TOKENS;
+    *kind = is_chat_record(json) || (rules->image_text && dt_has(json, "text")) ? DT_DATASET_SFT : DT_DATASET_TOKENS;
     if (*kind == DT_DATASET_SFT || dt_has(json, "text")) return DT_OK;
     *kind = dt_record_is_pair(json) ? DT_DATASET_PREFERENCE : DT_DATASET_PROMPTS;
     if (any) DT_TRY(check_both_sides(json));
@@ -277,10 +280,11 @@ static dt_err read_weight(dt_parsed_record *r, const json_t *json, const dt_rule
     return DT_OK;
 }
 
-static void reset(dt_parsed_record *r)
+static void reset(dt_parsed_record *r, const dt_rules *rules)
 {
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_messages_clear(&r->messages[s]);
+        r->messages[s].image_text = rules->image_text;
         r->side[s].pieces.n = 0;
         r->side[s] = (dt_text_side){.pieces = r->side[s].pieces};
     }
@@ -294,10 +298,11 @@ static void reset(dt_parsed_record *r)
 
 dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
-    reset(r);
+    reset(r, rules);
     DT_CHECK(json_is_object(json), DT_ERR_DATA, "expected a JSON object");
     if (rules->rec) return dt_parse_rec(r, json, rules, which);
     DT_TRY(find_kind(json, rules, &r->kind));
+    DT_TRY(dt_list_images(r, json, rules));
     switch (r->kind) {
     case DT_DATASET_PREFERENCE:
         DT_TRY(dt_parse_pair(r, json, rules, which));
@@ -311,6 +316,7 @@ dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *
     default:
         DT_TRY(read_text(r, json, rules));
     }
+    DT_TRY(dt_take_images(r));
     DT_TRY(check_kind(rules, &r->kind));
     return read_weight(r, json, rules);
 }
@@ -321,6 +327,7 @@ void dt_parsed_record_free(dt_parsed_record *r)
         dt_messages_free(&r->messages[s]);
         dt_pieces_free(&r->side[s].pieces);
     }
+    free(r->images);
     free(r->owned);
     free(r->fields);
     *r = (dt_parsed_record){0};

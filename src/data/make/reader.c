@@ -69,7 +69,7 @@ static dt_err add_input(dt_reader *r, const char *path)
 
 dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokenizer *tokenizer, const dt_rec *rec)
 {
-    *r = (dt_reader){.opt = opt, .tokenizer = tokenizer, .rec = rec};
+    *r = (dt_reader){.opt = opt, .tokenizer = tokenizer, .rec = rec, .chunk_items = DT_CHUNK_ITEMS};
     for (int i = 0; i < opt->n_inputs; i++) DT_TRY(add_input(r, opt->inputs[i]));
     if (!rec) return DT_OK;
     r->headers = calloc((size_t)r->n_paths + 1, sizeof *r->headers);
@@ -102,7 +102,7 @@ static void hand_over(dt_reader *r)
 
 static dt_err put(dt_reader *r, const char *text, size_t nbytes, dt_chunk_item item)
 {
-    if (r->chunk && (r->chunk->n_items == DT_CHUNK_ITEMS || r->chunk->n_text + nbytes > DT_CHUNK_NBYTES)) hand_over(r);
+    if (r->chunk && (r->chunk->n_items >= r->chunk_items || r->chunk->n_text + nbytes > DT_CHUNK_NBYTES)) hand_over(r);
     if (!r->chunk) r->chunk = dt_pipeline_chunk(r->pipeline);
     DT_CHECK(r->chunk, DT_ERR_STOP, "stopped while reading %s", r->path);
     return dt_chunk_add(r->chunk, text, nbytes, item);

@@ -12,6 +12,7 @@ typedef struct dt_reader {
     char **paths; /* of all files, in order; they outlive the chunks */
     int n_paths, paths_alloc;
     int64_t nbytes_total; /* -1: not known */
+    int chunk_items;      /* most records of a chunk */
     const dt_rec *rec;    /* NULL: inputs are text and JSON */
     dt_rec_rows rows;
     dt_csv_header *headers; /* [n_paths] */

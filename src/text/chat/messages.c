@@ -43,7 +43,7 @@ dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nb
     return DT_OK;
 }
 
-static dt_err own(dt_messages *m, size_t nbytes, char **text)
+dt_err dt_messages_own(dt_messages *m, size_t nbytes, char **text)
 {
     char **more = realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more);
     if (more) m->owned = more;
@@ -54,17 +54,42 @@ static dt_err own(dt_messages *m, size_t nbytes, char **text)
     return DT_OK;
 }
 
-static dt_err check_parts(const json_t *parts, size_t turn, size_t *nbytes)
+static bool is_image(const dt_messages *m, const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return m->image_text && type && strcmp(type, "image") == 0;
+}
+
+static dt_err note_image(dt_messages *m, const json_t *part)
+{
+    static const char *const keys[] = {"image", "path", "url"};
+    const char **more = realloc(m->image, ((size_t)m->n_images + 1) * sizeof *more);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for the images of a message");
+    m->image = more;
+    m->image[m->n_images] = NULL;
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !m->image[m->n_images]; k++)
+        m->image[m->n_images] = json_string_value(json_object_get(part, keys[k]));
+    m->n_images++;
+    return DT_OK;
+}
+
+static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes)
 {
     size_t i;
     const json_t *part;
     *nbytes = 0;
     json_array_foreach(parts, i, part)
     {
+        if (is_image(m, part)) {
+            *nbytes += strlen(m->image_text) + 1;
+            DT_TRY(note_image(m, part));
+            continue;
+        }
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        DT_CHECK(
-            json_is_string(text) && (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
-            DT_ERR_DATA, "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}", turn, i);
+        DT_CHECK(json_is_string(text) &&
+                     (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
+                 DT_ERR_DATA, "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}%s",
+                 turn, i, m->image_text ? " or {\"type\": \"image\"}" : "");
         *nbytes += json_string_length(text);
     }
     return DT_OK;
@@ -79,11 +104,13 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
     size_t nbytes, i;
     char *text = NULL, *to;
     const json_t *part;
-    DT_TRY(check_parts(content, turn, &nbytes));
-    DT_TRY(own(m, nbytes, &text));
+    DT_TRY(check_parts(m, content, turn, &nbytes));
+    DT_TRY(dt_messages_own(m, nbytes, &text));
     to = text;
+    json_array_foreach(content, i, part) if (is_image(m, part)) to += sprintf(to, "%s\n", m->image_text);
     json_array_foreach(content, i, part)
     {
+        if (is_image(m, part)) continue;
         const json_t *words = json_object_get(part, "text");
         memcpy(to, json_string_value(words), json_string_length(words));
         to += json_string_length(words);
@@ -115,13 +142,14 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
 void dt_messages_clear(dt_messages *m)
 {
     for (int i = 0; i < m->n_owned; i++) free(m->owned[i]);
-    m->n_owned = m->n = 0;
+    m->n_owned = m->n = m->n_images = 0;
 }
 
 void dt_messages_free(dt_messages *m)
 {
     dt_messages_clear(m);
     free(m->owned);
+    free(m->image);
     free(m->item);
     *m = (dt_messages){0};
 }

@@ -1,0 +1,62 @@
+/* encode_images.c - from the images of a record to pixels in the chunk, and from what stands for them in the text to
+ * runs of placeholders. */
+#include "encode.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+dt_err dt_expand_placeholders(const dt_image_form *form, int n_images, dt_ids *ids, uint8_t **mask, size_t first)
+{
+    const size_t run = (size_t)form->n_tokens;
+    int found = 0;
+    for (size_t i = first; i < ids->n; i++) found += ids->id[i] == form->token;
+    DT_CHECK(found == n_images, DT_ERR_DATA, "the text has %d places of images, the record %d images", found, n_images);
+    if (found == 0) return DT_OK;
+    DT_TRY(dt_ids_reserve(ids, (size_t)found * (run - 1)));
+    uint8_t *more = realloc(*mask, ids->n_alloc);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+    *mask = more;
+    size_t to = ids->n + (size_t)found * (run - 1); /* from the end: nothing is overwritten before it has moved */
+    for (size_t from = ids->n, end = to; from-- > first; ids->n = end) {
+        const int32_t id = ids->id[from];
+        const uint8_t target = more[from];
+        for (size_t k = id == form->token ? run : 1; k-- > 0;) ids->id[--to] = id, more[to] = target;
+    }
+    return DT_OK;
+}
+
+/* The folder of the file that the record is in, up to its slash. */
+static int folder_length(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? (int)(slash - path) + 1 : 0;
+}
+
+static dt_err add_image(const dt_recipe *recipe, const char *path, dt_chunk *p)
+{
+    dt_image image = {0};
+    DT_TRY(dt_image_read(path, &image));
+    const dt_err err = dt_image_prepare(recipe->preprocessor, path, &image, p->pixels + p->n_pixels);
+    dt_image_free(&image);
+    if (err == DT_OK) p->n_pixels += dt_image_form_nbytes(recipe->images);
+    return err;
+}
+
+dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s)
+{
+    const size_t nbytes = (size_t)record->n_images * dt_image_form_nbytes(recipe->images), before = p->n_pixels;
+    const char *folder = recipe->image_folder, *file = s->item->path;
+    DT_TRY(dt_chunk_reserve_pixels(p, nbytes));
+    for (int i = 0; i < record->n_images; i++) {
+        char path[PATH_MAX];
+        const char *name = record->images[i];
+        const int n = name[0] == '/' ? snprintf(path, sizeof path, "%s", name)
+                      : folder       ? snprintf(path, sizeof path, "%s/%s", folder, name)
+                                     : snprintf(path, sizeof path, "%.*s%s", folder_length(file), file, name);
+        DT_CHECK(n > 0 && n < (int)sizeof path, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);
+        DT_TRY(add_image(recipe, path, p));
+    }
+    s->n_images = record->n_images;
+    s->hash = dt_hash_bytes(p->pixels + before, nbytes); /* no image is both in training and in validation */
+    return DT_OK;
+}

@@ -1,0 +1,336 @@
+/* test_data_make_images.c - records with images against transformers' LlavaProcessor; what is placeholder, what is
+ * target, what is left out; images that cannot be read and records that do not say what they mean. Fixture:
+ * tests/make_vision_data_fixtures.py */
+#include "data_make_fixture.h"
+#include "dtrain/json.h"
+
+#define FOLDER "tests/data/vision_data"
+#define MODEL FOLDER "/model"
+enum { S = 8, N_IMG = 4, IMAGE = 292, END = 291, IMAGE_NBYTES = 3 * S * S };
+
+static char here[512]; /* FOLDER, absolute */
+
+static dt_make_options with_images(void)
+{
+    dt_make_options o = options();
+    o.tokenizer = MODEL;
+    o.chat_template = "chatml";
+    o.images = (dt_image_options){
+        .preprocessor = MODEL, .folder = here, .token = "<image>", .n_tokens = N_IMG, .token_id = -1};
+    return o;
+}
+
+static void make_well(const char *text, const dt_make_options *o, dt_make_stats *stats)
+{
+    const dt_err err = make(text, o, stats);
+    if (err != DT_OK) print_message("%s\n", dt_error_message());
+    assert_int_equal(err, DT_OK);
+}
+
+/* Sample i of the output: tokens of the first side, mask, images. */
+typedef struct sample {
+    int64_t n, n_images, n_placeholders;
+    int32_t id[256];
+    uint8_t mask[256], pixels[8 * IMAGE_NBYTES];
+} sample;
+
+static void read_sample(dt_dataset *d, dt_side side, int64_t i, sample *s)
+{
+    int64_t first;
+    *s = (sample){0};
+    assert_int_equal(dt_dataset_side_document(d, side, i, &first, &s->n), DT_OK);
+    assert_true(s->n <= 256);
+    assert_int_equal(dt_dataset_read_side(d, side, first, s->n, s->id), DT_OK);
+    if (dt_dataset_get_info(d)->kind == DT_DATASET_SFT)
+        assert_int_equal(dt_dataset_read_mask(d, first, s->n, s->mask), DT_OK);
+    assert_int_equal(dt_dataset_images_of(d, i, &first, &s->n_images), DT_OK);
+    assert_true(s->n_images <= 8);
+    assert_int_equal(dt_dataset_read_images(d, first, s->n_images, s->pixels), DT_OK);
+    for (int64_t t = 0; t < s->n; t++) s->n_placeholders += s->id[t] == IMAGE;
+}
+
+static void check_images(const sample *s, const json_t *expected)
+{
+    assert_int_equal(s->n_images, json_array_size(expected));
+    for (int64_t k = 0; k < s->n_images; k++) {
+        char hex[2 * IMAGE_NBYTES + 1];
+        for (int b = 0; b < IMAGE_NBYTES; b++) snprintf(hex + 2 * b, 3, "%02x", s->pixels[k * IMAGE_NBYTES + b]);
+        assert_string_equal(hex, json_string_value(json_array_get(expected, (size_t)k)));
+    }
+}
+
+static void records_become_what_transformers_makes_of_them(void **state)
+{
+    static const char *inputs[] = {FOLDER "/records.jsonl"};
+    json_t *all = json_load_file(FOLDER "/expected.json", 0, NULL);
+    assert_true(json_array_size(all) >= 7);
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    o.inputs = inputs;
+    o.images.folder = NULL; /* beside the records */
+    make_well(NULL, &o, &stats);
+    assert_int_equal(stats.n_images, 8);
+    dt_dataset *d = open_output(output);
+    const dt_dataset_info *info = dt_dataset_get_info(d);
+    assert_int_equal(info->images.size, S);
+    assert_int_equal(info->images.n_tokens, N_IMG);
+    assert_int_equal(info->images.token, IMAGE);
+    assert_non_null(strstr(info->images.preprocessor, "CLIPImageProcessor"));
+    assert_int_equal(info->n_documents, json_array_size(all));
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *one = json_array_get(all, i), *ids = json_object_get(one, "ids");
+        sample s;
+        read_sample(d, DT_SIDE_FIRST, (int64_t)i, &s);
+        assert_int_equal(s.n, json_array_size(ids));
+        for (size_t t = 0; t < json_array_size(ids); t++) {
+            assert_int_equal(s.id[t], json_integer_value(json_array_get(ids, t)));
+            assert_int_equal(s.mask[t], json_integer_value(json_array_get(json_object_get(one, "mask"), t)));
+        }
+        check_images(&s, json_object_get(one, "images"));
+    }
+    dt_dataset_close(d);
+    json_decref(all);
+}
+
+#define CHAT(question, answer)                                                                                         \
+    "\"conversations\": [{\"from\": \"human\", \"value\": \"" question "\"}, {\"from\": \"gpt\", \"value\": \"" answer \
+    "\"}]"
+
+/* Nothing of template and question: placeholders, a line's end, the caption and the end of text. */
+static void captions_are_trained_on_alone(void **state)
+{
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    o.images.captions = true;
+    make_well("[{\"id\": \"0\", \"image\": \"wide.ppm\", " CHAT("Say briefly what it is.\\n<image>", "a") "}]", &o,
+              &stats);
+    dt_dataset *d = open_output(output);
+    sample s;
+    read_sample(d, DT_SIDE_FIRST, 0, &s);
+    assert_int_equal(s.n, N_IMG + 3);
+    for (int t = 0; t < s.n; t++) {
+        assert_int_equal(s.id[t] == IMAGE, t < N_IMG);
+        assert_int_equal(s.mask[t], t > N_IMG);
+    }
+    assert_int_equal(s.id[s.n - 1], END);
+    dt_dataset_close(d);
+    assert_int_equal(make("[{\"id\": \"0\", " CHAT("What?", "a") "}]", &o, &stats), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "without any"));
+}
+
+static void placeholders_are_no_targets_whatever_the_mask(void **state)
+{
+    static const char *const masks[] = {"full", "completion", "assistant"};
+    dt_make_options o = with_images();
+    for (int m = 0; m < 3; m++) {
+        dt_make_stats stats;
+        o.mask = masks[m];
+        make_well(
+            "{\"image\": \"wide.ppm\", " CHAT(
+                "What?",
+                "see <image> here") "}\n"
+                                    "{\"image\": [\"wide.ppm\"], \"text\": \"a <image> b\"}\n"
+                                    "{\"images\": [\"wide.ppm\"], \"prompt\": \"<image>\", \"completion\": \"b\"}\n",
+            &o, &stats);
+        dt_dataset *d = open_output(output);
+        for (int i = 0; i < 3; i++) {
+            sample s;
+            int n_target = 0;
+            read_sample(d, DT_SIDE_FIRST, i, &s);
+            assert_int_equal(s.n_placeholders, N_IMG);
+            for (int t = 0; t < s.n; t++) {
+                if (s.id[t] == IMAGE) assert_int_equal(s.mask[t], 0);
+                n_target += s.mask[t];
+            }
+            assert_true(n_target > 0);
+        }
+        dt_dataset_close(d);
+    }
+}
+
+static void pairs_and_prompts_have_images_in_their_prompts(void **state)
+{
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    sample s;
+    make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], \"prompt\": \"<image>or<image>?\", \"chosen\": \"a\", "
+              "\"rejected\": \"b\"}\n"
+              "{\"image\": \"wide.ppm\", \"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}], "
+              "\"chosen\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"rejected\": \"no\"}\n",
+              &o, &stats);
+    dt_dataset *d = open_output(output);
+    assert_int_equal(dt_dataset_get_info(d)->kind, DT_DATASET_PREFERENCE);
+    for (int i = 0; i < 2; i++)
+        for (int side = 0; side < DT_N_SIDES; side++) {
+            read_sample(d, (dt_side)side, i, &s);
+            assert_int_equal(s.n_images, 2 - i);
+            assert_int_equal(s.n_placeholders, N_IMG * (2 - i));
+        }
+    dt_dataset_close(d);
+    make_well("{\"image\": \"wide.ppm\", \"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, "
+              "{\"type\": \"text\", \"text\": \"What?\"}]}], \"answer\": \"a\"}\n{\"question\": \"What?\", "
+              "\"answer\": \"b\"}\n",
+              &o, &stats);
+    d = open_output(output);
+    assert_int_equal(dt_dataset_get_info(d)->kind, DT_DATASET_PROMPTS);
+    for (int i = 0; i < 2; i++) {
+        read_sample(d, DT_SIDE_FIRST, i, &s);
+        assert_int_equal(s.n_images, 1 - i);
+        assert_int_equal(s.n_placeholders, N_IMG * (1 - i));
+    }
+    dt_dataset_close(d);
+}
+
+/* A text that would lose a placeholder is left out; one that loses others is cut. */
+static void no_image_is_cut(void **state)
+{
+    static const struct {
+        const char *truncate;
+        int64_t max_length;
+        int n_documents, n_truncated;
+    } cases[] = {{"keep_start", N_IMG + 2, 1, 1},
+                 {"keep_start", N_IMG, 0, 0},
+                 {"keep_end", N_IMG + 8, 1, 1},
+                 {"keep_end", N_IMG + 7, 0, 0},
+                 {"drop", N_IMG + 8, 0, 0}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        dt_make_options o = with_images();
+        dt_make_stats stats;
+        o.mask = "full";
+        o.truncate = cases[c].truncate;
+        o.max_length = cases[c].max_length;
+        /* a token, the image, seven tokens and the end; and a short one, that there is a file */
+        make_well("{\"image\": \"wide.ppm\", \"text\": \"x<image>1234567\"}\n{\"text\": \"yz\"}\n", &o, &stats);
+        assert_int_equal(stats.n_documents, cases[c].n_documents + 1);
+        assert_int_equal(stats.n_truncated, cases[c].n_truncated);
+        assert_int_equal(stats.n_too_long, 1 - cases[c].n_documents);
+        assert_int_equal(stats.n_images, cases[c].n_documents);
+        dt_dataset_close(open_output(output));
+    }
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    static const struct {
+        const char *record, *says;
+    } cases[] = {
+        {"{\"image\": \"wide.ppm\", " CHAT("What?", "a") "}", "the text has 0 places of images, the record 1"},
+        {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}", "the text has 2 places of images, the record 1"},
+        {"{" CHAT("<image>", "a") "}", "the text has 1 places of images, the record 0"},
+        {"{\"image\": \"none.ppm\", " CHAT("<image>", "a") "}", "none.ppm"},
+        {"{\"image\": \"records.jsonl\", " CHAT("<image>", "a") "}", "records.jsonl"},
+        {"{\"image\": \"\", " CHAT("<image>", "a") "}", "image: expected a path"},
+        {"{\"image\": 5, " CHAT("<image>", "a") "}", "image: expected a path"},
+        {"{\"images\": [\"wide.ppm\", null], " CHAT("<image>", "a") "}", "images: expected a path"},
+        {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}", "expected one of them"},
+        {"{\"image\": \"wide.ppm\", \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": "
+         "\"wide.ppm\"}]}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
+         "expected one"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\"}]}]}", "\"image\"}"},
+        {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"chosen\": \"a<image>\", \"rejected\": \"<image>b\"}",
+         "belong to its prompt"},
+        {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"completion\": \"c\"}", "the text has 0 places"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        dt_make_options o = with_images();
+        dt_make_stats stats;
+        char text[1024];
+        /* behind a good one and a blank line */
+        snprintf(text, sizeof text, "{\"image\": \"wide.ppm\", " CHAT("<image>", "a") "}\n\n%s\n", cases[c].record);
+        if (strstr(cases[c].record, "chosen")) memmove(text, strstr(text, "\n\n"), strlen(strstr(text, "\n\n")) + 1);
+        assert_int_equal(make(text, &o, &stats), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), cases[c].says)) print_message("%zu: %s\n", c, dt_error_message());
+        assert_non_null(strstr(dt_error_message(), cases[c].says));
+        assert_non_null(strstr(dt_error_message(), ":3: "));
+        assert_true(access(output, F_OK) != 0);
+        if (strstr(cases[c].record, "chosen")) continue;
+        o.skip_bad = true;
+        make_well(NULL, &o, &stats);
+        assert_int_equal(stats.n_bad, 1);
+        assert_int_equal(stats.n_images, 1);
+        dt_dataset_close(open_output(output));
+        unlink(output);
+    }
+}
+
+static void options_that_do_not_fit_are_refused(void **state)
+{
+#define REFUSED(change, err, says)                                                                                     \
+    do {                                                                                                               \
+        dt_make_options o = with_images();                                                                             \
+        dt_make_stats stats;                                                                                           \
+        change;                                                                                                        \
+        assert_int_equal(make("{\"image\": \"wide.ppm\", \"text\": \"<image>a\"}\n", &o, &stats), err);                \
+        if (!strstr(dt_error_message(), says)) print_message("%s\n", dt_error_message());                              \
+        assert_non_null(strstr(dt_error_message(), says));                                                             \
+    } while (0)
+    REFUSED(o.images.preprocessor = NULL, DT_ERR_USAGE, "--images");
+    REFUSED((o.images.preprocessor = NULL, o.images.folder = NULL), DT_ERR_DATA, "--images");
+    REFUSED(o.images.n_tokens = 0, DT_ERR_USAGE, "image tokens");
+    REFUSED(o.images.token = "<picture>", DT_ERR_USAGE, "--add-tokens");
+    REFUSED(o.tokenizer = "bytes", DT_ERR_USAGE, "--add-tokens");
+    REFUSED(o.images.token_id = 5, DT_ERR_DATA, "config.json");
+    REFUSED(o.images.size = 16, DT_ERR_DATA, "16");
+    REFUSED((o.turn_budgets = true, o.max_length = 50), DT_ERR_USAGE, "budgets");
+    REFUSED(o.kind = "tokens", DT_ERR_USAGE, "kind tokens");
+    REFUSED(o.format = "text", DT_ERR_USAGE, "kind tokens");
+    dt_error_clear();
+}
+
+/* Many chunks: threads change nothing, an image is in one file alone, shards and images agree. */
+static void an_image_is_on_one_side_whatever_is_asked_of_it(void **state)
+{
+    enum { N = 3000, N_PICTURES = 40 };
+    dt_make_options o = with_images();
+    dt_make_stats stats, first = {0};
+    char validation[160];
+    snprintf(validation, sizeof validation, "%s/held.h5", dir);
+    FILE *f = fopen(input, "w");
+    for (int i = 0; i < N_PICTURES; i++) {
+        char path[160];
+        snprintf(path, sizeof path, "%s/p%d.ppm", dir, i);
+        FILE *p = fopen(path, "wb");
+        fprintf(p, "P6\n1 1\n255\n%c%c%c", 1 + 6 * i, 2, 3); /* every pixel says which it is */
+        fclose(p);
+    }
+    for (int i = 0; i < N; i++)
+        fprintf(f, "{\"image\": \"p%d.ppm\", \"prompt\": \"<image>%d\", \"completion\": \"a\"}\n", i % N_PICTURES, i);
+    fclose(f);
+    o.images.folder = NULL;
+    o.validation = validation;
+    o.validation_fraction = 0.3;
+    for (int n = 1; n <= 3; n++) {
+        o.n_threads = n;
+        make_well(NULL, &o, &stats);
+        if (n == 1) first = stats;
+        assert_int_equal(stats.n_documents, first.n_documents);
+    }
+    bool seen[2][N_PICTURES] = {{false}};
+    for (int k = 0; k < 2; k++) {
+        dt_dataset *d = open_output(k ? validation : output);
+        for (int64_t i = 0; i < dt_dataset_get_info(d)->n_documents; i++) {
+            sample s;
+            read_sample(d, DT_SIDE_FIRST, i, &s);
+            assert_int_equal(s.n_images, 1);
+            seen[k][(s.pixels[0] - 1) / 6] = true;
+        }
+        dt_dataset_close(d);
+    }
+    for (int i = 0; i < N_PICTURES; i++) assert_true(seen[0][i] != seen[1][i]);
+}
+
+int main(void)
+{
+    if (!realpath(FOLDER, here)) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(records_become_what_transformers_makes_of_them, clear),
+        cmocka_unit_test_setup(captions_are_trained_on_alone, clear),
+        cmocka_unit_test_setup(placeholders_are_no_targets_whatever_the_mask, clear),
+        cmocka_unit_test_setup(pairs_and_prompts_have_images_in_their_prompts, clear),
+        cmocka_unit_test_setup(no_image_is_cut, clear),
+        cmocka_unit_test_setup(what_does_not_fit_is_refused, clear),
+        cmocka_unit_test_setup(options_that_do_not_fit_are_refused, clear),
+        cmocka_unit_test_setup(an_image_is_on_one_side_whatever_is_asked_of_it, clear),
+    };
+    return cmocka_run_group_tests_name("data_make_images", tests, open_folder, remove_folder);
+}
