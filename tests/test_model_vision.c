@@ -201,11 +201,173 @@ static void ten_steps_of_adamw_give_the_losses_of_pytorch(void **state)
     }
 }
 
+/* ---- what is trained, what is kept, and which units take part --------------------------------------------------- */
+
+static bool projector_alone(void *self, const dt_tensor *t) { return strncmp(t->name, "multi_modal", 11) == 0; }
+static bool tower_alone(void *self, const dt_tensor *t) { return strncmp(t->name, "vision_tower", 12) == 0; }
+static bool text_alone(void *self, const dt_tensor *t) { return strncmp(t->name, "language_model", 14) == 0; }
+static bool second_block_of_tower(void *self, const dt_tensor *t)
+{
+    return strstr(t->name, "encoder.layers.1.") != NULL;
+}
+
+/* The gradients of what is trained are those of a model that trains all: the same operations, so the same bits. */
+static void check_part(const char *name, dt_trains trained)
+{
+    struct fixture all_of, f;
+    open_fixture(&all_of, name, DT_F32);
+    open_part(&f, name, DT_F32, DT_RECOMPUTE_NONE, trained);
+    assert_int_equal(ref_model_grads(&all_of.r, &all_of.b, 0, 1, NULL), DT_OK);
+    assert_int_equal(ref_model_grads(&f.r, &f.b, 0, 1, NULL), DT_OK);
+    int n = 0;
+    for (int u = 0; u < f.r.n_units; u++)
+        for (int i = 0; i < f.r.units[u].n_tensors; i++) {
+            const dt_tensor *t = &f.r.units[u].tensors[i], *whole = &all_of.r.units[u].tensors[i];
+            for (int64_t e = 0; t->trainable && e < t->n_elems; e++)
+                if (ref_grad(&f.r, u, t->offset + e) != ref_grad(&all_of.r, u, whole->offset + e))
+                    fail_msg("%s, %s: another gradient than with all trained", name, t->name);
+            n += t->trainable;
+        }
+    assert_true(n > 0);
+    close_fixture(&f);
+    close_fixture(&all_of);
+}
+
+static void what_is_frozen_does_not_change_the_gradients_of_the_rest(void **state)
+{
+    static const dt_trains PARTS[] = {projector_alone, tower_alone, text_alone, second_block_of_tower};
+    for (size_t i = 0; i < sizeof PARTS / sizeof PARTS[0]; i++) {
+        check_part("clip_llama", PARTS[i]);
+        check_part("siglip_qwen2", PARTS[i]);
+    }
+}
+
+/* Frozen: the embedding and the tower; the gradient passes through blocks that are frozen, too. */
+static void a_projector_alone_asks_for_its_own_gradients_and_no_others(void **state)
+{
+    struct fixture f;
+    open_part(&f, "clip_llama", DT_F32, DT_RECOMPUTE_NONE, projector_alone);
+    f.r.calls_len = 0;
+    assert_int_equal(ref_model_grads(&f.r, &f.b, 0, 1, NULL), DT_OK);
+    const int projector = dt_units_find(f.r.units, f.r.n_units, DT_UNIT_PROJECTOR);
+    char wanted[16];
+    snprintf(wanted, sizeof wanted, "g%d ", projector);
+    const char *first = strchr(f.r.calls, 'g');
+    assert_non_null(first);
+    assert_memory_equal(first, wanted, strlen(wanted));
+    assert_null(strchr(first + 1, 'g'));
+    close_fixture(&f);
+}
+
+/* Under ZeRO-3 all ranks must take units in one order. */
+static void units_are_taken_in_one_order_with_images_without_and_without_tokens(void **state)
+{
+    struct fixture f;
+    char *order[3];
+    open_fixture(&f, "clip_llama", DT_F32);
+    for (int k = 0; k < 3; k++) {
+        fill(&f, 0);
+        if (k > 0) ref_batch_fill(&f.b, 60, 0, k == 1 ? f.n_seq : 0, f.lens, 0), f.b.n_images = 0;
+        ref_model_forget_grads(&f.r);
+        memset(f.r.calls, 0, f.r.calls_len);
+        f.r.calls_len = 0;
+        assert_int_equal(ref_model_grads(&f.r, &f.b, 0, 1, NULL), DT_OK);
+        order[k] = strdup(f.r.calls);
+        for (int u = 0; k > 0 && u < f.r.n_units; u++)
+            for (int64_t e = 0; e < f.r.units[u].flat_len[DT_TRAINED] && strncmp(f.r.units[u].name, "vis", 3) == 0; e++)
+                assert_true(ref_grad(&f.r, u, e) == 0);
+    }
+    assert_string_equal(order[0], order[1]);
+    assert_string_equal(order[0], order[2]);
+    for (int k = 0; k < 3; k++) free(order[k]);
+    close_fixture(&f);
+}
+
+static void recomputation_leaves_the_bits_of_gradients(void **state)
+{
+    static const dt_recompute HOW[] = {DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_BLOCK};
+    for (int h = 0; h < 2; h++) {
+        struct fixture a, b;
+        open_fixture(&a, "siglip_qwen2", DT_F32);
+        open_part(&b, "siglip_qwen2", DT_F32, HOW[h], all);
+        assert_int_equal(ref_model_grads(&a.r, &a.b, 0, 1, NULL), DT_OK);
+        assert_int_equal(ref_model_grads(&b.r, &b.b, 0, 1, NULL), DT_OK);
+        for (int u = 0; u < a.r.n_units; u++)
+            for (int i = 0; i < a.r.units[u].n_tensors; i++) {
+                const dt_tensor *t = &a.r.units[u].tensors[i];
+                for (int64_t e = t->offset; t->trainable && e < t->offset + t->n_elems; e++)
+                    assert_true(ref_grad(&a.r, u, e) == ref_grad(&b.r, u, e));
+            }
+        close_fixture(&a);
+        close_fixture(&b);
+    }
+}
+
+/* The row of the placeholder's token learns from a tied head, and from nothing else. */
+static void the_placeholder_learns_nothing_from_its_places(void **state)
+{
+    struct fixture f;
+    open_fixture(&f, "clip_llama", DT_F32);
+    assert_int_equal(ref_model_grads(&f.r, &f.b, 0, 1, NULL), DT_OK);
+    const int64_t C = f.r.mc.hidden_size, token = f.r.mc.vision->image_token;
+    for (int64_t c = 0; c < C; c++) assert_true(ref_grad(&f.r, 0, token * C + c) == 0);
+    close_fixture(&f);
+}
+
+static void assert_refused(struct fixture *f, const char *text)
+{
+    assert_int_equal(dt_model_forward(f->r.model, &f->b, true, 0), DT_ERR_DATA);
+    if (!strstr(dt_error_message(), text)) fail_msg("expected \"%s\" in: %s", text, dt_error_message());
+    dt_error_clear();
+}
+
+static void placeholders_that_are_not_those_of_the_images_are_refused(void **state)
+{
+    struct fixture f;
+    open_fixture(&f, "clip_llama", DT_F32);
+    f.b.token[0] = f.r.mc.vision->image_token;
+    assert_refused(&f, "28 placeholders (token 60) for 3 images of 9 placeholders each");
+    fill(&f, 0);
+    f.b.n_images = 2;
+    assert_refused(&f, "27 placeholders (token 60) for 2 images");
+    fill(&f, 0);
+    f.b.image_nbytes -= 3;
+    assert_refused(&f, "takes 14 x 14 pixels");
+    f.b.image_nbytes += 3;
+    close_fixture(&f);
+}
+
+/* Behind one tower features depend on their own image alone, whatever else is in the batch. */
+static void an_image_is_seen_by_its_own_sequence_alone(void **state)
+{
+    struct fixture f;
+    float before[MAX_TOK], after[MAX_TOK];
+    open_fixture(&f, "clip_full", DT_F32);
+    assert_int_equal(ref_model_loss(&f.r, &f.b, false, 0, NULL, before), DT_OK);
+    f.b.pixels[0] ^= 0x80;
+    assert_int_equal(ref_model_loss(&f.r, &f.b, false, 0, NULL, after), DT_OK);
+    const int32_t end = f.b.seq_start[1];
+    bool changed = false;
+    for (int32_t t = 0; t < f.b.n_tok; t++) {
+        if (t < end) changed = changed || before[t] != after[t];
+        if (t >= end) assert_true(before[t] == after[t]);
+    }
+    assert_true(changed);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_loss_and_gradients_agree_with_transformers),
         cmocka_unit_test(ten_steps_of_adamw_give_the_losses_of_pytorch),
+        cmocka_unit_test(what_is_frozen_does_not_change_the_gradients_of_the_rest),
+        cmocka_unit_test(a_projector_alone_asks_for_its_own_gradients_and_no_others),
+        cmocka_unit_test(units_are_taken_in_one_order_with_images_without_and_without_tokens),
+        cmocka_unit_test(recomputation_leaves_the_bits_of_gradients),
+        cmocka_unit_test(the_placeholder_learns_nothing_from_its_places),
+        cmocka_unit_test(placeholders_that_are_not_those_of_the_images_are_refused),
+        cmocka_unit_test(an_image_is_seen_by_its_own_sequence_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,15 +111,18 @@ static dt_err token_table_backward(const dt_model *m, const dt_grad_view *g)
 dt_err dt_embed_backward(dt_model *m)
 {
     dt_grad_view g = m->tied_grads;
+    dt_param_view w;
+    if (m->opt.tower) DT_TRY(dt_params_acquire(m, m->embed_unit, &w)); /* it has more than tables */
     if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, m->embed_unit, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
     if (m->n_tok > 0) DT_TRY(dt_vision_take(m));
-    if (m->n_tok > 0 && m->opt.tower) DT_TRY(dt_patches_backward(m, &g));
+    if (m->n_tok > 0 && m->opt.tower) DT_TRY(dt_patches_backward(m, &w, &g));
     DT_TRY(token_table_backward(m, &g));
     if (m->n_tok > 0 && dt_is_trained(m->wpe))
         DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_gradient(&g, m->wpe),
                                           m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
     for (int t = 0; m->n_tok > 0 && t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_backward(m, (enum low_of)t, &g));
-    return dt_grads_release(m, m->embed_unit);
+    DT_TRY(dt_grads_release(m, m->embed_unit));
+    return m->opt.tower ? m->source->params_release(m->source->self, m->embed_unit) : DT_OK;
 }

@@ -519,7 +519,7 @@ dt_err dt_patches_stage(dt_model *m, const dt_batch *b);
 /** x [T,C] from the positions in dt_patches_input(x). */
 dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x);
 /** Gradients, added to what is in g, from s.dx, that of x; leaves there that of the positions. */
-dt_err dt_patches_backward(const dt_model *m, const dt_grad_view *g);
+dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g);
 
 /* stretch.c */
 /** Sizes of the rotary table. */

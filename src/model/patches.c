@@ -56,18 +56,15 @@ static dt_err class_backward(const dt_model *m, const dt_grad_view *g)
                                       m->C, m->opt.dtype, g->dtype, m->stream);
 }
 
-dt_err dt_patches_backward(const dt_model *m, const dt_grad_view *g)
+dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g)
 {
     const struct tower_input *k = &m->patches;
     const dt_grad_view more = {.data = g->data, .dtype = g->dtype, .accumulate = true}; /* behind what was cleared */
-    dt_param_view w;
-    DT_TRY(dt_params_acquire((dt_model *)m, m->embed_unit, &w));
     if (dt_exists(k->pre.w)) {
         const struct norm_grads dnorm = dt_norm_grads_in(&k->pre, &more);
-        DT_TRY(dt_norm_backward(m, &k->pre, &w, &dnorm, k->x, k->mean, k->rstd, m->s.dx, m->s.dx, false, m->n_tok));
+        DT_TRY(dt_norm_backward(m, &k->pre, w, &dnorm, k->x, k->mean, k->rstd, m->s.dx, m->s.dx, false, m->n_tok));
     }
-    DT_TRY(dt_linear_backward(m, &k->conv, &w, &more, k->rows, k->conv.n_in, m->s.dx, m->C, NULL, 0,
+    DT_TRY(dt_linear_backward(m, &k->conv, w, &more, k->rows, k->conv.n_in, m->s.dx, m->C, NULL, 0,
                               (struct with_product){0}, m->n_tok));
-    DT_TRY(class_backward(m, &more));
-    return m->source->params_release(m->source->self, m->embed_unit);
+    return class_backward(m, &more);
 }
