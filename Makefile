@@ -205,6 +205,7 @@ benches: $(BENCHES)
 $(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(FUZZER) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/mpi_memory: override LDFLAGS += -Wl,--wrap=dt_ledger_add# tests/memory_guard.h
+$(BUILD)/tests/fuzz/fuzz_image: override LDFLAGS += -Wl,--wrap=dt_image_alloc
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
 

@@ -142,6 +142,13 @@ static void sizes_are_as_pillow_resizes(void **state)
     }
 }
 
+static void plain_loops_give_the_same_bytes(void **state)
+{
+    setenv("DTRAIN_ISA", "v2", 1);
+    sizes_are_as_pillow_resizes(state);
+    unsetenv("DTRAIN_ISA");
+}
+
 static void processors_are_as_transformers_has_them(void **state)
 {
     size_t i;
@@ -245,10 +252,15 @@ static void a_strip_is_not_padded_without_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_are_decoded_as_pillow_does), cmocka_unit_test(refusals_say_why),
-        cmocka_unit_test(sizes_are_as_pillow_resizes),      cmocka_unit_test(processors_are_as_transformers_has_them),
-        cmocka_unit_test(numbers_are_what_is_in_effect),    cmocka_unit_test(mistakes_are_named_by_file_and_key),
-        cmocka_unit_test(files_of_a_directory_are_named),   cmocka_unit_test(a_strip_is_not_padded_without_end),
+        cmocka_unit_test(files_are_decoded_as_pillow_does),
+        cmocka_unit_test(refusals_say_why),
+        cmocka_unit_test(sizes_are_as_pillow_resizes),
+        cmocka_unit_test(plain_loops_give_the_same_bytes),
+        cmocka_unit_test(processors_are_as_transformers_has_them),
+        cmocka_unit_test(numbers_are_what_is_in_effect),
+        cmocka_unit_test(mistakes_are_named_by_file_and_key),
+        cmocka_unit_test(files_of_a_directory_are_named),
+        cmocka_unit_test(a_strip_is_not_padded_without_end),
     };
     return cmocka_run_group_tests(tests, open_expected, close_expected);
 }

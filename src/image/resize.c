@@ -1,15 +1,14 @@
 /* resize.c - convolution along rows, then along columns, as Pillow does it, so that every byte agrees: weights in
- * double, normalised to a sum of 1, rounded to multiples of 2^-22; sums in 32 bits from one half; what is between the
+ * double, normalised to a sum of 1, rounded to multiples of 2^-22; sums in 32 bits; what is between the
  * two passes is bytes again. Where a size stays, its pass is left out. Columns go first where the height loses more
  * than twice the pixels that the width does: Pillow does so since version 13, and before never, which rounds otherwise.
  *
  * Source   Pillow 13.0, src/libImaging/Resample.c, Geometry.c (nearest). */
 #include "resize.h"
+#include "convolve.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PRECISION = 22 };
 
 static double box(double x) { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
 static double bilinear(double x)
@@ -50,18 +49,11 @@ static const struct filter {
                [DT_BICUBIC] = {bicubic, 2.0},
                [DT_LANCZOS] = {lanczos, 3.0}};
 
-/* One direction: output i is the sum over j of weight[i][j] * input[first + from[i] + j]. */
-typedef struct taps {
-    int64_t n;           /* outputs */
-    int64_t first, span; /* input pixels that they are made of */
-    int64_t max_taps;
-    int32_t *weight; /* [n, max_taps]; NULL: the size stays */
-    int *from, *count;
-} taps;
-
-static void taps_free(taps *t)
+static void taps_free(dt_taps *t)
 {
     free(t->weight);
+    free(t->low);
+    free(t->high);
     free(t->from);
     free(t->count);
 }
@@ -85,23 +77,34 @@ static void weigh(const struct filter *f, double scale, int64_t in, int64_t i, d
     *count = hi - lo;
 }
 
+static bool taps_alloc(dt_taps *t)
+{
+    const size_t n = (size_t)t->n, n_weights = n * (size_t)t->max_taps;
+    t->weight = calloc(n_weights, sizeof *t->weight);
+    t->low = calloc(n_weights, sizeof *t->low);
+    t->high = calloc(n_weights, sizeof *t->high);
+    t->from = malloc(sizeof *t->from * n);
+    t->count = malloc(sizeof *t->count * n);
+    return t->weight && t->low && t->high && t->from && t->count;
+}
+
 /* Outputs `left` .. left+n-1 of `out` that are made of `in` pixels. */
-static dt_err taps_make(taps *t, dt_resample how, int64_t in, int64_t out, int64_t left, int64_t n)
+static dt_err taps_make(dt_taps *t, dt_resample how, int64_t in, int64_t out, int64_t left, int64_t n)
 {
     const struct filter *f = &FILTERS[how];
     const double scale = (double)in / (double)out, support = f->support * (scale < 1.0 ? 1.0 : scale);
-    *t = (taps){.n = n, .first = left, .span = n};
+    *t = (dt_taps){.n = n, .first = left, .span = n};
     if (in == out) return DT_OK;
-    t->max_taps = (int64_t)ceil(support) * 2 + 1;
+    t->max_taps = dt_ceil_div((int64_t)ceil(support) * 2 + 1, DT_TAPS_GROUP) * DT_TAPS_GROUP;
     double *w = malloc(sizeof *w * (size_t)t->max_taps);
-    t->weight = calloc((size_t)(n * t->max_taps), sizeof *t->weight);
-    t->from = malloc(sizeof *t->from * (size_t)n);
-    t->count = malloc(sizeof *t->count * (size_t)n);
-    const bool ok = w && t->weight && t->from && t->count;
+    const bool ok = w && taps_alloc(t);
     for (int64_t i = 0; ok && i < n; i++) {
-        int32_t *to = t->weight + i * t->max_taps;
         weigh(f, scale, in, left + i, w, &t->from[i], &t->count[i]);
-        for (int j = 0; j < t->count[i]; j++) to[j] = (int)((w[j] < 0 ? -0.5 : 0.5) + w[j] * (1 << PRECISION));
+        for (int64_t j = 0, at = i * t->max_taps; j < t->count[i]; j++, at++) {
+            t->weight[at] = (int32_t)((w[j] < 0 ? -0.5 : 0.5) + w[j] * (1 << DT_TAPS_PRECISION));
+            t->low[at] = (int16_t)t->weight[at];
+            t->high[at] = (int16_t)((t->weight[at] - t->low[at]) / 65536);
+        }
         if (i == 0) t->first = t->from[0];
         t->from[i] -= (int)t->first;
         t->span = t->from[i] + t->count[i];
@@ -110,52 +113,8 @@ static dt_err taps_make(taps *t, dt_resample how, int64_t in, int64_t out, int64
     return ok ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to resize a picture");
 }
 
-static uint8_t byte_of(int32_t sum)
-{
-    const int32_t x = sum >> PRECISION;
-    return (uint8_t)(x < 0 ? 0 : x > 255 ? 255 : x);
-}
-
-static void along_row(const taps *t, const uint8_t *in, uint8_t *out)
-{
-    for (int64_t i = 0; i < t->n; i++) {
-        const int32_t *w = t->weight + i * t->max_taps;
-        const uint8_t *x = in + 3 * (size_t)t->from[i];
-        int32_t r = 1 << (PRECISION - 1), g = r, b = r;
-        for (int j = 0; j < t->count[i]; j++) r += w[j] * x[3 * j], g += w[j] * x[3 * j + 1], b += w[j] * x[3 * j + 2];
-        out[3 * i] = byte_of(r), out[3 * i + 1] = byte_of(g), out[3 * i + 2] = byte_of(b);
-    }
-}
-
-/* n_rows rows of t->span pixels, to rows of t->n. */
-static void along_rows(const taps *t, const uint8_t *in, size_t in_stride, int64_t n_rows, uint8_t *out,
-                       size_t out_stride)
-{
-    for (int64_t y = 0; y < n_rows; y++, in += in_stride, out += out_stride) {
-        if (t->weight)
-            along_row(t, in, out);
-        else
-            memcpy(out, in, 3 * (size_t)t->n);
-    }
-}
-
-/* t->span rows of nbytes, to t->n rows. */
-static void down_columns(const taps *t, const uint8_t *in, size_t in_stride, int64_t nbytes, uint8_t *out,
-                         size_t out_stride)
-{
-    for (int64_t i = 0; i < t->n; i++, out += out_stride) {
-        const int32_t *w = t->weight + i * t->max_taps;
-        const uint8_t *x = in + (size_t)t->from[i] * in_stride;
-        for (int64_t k = 0; k < nbytes; k++) {
-            int32_t sum = 1 << (PRECISION - 1);
-            for (int j = 0; j < t->count[i]; j++) sum += w[j] * x[(size_t)j * in_stride + (size_t)k];
-            out[k] = byte_of(sum);
-        }
-    }
-}
-
 /* Both directions, with bytes in between. */
-static dt_err two_passes(const taps *x, const taps *y, bool rows_first, const uint8_t *in, size_t in_stride,
+static dt_err two_passes(const dt_taps *x, const dt_taps *y, bool rows_first, const uint8_t *in, size_t in_stride,
                          uint8_t *out, size_t out_stride)
 {
     const int64_t columns = rows_first ? x->n : x->span, rows = rows_first ? y->span : y->n;
@@ -163,11 +122,11 @@ static dt_err two_passes(const taps *x, const taps *y, bool rows_first, const ui
     uint8_t *between = malloc(stride * (size_t)rows);
     DT_CHECK(between, DT_ERR_MEMORY, "no memory to resize a picture");
     if (rows_first) {
-        along_rows(x, in, in_stride, rows, between, stride);
-        down_columns(y, between, stride, (int64_t)stride, out, out_stride);
+        dt_taps_along_rows(x, in, in_stride, rows, between, stride);
+        dt_taps_down_columns(y, between, stride, (int64_t)stride, out, out_stride);
     } else {
-        down_columns(y, in, in_stride, (int64_t)stride, between, stride);
-        along_rows(x, between, stride, rows, out, out_stride);
+        dt_taps_down_columns(y, in, in_stride, (int64_t)stride, between, stride);
+        dt_taps_along_rows(x, between, stride, rows, out, out_stride);
     }
     free(between);
     return DT_OK;
@@ -179,15 +138,15 @@ static dt_err resize_smooth(const dt_image *image, int64_t width, int64_t height
     const int64_t fewer_rows = image->height - height, fewer_columns = image->width - width;
     const bool rows_first = fewer_rows <= 0 || fewer_rows <= 2 * fewer_columns;
     const size_t row = 3 * (size_t)image->width;
-    taps x, y = {0};
+    dt_taps x, y = {0};
     dt_err err = taps_make(&x, how, image->width, width, keep.left, keep.width);
     if (err == DT_OK) err = taps_make(&y, how, image->height, height, keep.top, keep.height);
     if (err == DT_OK) {
         const uint8_t *in = image->rgb + (size_t)y.first * row + 3 * (size_t)x.first;
         if (!y.weight)
-            along_rows(&x, in, row, y.n, out, stride);
+            dt_taps_along_rows(&x, in, row, y.n, out, stride);
         else if (!x.weight)
-            down_columns(&y, in, row, 3 * x.n, out, stride);
+            dt_taps_down_columns(&y, in, row, 3 * x.n, out, stride);
         else
             err = two_passes(&x, &y, rows_first, in, row, out, stride);
     }
