@@ -14,17 +14,19 @@ dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **t
     size_t n;
     json_t *value;
     *root = (dt_spec){.file = file};
+    if (text) *text = NULL;
     DT_TRY(dt_read_file(file, max_nbytes, &bytes, &n));
-    const dt_err err = dt_json_parse(&value, file, bytes, n, DT_JSON_NUL_KEYS);
+    dt_err err = dt_json_parse(&value, file, bytes, n, DT_JSON_NUL_KEYS);
     root->value = value;
-    if (text && value) {
+    if (err == DT_OK && !json_is_object(value)) err = dt_spec_bad(root, NULL, "an object");
+    if (err != DT_OK) dt_spec_unload(root);
+    if (err == DT_OK && text) {
         *text = bytes;
         *nbytes = n;
     } else {
         free(bytes);
     }
-    DT_TRY(err);
-    return json_is_object(root->value) ? DT_OK : dt_spec_bad(root, NULL, "an object");
+    return err;
 }
 
 void dt_spec_unload(dt_spec *root)

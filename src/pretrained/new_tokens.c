@@ -123,23 +123,12 @@ static void insert_entry(json_t *list, const new_token *t)
     json_array_insert_new(list, at, make_entry(t, true));
 }
 
-/* A file of the tokenizer and its text, both the caller's; the tokenizer has read it before. */
-static dt_err load(dt_spec *root, const char *file, char **text)
-{
-    size_t nbytes;
-    *text = NULL;
-    const dt_err err = dt_spec_load(root, file, MAX_FILE, text, &nbytes);
-    if (err == DT_OK) return DT_OK;
-    dt_spec_unload(root);
-    free(*text);
-    return err;
-}
-
 static dt_err edit_tokenizer(job *j, const char *file, char **out)
 {
     char *text;
+    size_t nbytes;
     dt_spec root;
-    DT_TRY(load(&root, file, &text));
+    DT_TRY(dt_spec_load(&root, file, MAX_FILE, &text, &nbytes)); /* as the tokenizer has read it */
     json_t *had = json_object_get(root.value, "added_tokens");
     json_t *list = json_is_array(had) ? json_copy(had) : json_array();
     mark_reached(j, list);
@@ -156,9 +145,10 @@ static dt_err edit_tokenizer(job *j, const char *file, char **out)
 static dt_err edit_config(const job *j, const char *file, char **out)
 {
     char *text;
+    size_t nbytes;
     char id[16];
     dt_spec root;
-    DT_TRY(load(&root, file, &text));
+    DT_TRY(dt_spec_load(&root, file, MAX_FILE, &text, &nbytes));
     json_t *had = json_object_get(root.value, "added_tokens_decoder"),
            *all = json_is_object(had) ? json_copy(had) : NULL;
     for (size_t i = 0; i < j->n && all; i++) {
