@@ -41,6 +41,17 @@ static void the_first_message_wins_until_cleared(void **state)
     dt_error_clear();
 }
 
+static void a_place_goes_before_what_is_wrong_with_data(void **state)
+{
+    dt_error_clear();
+    assert_int_equal(dt_error_prefix(dt_fail(DT_ERR_DATA, "no %s", "number"), "file:%d: ", 3), DT_ERR_DATA);
+    assert_string_equal(dt_error_message(), "file:3: no number");
+    assert_int_equal(dt_error_prefix(DT_OK, "other: "), DT_OK);
+    assert_int_equal(dt_error_prefix(DT_ERR_MEMORY, "other: "), DT_ERR_MEMORY);
+    assert_string_equal(dt_error_message(), "file:3: no number");
+    dt_error_clear();
+}
+
 static void a_long_message_is_cut_with_dots(void **state)
 {
     char long_text[20000];
@@ -531,6 +542,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_message_wins_until_cleared),
         cmocka_unit_test(mistakes_are_listed_once_and_one_may_lack_a_message),
+        cmocka_unit_test(a_place_goes_before_what_is_wrong_with_data),
         cmocka_unit_test(a_long_message_is_cut_with_dots),
         cmocka_unit_test(every_error_has_its_exit_code),
         cmocka_unit_test(warnings_name_the_rank_and_information_is_said_once),

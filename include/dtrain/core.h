@@ -57,6 +57,9 @@ dt_err dt_trace(dt_err err, const char *file, int line, const char *call);
 
 const char *dt_error_message(void); /* "" when nothing was recorded in this thread; valid until the next dt_fail */
 void dt_error_clear(void);
+/** Put where it is ("FILE:3: ") in front of the message of a DT_ERR_DATA, for callers that know more of the place;
+ *  other errors, and DT_OK, stay as they are. Returns err. */
+dt_err dt_error_prefix(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define DT_TRY(call)                                                                                                   \
     do {                                                                                                               \

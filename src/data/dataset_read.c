@@ -154,12 +154,7 @@ static dt_err check_record(const dt_dataset *d, int64_t i, const char *text, int
     dt_err err = dt_json_parse(&json, "", text, (size_t)n, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
     if (err == DT_OK && !json_is_object(json)) err = dt_fail(DT_ERR_DATA, "found another value");
     json_decref(json);
-    if (err != DT_ERR_DATA) return err;
-    char reason[256];
-    snprintf(reason, sizeof reason, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: record %" PRId64 " in %s: expected a JSON object: %s", d->path, i, d->records.name,
-                   reason);
+    return dt_error_prefix(err, "%s: record %" PRId64 " in %s: expected a JSON object: ", d->path, i, d->records.name);
 }
 
 dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)

@@ -113,11 +113,7 @@ static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, co
     const unsigned flags = r->answers ? 0 : DT_CHAT_GENERATE | r->chat_flags;
     if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, flags, p);
     dt_messages_free(&m);
-    if (err != DT_ERR_DATA) return err;
-    char why[512]; /* messages count themselves; which file and line they stand in is known here */
-    snprintf(why, sizeof why, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: %s", what, why);
+    return dt_error_prefix(err, "%s: ", what); /* messages count themselves; their file and line are known here */
 }
 
 /* A prompt of messages is followed by others, or by the text of one. */

@@ -110,7 +110,7 @@ void grpo_check(const grpo *g, const dt_task *t);
 /** In open, after the rollout: has the catalogue as many items as a prompt is to have different completions, and the
  *  prompts their targets? DT_ERR_USAGE. Local. */
 dt_err grpo_check_items(const grpo *g, const dt_task *t);
-/** With rec.distinct_sampling: draw half as many completions again, of which grpo_choose keeps some. Local. */
+/** With rec.distinct_sampling: draw half as many completions again, of which grpo_keep_distinct chooses. Local. */
 void grpo_draw_more(grpo *g, const dt_config *cfg, dt_rollout_options *opt);
 /** Of n_drawn completions, items, n are kept: first the copies of the target (-1: it is no item); then of each other
  *  item one, those that were drawn more often first, of equally often drawn ones the one that was drawn first; then a

@@ -95,16 +95,6 @@ typedef struct row {
     int n;
 } row;
 
-static dt_err take_list(json_t **list, const char *name, const char *text, size_t nbytes)
-{
-    char reason[256];
-    const dt_err err = dt_python_list(list, text, nbytes);
-    if (err != DT_ERR_DATA) return err;
-    snprintf(reason, sizeof reason, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: %s", name, reason);
-}
-
 static bool is_list(const char *column)
 {
     return strcmp(column, "history_item_sid") == 0 || strcmp(column, "history_item_title") == 0 ||
@@ -121,7 +111,7 @@ static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
              "%s: expected UTF-8 text without zero bytes", name);
     if (is_list(name))
-        DT_TRY(take_list(&value, name, text, nbytes));
+        DT_TRY(dt_error_prefix(dt_python_list(&value, text, nbytes), "%s: ", name));
     else
         value = json_stringn(text, nbytes);
     DT_CHECK(value && json_object_set_new(r->json, name, value) == 0, DT_ERR_MEMORY, "no memory for a row");

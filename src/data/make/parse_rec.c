@@ -24,17 +24,12 @@ static const char *column(const json_t *row, const char *name)
 
 static dt_err check_sid(const dt_rec *rec, const char *name, const char *sid)
 {
-    char reason[400];
     if (rec->items.n > 0) {
         DT_CHECK(json_object_get(rec->items.by_sid, sid), DT_ERR_DATA, "%s: \"%.100s\" is no item of %s", name, sid,
                  rec->items.index_path);
         return DT_OK;
     }
-    const dt_err err = dt_rec_check_sid(&rec->levels, sid);
-    if (err != DT_ERR_DATA) return err;
-    snprintf(reason, sizeof reason, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: %s", name, reason);
+    return dt_error_prefix(dt_rec_check_sid(&rec->levels, sid), "%s: ", name);
 }
 
 /* Every SID is in the catalogue (or of known tokens, where there is no catalogue), and that of the item is its own. */

@@ -125,16 +125,12 @@ static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t li
 
 static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t line)
 {
-    char reason[512];
     r->begun = true;
     dt_err err = dt_csv_header_parse(r->header, text, nbytes);
     if (err == DT_OK) err = dt_rec_check_header(r->rec, r->header);
     if (err == DT_OK && r->opt->rec.longest && !dt_csv_header_has(r->header, "user_id"))
         err = dt_fail(DT_ERR_DATA, "expected the column user_id, of which the longest rows are kept");
-    if (err != DT_ERR_DATA) return err;
-    snprintf(reason, sizeof reason, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s:%" PRId64 ": %s", r->path, line, reason);
+    return dt_error_prefix(err, "%s:%" PRId64 ": ", r->path, line);
 }
 
 static dt_err put_row(void *self, const char *text, size_t nbytes, int64_t line)

@@ -75,16 +75,6 @@ dt_err dt_rec_check_sid(const dt_rec_levels *l, const char *sid)
     return DT_OK;
 }
 
-/* What is wrong with a level token, behind the item that has it. */
-static dt_err of_item(dt_err err, const char *path, const char *id)
-{
-    char reason[512];
-    if (err != DT_ERR_DATA) return err;
-    snprintf(reason, sizeof reason, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: item %s: %s", path, id, reason);
-}
-
 /* The levels of an item, in one text. */
 static dt_err join(const dt_rec_levels *l, const char *path, const char *id, const json_t *levels, char *sid,
                    size_t size)
@@ -101,7 +91,7 @@ static dt_err join(const dt_rec_levels *l, const char *path, const char *id, con
         DT_CHECK(n + strlen(token) < size, DT_ERR_DATA, "%s: item %s: expected level tokens of at most %zu bytes", path,
                  id, size - 1);
         n += (size_t)snprintf(sid + n, size - n, "%s", token);
-        DT_TRY(of_item(dt_rec_check_sid(l, token), path, id));
+        DT_TRY(dt_error_prefix(dt_rec_check_sid(l, token), "%s: item %s: ", path, id));
     }
     return DT_OK;
 }

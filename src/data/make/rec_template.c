@@ -199,16 +199,6 @@ static dt_err parse(dt_rec_template *t, const char *path)
     return err;
 }
 
-/* A message of what is in the file begins with its name. */
-static dt_err in_file(dt_err err, const char *name)
-{
-    if (err != DT_ERR_DATA) return err;
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: %s", name, reason);
-}
-
 dt_err dt_rec_template_open(dt_rec_template *t, const char *name, const char *recipe, const char *tasks,
                             const char *category)
 {
@@ -217,10 +207,10 @@ dt_err dt_rec_template_open(dt_rec_template *t, const char *name, const char *re
     DT_CHECK(own || dt_has_ending(name, ".json"), DT_ERR_USAGE,
              "template: expected minionerec or a JSON file, found %s", name);
     DT_TRY(parse(t, own ? NULL : name));
-    DT_TRY(in_file(check_file(t), name));
+    DT_TRY(dt_error_prefix(check_file(t), "%s: ", name));
     const json_t *known = json_object_get(json_object_get(t->json, "categories"), t->category);
     if (json_is_string(known)) t->category = json_string_value(known);
-    return in_file(choose_tasks(t, recipe, tasks), name);
+    return dt_error_prefix(choose_tasks(t, recipe, tasks), "%s: ", name);
 }
 
 void dt_rec_template_close(dt_rec_template *t)

@@ -76,11 +76,7 @@ static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, 
 
 static dt_err name_token(const dt_spec *s, dt_err err)
 {
-    if (err != DT_ERR_DATA) return err;
-    char why[256];
-    snprintf(why, sizeof why, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: %s: expected %s", s->file, s->where, why);
+    return dt_error_prefix(err, "%s: %s: expected ", s->file, s->where);
 }
 
 static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)

@@ -26,12 +26,8 @@ dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool
     DT_TRY(dt_spec_only(&p, "String Regex"));
     DT_TRY(dt_spec_need_string(&p, *literal ? "String" : "Regex", text));
     if (!(*text)[0]) return dt_spec_bad(&p, NULL, "a pattern that is not empty");
-    if (dt_regex_compile(out, *text, strlen(*text), *literal ? DT_REGEX_LITERAL : DT_REGEX_ONIGURUMA) == DT_OK)
-        return DT_OK;
-    char why[256];
-    snprintf(why, sizeof why, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(DT_ERR_DATA, "%s: %s: %s", s->file, p.where, why);
+    const dt_regex_syntax syntax = *literal ? DT_REGEX_LITERAL : DT_REGEX_ONIGURUMA;
+    return dt_error_prefix(dt_regex_compile(out, *text, strlen(*text), syntax), "%s: %s: ", s->file, p.where);
 }
 
 static dt_err read_content(const dt_spec *s, const char *key, dt_normal_step *step)
