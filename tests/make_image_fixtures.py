@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""make_image_fixtures.py - tests/data/image: pictures in every form, and what Pillow and transformers make of them, for tests/test_image.c.
+"""make_image_fixtures.py - tests/data/image: images in every form, and what Pillow and transformers make of them, for tests/test_image.c.
 
     python3 tests/make_image_fixtures.py tests/data/image        (a development tool: needs Pillow 13 and transformers 5)
 
 expected.json has of each file the size and a sum (FNV-1a) of the RGB bytes that load_image gives, or null where Pillow refuses it. Of image
-processors it has sums of the pixels before they are rescaled, and of Pillow's resizing sums for pictures that are a formula, which the test repeats.
+processors it has sums of the pixels before they are rescaled, and of Pillow's resizing sums for images that are a formula, which the test repeats.
 """
 import io
 import json
@@ -170,7 +170,7 @@ def netpbms():
     yield "strip.ppm", b"P6 2000000 1 255\n"
     yield "too_bright.ppm", b"P3 1 1 255\n256 0 0"
     yield "empty.ppm", b""
-    yield "text.ppm", b"no picture\n"
+    yield "text.ppm", b"no image\n"
 
 
 def turned():

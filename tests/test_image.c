@@ -1,4 +1,4 @@
-/* test_image.c - pictures as a model's input: what Pillow and transformers make of files and sizes
+/* test_image.c - images as a model's input: what Pillow and transformers make of files and sizes
  * (make_image_fixtures.py), and what is refused. */
 #include "dtrain/image.h"
 #include <jansson.h>
@@ -235,7 +235,7 @@ static void files_of_a_directory_are_named(void **state)
     dt_preprocessor_free(&p);
 }
 
-/* A strip so long that padding it to a square would take more than the memory that pictures may take. */
+/* A strip so long that padding it to a square would take more than the memory that images may take. */
 static void a_strip_is_not_padded_without_end(void **state)
 {
     dt_image strip = image_of(20000, 1, 1);

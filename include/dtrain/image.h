@@ -1,8 +1,8 @@
-/* image.h - from a picture's file to the pixels that a vision tower takes, bit for bit what Pillow and transformers'
+/* image.h - from an image's file to the pixels that a vision tower takes, bit for bit what Pillow and transformers'
  * image processors give before they rescale and normalise.
  *
  * Nothing here is collective, and nothing keeps state: threads may work side by side.
- * Key of a picture in caches: dt_checksum(bytes, 0, nbytes, 1) of its file (io.h). */
+ * Key of an image in caches: dt_checksum(bytes, 0, nbytes, 1) of its file (io.h). */
 #ifndef DTRAIN_IMAGE_H
 #define DTRAIN_IMAGE_H
 
@@ -12,7 +12,7 @@
  *  libpng refuses. */
 enum { DT_IMAGE_MAX_PIXELS = 178956970, DT_IMAGE_MAX_SIDE = 1000000 };
 
-/** A decoded picture. {0} to start from; free with dt_image_free. */
+/** A decoded image. {0} to start from; free with dt_image_free. */
 typedef struct dt_image {
     int width, height;
     uint8_t *rgb; /* [height, width, 3], malloc'ed */
@@ -25,7 +25,7 @@ void dt_image_free(dt_image *image); /* safe on {0}; leaves {0} behind */
  *  dropped, grey replicated, palettes looked up, CMYK (inverted, as Adobe writes it) converted, and of 16 bits the
  *  upper ones kept (grey of 16 bits is clipped at 255).
  *
- *  name   what messages call the picture
+ *  name   what messages call the image
  *  image  the caller's to free
  *
  *  DT_ERR_DATA naming it: none of these formats, damaged, cut short, too large. DT_ERR_MEMORY. */
@@ -39,7 +39,7 @@ typedef enum dt_resample { DT_NEAREST, DT_LANCZOS, DT_BILINEAR, DT_BICUBIC, DT_B
 /** What preprocessor_config.json asks for. The steps are done in this order, those of zero size left out. {0} to start
  *  from; free with dt_preprocessor_free. */
 typedef struct dt_preprocessor {
-    bool pad;                    /* to a square, the picture in the middle */
+    bool pad;                    /* to a square, the image in the middle */
     uint8_t colour[3];           /* of what is padded: floor(255 mean) */
     int shortest_edge;           /* resize: the shorter side is this, the other keeps the aspect, rounded down */
     int height, width;           /* or resize to this size */
@@ -54,19 +54,19 @@ typedef struct dt_preprocessor {
 /** Read from a directory (processor_config.json's image_processor, else preprocessor_config.json) or a file of either
  *  kind. Keys that are absent have the default of the image_processor_type: CLIPImageProcessor, SiglipImageProcessor or
  *  LlavaImageProcessor.
- *  DT_ERR_DATA by file and key: another type, a step that is not known here, pictures that would differ in size. */
+ *  DT_ERR_DATA by file and key: another type, a step that is not known here, images that would differ in size. */
 dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p);
 /** The same from a JSON object; file is what messages call it. */
 dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p);
 void dt_preprocessor_free(dt_preprocessor *p); /* safe on {0}; leaves {0} behind */
 
-/** The steps on one picture.
+/** The steps on one image.
  *  name  what messages call it
  *  out   [out_height, out_width, 3], the caller's
  *  DT_ERR_MEMORY; DT_ERR_DATA: so long and thin that a step would make more than DT_IMAGE_MAX_PIXELS. */
 dt_err dt_image_prepare(const dt_preprocessor *p, const char *name, const dt_image *image, uint8_t *out);
 
-/** Write a picture as PNG, durably; a file of this name is replaced. DT_ERR_WRITE, DT_ERR_MEMORY. */
+/** Write an image as PNG, durably; a file of this name is replaced. DT_ERR_WRITE, DT_ERR_MEMORY. */
 dt_err dt_image_write_png(const dt_image *image, const char *path);
 
 #endif

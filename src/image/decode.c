@@ -8,7 +8,7 @@ enum { MAX_FILE = 1 << 30 };
 
 dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image *image)
 {
-    DT_CHECK(width > 0 && height > 0, DT_ERR_DATA, "%s: a picture without pixels", name);
+    DT_CHECK(width > 0 && height > 0, DT_ERR_DATA, "%s: an image without pixels", name);
     DT_CHECK(width <= DT_IMAGE_MAX_PIXELS / height, DT_ERR_DATA,
              "%s: %lld x %lld pixels, more than the %d that are allowed", name, (long long)width, (long long)height,
              (int)DT_IMAGE_MAX_PIXELS);
@@ -28,7 +28,7 @@ static bool has(const uint8_t *bytes, size_t nbytes, size_t at, const char *text
 
 static dt_err decode(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
 {
-    DT_CHECK(nbytes, DT_ERR_DATA, "%s: empty, and no picture", name);
+    DT_CHECK(nbytes, DT_ERR_DATA, "%s: empty, and no image", name);
     if (has(bytes, nbytes, 0, "\xff\xd8\xff")) return dt_decode_jpeg(name, bytes, nbytes, image, tags);
     if (has(bytes, nbytes, 0, "\x89PNG\r\n\x1a\n")) return dt_decode_png(name, bytes, nbytes, image, tags);
     if (has(bytes, nbytes, 0, "RIFF") && has(bytes, nbytes, 8, "WEBP"))

@@ -1,12 +1,12 @@
-/* decode.h - the formats of pictures: each gives RGB, and refuses what is too large before it takes memory for it. */
+/* decode.h - the formats of images: each gives RGB, and refuses what is too large before it takes memory for it. */
 #ifndef DTRAIN_IMAGE_DECODE_H
 #define DTRAIN_IMAGE_DECODE_H
 
 #include "dtrain/image.h"
 
-#define DT_IMAGE_CUT "the picture is cut short"
+#define DT_IMAGE_CUT "the image is cut short"
 
-/** What a file says of its picture's orientation: parts of its bytes, or copies. */
+/** What a file says of its image's orientation: parts of its bytes, or copies. */
 typedef struct dt_image_tags {
     uint8_t *exif; /* a TIFF directory; malloc'ed, NULL: none */
     size_t exif_nbytes;
@@ -29,7 +29,7 @@ void dt_image_tags_free(dt_image_tags *tags);
 
 /** 1 to 8 of the tag Orientation, 1 where there is none. */
 int dt_image_orientation(const dt_image_tags *tags);
-/** Turn a picture so that it stands upright. DT_ERR_MEMORY. */
+/** Turn an image so that it stands upright. DT_ERR_MEMORY. */
 dt_err dt_image_turn(dt_image *image, int orientation);
 
 #endif

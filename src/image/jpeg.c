@@ -32,7 +32,7 @@ static void on_error(j_common_ptr jpeg)
 {
     char words[JMSG_LENGTH_MAX];
     jpeg->err->format_message(jpeg, words);
-    leave(jpeg, dt_fail(DT_ERR_DATA, "%s: no sound JPEG: %s", ((decoder *)jpeg)->name, words));
+    leave(jpeg, dt_fail(DT_ERR_DATA, "%s: not a valid JPEG: %s", ((decoder *)jpeg)->name, words));
 }
 
 static void say_nothing(j_common_ptr jpeg) {}

@@ -100,7 +100,7 @@ dt_err dt_image_turn(dt_image *image, int orientation)
     const ptrdiff_t w = image->width, h = image->height, column = right ? -3 : 3, row = bottom ? -3 * w : 3 * w;
     const bool swap = TURNS[orientation].swap;
     dt_image out = {.width = (int)(swap ? h : w), .height = (int)(swap ? w : h), .rgb = malloc(3 * (size_t)(w * h))};
-    DT_CHECK(out.rgb, DT_ERR_MEMORY, "no memory to turn a picture of %d x %d pixels", image->width, image->height);
+    DT_CHECK(out.rgb, DT_ERR_MEMORY, "no memory to turn an image of %d x %d pixels", image->width, image->height);
     const uint8_t *first = image->rgb + (right ? 3 * (w - 1) : 0) + (bottom ? 3 * w * (h - 1) : 0);
     uint8_t *to = out.rgb;
     for (ptrdiff_t y = 0; y < out.height; y++)

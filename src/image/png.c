@@ -23,7 +23,7 @@ typedef struct decoder {
 static void on_error(png_structp png, const char *words)
 {
     decoder *d = png_get_error_ptr(png);
-    if (d->err == DT_OK) d->err = dt_fail(DT_ERR_DATA, "%s: no sound PNG: %s", d->name, words);
+    if (d->err == DT_OK) d->err = dt_fail(DT_ERR_DATA, "%s: not a valid PNG: %s", d->name, words);
     png_longjmp(png, 1);
 }
 

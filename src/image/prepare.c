@@ -1,4 +1,4 @@
-/* prepare.c - the steps from a decoded picture to what a tower takes: pad, resize, crop. Only what the crop keeps is
+/* prepare.c - the steps from a decoded image to what a tower takes: pad, resize, crop. Only what the crop keeps is
  * resized. */
 #include "dtrain/image.h"
 #include "resize.h"
@@ -24,7 +24,7 @@ static dt_err pad_to_square(const char *name, const dt_image *in, const uint8_t 
              "%s: %d x %d pixels: the square around them has more than %d, the most that is allowed", name, in->width,
              in->height, (int)DT_IMAGE_MAX_PIXELS);
     *out = (dt_image){.width = side, .height = side, .rgb = malloc(3 * n_pixels)};
-    DT_CHECK(out->rgb, DT_ERR_MEMORY, "no memory for a picture of %d x %d pixels", side, side);
+    DT_CHECK(out->rgb, DT_ERR_MEMORY, "no memory for an image of %d x %d pixels", side, side);
     fill(out->rgb, n_pixels, colour);
     uint8_t *to = out->rgb + 3 * ((size_t)(side - in->height) / 2 * (size_t)side + (size_t)(side - in->width) / 2);
     for (int y = 0; y < in->height; y++) memcpy(to + (size_t)y * 3 * (size_t)side, in->rgb + (size_t)y * row, row);

@@ -139,7 +139,7 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
     p->out_height = crop ? p->crop_height : square ? square : p->height;
     p->out_width = crop ? p->crop_width : square ? square : p->width;
     if (p->out_height) return DT_OK;
-    return dt_spec_bad(s, resize ? "do_center_crop" : "do_resize", "true: pictures would differ in size");
+    return dt_spec_bad(s, resize ? "do_center_crop" : "do_resize", "true: images would differ in size");
 }
 
 static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)

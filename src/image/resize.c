@@ -110,7 +110,7 @@ static dt_err taps_make(dt_taps *t, dt_resample how, int64_t in, int64_t out, in
         t->span = t->from[i] + t->count[i];
     }
     free(w);
-    return ok ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to resize a picture");
+    return ok ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to resize an image");
 }
 
 /* Both directions, with bytes in between. */
@@ -120,7 +120,7 @@ static dt_err two_passes(const dt_taps *x, const dt_taps *y, bool rows_first, co
     const int64_t columns = rows_first ? x->n : x->span, rows = rows_first ? y->span : y->n;
     const size_t stride = 3 * (size_t)columns;
     uint8_t *between = malloc(stride * (size_t)rows);
-    DT_CHECK(between, DT_ERR_MEMORY, "no memory to resize a picture");
+    DT_CHECK(between, DT_ERR_MEMORY, "no memory to resize an image");
     if (rows_first) {
         dt_taps_along_rows(x, in, in_stride, rows, between, stride);
         dt_taps_down_columns(y, between, stride, (int64_t)stride, out, out_stride);
@@ -168,7 +168,7 @@ static dt_err resize_nearest(const dt_image *image, int64_t width, int64_t heigh
                              size_t stride)
 {
     int64_t *x = malloc(sizeof *x * (size_t)(keep.width + keep.height)), *y = x + keep.width;
-    DT_CHECK(x, DT_ERR_MEMORY, "no memory to resize a picture");
+    DT_CHECK(x, DT_ERR_MEMORY, "no memory to resize an image");
     nearest(image->width, width, keep.left, keep.width, x);
     nearest(image->height, height, keep.top, keep.height, y);
     for (int64_t i = 0; i < keep.height; i++)
