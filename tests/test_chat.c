@@ -200,7 +200,7 @@ static void what_recognition_leaves_out_is_known(void **state)
     }
 }
 
-/* A conversation of two answers, all turns learnt: content and what ends it, nothing else. */
+/* A conversation of two answers, all turns trained on: content and what ends it, nothing else. */
 static void marked(const char *name, const char *want)
 {
     dt_chat *c;

@@ -44,7 +44,7 @@ static void must_give(const form *f)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-static void text_is_learnt_whole(void **state)
+static void text_is_trained_on_whole(void **state)
 {
     static const form forms[] = {{"{\"text\": \"ab\"}", "ab$"},
                                  {"{\"text\": \"ab\"}", "ab", .no_eos = true},
@@ -102,7 +102,7 @@ static void chats_teach_answers_and_their_ends(void **state)
     MUST_GIVE(forms);
 }
 
-static void prompts_are_not_learnt(void **state)
+static void prompts_are_not_trained_on(void **state)
 {
     static const form forms[] = {
         {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2={4$}"},
@@ -505,9 +505,9 @@ static void turns_share_the_length(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(text_is_learnt_whole, clear),
+        cmocka_unit_test_setup(text_is_trained_on_whole, clear),
         cmocka_unit_test_setup(chats_teach_answers_and_their_ends, clear),
-        cmocka_unit_test_setup(prompts_are_not_learnt, clear),
+        cmocka_unit_test_setup(prompts_are_not_trained_on, clear),
         cmocka_unit_test_setup(preferences_have_two_sides, clear),
         cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
         cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),

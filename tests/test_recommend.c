@@ -15,8 +15,7 @@ static void the_rank_is_that_of_the_first_of_its_kind(void **state)
     assert_int_equal(recommend_rank(3, items, 5), 2);
     assert_int_equal(recommend_rank(3, items, 2), -1);
     assert_int_equal(recommend_rank(4, items, 5), -1);
-    assert_int_equal(recommend_rank(-1, items, 5),
-                     -1); /* a target that is no item is not found among rows that are none */
+    assert_int_equal(recommend_rank(-1, items, 5), -1); /* a target that is no item, among rows that name none */
     assert_int_equal(recommend_rank(7, items, 0), -1);
 }
 

@@ -66,12 +66,13 @@ typedef struct dt_sid_points {
     dt_buf scratch; /* [block, width] */
 } dt_sid_points;
 
-dt_err dt_sid_points_alloc(const dt_sid *s, dt_sid_points *p, int64_t n, int64_t width); /* local */
-/** Read this rank's blocks. Local. */
+/** Room for this rank's blocks, zeros. Local. dt_sid_points_free also after an error. DT_ERR_MEMORY. */
+dt_err dt_sid_points_alloc(const dt_sid *s, dt_sid_points *p, int64_t n, int64_t width);
+/** Read this rank's blocks. Local. Errors of dt_rows_read. */
 dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_rows *from);
 /** Squared lengths of the rows as they are. Collective. */
 dt_err dt_sid_points_measure(const dt_sid *s, dt_sid_points *p);
-/** rows -= codebook[code]. codebook: [K, width], device; code: [n]. Local, asynchronous. */
+/** rows -= codebook[code]. codebook: [K, width], device; code: [n]. Local, synchronous. */
 dt_err dt_sid_points_subtract(const dt_sid *s, dt_sid_points *p, const void *codebook, const int32_t *code);
 void dt_sid_points_free(const dt_sid *s, dt_sid_points *p);
 
@@ -88,8 +89,9 @@ typedef struct dt_sid_book {
     float *host; /* [K, width] */
     float *bias_host;
 } dt_sid_book;
+/** For the codes of s. Local. dt_sid_book_free also after an error. DT_ERR_MEMORY. */
 dt_err dt_sid_book_alloc(const dt_sid *s, dt_sid_book *b, int64_t width);
-/** The host's rows go to the device, and what follows from them. Synchronous. */
+/** The host's rows go to the device, and the biases that follow from them. Local, synchronous. */
 dt_err dt_sid_book_set(const dt_sid *s, dt_sid_book *b);
 void dt_sid_book_free(dt_sid_book *b);
 

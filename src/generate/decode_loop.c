@@ -18,9 +18,8 @@ int32_t decode_loop_slot(const decode_loop *p, int32_t slot)
     return slot < p->opt->n_slots ? slot : p->decoder->prompt_slot + slot - p->opt->n_slots;
 }
 
-/* How many tokens of each slot go into this pass: those with one token left first, for each of them gives a new
- * token. */
-static void share_out(decode_loop *p)
+/* How many tokens of each slot go into this pass: slots with one token left first, for each of them gives a new one. */
+static void choose_tokens(decode_loop *p)
 {
     int32_t room = p->opt->max_tok;
     for (int round = 0; round < 2; round++) {
@@ -92,7 +91,7 @@ dt_err decode_loop_run(decode_loop *p, const decode_user *user)
         DT_TRY(stay_together(p->opt->lockstep, err, &work));
         if (!work) return DT_OK;
         const double since = dt_now_s();
-        share_out(p);
+        choose_tokens(p);
         fill_batch(p);
         DT_TRY(p->decoder->decode(p->decoder->self, &p->batch, p->slot_of));
         const int32_t n_prompt_tok = count_prompt_tokens(p);

@@ -100,7 +100,7 @@ static dt_err run_pass(app *a, embedding *e)
     return DT_OK;
 }
 
-/* Items are dealt out one by one: their texts differ in length. */
+/* Rank r has the items r, r + nranks, ...: their texts differ in length. */
 static dt_err all_passes(app *a, embedding *e)
 {
     dt_batch *b = &e->batch;
