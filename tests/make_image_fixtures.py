@@ -169,6 +169,8 @@ def netpbms():
     yield "bomb.ppm", b"P6 20000 20000 255\n"
     yield "strip.ppm", b"P6 2000000 1 255\n"
     yield "too_bright.ppm", b"P3 1 1 255\n256 0 0"
+    yield "number.ppm", b"P6 1 1x 255\n123"
+    yield "magic.ppm", b"P61 1 255\n123"
     yield "empty.ppm", b""
     yield "text.ppm", b"no image\n"
 

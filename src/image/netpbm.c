@@ -19,15 +19,16 @@ static void skip_space(reader *r)
     }
 }
 
+/* With white space or the end behind it: "1x" is none. */
 static dt_err number(reader *r, int hi, int *out)
 {
     int64_t value = 0;
     skip_space(r);
     const uint8_t *start = r->at;
     for (; r->at < r->end && *r->at >= '0' && *r->at <= '9' && value <= hi; r->at++) value = 10 * value + *r->at - '0';
-    DT_CHECK(r->at > start || r->at < r->end, DT_ERR_DATA, "%s: " DT_IMAGE_CUT, r->name);
-    DT_CHECK(r->at > start && value <= hi, DT_ERR_DATA, "%s: expected a number from 0 to %d in this PPM or PGM",
-             r->name, hi);
+    DT_CHECK(start < r->end, DT_ERR_DATA, "%s: " DT_IMAGE_CUT, r->name);
+    DT_CHECK(r->at > start && value <= hi && (r->at == r->end || is_space(*r->at)), DT_ERR_DATA,
+             "%s: expected a number from 0 to %d in this PPM or PGM", r->name, hi);
     *out = (int)value;
     return DT_OK;
 }
@@ -53,6 +54,8 @@ dt_err dt_decode_netpbm(const char *name, const uint8_t *bytes, size_t nbytes, d
     reader r = {name, bytes + 2, bytes + nbytes};
     const bool plain = bytes[1] < '4', grey = bytes[1] == '2' || bytes[1] == '5';
     int width, height, max;
+    DT_CHECK(r.at == r.end || is_space(*r.at), DT_ERR_DATA, "%s: neither a PPM nor a PGM: no white space behind P%c",
+             name, bytes[1]);
     DT_TRY(number(&r, 1 << 30, &width));
     DT_TRY(number(&r, 1 << 30, &height));
     DT_TRY(number(&r, 65535, &max));
