@@ -92,6 +92,9 @@ expect_text and_the_next_step_is_said 'written: exists; .*--force'
 DTRAIN_FAULT=generate.output:0:1:error run 2 ./dtrain-generate "${short[@]}" -o "$tmp/failed"
 expect_exit a_failure_on_one_rank_ends_all 70
 expect no_half_file_is_left test ! -e "$tmp/failed" -a ! -e "$tmp/failed.part"
+run 0 bash -c 'ulimit -f 1; exec ./dtrain-generate "$@"' - "$m" --prompt "ab" --num-samples 500 --max-new-tokens 6 --threads 1 --jsonl -o "$tmp/large"
+expect_exit what_cannot_be_written_ends_the_run 74
+expect_text and_the_file_is_named 'large.part: cannot write: File too large'
 : >"$tmp/a-file"
 run 2 ./dtrain-generate "${short[@]}" -o "$tmp/a-file/text"
 expect_exit an_output_whose_folder_cannot_be_made 74

@@ -134,7 +134,7 @@ static dt_err stream_token(void *ctx, dt_sequence *s)
     if (a->comm.rank != 0) return DT_OK;
     DT_TRY(generate_stream(a, s, s->finish != DT_FINISH_NONE));
     if (s->finish != DT_FINISH_NONE) putchar('\n');
-    return generate_flush();
+    return generate_flush(a);
 }
 
 /* max_len: tokens of a sequence; of these max_prompt lie in g->n_prompts slots of their own. */
@@ -178,7 +178,7 @@ static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_op
         dt_generate_stats one;
         a->shown = 0;
         if (a->comm.rank == 0) generate_put_prompt(a, s);
-        TOGETHER(a, generate_flush());
+        TOGETHER(a, generate_flush(a));
         DT_TRY(dt_generate(decoder, &s, 1, g, &one));
         stats->n_prompt_tok += one.n_prompt_tok;
         stats->n_new_tok += one.n_new_tok;

@@ -94,7 +94,7 @@ dt_err generate_put_finished(app *a); /* those that are finished, in the order o
 dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* what is new on the screen, whole characters alone */
 /** Has the newest token completed a stop text? */
 bool generate_stops(const app *a, const dt_sequence *s);
-dt_err generate_flush(void);
+dt_err generate_flush(const app *a);
 
 /* chat.c */
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len); /* collective */

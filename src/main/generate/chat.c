@@ -149,7 +149,7 @@ static dt_err answer(chat *c)
     char *text = generate_new_text(a, seq, &n, &stopped);
     TOGETHER(a, text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the text of %d tokens", seq->n_ids));
     TOGETHER(a, say(c, DT_ROLE_ASSISTANT, text, n));
-    TOGETHER(a, a->comm.rank == 0 ? generate_flush() : DT_OK);
+    TOGETHER(a, a->comm.rank == 0 ? generate_flush(a) : DT_OK);
     return DT_OK;
 }
 

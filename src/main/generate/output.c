@@ -7,9 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-dt_err generate_flush(void)
+dt_err generate_flush(const app *a)
 {
-    DT_CHECK_ERRNO(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output", "cannot write");
+    DT_CHECK_ERRNO(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, a->part ? a->part : "standard output",
+                   "cannot write");
     return DT_OK;
 }
 
@@ -41,8 +42,8 @@ dt_err generate_end_output(app *a)
 {
     if (!a->part) return DT_OK;
     DT_TRY(dt_fault("generate.output"));
-    DT_CHECK_ERRNO(fflush(stdout) == 0 && !ferror(stdout) && fsync(STDOUT_FILENO) == 0, DT_ERR_WRITE, a->part,
-                   "cannot be written");
+    DT_TRY(generate_flush(a));
+    DT_CHECK_ERRNO(fsync(STDOUT_FILENO) == 0, DT_ERR_WRITE, a->part, "cannot write");
     DT_TRY(dt_rename_durable(a->part, a->opt.output));
     free(a->part);
     a->part = NULL;
@@ -172,7 +173,7 @@ dt_err generate_stream(app *a, const dt_sequence *s, bool last)
     bool stopped;
     if (!a->tok) {
         printf(" %" PRId32, s->ids[s->n_ids - 1]);
-        return generate_flush();
+        return generate_flush(a);
     }
     char *text = generate_new_text(a, s, &n, &stopped);
     DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the text of %d tokens", s->n_ids);
@@ -182,7 +183,7 @@ dt_err generate_stream(app *a, const dt_sequence *s, bool last)
         a->shown = end;
     }
     free(text);
-    return generate_flush();
+    return generate_flush(a);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -297,5 +298,5 @@ dt_err generate_put_finished(app *a)
 {
     while (a->printed < a->n_seqs && a->seqs[a->printed].finish != DT_FINISH_NONE)
         DT_TRY(put_sequence(a, &a->seqs[a->printed++]));
-    return generate_flush();
+    return generate_flush(a);
 }
