@@ -1,5 +1,5 @@
-/* new_tokens.h - a tokenizer with more tokens: the level tokens of a recommender's items, or others. algorithms.md
- * 5.4, A.2. The model that it is for grows when it is exported (export.h). */
+/* new_tokens.h - a tokenizer with more tokens: the level tokens of a recommender's items, or others.
+ * recommendation.md "Vocabulary". The model that it is for grows when it is exported (export.h). */
 #ifndef DTRAIN_NEW_TOKENS_H
 #define DTRAIN_NEW_TOKENS_H
 

@@ -4,8 +4,8 @@
  * r_(l+1) = r_l - e_(l, k_l). Codebooks are those of residual k-means on the embeddings, or of an RQ-VAE on a small
  * code of them.
  *
- * Source   algorithms.md 5.4; Lee et al., "Autoregressive Image Generation using Residual Quantization", CVPR 2022,
- *          arXiv:2203.01941; MiniOneRec, arXiv:2510.24431.
+ * Source   Lee et al., "Autoregressive Image Generation using Residual Quantization", CVPR 2022, arXiv:2203.01941;
+ *          MiniOneRec, arXiv:2510.24431. What is decided here: recommendation.md "Semantic IDs".
  * Symbols  n items, d width of what is quantised, L levels, K codes of a level.
  *
  * Ranks and order. Items are cut into blocks of dt_sid.block items; rank b mod R works on block b. What is summed over
