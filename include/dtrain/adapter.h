@@ -126,6 +126,10 @@ double dt_lora_scale(const dt_lora *l, const char *module); /* s */
 #define DT_PEFT_CONFIG "adapter_config.json"
 #define DT_PEFT_TENSORS "adapter_model.safetensors"
 #define DT_PEFT_PREFIX "base_model.model." /* of the name that a tensor of a unit has in DT_PEFT_TENSORS */
+/** What stands behind it: the name, or module, as PEFT has it. In a vision-language model those are the paths of its
+ *  modules, not the names under which it is saved. */
+enum { DT_PEFT_NAME_MAX = DT_NAME_MAX + 16 };
+void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX]);
 
 /** What adapters DIR/adapter_config.json describes. Local. {0} to start from. DT_ERR_DATA naming file and key: a value
  *  that means nothing; a kind of adapter that this program does not have. Keys that are not known are passed over. */

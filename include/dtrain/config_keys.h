@@ -523,6 +523,36 @@
     INT (rec, num_beams, 50, 1, 65536, "items", "that are searched for and ranked for each prompt") \
     TEXT(rec, top_k, "", \
          "K of HR@K and NDCG@K, comma separated, each at most num_beams; empty: 1, 3, 5, 10, 20, 50 up to num_beams") \
+    TEXT(vision, path, "", \
+         "tower that model.path, a language model's directory, is joined with: a directory of CLIP or SigLIP, of the " \
+         "whole model or of its vision model alone; empty: model.path is a vision-language model already " \
+         "(llava-hf), or one without images") \
+    MAYBE(vision, projector_type, word, 0, 0, "linear|mlp2x_gelu|mlp|deep_mlp|pixel_shuffle", "", \
+         "what turns the tower's features into rows of the language model's width. mlp2x_gelu: two layers, as LLaVA " \
+         "1.5 and llava-hf have it; linear: one; mlp, deep_mlp: two and three, with LayerNorm and dropout; " \
+         "pixel_shuffle: squares of patches side by side, then one; not set: mlp2x_gelu, or that of model.path") \
+    TEXT(vision, projector_path, "", \
+         "safetensors file with the projector's weights, under LLaVA's names (mm_projector.0.weight) or llava-hf's; " \
+         "empty: those of model.path, or random ones for a new projector") \
+    MAYBE(vision, projector_hidden_size, integer, 1, 1 << 22, "", "", \
+         "width between the projector's layers; not set: the language model's (deep_mlp: 3072), or that of " \
+         "model.path") \
+    MAYBE(vision, projector_shuffle, integer, 1, 1 << 14, "", "patches", \
+         "pixel_shuffle: side of the squares of patches that become one token; not set: 4, or that of model.path") \
+    MAYBE(vision, projector_dropout, number, 0, 0.99, "", "probability", \
+         "mlp, deep_mlp: dropout behind the projector's activations; not set: 0.1, or that of model.path") \
+    MAYBE(vision, feature_layer, integer, -4097, 4096, "", "", \
+         "which of the tower's hidden states are the features: 0 is what goes into its first block, 1 what that " \
+         "leaves; -1 the last, -2 that before it; not set: -2, or that of model.path") \
+    MAYBE(vision, feature_select, word, 0, 0, "patch|cls_patch", "", \
+         "patch: the features of the patches; cls_patch: those of CLIP's class token before them; not set: patch, or " \
+         "as in model.path") \
+    TEXT(vision, train, "projector, llm", \
+         "what is trained, comma separated: tower, projector, llm (all of the language model), llm:N (its last N " \
+         "blocks), embed (its embedding), head (its output layer); with lora.r above 0 llm is its adapters") \
+    TEXT(vision, image_token, "<image>", \
+         "token that stands for an image in texts, as the tokenizer writes it, or its id; with a model.path that has " \
+         "images the one of its config.json") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

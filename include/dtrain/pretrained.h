@@ -31,12 +31,15 @@ typedef enum dt_pretrained_kind { DT_PRETRAINED_CHECKPOINT, DT_PRETRAINED_HF } d
 /** {0} to start from. Strings are malloc'ed. */
 typedef struct dt_pretrained {
     dt_pretrained_kind kind;
-    char *adapter;       /* dt_pretrained_adapt: the directory of adapters; NULL: there is none */
-    char *path;          /* the checkpoint file, or the directory */
-    char *config_name;   /* what messages call the configuration: the file it is in */
-    char *model_config;  /* text of config.json */
-    char *tokenizer;     /* a directory with its files, a tokenizer.json, or "bytes"; NULL: not known */
-    char *chat_template; /* what a run recorded, as dt_chat_open takes it; NULL: nothing */
+    char *adapter;           /* dt_pretrained_adapt: the directory of adapters; NULL: there is none */
+    char *path;              /* the checkpoint file, or the directory */
+    char *config_name;       /* what messages call the configuration: the file it is in */
+    char *model_config;      /* text of config.json */
+    char *tokenizer;         /* a directory with its files, a tokenizer.json, or "bytes"; NULL: not known */
+    char *tower, *projector; /* dt_pretrained_take_vision: of other files; NULL: there are none */
+    dt_stored_parts parts;   /* the same */
+    bool has_vision;         /* after dt_pretrained_take_vision: the model has images */
+    char *chat_template;     /* what a run recorded, as dt_chat_open takes it; NULL: nothing */
     dt_generation_defaults generation;
     dt_ckpt_meta meta; /* of a checkpoint; else zeros */
     /* the caller's: a scalar head, or adapters, that are not there keep the values they have */
@@ -48,6 +51,13 @@ typedef struct dt_pretrained {
  *  anything else is for dt_checkpoint_find. Local. DT_ERR_DATA naming path, file, key and value. */
 dt_err dt_pretrained_describe(dt_pretrained *p, const char *path);
 void dt_pretrained_free(dt_pretrained *p); /* safe on {0} and after an error */
+
+/** [vision]: join a language model with a tower and a projector, whose weights then are read from their own files; or,
+ *  of a model that has images, make sure that the keys say nothing else. model_config is afterwards the text of a
+ *  config.json of llava with the keys projector_type, projector_hidden_size, projector_shuffle, projector_dropout and
+ *  preprocessor_config besides llava's own. Without [vision] and without images nothing changes. Reads texts alone, no
+ *  weights. Local. DT_ERR_USAGE naming the key; DT_ERR_DATA naming file and key. */
+dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg);
 
 /** Is there a scalar head in the files, those of the adapter's directory (NULL: none) or the model's? Local.
  *  DT_ERR_DATA. */

@@ -45,6 +45,14 @@ void dt_base_free(dt_base *b); /* safe on {0} */
 dt_err dt_base_add(dt_base *b, const char *name, uint64_t checksum);
 const struct dt_base_tensor *dt_base_find(const dt_base *b, const char *name); /* NULL: it is not left out */
 
+/** A vision-language model that is read from the files of its parts: the directory that is named has the language
+ *  model. */
+typedef struct dt_stored_parts {
+    const char *tower;     /* directory of CLIP or SigLIP; NULL: the directory that is named has it, too */
+    const char *projector; /* a safetensors file, or a directory; NULL: the same */
+    bool new_projector;    /* no file has one: it keeps the values it has */
+} dt_stored_parts;
+
 /** One of several models that are saved together. */
 typedef struct dt_saved_model {
     const char *name;     /* in checkpoints; NULL: the run's own model */
@@ -61,7 +69,8 @@ typedef struct dt_saved_model {
     /* saved: frozen parameters are left out, and are there; NULL: none are. Loaded: takes the checksums of frozen
      * parameters as they stand in the files; where it has a path, what a checkpoint leaves out is looked for there */
     dt_base *base;
-    bool has_base; /* loaded: what a checkpoint leaves out has its values already */
+    bool has_base;                /* loaded: what a checkpoint leaves out has its values already */
+    const dt_stored_parts *parts; /* loaded from directories: NULL: one has all */
 } dt_saved_model;
 
 /** A tensor of one state that a file should have. The list is the same on all ranks, in the order of the file. */
@@ -127,6 +136,17 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
 /* For locators. GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
 const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to leave out */
 bool dt_stored_is_ignored(const char *name);
+/** What a CLIP or SigLIP directory has besides the tower: its text model, projections and pooling, and buffers. */
+bool dt_stored_is_beside_tower(const char *name);
+/** A tensor by the name that it has here, or else by one that other programs give it in their files. */
+const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name);
+/** The name without what a vision-language model puts before its language model's. */
+const char *dt_stored_of_language(const char *name);
+/** The name of the head beside an embedding. */
+void dt_stored_name_head(const dt_tensor *embed, char name[DT_NAME_MAX]);
+/** What of a vision-language model a tensor is, by any of its names in the files of one; of another model: LANGUAGE. */
+typedef enum dt_stored_section { DT_STORED_LANGUAGE, DT_STORED_TOWER, DT_STORED_PROJECTOR } dt_stored_section;
+dt_stored_section dt_stored_section_of(const char *name);
 char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size); /* "[768, 3072]" */
 dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor *t, int n_dims, const int64_t *shape);
 /** Look for the embedding that the model's vocabulary product is tied to; -1: it has a head of its own, or a scalar

@@ -70,6 +70,13 @@ typedef struct dt_saving {
     dt_save_cost cost;
 } dt_saving;
 
+/** What of a vision-language model is trained: vision.train. Of the language model n_last blocks where that is above
+ *  0. */
+struct run_parts {
+    bool tower, projector, llm, embed, head;
+    int64_t n_last;
+};
+
 /** Everything a run holds. {0}, then dt_run_* in order; dt_run_close frees what was opened. */
 typedef struct dt_run {
     dt_config cfg;
@@ -86,7 +93,8 @@ typedef struct dt_run {
     dt_model_config mc;
     dt_unit *units;
     int n_units;
-    dt_lora lora;                 /* adapters of the units */
+    dt_lora lora; /* adapters of the units */
+    struct run_parts parts;
     dt_row_range *rows;           /* rec.freeze_llm: of the vocabulary's matrices, which are trained */
     dt_chunks chunks;             /* lent to comm */
     dt_memory planned, allocated; /* of this rank before the first step */

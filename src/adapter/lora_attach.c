@@ -37,10 +37,16 @@ static bool may_adapt(const dt_unit *u)
     return is_of_blocks(u) || u->role == DT_UNIT_EMBEDDING || u->role == DT_UNIT_HEAD;
 }
 
+/* How all names of a vision-language model's language model begin, which alone has adapters. */
+static const char LANGUAGE[] = "language_model.";
+
+static bool is_of_language(const char *name) { return strncmp(name, LANGUAGE, sizeof LANGUAGE - 1) == 0; }
+
 /* The unit of a head that is tied to the embedding, and the layer that it is; -1: the model has another. */
 static int tied_head(const dt_model_config *mc, const dt_unit *units, int n_units, dt_tensor *t)
 {
-    *t = (dt_tensor){.name = "lm_head.weight", .n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}};
+    *t = (dt_tensor){.n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}};
+    snprintf(t->name, sizeof t->name, "%slm_head.weight", mc->vision ? LANGUAGE : "");
     return mc->tie_word_embeddings ? dt_units_find(units, n_units, DT_UNIT_HEAD) : -1;
 }
 
@@ -59,6 +65,7 @@ static bool is_default(const dt_model_config *mc, const char *module)
 static bool is_of_vocabulary(const char *module)
 {
     bool is = false;
+    if (is_of_language(module)) module += sizeof LANGUAGE - 1;
     for (int i = 0; i < DT_N_VOCABULARY_MODULES; i++) is = is || strcmp(module, dt_vocabulary_modules[i]) == 0;
     return is;
 }
@@ -75,12 +82,14 @@ static bool is_shared(const dt_lora *l, const dt_model_config *mc, const char *m
 static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit *u, const dt_tensor *t)
 {
     const dt_modules *m = &l->target_modules;
-    char module[DT_NAME_MAX];
+    char module[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
     if (!is_matrix(t) || dt_lora_saves(l, t)) return false; /* trained whole it needs none */
+    if (mc->vision && !is_of_language(t->name)) return false;
     module_of(t, module);
+    dt_peft_name(module, path);
     if (module_is_all_linear(m)) return u->role == DT_UNIT_BLOCK;
     if (!m->pattern && m->n == 0) return u->role == DT_UNIT_BLOCK && is_default(mc, module);
-    return module_is_in(m, module) || is_shared(l, mc, module);
+    return module_is_in(m, module) || module_is_in(m, path) || is_shared(l, mc, module);
 }
 
 bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,

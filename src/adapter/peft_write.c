@@ -5,6 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX])
+{
+    static const char *const paths[][2] = {{"language_model.lm_head", "lm_head"},
+                                           {"language_model.model.", "model.language_model."},
+                                           {"multi_modal_projector.", "model.multi_modal_projector."},
+                                           {"vision_tower.", "model.vision_tower."}};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        const size_t n = strlen(paths[i][0]);
+        if (strncmp(name, paths[i][0], n) != 0) continue;
+        snprintf(out, DT_PEFT_NAME_MAX, "%s%s", paths[i][1], name + n);
+        return;
+    }
+    snprintf(out, DT_PEFT_NAME_MAX, "%s", name);
+}
+
 static json_t *number(double x) { return x == floor(x) ? json_integer((json_int_t)x) : json_real(x); }
 
 static json_t *list(char *const *names, int n)
@@ -24,13 +39,18 @@ static json_t *patterns(const dt_module_value *values, int n)
     return all;
 }
 
-/* Names as they were given; what a pattern or a default stands for by whole paths, which mean the same to everyone. */
-static json_t *targets(const dt_lora *l, const dt_unit *units, int n_units)
+/* Names as they were given; what a pattern or a default stands for by whole paths, which mean the same to everyone.
+ * Names would stand for layers of a tower, too, of which none has an adapter here. */
+static json_t *targets(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     dt_adapted at = {0};
-    if (l->target_modules.n > 0) return list(l->target_modules.list, l->target_modules.n);
+    char path[DT_PEFT_NAME_MAX];
+    if (l->target_modules.n > 0 && !mc->vision) return list(l->target_modules.list, l->target_modules.n);
     json_t *all = json_array();
-    while (dt_adapted_next(&at, units, n_units)) json_array_append_new(all, json_string(at.module));
+    while (dt_adapted_next(&at, units, n_units)) {
+        dt_peft_name(at.module, path);
+        json_array_append_new(all, json_string(path));
+    }
     return all;
 }
 
@@ -76,7 +96,7 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
         l->use_rslora, "r", (json_int_t)l->r, "lora_alpha", number(l->alpha), "lora_dropout", json_real(l->dropout),
         "base_model_name_or_path", base ? json_string(base) : json_null(), "init_lora_weights",
         l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(), "target_modules",
-        targets(l, units, n_units), "modules_to_save", saved(l, more), "rank_pattern",
+        targets(l, mc, units, n_units), "modules_to_save", saved(l, more), "rank_pattern",
         patterns(l->rank_pattern, l->n_rank_pattern), "alpha_pattern", patterns(l->alpha_pattern, l->n_alpha_pattern));
     if (root) set_unused(root);
     char *bare = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;

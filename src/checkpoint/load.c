@@ -216,7 +216,7 @@ static dt_err compare_head(load_job *j, int part, int n_parts)
 {
     if (!j->map.has_head) return DT_OK;
     dt_tensor tensor = *j->slots[j->map.embed].tensor;
-    snprintf(tensor.name, sizeof tensor.name, "%s", DT_STORED_HEAD);
+    dt_stored_name_head(j->slots[j->map.embed].tensor, tensor.name);
     const dt_stored_slot head = {.of = j->slots[j->map.embed].of, .tensor = &tensor};
     const int64_t each = tensor.n_elems / n_parts + 1, begin = each * part;
     const int64_t end = begin + each < tensor.n_elems ? begin + each : tensor.n_elems, step = DT_STORED_BUFFER / 8;
@@ -292,14 +292,17 @@ static dt_err all_written(const load_job *j)
 
 static void tell_kept(const load_job *j)
 {
-    int n_adapters = 0;
+    int n_adapters = 0, n_projector = 0;
     for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
         if (!j->map.locations[i].kept) continue;
         if (j->slots[i].tensor->adapter_scale != 0)
             n_adapters += !j->slots[i].of->adapters_follow;
+        else if (dt_stored_section_of(j->slots[i].tensor->name) == DT_STORED_PROJECTOR)
+            n_projector++;
         else
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
     }
+    if (n_projector > 0) DT_INFO("the projector, %d tensors, starts from random values", n_projector);
     if (n_adapters > 0) DT_INFO("%s has no adapters: %d are added", j->path, n_adapters / 2);
 }
 

@@ -427,7 +427,7 @@ static dt_err visit_array(hid_t dset, const char *name, void *ctx)
     if (!read_name(name, &a)) return DT_OK;
     if (a.is_state) visit_state(job, &a);
     if (a.is_state || is_asked_for(job, &a)) return DT_OK;
-    if (!a.of[0] && job->map->embed >= 0 && strcmp(a.tensor, DT_STORED_HEAD) == 0) {
+    if (!a.of[0] && job->map->embed >= 0 && strcmp(dt_stored_of_language(a.tensor), DT_STORED_HEAD) == 0) {
         job->head_there = true;
         return DT_OK;
     }
@@ -441,7 +441,7 @@ static dt_err locate_head(hid_t file, locate_job *job)
     if (!job->head_there) return DT_OK;
     dt_tensor head = *job->slots[job->map->embed].tensor;
     const dt_stored_slot slot = {.of = job->slots[job->map->embed].of, .tensor = &head};
-    snprintf(head.name, sizeof head.name, "%s", DT_STORED_HEAD);
+    dt_stored_name_head(job->slots[job->map->embed].tensor, head.name);
     job->map->has_head = true;
     return ckpt_file_locate(file, job->path, &slot, &job->map->head);
 }

@@ -1,5 +1,5 @@
-/* stored.c - the lists of tensors that are looked for; what stored tensors are called, and what they should look like
- * (algorithms.md 8.3). Reading them is in load.c. */
+/* stored.c - the lists of tensors that are looked for, and what those should look like (algorithms.md 8.3). What files
+ * call them is in names.c, reading them in load.c. */
 #include "dtrain/stored.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -74,25 +74,7 @@ dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor)
     return plain;
 }
 
-/* ---- names and shapes -------------------------------------------------------------------------------------------- */
-
-const char *dt_stored_bare_name(const char *name)
-{
-    static const char prefix[] = "transformer.";
-    return strncmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : NULL;
-}
-
-/* Masks and tables that older versions stored beside the weights: they follow from the configuration. */
-bool dt_stored_is_ignored(const char *name)
-{
-    static const char *const endings[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
-    const size_t len = strlen(name);
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        const size_t n = strlen(endings[i]);
-        if (len > n && strcmp(name + len - n, endings[i]) == 0) return true;
-    }
-    return false;
-}
+/* ---- shapes and roles -------------------------------------------------------------------------------------------- */
 
 char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size)
 {
@@ -121,7 +103,7 @@ int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
     bool predicts = false; /* tokens: the head is the vocabulary's */
     for (int i = 0; i < n_slots; i++) {
         if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
-        const char *name = slots[i].tensor->name;
+        const char *name = dt_stored_of_language(slots[i].tensor->name);
         if (strcmp(name, DT_STORED_HEAD) == 0) return -1;
         if (strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0) embed = i;
         predicts |= slots[i].unit->role == DT_UNIT_HEAD;
@@ -133,18 +115,21 @@ bool dt_stored_may_stay(const dt_stored_slot *s)
 {
     if (s->state != DT_STATE_PARAM) return false;
     if (s->of->new_adapters && s->tensor->adapter_scale != 0) return true;
+    if (s->of->parts && s->of->parts->new_projector && dt_stored_section_of(s->tensor->name) == DT_STORED_PROJECTOR)
+        return true;
     return s->of->new_score && strcmp(s->tensor->name, DT_STORED_SCORE) == 0;
 }
 
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)
 {
     static const char head[] = "lm_head."; /* and adapters of it */
-    return n_slots > 0 && slots[0].of->new_score && strncmp(name, head, sizeof head - 1) == 0;
+    return n_slots > 0 && slots[0].of->new_score && strncmp(dt_stored_of_language(name), head, sizeof head - 1) == 0;
 }
 
 const char *dt_stored_head_hint(const char *name, bool has_score)
 {
-    const bool score = strcmp(name, DT_STORED_SCORE) == 0, head = strcmp(name, DT_STORED_HEAD) == 0;
+    const bool score = strcmp(name, DT_STORED_SCORE) == 0,
+               head = strcmp(dt_stored_of_language(name), DT_STORED_HEAD) == 0;
     if (has_score && (score || head)) return ": it is a reward model, which predicts no tokens";
     return score ? ": it is no reward model, as task = rm makes one" : "";
 }

@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef char tensor_name[sizeof DT_PEFT_PREFIX + DT_NAME_MAX];
+typedef char tensor_name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
 
 typedef struct export_job {
     dt_comm *comm;
@@ -69,6 +69,23 @@ static void choose_slots(export_job *j)
     j->slots[j->head] = head;
 }
 
+/* Of the model, before anything is put before it. */
+static void model_name(const export_job *j, int i, char name[DT_NAME_MAX])
+{
+    if (i == j->head)
+        dt_stored_name_head(j->slots[i].tensor, name);
+    else
+        snprintf(name, DT_NAME_MAX, "%s", j->slots[i].tensor->name);
+}
+
+static void name_slot(export_job *j, int i)
+{
+    char name[DT_NAME_MAX];
+    model_name(j, i, name);
+    snprintf(j->names[i], sizeof j->names[i], "%s", j->opt->adapter ? DT_PEFT_PREFIX : name);
+    if (j->opt->adapter) dt_peft_name(name, j->names[i] + strlen(DT_PEFT_PREFIX));
+}
+
 static dt_err name_slots(export_job *j)
 {
     j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
@@ -78,8 +95,7 @@ static dt_err name_slots(export_job *j)
     for (int i = 0; i < j->n_slots; i++) {
         (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
         new_rows_grow(&j->plain[i], j->opt->new_tokens);
-        snprintf(j->names[i], sizeof j->names[i], "%s%s", j->opt->adapter ? DT_PEFT_PREFIX : "",
-                 i == j->head ? DT_STORED_HEAD : j->plain[i].name);
+        name_slot(j, i);
     }
     return DT_OK;
 }
@@ -266,7 +282,8 @@ static dt_err write_slots(export_job *j, bool *agreed)
     dt_err err = DT_OK;
     for (int i = 0; i < j->n_slots && !*agreed; i++) {
         merge_delta d = {0};
-        const char *name = i == j->head ? DT_STORED_HEAD : j->slots[i].tensor->name;
+        char name[DT_NAME_MAX];
+        model_name(j, i, name);
         if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
             const bool conv1d = j->conv1d && !j->slots[i].tensor->coded.turned;
             err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, conv1d, err);

@@ -100,19 +100,50 @@ static void free_pad(json_t *root, const dt_new_tokens *more)
     json_object_set_new(root, "pad_token_id", json_null());
 }
 
-static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
+/* Of the language model, which is all of root or a part of it. */
+static void edit_language(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
     const int64_t n_rows = new_rows_needed(mc->vocab_size, opt->new_tokens);
-    const char *architecture =
-        n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc->family);
-    json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     if (n_labels > 0) set_labels(root, n_labels);
     free_pad(root, opt->new_tokens);
     if (n_labels > 0) set_pad(root, opt->tokenizer);
     if (n_rows != mc->vocab_size) json_object_set_new(root, "vocab_size", json_integer(n_rows));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
-    set_dtype(root, opt->dtype);
     set_ends(root, opt->tokenizer);
+}
+
+/* llava-hf has two layers, the second as wide as the language model. */
+static bool is_of_llava(const dt_projector_config *p)
+{
+    return p->type == DT_PROJECTOR_MLP2X_GELU && p->hidden_size == p->n_out;
+}
+
+/* What transformers has no key for goes where it would say nothing, or else stays. */
+static void edit_vision(json_t *root, const dt_vision_config *v)
+{
+    static const char *const own[] = {"projector_type", "projector_hidden_size", "projector_shuffle",
+                                      "projector_dropout"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0] && is_of_llava(&v->projector); i++) json_object_del(root, own[i]);
+    json_object_del(root, "preprocessor_config"); /* a file of its own */
+    json_object_set_new(root, "image_seq_length", json_integer(v->n_tokens));
+    if (v->tower == DT_TOWER_SIGLIP)
+        json_object_set_new(json_object_get(root, "vision_config"), "vision_use_head", json_false());
+    if (!is_of_llava(&v->projector))
+        DT_WARN("config.json: transformers has no projector of type %s and hidden_size %lld: the exported model can be "
+                "opened here alone",
+                dt_projector_name(v->projector.type), (long long)v->projector.hidden_size);
+}
+
+static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
+{
+    const char *architecture = n_labels > 0 ? dt_classifier_architecture(mc->family)
+                               : mc->vision ? "LlavaForConditionalGeneration"
+                                            : dt_model_architecture(mc->family);
+    edit_language(mc->vision ? json_object_get(root, "text_config") : root, mc, opt, n_labels);
+    json_object_set_new(root, "architectures", json_pack("[s]", architecture));
+    json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
+    if (mc->vision) edit_vision(root, mc->vision);
+    set_dtype(root, opt->dtype);
     return dump(root);
 }
 

@@ -36,7 +36,7 @@ typedef struct adapter_of {
 
 static adapter_of find_adapter(dt_zero *z, const char *weight, bool conv1d)
 {
-    const bool head = strcmp(weight, DT_STORED_HEAD) == 0;
+    const bool head = strcmp(dt_stored_of_language(weight), DT_STORED_HEAD) == 0;
     adapter_of found = {beside(z, weight, "lora_A.weight"), beside(z, weight, "lora_B.weight"), conv1d && !head};
     if (!found.a)
         found = (adapter_of){beside(z, weight, "lora_embedding_A"), beside(z, weight, "lora_embedding_B"), true};

@@ -33,11 +33,17 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
+static void prefix_name(const char *name, char out[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX])
+{
+    snprintf(out, sizeof DT_PEFT_PREFIX, "%s", DT_PEFT_PREFIX);
+    dt_peft_name(name, out + strlen(DT_PEFT_PREFIX));
+}
+
 static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
 {
-    char name[sizeof DT_PEFT_PREFIX + DT_NAME_MAX];
+    char name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
     const dt_tensor *t = slot->tensor;
-    snprintf(name, sizeof name, "%s%s", DT_PEFT_PREFIX, t->name);
+    prefix_name(t->name, name);
     const dt_st_tensor *found = dt_safetensors_find(job->s, name);
     *location = (dt_stored_location){.elsewhere = !found};
     DT_CHECK(found || !is_needed(job->lora, t), DT_ERR_DATA, "%s: tensor `%s` is missing", job->file, name);
@@ -51,7 +57,10 @@ static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_sl
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     if (map->embed < 0 || map->locations[map->embed].elsewhere) return DT_OK;
     const dt_tensor *embed = slots[map->embed].tensor;
-    const dt_st_tensor *head = dt_safetensors_find(job->s, DT_PEFT_PREFIX DT_STORED_HEAD);
+    char of_model[DT_NAME_MAX], name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
+    dt_stored_name_head(embed, of_model);
+    prefix_name(of_model, name);
+    const dt_st_tensor *head = dt_safetensors_find(job->s, name);
     DT_CHECK(head || (job->lora->ties && strstr(embed->name, "embed_tokens")), DT_ERR_DATA,
              "%s: tensor `%s%s`: it was trained apart from the head that this model ties to it, which is not supported",
              job->file, DT_PEFT_PREFIX, embed->name);

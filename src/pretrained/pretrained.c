@@ -6,6 +6,7 @@
 #include "peft_locate.h"
 #include "generation_config.h"
 #include "tokenizer_files.h"
+#include "vision_files.h"
 #include "dtrain/io.h"
 #include <errno.h>
 #include <limits.h>
@@ -32,6 +33,7 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
     DT_TRY(copy_text(&p->config_name, config));
     DT_TRY(dt_read_file(config, MAX_CONFIG, &p->model_config, &nbytes));
     DT_CHECK(strlen(p->model_config) == nbytes, DT_ERR_DATA, "%s: expected JSON, found a zero byte", config);
+    DT_TRY(vision_add_preprocessor(&p->model_config, config, dir));
     DT_TRY(generation_config_read(&p->generation, dir));
     return tokenizer_dir_has_files(dir) ? copy_text(&p->tokenizer, dir) : DT_OK;
 }
@@ -112,6 +114,8 @@ void dt_pretrained_free(dt_pretrained *p)
     free(p->config_name);
     free(p->model_config);
     free(p->chat_template);
+    free(p->tower);
+    free(p->projector);
     free(p->tokenizer);
     *p = (dt_pretrained){0};
 }
@@ -174,16 +178,23 @@ static dt_stored_locator locator_of(const dt_pretrained *p)
     return p->kind == DT_PRETRAINED_HF ? dt_stored_locate_directory : dt_checkpoint_locate;
 }
 
+static const dt_stored_parts *parts_of(const dt_pretrained *p)
+{
+    return p->parts.tower || p->parts.projector ? &p->parts : NULL;
+}
+
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
     dt_saved_model one = {.zero = z,
                           .new_score = p->new_score,
                           .new_adapters = p->new_adapters,
                           .adapters_follow = p->adapter != NULL,
-                          .base = p->base};
+                          .base = p->base,
+                          .parts = parts_of(p)};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
     if (!p->adapter) return DT_OK;
     one.adapters_follow = false;
+    one.parts = NULL;
     one.keeps_frozen = p->base != NULL; /* who goes on from them writes them beside that base */
     one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
@@ -216,7 +227,8 @@ dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained 
     dt_unit adapters = {.role = DT_UNIT_OWN};
     const dt_zero_options opt = {
         .n_groups = like->n_groups, .param_dtype = DT_F32, .grad_dtype = DT_F32, .tied_unit = -1, .host = like->host};
-    dt_saved_model models[2] = {{.zero = z, .new_score = p->new_score}, {.new_score = p->new_score}};
+    dt_saved_model models[2] = {{.zero = z, .new_score = p->new_score, .parts = parts_of(p)},
+                                {.new_score = p->new_score}};
     dt_err err = dt_comm_agree(comm, make_adapters(&adapters, lora, mc));
     if (err == DT_OK) {
         err = dt_zero_open(&models[1].zero, &opt, &adapters, 1, comm, dev, compute, phase);
@@ -251,8 +263,11 @@ dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_
 {
     dt_stored_slot *slots;
     int n_slots;
-    const dt_saved_model one = {
-        .units = units, .n_units = n_units, .new_score = p->new_score, .new_adapters = p->new_adapters};
+    const dt_saved_model one = {.units = units,
+                                .n_units = n_units,
+                                .new_score = p->new_score,
+                                .new_adapters = p->new_adapters,
+                                .parts = parts_of(p)};
     DT_TRY(dt_stored_slots(&one, 1, &slots, &n_slots));
     dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots);
     if (err == DT_OK && p->adapter) err = dt_stored_verify(p->adapter, peft_locate, slots, n_slots);

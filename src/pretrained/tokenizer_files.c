@@ -1,6 +1,7 @@
 /* tokenizer_files.c - which files belong to a tokenizer. They are carried along as they are: nothing here reads what is
  * in them. */
 #include "tokenizer_files.h"
+#include "vision_files.h"
 #include "dtrain/export.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -13,12 +14,14 @@
 /* The first N_VOCABULARIES can each be a tokenizer by itself; what follows says more about one. */
 static const char *const FILES[] = {"tokenizer.json",    "tokenizer.model",       "vocab.json",
                                     "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
-                                    "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
+                                    "added_tokens.json", "chat_template.jinja",   "generation_config.json",
+                                    VISION_PREPROCESSOR, VISION_PROCESSOR};
 enum {
     N_FILES = sizeof FILES / sizeof FILES[0],
     N_VOCABULARIES = 3,
-    GENERATION = N_FILES - 1, /* the model's rather */
-    TEMPLATE = N_FILES - 2
+    N_COPIED = N_FILES - 2,    /* what is behind them is made */
+    GENERATION = N_COPIED - 1, /* the model's rather */
+    TEMPLATE = N_COPIED - 2
 };
 
 bool tokenizer_dir_has_files(const char *dir)
@@ -70,7 +73,7 @@ static dt_err copy_files(const char *from_dir, const char *json, const char *dir
 {
     char path[PATH_MAX];
     if (json) DT_TRY(copy_file(json, dir, FILES[0]));
-    for (int i = json ? 1 : 0; i < N_FILES; i++)
+    for (int i = json ? 1 : 0; i < N_COPIED; i++)
         if (dt_join_path(path, from_dir, FILES[i], "") && dt_is_file(path)) DT_TRY(copy_file(path, dir, FILES[i]));
     return DT_OK;
 }
@@ -98,6 +101,18 @@ static bool has_part(const char *dir, int i)
     return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
 }
 
+/* Of a vision-language model; others, and adapters alone, have none. */
+static dt_err create_vision(const dt_export_options *opt, const char *dir)
+{
+    char *preprocessor, *processor;
+    if (opt->adapter) return DT_OK;
+    DT_TRY(vision_make_files(opt, &preprocessor, &processor));
+    if (!preprocessor) return DT_OK;
+    const dt_err err = write_owned_text(dir, VISION_PREPROCESSOR, preprocessor),
+                 other = write_owned_text(dir, VISION_PROCESSOR, processor);
+    return err != DT_OK ? err : other;
+}
+
 dt_err tokenizer_files_create(const dt_export_options *opt, const char *dir)
 {
     char path[PATH_MAX];
@@ -107,6 +122,7 @@ dt_err tokenizer_files_create(const dt_export_options *opt, const char *dir)
     if (more->config) DT_TRY(write_text(dir, "tokenizer_config.json", more->config));
     if (more->added_tokens) DT_TRY(write_text(dir, "added_tokens.json", more->added_tokens));
     if (opt->chat_template) DT_TRY(write_text(dir, FILES[TEMPLATE], opt->chat_template));
+    DT_TRY(create_vision(opt, dir));
     if (!opt->generation_from || has_part(dir, GENERATION)) return DT_OK;
     return dt_join_path(path, opt->generation_from, FILES[GENERATION], "") && dt_is_file(path)
                ? copy_file(path, dir, FILES[GENERATION])

@@ -41,6 +41,8 @@ static const struct {
     {"lora", "path", CHANGE_IGNORED},
     {"lora", NULL, CHANGE_REFUSED},
     {"rec", "freeze_llm", CHANGE_REFUSED},
+    {"vision", "train", CHANGE_REFUSED},
+    {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, above */
     {"checkpoint", "metric_for_best_model", CHANGE_REPORTED},
     {"checkpoint", "greater_is_better", CHANGE_REPORTED},
     {"checkpoint", NULL, CHANGE_IGNORED},

@@ -434,8 +434,13 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
     return err;
 }
 
-/* What a model that is started from may not have: a language model no score, and as a rule no adapters. */
-static bool may_be_new(const dt_tensor *t) { return t->adapter_scale != 0 || strcmp(t->name, DT_STORED_SCORE) == 0; }
+/* What a model that is started from may not have: a language model no score, and as a rule no adapters; one that is
+ * joined with a tower no projector. */
+static bool may_be_new(const dt_tensor *t)
+{
+    return t->adapter_scale != 0 || strcmp(t->name, DT_STORED_SCORE) == 0 ||
+           dt_stored_section_of(t->name) == DT_STORED_PROJECTOR;
+}
 
 static dt_err start_fresh(dt_run *run)
 {

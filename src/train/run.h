@@ -39,6 +39,12 @@ dt_err run_open_states(dt_run *run);                             /* zero, model,
 /* token_rows.c: rec.freeze_llm. Of the units, once it is known what is trained; local. */
 dt_err run_choose_rows(dt_run *run);
 
+/* trained_parts.c: vision.train. What it asks for; beside adapters the modules that it names join
+ * lora.modules_to_save; is this tensor of what is trained? Local. */
+dt_err run_choose_parts(dt_run *run);
+dt_err run_save_parts(dt_run *run);
+bool run_trains_part(const dt_run *run, const dt_tensor *tensor);
+
 /* check.c */
 /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
 bool run_check_settings(dt_run *run);

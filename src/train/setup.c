@@ -78,16 +78,58 @@ static dt_err open_from_keys(dt_run *run)
     return DT_OK;
 }
 
+/* Whoever reads the model of model.path once more, or leaves out of a checkpoint what is there, finds the language
+ * model alone. */
+static dt_err check_joined(const dt_run *run)
+{
+    static const char *const tasks[] = {"pretrain", "sft", "eval"};
+    const dt_config *cfg = &run->cfg;
+    bool may = !run->pretrained.tower;
+    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) may = may || strcmp(cfg->run_task, tasks[i]) == 0;
+    DT_CONFIG_CHECK(may, cfg, "vision", "path",
+                    "task %s reads the model of model.path more than once: expected a whole vision-language model "
+                    "there, which tasks pretrain and sft leave with checkpoint.export = hf",
+                    cfg->run_task);
+    DT_CONFIG_CHECK((!run->pretrained.tower && !run->pretrained.projector) || run_saves_frozen(run), cfg, "checkpoint",
+                    "save",
+                    "trainable leaves out what model.path has, which with vision.path or vision.projector_path "
+                    "is not all of the model; expected all");
+    return DT_OK;
+}
+
+/* A model of random weights: there is nothing that a tower could be joined with. */
+static dt_err open_drawn(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    DT_CONFIG_CHECK(!*cfg->vision_path, cfg, "vision", "path",
+                    "a tower is joined with the language model of model.path, which is not given; with random weights "
+                    "model.config is a config.json of llava");
+    return open_from_keys(run);
+}
+
+/* --plan, before a model is downloaded. */
+static dt_err open_planned(dt_run *run)
+{
+    dt_pretrained *p = &run->pretrained;
+    DT_INFO("%s is not there: planning for the shape given in [model]", run->cfg.model_path);
+    DT_TRY(dt_model_config_from_keys(&run->mc, &run->cfg));
+    if (!*run->cfg.vision_path) return DT_OK;
+    p->model_config = strdup(run->mc.json), p->config_name = strdup("[model]");
+    DT_CHECK(p->model_config && p->config_name, DT_ERR_MEMORY, "no memory for the text of a configuration");
+    DT_TRY(dt_pretrained_take_vision(p, &run->cfg));
+    dt_model_config_free(&run->mc);
+    return dt_model_config_parse(&run->mc, p->config_name, p->model_config);
+}
+
 static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const bool shape = *cfg->model_config || *cfg->model_model_type;
-    if (!*cfg->model_path) return open_from_keys(run);
-    if (!run->comm && shape && access(cfg->model_path, F_OK) != 0) { /* --plan, before a model is downloaded */
-        DT_INFO("%s is not there: planning for the shape given in [model]", cfg->model_path);
-        return dt_model_config_from_keys(&run->mc, cfg);
-    }
+    if (!*cfg->model_path) return open_drawn(run);
+    if (!run->comm && shape && access(cfg->model_path, F_OK) != 0) return open_planned(run);
     DT_TRY(dt_config_lead_to(cfg, "model", "path", dt_pretrained_describe(&run->pretrained, cfg->model_path)));
+    DT_TRY(dt_pretrained_take_vision(&run->pretrained, cfg));
+    DT_TRY(check_joined(run));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
     run->pretrained.base = &run->base;
@@ -289,6 +331,7 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     const dt_task *task = &run->task;
     if (run->cfg.rec_freeze_llm) return dt_model_is_vocabulary(tensor);
     if (run->lora.r > 0 && !dt_lora_trains(&run->lora, tensor)) return false;
+    if (run->lora.r == 0 && !run_trains_part(run, tensor)) return false;
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
@@ -353,6 +396,7 @@ static dt_err settle_adapters(dt_run *run)
     if (err == DT_OK && found.r > 0)
         err = dt_lora_settle_keys(cfg, &found, *cfg->lora_path ? cfg->lora_path : run->pretrained.path, &run->mc,
                                   run->units, run->n_units);
+    if (err == DT_OK) err = run_save_parts(run);
     if (err == DT_OK) err = dt_lora_from_keys(&run->lora, cfg);
     run->lora.lenient = found.r > 0;
     dt_lora_free(&found);
@@ -414,6 +458,7 @@ static dt_err open_model(dt_run *run)
     const int n_labels = run->task.ops->n_labels;
     DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
+    DT_TRY(run_choose_parts(run));
     DT_TRY(adapt_model(run));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));

@@ -1,0 +1,105 @@
+/* names.c - what tensors are called in files of others (algorithms.md 7.1, 8.3). Here each has one name, that under
+ * which the newest transformers saves it; files of older versions, of LLaVA, and of the models that a vision-language
+ * model is joined from have others. */
+#include "dtrain/stored.h"
+#include <string.h>
+
+static bool begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
+
+const char *dt_stored_bare_name(const char *name)
+{
+    static const char prefix[] = "transformer.";
+    return begins(name, prefix) ? name + sizeof prefix - 1 : NULL;
+}
+
+/* How a name begins here, and how it may begin there. */
+static const struct {
+    const char *here, *there;
+} BEGINNINGS[] = {
+    {"transformer.", ""},
+    {"language_model.model.", "model.language_model."},
+    {"language_model.", ""},
+    {"multi_modal_projector.", "model.multi_modal_projector."},
+    {"multi_modal_projector.linear_1.", "mm_projector.0."},
+    {"multi_modal_projector.linear_2.", "mm_projector.2."},
+    {"multi_modal_projector.linear_1.", "model.mm_projector.0."},
+    {"multi_modal_projector.linear_2.", "model.mm_projector.2."},
+    {"multi_modal_projector.linear_1.", "mm_projector."},
+    {"multi_modal_projector.linear_1.", "model.mm_projector."},
+    {"vision_tower.", "vision_tower.vision_model."},
+    {"vision_tower.", "model.vision_tower."},
+    {"vision_tower.", "model.vision_tower.vision_model."},
+    {"vision_tower.", "vision_model."},
+    {"vision_tower.", ""},
+};
+
+const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name)
+{
+    const dt_st_tensor *found = dt_safetensors_find(s, name);
+    for (size_t i = 0; i < sizeof BEGINNINGS / sizeof BEGINNINGS[0] && !found; i++) {
+        char other[2 * DT_NAME_MAX];
+        if (!begins(name, BEGINNINGS[i].here)) continue;
+        snprintf(other, sizeof other, "%s%s", BEGINNINGS[i].there, name + strlen(BEGINNINGS[i].here));
+        found = dt_safetensors_find(s, other);
+    }
+    return found;
+}
+
+dt_stored_section dt_stored_section_of(const char *name)
+{
+    static const char *const of_projector[] = {"multi_modal_projector.", "mm_projector."}, *const of_tower[] = {
+                                                                                               "vision_tower.",
+                                                                                               "vision_model."};
+    const char *at = begins(name, "model.") ? name + strlen("model.") : name;
+    for (size_t i = 0; i < 2; i++) {
+        if (begins(at, of_projector[i])) return DT_STORED_PROJECTOR;
+        if (begins(at, of_tower[i])) return DT_STORED_TOWER;
+    }
+    return DT_STORED_LANGUAGE;
+}
+
+const char *dt_stored_of_language(const char *name)
+{
+    static const char prefix[] = "language_model.";
+    return begins(name, prefix) ? name + sizeof prefix - 1 : name;
+}
+
+void dt_stored_name_head(const dt_tensor *embed, char name[DT_NAME_MAX])
+{
+    const int n = (int)(dt_stored_of_language(embed->name) - embed->name);
+    snprintf(name, DT_NAME_MAX, "%.*s%s", n, embed->name, DT_STORED_HEAD);
+}
+
+static bool ends(const char *name, const char *with)
+{
+    const size_t len = strlen(name), n = strlen(with);
+    return len > n && strcmp(name + len - n, with) == 0;
+}
+
+/* SigLIP's attention pooling, of which no model here has a use. */
+static bool is_pooling(const char *name)
+{
+    const char *of = begins(name, "model.") ? name + strlen("model.") : name;
+    of = begins(of, "vision_tower.") ? of + strlen("vision_tower.") : of;
+    if (begins(of, "vision_model.")) return begins(of + strlen("vision_model."), "head.");
+    return of != name && begins(of, "head.");
+}
+
+/* Masks and tables that older versions stored beside the weights follow from the configuration. */
+bool dt_stored_is_ignored(const char *name)
+{
+    static const char *const endings[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                          ".embeddings.position_ids"};
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        if (ends(name, endings[i])) return true;
+    return is_pooling(name);
+}
+
+bool dt_stored_is_beside_tower(const char *name)
+{
+    static const char *const beginnings[] = {"text_model.", "text_projection.", "visual_projection.",
+                                             "logit_scale", "logit_bias",       "head."};
+    for (size_t i = 0; i < sizeof beginnings / sizeof beginnings[0]; i++)
+        if (begins(name, beginnings[i])) return true;
+    return strcmp(name, "embeddings.position_ids") == 0 || dt_stored_is_ignored(name);
+}

@@ -1,0 +1,281 @@
+/* vision.c - a language model, a tower and a projector as one model: [vision] of a configuration. The text of a
+ * config.json of llava is made of theirs; from there on all is as if there had been such a file. */
+#include "dtrain/pretrained.h"
+#include "vision_files.h"
+#include "dtrain/io.h"
+#include "dtrain/json.h"
+#include "dtrain/spec.h"
+#include "dtrain/tokenizer.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool is_llava(const json_t *root)
+{
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    return type && strcmp(type, "llava") == 0;
+}
+
+/* ---- what the keys say ------------------------------------------------------------------------------------------- */
+
+/* The keys that say what config.json of a joined model says, by its names there. */
+static const struct model_key {
+    const char *key, *name;
+} MODEL_KEYS[] = {
+    {"projector_type", "projector_type"},       {"projector_hidden_size", "projector_hidden_size"},
+    {"projector_shuffle", "projector_shuffle"}, {"projector_dropout", "projector_dropout"},
+    {"feature_layer", "vision_feature_layer"},  {"feature_select", "vision_feature_select_strategy"},
+};
+enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
+
+/* Of CLIP alone the features have a row before those of the patches. */
+static json_t *strategy(const char *select, bool clip)
+{
+    return json_string(clip && strcmp(select, "patch") == 0 ? "default" : "full");
+}
+
+static const char *text_of(const dt_config *cfg, int i)
+{
+    const char *const texts[N_MODEL_KEYS] = {cfg->vision_projector_type,    cfg->vision_projector_hidden_size,
+                                             cfg->vision_projector_shuffle, cfg->vision_projector_dropout,
+                                             cfg->vision_feature_layer,     cfg->vision_feature_select};
+    return texts[i];
+}
+
+/* The value of a key that is given; the caller's. */
+static json_t *value_of(const dt_config *cfg, int i, bool clip)
+{
+    const char *text = text_of(cfg, i), *key = MODEL_KEYS[i].key;
+    if (strcmp(key, "projector_type") == 0) return json_string(text);
+    if (strcmp(key, "feature_select") == 0) return strategy(text, clip);
+    return strcmp(key, "projector_dropout") == 0 ? json_real(strtod(text, NULL))
+                                                 : json_integer(strtoll(text, NULL, 10));
+}
+
+static dt_err check_projector_file(const dt_config *cfg)
+{
+    const char *path = cfg->vision_projector_path, *ending = strrchr(path, '.');
+    const bool pickled = ending && (!strcmp(ending, ".bin") || !strcmp(ending, ".pt") || !strcmp(ending, ".pth"));
+    DT_CONFIG_CHECK(!pickled, cfg, "vision", "projector_path",
+                    "%s: weights in this form are not read (a pickle may run any code); where it is trusted, Python "
+                    "with torch and safetensors converts it: save_file(torch.load('%s'), 'mm_projector.safetensors')",
+                    path, path);
+    if (*path && access(path, F_OK) != 0)
+        return dt_config_lead_to(cfg, "vision", "projector_path",
+                                 dt_fail(DT_ERR_DATA, "%s: %s", path, strerror(errno)));
+    return DT_OK;
+}
+
+/* ---- the placeholder --------------------------------------------------------------------------------------------- */
+
+static dt_err look_up(const dt_config *cfg, const char *tokenizer, int64_t *id)
+{
+    const char *token = cfg->vision_image_token;
+    dt_tokenizer *t;
+    DT_CONFIG_CHECK(tokenizer && *tokenizer, cfg, "vision", "image_token",
+                    "%s: no tokenizer is known that it could be a token of; expected its id, or model.tokenizer",
+                    token);
+    DT_TRY(dt_tokenizer_open(&t, tokenizer));
+    *id = dt_tokenizer_find(t, token);
+    dt_tokenizer_close(t);
+    DT_CONFIG_CHECK(*id >= 0, cfg, "vision", "image_token",
+                    "%s is no token of %s; dtrain-convert --add-tokens adds it to the model and its tokenizer, and any "
+                    "reserved token of theirs will do",
+                    token, tokenizer);
+    return DT_OK;
+}
+
+/* A number is an id, unless the tokenizer has a token that is written so. */
+static dt_err find_token(const dt_config *cfg, const char *tokenizer, int64_t *id)
+{
+    char *end = NULL;
+    const char *token = cfg->vision_image_token;
+    *id = strtoll(token, &end, 10);
+    DT_CONFIG_CHECK(*token, cfg, "vision", "image_token", "expected a token or its id");
+    return *end == '\0' && *id >= 0 && *id <= INT32_MAX ? DT_OK : look_up(cfg, tokenizer, id);
+}
+
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
+
+/* What vision_config is to be: of a whole CLIP or SigLIP a part of its config.json. Old files do not repeat the type
+ * there. */
+static dt_err find_tower(const dt_spec *root, json_t **tower)
+{
+    const char *type = json_string_value(json_object_get(root->value, "model_type"));
+    dt_spec part;
+    const bool whole = dt_spec_get(root, "vision_config", &part);
+    json_t *own = json_object_get(whole ? part.value : root->value, "model_type");
+    DT_CHECK(whole || own, DT_ERR_DATA, "%s: expected the config.json of CLIP or SigLIP, which has a model_type",
+             root->file);
+    *tower = json_deep_copy(whole ? part.value : root->value);
+    DT_CHECK(*tower, DT_ERR_MEMORY, "%s: no memory for the configuration of a tower", root->file);
+    if (!own && type && (strcmp(type, "clip") == 0 || strcmp(type, "siglip") == 0))
+        json_object_set_new(*tower, "model_type", json_sprintf("%s_vision_model", type));
+    static const char *const of_file[] = {"architectures", "dtype", "torch_dtype", "transformers_version"};
+    for (size_t i = 0; i < sizeof of_file / sizeof of_file[0]; i++) json_object_del(*tower, of_file[i]);
+    return DT_OK;
+}
+
+static dt_err read_tower(const char *dir, json_t **tower)
+{
+    char file[PATH_MAX], hint[3 * PATH_MAX];
+    dt_spec root;
+    DT_CHECK(access(dir, F_OK) == 0, DT_ERR_DATA, "%s: %s%s", dir, strerror(errno),
+             dt_missing_model_hint(dir, errno, hint, sizeof hint));
+    DT_CHECK(dt_is_in(file, dir, "config.json"), DT_ERR_DATA,
+             "%s: expected a directory of CLIP or SigLIP with a config.json", dir);
+    DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
+    const dt_err err = find_tower(&root, tower);
+    dt_spec_unload(&root);
+    return err;
+}
+
+/* The parts are the new text's. */
+static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, json_t *preprocessor, int64_t token)
+{
+    const char *type = json_string_value(json_object_get(tower, "model_type"));
+    const bool clip = type && strcmp(type, "clip_vision_model") == 0;
+    json_t *root = json_pack("{s:s, s:O, s:o, s:I, s:i, s:o, s:s, s:b, s:s}", "model_type", "llava", "text_config",
+                             language, "vision_config", tower, "image_token_index", (json_int_t)token,
+                             "vision_feature_layer", -2, "vision_feature_select_strategy", strategy("patch", clip),
+                             "projector_hidden_act", "gelu", "multimodal_projector_bias",
+                             strcmp(cfg->vision_projector_type, "pixel_shuffle") != 0, "projector_type", "mlp2x_gelu");
+    if (preprocessor) json_object_set_new(root, "preprocessor_config", preprocessor);
+    static const char *const of_file[] = {"dtype", "torch_dtype", "tie_word_embeddings"};
+    for (size_t i = 0; i < sizeof of_file / sizeof of_file[0]; i++)
+        if (json_object_get(language, of_file[i]))
+            json_object_set(root, of_file[i], json_object_get(language, of_file[i]));
+    for (int i = 0; i < N_MODEL_KEYS; i++)
+        if (*text_of(cfg, i)) json_object_set_new(root, MODEL_KEYS[i].name, value_of(cfg, i, clip));
+    return root;
+}
+
+static dt_err take_text(dt_pretrained *p, const json_t *root)
+{
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the text of a configuration", p->config_name);
+    free(p->model_config);
+    p->model_config = text;
+    return DT_OK;
+}
+
+static dt_err name_parts(dt_pretrained *p, const dt_config *cfg)
+{
+    char *name = NULL;
+    const bool named = asprintf(&name, "%s, joined with %s", p->config_name, cfg->vision_path) >= 0;
+    p->tower = strdup(cfg->vision_path);
+    DT_CHECK(named && p->tower, DT_ERR_MEMORY, "no memory for a name");
+    free(p->config_name);
+    p->config_name = name;
+    p->parts.tower = p->tower;
+    p->parts.new_projector = !*cfg->vision_projector_path;
+    return DT_OK;
+}
+
+static dt_err join(dt_pretrained *p, const dt_config *cfg, json_t *language)
+{
+    json_t *tower = NULL, *preprocessor = NULL;
+    int64_t token = -1;
+    const char *tokenizer = *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer;
+    DT_CONFIG_CHECK(!p->path || p->kind == DT_PRETRAINED_HF, cfg, "vision", "path",
+                    "a tower is joined with the directory of a language model, and %s is a checkpoint; dtrain-convert "
+                    "makes a directory of it",
+                    p->path);
+    DT_TRY(find_token(cfg, tokenizer, &token));
+    DT_TRY(dt_config_lead_to(cfg, "vision", "path", read_tower(cfg->vision_path, &tower)));
+    const dt_err err = vision_read_preprocessor(cfg->vision_path, &preprocessor);
+    if (err != DT_OK) return json_decref(tower), err;
+    json_t *root = make_text(cfg, language, tower, preprocessor, token);
+    const dt_err made = take_text(p, root);
+    json_decref(root);
+    DT_TRY(made);
+    return name_parts(p, cfg);
+}
+
+/* ---- a model that has images already ----------------------------------------------------------------------------- */
+
+static dt_err differs(const dt_config *cfg, const dt_pretrained *p, const char *key, const json_t *has)
+{
+    char *found = has ? json_dumps(has, JSON_ENCODE_ANY) : NULL;
+    const dt_err err = dt_config_fail(cfg, "vision", key,
+                                      "the model of model.path, %s, has %s; leave it out, for this decides what its "
+                                      "weights mean",
+                                      p->path, found ? found : "its default");
+    free(found);
+    return err;
+}
+
+/* Of a model that is whole a key can say what is there, but for dropout, which is the run's own. */
+static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
+{
+    const char *type = json_string_value(json_object_get(json_object_get(root, "vision_config"), "model_type"));
+    const bool clip = type && strcmp(type, "clip_vision_model") == 0;
+    for (int i = 0; i < N_MODEL_KEYS; i++) {
+        if (!*text_of(cfg, i)) continue;
+        json_t *wanted = value_of(cfg, i, clip), *has = json_object_get(root, MODEL_KEYS[i].name);
+        const bool own = strcmp(MODEL_KEYS[i].key, "projector_dropout") == 0, same = json_equal(wanted, has);
+        if (own) json_object_set(root, MODEL_KEYS[i].name, wanted);
+        json_decref(wanted);
+        if (!own && !same) return differs(cfg, p, MODEL_KEYS[i].key, has);
+    }
+    return DT_OK;
+}
+
+static dt_err check_token(const dt_pretrained *p, const dt_config *cfg, const json_t *root)
+{
+    int64_t id;
+    const json_t *has = json_object_get(root, "image_token_index");
+    if (!has) has = json_object_get(root, "image_token_id");
+    if (!dt_config_differs(cfg, "vision", "image_token")) return DT_OK;
+    DT_TRY(find_token(cfg, *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer, &id));
+    return json_integer_value(has) == id ? DT_OK : differs(cfg, p, "image_token", has);
+}
+
+static dt_err take_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
+{
+    DT_CONFIG_CHECK(!*cfg->vision_path, cfg, "vision", "path",
+                    "the model of model.path, %s, has a tower already; leave it out, or name a language model there",
+                    p->path);
+    DT_TRY(check_keys(p, cfg, root));
+    DT_TRY(check_token(p, cfg, root));
+    return take_text(p, root);
+}
+
+static dt_err check_none(const dt_config *cfg)
+{
+    static const char *const keys[] = {
+        "projector_type",    "projector_path", "projector_hidden_size", "projector_shuffle",
+        "projector_dropout", "feature_layer",  "feature_select",        "train",
+        "image_token"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        DT_CONFIG_CHECK(!dt_config_differs(cfg, "vision", keys[i]), cfg, "vision", keys[i],
+                        "the model has no tower; expected in vision.path a directory of CLIP or SigLIP, or in "
+                        "model.path a vision-language model");
+    return DT_OK;
+}
+
+static dt_err take_projector(dt_pretrained *p, const dt_config *cfg)
+{
+    if (!*cfg->vision_projector_path) return DT_OK;
+    DT_TRY(check_projector_file(cfg));
+    DT_CONFIG_CHECK(p->kind == DT_PRETRAINED_HF, cfg, "vision", "projector_path",
+                    "the checkpoint %s has a projector; leave it out", p->path);
+    p->projector = strdup(cfg->vision_projector_path);
+    DT_CHECK(p->projector, DT_ERR_MEMORY, "no memory for a path");
+    p->parts.projector = p->projector;
+    return DT_OK;
+}
+
+dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg)
+{
+    json_t *root;
+    DT_TRY(dt_json_parse(&root, p->config_name, p->model_config, strlen(p->model_config), 0));
+    dt_err err = is_llava(root) ? take_keys(p, cfg, root) : *cfg->vision_path ? join(p, cfg, root) : check_none(cfg);
+    p->has_vision = is_llava(root) || *cfg->vision_path;
+    if (err == DT_OK && p->has_vision) err = take_projector(p, cfg);
+    json_decref(root);
+    return err;
+}

@@ -1,0 +1,104 @@
+/* vision_files.c - see vision_files.h. */
+#include "vision_files.h"
+#include "dtrain/io.h"
+#include "dtrain/spec.h"
+#include "dtrain/tokenizer.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+dt_err vision_read_preprocessor(const char *dir, json_t **object)
+{
+    char file[PATH_MAX];
+    dt_spec root, part;
+    *object = NULL;
+    const bool own = dt_is_in(file, dir, VISION_PREPROCESSOR);
+    if (!own && !dt_is_in(file, dir, VISION_PROCESSOR)) return DT_OK;
+    DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
+    const bool has = own || dt_spec_get(&root, "image_processor", &part);
+    if (has) *object = json_deep_copy(own ? root.value : part.value);
+    dt_spec_unload(&root);
+    return !has || *object ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for it", file);
+}
+
+dt_err vision_add_preprocessor(char **text, const char *name, const char *dir)
+{
+    json_t *root, *object = NULL;
+    DT_TRY(dt_json_parse(&root, name, *text, strlen(*text), 0));
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    const bool missing = type && strcmp(type, "llava") == 0 && !json_object_get(root, "preprocessor_config");
+    dt_err err = missing ? vision_read_preprocessor(dir, &object) : DT_OK;
+    if (err == DT_OK && object) {
+        json_object_set(root, "preprocessor_config", object);
+        free(*text);
+        *text = json_dumps(root, JSON_INDENT(2));
+        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its text", name);
+    }
+    json_decref(object);
+    json_decref(root);
+    return err;
+}
+
+/* ---- going out --------------------------------------------------------------------------------------------------- */
+
+/* Means and deviations are left to the class, which has those of its towers. */
+static json_t *usual_preprocessor(const dt_vision_config *v)
+{
+    const json_int_t S = v->image_size;
+    if (v->tower == DT_TOWER_SIGLIP)
+        return json_pack("{s:s, s:{s:I, s:I}}", "image_processor_type", "SiglipImageProcessor", "size", "height", S,
+                         "width", S);
+    return json_pack("{s:s, s:{s:I}, s:{s:I, s:I}}", "image_processor_type", "CLIPImageProcessor", "size",
+                     "shortest_edge", S, "crop_size", "height", S, "width", S);
+}
+
+/* malloc'ed; NULL: it is not known. */
+static char *placeholder(const char *tokenizer, int32_t id)
+{
+    dt_tokenizer *t = NULL;
+    if (!tokenizer || !*tokenizer) return NULL;
+    if (dt_tokenizer_open(&t, tokenizer) != DT_OK) return dt_error_clear(), NULL;
+    const char *token = dt_tokenizer_token(t, id);
+    char *copy = token ? strdup(token) : NULL;
+    dt_tokenizer_close(t);
+    return copy;
+}
+
+/* LlavaProcessor counts patches, and one less where the strategy drops the first row. */
+static json_t *make_processor(const dt_export_options *opt, const dt_vision_config *v)
+{
+    char *token = placeholder(opt->tokenizer, v->image_token);
+    json_t *root =
+        json_pack("{s:s, s:s, s:i, s:I, s:s}", "processor_class", "LlavaProcessor", "image_token",
+                  token ? token : "<image>", "num_additional_image_tokens", v->tower == DT_TOWER_CLIP, "patch_size",
+                  (json_int_t)v->patch_size, "vision_feature_select_strategy", v->drop_first ? "default" : "full");
+    free(token);
+    return root;
+}
+
+static char *dump(json_t *root)
+{
+    char *text = NULL, *bare = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    if (bare && asprintf(&text, "%s\n", bare) < 0) text = NULL;
+    free(bare);
+    json_decref(root);
+    return text;
+}
+
+static json_t *preprocessor_of(const dt_model_config *mc)
+{
+    json_t *root = json_loads(mc->json, 0, NULL), *own = json_incref(json_object_get(root, "preprocessor_config"));
+    json_decref(root);
+    return own ? own : usual_preprocessor(mc->vision);
+}
+
+dt_err vision_make_files(const dt_export_options *opt, char **preprocessor, char **processor)
+{
+    dt_model_config mc = {0};
+    *preprocessor = *processor = NULL;
+    DT_TRY(dt_model_config_parse(&mc, "config.json", opt->model_config));
+    if (mc.vision) *preprocessor = dump(preprocessor_of(&mc)), *processor = dump(make_processor(opt, mc.vision));
+    const bool made = !mc.vision || (*preprocessor && *processor);
+    dt_model_config_free(&mc);
+    return made ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for what goes out beside a vision-language model");
+}

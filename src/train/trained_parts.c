@@ -1,0 +1,95 @@
+/* trained_parts.c - which parts of a vision-language model are trained: vision.train. */
+#include "run.h"
+#include "dtrain/stored.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dt_err read_word(dt_run *run, const char *word)
+{
+    struct run_parts *p = &run->parts;
+    char *end = NULL;
+    const int64_t L = run->mc.num_hidden_layers;
+    bool *flag = !strcmp(word, "tower")       ? &p->tower
+                 : !strcmp(word, "projector") ? &p->projector
+                 : !strcmp(word, "llm")       ? &p->llm
+                 : !strcmp(word, "embed")     ? &p->embed
+                 : !strcmp(word, "head")      ? &p->head
+                                              : NULL;
+    if (flag) return *flag = true, DT_OK;
+    const bool last = strncmp(word, "llm:", 4) == 0;
+    if (last) p->n_last = strtoll(word + 4, &end, 10);
+    DT_CONFIG_CHECK(last && end > word + 4 && *end == '\0', &run->cfg, "vision", "train",
+                    "expected a list of tower, projector, llm, llm:N, embed and head, found %.100s", word);
+    DT_CONFIG_CHECK(p->n_last >= 1 && p->n_last <= L, &run->cfg, "vision", "train",
+                    "%s: expected the number of blocks, from 1 to %" PRId64, word, L);
+    return DT_OK;
+}
+
+/* Beside adapters they are modules that are trained whole, which adapters' own files say, too. */
+static dt_err save_module(dt_run *run, bool trained, const char *module)
+{
+    char **names, *all = NULL;
+    int n;
+    bool there = !trained;
+    if (!trained) return DT_OK;
+    DT_TRY(dt_config_split(run->cfg.lora_modules_to_save, &names, &n));
+    for (int i = 0; i < n; i++) there = there || strcmp(names[i], module) == 0;
+    dt_list_free(names, n);
+    if (there) return DT_OK;
+    const bool made = asprintf(&all, "%s%s%s", run->cfg.lora_modules_to_save, n > 0 ? ", " : "", module) >= 0;
+    const dt_err err = made ? dt_config_set(&run->cfg, "lora", "modules_to_save", all)
+                            : dt_fail(DT_ERR_MEMORY, "no memory for a list of modules");
+    if (made) free(all);
+    return err;
+}
+
+dt_err run_save_parts(dt_run *run)
+{
+    const struct run_parts *p = &run->parts;
+    if (!run->mc.vision || run->cfg.lora_r == 0 || !run_trains(run)) return DT_OK;
+    DT_CONFIG_CHECK(p->llm, &run->cfg, "vision", "train",
+                    "with lora.r above 0 adapters of the language model are trained: expected llm in the list");
+    DT_TRY(save_module(run, p->tower, "vision_tower"));
+    DT_TRY(save_module(run, p->projector, "multi_modal_projector"));
+    DT_TRY(save_module(run, p->embed || (p->head && run->mc.tie_word_embeddings), "embed_tokens"));
+    return save_module(run, p->head && !run->mc.tie_word_embeddings, "lm_head");
+}
+
+dt_err run_choose_parts(dt_run *run)
+{
+    char **words;
+    int n;
+    dt_err err = DT_OK;
+    run->parts = (struct run_parts){0};
+    if (!run->mc.vision) return DT_OK;
+    DT_TRY(dt_config_split(run->cfg.vision_train, &words, &n));
+    for (int i = 0; i < n && err == DT_OK; i++) err = read_word(run, words[i]);
+    dt_list_free(words, n);
+    DT_TRY(err);
+    DT_CONFIG_CHECK(n > 0 || !run_trains(run), &run->cfg, "vision", "train", "expected what is trained, found nothing");
+    return DT_OK;
+}
+
+static bool is_of_last(const dt_run *run, const char *name)
+{
+    static const char blocks[] = "model.layers.";
+    int64_t layer;
+    if (strncmp(name, blocks, sizeof blocks - 1) != 0 || sscanf(name + sizeof blocks - 1, "%" SCNd64, &layer) != 1)
+        return false;
+    return layer >= run->mc.num_hidden_layers - run->parts.n_last;
+}
+
+bool run_trains_part(const dt_run *run, const dt_tensor *tensor)
+{
+    const struct run_parts *p = &run->parts;
+    const char *name = dt_stored_of_language(tensor->name);
+    const dt_stored_section section = dt_stored_section_of(tensor->name);
+    if (!run->mc.vision) return true;
+    if (section == DT_STORED_TOWER) return p->tower;
+    if (section == DT_STORED_PROJECTOR) return p->projector;
+    if (p->llm || is_of_last(run, name)) return true;
+    if (!dt_model_is_vocabulary(tensor)) return false;
+    const bool head = strncmp(name, "lm_head.", 8) == 0;
+    return head ? p->head : p->embed || (p->head && run->mc.tie_word_embeddings);
+}
