@@ -117,9 +117,39 @@ static void compare_sliding(const dt_model_config *before, const dt_model_config
     }
 }
 
+/* Of what the features are, and what is made of them; a block of the features counts from the first. */
+static void compare_vision(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+{
+    const dt_vision_config *a = before->vision, *b = now->vision;
+    if (!a != !b) visit(self, "vision_config", a ? "a tower" : "none", b ? "a tower" : "none");
+    if (!a || !b) return;
+    const struct {
+        const char *name;
+        int64_t a, b;
+    } numbers[] = {{"vision_config.hidden_size", a->blocks->hidden_size, b->blocks->hidden_size},
+                   {"vision_config.num_hidden_layers", a->blocks->num_hidden_layers, b->blocks->num_hidden_layers},
+                   {"vision_config.image_size", a->image_size, b->image_size},
+                   {"vision_config.patch_size", a->patch_size, b->patch_size},
+                   {"vision_feature_layer", a->n_used, b->n_used},
+                   {"vision_feature_select_strategy", a->drop_first, b->drop_first},
+                   {"image_token_index", a->image_token, b->image_token},
+                   {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},
+                   {"projector_shuffle", a->projector.shuffle, b->projector.shuffle}};
+    if (a->tower != b->tower) visit(self, "vision_config.model_type", dt_tower_name(a->tower), dt_tower_name(b->tower));
+    if (a->projector.type != b->projector.type)
+        visit(self, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        char was[24], is[24];
+        snprintf(was, sizeof was, "%" PRId64, numbers[i].a);
+        snprintf(is, sizeof is, "%" PRId64, numbers[i].b);
+        if (numbers[i].a != numbers[i].b) visit(self, numbers[i].name, was, is);
+    }
+}
+
 void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,
                              void *self)
 {
     for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
     compare_sliding(before, now, visit, self);
+    compare_vision(before, now, visit, self);
 }

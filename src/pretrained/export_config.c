@@ -26,7 +26,7 @@ static void set_ends(json_t *root, const char *tokenizer)
 }
 
 /* jansson prints 1e-6 as 9.9999999999999995e-7; 15 digits are nicer where they are the same number. */
-static char *dump(const json_t *root)
+char *export_config_dump(const json_t *root)
 {
     char *nice = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
     json_t *back = nice ? json_loads(nice, 0, NULL) : NULL;
@@ -144,7 +144,7 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
     if (mc->vision) edit_vision(root, mc->vision);
     set_dtype(root, opt->dtype);
-    return dump(root);
+    return export_config_dump(root);
 }
 
 dt_err export_config_make(const dt_export_options *opt, int64_t n_labels, char **text)

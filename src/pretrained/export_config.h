@@ -3,7 +3,10 @@
 #define DTRAIN_PRETRAINED_EXPORT_CONFIG_H
 
 #include "dtrain/export.h"
+#include "dtrain/json.h"
 
+/** The text of an object, with keys in order; malloc'ed, NULL: no memory. */
+char *export_config_dump(const json_t *root);
 /** malloc'ed. n_labels: of a scalar head; 0: the model predicts tokens. DT_ERR_DATA: model_config is not valid. */
 dt_err export_config_make(const dt_export_options *opt, int64_t n_labels, char **text);
 

@@ -100,6 +100,13 @@ static dt_err find_token(const dt_config *cfg, const char *tokenizer, int64_t *i
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
+/* What a config.json says of the file and not of the model. */
+static void forget_file(json_t *part)
+{
+    static const char *const keys[] = {"architectures", "dtype", "torch_dtype", "transformers_version"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_del(part, keys[i]);
+}
+
 /* What vision_config is to be: of a whole CLIP or SigLIP a part of its config.json. Old files do not repeat the type
  * there. */
 static dt_err find_tower(const dt_spec *root, json_t **tower)
@@ -114,8 +121,7 @@ static dt_err find_tower(const dt_spec *root, json_t **tower)
     DT_CHECK(*tower, DT_ERR_MEMORY, "%s: no memory for the configuration of a tower", root->file);
     if (!own && type && (strcmp(type, "clip") == 0 || strcmp(type, "siglip") == 0))
         json_object_set_new(*tower, "model_type", json_sprintf("%s_vision_model", type));
-    static const char *const of_file[] = {"architectures", "dtype", "torch_dtype", "transformers_version"};
-    for (size_t i = 0; i < sizeof of_file / sizeof of_file[0]; i++) json_object_del(*tower, of_file[i]);
+    forget_file(*tower);
     return DT_OK;
 }
 
@@ -148,6 +154,7 @@ static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, 
     for (size_t i = 0; i < sizeof of_file / sizeof of_file[0]; i++)
         if (json_object_get(language, of_file[i]))
             json_object_set(root, of_file[i], json_object_get(language, of_file[i]));
+    forget_file(language);
     for (int i = 0; i < N_MODEL_KEYS; i++)
         if (*text_of(cfg, i)) json_object_set_new(root, MODEL_KEYS[i].name, value_of(cfg, i, clip));
     return root;

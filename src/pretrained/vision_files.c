@@ -1,5 +1,6 @@
 /* vision_files.c - see vision_files.h. */
 #include "vision_files.h"
+#include "export_config.h"
 #include "dtrain/io.h"
 #include "dtrain/spec.h"
 #include "dtrain/tokenizer.h"
@@ -78,7 +79,7 @@ static json_t *make_processor(const dt_export_options *opt, const dt_vision_conf
 
 static char *dump(json_t *root)
 {
-    char *text = NULL, *bare = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    char *text = NULL, *bare = root ? export_config_dump(root) : NULL;
     if (bare && asprintf(&text, "%s\n", bare) < 0) text = NULL;
     free(bare);
     json_decref(root);

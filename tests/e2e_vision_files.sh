@@ -1,0 +1,150 @@
+#!/bin/bash
+# e2e_vision_files.sh - vision-language models in files: llava-hf directories in and out by any names of their tensors, a language model joined with a
+# tower and a projector, what is trained of one, adapters, and mistakes, each named by its key.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+hf=tests/data/vision/hf
+mkdir "$tmp/names"
+printf 'the cat sat on the mat.\nand a dog ran by the red barn, did it?\n%.0s' 1 2 3 4 5 6 7 8 >"$tmp/text.txt"
+run 0 ./dtrain-data --documents lines --tokenizer $hf/clip_llama -o "$tmp/train.h5" "$tmp/text.txt"
+expect_exit "data for the tests" 0
+cat >"$tmp/tiny.ini" <<INI
+[run]
+task = pretrain
+max_steps = 2
+threads = 1
+[data]
+train = $tmp/train.h5
+seq_len = 24
+[batch]
+train_batch_size = 4
+micro_batch_size = 1
+[optimizer]
+lr = 1e-2
+[log]
+report_to = jsonl
+[checkpoint]
+export = hf
+INI
+has() { grep -q -- "$1" "$2" || { echo "no $1 in $2"; return 1; }; }
+lacks() { ! grep -q -- "$1" "$2" || { echo "$1 in $2"; return 1; }; }
+# Other names for the tensors of a directory, and with PATTERN those alone whose new names match: FROM TO PATTERN SED...
+renamed() {
+    local from=$1 to=$2 pattern=$3
+    shift 3
+    mkdir "$to" && cp "$from"/*.json "$to" || return 1
+    python3 - "$from/model.safetensors" "$to/model.safetensors" "$pattern" "$@" <<'PY'
+import json, re, struct, sys
+blob = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", blob[:8])[0]
+header, data, at = {}, b"", 0
+for name, t in sorted(json.loads(blob[8:8 + n]).items(), key=lambda x: x[1].get("data_offsets", [0])[0]):
+    if name == "__metadata__":
+        continue
+    for rule in sys.argv[4:]:
+        name = re.sub(*rule.split("=>"), name)
+    a, b = t["data_offsets"]
+    if not re.search(sys.argv[3], name):
+        continue
+    header[name] = dict(t, data_offsets=[at, at + b - a])
+    data, at = data + blob[8 + n + a:8 + n + b], at + b - a
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
+PY
+}
+differing() { # A B: what of A differs from B or is not there; SigLIP's pooling alone may be missing in A
+    python3 - "$1/model.safetensors" "$2/model.safetensors" <<'PY'
+import json, struct, sys
+def read(path):
+    blob = open(path, "rb").read()
+    n = struct.unpack("<Q", blob[:8])[0]
+    return {k: blob[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in json.loads(blob[8:8 + n]).items()
+            if k != "__metadata__" and not k.startswith("vision_tower.head.")}
+a, b = read(sys.argv[1]), read(sys.argv[2])
+print(*sorted({".".join(k.split(".")[:4]) for k in a.keys() | b.keys() if a.get(k) != b.get(k)}))
+PY
+}
+
+# ---- in and out, bit for bit, under all names
+for case in "clip_llama 1 2" "siglip_qwen2 3 1"; do
+    read -r name np back <<<"$case"
+    run "$np" ./dtrain-convert $hf/$name "$tmp/$name.h5"
+    expect_exit "$name to a checkpoint on $np ranks" 0
+    run "$back" ./dtrain-convert "$tmp/$name.h5" "$tmp/$name"
+    expect "$name back on $back ranks is the same" test "$(differing "$tmp/$name" $hf/$name)" = ""
+done
+expect "the preprocessor goes along" cmp "$tmp/clip_llama/preprocessor_config.json" $hf/clip_llama/preprocessor_config.json
+expect "and LlavaProcessor's counts are there" has '"num_additional_image_tokens": 1' "$tmp/clip_llama/processor_config.json"
+expect "of SigLIP, too" has '"num_additional_image_tokens": 0' "$tmp/siglip_qwen2/processor_config.json"
+expect "and the placeholder's text" has '"image_token": "<image>"' "$tmp/siglip_qwen2/processor_config.json"
+expect "a SigLIP without its pooling says so" has '"vision_use_head": false' "$tmp/siglip_qwen2/config.json"
+expect "nothing that transformers has no key for" lacks 'projector_type\|preprocessor_config' "$tmp/clip_llama/config.json"
+old='^language_model\.model\.=>model.language_model.' head='^language_model\.lm_head=>lm_head' proj='^multi_modal=>model.multi_modal' tower='^vision_tower\.=>model.vision_tower.vision_model.'
+expect "names of another version" renamed $hf/clip_llama "$tmp/names/new" . "$old" "$head" "$proj" "$tower"
+expect "and of an older one" renamed $hf/clip_llama "$tmp/names/old" . '^vision_tower\.=>vision_tower.vision_model.'
+for name in new old; do
+    run 2 ./dtrain-convert --to hf "$tmp/names/$name" "$tmp/names/$name-out"
+    expect "its model is the same: $name" cmp "$tmp/names/$name-out/model.safetensors" $hf/clip_llama/model.safetensors
+done
+
+# ---- joined
+expect "LLaVA's file of a projector" renamed $hf/clip_llama "$tmp/names/projector" mm_projector 'multi_modal_projector\.linear_1=>model.mm_projector.0' 'multi_modal_projector\.linear_2=>model.mm_projector.2'
+projector=$tmp/names/projector/model.safetensors
+clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
+still=(run.max_steps=1 optimizer.lr=0 optimizer.weight_decay=0)
+train 2 joined "${clip[@]}" vision.projector_path="$projector" "${still[@]}" zero.stage=3
+expect_exit "a language model, a whole CLIP and a projector" 0
+expect "make the model that they are parts of" cmp "$tmp/joined/hf/model.safetensors" $hf/clip_llama/model.safetensors
+expect "which wants images as the tower does" cmp "$tmp/joined/hf/preprocessor_config.json" $hf/clip/preprocessor_config.json
+expect "and is described as it" diff <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/clip_llama/config.json" | grep -v 'projection_dim\|torch_dtype') \
+    <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/joined/hf/config.json" | grep -v 'projection_dim\|torch_dtype')
+train 1 joined-2 model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.feature_layer=-1 vision.image_token=60 vision.projector_path=$hf/siglip_qwen2 "${still[@]}"
+expect "tied, with a SigLIP alone and the projector of a whole model" test "$(differing "$tmp/joined-2/hf" $hf/siglip_qwen2)" = ""
+
+# ---- a fresh projector; what is trained, and that it goes on
+train 2 aligned "${clip[@]}" vision.train=projector
+expect_exit "a new projector" 0
+expect "which is told of" has 'projector, 4 tensors, starts from random' "$out"
+expect "text alone trains none of it" renamed "$tmp/aligned/hf" "$tmp/aligned-text" '^language_model|^vision_tower'
+expect "the rest" renamed $hf/clip_llama "$tmp/rest" '^language_model|^vision_tower'
+expect "stays, to the bit" cmp "$tmp/aligned-text/model.safetensors" "$tmp/rest/model.safetensors"
+train 2 last "${clip[@]}" vision.train=projector,llm:1
+expect "llm:1 is the last block" test "$(differing "$tmp/last/hf" "$tmp/aligned/hf")" = "language_model.model.layers.1"
+train 1 whole model.path="$tmp/aligned" vision.train=embed,head
+expect "embed and head are no blocks" test "$(differing "$tmp/whole/hf" "$tmp/aligned/hf")" = "language_model.lm_head.weight language_model.model.embed_tokens.weight"
+train 2 aligned "${clip[@]}" vision.train=projector run.max_steps=3
+expect "a joined run goes on" has 'resumed from' "$out"
+
+# ---- adapters
+train 2 adapted model.path=$hf/clip_llama lora.r=2 lora.target_modules=q_proj,lm_head
+expect_exit "adapters, and the projector whole" 0
+expect "which they say" has '"multi_modal_projector"' "$tmp/adapted/adapter/adapter_config.json"
+expect "under the names that PEFT looks for" has 'base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight' "$tmp/adapted/adapter/adapter_model.safetensors"
+expect "and not in the tower" lacks 'vision_tower' "$tmp/adapted/adapter/adapter_model.safetensors"
+run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" $hf/clip_llama "$tmp/merged"
+expect "merged they are the model that the run left" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
+
+# ---- mistakes
+check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
+check "a tower twice" 64 'vision.path.*has a tower already' model.path=$hf/clip_llama vision.path=$hf/clip
+check "another layer than that of the model" 64 'vision.feature_layer.*has -2' model.path=$hf/clip_llama vision.feature_layer=-1
+check "a key without a tower" 64 'vision.projector_type.*no tower' model.path=$hf/clip_llama_text vision.projector_type=mlp
+check "no language model" 64 'vision.path.*model.path' model.model_type=llama vision.path=$hf/clip
+check "a tower that is not there" 65 'vision.path.*nowhere' model.path=$hf/clip_llama_text vision.path=nowhere
+check "a directory of another kind" 65 'expected clip_vision_model or siglip_vision_model' model.path=$hf/clip_llama_text vision.path=$hf/clip_llama_text
+check "no such token" 64 'vision.image_token.*<picture> is no token' "${clip[@]}" vision.image_token='<picture>'
+check "a token beyond the vocabulary" 65 'image_token_index.*below vocab_size' "${clip[@]}" vision.image_token=61
+check "a pickle" 64 'vision.projector_path.*pickle' "${clip[@]}" vision.projector_path="$tmp/mm_projector.bin"
+check "a projector of another type" 65 'linear_1.weight|mm_projector' "${clip[@]}" vision.projector_type=mlp vision.projector_hidden_size=8 vision.projector_path="$projector"
+check "a layer that is not there" 65 'vision_feature_layer' "${clip[@]}" vision.feature_layer=9
+check "something else to train" 64 'vision.train.*found eyes' "${clip[@]}" vision.train=eyes
+check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
+check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
+check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
+check "LLaVA's own name for a key" 64 'feature_layer' "${clip[@]}" vision.mm_vision_select_layer=-2
+train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4
+expect "a run that goes on trains the same" has 'vision.train: projector -> projector' "$out"
+train 2 aligned "${clip[@]}" vision.train=projector vision.feature_layer=-1 run.max_steps=4
+expect "from the same features" has 'vision_feature_layer: 2 -> 3\|model.vision_feature_layer' "$out"
+e2e_done

@@ -1,0 +1,115 @@
+"""Two tiny vision-language models of make_vision_fixtures.py as Hugging Face directories, saved by transformers itself: what e2e_vision_files.sh reads.
+
+    python tests/make_vision_hf_fixtures.py tests/data/vision/hf
+
+needs torch and transformers. clip_llama and siglip_qwen2 are llava-hf as the newest version saves it, with a tokenizer of 61 tokens of which the last is
+<image>; clip is a whole CLIP, whose vision model has the weights of clip_llama's tower, and clip_vision, siglip_vision are towers by themselves.
+"""
+import json
+import os
+import shutil
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from make_hf_fixtures import save
+from make_model_fixtures import weight
+from make_vision_fixtures import CASES, build
+
+LETTERS = " abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,?"
+
+
+def write(path, name, value):
+    with open(os.path.join(path, name), "w") as f:
+        json.dump(value, f, indent=2, sort_keys=True)
+        f.write("\n")
+
+
+def tokenizer():
+    """Byte-pair encoding without pairs: letters, three special tokens and the placeholder."""
+    special = ["<s>", "</s>", "<pad>"]
+    letters = {("\u0120" if c == " " else c): i for i, c in enumerate(LETTERS)}
+    added = [dict(id=len(letters) + i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+             for i, t in enumerate(special)] + [dict(id=60, content="<image>", single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)]
+    vocab = dict(letters)
+    for i in range(len(letters), 60):
+        vocab[f"<unused{i}>"] = i
+    for i, t in enumerate(special):
+        del vocab[f"<unused{len(letters) + i}>"]
+        vocab[t] = len(letters) + i
+    byte_level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=True)
+    return dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None, pre_tokenizer=byte_level, post_processor=None,
+                decoder=byte_level, model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False,
+                                               byte_fallback=False, vocab=vocab, merges=[]))
+
+
+def write_tokenizer(path):
+    write(path, "tokenizer.json", tokenizer())
+    write(path, "tokenizer_config.json", dict(tokenizer_class="PreTrainedTokenizerFast", bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+                                              model_max_length=1000000))
+
+
+def preprocessor(config):
+    S = config["vision_config"]["image_size"]
+    if config["vision_config"]["model_type"] == "siglip_vision_model":
+        return transformers.SiglipImageProcessor(size=dict(height=S, width=S))
+    return transformers.CLIPImageProcessor(size=dict(shortest_edge=S), crop_size=dict(height=S, width=S))
+
+
+def save_model(name, root):
+    config = CASES[name]
+    path = save(build(config), root, name)
+    write_tokenizer(path)
+    preprocessor(config).save_pretrained(path)
+
+
+def save_language(name, root):
+    """The language model of a vision-language model by itself."""
+    model = build(CASES[name])
+    own = dict(CASES[name]["text_config"])
+    cls = dict(llama=transformers.LlamaForCausalLM, qwen2=transformers.Qwen2ForCausalLM)[own.pop("model_type")]
+    language = cls(cls.config_class(**own))
+    language.model.load_state_dict(model.model.language_model.state_dict())
+    language.lm_head.load_state_dict(model.lm_head.state_dict())
+    path = save(language, root, name + "_text")
+    write_tokenizer(path)
+
+
+def save_tower(name, root, to):
+    tower = build(CASES[name]).model.vision_tower
+    path = save(tower, root, to)
+    preprocessor(CASES[name]).save_pretrained(path)
+
+
+def save_whole(root):
+    """A CLIP: its vision model is the tower of clip_llama, and its text model in the way."""
+    own = {k: v for k, v in CASES["clip_llama"]["vision_config"].items() if k != "model_type"}
+    config = transformers.CLIPConfig(vision_config=own, projection_dim=4,
+                                     text_config=dict(hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, vocab_size=8,
+                                                      max_position_embeddings=4))
+    model = transformers.CLIPModel(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            name = name.replace("vision_model.", "vision_tower.")
+            p.copy_(weight(name, tuple(p.shape)) if p.dim() else torch.tensor(1.0))
+    path = save(model, root, "clip")
+    preprocessor(CASES["clip_llama"]).save_pretrained(path)
+    print(sorted(load_file(os.path.join(path, "model.safetensors")))[:4])
+
+
+def main():
+    torch.set_num_threads(1)
+    root = sys.argv[1]
+    shutil.rmtree(root, ignore_errors=True)
+    os.makedirs(root)
+    for name in ("clip_llama", "siglip_qwen2"):
+        save_model(name, root)
+        save_language(name, root)
+    save_whole(root)
+    save_tower("siglip_qwen2", root, "siglip_vision")
+
+
+if __name__ == "__main__":
+    main()
