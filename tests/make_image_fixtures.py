@@ -83,6 +83,9 @@ def jpegs():
     yield "cut_progressive.jpg", progressive[: len(progressive) * 3 // 4]
     yield "cut_header.jpg", whole[:100]
     yield "tail.jpg", whole + b"more"
+    middle = len(whole) * 3 // 4
+    yield "damaged.jpg", whole[:middle] + b"\xff\x02" + whole[middle + 2 :]  # an unknown marker
+    yield "garbled.jpg", whole[:middle] + bytes(3) + whole[middle + 3 :]  # goes on at the next place that it can
 
 
 def chunk(kind, data):

@@ -1,7 +1,7 @@
 /* jpeg.c - by libjpeg, with its defaults, as Pillow decodes: precise inverse DCT, smooth upsampling of colour.
  *
  * What libjpeg only warns of (damage that it can go on from) is decoded, as it is there; a file that ends before the
- * last row is refused. */
+ * last row is refused, and one with an error behind it. */
 #include "decode.h"
 #include <jpeglib.h>
 #include <setjmp.h>
@@ -17,6 +17,7 @@ typedef struct decoder {
     const char *name;
     dt_image *image;
     dt_image_tags *tags;
+    bool has_rows; /* all of them: the file may end */
     dt_err err;
     jmp_buf leave;
 } decoder;
@@ -48,7 +49,8 @@ static void do_nothing(j_decompress_ptr jpeg) {}
 
 static boolean at_end(j_decompress_ptr jpeg)
 {
-    leave((j_common_ptr)jpeg, dt_fail(DT_ERR_DATA, "%s: " DT_IMAGE_CUT, ((decoder *)jpeg)->name));
+    decoder *d = (decoder *)jpeg;
+    leave((j_common_ptr)jpeg, d->has_rows ? DT_OK : dt_fail(DT_ERR_DATA, "%s: " DT_IMAGE_CUT, d->name));
 }
 
 static void skip(j_decompress_ptr jpeg, long n)
@@ -128,6 +130,8 @@ static void read_rows(decoder *d)
         jpeg_read_scanlines(&d->jpeg, inks ? inks : &row, 1);
         if (inks) convert_cmyk(inks[0], row, d->image->width);
     }
+    d->has_rows = true;
+    jpeg_finish_decompress(&d->jpeg); /* what follows must be sound, if only to the file's end */
 }
 
 dt_err dt_decode_jpeg(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
