@@ -234,7 +234,10 @@ def processed(folder):
         processor.save_pretrained(where)
         if name == "clip_int":  # as files of 2021 have it
             with open(os.path.join(where, "preprocessor_config.json"), "w") as f:
-                json.dump({"feature_extractor_type": "CLIPFeatureExtractor", "do_center_crop": True, **options}, f, indent=2)
+                old = {"feature_extractor_type": "CLIPFeatureExtractor", "do_center_crop": True, "processor_class": "CLIPProcessor"}
+                json.dump({**old, **options}, f, indent=2)
+            with open(os.path.join(where, "processor_config.json"), "w") as f:
+                json.dump({"processor_class": "CLIPProcessor"}, f, indent=2)
             processor = getattr(transformers, kind).from_pretrained(where)
         if name == "llava":  # as a processor of text and images saves it
             with open(os.path.join(where, "preprocessor_config.json")) as f:

@@ -174,36 +174,30 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
     return DT_OK;
 }
 
-/* A processor_config.json holds the object as a value, transformers' first choice; before version 5 it did not. */
-static dt_err read_file(const char *file, dt_preprocessor *p, bool *found)
+/* The object is the whole file, or what it has under image_processor. inner: only the latter counts, and p->json stays
+ * NULL where there is none. */
+static dt_err read_file(const char *file, bool inner, dt_preprocessor *p)
 {
-    dt_spec root, inner;
+    dt_spec root, found;
     dt_err err = dt_spec_load(&root, file, MAX_FILE, NULL, NULL);
-    *found = true;
-    if (err == DT_OK && dt_spec_get(&root, "image_processor", &inner)) {
-        err = json_is_object(inner.value) ? read_object(&inner, p) : dt_spec_bad(&inner, NULL, "an object");
-    } else if (err == DT_OK) {
-        *found = !dt_spec_has(&root, "processor_class") || dt_spec_has(&root, "image_processor_type");
-        if (*found) err = read_object(&root, p);
-    }
+    if (err == DT_OK && dt_spec_get(&root, "image_processor", &found))
+        err = json_is_object(found.value) ? read_object(&found, p) : dt_spec_bad(&found, NULL, "an object");
+    else if (err == DT_OK && !inner)
+        err = read_object(&root, p);
     dt_spec_unload(&root);
     return err;
 }
 
+/* transformers 5 writes processor_config.json, and takes it first; before, that file held other things. */
 dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p)
 {
     char file[PATH_MAX];
-    bool found = false;
     *p = (dt_preprocessor){0};
-    if (!dt_is_directory(path)) {
-        DT_TRY(read_file(path, p, &found));
-        DT_CHECK(found, DT_ERR_DATA, "%s: image_processor: expected an object, found nothing", path);
-        return DT_OK;
-    }
-    if (dt_is_in(file, path, "processor_config.json")) DT_TRY(read_file(file, p, &found));
-    if (found) return DT_OK;
+    if (!dt_is_directory(path)) return read_file(path, false, p);
+    if (dt_is_in(file, path, "processor_config.json")) DT_TRY(read_file(file, true, p));
+    if (p->json) return DT_OK;
     DT_CHECK(dt_join_path(file, path, "preprocessor_config.json", ""), DT_ERR_DATA, "%s: the name is too long", path);
-    return read_file(file, p, &found);
+    return read_file(file, false, p);
 }
 
 dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p)
