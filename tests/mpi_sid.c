@@ -381,6 +381,72 @@ static void kmeans_finds_places_that_are_apart(void **state)
     dt_sid_points_free(&f->sid, &p);
 }
 
+/* n items of one number each, x, on one level whose codes are `book`. */
+static bool resolve(fixture *f, const dt_sid_sinkhorn *how, int64_t n, const float *x, const float *book, int32_t *code,
+                    int64_t *n_rounds)
+{
+    dt_sid s = f->sid;
+    dt_sid_points p = {0};
+    dt_sid_book b = {0};
+    int32_t *const codes[] = {code};
+    s.n_levels = 1, s.block = 2;
+    bool ok = dt_sid_points_alloc(&s, &p, n, 1) == DT_OK && dt_sid_book_alloc(&s, &b, 1) == DT_OK;
+    for (int64_t round = 0; round < dt_sid_rounds(&s, n) && ok; round++) {
+        const int64_t first = (round * f->comm.nranks + f->comm.rank) * s.block;
+        for (int64_t i = first; i < n && i < first + s.block && ok; i++)
+            ok = f->dev.ops->copy(&f->dev, (float *)p.rows.ptr + round * s.block + i - first, x + i, sizeof *x, NULL) ==
+                 DT_OK;
+    }
+    memcpy(b.host, book, CODES * sizeof *book);
+    ok = ok && dt_sid_book_set(&s, &b) == DT_OK; /* waits */
+    assert_all(f->mpi, ok);
+    ok = dt_sid_points_measure(&s, &p) == DT_OK && dt_sid_resolve(&s, how, &p, &b, codes, n_rounds) == DT_OK;
+    dt_sid_book_free(&b);
+    dt_sid_points_free(&s, &p);
+    return ok;
+}
+
+/* Four of five items have the first code: the first of them keeps it, and the others take the nearest that nobody has,
+ * one after the other. */
+static void items_that_collide_take_the_nearest_free_codes(void **state)
+{
+    fixture *f = *state;
+    static const float x[] = {0, 0, 0, 9, 0}, book[CODES] = {0, 4, -2, 3, 1};
+    static const int32_t want[] = {0, 4, 2, 3, 1};
+    int32_t code[] = {0, 0, 0, 3, 0};
+    int64_t n_rounds = -1;
+    const bool ok =
+        resolve(f, &(dt_sid_sinkhorn){.epsilon = 1, .iterations = 1, .distinct = true}, 5, x, book, code, &n_rounds);
+    assert_all(f->mpi, ok && n_rounds == 0 && memcmp(code, want, sizeof want) == 0);
+}
+
+/* As many items as there are codes. Two are nearest to 0; a plan with even rows and columns gives each its own code, and
+ * moves the one at 0.8 on to 2, so that 1 is free for that at 0.4. */
+static void a_round_parts_items_that_differ(void **state)
+{
+    fixture *f = *state;
+    static const float x[] = {3, 0.8f, 4, 0, 0.4f}, book[CODES] = {0, 1, 2, 3, 4};
+    static const int32_t want[] = {3, 2, 4, 0, 1};
+    int32_t code[] = {2, 2, 2, 2, 2};
+    int64_t n_rounds = -1;
+    const bool ok =
+        resolve(f, &(dt_sid_sinkhorn){.epsilon = 0.01, .iterations = 50, .max_rounds = 4}, 5, x, book, code, &n_rounds);
+    assert_all(f->mpi, ok && n_rounds == 1 && memcmp(code, want, sizeof want) == 0);
+}
+
+/* Rounds go on in vain, and as none is better than the beginning, that counts. */
+static void no_round_parts_equal_items(void **state)
+{
+    fixture *f = *state;
+    static const float x[] = {3, 3, 0}, book[CODES] = {0, 1, 2, 3, 4};
+    static const int32_t want[] = {3, 3, 0};
+    int32_t code[] = {3, 3, 0};
+    int64_t n_rounds = -1;
+    const bool ok =
+        resolve(f, &(dt_sid_sinkhorn){.epsilon = 0.01, .iterations = 50, .max_rounds = 4}, 3, x, book, code, &n_rounds);
+    assert_all(f->mpi, ok && n_rounds == 4 && memcmp(code, want, sizeof want) == 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +456,9 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(codebooks_begin_as_the_means_of_their_items, open_all, close_all),
         cmocka_unit_test_setup_teardown(objectives_of_kmeans_fall, open_all, close_all),
         cmocka_unit_test_setup_teardown(kmeans_finds_places_that_are_apart, open_all, close_all),
+        cmocka_unit_test_setup_teardown(items_that_collide_take_the_nearest_free_codes, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_round_parts_items_that_differ, open_all, close_all),
+        cmocka_unit_test_setup_teardown(no_round_parts_equal_items, open_all, close_all),
     };
     MPI_TEST_MAIN(argc, argv, tests);
 }
