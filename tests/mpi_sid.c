@@ -1,5 +1,5 @@
-/* mpi_sid.c - the RQ-VAE of dtrain-sid against PyTorch and against differences of a plain loop, and k-means against
- * what its name says, on any number of ranks.
+/* mpi_sid.c - the RQ-VAE of dtrain-sid against PyTorch and against differences of a plain loop, k-means against what
+ * its name says, and which codes items that collide are given, on any number of ranks.
  * NP: 1 3
  * DEVICES: cpu queue */
 #include "ranks.h"
@@ -420,8 +420,8 @@ static void items_that_collide_take_the_nearest_free_codes(void **state)
     assert_all(f->mpi, ok && n_rounds == 0 && memcmp(code, want, sizeof want) == 0);
 }
 
-/* As many items as there are codes. Two are nearest to 0; a plan with even rows and columns gives each its own code, and
- * moves the one at 0.8 on to 2, so that 1 is free for that at 0.4. */
+/* As many items as there are codes. Two are nearest to 0; a plan with even rows and columns gives each its own code,
+ * and moves the one at 0.8 on to 2, so that 1 is free for that at 0.4. */
 static void a_round_parts_items_that_differ(void **state)
 {
     fixture *f = *state;
