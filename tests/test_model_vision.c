@@ -356,6 +356,35 @@ static void an_image_is_seen_by_its_own_sequence_alone(void **state)
     close_fixture(&f);
 }
 
+/* ---- operations ---- */
+
+/* Weights: of the kernel on pixels, a block, the projector's layers; rows: patches, the tower's; blocks that count. */
+static void operations_of_an_image_are_those_of_its_rows(void **state)
+{
+    (void)state;
+    const double kernel = 16 * 48, block = 4 * 16 * 16 + 2 * 16 * 36, first = 16 * 20, second = 20 * 20;
+    const double patches = 9, rows = 10, blocks = 2, square = 16 * rows * rows;
+    struct fixture f;
+    open_fixture(&f, "clip_llama", DT_F32);
+    dt_unit *u = f.r.units;
+    const int n = f.r.n_units;
+    assert_true(dt_model_image_flops(&f.r.mc, u, n) ==
+                4 * kernel * patches + blocks * (6 * block * rows + 12 * square) + 6 * (first + second) * patches);
+    dt_units_choose_trained(u, n, projector_alone, NULL);
+    const double forward = 2 * kernel * patches + blocks * (2 * block * rows + 4 * square);
+    assert_true(dt_model_image_flops(&f.r.mc, u, n) == forward + (4 * first + 6 * second) * patches);
+    dt_units_choose_trained(u, n, second_block_of_tower, NULL);
+    assert_true(dt_model_image_flops(&f.r.mc, u, n) ==
+                forward + 4 * block * rows + 8 * square + 4 * (first + second) * patches);
+    dt_units_choose_trained(u, n, NULL, NULL);
+    assert_true(dt_model_image_flops(&f.r.mc, u, n) == forward + 2 * (first + second) * patches);
+    dt_vision_config *v = f.r.mc.vision;
+    f.r.mc.vision = NULL;
+    assert_true(dt_model_image_flops(&f.r.mc, u, n) == 0);
+    f.r.mc.vision = v;
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +396,7 @@ int main(void)
         cmocka_unit_test(recomputation_leaves_the_bits_of_gradients),
         cmocka_unit_test(the_placeholder_learns_nothing_from_its_places),
         cmocka_unit_test(placeholders_that_are_not_those_of_the_images_are_refused),
+        cmocka_unit_test(operations_of_an_image_are_those_of_its_rows),
         cmocka_unit_test(an_image_is_seen_by_its_own_sequence_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -386,20 +386,21 @@ static void the_progress_line_says_it_all(void **state)
     (void)state;
     dt_record text = {0};
     dt_train_record rec = record_of(25);
-    dt_progress_format(&text, &rec, 200, 1e6, 3725);
+    rec.flops_per_second = 4.1e9;
+    dt_progress_format(&text, &rec, 200, 3725);
     assert_string_equal(
         text.data,
         "step 25/200 (12%)  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  left 1h02m  mem 1.00 MiB  4.10Gflop/s");
     rec.memory_device = 0;
-    rec.mfu = 0.4125;
+    rec.mfu = 0.4125, rec.flops_per_second = 0;
     rec.skipped = true;
-    dt_progress_format(&text, &rec, 0, 0, -1);
+    dt_progress_format(&text, &rec, 0, -1);
     assert_string_equal(text.data, "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  MFU 41.2 %"
                                    "  skipped");
     const dt_metric more[] = {{"grpo/rewards/reward", 1}, {"margins", NAN}, {"grpo/reward", -0.03125}};
     static const char *const watch[] = {"grpo/reward", "grpo/kl", "margins", NULL};
     rec.more = more, rec.n_more = 3, rec.watch = watch;
-    dt_progress_format(&text, &rec, 0, 0, -1);
+    dt_progress_format(&text, &rec, 0, -1);
     assert_string_equal(text.data,
                         "step 25  loss 2.8333  reward -0.03125  margins -  grad 0.5  lr 3.00e-04  4.10k tok/s"
                         "  mem 20.0 GiB  MFU 41.2 %  skipped");

@@ -117,6 +117,10 @@ int64_t dt_model_max_length(const dt_model_config *mc);
  *  tied), and attention's over the causal half of the squares. */
 double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
                             double sum_seq_len_squared);
+/** Those of an image on its way to the language model, besides: of the tower's blocks that are used and of the
+ *  projector 2 per parameter of matrices and row, 4 or 6 where the gradient passes through, and attention's over the
+ *  whole square. 0 for a language model alone. */
+double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units);
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 

@@ -21,7 +21,6 @@ typedef struct dt_report_options {
     bool redo_validation; /* the validation of resume_step will be done again: drop its record, too */
     int64_t every;        /* steps between two training records; 0: not known */
     int64_t total_steps;
-    double flops_per_token; /* for model-flops utilisation; 0: leave out */
 } dt_report_options;
 
 /** A number with a name, besides the fixed fields. */
@@ -34,8 +33,8 @@ typedef struct dt_train_record {
     int64_t step;        /* optimizer steps done, this one included */
     int64_t total_steps; /* of the run, as is known by now; 0: as at the start */
     double loss, lr, grad_norm;
-    int64_t tokens, samples; /* seen since the start of the run, all ranks */
-    double step_time, tokens_per_second;
+    int64_t tokens, samples;                               /* seen since the start of the run, all ranks */
+    double step_time, tokens_per_second, flops_per_second; /* the last 0: not known */
     /* bytes, peak of a rank (the largest): in the device's memory; pinned; resident set of the process */
     int64_t memory_device, memory_pinned, memory_host;
     double mfu;   /* model-FLOPs utilisation: a part of the devices' peak; 0: not known */

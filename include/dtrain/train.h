@@ -39,7 +39,7 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 
 /** Numbers of sums (sums.h): those that the loop itself needs of a task, and its own. */
 typedef struct dt_loop_sums {
-    int tokens, samples;
+    int tokens, samples, images; /* images -1: samples have none */
     const dt_shown *loss;
     int bad_own, bad_sum;                                       /* where gradients were not finite first */
     int memory_device, memory_pinned, memory_host, memory_file; /* the largest of a rank */

@@ -12,6 +12,43 @@ int dt_vision_first_unit(const dt_unit *units, int n_units)
     return first > 0 ? first : n_units; /* a list that begins with it is that of the tower alone */
 }
 
+static bool is_trained(const dt_unit *u) { return u->flat_len[DT_TRAINED] > 0; }
+
+/* Of matrices: 2 operations per element and row forward, 2 for their gradient, 2 for that of their input where
+ * something before them is trained. A kernel on pixels is a matrix; the one beside it is the table of positions. */
+static double flops_of_products(const dt_unit *u, double n_rows, bool input_gradient)
+{
+    const bool of_pixels = u->role == DT_UNIT_PATCHES;
+    double sum = 0;
+    for (int i = 0; i < u->n_tensors; i++) {
+        const dt_tensor *t = &u->tensors[i];
+        if (of_pixels ? t->n_dims == 4 : dt_is_matrix(t))
+            sum += (2 + 2 * t->trainable + 2 * input_gradient) * (double)dt_n_weights(t) * n_rows;
+        input_gradient = input_gradient || (t->trainable && !of_pixels);
+    }
+    return sum;
+}
+
+double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    const dt_vision_config *v = mc->vision;
+    if (!v) return 0;
+    const double P = (double)v->n_rows, n_patches = (double)(v->n_side * v->n_side);
+    double sum = 0;
+    bool trained = false; /* something before this unit */
+    for (int u = dt_vision_first_unit(units, n_units); u < n_units; u++) {
+        const dt_unit *unit = &units[u];
+        const double n_rows = unit->role == DT_UNIT_PATCHES     ? n_patches
+                              : unit->role == DT_UNIT_PROJECTOR ? (double)v->n_tokens
+                                                                : P;
+        if (unit->role == DT_UNIT_CARRIED) continue;
+        sum += flops_of_products(unit, n_rows, trained);
+        trained = trained || is_trained(unit);
+        if (unit->role == DT_UNIT_ENCODER) sum += (trained ? 12 : 4) * (double)v->blocks->hidden_size * P * P;
+    }
+    return sum;
+}
+
 enum start { WEIGHT_OF_NORM, BIAS, MATRIX };
 
 static dt_err add(dt_unit *u, const char *prefix, const char *name, bool new_group, enum start start, double std,

@@ -24,7 +24,7 @@ dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept);
 dt_err dt_csv_look(const char *path, const dt_kept *kept);
 /** A metric that the table has no column for yet makes it be written again with one more (by way of PATH.part).
  *  DT_ERR_WRITE. */
-dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec, double flops_per_token);
+dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec);
 dt_err dt_csv_validation(dt_csv *c, int64_t step, double loss, const dt_metric *more, int n_more);
 void dt_csv_close(dt_csv *c); /* safe on a closed one */
 

@@ -49,7 +49,7 @@ static void put_more_and_end(dt_record *out, const dt_metric *more, int n_more)
     dt_record_printf(out, "}\n");
 }
 
-void dt_jsonl_train(dt_record *out, const dt_train_record *rec, double flops_per_token)
+void dt_jsonl_train(dt_record *out, const dt_train_record *rec)
 {
     out->nbytes = 0;
     dt_record_printf(out, "{");
@@ -64,7 +64,7 @@ void dt_jsonl_train(dt_record *out, const dt_train_record *rec, double flops_per
     put_int(out, "memory_device", rec->memory_device);
     put_int(out, "memory_pinned", rec->memory_pinned);
     put_int(out, "memory_host", rec->memory_host);
-    if (flops_per_token > 0) put_real(out, "flops_per_second", flops_per_token * rec->tokens_per_second);
+    if (rec->flops_per_second > 0) put_real(out, "flops_per_second", rec->flops_per_second);
     if (rec->mfu > 0) put_real(out, "mfu", rec->mfu);
     if (rec->skipped) {
         put_key(out, "skipped");

@@ -5,9 +5,8 @@
 #include "dtrain/report.h"
 #include "lines.h"
 
-/** Put a record's line into out (cleared first). 9 significant digits; what is not finite becomes null. flops_per_token
- *  0: leave the rate out. */
-void dt_jsonl_train(dt_record *out, const dt_train_record *rec, double flops_per_token);
+/** Put a record's line into out (cleared first). 9 significant digits; what is not finite becomes null. */
+void dt_jsonl_train(dt_record *out, const dt_train_record *rec);
 void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_metric *more, int n_more);
 
 /** Rewrite the file, by way of PATH.part and a rename, with the lines that are kept: each training step once, in order

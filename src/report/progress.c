@@ -48,8 +48,7 @@ static void put_watched(dt_record *out, const dt_train_record *rec, const char *
     }
 }
 
-void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double flops_per_token,
-                        double left_s)
+void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double left_s)
 {
     char text[24];
     out->nbytes = 0;
@@ -64,8 +63,7 @@ void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t tota
     if (left_s >= 0) dt_record_printf(out, "  left %s", dt_format_duration(left_s, text));
     const int64_t held = rec->memory_device > 0 ? rec->memory_device : rec->memory_host;
     if (held > 0) dt_record_printf(out, "  mem %s", dt_format_bytes((double)held, text));
-    if (flops_per_token > 0)
-        dt_record_printf(out, "  %sflop/s", dt_format_count(flops_per_token * rec->tokens_per_second, text));
+    if (rec->flops_per_second > 0) dt_record_printf(out, "  %sflop/s", dt_format_count(rec->flops_per_second, text));
     if (rec->mfu > 0) dt_record_printf(out, "  MFU %.1f %%", 100 * rec->mfu);
     if (rec->skipped) dt_record_printf(out, "  skipped");
 }
@@ -83,11 +81,10 @@ bool dt_cadence_shows(dt_cadence *c, double every_s, double start_s, double now_
     return true;
 }
 
-void dt_progress_open(dt_progress *p, int64_t total_steps, double flops_per_token, double every_s)
+void dt_progress_open(dt_progress *p, int64_t total_steps, double every_s)
 {
     *p = (dt_progress){.live = terminal_columns() > 0,
                        .total_steps = total_steps,
-                       .flops_per_token = flops_per_token,
                        .every_s = every_s,
                        .open_s = dt_now_s(),
                        .first_step = -1};
@@ -125,7 +122,7 @@ void dt_progress_train(dt_progress *p, const dt_train_record *rec)
 {
     const double now = dt_now_s();
     if (rec->total_steps > 0) p->total_steps = rec->total_steps;
-    dt_progress_format(&p->line, rec, p->total_steps, p->flops_per_token, time_left(p, rec, now));
+    dt_progress_format(&p->line, rec, p->total_steps, time_left(p, rec, now));
     if (p->line.out_of_memory) return;
     p->pending = true;
     if (!p->live) {

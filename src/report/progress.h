@@ -8,7 +8,6 @@
 typedef struct dt_progress {
     bool live; /* one line, rewritten; else a line per record */
     int64_t total_steps;
-    double flops_per_token;
     double every_s;                  /* least time between two lines; < 0: dt_cadence_shows chooses it */
     int64_t first_step;              /* of the first record seen, -1 before it */
     double open_s, first_s, shown_s; /* clock at the opening, at the first record and at the last rewriting */
@@ -17,7 +16,7 @@ typedef struct dt_progress {
     bool pending;   /* the last record was not shown yet, or stands in the live line without its newline */
 } dt_progress;
 
-void dt_progress_open(dt_progress *p, int64_t total_steps, double flops_per_token, double every_s);
+void dt_progress_open(dt_progress *p, int64_t total_steps, double every_s);
 void dt_progress_train(dt_progress *p, const dt_train_record *rec);
 void dt_progress_validation(dt_progress *p, int64_t step, double loss, const dt_metric *more, int n_more);
 /** What a step is at: in the live line at most every 100 ms, else a line of its own at most every 10 seconds. */
@@ -29,8 +28,7 @@ void dt_progress_close(dt_progress *p);
 void dt_progress_free(dt_progress *p); /* closes it */
 
 /** The text of a record, without newline, into out (cleared first). left_s: time left, negative when unknown. */
-void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double flops_per_token,
-                        double left_s);
+void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double left_s);
 void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_steps, double loss,
                                    const dt_metric *more, int n_more);
 

@@ -17,7 +17,6 @@
 
 struct dt_report {
     bool to_stdout, to_jsonl, to_csv, to_tensorboard;
-    double flops_per_token;
     dt_progress progress;
     dt_record line;
     dt_record_file jsonl;
@@ -79,7 +78,7 @@ static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
     if (opt->to_jsonl) DT_TRY(open_jsonl(r, opt));
     if (opt->to_csv) DT_TRY(open_csv(r, opt, false));
     if (opt->to_tensorboard) DT_TRY(open_events(r, opt));
-    if (opt->to_stdout) dt_progress_open(&r->progress, opt->total_steps, opt->flops_per_token, opt->stdout_every_s);
+    if (opt->to_stdout) dt_progress_open(&r->progress, opt->total_steps, opt->stdout_every_s);
     r->to_stdout = opt->to_stdout;
     return DT_OK;
 }
@@ -120,7 +119,6 @@ dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
     *r = calloc(1, sizeof **r);
     DT_CHECK(*r, DT_ERR_MEMORY, "out of memory for the report (%zu bytes)", sizeof **r);
     (*r)->jsonl.fd = (*r)->csv.file.fd = (*r)->events.file.fd = -1;
-    (*r)->flops_per_token = opt->flops_per_token;
     const dt_err err = open_sinks(*r, opt);
     if (err != DT_OK) {
         dt_report_close(*r);
@@ -155,7 +153,7 @@ static dt_err train_event(dt_report *r, const dt_train_record *rec)
     dt_events_add(e, "train/samples", (double)rec->samples);
     dt_events_add(e, "speed/step_time", rec->step_time);
     dt_events_add(e, "speed/tokens_per_second", rec->tokens_per_second);
-    if (r->flops_per_token > 0) dt_events_add(e, "speed/flops_per_second", r->flops_per_token * rec->tokens_per_second);
+    if (rec->flops_per_second > 0) dt_events_add(e, "speed/flops_per_second", rec->flops_per_second);
     if (rec->mfu > 0) dt_events_add(e, "speed/mfu", rec->mfu);
     dt_events_add(e, "memory/device", (double)rec->memory_device);
     dt_events_add(e, "memory/pinned", (double)rec->memory_pinned);
@@ -170,10 +168,10 @@ dt_err dt_report_train(dt_report *r, const dt_train_record *rec)
     if (!r) return DT_OK;
     DT_TRY(dt_fault("report"));
     if (r->to_jsonl) {
-        dt_jsonl_train(&r->line, rec, r->flops_per_token);
+        dt_jsonl_train(&r->line, rec);
         DT_TRY(dt_record_file_write(&r->jsonl, &r->line));
     }
-    if (r->to_csv) DT_TRY(dt_csv_train(&r->csv, rec, r->flops_per_token));
+    if (r->to_csv) DT_TRY(dt_csv_train(&r->csv, rec));
     if (r->to_tensorboard) DT_TRY(train_event(r, rec));
     if (r->to_stdout) dt_progress_train(&r->progress, rec);
     return DT_OK;

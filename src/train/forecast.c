@@ -149,6 +149,24 @@ static dt_err weights_of_all(dt_task *t, const dt_micro *m, const dt_predictions
 
 static void collect_nothing(dt_task *t, const dt_micro *m, const dt_predictions *p) {}
 
+/* As many as a micro-batch has, where its tokens are enough for their placeholders. */
+static dt_err put_images(stand_in *s)
+{
+    dt_batch *b = &s->batch;
+    const dt_vision_config *v = s->run->mc.vision;
+    const int32_t most = s->task.model_opt->max_images, V = (int32_t)s->run->mc.vocab_size;
+    for (int32_t i = 0; v && i < b->n_tok; i++)
+        if (b->token[i] == v->image_token) b->token[i] = (v->image_token + 1) % V;
+    if (!v || most == 0) return DT_OK;
+    const size_t nbytes = 3 * (size_t)(v->image_size * v->image_size);
+    DT_TRY(dt_batch_alloc_images(b, most, nbytes, &s->ledger));
+    memset(b->pixels, 0, (size_t)most * nbytes);
+    b->n_images = (int32_t)dt_min_i64(most, b->n_tok / v->n_tokens);
+    for (int64_t i = 0; i < b->n_images * v->n_tokens; i++)
+        b->token[i] = v->image_token, b->target[i] = -1, b->weight[i] = 0;
+    return DT_OK;
+}
+
 static dt_err make_rows(stand_in *s, int64_t n_rows, int64_t seq_len)
 {
     dt_batch *b = &s->batch;
@@ -160,6 +178,7 @@ static dt_err make_rows(stand_in *s, int64_t n_rows, int64_t seq_len)
         b->pos[i] = (int32_t)(i % seq_len);
         b->weight[i] = 1;
     }
+    DT_TRY(put_images(s));
     for (int32_t r = 0; r <= b->n_seq; r++) b->seq_start[r] = (int32_t)(r * seq_len);
     dt_batch_finish(b);
     return DT_OK;
@@ -246,6 +265,7 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
     f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
     DT_CHECK(f->unit_s, DT_ERR_MEMORY, "no memory for the times of %d units", run->n_units);
     dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
+    f->images = (double)s.batch.n_images * (double)n_micro * with->nranks;
     for (int i = 0; i < 2 && err == DT_OK; i++) {
         f->weight = i;
         err = step(&s, f, n_micro);

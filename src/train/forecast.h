@@ -31,7 +31,7 @@ typedef struct forecast {
     double (*unit_s)[N_PARTS]; /* [n_units] at the peaks */
     int n_units;
     double step_s[DT_COUNT_CLOCKS]; /* with what runs beside each other, and what waits */
-    double tokens;                  /* of all ranks */
+    double tokens, images;          /* of all ranks */
     const dt_unit *units;           /* while it counts */
     const dt_phase *phase;
     double weight; /* of the launches that come: 0 where they do not count */

@@ -65,7 +65,7 @@ static void print_units(const forecast *f, FILE *out)
 static void print_speed(const dt_run *run, const forecast *f, int nranks, int clock, FILE *out)
 {
     char text[24];
-    const double rate = f->tokens / f->step_s[clock], flops = run_flops_per_token(run) * rate / nranks;
+    const double s = f->step_s[clock], rate = f->tokens / s, flops = run_flops(run, rate, f->images / s) / nranks;
     fprintf(out, "%.3f ms, %s tokens/s", f->step_s[clock] * MS, dt_format_count(rate, text));
     if (run_trains(run)) fprintf(out, ", MFU %.1f %%", 100 * flops / dt_chip_flops(f->chip, run->model_opt.dtype));
     fputc('\n', out);

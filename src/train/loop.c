@@ -111,10 +111,11 @@ dt_err run_open_sums(dt_run *run)
     run_declare_nonfinite(run);
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
+    c->images = dt_sums_find(s, "images");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
     DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
     n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS;
-    n += 3; /* loss_scale, num_tokens, epoch */
+    n += 4; /* loss_scale, num_tokens, images_per_second, epoch */
     run->shown = calloc((size_t)n, sizeof *run->shown);
     return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
 }
@@ -276,8 +277,8 @@ static int metrics_of_memory(const dt_run *run, dt_metric *more)
     return n;
 }
 
-/* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
-static int more_metrics(dt_run *run, const progress *p, int64_t place)
+/* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. seconds: of its steps. */
+static int more_metrics(dt_run *run, const progress *p, int64_t place, double seconds)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
@@ -289,6 +290,7 @@ static int more_metrics(dt_run *run, const progress *p, int64_t place)
     }
     if (run->scale.scaled) more[n++] = (dt_metric){"loss_scale", run->scale.scale};
     if (run->task.ops->num_tokens) more[n++] = (dt_metric){run->task.ops->num_tokens, (double)p->tokens};
+    if (c->images >= 0) more[n++] = (dt_metric){"images_per_second", dt_sums_total(s, c->images) / seconds};
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)run->task.samples_per_epoch};
     n += metrics_of_memory(run, more + n);
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
@@ -304,8 +306,9 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t place, interva
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
-    const int n_more = more_metrics(run, p, place);
-    const double n_steps = (double)s->n_steps, rate = dt_sums_total(s, c->tokens) / in->seconds;
+    const int n_more = more_metrics(run, p, place, in->seconds);
+    const double n_steps = (double)s->n_steps, rate = dt_sums_total(s, c->tokens) / in->seconds,
+                 flops = run_flops(run, rate, c->images < 0 ? 0 : dt_sums_total(s, c->images) / in->seconds);
     const dt_train_record rec = {.step = p->step,
                                  .total_steps = run->total_steps,
                                  .loss = in->loss / n_steps,
@@ -315,10 +318,11 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t place, interva
                                  .samples = p->samples,
                                  .step_time = in->seconds / n_steps,
                                  .tokens_per_second = rate,
+                                 .flops_per_second = flops,
                                  .memory_device = (int64_t)dt_sums_value(s, c->memory_device),
                                  .memory_pinned = (int64_t)dt_sums_value(s, c->memory_pinned),
                                  .memory_host = (int64_t)dt_sums_value(s, c->memory_host),
-                                 .mfu = run->peak_flops > 0 ? run_flops_per_token(run) * rate / run->peak_flops : 0,
+                                 .mfu = run->peak_flops > 0 ? flops / run->peak_flops : 0,
                                  .skipped = in->n_skipped > 0,
                                  .more = run->shown,
                                  .n_more = n_more,

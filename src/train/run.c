@@ -34,8 +34,7 @@ static dt_err open_report(dt_run *run, const progress *p)
                              .append = !run_trains(run), /* an evaluation adds to what a run wrote */
                              .redo_validation = p->validation_due,
                              .every = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
-                             .total_steps = run->total_steps,
-                             .flops_per_token = run_flops_per_token(run)};
+                             .total_steps = run->total_steps};
     if (run->comm->rank) return DT_OK;
     DT_TRY(dt_report_choose(&opt, run->cfg.log_report_to,
                             dt_config_where(&run->cfg, "log", "report_to", where, sizeof where)));

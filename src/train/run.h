@@ -59,7 +59,8 @@ dt_err run_check_device(dt_run *run);
 
 /* plan.c */
 int64_t run_n_param(const dt_run *run);
-double run_flops_per_token(const dt_run *run);   /* of forward and backward, in sequences of data.seq_len */
+/* Operations of forward and backward for so many tokens, in sequences of data.seq_len, and images. */
+double run_flops(const dt_run *run, double n_tok, double n_images);
 double run_checkpoint_nbytes(const dt_run *run); /* on the disk, at most */
 
 /* strategy.c: what of zero.stage, offload and shard_group a plan is made for */
