@@ -51,6 +51,7 @@ typedef struct dt_data_info {
     int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */
     dt_image_form images;            /* size 0: no file has any */
+    const char *image_path;          /* the first file that has any; NULL: none has */
     int32_t max_images;              /* most of a micro-batch; of a prompt */
     int64_t longest_prompt;          /* tokens */
     const char *path, *tokenizer;    /* of the first file, and what it was made with; "" when it names none */

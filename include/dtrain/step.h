@@ -100,6 +100,7 @@ typedef struct dt_task_ops {
     int n_labels;       /* outputs of a scalar head in the place of the vocabulary's (reward models); 0: none */
     bool weights_known; /* u depends on the batch alone: weights gets no predictions. See dt_task.weights_known */
     bool no_dropout;    /* dropout of config.json and of an adapter is off; model.dropout and lora.dropout count */
+    bool images;        /* samples of [data] may have images */
     bool whole_rows;    /* with data.packing = wrapped or auto every sequence has data.seq_len tokens */
     /* NULL-terminated: training metrics that the progress line and dtrain-info show beside the loss */
     const char *watch[3];
@@ -195,6 +196,7 @@ struct dt_task {
      * begin */
     bool keep_gathered, wants_gathered;
     int64_t n_validation; /* micro-steps a rank; 0: there is no validation */
+    int images;           /* number of the sum "images", which is there where model_opt->max_images > 0 */
     /* in begin: what divergences are from (DT_HEAD_DIVERGENCE); its forward of a batch comes before the micro-step's.
      * NULL: there are none */
     dt_model *reference;
@@ -246,8 +248,13 @@ typedef struct dt_task_data {
     int64_t seq_len;               /* 0: data.seq_len */
 } dt_task_data;
 /** [data] train or validation into t->train or t->valid, where it is given; enlarges t->model_opt for its
- *  micro-batches. Errors are added to t->mistakes. Local. */
+ *  micro-batches, and where these have images declares the sum "images". Errors are added to t->mistakes. Local. */
 void dt_task_open_data(dt_task *t, const dt_task_data *what);
+/** Do the images of these files fit what a model takes: their size, placeholders, preprocessing? where: head of
+ *  messages; name: of the model. true for files without any. Local. DT_ERR_DATA naming file and attribute. */
+dt_err dt_check_images(const char *where, const dt_data_info *info, const dt_model_config *mc, const char *name);
+/** Add a micro-batch of this rank to the sum "images", where there is one. Local. */
+void dt_task_count_images(dt_task *t, const dt_batch *b);
 /** Host bytes of their batches; where nothing could be read (--plan) of batches of full rows. */
 size_t dt_task_data_nbytes(const dt_task *t);
 void dt_task_close_data(dt_task *t);

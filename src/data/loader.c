@@ -222,7 +222,8 @@ static dt_err open_all(dt_loader *l)
                              .path = dt_dataset_get_info(l->sources.samples[0].dataset)->path,
                              .tokenizer = dt_dataset_get_info(l->sources.samples[0].dataset)->tokenizer,
                              .other_path = other_tokenizer(&l->sources)};
-    if (l->sources.with_images) l->info.images = l->sources.with_images->images;
+    if (l->sources.with_images)
+        l->info.images = l->sources.with_images->images, l->info.image_path = l->sources.with_images->path;
     find_templates(&l->sources, &l->info);
     return open_batches(l);
 }

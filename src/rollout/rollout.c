@@ -42,6 +42,9 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
     if (*r->opt.from_file) return open_replay(r, t);
     if (!*opt.files || dt_config_doubted(cfg, "data", key)) return DT_OK; /* told already */
     DT_TRY(dt_loader_open(loader, &opt));
+    const char *images = dt_loader_info(*loader)->image_path;
+    DT_CHECK(!images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", opt.where, images,
+             cfg->run_task);
     r->prompts = *loader;
     r->n_prompts = dt_loader_info(r->prompts)->n_samples;
     return DT_OK;

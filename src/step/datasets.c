@@ -17,6 +17,17 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value)
     dt_task_need(t, "data", key, value, files);
 }
 
+static dt_err check_images(const dt_task *t, const dt_loader *l, const char *key)
+{
+    const dt_data_info *info = dt_loader_info(l);
+    char where[512];
+    if (!info->image_path) return DT_OK;
+    dt_config_where(t->cfg, "data", key, where, sizeof where);
+    DT_CHECK(t->ops->images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", where,
+             info->image_path, t->ops->name);
+    return t->n_units ? dt_check_images(where, info, t->mc, "the model") : DT_OK;
+}
+
 static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *what, const char *key, const char *files)
 {
     const dt_config *cfg = t->cfg;
@@ -45,7 +56,8 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .ledger = t->ledger,
         .phase = t->phase,
     };
-    return dt_loader_open(l, &opt);
+    DT_TRY(dt_loader_open(l, &opt));
+    return check_images(t, *l, key);
 }
 
 /* The model must be opened for the largest micro-batch that either loader gives. */
@@ -55,6 +67,7 @@ static void widen_model(dt_model_options *opt, const dt_loader *l)
     const dt_data_info *info = dt_loader_info(l);
     opt->max_tok = (int32_t)dt_max_i64(opt->max_tok, info->max_tok);
     opt->max_seq = (int32_t)dt_max_i64(opt->max_seq, info->max_seq);
+    opt->max_images = (int32_t)dt_max_i64(opt->max_images, info->max_images);
 }
 
 /* Can the files of a key be opened as the configuration means it? */
@@ -75,6 +88,9 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
         dt_mistakes_add(t->mistakes, open_loader(t, &t->valid, what, "validation", cfg->data_validation));
     widen_model(t->model_opt, t->train);
     widen_model(t->model_opt, t->valid);
+    if (!t->train && !t->valid && t->mc->vision) /* --plan without files: an image in each text */
+        t->model_opt->max_images = (int32_t)((what->pairs ? 2 : 1) * t->batching.micro_batch_size);
+    if (t->model_opt->max_images > 0) t->images = dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
     if (t->train) {
         t->steps_per_epoch = dt_loader_info(t->train)->steps_per_epoch;
         t->samples_per_epoch = dt_loader_info(t->train)->n_samples;
@@ -82,10 +98,18 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
     if (t->valid) t->n_validation = dt_loader_n_eval(t->valid);
 }
 
+void dt_task_count_images(dt_task *t, const dt_batch *b)
+{
+    if (t->model_opt->max_images > 0) dt_sums_count(t->sums, t->images, b->n_images);
+}
+
 size_t dt_task_data_nbytes(const dt_task *t)
 {
     if (t->train || t->valid) return dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid);
-    return (size_t)(t->cfg->data_prefetch + 1) * dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
+    const dt_model_options *opt = t->model_opt;
+    const size_t side = t->mc->vision ? (size_t)t->mc->vision->image_size : 0;
+    return (size_t)(t->cfg->data_prefetch + 1) *
+           (dt_batch_nbytes(opt->max_tok, opt->max_seq) + (size_t)opt->max_images * 3 * side * side);
 }
 
 void dt_task_close_data(dt_task *t)

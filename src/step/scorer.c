@@ -27,13 +27,24 @@ static dt_err plan_model(const dt_scorer *s, const dt_task *t, dt_memory *memory
 /* What it needs to work is lent by the model in training. */
 static dt_err borrow(dt_scorer *s, dt_task *t)
 {
-    dt_memory memory;
+    dt_memory alone, memory;
     s->opt.dtype = s->opt.grad_dtype = t->model_opt->dtype;
     if (!t->dev->ops) return DT_OK;
-    DT_TRY(plan_model(s, t, &memory));
-    const size_t lent = (size_t)memory.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
-    if (t->model_opt->lend_nbytes < lent) t->model_opt->lend_nbytes = lent;
+    DT_TRY(plan_model(s, t, &alone));
     s->opt.borrows = true;
+    DT_TRY(plan_model(s, t, &memory));
+    const size_t own = memory.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE], /* of a tower */
+        lent = alone.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] - own;
+    if (t->model_opt->lend_nbytes < lent) t->model_opt->lend_nbytes = lent;
+    return DT_OK;
+}
+
+/* It gets the batches of the model in training. */
+static dt_err check_images(const dt_scorer *s, const dt_task *t, const char *path)
+{
+    const dt_loader *const loaders[] = {t->train, t->valid};
+    for (int i = 0; i < 2; i++)
+        if (loaders[i]) DT_TRY(dt_check_images(path, dt_loader_info(loaders[i]), &s->frozen.mc, s->name));
     return DT_OK;
 }
 
@@ -47,7 +58,12 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
         return dt_fail(DT_ERR_DATA, "%s: vocab_size: %s has %lld, the model in training %lld", path, name, n,
                        n_trained);
     }
-    s->opt = (dt_model_options){.max_tok = trained->max_tok, .max_seq = trained->max_seq, .max_pos = trained->max_pos};
+    const dt_err err = check_images(s, t, path);
+    if (err != DT_OK) return dt_frozen_model_close(&s->frozen), err;
+    s->opt = (dt_model_options){.max_tok = trained->max_tok,
+                                .max_seq = trained->max_seq,
+                                .max_pos = trained->max_pos,
+                                .max_images = trained->max_images};
     return borrow(s, t);
 }
 
@@ -59,6 +75,7 @@ dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
                      .opt = {.max_tok = trained->max_tok,
                              .max_seq = trained->max_seq,
                              .max_pos = trained->max_pos,
+                             .max_images = trained->max_images,
                              .no_adapters = true}};
     return borrow(s, t);
 }

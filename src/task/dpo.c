@@ -325,6 +325,7 @@ static dt_err dpo_load(dt_task *t, const dt_items *items) { return dt_comm_agree
 const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .trains = true,
                                  .no_dropout = true,
+                                 .images = true,
                                  .watch = {"dpo/rewards/accuracies", "dpo/rewards/margins"},
                                  .num_tokens = "dpo/num_tokens",
                                  .check = check,

@@ -149,6 +149,7 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     const dt_batch *b = m->batch;
     const double per_token = d->pairs_per_token[m->inv_norm == 0];
     double loss = 0, by_goal[DPO_GOALS], slope[DT_N_SIDES];
+    dt_task_count_images(t, b);
     for (int64_t k = 0; k < b->n_samples; k++) {
         const dpo_answers a = dpo_pair_of(t, b, k, p);
         loss += dpo_loss_of(d, &a, by_goal, slope) + per_token * dpo_token_loss(d, &a);

@@ -66,6 +66,7 @@ static void eval_close(dt_task *t)
 }
 
 const dt_task_ops dt_task_eval = {.name = "eval",
+                                  .images = true,
                                   .whole_rows = true,
                                   .check = check,
                                   .open = eval_open,

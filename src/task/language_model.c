@@ -92,6 +92,7 @@ void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 {
     const language_model *l = t->self;
     dt_lm_collect(&l->sums, t->sums, m->batch, p);
+    dt_task_count_images(t, m->batch);
 }
 
 dt_err lm_evaluate(dt_task *t, int64_t micro)
@@ -143,7 +144,7 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
 }
 
 #define LANGUAGE_MODEL                                                                                                 \
-    .trains = true, .weights_known = true, .check = check, .plan = lm_plan, .close = lm_close,                         \
+    .trains = true, .images = true, .weights_known = true, .check = check, .plan = lm_plan, .close = lm_close,         \
     .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
     .step_after = dt_task_data_step_after
 

@@ -171,6 +171,7 @@ static plan_setting setting_of(const search *s, const proposal *p)
     with.batching.micro_batch_size = p->micro_batch_size;
     with.batching.accumulation *= times;
     if (most < with.model_opt.max_tok) with.model_opt.max_tok = (int32_t)most;
+    with.model_opt.max_images /= (int32_t)times; /* as many for each sample */
     if (!with.model_opt.training) return with;
     with.accumulates = true;
     with.model_opt.grad_dtype = DT_F32;
