@@ -78,6 +78,7 @@ def jpegs():
     yield "ycck.jpg", with_transform(saved(image.convert("CMYK"), "JPEG"), 2)
     whole, progressive = saved(many, "JPEG", quality=60), saved(many, "JPEG", quality=60, progressive=True)
     yield "no_end.jpg", whole[:-2]
+    yield "no_end_padded.jpg", whole[:-2] + bytes(4)
     yield "cut.jpg", whole[: len(whole) // 2]
     yield "cut_late.jpg", whole[:-60]
     yield "cut_progressive.jpg", progressive[: len(progressive) * 3 // 4]
@@ -196,9 +197,15 @@ def turned():
     text = PngImagePlugin.PngInfo()
     text.add_text("Raw profile type exif", f"\nexif\n{len(little):8}\n{little.hex()}\n", zip=True)
     yield "turned_text.png", saved(image, "PNG", pnginfo=text)
+    six = little[:18] + b"\x06" + little[19:]
+    yield "turned_text_and_exif.png", saved(image, "PNG", pnginfo=text, exif=six)
+    yield "turned_exif_and_xmp.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little, xmp=xmp)
     plain = saved(image, "PNG")
     yield "turned_late.png", plain[:-12] + chunk(b"eXIf", little) + plain[-12:]  # behind the pixels
     yield "turned_long.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little.replace(b"\x03\0", b"\x04\0"))
+    yield "turned_two.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little[:14] + b"\2" + little[15:])
+    many = little[:14] + b"\3" + little[15:18] + b"\x1a\0\0\0" + bytes(4) + b"\5\0\6\0\7\0"
+    yield "turned_many.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + many)
     yield "turned_cut.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little[:-8])
 
 

@@ -215,6 +215,8 @@ static void mistakes_are_named_by_file_and_key(void **state)
         {CLIP "\"size\": \"big\"}", "p.json: size: "},
         {CLIP "\"resample\": 6}", "p.json: resample: expected an integer from 0 to 5"},
         {CLIP "\"image_std\": [1, 1, 0]}", "p.json: image_std[2]: "},
+        {"{\"image_processor_type\": \"LlavaImageProcessor\", \"do_pad\": true, \"image_mean\": 1.5}",
+         "p.json: image_mean: expected a number from 0 to 1"},
         {CLIP "\"image_mean\": [1, 1]}", "p.json: image_mean: "},
         {CLIP "\"rescale_factor\": true}", "p.json: rescale_factor: "}};
     for (size_t i = 0; i < sizeof WRONG / sizeof WRONG[0]; i++) {

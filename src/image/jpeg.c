@@ -98,7 +98,6 @@ static dt_err read_header(decoder *d)
     jpeg_read_header(&d->jpeg, TRUE);
     const int n = d->jpeg.num_components;
     DT_CHECK(n == 1 || n == 3 || n == 4, DT_ERR_DATA, "%s: a JPEG of %d components", d->name, n);
-    if (n == 1) d->jpeg.jpeg_color_space = JCS_GRAYSCALE;
     d->jpeg.out_color_space = n == 4 ? JCS_CMYK : JCS_RGB;
     DT_TRY(keep_tags(d));
     return dt_image_alloc(d->name, d->jpeg.image_width, d->jpeg.image_height, d->image);

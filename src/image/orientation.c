@@ -63,8 +63,10 @@ static int of_exif(const uint8_t *bytes, size_t nbytes)
         const size_t at = directory + 2 + (size_t)i * ENTRY;
         if (at + ENTRY > nbytes) break;
         const uint32_t type = number(&t, at + 2, 2), count = number(&t, at + 4, 4);
-        if (number(&t, at, 2) != ORIENTATION || count != 1 || (type != SHORT && type != LONG)) continue;
-        const uint32_t value = number(&t, at + 8, type == SHORT ? 2 : 4);
+        if (number(&t, at, 2) != ORIENTATION || count < 1 || (type != SHORT && type != LONG)) continue;
+        const int n_value = type == SHORT ? 2 : 4; /* the first value; they lie elsewhere where they have no room */
+        const size_t values = (uint64_t)count * (unsigned)n_value > 4 ? number(&t, at + 8, 4) : at + 8;
+        const uint32_t value = number(&t, values, n_value);
         found = value <= 8 ? (int)value : 1;
     }
     return found;
