@@ -1,0 +1,159 @@
+#!/bin/bash
+# e2e_vision.sh - training with images, from files to losses: as transformers computes it; the same on any number of ranks, at any stage, offloaded,
+# recomputed, adapted, resumed, also where micro-batches have no images or nothing; what is frozen keeps its bits; data that does not fit the model.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+fixture=tests/data/vision/run hf=tests/data/vision/hf pictures=tests/data/vision_data
+images() { # MODEL ARGS...: a dataset for it
+    local model=$hf/$1
+    shift
+    expect "a dataset of $model" ./dtrain-data -q --tokenizer "$model" --images "$model" "$@"
+}
+images clip_llama -o "$tmp/images.h5" $fixture/records.jsonl
+sed -n 's/<image>//gp' $fixture/records.jsonl | sed 's/, "images*": .*/}/' >"$tmp/texts.jsonl"
+expect "one without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/texts.h5" "$tmp/texts.jsonl" "$tmp/texts.jsonl"
+cat >"$tmp/tiny.ini" <<INI
+[run]
+task = sft
+max_steps = 10
+threads = 1
+[model]
+path = $hf/clip_llama
+[data]
+train = $tmp/images.h5
+seq_len = 64
+shuffle = false
+[batch]
+train_batch_size = 4
+micro_batch_size = 1
+[optimizer]
+lr = 3e-3
+betas = 0.9, 0.95
+weight_decay = 0
+[scheduler]
+type = constant
+[checkpoint]
+save_steps = 0
+[log]
+report_to = jsonl
+INI
+all=tower,projector,llm
+
+# ---- as transformers' LlavaForConditionalGeneration, whose own rounding in fp32 is 1.2e-7 of the loss: ten steps may make some more of ours
+like_transformers() { # DIR PART
+    losses "$1" | awk -v part="$2" 'NR == FNR { if ($1 == part) for (i = 3; i <= NF; i++) want[i - 2] = $i; next }
+        { d = $2 - want[$1]; if (d < 0) d = -d; if (!($1 in want) || d > 1e-6 * want[$1]) { print "step", $1, $2, "and", want[$1]; bad = 1 } n++ }
+        END { exit bad || n != 10 }' $fixture/losses.txt - >"$out"
+}
+for case in "all 1 0 1" "all 4 3 1" "all 2 2 2" "projector 1 1 2" "projector 2 3 1"; do
+    read -r part np stage micro <<<"$case"
+    train "$np" "$part$np" vision.train="${part/all/$all}" zero.stage="$stage" batch.micro_batch_size="$micro"
+    [ "$code" = 0 ] || expect_exit "$case" 0
+    expect "$part on $np ranks, stage $stage: as much memory as planned" as_planned
+    expect "as --plan says" as_plan_says "$np" "$stage" vision.train="${part/all/$all}" batch.micro_batch_size="$micro"
+    expect "micro-batches of $micro: transformers' losses" like_transformers "$part$np" "$part"
+done
+expect "images are counted" above all1 images_per_second 0
+expect "and what they cost" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
+
+# ---- the same bits. An epoch is four steps of six samples: with images, of which one has none; one with an image and five without; without any; and
+# one sample alone, so that all ranks but one have nothing.
+bits() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    train "$np" "$dir" data.train="$tmp/images.h5, $tmp/texts.h5" run.reproducible=true run.max_steps=5 batch.train_batch_size=6 vision.train=$all "$@"
+}
+bits 1 ref
+expect_exit "steps with and without images" 0
+while read -r np stage more; do
+    bits "$np" "same$np$stage" zero.stage="$stage" $more
+    expect "the same bits on $np ranks at stage $stage${more:+, ${more//$tmp/}}" same_model "$(newest ref)" "$(newest "same$np$stage")"
+done <<LAYOUTS
+2 0
+2 1 model.activation_checkpointing=selective
+2 2 zero.offload_optimizer=cpu
+3 3 model.activation_checkpointing=block
+6 3 zero.offload_optimizer=nvme zero.offload_param=nvme zero.nvme_path=$tmp
+1 3 data.prefetch=0
+LAYOUTS
+bits 3 part zero.stage=3 run.max_steps=3
+bits 2 part zero.stage=2 checkpoint.resume=auto
+expect "resumed on other ranks, at another stage" same_model "$(newest ref)" "$(newest part)"
+RUN_TIMEOUT=60 DTRAIN_FAULT=step.begin:1:5:kill kill_at_once bits 2 killed checkpoint.save_steps=2 zero.stage=3
+bits 2 killed checkpoint.save_steps=2 zero.stage=3
+expect_text "after a kill it goes on" "resumed from .*step-00000004.h5"
+expect "to the same bits" same_model "$(newest ref)" "$(newest killed)"
+
+# ---- what is trained, and what keeps its bits
+differing() { # A B: parts of tensors' names that differ between two checkpoints
+    h5diff "$(newest "$1")" "$(newest "$2")" /model /model | sed -n 's|^dataset: </model/\([^>]*\)>.*|\1|p' |
+        sed -E 's/^(vision_tower.encoder.layers.[0-9]|language_model.model.layers.[0-9]|[a-z_]*\.[a-z_0-9]*).*/\1/' | sort -u | tr '\n' ' '
+}
+bits 1 start run.max_steps=1 optimizer.lr=0
+tower="vision_tower.embeddings vision_tower.encoder.layers.0 vision_tower.encoder.layers.1 vision_tower.pre_layrnorm "
+projector="multi_modal_projector.linear_1 multi_modal_projector.linear_2 "
+text="language_model.lm_head language_model.model language_model.model.layers.0 language_model.model.layers.1 "
+is() { if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "found $2"; fi; }
+is "all that is used is trained" "$(differing start ref)" "$text$projector$tower"
+while read -r name part want; do
+    bits 1 "$name" vision.train="$part" run.max_steps=3
+    bits 3 "$name-3" vision.train="$part" run.max_steps=3 zero.stage=3
+    is "vision.train = $part: the rest keeps its bits" "$(differing start "$name")" "$want "
+    expect "and on three ranks it is the same" same_model "$(newest "$name")" "$(newest "$name-3")"
+done <<PARTS
+projector projector ${projector% }
+tower tower ${tower% }
+last projector,llm:1 language_model.model.layers.1 ${projector% }
+PARTS
+bits 1 rates optimizer.lr_groups=multi_modal_projector:0,vision_tower:1e-4 run.max_steps=3
+is "a learning rate of their own" "$(differing start rates)" "$text$tower"
+is "which is told" "$(number rates lr/vision_tower | tail -1)" 0.0001
+lora="vision.train=projector,llm lora.r=2 lora.target_modules=q_proj,lm_head run.max_steps=3"
+bits 1 lora $lora
+bits 3 lora-3 $lora zero.stage=3
+expect "adapters with a projector: the same bits on three ranks" same_model "$(newest lora)" "$(newest lora-3)"
+
+# ---- validation, evaluation
+train 2 valid data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" run.max_steps=2 zero.stage=3
+expect_exit "trained on texts, validated on images" 0
+run 3 ./dtrain "$tmp/tiny.ini" run.task=eval run.output_dir="$tmp/eval" model.path="$tmp/valid" data.train= data.validation="$tmp/images.h5" batch.train_batch_size=0
+is "evaluated on other ranks: the same loss" "$(number eval validation_loss | cut -c 1-8)" "$(number valid validation_loss | tail -1 | cut -c 1-8)"
+
+# ---- pairs: both texts have the images of their prompt, and so has the reference
+sed 's/"completion": \("[^"]*"\)/"chosen": \1, "rejected": "no idea?"/; s|\.\./\.\./vision_data|'"$PWD/$pictures"'|g' $fixture/records.jsonl >"$tmp/pairs.jsonl"
+images clip_llama -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
+pairs() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    bits "$np" "$dir" run.task=dpo data.train="$tmp/pairs.h5" run.max_steps=3 vision.train=projector,llm "$@"
+}
+pairs 1 dpo
+is "dpo begins without a margin" "$(number dpo dpo/rewards/margins | head -1)" 0
+expect "with memory as planned" as_planned
+pairs 3 dpo-3 zero.stage=3
+expect "and is the same on three ranks" same_model "$(newest dpo)" "$(newest dpo-3)"
+pairs 2 dpo-2 dpo.precompute_reference=true
+expect "or with a reference asked before" same_model "$(newest dpo)" "$(newest dpo-2)"
+
+# ---- data that does not fit the model
+check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
+check "a model without a tower" 65 'train: .*images.h5 has images, and the model has no vision tower' model.path=$hf/clip_llama_text
+check "of validation, too" 65 'validation: .*images.h5 has images' model.path=$hf/clip_llama_text data.train="$tmp/texts.h5" data.validation="$tmp/images.h5"
+check "images of another size" 65 'images.h5: images of 14 x 14 pixels; vision_config.image_size of the model is 17' model.path=$hf/siglip_qwen2
+images siglip_qwen2 -o "$tmp/many.h5" --image-tokens 7 $fixture/records.jsonl
+check "another number of placeholders" 65 'many.h5: attribute image_tokens: 7 placeholders an image; the model makes 16 rows' model.path=$hf/siglip_qwen2 data.train="$tmp/many.h5"
+sed 's/0.48145466/0.5/' $hf/clip/preprocessor_config.json >"$tmp/other.json"
+expect "other means" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/other.json" --image-tokens 9 -o "$tmp/means.h5" $fixture/records.jsonl
+check "another preprocessor" 65 'means.h5: attribute preprocessor: a byte of red becomes' data.train="$tmp/means.h5"
+clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
+check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60; image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
+check "a task without images" 64 'pairs.h5 has images, which run.task = rm does not take' run.task=rm data.train="$tmp/pairs.h5"
+check "a reference without a tower" 65 'reference_path: .*pairs.h5 has images, and the reference has no vision tower' run.task=dpo data.train="$tmp/pairs.h5" dpo.reference_path=$hf/clip_llama_text
+sed 's/"completion": "[^"]*"/"answer": "b"/; s|\.\./\.\./vision_data|'"$PWD/$pictures"'|g' $fixture/records.jsonl >"$tmp/prompts.jsonl"
+images clip_llama -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
+check "rollouts" 64 'prompts.h5 has images, which run.task = grpo does not take' run.task=grpo data.train="$tmp/prompts.h5" grpo.reward=exact_match
+echo '{"prompt": "<image>", "completion": "a"}' >"$tmp/loose.jsonl"
+expect "placeholders without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/loose.h5" "$tmp/loose.jsonl"
+wrong "are no text" 65 'placeholders .*for 0 images' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/loose" data.train="$tmp/loose.h5"
+e2e_done
