@@ -68,7 +68,8 @@ bits 1 ref
 expect_exit "steps with and without images" 0
 while read -r np stage more; do
     bits "$np" "same$np$stage" zero.stage="$stage" $more
-    expect "the same bits on $np ranks at stage $stage${more:+, ${more//$tmp/}}" same_model "$(newest ref)" "$(newest "same$np$stage")"
+    expect "$np ranks at stage $stage${more:+, ${more//$tmp/}}: as much memory as planned" as_planned
+    expect "the same bits" same_model "$(newest ref)" "$(newest "same$np$stage")"
 done <<LAYOUTS
 2 0
 2 1 model.activation_checkpointing=selective
@@ -117,8 +118,10 @@ expect "adapters with a projector: the same bits on three ranks" same_model "$(n
 # ---- validation, evaluation
 train 2 valid data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" run.max_steps=2 zero.stage=3
 expect_exit "trained on texts, validated on images" 0
-run 3 ./dtrain "$tmp/tiny.ini" run.task=eval run.output_dir="$tmp/eval" model.path="$tmp/valid" data.train= data.validation="$tmp/images.h5" batch.train_batch_size=0
-is "evaluated on other ranks: the same loss" "$(number eval validation_loss | cut -c 1-8)" "$(number valid validation_loss | tail -1 | cut -c 1-8)"
+for packing in none bfd; do # of a packed row each record has its own images
+    run 3 ./dtrain "$tmp/tiny.ini" run.task=eval run.output_dir="$tmp/$packing" model.path="$tmp/valid" data.train= data.validation="$tmp/images.h5" data.packing=$packing batch.train_batch_size=0
+    is "evaluated on other ranks, packing = $packing: the same loss" "$(number $packing validation_loss | cut -c 1-8)" "$(number valid validation_loss | tail -1 | cut -c 1-8)"
+done
 
 # ---- pairs: both texts have the images of their prompt, and so has the reference
 sed 's/"completion": \("[^"]*"\)/"chosen": \1, "rejected": "no idea?"/; s|\.\./\.\./vision_data|'"$PWD/$pictures"'|g' $fixture/records.jsonl >"$tmp/pairs.jsonl"
@@ -135,6 +138,12 @@ pairs 3 dpo-3 zero.stage=3
 expect "and is the same on three ranks" same_model "$(newest dpo)" "$(newest dpo-3)"
 pairs 2 dpo-2 dpo.precompute_reference=true
 expect "or with a reference asked before" same_model "$(newest dpo)" "$(newest dpo-2)"
+lora="vision.train=llm lora.r=2" # its reference is the model without adapters
+pairs 1 dpo-lora $lora
+expect "dpo of adapters: as much memory as planned" as_planned
+is "begins without a margin, too" "$(number dpo-lora dpo/rewards/margins | head -1)" 0
+pairs 3 dpo-lora-3 $lora zero.stage=3
+expect "and is the same on three ranks" same_model "$(newest dpo-lora)" "$(newest dpo-lora-3)"
 
 # ---- data that does not fit the model
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
