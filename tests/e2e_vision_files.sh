@@ -124,6 +124,20 @@ expect "under the names that PEFT looks for" has 'base_model.model.model.languag
 expect "and not in the tower" lacks 'vision_tower' "$tmp/adapted/adapter/adapter_model.safetensors"
 run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" $hf/clip_llama "$tmp/merged"
 expect "merged they are the model that the run left" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
+run 2 ./dtrain-convert --adapter $hf/clip_llama_peft $hf/clip_llama "$tmp/peft"
+expect_exit "an adapter of PEFT's" 0
+# W + s B A of two terms, each in fp32: a few times 2^-24 of numbers around 1
+expect "is merged as PEFT merges it" python3 - "$tmp/peft/model.safetensors" $hf/clip_llama_peft/merged.safetensors <<'PY'
+import json, struct, sys
+def read(path):
+    blob = open(path, "rb").read()
+    n = struct.unpack("<Q", blob[:8])[0]
+    return {k: struct.unpack(f"<{(v['data_offsets'][1] - v['data_offsets'][0]) // 4}f", blob[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]])
+            for k, v in json.loads(blob[8:8 + n]).items() if k != "__metadata__"}
+found, expected = read(sys.argv[1]), read(sys.argv[2])
+assert len(expected) == 8, sorted(expected)
+assert max(abs(x - y) for k in expected for x, y in zip(found[k], expected[k])) < 5e-7
+PY
 
 # ---- mistakes
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
@@ -142,6 +156,8 @@ check "something else to train" 64 'vision.train.*found eyes' "${clip[@]}" visio
 check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
+check "a reward model of images" 64 'no scalar head' model.path=$hf/clip_llama run.task=rm
+check "a reference that would have another projector" 64 'vision.projector_path.*more than once' model.path=$hf/clip_llama run.task=dpo vision.projector_path="$projector"
 check "LLaVA's own name for a key" 64 'feature_layer' "${clip[@]}" vision.mm_vision_select_layer=-2
 train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4
 expect "a run that goes on trains the same" has 'vision.train: projector -> projector' "$out"

@@ -2,21 +2,23 @@
 
     python tests/make_vision_hf_fixtures.py tests/data/vision/hf
 
-needs torch and transformers. clip_llama and siglip_qwen2 are llava-hf as the newest version saves it, with a tokenizer of 61 tokens of which the last is
-<image>; clip is a whole CLIP, whose vision model has the weights of clip_llama's tower, and clip_vision, siglip_vision are towers by themselves.
+needs torch, transformers and peft. clip_llama and siglip_qwen2 are llava-hf as the newest version saves it, with a tokenizer of 61 tokens of which the last is
+<image>; NAME_text is its language model alone, clip a whole CLIP, whose vision model is clip_llama's tower, siglip_vision a tower
+by itself; clip_llama_peft has adapters, and what is other than in clip_llama once PEFT has merged them.
 """
 import json
 import os
 import shutil
 import sys
 
+import peft
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 
 from make_hf_fixtures import save
 from make_model_fixtures import weight
-from make_vision_fixtures import CASES, build
+from make_vision_fixtures import CASES, build, saved_name
 
 LETTERS = " abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,?"
 
@@ -96,7 +98,24 @@ def save_whole(root):
             p.copy_(weight(name, tuple(p.shape)) if p.dim() else torch.tensor(1.0))
     path = save(model, root, "clip")
     preprocessor(CASES["clip_llama"]).save_pretrained(path)
-    print(sorted(load_file(os.path.join(path, "model.safetensors")))[:4])
+
+
+def save_adapter(root):
+    """What PEFT makes of clip_llama, and the weights that it merges them into."""
+    model = build(CASES["clip_llama"])
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    options = peft.LoraConfig(r=2, target_modules=r".*language_model.*\.(q_proj|up_proj)", modules_to_save=["multi_modal_projector"], task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(model, options)
+    with torch.no_grad():
+        for name, p in adapted.named_parameters():
+            if p.requires_grad:
+                p.copy_(weight(name, tuple(p.shape)))
+    path = os.path.join(root, "clip_llama_peft")
+    adapted.save_pretrained(path)
+    os.remove(os.path.join(path, "README.md"))
+    after = adapted.merge_and_unload().state_dict()
+    save_file({saved_name(k): v.contiguous() for k, v in after.items() if not torch.equal(v, before[k])}, os.path.join(path, "merged.safetensors"))
+    print("clip_llama_peft")
 
 
 def main():
@@ -107,6 +126,7 @@ def main():
     for name in ("clip_llama", "siglip_qwen2"):
         save_model(name, root)
         save_language(name, root)
+    save_adapter(root)
     save_whole(root)
     save_tower("siglip_qwen2", root, "siglip_vision")
 

@@ -1,6 +1,7 @@
 /* vision_units.c - the tables of named tensors of tower and projector, as transformers names them. */
 #include "vision_private.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 /* Blocks whose output is not looked at, and what stands behind the last, are there for the files. */
@@ -124,7 +125,21 @@ static dt_err build_end(const dt_vision_config *v, dt_unit *u)
     return add_norm(u, "vision_tower.", "post_layernorm", v->blocks->hidden_size);
 }
 
-/* Fresh ones begin as AnyLLM's: N(0, 0.02^2), the last layer N(0, 0.01^2). */
+/* Fresh ones begin as those whose layers they have: LLaVA's as PyTorch's layers do, U(-1/sqrt(in), 1/sqrt(in)), others
+ * as AnyLLM's, N(0, 0.02^2) and the last layer N(0, 0.01^2); biases are zero. */
+static dt_err add_layer(const dt_projector_config *p, dt_unit *u, const char *prefix, int i)
+{
+    const bool last = i == p->n_layers - 1,
+               uniform = p->type == DT_PROJECTOR_LINEAR || p->type == DT_PROJECTOR_MLP2X_GELU;
+    const int64_t n_in = i == 0 ? p->n_in : p->hidden_size, n_out = last ? p->n_out : p->hidden_size;
+    const int weight = u->n_tensors;
+    char name[24];
+    snprintf(name, sizeof name, "linear_%d", i + 1);
+    DT_TRY(add_linear(u, prefix, name, p->bias, uniform ? 0 : last ? 0.01 : 0.02, n_out, n_in));
+    if (uniform) u->tensors[weight].init_bound = (float)(1 / sqrt((double)n_in));
+    return DT_OK;
+}
+
 static dt_err build_projector(const dt_vision_config *v, dt_unit *u)
 {
     static const char *const prefix = "multi_modal_projector.";
@@ -132,13 +147,10 @@ static dt_err build_projector(const dt_vision_config *v, dt_unit *u)
     snprintf(u->name, sizeof u->name, "projector");
     u->role = DT_UNIT_PROJECTOR;
     for (int i = 0; i < p->n_layers; i++) {
-        const bool last = i == p->n_layers - 1;
-        char linear[24], norm[24];
-        snprintf(linear, sizeof linear, "linear_%d", i + 1);
+        char norm[24];
         snprintf(norm, sizeof norm, "norm_%d", i + 1);
-        DT_TRY(add_linear(u, prefix, linear, p->bias, last ? 0.01 : 0.02, last ? p->n_out : p->hidden_size,
-                          i == 0 ? p->n_in : p->hidden_size));
-        if (p->norm && !last) DT_TRY(add_norm(u, prefix, norm, p->hidden_size));
+        DT_TRY(add_layer(p, u, prefix, i));
+        if (p->norm && i < p->n_layers - 1) DT_TRY(add_norm(u, prefix, norm, p->hidden_size));
     }
     return DT_OK;
 }

@@ -86,8 +86,9 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     DT_TRY(locate_tied(job, slots, n_slots, map));
     for (int i = 0; i < s->n_tensors; i++)
         DT_CHECK(job->used[i] || is_copy(s->tensors[i].name), DT_ERR_DATA,
-                 "%s: tensor `%.200s`: this model has no such tensor, or %s names no adapter there", job->file,
-                 s->tensors[i].name, DT_PEFT_CONFIG);
+                 "%s: tensor `%.200s`: this model has no such tensor, or %s names no adapter there%s", job->file,
+                 s->tensors[i].name, DT_PEFT_CONFIG,
+                 strstr(s->tensors[i].name, "vision_tower.") ? "; a vision tower can have none" : "");
     return DT_OK;
 }
 

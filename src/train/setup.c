@@ -84,14 +84,14 @@ static dt_err check_joined(const dt_run *run)
 {
     static const char *const tasks[] = {"pretrain", "sft", "eval"};
     const dt_config *cfg = &run->cfg;
-    bool may = !run->pretrained.tower;
+    const bool joined = run->pretrained.tower || run->pretrained.projector;
+    bool may = !joined;
     for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) may = may || strcmp(cfg->run_task, tasks[i]) == 0;
-    DT_CONFIG_CHECK(may, cfg, "vision", "path",
+    DT_CONFIG_CHECK(may, cfg, "vision", run->pretrained.tower ? "path" : "projector_path",
                     "task %s reads the model of model.path more than once: expected a whole vision-language model "
                     "there, which tasks pretrain and sft leave with checkpoint.export = hf",
                     cfg->run_task);
-    DT_CONFIG_CHECK((!run->pretrained.tower && !run->pretrained.projector) || run_saves_frozen(run), cfg, "checkpoint",
-                    "save",
+    DT_CONFIG_CHECK(!joined || run_saves_frozen(run), cfg, "checkpoint", "save",
                     "trainable leaves out what model.path has, which with vision.path or vision.projector_path "
                     "is not all of the model; expected all");
     return DT_OK;
