@@ -549,7 +549,8 @@
          "as in model.path") \
     TEXT(vision, train, "projector, llm", \
          "what is trained, comma separated: tower, projector, llm (all of the language model), llm:N (its last N " \
-         "blocks, without the final norm), embed (its embedding), head (its output layer); with lora.r above 0 llm is its adapters") \
+         "blocks, without the final norm), embed (its embedding), head (its output layer); with lora.r above 0 llm " \
+         "is its adapters") \
     TEXT(vision, image_token, "<image>", \
          "token that stands for an image in texts, as the tokenizer writes it, or its id; with a model.path that has " \
          "images the one of its config.json") \
