@@ -20,6 +20,7 @@ from PIL import Image, PngImagePlugin
 from transformers.image_utils import load_image
 
 MASK = (1 << 64) - 1
+TEXTS = 64  # of a PNG are looked at; those behind, of which each may take megabytes, count for nothing here
 STRICTER = ("few_rows.png",)  # refused here; Pillow takes a PNG that ends in order with rows missing, and leaves them black
 
 
@@ -200,6 +201,12 @@ def turned():
     six = little[:18] + b"\x06" + little[19:]
     yield "turned_text_and_exif.png", saved(image, "PNG", pnginfo=text, exif=six)
     yield "turned_exif_and_xmp.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little, xmp=xmp)
+    for n, name in ((TEXTS - 1, "turned_last_text.png"), (TEXTS, "turned_no_text.png")):
+        text = PngImagePlugin.PngInfo()
+        for _ in range(n):
+            text.add_text("a", "b")
+        text.add_itxt("XML:com.adobe.xmp", xmp.decode())
+        yield name, saved(image, "PNG", pnginfo=text)
     plain = saved(image, "PNG")
     yield "turned_late.png", plain[:-12] + chunk(b"eXIf", little) + plain[-12:]  # behind the pixels
     yield "turned_long.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little.replace(b"\x03\0", b"\x04\0"))
@@ -211,6 +218,8 @@ def turned():
 
 def loaded(path):
     """uint8 [height, width, 3] or None."""
+    if path.endswith("turned_no_text.png"):
+        return np.array(Image.open(path))
     try:
         return np.array(load_image(path))
     except Exception:

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_TEXTS = 64 }; /* each may be 8 MB from some kilobytes of the file; those behind count for nothing */
+
 typedef struct decoder {
     const char *name;
     const uint8_t *at;
@@ -135,7 +137,8 @@ static void decode(decoder *d)
 {
     if (setjmp(png_jmpbuf(d->png))) return;
     png_set_read_fn(d->png, d, read_bytes);
-    png_set_user_limits(d->png, INT32_MAX, INT32_MAX);
+    png_set_user_limits(d->png, INT32_MAX, INT32_MAX); /* sizes are checked in dt_image_alloc */
+    png_set_chunk_cache_max(d->png, MAX_TEXTS + 2);    /* it counts down to 1, before it takes one */
     d->err = read_header(d);
     if (d->err != DT_OK) return;
     read_rows(d);
