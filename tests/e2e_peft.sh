@@ -162,11 +162,11 @@ train_from 2 tied-run "$(base_of tied)" lora.r=2 lora.alpha=20 lora.target_modul
 expect_text "a tied head has no part in the embedding's adapter, which is said" 'the head is tied to the embedding, and their adapters are not'
 run 2 ./dtrain-convert --adapter "$tmp/tied-run/adapter" "$(base_of tied)" "$tmp/tied-merged" --tokenizer none
 expect "merged by dtrain-convert it is the model that is exported" cmp "$tmp/tied-merged/model.safetensors" "$tmp/tied-run/hf/model.safetensors"
-for start in "$tmp/llama-run1" "$tmp/llama-run1/hf" "$tmp/tied-run" "$tmp/tied-run/hf"; do
-    run 2 ./dtrain /dev/stdin run.task=eval run.output_dir= run.threads=1 model.path="$start" data.validation="$tmp/sft.h5" data.seq_len=64 precision.dtype=fp32 batch.micro_batch_size=1
+for start in "$tmp/llama-run1" "$tmp/llama-run1/hf" "$(base_of llama) lora.path=$tmp/llama-run1/adapter" "$tmp/tied-run" "$tmp/tied-run/hf"; do
+    run 2 ./dtrain /dev/stdin run.task=eval run.output_dir= run.threads=1 model.path=$start data.validation="$tmp/sft.h5" data.seq_len=64 precision.dtype=fp32 batch.micro_batch_size=1
     grep -o 'loss [0-9.]*' "$out" >>"$tmp/evaluated"
 done
-expect "evaluated it is the merged model" awk '{ loss[NR] = $2 } END { d = loss[1] - loss[2]; e = loss[3] - loss[4]; exit NR != 4 || d * d > 1e-10 || e * e > 1e-10 }' "$tmp/evaluated"
+expect "evaluated it is the merged model, as the base with its adapter is" awk '{ loss[NR] = $2 } END { d = loss[1] - loss[2]; e = loss[4] - loss[5]; exit NR != 5 || loss[3] != loss[1] || d * d > 1e-10 || e * e > 1e-10 }' "$tmp/evaluated"
 cp -r $fixture/llama "$tmp/dropping" && sed -i 's/"lora_dropout": 0.0/"lora_dropout": 0.5/' "$tmp/dropping/adapter_config.json"
 train_from 1 plain "$(base_of llama)" lora.path=$fixture/llama run.max_steps=1
 train_from 2 dropping "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps=1

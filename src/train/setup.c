@@ -132,7 +132,7 @@ static dt_err open_model_config(dt_run *run)
     DT_TRY(check_joined(run));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
-    run->pretrained.base = &run->base;
+    if (run_trains(run)) run->pretrained.base = &run->base; /* else nothing is left that could lack what is frozen */
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
