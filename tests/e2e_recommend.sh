@@ -322,6 +322,25 @@ expect "learned: of six known targets at least five come first, of whom at most 
     -a "$(metrics_of whole | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 < 3.1 / 7) }')" = 1
 
 wrong "a K above the beams" 64 'rec.*top_k.*from 1 to rec.num_beams = 14' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.top_k=15
+# A node may have an old copy of a file: ranks that start in two folders find two.
+mkdir -p "$tmp/here" "$tmp/there"
+cp "$tmp/items.txt" "$tmp/items.npy" "$tmp/here" && cp "$tmp/items.npy" "$tmp/there" && head -13 "$tmp/items.txt" >"$tmp/there/items.txt"
+sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
+differ() { # WHAT FILE COMMAND...
+    run 0 $MPIRUN -np 1 -wdir "$tmp/here" "${@:3}" : -np 1 -wdir "$tmp/there" "${@:3}"
+    expect_exit "$1: two copies that differ are refused" 65
+    expect_text "and named" "$2: host .* finds another file than rank 0"
+}
+differ "an evaluation" items.txt "$PWD/dtrain" "$tmp/apart.ini" run.output_dir="$tmp/failed" rec.catalogue=items.txt
+differ "dtrain-generate" items.txt "$PWD/dtrain-generate" "$PWD/tests/data/dpo/start" --tokenizer bytes --prompt u --catalogue items.txt
+run 0 ./dtrain-convert --to hf --tokenizer bytes tests/data/dpo/start "$tmp/small"
+head -1 "$tmp/items.txt" >"$tmp/there/items.txt" # with fewer level tokens
+differ "new tokens" items.txt "$PWD/dtrain-convert" --add-tokens items.txt "$tmp/small" "$tmp/larger"
+head -c 4680 "$tmp/items.npy" | sed 's/(114, 5)/(113, 5)/' >"$tmp/there/items.npy"
+differ "embeddings, by their shape" items.npy "$PWD/dtrain-sid" --embeddings items.npy --method kmeans --codes 4 -o "$tmp/sids"
+cp "$tmp/items.txt" "$tmp/items.npy" "$tmp/there" && printf x | dd of="$tmp/there/items.npy" bs=1 seek=4660 conv=notrunc status=none
+differ "embeddings of rewards" items.npy "$PWD/dtrain" "$tmp/apart.ini" run.output_dir="$tmp/failed" "${rl_args[@]}" batch.micro_batch_size=7 rec.catalogue=items.txt rec.item_embeddings=items.npy
+wrong "grpo with a catalogue that cannot be read: of that alone" 65 "none.txt: cannot be opened" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/none" "${rl_args[@]}" batch.micro_batch_size=7 rec.catalogue="$tmp/none.txt"
 printf '<a>\tT\t1\nb\tT\t2\n' >"$tmp/broken.txt"
 wrong "a broken line" 65 'broken.txt:2: expected a semantic ID' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.catalogue="$tmp/broken.txt"
 wrong "prompts without targets" 64 'expected prompts with answers' ./dtrain "$tmp/tiny.ini" run.output_dir= data.validation="$tmp/bare.h5"

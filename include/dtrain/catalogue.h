@@ -24,6 +24,7 @@ void dt_catalogue_close(dt_catalogue *c); /* safe on NULL */
 size_t dt_catalogue_nbytes(const dt_catalogue *c); /* in the ledger; 0 for NULL */
 
 const char *dt_catalogue_path(const dt_catalogue *c);
+uint64_t dt_catalogue_fingerprint(const dt_catalogue *c); /* of the file: dt_comm_same_file */
 /** Items, in the order of the file. */
 int32_t dt_catalogue_n_items(const dt_catalogue *c);
 dt_catalogue_item dt_catalogue_get(const dt_catalogue *c, int32_t item);

@@ -194,6 +194,10 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
 /** Make room for votes of so many values. Local. DT_ERR_MEMORY. */
 dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values);
 
+/** Each rank has read its own copy of a file, which shall be the same: DT_ERR_DATA where a rank's fingerprint, any hash
+ *  of what it read, is not rank 0's. Collective; the same result on all ranks, as of dt_comm_agree. */
+dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint);
+
 /** All ranks get the code of the lowest failing rank (one MPI_Allreduce). A rank whose own err was DT_OK gets a
  *  recorded message "rank R failed: <name of the error>"; rank R keeps its own message, and it alone is to print
  *  (dt_comm_speaks). */

@@ -15,6 +15,8 @@ dt_err dt_item_vectors_open(dt_item_vectors **v, const dt_catalogue *c, const ch
                             bool describe, dt_ledger *ledger);
 void dt_item_vectors_close(dt_item_vectors *v);          /* safe on NULL */
 size_t dt_item_vectors_nbytes(const dt_item_vectors *v); /* 0 for NULL; of one that is only described: as if read */
+uint64_t
+dt_item_vectors_fingerprint(const dt_item_vectors *v); /* of the items' rows; not of one that is only described */
 
 const dt_catalogue *dt_item_vectors_catalogue(const dt_item_vectors *v);
 /** The cosine of the angle between the embeddings of two items, in double: x y / (|x| |y|). */

@@ -41,8 +41,9 @@ typedef struct dt_sid {
 typedef struct dt_sid_items {
     json_t *root;
     int64_t n;
-    const char **id; /* [n] */
-    json_t **item;   /* [n] */
+    const char **id;      /* [n] */
+    json_t **item;        /* [n] */
+    uint64_t fingerprint; /* of the file: dt_comm_same_file */
 } dt_sid_items;
 
 /** Is an id a whole number as Python writes it (no sign, no leading zero), of at most 18 digits? Then *number. */

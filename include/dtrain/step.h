@@ -151,6 +151,8 @@ typedef struct dt_task_ops {
     dt_err (*load)(dt_task *t, const dt_items *items);
 } dt_task_ops;
 
+enum { DT_MAX_TASK_FILES = 8 };
+
 /** A task of a run. What is lent is there from before `check`, unless another time is named. */
 struct dt_task {
     const dt_task_ops *ops;
@@ -187,6 +189,11 @@ struct dt_task {
     /* the task's answers in open. Datasets: the run tells of them, compares them over the ranks and verifies them;
      * NULL: none, also after a mistake */
     dt_loader *train, *valid;
+    struct {
+        const char *path;
+        uint64_t fingerprint;
+    } file[DT_MAX_TASK_FILES]; /* dt_task_reads */
+    int n_files;
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
     int64_t total_steps;                        /* where run.max_steps does not say; 0: run.epochs tells */
     int64_t schedule_steps;                     /* that [scheduler] counts as one: of a rollout; 0: 1 */
@@ -241,6 +248,9 @@ dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, i
 void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected);
 /** The same for a dataset. */
 void dt_task_need_data(dt_task *t, const char *key, const char *value);
+/** In open: every rank has read its own copy of a file other than datasets, whose path lives as long as t; the run
+ *  compares fingerprints over the ranks (dt_comm_same_file). Local. */
+void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);
 /** What a task reads of [data]. */
 typedef struct dt_task_data {
     bool training, validation;

@@ -17,6 +17,7 @@ typedef struct row {
 struct dt_catalogue {
     char *path, *text;
     size_t text_nbytes;
+    uint64_t fingerprint;
     row *rows;
     int32_t n_items, n_alloc;
     int32_t *by_sid, *by_id; /* [n_items] */
@@ -169,6 +170,7 @@ static dt_err read_file(dt_catalogue *c, const char *path)
     c->path = strdup(path);
     DT_CHECK(c->path, DT_ERR_MEMORY, "%s: no memory for a path", path);
     DT_TRY(dt_read_file(path, UINT32_MAX, &c->text, &c->text_nbytes));
+    c->fingerprint = dt_checksum(c->text, 0, (int64_t)c->text_nbytes, 1); /* before it is cut */
     DT_TRY(take_lines(c));
     DT_TRY(sort_items(c, false, &c->by_sid));
     DT_TRY(sort_items(c, true, &c->by_id));
@@ -214,6 +216,7 @@ void dt_catalogue_close(dt_catalogue *c)
 size_t dt_catalogue_nbytes(const dt_catalogue *c) { return c ? c->nbytes : 0; }
 
 const char *dt_catalogue_path(const dt_catalogue *c) { return c->path; }
+uint64_t dt_catalogue_fingerprint(const dt_catalogue *c) { return c->fingerprint; }
 int32_t dt_catalogue_n_items(const dt_catalogue *c) { return c->n_items; }
 
 dt_catalogue_item dt_catalogue_get(const dt_catalogue *c, int32_t item)

@@ -1,5 +1,6 @@
 /* item_vectors.c - rows lie in the order of the catalogue's items, as floats; their lengths are found once. */
 #include "dtrain/item_vectors.h"
+#include "dtrain/io.h"
 #include "dtrain/rows.h"
 #include "dtrain/sid.h"
 
@@ -89,6 +90,11 @@ void dt_item_vectors_close(dt_item_vectors *v)
     dt_ledger_sub(v->ledger, DT_MEM_DATA, DT_ON_HOST, v->told);
     free(v->norm);
     free(v);
+}
+
+uint64_t dt_item_vectors_fingerprint(const dt_item_vectors *v)
+{
+    return dt_checksum(v->row, 0, dt_catalogue_n_items(v->catalogue) * v->width, sizeof *v->row);
 }
 
 size_t dt_item_vectors_nbytes(const dt_item_vectors *v) { return v ? v->nbytes : 0; }

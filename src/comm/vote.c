@@ -218,6 +218,15 @@ dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
     return dt_comm_bcast_bytes(comm, buf, nbytes, root);
 }
 
+dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint)
+{
+    uint64_t first = fingerprint;
+    DT_TRY(dt_comm_broadcast_host(comm, &first, sizeof first, 0));
+    return dt_comm_agree(comm, first == fingerprint ? DT_OK
+                                                    : dt_fail(DT_ERR_DATA, "%s: host %s finds another file than rank 0",
+                                                              path, comm->host));
+}
+
 dt_err dt_comm_barrier(dt_comm *comm)
 {
     DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_barrier: communicator not open");

@@ -81,6 +81,7 @@ typedef struct app {
     char *chat_template;   /* as dt_chat_spec; NULL: not known */
     char *jinja;           /* the same for a directory; NULL: the tokenizer's own is kept */
     dt_new_tokens new_tokens;
+    uint64_t tokens_fingerprint; /* of the list they are from */
 } app;
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
@@ -340,6 +341,9 @@ static dt_err choose_new_tokens(app *a)
     DT_CHECK(a->tokenizer, DT_ERR_USAGE, "--add-tokens: needs the tokenizer of the model (--tokenizer)");
     dt_token_list list;
     DT_TRY(dt_token_list_read(&list, a->opt.add_tokens));
+    for (int32_t i = 0; i < list.n; i++)
+        a->tokens_fingerprint =
+            dt_mix64(a->tokens_fingerprint ^ dt_checksum(list.token[i], 0, (int64_t)strlen(list.token[i]), 1));
     const dt_err err = dt_new_tokens_make(&a->new_tokens, list.token, list.n, a->tokenizer);
     dt_token_list_free(&list);
     return err;
@@ -460,6 +464,7 @@ static dt_err run(app *a, dt_err parsed)
     a->frozen.adapter = a->opt.adapter;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     TOGETHER(a, choose(a));
+    if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     TOGETHER(a, dt_frozen_model_load(&a->frozen, &stage_3, a->kept, &a->comm, &a->dev, NULL, NULL));

@@ -299,6 +299,7 @@ static dt_err prepare_prompts(app *a)
     DT_TRY(err);
     TOGETHER(a, find_ends(a)); /* behind the prompts: messages among them bring their template's end */
     TOGETHER(a, open_catalogue(a));
+    if (a->catalogue) DT_TRY(dt_comm_same_file(&a->comm, a->opt.catalogue, dt_catalogue_fingerprint(a->catalogue)));
     TOGETHER(a, generate_make_sequences(a));
     return DT_OK;
 }

@@ -100,7 +100,11 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, read_items(a));
     snprintf(a->embeddings, sizeof a->embeddings, "%s%s", o->model ? o->output : o->embeddings,
              o->model ? ".emb.npy" : "");
+    if (o->model) DT_TRY(dt_comm_same_file(&a->comm, o->items, a->items.fingerprint));
     if (!o->model) TOGETHER(a, open_embeddings(a));
+    /* by its shape: of the rest no rank reads all */
+    if (!o->model)
+        DT_TRY(dt_comm_same_file(&a->comm, a->embeddings, dt_mix64((uint64_t)a->rows.n) + (uint64_t)a->rows.width));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     a->sid = (dt_sid){.comm = &a->comm,

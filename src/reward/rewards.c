@@ -66,7 +66,7 @@ static dt_err open_model(function *f, dt_task *t, const char *path)
 }
 
 /* A catalogue that could not be opened was told. */
-static dt_err open_items(dt_rewards *w, const dt_task *t, const char *name)
+static dt_err open_items(dt_rewards *w, dt_task *t, const char *name)
 {
     const dt_config *cfg = t->cfg;
     const char *path = cfg->rec_item_embeddings;
@@ -74,9 +74,10 @@ static dt_err open_items(dt_rewards *w, const dt_task *t, const char *name)
              "%s compares items: it needs rec.catalogue and run.task = grpo", name);
     DT_CONFIG_CHECK(*path, cfg, "rec", "item_embeddings", "%s needs the embeddings of the catalogue's items", name);
     if (!w->items || w->vectors) return DT_OK;
-    return dt_config_lead_to(
-        cfg, "rec", "item_embeddings",
-        dt_item_vectors_open(&w->vectors, w->items, path, cfg->rec_item_embeddings_array, !t->comm, t->ledger));
+    const dt_err err =
+        dt_item_vectors_open(&w->vectors, w->items, path, cfg->rec_item_embeddings_array, !t->comm, t->ledger);
+    if (err == DT_OK && t->comm) dt_task_reads(t, path, dt_item_vectors_fingerprint(w->vectors));
+    return dt_config_lead_to(cfg, "rec", "item_embeddings", err);
 }
 
 static dt_err open_function(dt_rewards *w, function *f, dt_task *t, const char *text)

@@ -8,9 +8,10 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static dt_err open_replay(dt_rollout *r, const dt_task *t)
+static dt_err open_replay(dt_rollout *r, dt_task *t)
 {
     const dt_err err = rollout_replay_open(&r->replay, &r->opt, t->mc->vocab_size);
+    if (err == DT_OK) dt_task_reads(t, r->opt.from_file, r->replay.fingerprint);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, rollout_replay_nbytes(&r->replay));
     r->n_prompts = r->replay.n;
     return err;
@@ -297,22 +298,7 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
     return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
 }
 
-/* Each rank reads its own copy of what is replayed. */
-static dt_err check_same_file(const dt_rollout *r, dt_comm *comm)
-{
-    uint64_t first = r->replay.fingerprint;
-    DT_TRY(dt_comm_broadcast_host(comm, &first, sizeof first, 0));
-    return dt_comm_agree(
-        comm, first == r->replay.fingerprint
-                  ? DT_OK
-                  : dt_fail(DT_ERR_DATA, "%s: host %s finds another file than rank 0", r->opt.from_file, comm->host));
-}
-
-dt_err dt_rollout_begin(dt_rollout *r, dt_task *t)
-{
-    DT_TRY(dt_comm_agree(t->comm, begin_local(r, t)));
-    return check_same_file(r, t->comm);
-}
+dt_err dt_rollout_begin(dt_rollout *r, dt_task *t) { return dt_comm_agree(t->comm, begin_local(r, t)); }
 
 void dt_rollout_close(dt_rollout *r, dt_task *t)
 {

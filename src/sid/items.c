@@ -93,6 +93,7 @@ dt_err dt_sid_items_read(dt_sid_items *items, const char *path)
     char *text = NULL;
     size_t nbytes = 0;
     DT_TRY(dt_read_file(path, SIZE_MAX / 2, &text, &nbytes));
+    items->fingerprint = dt_checksum(text, 0, (int64_t)nbytes, 1);
     dt_err err = dt_json_parse(&items->root, path, text, nbytes, 0);
     free(text);
     return err == DT_OK ? take_items(items, path) : err;

@@ -28,6 +28,13 @@ static dt_err check_images(const dt_task *t, const dt_loader *l, const char *key
     return t->n_units ? dt_check_images(where, info, t->mc, "the model") : DT_OK;
 }
 
+void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
+{
+    if (t->n_files == DT_MAX_TASK_FILES) return; /* no task has as many */
+    t->file[t->n_files].path = path;
+    t->file[t->n_files++].fingerprint = fingerprint;
+}
+
 static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *what, const char *key, const char *files)
 {
     const dt_config *cfg = t->cfg;

@@ -28,6 +28,7 @@ static dt_err open_trie(task_items *items, dt_task *t)
 static dt_err open_all(task_items *items, dt_task *t)
 {
     DT_TRY(dt_catalogue_open(&items->catalogue, t->cfg->rec_catalogue, t->ledger));
+    dt_task_reads(t, t->cfg->rec_catalogue, dt_catalogue_fingerprint(items->catalogue));
     if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
     const dt_err err = open_tokenizer(items, t);
     if (err == DT_OK) return open_trie(items, t);
@@ -38,8 +39,8 @@ static dt_err open_all(task_items *items, dt_task *t)
 
 void task_items_open(task_items *items, dt_task *t)
 {
-    *items = (task_items){0};
-    if (*t->cfg->rec_catalogue) dt_mistakes_add(t->mistakes, open_all(items, t));
+    *items = (task_items){.is_named = *t->cfg->rec_catalogue};
+    if (items->is_named) dt_mistakes_add(t->mistakes, open_all(items, t));
 }
 
 void task_items_close(task_items *items, dt_ledger *ledger)
@@ -61,7 +62,7 @@ const dt_constraint *task_items_constraint(const task_items *items) { return ite
 int32_t task_items_depth(const task_items *items, int32_t otherwise)
 {
     if (items->trie) return dt_trie_depth(items->trie);
-    return items->catalogue && otherwise > TASK_ITEMS_USUAL_DEPTH ? TASK_ITEMS_USUAL_DEPTH : otherwise;
+    return items->is_named && otherwise > TASK_ITEMS_USUAL_DEPTH ? TASK_ITEMS_USUAL_DEPTH : otherwise;
 }
 
 enum { MAX_ANSWER = 4096 };

@@ -7,7 +7,8 @@
 #include "dtrain/trie.h"
 
 typedef struct task_items {
-    dt_catalogue *catalogue; /* NULL: no rec.catalogue, or a mistake that was told */
+    bool is_named;           /* rec.catalogue is given */
+    dt_catalogue *catalogue; /* NULL: it is not, or a mistake that was told */
     dt_tokenizer *tokenizer;
     dt_trie *trie; /* NULL, too, in a plan whose tokenizer is not there */
     dt_constraint only;
@@ -22,7 +23,7 @@ size_t task_items_nbytes(const task_items *items);           /* in the ledger, a
 const dt_constraint *task_items_constraint(const task_items *items);
 enum { TASK_ITEMS_USUAL_DEPTH = 8 }; /* where items' tokens are not known */
 /** Tokens of the longest completion, the one that ends it included. Without a catalogue otherwise; of a plan without
- *  the tokenizer the usual number, and at most otherwise. */
+ *  the tokenizer, and of a catalogue that could not be read, the usual number, and at most otherwise. */
 int32_t task_items_depth(const task_items *items, int32_t otherwise);
 
 /** The target of a prompt, which its answer names: as a text without what stands around it (malloc'ed), and the first

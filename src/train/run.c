@@ -53,6 +53,7 @@ static dt_err check_same_files(dt_run *run)
     const uint64_t mine =
         (t->train ? dt_loader_fingerprint(t->train) : 0) ^ dt_mix64(t->valid ? dt_loader_fingerprint(t->valid) : 1);
     uint64_t first = mine;
+    for (int i = 0; i < t->n_files; i++) DT_TRY(dt_comm_same_file(run->comm, t->file[i].path, t->file[i].fingerprint));
     DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
     dt_err err = mine == first
                      ? DT_OK
