@@ -157,11 +157,13 @@ expect "other means" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/
 check "another preprocessor" 65 'means.h5: attribute preprocessor: a byte of red becomes' data.train="$tmp/means.h5"
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
 check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60; image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
-check "a task without images" 64 'pairs.h5 has images, which run.task = rm does not take' run.task=rm data.train="$tmp/pairs.h5"
+alone=model.path=$hf/clip_llama_text
+check "a task without images" 64 'pairs.h5 has images, which run.task = rm does not take' $alone run.task=rm data.train="$tmp/pairs.h5"
+check "nor does it take towers" 64 'run.task: rm takes language models alone, and the model has a vision tower' run.task=rm data.train="$tmp/pairs.h5"
 check "a reference without a tower" 65 'reference_path: .*pairs.h5 has images, and the reference has no vision tower' run.task=dpo data.train="$tmp/pairs.h5" dpo.reference_path=$hf/clip_llama_text
 sed 's/"completion": "[^"]*"/"answer": "b"/; s|\.\./\.\./vision_data|'"$PWD/$pictures"'|g' $fixture/records.jsonl >"$tmp/prompts.jsonl"
 images clip_llama -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
-check "rollouts" 64 'prompts.h5 has images, which run.task = grpo does not take' run.task=grpo data.train="$tmp/prompts.h5" grpo.reward=exact_match
+check "rollouts" 64 'prompts.h5 has images, which run.task = grpo does not take' $alone run.task=grpo data.train="$tmp/prompts.h5" grpo.reward=exact_match
 echo '{"prompt": "<image>", "completion": "a"}' >"$tmp/loose.jsonl"
 expect "placeholders without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/loose.h5" "$tmp/loose.jsonl"
 wrong "are no text" 65 'placeholders .*for 0 images' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/loose" data.train="$tmp/loose.h5"

@@ -452,6 +452,10 @@ static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
+    DT_CONFIG_CHECK(run->task.ops->images || !run->mc.vision, &run->cfg, "run", "task",
+                    "%s takes language models alone, and the model has a vision tower; expected pretrain, sft, dpo or "
+                    "eval",
+                    run->cfg.run_task);
     const bool none = run->task.ops->no_dropout && run->cfg.model_dropout < 0;
     dt_model_config_set_dropout(&run->mc, none ? 0 : run->cfg.model_dropout);
     DT_TRY(check_length(run));
