@@ -116,6 +116,9 @@ expect "embed and head are no blocks" test "$(differing "$tmp/whole/hf" "$tmp/al
 train 2 aligned "${clip[@]}" vision.train=projector run.max_steps=3
 expect "a joined run goes on" has 'resumed from' "$out"
 
+run 0 ./dtrain-info "$tmp/aligned"
+expect_text "dtrain-info names it" 'LlavaForConditionalGeneration'
+
 # ---- adapters
 train 2 adapted model.path=$hf/clip_llama lora.r=2 lora.target_modules=q_proj,lm_head
 expect_exit "adapters, and the projector whole" 0

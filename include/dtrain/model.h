@@ -80,7 +80,7 @@ const char *dt_family_name(dt_family family);
 const char *dt_activation_name(dt_activation act);
 const char *dt_rope_name(dt_rope_type type);
 /** The first of config.json's architectures: "LlamaForCausalLM". */
-const char *dt_model_architecture(dt_family family);
+const char *dt_model_architecture(const dt_model_config *mc);
 /** The same of a model with a scalar head: "LlamaForSequenceClassification". */
 const char *dt_classifier_architecture(dt_family family);
 

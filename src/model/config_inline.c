@@ -157,7 +157,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     put_rope_first(cfg, root);
     DT_TRY(dt_model_config_from_json(mc, source));
     if (inline_only) { /* what other programs look for in a config.json */
-        json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc->family)));
+        json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc)));
         free(mc->json);
         mc->json = json_dumps(root, JSON_INDENT(2));
         DT_CHECK(mc->json, DT_ERR_MEMORY, "no memory for the text of the model's configuration");

@@ -38,10 +38,11 @@ static const struct family *find_family(const json_t *root)
     return NULL;
 }
 
-const char *dt_model_architecture(dt_family family)
+const char *dt_model_architecture(const dt_model_config *mc)
 {
+    if (mc->vision) return "LlavaForConditionalGeneration";
     for (int i = 0; i < N_FAMILIES; i++)
-        if (FAMILIES[i].family == family) return FAMILIES[i].architecture;
+        if (FAMILIES[i].family == mc->family) return FAMILIES[i].architecture;
     return "";
 }
 

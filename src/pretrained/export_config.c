@@ -136,9 +136,7 @@ static void edit_vision(json_t *root, const dt_vision_config *v)
 
 static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
-    const char *architecture = n_labels > 0 ? dt_classifier_architecture(mc->family)
-                               : mc->vision ? "LlavaForConditionalGeneration"
-                                            : dt_model_architecture(mc->family);
+    const char *architecture = n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc);
     edit_language(mc->vision ? json_object_get(root, "text_config") : root, mc, opt, n_labels);
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));

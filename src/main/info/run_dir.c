@@ -303,8 +303,8 @@ static void print_text(const run_info *r)
     if (r->has_model)
         printf("  model        %s, %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64
                ", %" PRId64 " parameters\n",
-               dt_model_architecture(r->mc.family), r->mc.num_hidden_layers, r->mc.hidden_size,
-               r->mc.num_attention_heads, r->mc.vocab_size, r->n_param);
+               dt_model_architecture(&r->mc), r->mc.num_hidden_layers, r->mc.hidden_size, r->mc.num_attention_heads,
+               r->mc.vocab_size, r->n_param);
     if (r->has_config && *r->cfg.data_train) printf("  data         %s\n", r->cfg.data_train);
     print_state(r);
     print_metrics(r);
@@ -337,7 +337,7 @@ static void print_json(const run_info *r)
     json_object_set_new(root, "kind", json_string("run"));
     json_object_set_new(root, "ok", json_true());
     json_object_set_new(root, "task", text_or_null(r->has_config ? r->cfg.run_task : NULL));
-    json_object_set_new(root, "model", text_or_null(r->has_model ? dt_model_architecture(r->mc.family) : NULL));
+    json_object_set_new(root, "model", text_or_null(r->has_model ? dt_model_architecture(&r->mc) : NULL));
     json_object_set_new(root, "parameters", r->has_model ? json_integer(r->n_param) : json_null());
     json_object_set_new(root, "state", json_string(state_of(r)));
     json_object_set_new(root, "run_by", text_or_null(r->holder));
