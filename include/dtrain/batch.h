@@ -17,6 +17,9 @@ typedef struct dt_batch {
     /* [n_seq]: tokens of the sequence of which the batch may hold a piece (a long prompt); 0: its last position + 1.
      * May be NULL */
     int32_t *full_len;
+    /* [n_seq]: from this position on a sequence's tokens are what a model has generated, among which a placeholder is a
+     * token like others; 0: none are. May be NULL */
+    int32_t *prompt_len;
     int32_t *order; /* [n_tok]: 0..n_tok-1 sorted by token, equal tokens ascending (for embedding_backward) */
     /* [n_tok]: weight of the target in the loss: 0 without target, 1 as a rule (dataset weights) */
     float *weight;

@@ -38,6 +38,10 @@ dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t);
 dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap, dt_ids *ids,
                         uint8_t **mask, bool *parted);
 
+/** Ids from first on, in which each image has one placeholder: each becomes a run of n_tokens, and so does its place in
+ *  mask (NULL: there is none), which is as long as ids->n_alloc. DT_ERR_DATA: there are more or fewer than n_images. */
+dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_ids *ids, uint8_t **mask, size_t first);
+
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 typedef enum dt_role { DT_ROLE_SYSTEM, DT_ROLE_USER, DT_ROLE_ASSISTANT, DT_ROLE_TOOL, DT_N_ROLES } dt_role;
@@ -71,6 +75,11 @@ typedef struct dt_messages {
     int n_images;
 } dt_messages;
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes); /* learn 0; text borrowed */
+/** Note the path of an image (NULL: it has none), borrowed. DT_ERR_MEMORY. */
+dt_err dt_messages_add_image(dt_messages *m, const char *path);
+/** Where no message says where the n images stand: in front of the first one of a user, as a part of type image would.
+ *  DT_ERR_MEMORY. */
+dt_err dt_messages_place_images(dt_messages *m, int n);
 /** Memory for a text of nbytes bytes that lives as long as the messages. DT_ERR_MEMORY. */
 dt_err dt_messages_own(dt_messages *m, size_t nbytes, char **text);
 /** Add a JSON list of messages; texts are borrowed from it, or joined from [{"type": "text", "text": ...}] and owned.

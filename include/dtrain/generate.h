@@ -13,6 +13,8 @@
 
 typedef struct dt_prompt {
     dt_ids ids;
+    char **image; /* [n_images] the paths of its images, for which the ids have placeholders */
+    int n_images;
     json_t *record; /* what it was read from; NULL for plain text */
 } dt_prompt;
 
@@ -25,7 +27,8 @@ typedef enum dt_prompt_format {
     DT_PROMPT_WHOLE, /* the text is one prompt */
     DT_PROMPT_LINES, /* one a line; empty lines do not count */
     /* an object a line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content":
-     * "text"}]} or {"ids": [1, 2]}, and any other fields */
+     * "text"}]} or {"ids": [1, 2]}, "image" or "images" (paths, from the folder of the file
+     * on), and any other fields */
     DT_PROMPT_JSONL
 } dt_prompt_format;
 
@@ -41,6 +44,14 @@ typedef struct dt_prompt_reader {
      * answer. The end of text follows, unless a template has ended it */
     bool answers;
     int64_t vocab_size;
+    /* of a vision-language model: the placeholders of an image and how a text names it. n_image_tokens 0: prompts have
+     * no images, and "image" is a field like others */
+    int32_t image_token, n_image_tokens;
+    const char *image_text; /* one token of the tokenizer; NULL where there is none */
+    /* [n_images] paths of images that belong to each prompt which is not a record. Where a text does not say where they
+     * stand, they come first */
+    const char *const *image;
+    int n_images;
     dt_chat *chat; /* opened when it is first needed */
 } dt_prompt_reader;
 /** Open the template. DT_ERR_USAGE, DT_ERR_DATA as dt_chat_open. */
@@ -49,7 +60,7 @@ void dt_prompt_reader_close(dt_prompt_reader *r);
 
 /** Token ids of the prompts in a text, with BOS where the tokenizer begins texts with it; an empty text gives no ids.
  *  name is what messages call the text. Local. DT_ERR_DATA naming name, line and what was expected: not JSON, no such
- *  field, an id outside 0 .. vocab_size-1, no prompt. Free also after an error. */
+ *  field, an id outside 0 .. vocab_size-1, other placeholders than images, no prompt. Free also after an error. */
 dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
                         dt_prompt_reader *r);
 void dt_prompts_free(dt_prompts *p);
@@ -64,8 +75,12 @@ typedef struct dt_sequence {
     uint64_t number; /* among all of the job: keys its random numbers */
     int32_t *ids;
     int32_t n_prompt, n_ids, max_ids; /* 0 < n_prompt <= n_ids <= max_ids */
-    /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone); after the
-     * call those in the slot */
+    /* those that the prompt's placeholders stand for, in their order: [n_images], each as the model's tower takes it;
+     * the caller's. With options.vision; beam search reads those of a prompt's first sequence */
+    const uint8_t *pixels;
+    int32_t n_images;
+    /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone), with the
+     * same images; after the call those in the slot */
     int32_t n_cached;
     dt_finish finish; /* EOS: the last id ends it; LENGTH: max_ids reached */
     /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed
@@ -127,7 +142,12 @@ typedef struct dt_generate_options {
      * new (and one token of the prompt, which beam search leaves out). 0: a sequence has its prompt in its own slot.
      * Where all are in use a sequence waits */
     int32_t n_prompts;
-    int32_t max_tok;         /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
+    int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
+    /* of a vision-language model, whose prompts have images, on any rank in lockstep; else NULL. No image is cut: it
+     * goes through the tower once, with the piece of its prompt that all of its placeholders are in, so that max_tok
+     * is at least n_slots - 1 + vision->n_tokens */
+    const dt_vision_config *vision;
+    int32_t max_images;      /* of a forward pass: those the model was opened for */
     bool logp;               /* fill in log-probabilities */
     double logp_temperature; /* logits are divided by it for them; 0: by 1. Beams are scored by them */
     /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */

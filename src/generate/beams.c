@@ -40,6 +40,7 @@ typedef struct hypothesis {
 typedef struct group {
     int prompt; /* -1: free */
     int32_t n_ids, n_prompt, max_ids;
+    const uint8_t *pixels; /* of the prompt's images */
     int n_live, n_done;
     beam *live, *next; /* [n_beams]; next: scratch */
     hypothesis *done;  /* [n_beams] by falling score, of equal ones the earlier first */
@@ -235,8 +236,8 @@ static void fill_slots(searcher *s, const group *g, int n_live, int32_t done)
     s->loop.slots[prompt_slot(s, g)] = (decode_slot){0};
     for (int i = 0; i < s->how.n_beams; i++) s->loop.slots[first_slot(s, g) + i] = (decode_slot){0};
     for (int i = 0; i < n_live; i++)
-        s->loop.slots[g->live[i].slot] =
-            (decode_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = done, .n_prompt = g->n_prompt};
+        s->loop.slots[g->live[i].slot] = (decode_slot){
+            .ids = g->live[i].ids, .n_ids = g->n_ids, .done = done, .n_prompt = g->n_prompt, .pixels = g->pixels};
 }
 
 static dt_err hand_back(searcher *s, group *g)
@@ -288,6 +289,7 @@ static void begin_group(searcher *s, group *g, int prompt)
     g->prompt = prompt;
     g->n_ids = g->n_prompt = q->n_prompt;
     g->max_ids = q->max_ids;
+    g->pixels = q->pixels;
     g->n_live = 1;
     g->n_done = 0;
     memcpy(g->live[0].ids, q->ids, (size_t)q->n_prompt * sizeof *q->ids);
@@ -376,11 +378,13 @@ static dt_err check(const dt_beam_options *how, const dt_generate_options *opt)
 
 static dt_err check_sequences(const searcher *s, dt_sequence *const *seqs, int n)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
                      seqs[i]->max_ids <= s->max_len,
                  DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d", i, seqs[i]->n_prompt,
                  seqs[i]->n_ids, seqs[i]->max_ids);
+        if (i % s->how.n_return == 0) DT_TRY(decode_loop_check(&s->opt, seqs[i]));
+    }
     return DT_OK;
 }
 
@@ -435,7 +439,7 @@ static size_t n_texts(const dt_beam_options *how, const dt_generate_options *opt
 
 size_t dt_searcher_nbytes(const dt_beam_options *how, const dt_generate_options *opt, int32_t max_len)
 {
-    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + lists_nbytes(how, opt) +
+    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + decode_loop_pixels(opt) + lists_nbytes(how, opt) +
            n_texts(how, opt) * (size_t)max_len * (sizeof(int32_t) + sizeof(float));
 }
 

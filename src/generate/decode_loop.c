@@ -1,7 +1,9 @@
 /* decode_loop.c - see decode_loop.h. */
 #include "decode_loop.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool is_end_of_text(const dt_generate_options *opt, int32_t token)
 {
@@ -18,29 +20,92 @@ int32_t decode_loop_slot(const decode_loop *p, int32_t slot)
     return slot < p->opt->n_slots ? slot : p->decoder->prompt_slot + slot - p->opt->n_slots;
 }
 
-/* How many tokens of each slot go into this pass: slots with one token left first, for each of them gives a new one. */
-static void choose_tokens(decode_loop *p)
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+static size_t image_nbytes(const dt_vision_config *v) { return (size_t)(v->image_size * v->image_size * 3); }
+
+size_t decode_loop_pixels(const dt_generate_options *opt)
 {
-    int32_t room = p->opt->max_tok;
+    return opt->vision ? (size_t)opt->max_images * image_nbytes(opt->vision) : 0;
+}
+
+static int32_t count_placeholders(const dt_vision_config *v, const int32_t *ids, int32_t n)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; v && i < n; i++) count += ids[i] == v->image_token;
+    return count;
+}
+
+int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, int32_t n)
+{
+    const dt_vision_config *v = opt->vision;
+    const int32_t count = count_placeholders(v, q->ids, n < q->n_prompt ? n : q->n_prompt);
+    return count > 0 ? n - count % (int32_t)v->n_tokens : n; /* those of an image cut are the last of the n */
+}
+
+dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q)
+{
+    const dt_vision_config *v = opt->vision;
+    const int32_t n = count_placeholders(v, q->ids, q->n_prompt);
+    DT_CHECK(v ? n == q->n_images * v->n_tokens : q->n_images == 0, DT_ERR_ARG,
+             "sequence %" PRIu64 ": %d placeholders in its prompt for %d images", q->number, n, q->n_images);
+    return DT_OK;
+}
+
+/* The first tokens of a piece that have at most max_images images, none of them cut. */
+static int32_t take_whole(const decode_loop *p, decode_slot *s, int32_t take, int32_t max_images)
+{
+    const dt_vision_config *v = p->opt->vision;
+    const int32_t left = s->n_prompt - s->done < take ? s->n_prompt - s->done : take;
+    int32_t n = 0, start = 0;
+    for (int32_t i = 0; v && s->pixels && i < left; i++) {
+        if (s->ids[s->done + i] != v->image_token) continue;
+        if (n % v->n_tokens == 0) start = i;
+        if (n / v->n_tokens == max_images) return i;
+        s->take_images = ++n / (int32_t)v->n_tokens;
+    }
+    return v && n % v->n_tokens > 0 ? start : take;
+}
+
+static void put_pixels(decode_loop *p, const decode_slot *s)
+{
+    dt_batch *b = &p->batch;
+    if (s->take_images == 0) return;
+    const size_t before = (size_t)(count_placeholders(p->opt->vision, s->ids, s->done) / p->opt->vision->n_tokens);
+    memcpy(b->pixels + (size_t)b->n_images * b->image_nbytes, s->pixels + before * b->image_nbytes,
+           (size_t)s->take_images * b->image_nbytes);
+    b->n_images += s->take_images;
+}
+
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
+
+/* How many tokens of each slot go into this pass: slots with one token left first, for each of them gives a new one.
+ * Are there images among them? */
+static bool choose_tokens(decode_loop *p)
+{
+    int32_t room = p->opt->max_tok, images = p->opt->max_images;
     for (int round = 0; round < 2; round++) {
         for (int32_t k = 0; k < n_slots(p); k++) {
             decode_slot *s = &p->slots[k];
-            if (round == 0) s->take = 0;
+            if (round == 0) s->take = s->take_images = 0;
             const int32_t left = s->ids ? s->n_ids - s->done : 0;
             if ((round == 0) != (left == 1)) continue;
-            s->take = left < room ? left : room;
+            s->take = take_whole(p, s, left < room ? left : room, images);
             room -= s->take;
+            images -= s->take_images;
         }
     }
+    return images < p->opt->max_images;
 }
 
 /* A sequence for each slot that takes part: its next tokens, at their positions, against a cache of n_ids. There are no
  * more than slots of sequences: for each prompt that is computed one waits. */
-static void fill_batch(decode_loop *p)
+static void fill_batch(decode_loop *p, bool images)
 {
     dt_batch *b = &p->batch;
-    b->n_tok = b->n_seq = 0;
+    b->n_tok = b->n_seq = b->n_images = 0;
     b->n_samples = 0;
+    b->pixels = images ? p->pixels : NULL;
     b->seq_start[0] = 0;
     for (int32_t k = 0; k < n_slots(p); k++) {
         decode_slot *s = &p->slots[k];
@@ -54,7 +119,9 @@ static void fill_batch(decode_loop *p)
             b->token_key[b->n_tok] = 0;
         }
         s->row = b->n_seq;
+        put_pixels(p, s);
         b->full_len[b->n_seq] = s->n_ids > s->n_prompt ? s->n_ids : s->n_prompt;
+        b->prompt_len[b->n_seq] = s->n_prompt;
         p->slot_of[b->n_seq++] = decode_loop_slot(p, k);
         b->seq_start[b->n_seq] = b->n_tok;
     }
@@ -72,27 +139,29 @@ static int32_t count_prompt_tokens(const decode_loop *p)
     return n;
 }
 
-/* Ranks in lockstep go on while any of them has work, and stop together when one has failed. */
-static dt_err stay_together(dt_comm *comm, dt_err err, bool *work)
+/* Ranks in lockstep go on while any of them has work, pass through the tower when any of them has images, and stop
+ * together when one has failed. */
+static dt_err stay_together(dt_comm *comm, dt_err err, bool *work, bool *images)
 {
     if (!comm) return err;
-    int64_t any[2] = {*work, err != DT_OK};
-    DT_TRY(dt_comm_reduce_host_i64(comm, any, 2, DT_MAX));
+    int64_t any[3] = {*work, *images, err != DT_OK};
+    DT_TRY(dt_comm_reduce_host_i64(comm, any, 3, DT_MAX));
     *work = any[0] > 0;
-    return any[1] > 0 ? dt_comm_agree(comm, err) : DT_OK;
+    *images = any[1] > 0;
+    return any[2] > 0 ? dt_comm_agree(comm, err) : DT_OK;
 }
 
 dt_err decode_loop_run(decode_loop *p, const decode_user *user)
 {
     for (dt_err err = DT_OK;;) {
-        bool work = false;
+        bool work = false, images = false;
         if (err == DT_OK && p->opt->on_pass) err = p->opt->on_pass(p->opt->ctx);
         if (err == DT_OK) err = user->admit(user->self, &work);
-        DT_TRY(stay_together(p->opt->lockstep, err, &work));
+        if (err == DT_OK) images = choose_tokens(p);
+        DT_TRY(stay_together(p->opt->lockstep, err, &work, &images));
         if (!work) return DT_OK;
         const double since = dt_now_s();
-        choose_tokens(p);
-        fill_batch(p);
+        fill_batch(p, images);
         DT_TRY(p->decoder->decode(p->decoder->self, &p->batch, p->slot_of));
         const int32_t n_prompt_tok = count_prompt_tokens(p);
         for (int32_t k = 0; k < n_slots(p); k++) p->slots[k].done += p->slots[k].take;
@@ -116,7 +185,13 @@ dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_o
     *p = (decode_loop){.decoder = d, .opt = opt, .stats = stats};
     DT_CHECK(opt->n_slots > 0 && opt->n_prompts >= 0 && opt->max_tok >= opt->n_slots, DT_ERR_ARG,
              "%d slots, %d of prompts, and %d tokens a pass", opt->n_slots, opt->n_prompts, opt->max_tok);
+    const dt_vision_config *v = opt->vision;
+    DT_CHECK(!v || (opt->max_images > 0 && opt->max_tok >= opt->n_slots - 1 + v->n_tokens), DT_ERR_ARG,
+             "%d slots, %d tokens and %d images a pass, of %" PRId64 " placeholders each", opt->n_slots, opt->max_tok,
+             opt->max_images, v ? v->n_tokens : 0);
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
+    if (v) DT_TRY(dt_batch_alloc_images(&p->batch, opt->max_images, image_nbytes(v), opt->ledger));
+    p->pixels = p->batch.pixels;
     p->slots = calloc((size_t)n_slots(p), sizeof *p->slots);
     p->slot_of = calloc((size_t)opt->n_slots, sizeof *p->slot_of);
     DT_CHECK(p->slots && p->slot_of, DT_ERR_MEMORY, "out of memory for %d slots", opt->n_slots);
@@ -127,5 +202,6 @@ void decode_loop_close(decode_loop *p)
 {
     free(p->slot_of);
     free(p->slots);
+    p->batch.pixels = p->pixels;
     dt_batch_free(&p->batch, p->opt->ledger);
 }

@@ -12,11 +12,13 @@
 #include "dtrain/generate.h"
 
 typedef struct decode_slot {
-    const int32_t *ids;  /* NULL: nothing to decode */
-    int32_t n_ids, done; /* tokens there are, and of these in the cache */
-    int32_t n_prompt;    /* the first of them, for the statistics */
-    int32_t take;        /* of these in the pass */
-    int32_t row;         /* its sequence in the last pass, -1: none */
+    const int32_t *ids;    /* NULL: nothing to decode */
+    int32_t n_ids, done;   /* tokens there are, and of these in the cache */
+    int32_t n_prompt;      /* the first of them: placeholders stand among these */
+    const uint8_t *pixels; /* of the prompt's images */
+    int32_t take;          /* of these in the pass */
+    int32_t take_images;   /* images in the pass */
+    int32_t row;           /* its sequence in the last pass, -1: none */
 } decode_slot;
 
 typedef struct decode_loop {
@@ -25,6 +27,7 @@ typedef struct decode_loop {
     decode_slot *slots; /* [n_slots + n_prompts]: those of prompts behind those of sequences */
     int32_t *slot_of;   /* [n_slots] the decoder's slot of each sequence of the batch */
     dt_batch batch;
+    uint8_t *pixels; /* of the batch, which has none where a pass has none */
     dt_generate_stats *stats;
 } decode_loop;
 
@@ -43,6 +46,12 @@ dt_err decode_loop_run(decode_loop *p, const decode_user *user);
 int32_t decode_loop_row(const decode_loop *p, int32_t slot);
 /** The decoder's number of a slot. */
 int32_t decode_loop_slot(const decode_loop *p, int32_t slot);
+/** Bytes of the images of a pass. */
+size_t decode_loop_pixels(const dt_generate_options *opt);
+/** The most of a sequence's first n tokens that do not end within an image. */
+int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, int32_t n);
+/** Has a prompt as many placeholders as its images want? DT_ERR_ARG. */
+dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q);
 bool is_end_of_text(const dt_generate_options *opt, int32_t token);
 
 #endif

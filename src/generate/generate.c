@@ -57,9 +57,9 @@ dt_decoder dt_decoder_of_model(dt_model *m)
 /* ---- prompts that several sequences have ------------------------------------------------------------------------- */
 
 /* Of a prompt in a slot of its own all but the last token: the pass of that one gives each sequence its first token. */
-static int32_t shared_len(const dt_generator *g, const dt_sequence *q)
+static int32_t shared_len(const dt_generate_options *opt, const dt_sequence *q)
 {
-    return g->opt.n_prompts ? q->n_prompt - 1 : 0;
+    return opt->n_prompts ? q->n_prompt - 1 : 0;
 }
 
 static bool is_needed(const dt_generator *g, int32_t prompt)
@@ -88,7 +88,8 @@ static void take_prompt(dt_generator *g, int32_t slot, const dt_sequence *q)
     if (p < 0 || (q->prompt_number && g->prompt_number[p] == q->prompt_number)) return;
     g->decoder.keep(g->decoder.self, decode_loop_slot(&g->loop, at), 0);
     g->prompt_number[p] = q->prompt_number;
-    g->loop.slots[at] = (decode_slot){.ids = q->ids, .n_ids = q->n_prompt - 1, .n_prompt = q->n_prompt};
+    g->loop.slots[at] =
+        (decode_slot){.ids = q->ids, .n_ids = q->n_prompt - 1, .n_prompt = q->n_prompt, .pixels = q->pixels};
 }
 
 /* The sequence of a slot begins, unless its prompt is still to be computed. */
@@ -96,7 +97,7 @@ static dt_err begin(dt_generator *g, int32_t slot)
 {
     const dt_decoder *d = g->loop.decoder;
     dt_sequence *q = g->seqs[g->seq_of[slot]];
-    const int32_t n = shared_len(g, q);
+    const int32_t n = shared_len(&g->opt, q);
     if (n > 0) {
         if (g->prompt_of[slot] < 0) take_prompt(g, slot, q);
         const int32_t at = g->opt.n_slots + g->prompt_of[slot];
@@ -104,9 +105,11 @@ static dt_err begin(dt_generator *g, int32_t slot)
         DT_TRY(d->share(d->self, slot, decode_loop_slot(&g->loop, at), n));
         q->n_cached = n;
     } else {
+        q->n_cached = decode_loop_whole(&g->opt, q, q->n_cached);
         d->keep(d->self, slot, q->n_cached);
     }
-    g->loop.slots[slot] = (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
+    g->loop.slots[slot] = (decode_slot){
+        .ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt, .pixels = q->pixels};
     return DT_OK;
 }
 
@@ -219,12 +222,16 @@ static dt_err append_tokens(void *self)
 
 static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt)
 {
-    for (int i = 0; i < n_seqs; i++)
+    for (int i = 0; i < n_seqs; i++) {
         DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
                      seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids &&
                      (seqs[i]->n_cached == 0 || (opt->n_slots == 1 && opt->n_prompts == 0)),
                  DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d, %d of them cached", i,
                  seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids, seqs[i]->n_cached);
+        DT_TRY(decode_loop_check(opt, seqs[i]));
+        DT_CHECK(decode_loop_whole(opt, seqs[i], shared_len(opt, seqs[i])) == shared_len(opt, seqs[i]), DT_ERR_ARG,
+                 "sequence %d: a prompt that lies in memory once ends in an image", i);
+    }
     return DT_OK;
 }
 
@@ -236,7 +243,7 @@ static size_t draws_nbytes(const dt_generate_options *opt)
 
 size_t dt_generator_nbytes(const dt_generate_options *opt)
 {
-    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + draws_nbytes(opt);
+    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + decode_loop_pixels(opt) + draws_nbytes(opt);
 }
 
 static dt_err open_parts(dt_generator *g)

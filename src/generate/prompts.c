@@ -1,5 +1,5 @@
 /* prompts.c - from texts and JSON records to token ids. */
-#include "dtrain/generate.h"
+#include "prompt_images.h"
 #include "dtrain/json.h"
 
 #include <inttypes.h>
@@ -100,10 +100,10 @@ static bool begins_with_system(const json_t *list)
     return json_is_string(name) && dt_role_parse(json_string_value(name), &role) && role == DT_ROLE_SYSTEM;
 }
 
-static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, const char *key, dt_prompt_reader *r)
+static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list, const char *key, dt_prompt_reader *r)
 {
     char head[512], what[600];
-    dt_messages m = {0};
+    dt_messages m = {.image_text = r->n_image_tokens > 0 ? r->image_text : NULL};
     snprintf(what, sizeof what, "%s: %s", where(at, head, sizeof head), key);
     DT_CHECK(json_array_size(list) > 0, DT_ERR_DATA, "%s: expected messages, found none", what);
     DT_TRY(dt_prompt_reader_chat(r));
@@ -111,13 +111,14 @@ static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, co
     if (r->system && !begins_with_system(list)) err = dt_messages_add(&m, DT_ROLE_SYSTEM, r->system, strlen(r->system));
     if (err == DT_OK) err = dt_messages_parse(&m, list, key, "role", "content");
     const unsigned flags = r->answers ? 0 : DT_CHAT_GENERATE | r->chat_flags;
-    if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, flags, p);
+    if (err == DT_OK) err = prompt_place_images(p, &m, at->name);
+    if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, flags, &p->ids);
     dt_messages_free(&m);
     return dt_error_prefix(err, "%s: ", what); /* messages count themselves; their file and line are known here */
 }
 
 /* A prompt of messages is followed by others, or by the text of one. */
-static dt_err encode_conversation(dt_ids *p, const place *at, const json_t *prompt, const json_t *answer,
+static dt_err encode_conversation(dt_prompt *p, const place *at, const json_t *prompt, const json_t *answer,
                                   dt_prompt_reader *r)
 {
     json_t *all = json_array();
@@ -167,25 +168,43 @@ static dt_err end_text(dt_ids *p, const dt_prompt_reader *r)
     return eos < 0 || (p->n > 0 && p->id[p->n - 1] == eos) ? DT_OK : append_id(p, eos);
 }
 
-static dt_err from_answer(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
+static dt_err from_answer(dt_prompt *p, const place *at, const json_t *record, dt_prompt_reader *r)
 {
     const json_t *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages"),
                  *prompt_ids = json_object_get(record, "prompt_ids"), *prompt = json_object_get(record, "prompt"),
                  *answer = answer_of(record);
     if (json_is_array(prompt_ids) && json_is_array(ids)) { /* what was generated, and a record's other fields */
-        DT_TRY(take_ids(p, at, prompt_ids));
-        return take_ids(p, at, ids);
+        DT_TRY(take_ids(&p->ids, at, prompt_ids));
+        return take_ids(&p->ids, at, ids);
     }
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
-    if (json_is_array(ids) && !prompt) return take_ids(p, at, ids);
+    if (json_is_array(ids) && !prompt) return take_ids(&p->ids, at, ids);
     if (json_is_array(prompt) && answer) return encode_conversation(p, at, prompt, answer, r);
-    DT_TRY(encode_answer(p, at, prompt, answer, r));
-    return end_text(p, r);
+    DT_TRY(encode_answer(&p->ids, at, prompt, answer, r));
+    return end_text(&p->ids, r);
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+static dt_err from_text(dt_prompt *p, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
+{
+    char *with;
+    DT_TRY(prompt_image_text(p, r, text, &nbytes, &with));
+    const dt_err err = encode(&p->ids, at, with ? with : text, nbytes, r);
+    free(with);
+    return err;
+}
+
+/* What is said of a prompt's images does not know where it stands. */
+static dt_err tell_place(const place *at, dt_err err)
+{
+    char head[512];
+    return err == DT_OK ? err : dt_error_prefix(err, "%s: ", where(at, head, sizeof head));
 }
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-static dt_err from_record(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
+static dt_err from_record(dt_prompt *p, const place *at, const json_t *record, dt_prompt_reader *r)
 {
     char head[512];
     const json_t *prompt = json_object_get(record, "prompt"), *ids = json_object_get(record, "ids"),
@@ -193,12 +212,12 @@ static dt_err from_record(dt_ids *p, const place *at, const json_t *record, dt_p
     if (r->answers) return from_answer(p, at, record, r);
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
     if (json_is_array(prompt)) return encode_messages(p, at, prompt, "prompt", r);
-    if (json_is_string(prompt)) return encode(p, at, json_string_value(prompt), json_string_length(prompt), r);
+    if (json_is_string(prompt)) return from_text(p, at, json_string_value(prompt), json_string_length(prompt), r);
     DT_CHECK(json_is_array(ids), DT_ERR_DATA,
              "%s: expected an object with \"prompt\" (a string), \"messages\" (a list of roles and contents) or "
              "\"ids\" (a list of integers)",
              where(at, head, sizeof head));
-    return take_ids(p, at, ids);
+    return take_ids(&p->ids, at, ids);
 }
 
 static dt_err add_room(dt_prompts *ps)
@@ -224,7 +243,9 @@ static dt_err add_text(dt_prompts *ps, const place *at, const char *text, size_t
 {
     DT_TRY(add_room(ps));
     dt_prompt *p = &ps->prompt[ps->n - 1];
-    DT_TRY(encode(&p->ids, at, text, nbytes, r));
+    DT_TRY(prompt_add_given(p, r));
+    DT_TRY(from_text(p, at, text, nbytes, r));
+    DT_TRY(tell_place(at, prompt_expand(p, r, !r->encoder)));
     return check_ids(p, at, r->vocab_size);
 }
 
@@ -238,7 +259,9 @@ static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_pro
     dt_prompt *p = &ps->prompt[ps->n - 1];
     p->record = record;
     DT_CHECK(json_is_object(record), DT_ERR_DATA, "%s: expected a JSON object", where(at, head, sizeof head));
-    DT_TRY(from_record(&p->ids, at, record, r));
+    DT_TRY(tell_place(at, prompt_list_images(p, record, at->name, r)));
+    DT_TRY(from_record(p, at, record, r));
+    DT_TRY(tell_place(at, prompt_expand(p, r, json_is_array(json_object_get(record, "ids")))));
     return check_ids(p, at, r->vocab_size);
 }
 
@@ -313,6 +336,7 @@ void dt_prompts_free(dt_prompts *p)
 {
     for (int i = 0; i < p->n; i++) {
         free(p->prompt[i].ids.id);
+        prompt_free_images(&p->prompt[i]);
         json_decref(p->prompt[i].record);
     }
     free(p->prompt);

@@ -152,6 +152,7 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, 
                                  .graphs = !a->opt.no_graphs,
                                  .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : 0,
                                  .max_listed = a->only.n_token,
+                                 .max_images = g->max_images,
                                  .batch_invariant = true};
     DT_TRY(dt_model_open(&a->model, &a->frozen.mc, &mo, a->frozen.units, a->frozen.n_units, &a->dev, &a->frozen.source,
                          NULL, &a->phase));
@@ -221,14 +222,17 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
 static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate_stats *stats)
 {
     int32_t max_len = 1, n_prompt = 1, n_new = 1;
+    int64_t n_images = 0;
     for (int i = 0; i < a->n_seqs; i++) {
         const dt_sequence *s = &a->seqs[i];
         max_len = s->max_ids > max_len ? s->max_ids : max_len;
         n_prompt = s->n_prompt > n_prompt ? s->n_prompt : n_prompt;
         n_new = s->max_ids - s->n_prompt > n_new ? s->max_ids - s->n_prompt : n_new;
+        n_images += s->n_images;
     }
     dt_generate_options g = make_options(a);
     size_passes(a, &g, n_mine, n_prompt);
+    generate_size_images(a, &g, n_images);
     g.on_token = a->opt.stream ? stream_token : print_when_finished;
     g.lockstep = a->opt.stage == 3 && a->comm.nranks > 1 ? &a->comm : NULL;
     TOGETHER(a, open_model(a, &g, max_len, n_prompt, g.n_prompts > 0 ? n_new : max_len));
@@ -242,6 +246,7 @@ static dt_err converse(app *a)
     dt_generate_options g = make_options(a);
     g.n_slots = 1;
     g.max_tok = (int32_t)(len < PREFILL_TOK ? len : PREFILL_TOK);
+    generate_size_images(a, &g, INT32_MAX);
     g.lockstep = a->comm.nranks > 1 ? &a->comm : NULL; /* at stage 0 too: they hear of rank 0's failures */
     TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
     const dt_decoder decoder = dt_decoder_of_model(a->model);
@@ -301,6 +306,7 @@ static dt_err prepare_prompts(app *a)
     TOGETHER(a, open_catalogue(a));
     if (a->catalogue) DT_TRY(dt_comm_same_file(&a->comm, a->opt.catalogue, dt_catalogue_fingerprint(a->catalogue)));
     TOGETHER(a, generate_make_sequences(a));
+    TOGETHER(a, generate_load_images(a));
     return DT_OK;
 }
 
@@ -328,6 +334,7 @@ static dt_err run(app *a, dt_err parsed)
                                    .chat_flags = o->no_think ? DT_CHAT_NO_THINK : 0,
                                    .answers = o->answers != NULL,
                                    .vocab_size = a->frozen.mc.vocab_size};
+    TOGETHER(a, generate_describe_images(a));
     DT_TRY(prepare_prompts(a));
     if (o->verbose && a->comm.rank == 0) generate_print_settings(a);
     TOGETHER(a, open_device(a));
@@ -356,6 +363,7 @@ static void close_all(app *a)
     }
     free(a->seqs);
     free(a->reward);
+    generate_free_images(a);
     dt_trie_close(a->trie);
     dt_catalogue_close(a->catalogue);
     dt_prompt_reader_close(&a->reader);

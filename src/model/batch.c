@@ -111,9 +111,9 @@ static bool is_idle(const dt_model *m, const dt_batch *b, const int32_t *slot, i
     return m->cached[k].n_own < m->opt.cache_len && !has_slot(b, slot, k);
 }
 
-static bool is_step(const dt_batch *b)
+bool dt_is_step(const dt_batch *b)
 {
-    bool one = b->n_tok > 0 && b->n_tok == b->n_seq;
+    bool one = b->n_tok > 0 && b->n_tok == b->n_seq && !b->pixels;
     for (int32_t s = 0; one && s < b->n_seq; s++) one = b->seq_start[s + 1] - b->seq_start[s] == 1;
     return one;
 }
@@ -121,7 +121,7 @@ static bool is_step(const dt_batch *b)
 /* All that the step's graph wants, or none. */
 static int32_t count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot)
 {
-    const int32_t wanted = slot && is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
+    const int32_t wanted = slot && dt_is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
     int32_t n = 0;
     for (int32_t k = 0; k < m->opt.cache_seqs && n < wanted; k++) n += is_idle(m, b, slot, k);
     return n == wanted ? n : 0;

@@ -91,8 +91,7 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->set_holds = -1;
     dt_phase_enter(m->phase, "decode", m->units[m->embed_unit].name);
     DT_TRY(dt_vision_forward(m, b));
-    const bool tokens = m->n_tok > 0 && m->n_tok == m->n_seq && m->max_q_len == 1;
-    DT_TRY(tokens ? queue_tokens(m) : queue_blocks(m, NULL));
+    DT_TRY(dt_is_step(b) ? queue_tokens(m) : queue_blocks(m, NULL));
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)
         m->cached[slot[s]].n_own += b->seq_start[s + 1] - b->seq_start[s];
     m->hidden = m->x[0];

@@ -501,6 +501,8 @@ void dt_model_take_activations(dt_model *m);
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache
  *  (decode), and where each sequence has one token n_fill more may follow. */
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);
+/** One token for each sequence, and no images. */
+bool dt_is_step(const dt_batch *b);
 /** Compact the rows with a target and their weights and copy them; m->n_rows of them. grads: the weights count. */
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads);
 /** Queue a copy of a span's first bytes. */

@@ -291,6 +291,19 @@ static dt_err stage_keys(dt_model *m, const dt_batch *b)
     return dt_span_to_device(m, &v->keys, (size_t)n_rows(v) * sizeof *key);
 }
 
+/* Places of the placeholders of a sequence, behind n of others; how many there are then. */
+static int64_t find_placeholders(dt_model *m, const dt_batch *b, int32_t s, int64_t n)
+{
+    const struct vision *v = m->vision;
+    const int32_t end = b->prompt_len && b->prompt_len[s] > 0 ? b->prompt_len[s] : INT32_MAX;
+    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
+        if (b->token[t] != v->config->image_token || b->pos[t] >= end) continue;
+        if (n < n_rows(v)) m->host.place[n] = t;
+        n++;
+    }
+    return n;
+}
+
 dt_err dt_vision_stage(dt_model *m, const dt_batch *b)
 {
     struct vision *v = m->vision;
@@ -302,11 +315,7 @@ dt_err dt_vision_stage(dt_model *m, const dt_batch *b)
     DT_CHECK(v->n_images == 0 || b->image_nbytes == v->tower->patches.image_nbytes, DT_ERR_DATA,
              "images of %zu bytes; the model's tower takes %" PRId64 " x %" PRId64 " pixels of 3", b->image_nbytes,
              v->config->image_size, v->config->image_size);
-    for (int32_t t = 0; t < b->n_tok; t++) {
-        if (b->token[t] != v->config->image_token) continue;
-        if (n < n_rows(v)) m->host.place[n] = t;
-        n++;
-    }
+    for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++) n = find_placeholders(m, b, s, n);
     DT_CHECK(n == n_rows(v), DT_ERR_DATA,
              "%" PRId64 " placeholders (token %d) for %d images of %" PRId64 " placeholders each", n,
              v->config->image_token, v->n_images, v->config->n_tokens);

@@ -121,7 +121,8 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
         DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
     if (recipe->images) {
         const bool answer = side == DT_SIDE_SECOND && s->kind == DT_DATASET_PROMPTS;
-        DT_TRY(dt_expand_placeholders(recipe->images, answer ? 0 : r->n_images, ids, &p->mask[side], first));
+        DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, answer ? 0 : r->n_images, ids,
+                                      &p->mask[side], first));
     }
     s->parted |= parted;
     s->truncated |= cut;

@@ -35,10 +35,6 @@ dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, 
 
 /** Read and prepare the images of a record to the end of the chunk's. DT_ERR_DATA naming one that cannot be read. */
 dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s);
-/** Ids from first on, in which each image has one placeholder: each becomes a run of n_tokens. DT_ERR_DATA: there are
- *  more or fewer than n_images. */
-dt_err dt_expand_placeholders(const dt_image_form *form, int n_images, dt_ids *ids, uint8_t **mask, size_t first);
-
 /** The turns of a chat, each within its share of max_length (budgets.c). */
 dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,
                        bool *cut);

@@ -1,29 +1,8 @@
-/* encode_images.c - from the images of a record to pixels in the chunk, and from what stands for them in the text to
- * runs of placeholders. */
+/* encode_images.c - from the images of a record to pixels in the chunk. */
 #include "encode.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-dt_err dt_expand_placeholders(const dt_image_form *form, int n_images, dt_ids *ids, uint8_t **mask, size_t first)
-{
-    const size_t run = (size_t)form->n_tokens;
-    int found = 0;
-    for (size_t i = first; i < ids->n; i++) found += ids->id[i] == form->token;
-    DT_CHECK(found == n_images, DT_ERR_DATA, "the text has %d places of images, the record %d images", found, n_images);
-    if (found == 0) return DT_OK;
-    DT_TRY(dt_ids_reserve(ids, (size_t)found * (run - 1)));
-    uint8_t *more = realloc(*mask, ids->n_alloc);
-    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
-    *mask = more;
-    size_t to = ids->n + (size_t)found * (run - 1); /* from the end: nothing is overwritten before it has moved */
-    for (size_t from = ids->n, end = to; from-- > first; ids->n = end) {
-        const int32_t id = ids->id[from];
-        const uint8_t target = more[from];
-        for (size_t k = id == form->token ? run : 1; k-- > 0;) ids->id[--to] = id, more[to] = target;
-    }
-    return DT_OK;
-}
 
 /* The folder of the file that the record is in, up to its slash. */
 static int folder_length(const char *path)

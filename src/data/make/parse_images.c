@@ -57,25 +57,7 @@ dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *r
 
 dt_err dt_place_images(dt_parsed_record *r, dt_side side, const dt_rules *rules)
 {
-    dt_messages *m = &r->messages[side];
-    int user = -1;
-    if (!rules->image_text || !r->images_apart) return DT_OK;
-    const size_t n_text = strlen(rules->image_text);
-    for (int i = m->n - 1; i >= 0; i--) {
-        if (memmem(m->item[i].text, m->item[i].nbytes, rules->image_text, n_text)) return DT_OK;
-        if (m->item[i].role == DT_ROLE_USER) user = i;
-    }
-    if (user < 0) return DT_OK;
-    char *text, *to;
-    dt_message *first = &m->item[user];
-    const size_t nbytes = first->nbytes + (size_t)r->n_images * (n_text + 1);
-    DT_TRY(dt_messages_own(m, nbytes, &text));
-    to = text;
-    for (int i = 0; i < r->n_images; i++) to += sprintf(to, "%s\n", rules->image_text);
-    memcpy(to, first->text, first->nbytes);
-    first->text = text;
-    first->nbytes = nbytes;
-    return DT_OK;
+    return rules->image_text && r->images_apart ? dt_messages_place_images(&r->messages[side], r->n_images) : DT_OK;
 }
 
 dt_err dt_take_images(dt_parsed_record *r)

@@ -5,11 +5,12 @@
 #include "../tool/together.h"
 #include "dtrain/frozen_model.h"
 #include "dtrain/generate.h"
+#include "dtrain/image.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"
 #include "dtrain/trie.h"
 
-enum { MAX_STOPS = 16 };
+enum { MAX_STOPS = 16, MAX_GIVEN_IMAGES = 64 };
 
 typedef struct options {
     const char *model, *adapter, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
@@ -30,6 +31,8 @@ typedef struct options {
     int n_stop;
     bool chat, no_think;
     const char *system, *chat_template;
+    const char *image[MAX_GIVEN_IMAGES];
+    int n_images;
     double timeout_s;
     bool no_graphs, stream, jsonl, logprobs, verbose, help, version;
 } options;
@@ -55,7 +58,10 @@ typedef struct app {
     dt_constraint only;
     dt_prompt_reader reader;
     dt_prompts prompts;
-    dt_sequence *seqs; /* all of the job, n_out in a row for each prompt */
+    char *image_text;             /* what stands for an image in a text; NULL: nothing does */
+    dt_preprocessor preprocessor; /* read when there are images */
+    uint8_t **pixels;             /* [prompts.n] of the images of prompts that this rank works on */
+    dt_sequence *seqs;            /* all of the job, n_out in a row for each prompt */
     int n_seqs, n_out, printed;
     size_t shown;        /* bytes of the running answer that are on the screen */
     char *part;          /* while the output is being written: its name until it is complete */
@@ -73,6 +79,18 @@ void generate_print_settings(const app *a);
 dt_err generate_make_sequences(app *a);
 int generate_owner(const app *a, int sequence);
 dt_err generate_fetch_from(app *a, int from); /* collective */
+
+/* images.c */
+/** How the model's prompts may have images: for the reader. DT_ERR_USAGE: they may not, but --image is given. */
+dt_err generate_describe_images(app *a);
+/** The images of the prompts that this rank works on. DT_ERR_DATA naming one that cannot be read. */
+dt_err generate_load_images(app *a);
+/** One, as the tower takes it, into pixels [generate_image_nbytes]. */
+dt_err generate_read_image(app *a, const char *path, uint8_t *pixels);
+size_t generate_image_nbytes(const app *a); /* of a vision-language model */
+/** Room for images in passes, if there may be some, most of them at a time. */
+void generate_size_images(const app *a, dt_generate_options *g, int64_t most);
+void generate_free_images(app *a);
 
 /* score.c: collective */
 /** The model that judges, all but its tensors. */

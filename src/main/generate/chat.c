@@ -23,6 +23,8 @@ typedef struct chat {
     dt_messages messages;
     char **texts; /* of messages, ours */
     int n_texts;
+    uint8_t *pixels; /* of messages.n_images images */
+    int n_waiting;   /* the last of them: no message has them yet */
     dt_generate_stats total;
     int64_t n_kept; /* tokens that did not have to go through again */
 } chat;
@@ -51,15 +53,88 @@ static dt_err next_action(chat *c, console_action *action, char **text)
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* Takes over text, also in failure. */
-static dt_err say(chat *c, dt_role role, char *text, size_t nbytes)
+static dt_err keep_text(chat *c, char *text)
 {
     char **grown = realloc(c->texts, (size_t)(c->n_texts + 1) * sizeof *grown);
     if (!grown) free(text);
     DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for message %d", c->n_texts);
     c->texts = grown;
     c->texts[c->n_texts++] = text;
+    return DT_OK;
+}
+
+static dt_err say(chat *c, dt_role role, char *text, size_t nbytes)
+{
+    DT_TRY(keep_text(c, text));
     return dt_messages_add(&c->messages, role, text, nbytes);
 }
+
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+/* Rank 0 reads it, for all; *unread: what it says of one that cannot be read. Takes over path, also in failure. */
+static dt_err show(chat *c, char *path, dt_err *unread)
+{
+    app *a = c->a;
+    const size_t nbytes = generate_image_nbytes(a), at = (size_t)c->messages.n_images * nbytes;
+    uint8_t *grown = realloc(c->pixels, at + nbytes);
+    if (grown) c->pixels = grown;
+    dt_err err = keep_text(c, path);
+    if (err == DT_OK && !grown) err = dt_fail(DT_ERR_MEMORY, "out of memory for another image");
+    TOGETHER(a, err);
+    *unread = a->comm.rank == 0 ? generate_read_image(a, path, grown + at) : DT_OK;
+    int64_t failed = *unread != DT_OK;
+    DT_TRY(dt_comm_broadcast_host(&a->comm, &failed, sizeof failed, 0));
+    if (failed) return DT_OK;
+    DT_TRY(dt_comm_broadcast_host(&a->comm, grown + at, nbytes, 0));
+    c->n_waiting++;
+    return together(&a->comm, dt_messages_add_image(&c->messages, path));
+}
+
+static int count_places(const chat *c, const char *text, size_t nbytes)
+{
+    const char *name = c->messages.image_text, *end = text + nbytes;
+    int n = 0;
+    if (!name) return 0;
+    for (const char *at = text; (at = memmem(at, (size_t)(end - at), name, strlen(name))); at += strlen(name)) n++;
+    return n;
+}
+
+/* The first n, of messages that are forgotten: what the cache has of them is not what others will be. */
+static void forget_images(chat *c, int n)
+{
+    dt_messages *m = &c->messages;
+    if (n == 0) return;
+    const size_t nbytes = generate_image_nbytes(c->a), left = (size_t)(m->n_images - n);
+    memmove(c->pixels, c->pixels + (size_t)n * nbytes, left * nbytes);
+    memmove(m->image, m->image + n, left * sizeof *m->image);
+    m->n_images -= n;
+    c->seq.n_cached = 0;
+}
+
+/* Does a message say where the images that wait stand, or nothing of places? */
+static bool places_fit(const chat *c, const char *text)
+{
+    const int n = count_places(c, text, strlen(text));
+    return n == 0 || n == c->n_waiting;
+}
+
+/* What the user says; images that wait, and have no places in it, come first. Takes over text, also in failure. */
+static dt_err say_with_images(chat *c, char *text)
+{
+    char *with = text;
+    if (c->n_waiting > 0 && count_places(c, text, strlen(text)) == 0) {
+        const size_t n_name = strlen(c->messages.image_text) + 1;
+        char *to = with = malloc((size_t)c->n_waiting * n_name + strlen(text) + 1);
+        for (int i = 0; with && i < c->n_waiting; i++) to += sprintf(to, "%s\n", c->messages.image_text);
+        if (with) memcpy(to, text, strlen(text) + 1);
+        free(text);
+        DT_CHECK(with, DT_ERR_MEMORY, "out of memory for a message");
+    }
+    c->n_waiting = 0;
+    return say(c, DT_ROLE_USER, with, strlen(with));
+}
+
+/* ---- what the model is asked ------------------------------------------------------------------------------------- */
 
 /* The oldest exchange behind the system message; what it said stays ours until the end. */
 static bool forget_oldest(chat *c)
@@ -67,6 +142,9 @@ static bool forget_oldest(chat *c)
     dt_messages *m = &c->messages;
     const int first = m->n > 0 && m->item[0].role == DT_ROLE_SYSTEM;
     if (m->n - first < 3) return false;
+    int n_images = 0;
+    for (int i = first; i < first + 2; i++) n_images += count_places(c, m->item[i].text, m->item[i].nbytes);
+    forget_images(c, n_images);
     memmove(m->item + first, m->item + first + 2, (size_t)(m->n - first - 2) * sizeof *m->item);
     m->n -= 2;
     return true;
@@ -81,6 +159,9 @@ static dt_err render(chat *c, dt_ids *ids)
         ids->n = 0;
         DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, c->messages.item, c->messages.n,
                               DT_CHAT_GENERATE | a->reader.chat_flags, ids));
+        if (a->reader.n_image_tokens > 0)
+            DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->messages.n_images, ids,
+                                          NULL, 0));
         if ((int64_t)ids->n + room <= c->max_len) break;
         DT_CHECK(forget_oldest(c), DT_ERR_DATA,
                  "a message makes a conversation of %zu tokens: %d fit, %" PRId64 " of them for the answer (--context)",
@@ -117,6 +198,8 @@ static void set_prompt(chat *c, const dt_ids *ids)
     s->n_prompt = s->n_ids = (int32_t)ids->n;
     s->max_ids = (int32_t)(most < c->max_len ? most : c->max_len);
     s->n_cached = same;
+    s->pixels = c->pixels;
+    s->n_images = c->messages.n_images;
     s->number++; /* other random numbers than before */
     s->finish = DT_FINISH_NONE;
     c->n_kept += same;
@@ -156,6 +239,8 @@ static dt_err answer(chat *c)
 /* From the system message on, if there is one. What was said stays ours until the end. */
 static dt_err begin_again(chat *c, const char *system)
 {
+    forget_images(c, c->messages.n_images);
+    c->n_waiting = 0;
     dt_messages_clear(&c->messages);
     return *system ? dt_messages_add(&c->messages, DT_ROLE_SYSTEM, system, strlen(system)) : DT_OK;
 }
@@ -166,27 +251,75 @@ static dt_err change_system(chat *c, char *text)
         free(text);
         return begin_again(c, c->system = "");
     }
-    dt_messages_clear(&c->messages);
+    DT_TRY(begin_again(c, ""));
     c->system = text;
     return say(c, DT_ROLE_SYSTEM, text, strlen(text));
+}
+
+/* Those of the command line: of the first message. */
+static dt_err show_given(chat *c)
+{
+    for (int i = 0; i < c->a->opt.n_images; i++) {
+        char *path = strdup(c->a->opt.image[i]);
+        dt_err unread;
+        TOGETHER(c->a, path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of an image"));
+        DT_TRY(show(c, path, &unread));
+        TOGETHER(c->a, unread);
+    }
+    return DT_OK;
+}
+
+/* What cannot be read is said, and the conversation goes on. */
+static dt_err show_asked(chat *c, char *path)
+{
+    dt_err unread = DT_OK;
+    if (c->a->reader.n_image_tokens > 0 && *path) {
+        DT_TRY(show(c, path, &unread));
+        console_note(&c->console, "%s", unread == DT_OK ? "an image of the next message" : dt_error_message());
+        dt_error_clear();
+        return DT_OK;
+    }
+    console_note(&c->console, *path ? "the model takes no images" : "/image: expected the name of a file");
+    free(path);
+    return DT_OK;
+}
+
+static dt_err hear(chat *c, char *text)
+{
+    if (!places_fit(c, text)) {
+        if (c->a->comm.rank == 0)
+            DT_WARN("a message with %d places of images, for %d images, is left out",
+                    count_places(c, text, strlen(text)), c->n_waiting);
+        free(text);
+        return DT_OK;
+    }
+    TOGETHER(c->a, say_with_images(c, text));
+    return answer(c);
 }
 
 static dt_err talk(chat *c)
 {
     app *a = c->a;
+    DT_TRY(show_given(c));
     if (a->opt.prompt) {
+        TOGETHER(a, places_fit(c, a->opt.prompt)
+                        ? DT_OK
+                        : dt_fail(DT_ERR_DATA, "--prompt: %d places of images, for %d images",
+                                  count_places(c, a->opt.prompt, strlen(a->opt.prompt)), c->n_waiting));
         char *text = strdup(a->opt.prompt);
-        TOGETHER(a, text ? say(c, DT_ROLE_USER, text, strlen(text))
-                         : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
-        return answer(c);
+        TOGETHER(a, text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
+        return hear(c, text);
     }
     for (;;) {
         console_action action = CONSOLE_EXIT;
         char *text;
         DT_TRY(next_action(c, &action, &text));
         if (action == CONSOLE_SAY) {
-            TOGETHER(a, say(c, DT_ROLE_USER, text, strlen(text)));
-            DT_TRY(answer(c));
+            DT_TRY(hear(c, text));
+            continue;
+        }
+        if (action == CONSOLE_IMAGE) {
+            DT_TRY(show_asked(c, text));
             continue;
         }
         if (action == CONSOLE_SYSTEM) {
@@ -232,6 +365,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     c.seq.ids = malloc((size_t)max_len * sizeof *c.seq.ids);
     dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);
     c.system = a->opt.system ? a->opt.system : "";
+    c.messages.image_text = a->reader.image_text;
     if (err == DT_OK) err = begin_again(&c, c.system);
     if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;
@@ -244,6 +378,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     if (err == DT_OK && a->comm.rank == 0) report(&c);
     for (int i = 0; i < c.n_texts; i++) free(c.texts[i]);
     free(c.texts);
+    free(c.pixels);
     dt_messages_free(&c.messages);
     console_close(&c.console);
     free(c.seq.ids);

@@ -11,6 +11,7 @@
 #include "dtrain/tokenizer.h"
 
 static const char help[] =
+    "  /image FILE     show an image with the next message, which may say where: <image>\n"
     "  /clear          forget what was said\n"
     "  /system TEXT    begin again, with TEXT as the system message (without TEXT: with none)\n"
     "  /save FILE      write the conversation to FILE as JSON, a record for dtrain-data\n"
@@ -138,7 +139,14 @@ static dt_err save(const char *file, const dt_messages *said)
         free(text);
         json_array_append_new(list, message);
     }
-    json_t *root = json_pack("{s:o}", "messages", list);
+    json_t *root = json_pack("{s:o}", "messages", list), *images = json_array();
+    for (int i = 0; i < said->n_images; i++) {
+        char *path = realpath(said->image[i], NULL); /* the folder of the record is another */
+        json_array_append_new(images, json_string(path ? path : said->image[i]));
+        free(path);
+    }
+    if (said->n_images > 0) json_object_set(root, "images", images);
+    json_decref(images);
     char *text = json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY), *line = NULL;
     const int n = text ? asprintf(&line, "%s\n", text) : -1;
     const dt_err err = n < 0 ? dt_fail(DT_ERR_MEMORY, "out of memory for the conversation")
@@ -175,6 +183,7 @@ static bool command(const console *c, const dt_messages *said, const char *text,
     if (argument(text, "/exit") || argument(text, "/quit") || argument(text, "/bye"))
         return *action = CONSOLE_EXIT, true;
     if (argument(text, "/clear")) return *action = CONSOLE_CLEAR, true;
+    if ((*rest = argument(text, "/image"))) return *action = CONSOLE_IMAGE, true;
     if ((*rest = argument(text, "/system"))) return *action = CONSOLE_SYSTEM, true;
     if (argument(text, "/help"))
         fputs(help, stdout);

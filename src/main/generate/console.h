@@ -8,6 +8,7 @@
 typedef enum console_action {
     CONSOLE_EXIT,   /* end of input, or /exit */
     CONSOLE_SAY,    /* text: a message */
+    CONSOLE_IMAGE,  /* text: the file of an image that the next message has */
     CONSOLE_CLEAR,  /* forget what was said */
     CONSOLE_SYSTEM, /* forget it, and begin with text ("": with nothing) from now on */
 } console_action;

@@ -21,6 +21,12 @@ const char generate_usage[] =
     "                          array, with \"prompt\" (a text), \"messages\" (a conversation) or \"ids\"\n"
     "                          (numbers); other fields come back with --jsonl\n"
     "  -                       prompts from standard input, one per line\n"
+    "  --image FILE            an image of the prompt, JPEG, PNG, WebP or PPM, for a vision-language\n"
+    "                          model; may be given several times. The n-th stands where the prompt\n"
+    "                          says <image> for the n-th time, or all of them before the prompt; with\n"
+    "                          - they belong to every prompt, with --chat to the first message.\n"
+    "                          Records of --prompts name theirs: \"image\", \"images\" (paths, from the\n"
+    "                          folder of FILE on) or parts of messages\n"
     "  --chat                  talk: a line is a message, /help lists the commands, Ctrl-C stops an\n"
     "                          answer, Ctrl-D or /exit ends; in a pipe there are no commands and\n"
     "                          every line is a message; with --prompt: answer that one and end\n"
@@ -96,7 +102,7 @@ enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
     PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
     TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE,
-    SCORE, ANSWERS, NO_GRAPHS, ADAPTER, CATALOGUE
+    SCORE, ANSWERS, NO_GRAPHS, ADAPTER, CATALOGUE, IMAGE
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
@@ -110,7 +116,8 @@ static const struct option long_options[] = {
     {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
     {"no-graphs", 0, 0, NO_GRAPHS}, {"adapter", 1, 0, ADAPTER},
     {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE},
-    {"answers", 1, 0, ANSWERS}, {"catalogue", 1, 0, CATALOGUE}, TOOL_OPTIONS, {0}};
+    {"answers", 1, 0, ANSWERS}, {"catalogue", 1, 0, CATALOGUE}, {"image", 1, 0, IMAGE},
+    TOOL_OPTIONS, {0}};
 /* clang-format on */
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
@@ -124,6 +131,14 @@ static dt_err parse_stop(options *o, const char *text)
     DT_CHECK(text[0], DT_ERR_USAGE, "--stop: expected a text");
     DT_CHECK(o->n_stop < MAX_STOPS, DT_ERR_USAGE, "--stop: at most %d texts", MAX_STOPS);
     o->stop[o->n_stop++] = text;
+    return DT_OK;
+}
+
+static dt_err parse_image(options *o, const char *path)
+{
+    DT_CHECK(path[0], DT_ERR_USAGE, "--image: expected the name of a file");
+    DT_CHECK(o->n_images < MAX_GIVEN_IMAGES, DT_ERR_USAGE, "--image: at most %d files", MAX_GIVEN_IMAGES);
+    o->image[o->n_images++] = path;
     return DT_OK;
 }
 
@@ -209,6 +224,8 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
         return tool_parse_int(name, text, 2, INT32_MAX, &o->context);
     case DTYPE:
         return parse_dtype(text, &o->dtype);
+    case IMAGE:
+        return parse_image(o, text);
     case STAGE:
         return tool_parse_int(name, text, 0, 3, &o->stage);
     case THREADS:
@@ -285,6 +302,9 @@ static dt_err check_options(const options *o)
     DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
              "--zero-stage: expected 0 or 3 (generation has only parameters to partition), found %" PRId64, o->stage);
     DT_CHECK(o->stream + o->jsonl + o->chat <= 1, DT_ERR_USAGE, "--stream, --jsonl and --chat: expected one of them");
+    DT_CHECK(
+        o->n_images == 0 || (!o->prompts && !o->score), DT_ERR_USAGE,
+        "--image: goes with --prompt, - and --chat; records of --prompts name their own, and --score judges texts");
     DT_CHECK(!o->force || o->output, DT_ERR_USAGE, "--force goes with -o: it replaces that file");
     DT_CHECK(!o->output || o->output[0], DT_ERR_USAGE, "-o: expected the name of a file");
     DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs needs --jsonl");

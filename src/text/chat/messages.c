@@ -60,16 +60,42 @@ static bool is_image(const dt_messages *m, const json_t *part)
     return m->image_text && type && strcmp(type, "image") == 0;
 }
 
-static dt_err note_image(dt_messages *m, const json_t *part)
+dt_err dt_messages_add_image(dt_messages *m, const char *path)
 {
-    static const char *const keys[] = {"image", "path", "url"};
     const char **more = realloc(m->image, ((size_t)m->n_images + 1) * sizeof *more);
     DT_CHECK(more, DT_ERR_MEMORY, "no memory for the images of a message");
     m->image = more;
-    m->image[m->n_images] = NULL;
-    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !m->image[m->n_images]; k++)
-        m->image[m->n_images] = json_string_value(json_object_get(part, keys[k]));
-    m->n_images++;
+    m->image[m->n_images++] = path;
+    return DT_OK;
+}
+
+static dt_err note_image(dt_messages *m, const json_t *part)
+{
+    static const char *const keys[] = {"image", "path", "url"};
+    const char *path = NULL;
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !path; k++)
+        path = json_string_value(json_object_get(part, keys[k]));
+    return dt_messages_add_image(m, path);
+}
+
+dt_err dt_messages_place_images(dt_messages *m, int n)
+{
+    const size_t n_text = strlen(m->image_text);
+    int user = -1;
+    for (int i = m->n - 1; i >= 0; i--) {
+        if (memmem(m->item[i].text, m->item[i].nbytes, m->image_text, n_text)) return DT_OK;
+        if (m->item[i].role == DT_ROLE_USER) user = i;
+    }
+    if (user < 0 || n == 0) return DT_OK;
+    char *text, *to;
+    dt_message *first = &m->item[user];
+    const size_t nbytes = first->nbytes + (size_t)n * (n_text + 1);
+    DT_TRY(dt_messages_own(m, nbytes, &text));
+    to = text;
+    for (int i = 0; i < n; i++) to += sprintf(to, "%s\n", m->image_text);
+    memcpy(to, first->text, first->nbytes);
+    first->text = text;
+    first->nbytes = nbytes;
     return DT_OK;
 }
 

@@ -39,6 +39,29 @@ void dt_pieces_free(dt_pieces *p)
     *p = (dt_pieces){0};
 }
 
+dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_ids *ids, uint8_t **mask, size_t first)
+{
+    const size_t run = (size_t)n_tokens;
+    int found = 0;
+    for (size_t i = first; i < ids->n; i++) found += ids->id[i] == token;
+    DT_CHECK(found == n_images, DT_ERR_DATA, "the text has %d places of images, the record %d images", found, n_images);
+    if (found == 0) return DT_OK;
+    DT_TRY(dt_ids_reserve(ids, (size_t)found * (run - 1)));
+    uint8_t *more = mask ? realloc(*mask, ids->n_alloc) : NULL;
+    DT_CHECK(more || !mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+    if (mask) *mask = more;
+    size_t to = ids->n + (size_t)found * (run - 1); /* from the end: nothing is overwritten before it has moved */
+    for (size_t from = ids->n, end = to; from-- > first; ids->n = end) {
+        const int32_t id = ids->id[from];
+        const uint8_t target = mask ? more[from] : 0;
+        for (size_t k = id == token ? run : 1; k-- > 0;) {
+            ids->id[--to] = id;
+            if (mask) more[to] = target;
+        }
+    }
+    return DT_OK;
+}
+
 /* ---- what the tokenizer adds ------------------------------------------------------------------------------------- */
 
 /* What a tokenizer puts around texts is found out by encoding one token. */

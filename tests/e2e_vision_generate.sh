@@ -1,0 +1,121 @@
+#!/bin/bash
+# e2e_vision_generate.sh - dtrain-generate with images: what transformers generates with the same files, whatever the ranks, the stage, the batch and the
+# beams; conversations with images; mistakes.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+export OMP_NUM_THREADS=1
+hf=tests/data/vision/hf
+files=$PWD/tests/data/image/files
+
+generate() { # NP ARGUMENTS...: the text alone into $tmp/text
+    local np=$1
+    shift
+    own_mpi_files
+    if [ "$np" -gt 0 ]; then
+        timeout -k 5 240 $MPIRUN -np "$np" ./dtrain-generate "$@" --threads 1 -o "$tmp/text" --force >"$out" 2>&1 </dev/null
+    else
+        timeout -k 5 240 ./dtrain-generate "$@" --threads 1 >"$tmp/text" 2>"$out" </dev/null
+    fi
+    code=$?
+}
+prompts() { # MODEL: its records of the fixture, with images by their paths, without what is expected
+    python3 - "$1" "$files" <<'PY'
+import json, sys
+for line in open("tests/data/vision/generate.jsonl"):
+    r = json.loads(line)
+    if r["model"] == sys.argv[1]:
+        print(json.dumps(dict(prompt=r["prompt"], images=[sys.argv[2] + "/" + f for f in r["images"]])))
+PY
+}
+# Both compute in fp32 and sum in other orders: log-probabilities of about 3 differ by rounding.
+agrees() { # MODEL greedy|beams
+    python3 - "$1" "$2" "$tmp/text" <<'PY'
+import json, sys
+expected = [r for r in map(json.loads, open("tests/data/vision/generate.jsonl")) if r["model"] == sys.argv[1]]
+found = [json.loads(line) for line in open(sys.argv[3])]
+n_return = len(expected[0]["beams"]) if sys.argv[2] == "beams" else 1
+assert len(found) == n_return * len(expected), "%d lines" % len(found)
+for i, f in enumerate(found):
+    e = expected[i // n_return]
+    want = e["beams"][i % n_return] if sys.argv[2] == "beams" else e
+    assert f["prompt_ids"] == e["prompt_ids"], "%s: prompt: %s" % (e["prompt"], f["prompt_ids"])
+    assert f["ids"] == want["ids"], "%s: expected %s, found %s" % (e["prompt"], want["ids"], f["ids"])
+    pairs = [(want["score"], f["score"])] if sys.argv[2] == "beams" else list(zip(want["logprobs"], f["logprobs"]))
+    for a, b in pairs:
+        assert abs(a - b) <= 1e-5, "%s: expected %.8g, found %.8g" % (e["prompt"], a, b)
+PY
+}
+
+# ---- as transformers; a model's own answer may have the placeholder's token, which is no image
+for model in clip_llama siglip_qwen2; do
+    prompts $model >"$tmp/$model.jsonl"
+    greedy=("$hf/$model" --prompts "$tmp/$model.jsonl" --greedy --max-new-tokens 10 --jsonl --logprobs)
+    generate 0 "${greedy[@]}"
+    expect "$model: greedily" agrees $model greedy
+    cp "$tmp/text" "$tmp/expected"
+    generate 0 "$hf/$model" --prompts "$tmp/$model.jsonl" --num-beams 4 --num-return 2 --length-penalty 0.5 --max-new-tokens 10 --jsonl
+    expect "$model: by beams" agrees $model beams
+done
+expect "a generated placeholder is among what is expected" grep -q '"ids": \[[^]]*\b60\b[^]]*\], "logprobs"' tests/data/vision/generate.jsonl
+for case in "0 1 0" "1 3 3" "2 2 0" "2 16 3" "3 4 3"; do
+    read -r np batch stage <<<"$case"
+    generate "$np" "${greedy[@]}" --batch-size "$batch" --zero-stage "$stage"
+    expect "the same on $np ranks, batch $batch, stage $stage" cmp "$tmp/text" "$tmp/expected"
+done
+many=("$hf/clip_llama" --prompts "$tmp/clip_llama.jsonl" --num-samples 3 --temperature 0.8 --max-new-tokens 6 --jsonl)
+generate 0 "${many[@]}" --batch-size 1
+cp "$tmp/text" "$tmp/expected"
+generate 2 "${many[@]}" --batch-size 7
+expect "samples are the same in batches on two ranks" cmp "$tmp/text" "$tmp/expected"
+
+# ---- ways to give images
+one=("$hf/clip_llama" --greedy --max-new-tokens 10 --jsonl)
+new_ids() { sed 's/.*"ids":\(\[[^]]*\]\),"prompt_ids".*/\1/' "$1" | tr -d '\n'; }
+expected_ids() { python3 -c 'import json, sys; print(json.dumps([json.loads(l) for l in open("tests/data/vision/generate.jsonl")][int(sys.argv[1])]["ids"], separators=(",", ":")))' "$1"; }
+generate 0 "${one[@]}" --prompt "<image> or <image>, which" --image "$files/lossy.webp" --image "$files/depth8_type6.png"
+expect "images of the command line, in their places" test "$(new_ids "$tmp/text")" = "$(expected_ids 4)"
+generate 0 "${one[@]}" --prompt "$(python3 -c 'print("60 " * 9 + "1")')" --tokenizer ids --image "$files/depth8_type2.png"
+expect "whole runs of placeholders, as ids" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)"
+generate 0 "${one[@]}" --prompt "60 1" --tokenizer ids --image "$files/depth8_type2.png"
+expect "or one for each" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)"
+printf '<image>a\n<image>a\n' | timeout 240 ./dtrain-generate "${one[@]}" - --image "$files/depth8_type2.png" --threads 1 >"$tmp/text" 2>"$out"
+expect "images of every line" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)$(expected_ids 1)"
+generate 0 "$hf/clip_llama" --greedy --max-new-tokens 10 --prompt "<image>a" --image "$files/depth8_type2.png" --stream
+expect_exit "token by token" 0
+run 1 ./dtrain-convert "$hf/clip_llama" "$tmp/clip_llama.h5"
+generate 0 "$tmp/clip_llama.h5" --tokenizer $hf/clip_llama --greedy --max-new-tokens 10 --jsonl --prompt "<image>a" --image "$files/depth8_type2.png"
+expect "a checkpoint knows how images are made ready" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)"
+cp "$files/rgb.jpg" "$tmp/here.jpg"
+printf '{"messages": [{"role": "user", "content": "what is it?"}], "image": "here.jpg"}
+{"messages": [{"role": "user", "content": [{"type": "image", "path": "here.jpg"}, {"type": "text", "text": "what is it?"}]}]}
+{"messages": [{"role": "user", "content": "<image>\\nwhat is it?"}], "images": [{"path": "here.jpg"}]}\n' >"$tmp/talk.jsonl"
+generate 0 "${one[@]}" --prompts "$tmp/talk.jsonl" --chat-template plain
+expect_exit "messages with images from the folder of their file" 0
+expect "however they are written" test "$(sed 's/.*"prompt_ids"/"prompt_ids"/; s/,"messages".*//' "$tmp/text" | sort -u | wc -l)-$(grep -o '\b60\b' "$tmp/text" | wc -l | awk '{print ($1 >= 27)}')" = 1-1
+
+# ---- conversations
+generate 0 "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --prompt "what is it?" --image "$files/rgb.jpg"
+expect_exit "a message with an image" 0
+cp "$tmp/text" "$tmp/expected"
+generate 2 "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --prompt "what is it?" --image "$files/rgb.jpg" --zero-stage 3
+expect "the same on two ranks" cmp "$tmp/text" "$tmp/expected"
+printf 'a\nb\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 4 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
+expect "a second message keeps what the first one's image left" grep -q '[1-9][0-9]* kept' "$out"
+printf 'what is it?\nand now\nand again\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
+expect "the image is forgotten with its message" grep -q 'outgrown 64 tokens' "$out"
+expect "and all are answered, the first alike" test "$(wc -l <"$tmp/text")-$(head -1 "$tmp/text")" = "3-$(head -1 "$tmp/expected")"
+
+# ---- mistakes
+gen_wrong() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain-generate --threads 1 "$@"; }
+gen_wrong "a place without an image" 65 'prompt: the text has 1 places of images, for 0 images' $hf/clip_llama --prompt "<image>"
+gen_wrong "two images for one place" 65 'the text has 1 places of images, for 2 images' $hf/clip_llama --prompt "<image>" --image "$files/rgb.jpg" --image "$files/rgb.jpg"
+gen_wrong "a model of texts" 64 'clip_llama_text is a language model' $hf/clip_llama_text --prompt a --image "$files/rgb.jpg"
+gen_wrong "an image that is not there" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
+gen_wrong "a damaged one" 65 'cut.png' $hf/clip_llama --prompt a --image "$files/cut.png"
+gen_wrong "records name their own" 64 'image: goes with' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
+printf '{"prompt": "a"}\n{"prompt": "<image>", "image": 7}\n' >"$tmp/bad.jsonl"
+gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --prompts "$tmp/bad.jsonl"
+gen_wrong "a reward model has no images" 64 'reward models and critics are of text' --score $hf/clip_llama --answers "$tmp/bad.jsonl"
+cp -r $hf/clip_llama "$tmp/other" && sed -i 's/14/16/' "$tmp/other/preprocessor_config.json"
+gen_wrong "images of another size" 65 'takes 14 x 14' "$tmp/other" --prompt a --image "$files/rgb.jpg"
+e2e_done

@@ -1,0 +1,262 @@
+/* test_generate_vision.c - prompts with images through slots, pieces and passes: the same tokens as one by one, each
+ * image through the tower once and whole; what a model says itself is no image. transformers' tokens: see
+ * e2e_vision_generate.sh.
+ * DEVICES: cpu queue */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/generate.h"
+#include "ref_model.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_SEQS = 6, MAX_LEN = 60, N_NEW = 7, MAX_SLOTS = 6, MAX_IMAGES = 3 };
+
+/* Words before each image (-1: no more images) and behind the last; the third has none, the fourth ends in one. */
+static const struct shape {
+    int n_images, words[MAX_IMAGES + 1];
+} SHAPES[N_SEQS] = {{1, {3, 4}}, {3, {0, 0, 2, 1}}, {0, {5}}, {1, {6, 0}}, {2, {1, 5, 3}}, {1, {0, 1}}};
+
+struct work {
+    ref_model r;
+    json_t *root;
+    char *config;
+    dt_decoder model;
+    uint8_t *pixels[N_SEQS];
+    int32_t ids[N_SEQS][MAX_LEN];
+    dt_sequence seqs[N_SEQS], *list[N_SEQS];
+    int n_images, max_images; /* that went through, and most of a pass */
+    int32_t say;              /* what is drawn in the place of anything else; -1: nothing is */
+};
+
+static dt_err decode(void *self, const dt_batch *b, const int32_t *slot)
+{
+    struct work *w = self;
+    const int n = b->pixels ? b->n_images : 0;
+    w->n_images += n;
+    if (n > w->max_images) w->max_images = n;
+    return w->model.decode(w->model.self, b, slot);
+}
+
+static dt_err draw(void *self, const dt_batch *b, const dt_draw *d)
+{
+    struct work *w = self;
+    const dt_err err = w->model.draw(w->model.self, b, d);
+    for (int32_t s = 0; w->say >= 0 && s < b->n_seq; s++) d->token[s] = w->say;
+    return err;
+}
+
+static void keep(void *self, int32_t slot, int32_t n)
+{
+    ((struct work *)self)->model.keep(((struct work *)self)->model.self, slot, n);
+}
+static dt_err share(void *self, int32_t slot, int32_t prompt, int32_t n)
+{
+    return ((struct work *)self)->model.share(((struct work *)self)->model.self, slot, prompt, n);
+}
+
+static dt_decoder decoder_of(struct work *w)
+{
+    dt_decoder d = w->model;
+    d.self = w, d.decode = decode, d.draw = draw, d.keep = keep, d.share = share;
+    return d;
+}
+
+static void open_model(struct work *w, int32_t n_slots, int32_t max_tok, int32_t max_images, int32_t n_prompts)
+{
+    memset(w, 0, sizeof *w);
+    w->say = -1;
+    w->root = json_load_file("tests/data/vision/clip_llama.json", 0, NULL);
+    assert_non_null(w->root);
+    w->config = json_dumps(json_object_get(w->root, "config"), 0);
+    const dt_model_options opt = {.dtype = DT_F32,
+                                  .grad_dtype = DT_F32,
+                                  .max_tok = max_tok,
+                                  .max_seq = n_slots,
+                                  .max_pos = MAX_LEN,
+                                  .max_images = max_images,
+                                  .cache_seqs = n_slots,
+                                  .cache_len = MAX_LEN,
+                                  .cache_prompts = n_prompts,
+                                  .cache_prompt_len = n_prompts ? MAX_LEN : 0,
+                                  .graphs = true,
+                                  .batch_invariant = true};
+    if (ref_model_open(&w->r, "clip_llama", w->config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
+    w->model = dt_decoder_of_model(w->r.model);
+}
+
+static void make_sequence(struct work *w, int i)
+{
+    const dt_vision_config *v = w->r.mc.vision;
+    const size_t nbytes = (size_t)(v->image_size * v->image_size * 3);
+    const struct shape *shape = &SHAPES[i];
+    int32_t n = 0;
+    w->pixels[i] = malloc((size_t)shape->n_images * nbytes + 1);
+    for (size_t k = 0; k < (size_t)shape->n_images * nbytes; k++)
+        w->pixels[i][k] = (uint8_t)(dt_mix64((uint64_t)(1000 * i) + k * 31) >> 20);
+    for (int k = 0; k <= shape->n_images; k++) {
+        for (int t = 0; t < shape->words[k]; t++, n++) w->ids[i][n] = (int32_t)(dt_mix64((uint64_t)(100 * i + n)) % 60);
+        for (int t = 0; k < shape->n_images && t < v->n_tokens; t++) w->ids[i][n++] = v->image_token;
+    }
+    w->seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                               .ids = w->ids[i],
+                               .n_prompt = n,
+                               .n_ids = n,
+                               .max_ids = n + N_NEW,
+                               .pixels = w->pixels[i],
+                               .n_images = shape->n_images};
+    w->list[i] = &w->seqs[i];
+}
+
+static void close_model(struct work *w)
+{
+    for (int i = 0; i < N_SEQS; i++) free(w->pixels[i]);
+    ref_model_close(&w->r);
+    assert_false(w->r.misused);
+    assert_int_equal(ref_model_left(&w->r), 0);
+    free(w->config);
+    json_decref(w->root);
+}
+
+static dt_generate_options options_of(const struct work *w, int32_t n_slots, int32_t max_tok, int32_t max_images,
+                                      int32_t n_prompts)
+{
+    return (dt_generate_options){.sampling = {.temperature = 0.9, .top_p = 1, .repetition_penalty = 1, .seed = 3},
+                                 .vocab_size = w->r.mc.vocab_size,
+                                 .n_slots = n_slots,
+                                 .n_prompts = n_prompts,
+                                 .max_tok = max_tok,
+                                 .vision = w->r.mc.vision,
+                                 .max_images = max_images,
+                                 .ledger = (dt_ledger *)&w->r.ledger};
+}
+
+/* One sequence at a time, its prompt in one pass. */
+static void generate_alone(int32_t expected[N_SEQS][MAX_LEN], int32_t say)
+{
+    struct work w;
+    dt_generate_stats stats;
+    open_model(&w, 1, MAX_LEN, MAX_IMAGES, 0);
+    const dt_decoder d = decoder_of(&w);
+    const dt_generate_options opt = options_of(&w, 1, MAX_LEN, MAX_IMAGES, 0);
+    w.say = say;
+    for (int i = 0; i < N_SEQS; i++) {
+        make_sequence(&w, i);
+        if (dt_generate(&d, &w.list[i], 1, &opt, &stats) != DT_OK) fail_msg("%s", dt_error_message());
+        memcpy(expected[i], w.ids[i], sizeof w.ids[i]);
+    }
+    close_model(&w);
+}
+
+static void tokens_do_not_depend_on_slots_and_pieces(void **state)
+{
+    int32_t expected[N_SEQS][MAX_LEN];
+    /* slots, tokens and images a pass, prompts' slots: 9 placeholders of an image go in whole, so 9 is the least */
+    static const int32_t runs[][4] = {{1, 9, 1, 0},  {1, 12, 3, 0}, {3, 11, 1, 0}, {6, 14, 2, 0},
+                                      {6, 90, 2, 0}, {4, 40, 8, 0}, {3, 11, 1, 2}, {2, 30, 4, 3}};
+    generate_alone(expected, -1);
+    for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) {
+        const int32_t *how = runs[k];
+        struct work w;
+        dt_generate_stats stats;
+        int n_seqs = 0, n_images = 0;
+        dt_sequence *list[N_SEQS];
+        open_model(&w, how[0], how[1], how[2], how[3]);
+        const dt_decoder d = decoder_of(&w);
+        const dt_generate_options opt = options_of(&w, how[0], how[1], how[2], how[3]);
+        for (int i = 0; i < N_SEQS; i++) {
+            make_sequence(&w, i);
+            if (how[3] > 0 && i == 3) continue; /* it ends in an image */
+            list[n_seqs++] = &w.seqs[i];
+            n_images += SHAPES[i].n_images;
+        }
+        if (dt_generate(&d, list, n_seqs, &opt, &stats) != DT_OK) fail_msg("run %zu: %s", k, dt_error_message());
+        for (int i = 0; i < n_seqs; i++)
+            assert_memory_equal(list[i]->ids, expected[list[i]->number], (size_t)list[i]->max_ids * sizeof(int32_t));
+        assert_int_equal(w.n_images, n_images);
+        assert_in_range(w.max_images, 1, how[2]);
+        close_model(&w);
+    }
+}
+
+/* Its table has a row for it, as transformers takes it; also in passes in which others' images go through. */
+static void a_placeholder_that_a_model_says_is_no_image(void **state)
+{
+    int32_t expected[N_SEQS][MAX_LEN];
+    struct work w;
+    dt_generate_stats stats;
+    generate_alone(expected, 60);
+    open_model(&w, 3, 11, 1, 0);
+    const dt_decoder d = decoder_of(&w);
+    const dt_generate_options opt = options_of(&w, 3, 11, 1, 0);
+    w.say = w.r.mc.vision->image_token;
+    for (int i = 0; i < N_SEQS; i++) make_sequence(&w, i);
+    if (dt_generate(&d, w.list, N_SEQS, &opt, &stats) != DT_OK) fail_msg("%s", dt_error_message());
+    for (int i = 0; i < N_SEQS; i++) {
+        assert_int_equal(w.ids[i][w.seqs[i].max_ids - 1], 60);
+        assert_memory_equal(w.ids[i], expected[i], (size_t)w.seqs[i].max_ids * sizeof(int32_t));
+    }
+    close_model(&w);
+}
+
+/* A conversation that goes on from within an image goes on from before it. */
+static void what_is_cached_ends_before_an_image(void **state)
+{
+    struct work w;
+    dt_generate_stats stats;
+    int32_t first[MAX_LEN];
+    open_model(&w, 1, 20, 1, 0);
+    const dt_decoder d = decoder_of(&w);
+    const dt_generate_options opt = options_of(&w, 1, 20, 1, 0);
+    make_sequence(&w, 3);
+    assert_int_equal(dt_generate(&d, &w.list[3], 1, &opt, &stats), DT_OK);
+    memcpy(first, w.ids[3], sizeof first);
+    w.seqs[3].n_ids = w.seqs[3].n_prompt, w.seqs[3].n_cached = w.seqs[3].n_prompt - 1,
+    w.seqs[3].finish = DT_FINISH_NONE;
+    if (dt_generate(&d, &w.list[3], 1, &opt, &stats) != DT_OK) fail_msg("%s", dt_error_message());
+    assert_int_equal(stats.n_prompt_tok, w.r.mc.vision->n_tokens);
+    assert_memory_equal(w.ids[3], first, (size_t)w.seqs[3].max_ids * sizeof(int32_t));
+    close_model(&w);
+}
+
+static void assert_refused(struct work *w, int i, const dt_generate_options *opt, const char *text)
+{
+    const dt_decoder d = decoder_of(w);
+    dt_generate_stats stats;
+    dt_error_clear();
+    assert_int_equal(dt_generate(&d, &w->list[i], 1, opt, &stats), DT_ERR_ARG);
+    if (!strstr(dt_error_message(), text)) fail_msg("expected %s, found %s", text, dt_error_message());
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    struct work w;
+    open_model(&w, 2, 30, 1, 1);
+    for (int i = 0; i < N_SEQS; i++) make_sequence(&w, i);
+    const dt_generate_options opt = options_of(&w, 2, 30, 1, 1), small = options_of(&w, 2, 9, 1, 1),
+                              none = options_of(&w, 2, 30, 0, 1);
+    assert_refused(&w, 3, &opt, "ends in an image");
+    w.seqs[0].n_images = 2;
+    assert_refused(&w, 0, &opt, "9 placeholders in its prompt for 2 images");
+    w.seqs[2].n_images = 1;
+    assert_refused(&w, 2, &opt, "0 placeholders in its prompt for 1 images");
+    assert_refused(&w, 1, &small, "9 tokens and 1 images a pass");
+    assert_refused(&w, 1, &none, "30 tokens and 0 images a pass");
+    close_model(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_do_not_depend_on_slots_and_pieces),
+        cmocka_unit_test(a_placeholder_that_a_model_says_is_no_image),
+        cmocka_unit_test(what_is_cached_ends_before_an_image),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
