@@ -76,7 +76,8 @@ static void try_items(const char *path)
     dt_sid_items items = {0};
     if (opened(dt_sid_items_read(&items, path)))
         for (int64_t i = 0; i < items.n; i++) {
-            char *text = dt_sid_item_text(&items, i, "title,description,brand,categories");
+            char *text =
+                dt_sid_item_text(&items, i, (const char *const[]){"title", "description", "brand", "categories"}, 4);
             must(text && dt_utf8_valid(text, strlen(text)) == strlen(text));
             free(text);
         }
