@@ -159,7 +159,7 @@ check "something else to train" 64 'vision.train.*found eyes' "${clip[@]}" visio
 check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
-check "a reward model of images" 64 'no scalar head' model.path=$hf/clip_llama run.task=rm
+wrong "a reward model of images" 64 'no scalar head' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3
 check "a reference that would have another projector" 64 'vision.projector_path.*more than once' model.path=$hf/clip_llama run.task=dpo vision.projector_path="$projector"
 check "LLaVA's own name for a key" 64 'feature_layer' "${clip[@]}" vision.mm_vision_select_layer=-2
 train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4
