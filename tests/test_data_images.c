@@ -278,6 +278,107 @@ static void prompts_come_with_their_images(void **state)
     dt_loader_close(l);
 }
 
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+enum { N_GROUPED = 403, G = 8, N_WITH = 134 }; /* every third has an image */
+
+static void write_lengths(const char *file, int *n_tok)
+{
+    dt_dataset_writer *w = begin(file, DT_DATASET_SFT);
+    for (int i = 0; i < N_GROUPED; i++) {
+        int32_t id[80];
+        uint8_t mask[80] = {0}, pixels[IMAGE_NBYTES] = {0};
+        int n = 0;
+        for (int t = 0; t < (i % 3 == 1 ? N_IMG : 0); t++) id[n++] = IMAGE;
+        for (int t = (int)(dt_mix64((uint64_t)i) % 60) + 2; t > 0; t--) mask[n] = n > N_IMG, id[n++] = 1;
+        mask[n - 1] = 1;
+        n_tok[i] = n;
+        assert_int_equal(dt_dataset_add(w, id, mask, n), DT_OK);
+        if (i % 3 == 1) assert_int_equal(dt_dataset_add_images(w, pixels, 1), DT_OK);
+        assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
+    }
+    assert_int_equal(dt_dataset_commit(w), DT_OK);
+}
+
+/* Samples of each step of an epoch, over all ranks in the order of the step. */
+static void list_epoch(dt_loader_options o, int nranks, int epoch, int64_t *sample)
+{
+    o.nranks = nranks;
+    for (o.rank = 0; o.rank < nranks; o.rank++) {
+        dt_loader *l = open_loader(&o);
+        const int64_t n_steps = dt_loader_info(l)->steps_per_epoch;
+        for (int64_t step = 0; step < n_steps; step++)
+            for (int micro = 0; micro < dt_loader_n_micro(l, epoch * n_steps + step); micro++) {
+                const dt_batch *b;
+                assert_int_equal(dt_loader_batch(l, epoch * n_steps + step, micro, &b), DT_OK);
+                for (int64_t k = 0; k < b->n_samples; k++)
+                    sample[step * G + (micro * nranks + o.rank) * o.micro_batch_size + k] = b->sample[k];
+            }
+        dt_loader_close(l);
+    }
+}
+
+static int spread(const int64_t *sample, const int *n_tok)
+{
+    int least = n_tok[sample[0]], most = least;
+    for (int k = 1; k < G; k++) {
+        least = n_tok[sample[k]] < least ? n_tok[sample[k]] : least;
+        most = n_tok[sample[k]] > most ? n_tok[sample[k]] : most;
+    }
+    return most - least;
+}
+
+/* 16 + 33 whole batches, 6 + 5 samples left: those may be of both kinds. */
+static void grouped_batches_are_of_one_modality_and_similar_lengths(void **state)
+{
+    enum { N_WHOLE = N_WITH / G + (N_GROUPED - N_WITH) / G };
+    static int n_tok[N_GROUPED];
+    static int64_t sample[3][N_GROUPED], other_ranks[N_GROUPED], loose[N_GROUPED];
+    write_lengths(path, n_tok);
+    dt_loader_options o = options(path);
+    o.seq_len = 80;
+    list_epoch(o, 1, 0, loose);
+    o.group = true;
+    int sum = 0, sum_loose = 0, changed = 0;
+    for (int e = 0; e < 3; e++) {
+        bool seen[N_GROUPED] = {false};
+        list_epoch(o, 1, e, sample[e]);
+        list_epoch(o, 3, e, other_ranks);
+        assert_memory_equal(sample[e], other_ranks, sizeof other_ranks);
+        for (int i = 0; i < N_GROUPED; i++) {
+            assert_false(seen[sample[e][i]]);
+            seen[sample[e][i]] = true;
+            const int64_t first = sample[e][i / G * G];
+            if (i / G < N_WHOLE) assert_int_equal(sample[e][i] % 3 == 1, first % 3 == 1);
+        }
+        for (int s = 0; s < N_WHOLE; s++) {
+            sum += spread(sample[e] + s * G, n_tok);
+            sum_loose += spread(loose + s * G, n_tok);
+            changed += sample[e][s * G] != sample[0][s * G];
+        }
+    }
+    assert_true(sum * 3 <
+                sum_loose); /* sets of 4 and 8 batches: a batch spans about a fourth of the lengths, or less */
+    assert_true(changed > N_WHOLE);
+    o.seed++;
+    list_epoch(o, 1, 0, other_ranks);
+    assert_true(memcmp(sample[0], other_ranks, sizeof other_ranks) != 0);
+
+    dt_loader *l;
+    dt_ledger ledger = {0};
+    o.ledger = &ledger;
+    l = open_loader(&o);
+    assert_int_equal(dt_loader_nbytes(l), ledger.total_now);
+    dt_loader_close(l);
+    assert_int_equal(ledger.total_now, 0);
+    o.shuffle = false;
+    dt_error_clear();
+    assert_int_equal(dt_loader_open(&l, &o), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "data.shuffle"));
+    dt_error_clear();
+    assert_int_equal(ledger.total_now, 0);
+}
+
 /* ---- what does not fit together ---------------------------------------------------------------------------------- */
 
 typedef struct wrong {
@@ -378,6 +479,7 @@ int main(void)
         cmocka_unit_test(no_image_is_cut),
         cmocka_unit_test(shards_have_the_images_of_their_samples),
         cmocka_unit_test(prompts_come_with_their_images),
+        cmocka_unit_test(grouped_batches_are_of_one_modality_and_similar_lengths),
         cmocka_unit_test(texts_and_images_that_do_not_match_are_refused),
         cmocka_unit_test(files_of_one_run_must_agree),
         cmocka_unit_test(an_altered_image_does_not_verify),

@@ -114,6 +114,9 @@
     BOOL(data, shuffle, true, \
          "visit the samples in an order that depends only on run.seed and the epoch; false: in the order of the " \
          "files") \
+    BOOL(data, group_by_modality_length, false, \
+         "batches are of samples with images or of samples without, and of similar lengths, as LLaVA's option has " \
+         "it; which, run.seed and train_batch_size decide; needs data.shuffle, and no weights in data.train") \
     BOOL(data, drop_last, false, "leave out the last micro-batch of an epoch if it is incomplete") \
     REAL(data, validation_steps, 0, 0, 1e12, "optimizer steps", \
          "validate every this many steps; below 1: a fraction of all steps; 0: only at the end") \

@@ -19,11 +19,12 @@ typedef struct dt_loader_options {
     int64_t seq_len;
     const char *packing; /* auto, none, wrapped, bfd, bfd_split */
     bool document_mask, shuffle, drop_last;
-    bool pairs;               /* the files are of kind preference, and each sample is a pair of texts */
-    bool prompts;             /* the files are of kind prompts: there are no batches, samples are read one by one */
-    bool truncate;            /* pairs: a longer text is cut after seq_len tokens; else its pair is left out */
-    bool no_ties;             /* pairs of which neither text is better are left out */
-    int64_t max_samples;      /* 0: all */
+    bool group;          /* batches of one modality and similar lengths; needs shuffle, and files without weights */
+    bool pairs;          /* the files are of kind preference, and each sample is a pair of texts */
+    bool prompts;        /* the files are of kind prompts: there are no batches, samples are read one by one */
+    bool truncate;       /* pairs: a longer text is cut after seq_len tokens; else its pair is left out */
+    bool no_ties;        /* pairs of which neither text is better are left out */
+    int64_t max_samples; /* 0: all */
     int64_t train_batch_size; /* G */
     int64_t micro_batch_size; /* m */
     int rank, nranks;

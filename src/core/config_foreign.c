@@ -156,6 +156,8 @@ static const foreign_name keys[] = {
     {"rpo_alpha", "dpo", "loss_weights", "loss_type = sigmoid, sft with loss_weights = 1, rpo_alpha"},
     {"disable_dropout", "model", "dropout", "tasks that align train without dropout unless it says a probability"},
     {"shuffle_dataset", "data", "shuffle", NULL},
+    {"group_by_length", "data", "group_by_modality_length",
+     "samples with images and those without are kept apart, too"},
     {"log_completions", "log", "completions", "how many of a rollout are printed"},
     {"num_sample_generations", "log", "completions", "how many of a rollout are printed"},
     {"sft_model_path", "model", "path", NULL},

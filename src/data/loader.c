@@ -3,6 +3,7 @@
  *
  * One thread at a time makes batches (the caller's, or the one that reads ahead), so scratch memory is the loader's. */
 #include "dtrain/data.h"
+#include "grouping.h"
 #include "images.h"
 #include "order.h"
 #include "prefetch.h"
@@ -19,6 +20,7 @@ struct dt_loader {
     dt_order order;
     dt_mix *mix;
     int32_t *share;
+    int64_t *grouped; /* [order.n], or NULL */
     dt_fill_scratch scratch;
     dt_batch *batches;
     int n_batches;
@@ -109,6 +111,34 @@ static dt_err check_options(const dt_loader_options *o)
     return DT_OK;
 }
 
+static size_t grouped_nbytes(const dt_loader *l) { return l->grouped ? (size_t)l->order.n * sizeof *l->grouped : 0; }
+
+static dt_err group(dt_loader *l)
+{
+    const dt_loader_options *o = &l->opt;
+    const int64_t n = l->order.n;
+    DT_CHECK(
+        o->shuffle && !l->mix, DT_ERR_USAGE,
+        "%s: data.group_by_modality_length is an order of shuffled samples: expected data.shuffle = true, and files "
+        "without weights",
+        o->where);
+    dt_group_item *item = calloc((size_t)n, sizeof *item);
+    l->grouped = item ? malloc((size_t)n * sizeof *l->grouped) : NULL;
+    for (int64_t i = 0; i < n && l->grouped; i++) {
+        int64_t in_file;
+        dt_sample_counts c = {0};
+        const dt_samples *set = dt_sources_find(&l->sources, i, &in_file);
+        set->ops->counts(set, in_file, &c);
+        item[i] = (dt_group_item){.sample = i, .n_tok = c.n_tok, .images = c.images};
+    }
+    if (l->grouped) l->order.n_groups = dt_group(item, n, o->train_batch_size, o->seed, l->grouped);
+    free(item);
+    DT_CHECK(l->grouped, DT_ERR_MEMORY, "no memory to group %" PRId64 " samples", n);
+    dt_ledger_add(o->ledger, DT_MEM_DATA, DT_ON_HOST, grouped_nbytes(l));
+    l->order.grouped = l->grouped;
+    return DT_OK;
+}
+
 static dt_err open_order(dt_loader *l)
 {
     const dt_loader_options *o = &l->opt;
@@ -130,6 +160,7 @@ static dt_err open_order(dt_loader *l)
         l->order.mix = l->mix;
     }
     dt_order_init(&l->order, o->drop_last);
+    if (o->group && !o->prompts) DT_TRY(group(l));
     DT_CHECK(l->order.n_eff > 0, DT_ERR_DATA,
              "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64 ", and drop_last leaves out the rest",
              o->where, l->order.n, o->micro_batch_size);
@@ -149,7 +180,7 @@ size_t dt_loader_nbytes(const dt_loader *l)
     size_t nbytes =
         scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) + images);
     for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
-    return nbytes;
+    return nbytes + grouped_nbytes(l);
 }
 
 static dt_err open_batches(dt_loader *l)
@@ -255,6 +286,8 @@ void dt_loader_close(dt_loader *l)
     free(l->batches);
     free(l->scratch.ids);
     free(l->scratch.mask);
+    dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, grouped_nbytes(l));
+    free(l->grouped);
     free(l->mix);
     free(l->share);
     dt_sources_close(&l->sources);

@@ -108,6 +108,9 @@ int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i)
 {
     if (o->mix) return mixed_sample(o, (uint64_t)epoch * (uint64_t)o->n + (uint64_t)i);
     if (!o->shuffle) return i;
-    return (int64_t)dt_rng_permute(dt_mix64(dt_rng_key(o->seed, DT_RNG_SHUFFLE) + (uint64_t)epoch), (uint64_t)o->n,
-                                   (uint64_t)i);
+    const uint64_t key = dt_mix64(dt_rng_key(o->seed, DT_RNG_SHUFFLE) + (uint64_t)epoch);
+    if (!o->grouped) return (int64_t)dt_rng_permute(key, (uint64_t)o->n, (uint64_t)i);
+    const int64_t batch = i / o->G;
+    if (batch >= o->n_groups) return o->grouped[i];
+    return o->grouped[(int64_t)dt_rng_permute(key, (uint64_t)o->n_groups, (uint64_t)batch) * o->G + i % o->G];
 }

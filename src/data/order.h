@@ -31,6 +31,9 @@ typedef struct dt_order {
     int64_t steps_per_epoch;
     const dt_mix *mix;          /* NULL: every sample once an epoch */
     const int64_t *entry_first; /* with mix: [n_entries + 1] sample numbers in the concatenation */
+    /* NULL, or [n]: the samples in batches of G that belong together; n_groups of them change places each epoch */
+    const int64_t *grouped;
+    int64_t n_groups;
 } dt_order;
 
 /** Fill n_eff and steps_per_epoch from the rest. n_eff may come out 0 (drop_last and fewer than m samples). */

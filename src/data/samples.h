@@ -26,6 +26,7 @@ typedef struct dt_samples_options {
 typedef struct dt_sample_counts {
     int64_t n_tok, n_target, weight_fixed;
     int64_t n_chosen; /* pairs: targets of the chosen text */
+    bool images;      /* are there any? */
 } dt_sample_counts;
 
 /* Of the thread that fills: as large as the longest sample. */

@@ -179,6 +179,7 @@ static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_
         }
         const int64_t n_seq = k->row_start[row + 1] - k->row_start[row];
         if (n_seq > set->max_seq) set->max_seq = n_seq;
+        c->images = n_images > 0;
         if (n_images > set->max_images) set->max_images = n_images;
     }
 }

@@ -129,7 +129,8 @@ static void pairs_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
 {
     const pairs *p = set->impl;
     const dt_record_len *len = &p->r.len[i];
-    *c = (dt_sample_counts){len->n_tok, len->n_target, len->n_target * dt_weight_fixed(1), p->n_chosen[i]};
+    *c = (dt_sample_counts){len->n_tok, len->n_target, len->n_target * dt_weight_fixed(1), p->n_chosen[i],
+                            p->r.n_images && p->r.n_images[i]};
 }
 
 static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, const dt_pair *pair, dt_batch *b,

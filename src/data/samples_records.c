@@ -245,6 +245,7 @@ static void records_counts(const dt_samples *set, int64_t i, dt_sample_counts *c
     c->n_tok = r->len[i].n_tok;
     c->n_target = r->len[i].n_target;
     c->weight_fixed = c->n_target * dt_weight_fixed(r->weight ? r->weight[i] : 1);
+    c->images = r->n_images && r->n_images[i];
 }
 
 static dt_err records_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)

@@ -50,6 +50,7 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .packing = cfg->data_packing,
         .document_mask = cfg->data_document_mask,
         .shuffle = training && cfg->data_shuffle,
+        .group = training && cfg->data_group_by_modality_length,
         .drop_last = training && cfg->data_drop_last,
         .max_samples = training ? 0 : cfg->data_max_validation_samples,
         .train_batch_size = t->batching.train_batch_size,
@@ -80,7 +81,8 @@ static void widen_model(dt_model_options *opt, const dt_loader *l)
 /* Can the files of a key be opened as the configuration means it? */
 static bool is_known(const dt_config *cfg, const char *key)
 {
-    const char *const others[] = {"seq_len", "packing", "document_mask", "max_validation_samples"};
+    const char *const others[] = {
+        "seq_len", "packing", "shuffle", "group_by_modality_length", "document_mask", "max_validation_samples"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (dt_config_doubted(cfg, "data", others[i])) return false;
     return !dt_config_doubted(cfg, "data", key);
