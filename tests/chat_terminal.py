@@ -6,7 +6,7 @@ WAIT = 120  # seconds until something that must come counts as missing
 
 
 class Talk:
-    def __init__(self, *args, **env):
+    def __init__(self, *args, model=model, **env):
         self.seen, self.at, self.patience = b"", 0, 20
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
@@ -121,6 +121,8 @@ check("/save does not overwrite", t.wait(rb"-first.*exists.*" + PROMPT), t)
 t.type("/system be long\r")
 check("/system begins again", t.wait(rb"a new conversation with another system message.*" + PROMPT), t)
 check("and the system message is another", said_now(t, "system") == [("system", "be long")], t)
+t.type("/image x.png\r")
+check("a model of texts takes no images", t.wait(rb"takes no images.*" + PROMPT), t)
 t.type("/exit\r")
 check("/exit leaves", t.end() == 0, t)
 
@@ -128,3 +130,25 @@ t = Talk("--max-new-tokens", "3", NO_COLOR="1")
 check("NO_COLOR is heeded", t.wait(rb"leaves\r\n> ") and b"\x1b[" not in t.seen.replace(b"\x1b[K", b""), t)
 t.type("\x04")
 check("Ctrl-D leaves", t.end() == 0, t)
+
+t = Talk("--max-new-tokens", "3", "--greedy", "--chat-template", "plain", NO_COLOR="1", model="tests/data/vision/hf/clip_llama")
+t.wait(rb"leaves\r\n> ")
+t.type("/image nowhere.png\r")
+check("an image that is not there is told of", t.wait(rb"nowhere.png: cannot be opened.*\n> "), t)
+t.type("/image tests/data/image/files/rgb.jpg\r")
+check("/image shows one", t.wait(rb"an image of the next message.*\n> "), t)
+t.type("two <image><image>?\r")
+check("a message that wants two is left out", t.wait(rb"2 places of images, for 1 images.*> "), t)
+t.type("what?\r")
+check("one that wants none has it in front", t.wait(rb"what\?.*\n> "), t)
+path = f"{saved}-image"
+t.type(f"/save {path}\r")
+t.wait(rb"messages written.*\n> ")
+record = json.load(open(path))
+check("/save has its path", record["images"] == [os.path.abspath("tests/data/image/files/rgb.jpg")] and record["messages"][0]["content"] == "<image>\nwhat?", t)
+t.type("/clear\r")
+t.wait(rb"is cleared.*\n> ")
+t.type("<image>\r")
+check("/clear forgets it", t.wait(rb"1 places of images, for 0 images.*> "), t)
+t.type("/exit\r")
+check("a conversation with images ends", t.end() == 0, t)
