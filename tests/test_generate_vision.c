@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SEQS = 6, MAX_LEN = 60, N_NEW = 7, MAX_SLOTS = 6, MAX_IMAGES = 3 };
+enum { N_SEQS = 6, MAX_LEN = 60, N_NEW = 7, MAX_IMAGES = 3, SIDE = 14, PATCH = 4 };
 
 /* Words before each image (-1: no more images) and behind the last; the third has none, the fourth ends in one. */
 static const struct shape {
@@ -67,13 +67,18 @@ static dt_decoder decoder_of(struct work *w)
     return d;
 }
 
-static void open_model(struct work *w, int32_t n_slots, int32_t max_tok, int32_t max_images, int32_t n_prompts)
+static bool always(void *self) { return true; }
+
+static void open_model(struct work *w, int image_size, int32_t n_slots, int32_t max_tok, int32_t max_images,
+                       int32_t n_prompts)
 {
     memset(w, 0, sizeof *w);
     w->say = -1;
     w->root = json_load_file("tests/data/vision/clip_llama.json", 0, NULL);
     assert_non_null(w->root);
-    w->config = json_dumps(json_object_get(w->root, "config"), 0);
+    json_t *config = json_object_get(w->root, "config");
+    json_object_set_new(json_object_get(config, "vision_config"), "image_size", json_integer(image_size));
+    w->config = json_dumps(config, 0);
     const dt_model_options opt = {.dtype = DT_F32,
                                   .grad_dtype = DT_F32,
                                   .max_tok = max_tok,
@@ -87,6 +92,7 @@ static void open_model(struct work *w, int32_t n_slots, int32_t max_tok, int32_t
                                   .graphs = true,
                                   .batch_invariant = true};
     if (ref_model_open(&w->r, "clip_llama", w->config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
+    w->r.source.params_resident = always; /* steps become graphs */
     w->model = dt_decoder_of_model(w->r.model);
 }
 
@@ -137,11 +143,11 @@ static dt_generate_options options_of(const struct work *w, int32_t n_slots, int
 }
 
 /* One sequence at a time, its prompt in one pass. */
-static void generate_alone(int32_t expected[N_SEQS][MAX_LEN], int32_t say)
+static void generate_alone(int image_size, int32_t expected[N_SEQS][MAX_LEN], int32_t say)
 {
     struct work w;
     dt_generate_stats stats;
-    open_model(&w, 1, MAX_LEN, MAX_IMAGES, 0);
+    open_model(&w, image_size, 1, MAX_LEN, MAX_IMAGES, 0);
     const dt_decoder d = decoder_of(&w);
     const dt_generate_options opt = options_of(&w, 1, MAX_LEN, MAX_IMAGES, 0);
     w.say = say;
@@ -153,35 +159,48 @@ static void generate_alone(int32_t expected[N_SEQS][MAX_LEN], int32_t say)
     close_model(&w);
 }
 
+/* how: slots, tokens and images a pass, prompts' slots. */
+static void run_as(int image_size, const int32_t how[4], int32_t expected[N_SEQS][MAX_LEN])
+{
+    struct work w;
+    dt_generate_stats stats;
+    int n_seqs = 0, n_images = 0;
+    dt_sequence *list[N_SEQS];
+    open_model(&w, image_size, how[0], how[1], how[2], how[3]);
+    const dt_decoder d = decoder_of(&w);
+    const dt_generate_options opt = options_of(&w, how[0], how[1], how[2], how[3]);
+    for (int i = 0; i < N_SEQS; i++) {
+        make_sequence(&w, i);
+        if (how[3] > 0 && i == 3 && w.r.mc.vision->n_tokens > 1) continue; /* it ends in an image */
+        list[n_seqs++] = &w.seqs[i];
+        n_images += SHAPES[i].n_images;
+    }
+    if (dt_generate(&d, list, n_seqs, &opt, &stats) != DT_OK)
+        fail_msg("%d slots, %d tokens, %d images, %d prompts: %s", how[0], how[1], how[2], how[3], dt_error_message());
+    for (int i = 0; i < n_seqs; i++)
+        assert_memory_equal(list[i]->ids, expected[list[i]->number], (size_t)list[i]->max_ids * sizeof(int32_t));
+    assert_int_equal(w.n_images, n_images);
+    assert_in_range(w.max_images, 1, how[2]);
+    close_model(&w);
+}
+
 static void tokens_do_not_depend_on_slots_and_pieces(void **state)
 {
     int32_t expected[N_SEQS][MAX_LEN];
-    /* slots, tokens and images a pass, prompts' slots: 9 placeholders of an image go in whole, so 9 is the least */
+    /* 9 placeholders of an image go in whole, so 9 tokens are the least */
     static const int32_t runs[][4] = {{1, 9, 1, 0},  {1, 12, 3, 0}, {3, 11, 1, 0}, {6, 14, 2, 0},
                                       {6, 90, 2, 0}, {4, 40, 8, 0}, {3, 11, 1, 2}, {2, 30, 4, 3}};
-    generate_alone(expected, -1);
-    for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) {
-        const int32_t *how = runs[k];
-        struct work w;
-        dt_generate_stats stats;
-        int n_seqs = 0, n_images = 0;
-        dt_sequence *list[N_SEQS];
-        open_model(&w, how[0], how[1], how[2], how[3]);
-        const dt_decoder d = decoder_of(&w);
-        const dt_generate_options opt = options_of(&w, how[0], how[1], how[2], how[3]);
-        for (int i = 0; i < N_SEQS; i++) {
-            make_sequence(&w, i);
-            if (how[3] > 0 && i == 3) continue; /* it ends in an image */
-            list[n_seqs++] = &w.seqs[i];
-            n_images += SHAPES[i].n_images;
-        }
-        if (dt_generate(&d, list, n_seqs, &opt, &stats) != DT_OK) fail_msg("run %zu: %s", k, dt_error_message());
-        for (int i = 0; i < n_seqs; i++)
-            assert_memory_equal(list[i]->ids, expected[list[i]->number], (size_t)list[i]->max_ids * sizeof(int32_t));
-        assert_int_equal(w.n_images, n_images);
-        assert_in_range(w.max_images, 1, how[2]);
-        close_model(&w);
-    }
+    generate_alone(SIDE, expected, -1);
+    for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) run_as(SIDE, runs[k], expected);
+}
+
+/* A piece of one token may be an image. */
+static void an_image_may_be_one_placeholder(void **state)
+{
+    int32_t expected[N_SEQS][MAX_LEN];
+    static const int32_t runs[][4] = {{1, 1, 1, 0}, {3, 3, 1, 0}, {6, 8, 2, 0}, {6, 60, 8, 0}, {3, 3, 1, 2}};
+    generate_alone(PATCH, expected, -1);
+    for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) run_as(PATCH, runs[k], expected);
 }
 
 /* Its table has a row for it, as transformers takes it; also in passes in which others' images go through. */
@@ -190,8 +209,8 @@ static void a_placeholder_that_a_model_says_is_no_image(void **state)
     int32_t expected[N_SEQS][MAX_LEN];
     struct work w;
     dt_generate_stats stats;
-    generate_alone(expected, 60);
-    open_model(&w, 3, 11, 1, 0);
+    generate_alone(SIDE, expected, 60);
+    open_model(&w, SIDE, 3, 11, 1, 0);
     const dt_decoder d = decoder_of(&w);
     const dt_generate_options opt = options_of(&w, 3, 11, 1, 0);
     w.say = w.r.mc.vision->image_token;
@@ -210,7 +229,7 @@ static void what_is_cached_ends_before_an_image(void **state)
     struct work w;
     dt_generate_stats stats;
     int32_t first[MAX_LEN];
-    open_model(&w, 1, 20, 1, 0);
+    open_model(&w, SIDE, 1, 20, 1, 0);
     const dt_decoder d = decoder_of(&w);
     const dt_generate_options opt = options_of(&w, 1, 20, 1, 0);
     make_sequence(&w, 3);
@@ -236,7 +255,7 @@ static void assert_refused(struct work *w, int i, const dt_generate_options *opt
 static void what_cannot_be_is_refused(void **state)
 {
     struct work w;
-    open_model(&w, 2, 30, 1, 1);
+    open_model(&w, SIDE, 2, 30, 1, 1);
     for (int i = 0; i < N_SEQS; i++) make_sequence(&w, i);
     const dt_generate_options opt = options_of(&w, 2, 30, 1, 1), small = options_of(&w, 2, 9, 1, 1),
                               none = options_of(&w, 2, 30, 0, 1);
@@ -254,6 +273,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_do_not_depend_on_slots_and_pieces),
+        cmocka_unit_test(an_image_may_be_one_placeholder),
         cmocka_unit_test(a_placeholder_that_a_model_says_is_no_image),
         cmocka_unit_test(what_is_cached_ends_before_an_image),
         cmocka_unit_test(what_cannot_be_is_refused),
