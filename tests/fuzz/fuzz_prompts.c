@@ -1,5 +1,5 @@
-/* fuzz_prompts.c - any bytes as prompts for generation: ids inside the vocabulary, or an error with a reason. The first
- * byte chooses how. */
+/* fuzz_prompts.c - any bytes as prompts for generation: ids inside the vocabulary, as many placeholders as images want,
+ * or an error with a reason. The first byte chooses how. */
 #include "dtrain/generate.h"
 #include <stdlib.h>
 
@@ -8,6 +8,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void must(bool holds)
 {
     if (!holds) abort();
+}
+
+enum { RUN = 3 };
+
+static void check(const dt_prompt *p, bool images)
+{
+    int n = 0;
+    for (size_t t = 0; t < p->ids.n; t++) {
+        must(p->ids.id[t] >= 0 && p->ids.id[t] < 300);
+        n += p->ids.id[t] == '~';
+    }
+    must(images ? n == RUN * p->n_images : p->n_images == 0);
+    for (int i = 0; i < p->n_images; i++) must(p->image[i][0]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -24,13 +37,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                           .encoder = ids ? NULL : encoder,
                           .chat_template = templates[data[0] / 8 % 3],
                           .system = data[0] & 64 ? "s" : NULL,
-                          .vocab_size = 300};
+                          .vocab_size = 300,
+                          .image_token = '~',
+                          .n_image_tokens = data[0] & 32 ? RUN : 0,
+                          .image_text = ids ? NULL : "~",
+                          .image = &(const char *){"a.png"},
+                          .n_images = (data[0] & 48) == 48};
     dt_prompts p;
     dt_error_clear();
     const dt_err err = dt_prompts_parse(&p, "fuzz", (const char *)data + 1, size - 1, formats[data[0] % 8 % 3], &r);
     must(err == DT_OK || dt_error_message()[0]);
-    for (int i = 0; err == DT_OK && i < p.n; i++)
-        for (size_t t = 0; t < p.prompt[i].ids.n; t++) must(p.prompt[i].ids.id[t] >= 0 && p.prompt[i].ids.id[t] < 300);
+    for (int i = 0; err == DT_OK && i < p.n; i++) check(&p.prompt[i], r.n_image_tokens > 0);
     dt_prompts_free(&p);
     dt_prompt_reader_close(&r);
     return 0;
