@@ -102,6 +102,13 @@ expect "and is described as it" diff <(python3 -c "import json,sys; print(json.d
 train 1 joined-2 model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.feature_layer=-1 vision.image_token=60 vision.projector_path=$hf/siglip_qwen2 "${still[@]}"
 expect "tied, with a SigLIP alone and the projector of a whole model" test "$(differing "$tmp/joined-2/hf" $hf/siglip_qwen2)" = ""
 
+run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}"
+expect_text "--plan counts all three parts" '17616 parameters in 10 units'
+mkdir "$tmp/laptop" && cp $hf/clip/config.json "$tmp/laptop"
+run 0 ./dtrain --plan "$tmp/tiny.ini" model.path="$tmp/not-yet-here" model.model_type=llama model.hidden_size=20 model.intermediate_size=28 model.num_hidden_layers=2 \
+    model.num_attention_heads=4 model.num_key_value_heads=2 model.head_dim=6 model.vocab_size=61 vision.path="$tmp/laptop" vision.image_token=60
+expect_text "also without weights" '17616 parameters in 10 units'
+
 # ---- a fresh projector; what is trained, and that it goes on
 train 2 aligned "${clip[@]}" vision.train=projector
 expect_exit "a new projector" 0
