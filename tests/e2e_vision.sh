@@ -86,6 +86,11 @@ bits 2 killed checkpoint.save_steps=2 zero.stage=3
 expect_text "after a kill it goes on" "resumed from .*step-00000004.h5"
 expect "to the same bits" same_model "$(newest ref)" "$(newest killed)"
 
+grouped="data.shuffle=true data.group_by_modality_length=true"
+bits 1 grouped $grouped
+bits 3 grouped-3 $grouped zero.stage=3
+expect "grouped by images and lengths: the same bits on three ranks" same_model "$(newest grouped)" "$(newest grouped-3)"
+
 # ---- what is trained, and what keeps its bits
 differing() { # A B: parts of tensors' names that differ between two checkpoints
     h5diff "$(newest "$1")" "$(newest "$2")" /model /model | sed -n 's|^dataset: </model/\([^>]*\)>.*|\1|p' |
