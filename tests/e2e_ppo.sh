@@ -160,8 +160,9 @@ expect "it begins where chance is" awk -v s="$(number learns ppo/objective/score
 expect "it learns what is rewarded" awk -v s="$(number learns ppo/objective/scores | tail -1)" 'BEGIN { exit !(s > 0.9) }'
 expect "the policy is exported, and its critic" [ -s "$tmp/learns/hf/model.safetensors" -a -s "$tmp/learns/critic/model.safetensors" ]
 expect "as a model with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
-generate 1 again batch.train_batch_size=4 batch.micro_batch_size=4 ppo.value_path="$tmp/learns/critic" run.max_steps=1
+generate 1 again batch.train_batch_size=4 batch.micro_batch_size=4 ppo.value_path="$tmp/learns/critic" run.max_steps=1 rec.catalogue=shop.txt
 expect_exit "another run's critic is one to start from" 0
+expect_text "a catalogue is said to be unused" 'warning: rec.catalogue is not used: task ppo completes freely'
 
 # ---- plans, mistakes, failures ----------------------------------------------------------------------------------------------------------------
 
