@@ -393,6 +393,10 @@ expect_exit "a picture of images" 0
 expect_text "dtrain-info knows their form" "images       8 of 8 x 8 pixels, each 4 tokens of id 292"
 printf '{"image": "sheet.png", "text": "<image>a"}' >"$tmp/sheet.jsonl" # read as an input: a PNG of 3 x 2 images with lines between
 expect "the picture is one" ./dtrain-data -q --force -o "$tmp/s.h5" --images $vision/model --tokenizer $vision/model "$tmp/sheet.jsonl"
+cp "$tmp/i.h5" "$tmp/same.h5"
+run 0 ./dtrain-info --images "$tmp/same.h5" "$tmp/same.h5"
+expect_exit "a picture in the place of its dataset" 64
+expect "the dataset is left alone" cmp -s "$tmp/i.h5" "$tmp/same.h5"
 is "and as large as it should be" "$(od -An -tu1 -j16 -N8 "$tmp/sheet.png" | tr -s ' ')" " 0 0 0 32 0 0 0 22"
 run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
 expect_exit "images of a dataset that has none" 64

@@ -118,7 +118,7 @@ expect "the rest" renamed $hf/clip_llama "$tmp/rest" '^language_model|^vision_to
 expect "stays, to the bit" cmp "$tmp/aligned-text/model.safetensors" "$tmp/rest/model.safetensors"
 train 2 last "${clip[@]}" vision.train=projector,llm:1
 expect "llm:1 is the last block" test "$(differing "$tmp/last/hf" "$tmp/aligned/hf")" = "language_model.model.layers.1"
-train 1 whole model.path="$tmp/aligned" vision.train=embed,head
+train 1 whole model.path="$tmp/aligned" vision.train=embed,head vision.projector_type=mlp2x_gelu
 expect "embed and head are no blocks" test "$(differing "$tmp/whole/hf" "$tmp/aligned/hf")" = "language_model.lm_head.weight language_model.model.embed_tokens.weight"
 train 2 aligned "${clip[@]}" vision.train=projector run.max_steps=3
 expect "a joined run goes on" has 'resumed from' "$out"

@@ -1,5 +1,5 @@
 /* test_model_vision.c - tiny vision-language models against what transformers computed (tests/make_vision_fixtures.py
- * wrote the files), against finite differences, and what their units see of batches with and without images.
+ * wrote the files), and what their units see of batches with and without images.
  * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,13 +59,15 @@ static void fill(struct fixture *f, int64_t k)
     dt_batch_finish(&f->b);
 }
 
-static void open_part(struct fixture *f, const char *name, dt_dtype dtype, dt_recompute recompute, dt_trains trained)
+static void open_with(struct fixture *f, const char *name, double dropout, dt_dtype dtype, dt_recompute recompute,
+                      dt_trains trained)
 {
     char path[128];
     memset(f, 0, sizeof *f);
     snprintf(path, sizeof path, "tests/data/vision/%s.json", name);
     f->root = json_load_file(path, 0, NULL);
     assert_non_null(f->root);
+    if (dropout > 0) json_object_set_new(json_object_get(f->root, "config"), "projector_dropout", json_real(dropout));
     f->config = json_dumps(json_object_get(f->root, "config"), 0);
     read_list(json_object_get(f->root, "lens"), f->lens, &f->n_seq);
     read_list(json_object_get(f->root, "images"), f->images, &f->n_seq);
@@ -78,6 +80,11 @@ static void open_part(struct fixture *f, const char *name, dt_dtype dtype, dt_re
     assert_int_equal(dt_batch_alloc(&f->b, MAX_TOK, MAX_SEQ, &f->r.ledger), DT_OK);
     assert_int_equal(dt_batch_alloc_images(&f->b, MAX_IMAGES, (size_t)(S * S * 3), &f->r.ledger), DT_OK);
     fill(f, 0);
+}
+
+static void open_part(struct fixture *f, const char *name, dt_dtype dtype, dt_recompute recompute, dt_trains trained)
+{
+    open_with(f, name, 0, dtype, recompute, trained);
 }
 
 static bool all(void *self, const dt_tensor *t) { return true; }
@@ -303,6 +310,52 @@ static void recomputation_leaves_the_bits_of_gradients(void **state)
     }
 }
 
+static double loss_at(struct fixture *f, int unit, int64_t i, double value)
+{
+    double loss;
+    ref_set_param(&f->r, unit, i, value);
+    assert_int_equal(ref_model_loss(&f->r, &f->b, true, 3, &loss, NULL), DT_OK);
+    return loss;
+}
+
+/* The same step drops the same numbers, so the loss has slopes; those that are tried are of size 0.1. Logits are right to
+ * 1e-6, so is the loss, and its difference over 2 h to 5e-5; h^2 / 6 times third derivatives of up to 10 (7 was seen:
+ * the error grows with h^2) is 2e-4. A mask that backward did not apply would be off by as much as a slope. */
+static void gradients_of_a_projector_with_dropout_are_the_slopes(void **state)
+{
+    const double h = 0.01;
+    struct fixture f;
+    double kept, dropped;
+    open_with(&f, "deep_mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
+    assert_int_equal(ref_model_loss(&f.r, &f.b, false, 3, &kept, NULL), DT_OK);
+    assert_int_equal(ref_model_loss(&f.r, &f.b, true, 3, &dropped, NULL), DT_OK);
+    assert_true(kept != dropped);
+    assert_int_equal(ref_model_grads(&f.r, &f.b, 3, 1, NULL), DT_OK);
+    const int u = dt_units_find(f.r.units, f.r.n_units, DT_UNIT_PROJECTOR);
+    for (int t = 0; t < f.r.units[u].n_tensors; t++)
+        for (int k = 0; k < 3; k++) {
+            const dt_tensor *tensor = &f.r.units[u].tensors[t];
+            const int64_t i = tensor->offset + k * (tensor->n_elems - 1) / 2;
+            const double was = ref_param(&f.r, u, i), slope = ref_grad(&f.r, u, i),
+                         found = (loss_at(&f, u, i, was + h) - loss_at(&f, u, i, was - h)) / (2 * h);
+            ref_set_param(&f.r, u, i, was);
+            assert_near("slope", tensor->name, slope, found, 2.5e-4);
+        }
+    close_fixture(&f);
+}
+
+/* model.dropout, and tasks that have none, mean all of a model. */
+static void a_dropout_of_the_run_is_that_of_the_projector_too(void **state)
+{
+    struct fixture f;
+    open_with(&f, "mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
+    dt_model_config_set_dropout(&f.r.mc, -1);
+    assert_true(f.r.mc.vision->projector.dropout == 0.3);
+    dt_model_config_set_dropout(&f.r.mc, 0);
+    assert_true(f.r.mc.vision->projector.dropout == 0);
+    close_fixture(&f);
+}
+
 /* The row of the placeholder's token learns from a tied head, and from nothing else. */
 static void the_placeholder_learns_nothing_from_its_places(void **state)
 {
@@ -394,6 +447,8 @@ int main(void)
         cmocka_unit_test(a_projector_alone_asks_for_its_own_gradients_and_no_others),
         cmocka_unit_test(units_are_taken_in_one_order_with_images_without_and_without_tokens),
         cmocka_unit_test(recomputation_leaves_the_bits_of_gradients),
+        cmocka_unit_test(gradients_of_a_projector_with_dropout_are_the_slopes),
+        cmocka_unit_test(a_dropout_of_the_run_is_that_of_the_projector_too),
         cmocka_unit_test(the_placeholder_learns_nothing_from_its_places),
         cmocka_unit_test(placeholders_that_are_not_those_of_the_images_are_refused),
         cmocka_unit_test(operations_of_an_image_are_those_of_its_rows),

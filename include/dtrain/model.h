@@ -68,7 +68,8 @@ dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *
  *  DT_ERR_USAGE / DT_ERR_DATA. */
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg);
 void dt_model_config_free(dt_model_config *mc);
-/** A dropout of [model]: of attention, embedding and residual branches alike; negative: the model's own stays. */
+/** A dropout of [model]: of attention, embedding, residual branches and projector alike; negative: the model's own
+ *  stays. */
 void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
 /** Tell of each field that decides what the model computes and differs, by its name in config.json; in the order of the
  *  struct. */

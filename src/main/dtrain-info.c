@@ -125,6 +125,7 @@ static dt_err read_format(hid_t file, file_info *f)
 static dt_err open_as_training_does(file_info *f, const options *o)
 {
     dt_dataset *d;
+    if (o->images) DT_TRY(dt_check_output(o->images, true, (const char *const[]){f->path}, 1));
     DT_TRY(dt_dataset_open(&d, f->path));
     const dt_dataset_info *info = dt_dataset_get_info(d);
     f->sealed = info->sealed;

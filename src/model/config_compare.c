@@ -127,7 +127,7 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
         const char *name;
         int64_t a, b;
     } numbers[] = {{"vision_config.hidden_size", a->blocks->hidden_size, b->blocks->hidden_size},
-                   {"vision_config.num_hidden_layers", a->blocks->num_hidden_layers, b->blocks->num_hidden_layers},
+                   {"vision_config.num_hidden_layers", a->n_blocks, b->n_blocks},
                    {"vision_config.image_size", a->image_size, b->image_size},
                    {"vision_config.patch_size", a->patch_size, b->patch_size},
                    {"vision_feature_layer", a->n_used, b->n_used},

@@ -147,6 +147,8 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
              "vision_feature_select_strategy leaves %" PRId64 " of %" PRId64 " x %" PRId64,
              root->file, n_rows, v->n_side, v->n_side);
     v->n_tokens = n_rows / (p->shuffle * p->shuffle);
+    DT_CHECK(v->n_tokens > 0, root->err,
+             "%s: vision_feature_select_strategy: default leaves nothing of an image of one patch", root->file);
     return DT_OK;
 }
 

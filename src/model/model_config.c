@@ -306,7 +306,9 @@ dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *
 
 void dt_model_config_set_dropout(dt_model_config *mc, double dropout)
 {
-    if (dropout >= 0) mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = dropout;
+    if (dropout < 0) return;
+    mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = dropout;
+    if (mc->vision) mc->vision->blocks->attn_pdrop = mc->vision->projector.dropout = dropout;
 }
 
 void dt_model_config_free(dt_model_config *mc)

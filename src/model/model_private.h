@@ -369,7 +369,6 @@ static inline char *dt_at(const void *base, int64_t elems, size_t elem_size)
     return (char *)base + elems * (int64_t)elem_size;
 }
 static inline bool dt_exists(struct tensor_at t) { return t.offset >= 0; }
-/** Does it have gradients? */
 /** What the task's weights are multiplied by. A test may make this rank's gradients overflow. */
 static inline float dt_model_loss_scale(const dt_model *m)
 {
@@ -379,6 +378,7 @@ static inline float dt_model_loss_scale(const dt_model *m)
     }
     return m->opt.loss_scale ? (float)*m->opt.loss_scale : 1.0f;
 }
+/** Does it have gradients? */
 static inline bool dt_is_trained(struct tensor_at t) { return dt_exists(t) && t.part == DT_TRAINED; }
 /** A tensor in its unit's parameters; NULL: there is none. */
 static inline void *dt_weight(const dt_param_view *w, struct tensor_at t)

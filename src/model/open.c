@@ -79,10 +79,11 @@ static void place_set(dt_model *m, struct arena *a, int64_t i)
     place_expensive(m, a, &m->sets[i]);
 }
 
+/* A tower of no blocks has one all the same: behind the last stage stands an empty one. */
 static const struct stage *a_block(const dt_model *m)
 {
     const struct stage *s = m->stages;
-    while (s->role != DT_UNIT_BLOCK) s++;
+    while (s->role == DT_UNIT_OWN) s++;
     return s;
 }
 

@@ -172,7 +172,7 @@ static void place_hidden(const dt_model *m, struct vision *v, struct arena *a, i
     h->norm = v->config->projector.norm ? dt_take(a, R, H, m->elem) : h->act;
     h->mean = dt_take(a, v->config->projector.norm ? R : 0, 1, sizeof(float));
     h->rstd = dt_take(a, v->config->projector.norm ? R : 0, 1, sizeof(float));
-    v->dhidden[i] = dt_take(a, m->opt.training ? R : 0, H, m->elem);
+    v->dhidden[i] = dt_take(a, dt_vision_trains(m) && m->opt.training ? R : 0, H, m->elem);
 }
 
 static void place(const dt_model *m, struct vision *v, struct arena *device, struct arena *staging)

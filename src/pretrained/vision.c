@@ -29,6 +29,7 @@ static const struct model_key {
     {"projector_shuffle", "projector_shuffle"}, {"projector_dropout", "projector_dropout"},
     {"feature_layer", "vision_feature_layer"},  {"feature_select", "vision_feature_select_strategy"},
 };
+enum { LLAVA_IMAGE_TOKEN = 32000 }; /* of a config.json that gives none */
 enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
 
 /* Of CLIP alone the features have a row before those of the patches. */
@@ -215,6 +216,30 @@ static dt_err differs(const dt_config *cfg, const dt_pretrained *p, const char *
     return err;
 }
 
+static void count_difference(void *self, const char *name, const char *before, const char *now) { ++*(int *)self; }
+
+/* Does config.json mean the same with this value, whether it is written there or a default? */
+static bool means_the_same(const dt_pretrained *p, const json_t *root, const char *name, json_t *value)
+{
+    dt_model_config now = {0}, then = {0};
+    int n_differ = 0;
+    json_t *with = json_copy((json_t *)root);
+    char *as_it_is = json_dumps(root, 0),
+         *text = with && json_object_set(with, name, value) == 0 ? json_dumps(with, 0) : NULL;
+    const bool parsed = as_it_is && text && dt_model_config_parse(&now, p->config_name, as_it_is) == DT_OK &&
+                        dt_model_config_parse(&then, p->config_name, text) == DT_OK;
+    if (parsed)
+        dt_model_config_compare(&now, &then, count_difference, &n_differ);
+    else
+        dt_error_clear();
+    dt_model_config_free(&now);
+    dt_model_config_free(&then);
+    json_decref(with);
+    free(as_it_is);
+    free(text);
+    return parsed && n_differ == 0;
+}
+
 /* Of a model that is whole a key can say what is there, but for dropout, which is the run's own. */
 static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 {
@@ -223,7 +248,8 @@ static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
     for (int i = 0; i < N_MODEL_KEYS; i++) {
         if (!*text_of(cfg, i)) continue;
         json_t *wanted = value_of(cfg, i, clip), *has = json_object_get(root, MODEL_KEYS[i].name);
-        const bool own = strcmp(MODEL_KEYS[i].key, "projector_dropout") == 0, same = json_equal(wanted, has);
+        const bool own = strcmp(MODEL_KEYS[i].key, "projector_dropout") == 0,
+                   same = json_equal(wanted, has) || means_the_same(p, root, MODEL_KEYS[i].name, wanted);
         if (own) json_object_set(root, MODEL_KEYS[i].name, wanted);
         json_decref(wanted);
         if (!own && !same) return differs(cfg, p, MODEL_KEYS[i].key, has);
@@ -238,7 +264,7 @@ static dt_err check_token(const dt_pretrained *p, const dt_config *cfg, const js
     if (!has) has = json_object_get(root, "image_token_id");
     if (!dt_config_differs(cfg, "vision", "image_token")) return DT_OK;
     DT_TRY(find_token(cfg, *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer, &id));
-    return json_integer_value(has) == id ? DT_OK : differs(cfg, p, "image_token", has);
+    return (has ? json_integer_value(has) : LLAVA_IMAGE_TOKEN) == id ? DT_OK : differs(cfg, p, "image_token", has);
 }
 
 static dt_err take_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)

@@ -13,12 +13,19 @@ dt_err vision_read_preprocessor(const char *dir, json_t **object)
     char file[PATH_MAX];
     dt_spec root, part;
     *object = NULL;
-    const bool own = dt_is_in(file, dir, VISION_PREPROCESSOR);
-    if (!own && !dt_is_in(file, dir, VISION_PROCESSOR)) return DT_OK;
-    DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
-    const bool has = own || dt_spec_get(&root, "image_processor", &part);
-    if (has) *object = json_deep_copy(own ? root.value : part.value);
-    dt_spec_unload(&root);
+    bool has = false;
+    if (dt_is_in(file, dir, VISION_PROCESSOR)) { /* first, as dt_preprocessor_read has it */
+        DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
+        has = dt_spec_get(&root, "image_processor", &part);
+        if (has) *object = json_deep_copy(part.value);
+        dt_spec_unload(&root);
+    }
+    if (!has && dt_is_in(file, dir, VISION_PREPROCESSOR)) {
+        DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
+        has = true;
+        *object = json_deep_copy(root.value);
+        dt_spec_unload(&root);
+    }
     return !has || *object ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for it", file);
 }
 

@@ -458,6 +458,8 @@ static dt_err open_model(dt_run *run)
                     run->cfg.run_task);
     const bool none = run->task.ops->no_dropout && run->cfg.model_dropout < 0;
     dt_model_config_set_dropout(&run->mc, none ? 0 : run->cfg.model_dropout);
+    if (run->mc.vision && *run->cfg.vision_projector_dropout)
+        run->mc.vision->projector.dropout = strtod(run->cfg.vision_projector_dropout, NULL);
     DT_TRY(check_length(run));
     const int n_labels = run->task.ops->n_labels;
     DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)

@@ -36,6 +36,7 @@ dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record,
         DT_TRY(add_image(recipe, path, p));
     }
     s->n_images = record->n_images;
-    s->hash = dt_hash_bytes(p->pixels + before, nbytes); /* no image is both in training and in validation */
+    /* what begins with one image is in one file, of training or of validation */
+    s->hash = dt_hash_bytes(p->pixels + before, dt_image_form_nbytes(recipe->images));
     return DT_OK;
 }

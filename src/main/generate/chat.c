@@ -63,9 +63,21 @@ static dt_err keep_text(chat *c, char *text)
     return DT_OK;
 }
 
+/* Images are shown by users alone: in what others say their name stands for none. */
+static void forget_places(const chat *c, char *text, size_t *nbytes)
+{
+    const char *name = c->messages.image_text;
+    const size_t n = name ? strlen(name) : 0;
+    for (char *at = text; n > 0 && (at = memmem(at, (size_t)(text + *nbytes - at), name, n));) {
+        memmove(at, at + n, (size_t)(text + *nbytes - at) - n);
+        *nbytes -= n;
+    }
+}
+
 static dt_err say(chat *c, dt_role role, char *text, size_t nbytes)
 {
     DT_TRY(keep_text(c, text));
+    if (role != DT_ROLE_USER) forget_places(c, text, &nbytes);
     return dt_messages_add(&c->messages, role, text, nbytes);
 }
 
