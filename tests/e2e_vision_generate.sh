@@ -118,4 +118,15 @@ gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --pr
 gen_wrong "a reward model has no images" 64 'reward models and critics are of text' --score $hf/clip_llama --answers "$tmp/bad.jsonl"
 cp -r $hf/clip_llama "$tmp/other" && sed -i 's/14/16/' "$tmp/other/preprocessor_config.json"
 gen_wrong "images of another size" 65 'takes 14 x 14' "$tmp/other" --prompt a --image "$files/rgb.jpg"
+
+# ---- the example, which in two steps learns nothing, and its table of answers that are all right
+[ -z "${DTRAIN_DEVICE:-}" ] || { e2e_done; exit; } # the same programs on any device
+run 0 env RUNS="$tmp/toy" IMAGES=64 TESTS=8 SETTINGS="run.threads=1 run.max_steps=2" tools/see.sh
+expect_exit "from images that a script draws to answers" 0
+told=$tmp/toy/see-data
+expect "eight images with answers" test "$(grep -c '<text' "$told/answers.svg")" = 8
+sed 's/"completion"/"text": "none", &/' "$told/test.jsonl" >"$tmp/none.jsonl"
+sed 's/"completion": \("[^"]*"\)/"text": \1, &/' "$told/test.jsonl" >"$tmp/right.jsonl"
+awk -v what=table -f tools/see/answers.awk "$told/test.jsonl" "$tmp/none.jsonl" "$tmp/right.jsonl" >"$out"
+expect "no answer is right, and each is" awk 'NR > 1 { bad = bad || $(NF - 1) != 0 || $NF != 1 } END { exit bad || NR != 5 }' "$out"
 e2e_done

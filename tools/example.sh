@@ -1,4 +1,4 @@
-# example.sh - sourced by the examples of this folder (demo.sh, chat.sh, arithmetic.sh, align.sh, recommend.sh). NP: ranks. Of all but demo.sh, which trains as
+# example.sh - sourced by the examples of this folder (demo.sh, chat.sh, arithmetic.sh, align.sh, recommend.sh, see.sh). NP: ranks. Of all but demo.sh, which trains as
 # input/demo.ini says: RUNS, the folder of runs and their data; SETTINGS, more of [section] key=value, for all trainings.
 set -eu
 cd "$(dirname "$0")/.."
