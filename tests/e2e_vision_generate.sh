@@ -104,6 +104,8 @@ expect "a second message keeps what the first one's image left" grep -q '[1-9][0
 printf 'what is it?\nand now\nand again\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
 expect "the image is forgotten with its message" grep -q 'outgrown 64 tokens' "$out"
 expect "and all are answered, the first alike" test "$(wc -l <"$tmp/text")-$(head -1 "$tmp/text")" = "3-$(head -1 "$tmp/expected")"
+printf '/system see <image>\nwhat is it?\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 4 --threads 1 >"$tmp/text" 2>"$out"
+expect "what stands for an image shows none in a system message" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/text")" = 0-1
 
 # ---- mistakes
 gen_wrong() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain-generate --threads 1 "$@"; }

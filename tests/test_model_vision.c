@@ -318,9 +318,9 @@ static double loss_at(struct fixture *f, int unit, int64_t i, double value)
     return loss;
 }
 
-/* The same step drops the same numbers, so the loss has slopes; those that are tried are of size 0.1. Logits are right to
- * 1e-6, so is the loss, and its difference over 2 h to 5e-5; h^2 / 6 times third derivatives of up to 10 (7 was seen:
- * the error grows with h^2) is 2e-4. A mask that backward did not apply would be off by as much as a slope. */
+/* The same step drops the same numbers, so the loss has slopes; those that are tried are of size 0.1. Logits are right
+ * to 1e-6, so is the loss, and its difference over 2 h to 5e-5; h^2 / 6 times third derivatives of up to 10 (7 was
+ * seen: the error grows with h^2) is 2e-4. A mask that backward did not apply would be off by as much as a slope. */
 static void gradients_of_a_projector_with_dropout_are_the_slopes(void **state)
 {
     const double h = 0.01;
