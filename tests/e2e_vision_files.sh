@@ -149,6 +149,13 @@ assert len(expected) == 8, sorted(expected)
 assert max(abs(x - y) for k in expected for x, y in zip(found[k], expected[k])) < 5e-7
 PY
 
+# ---- a new file beside an old one: what dtrain-data prepares images by is what the model has
+cp -r $hf/clip_llama "$tmp/both"
+echo '{"image_processor": {"image_processor_type": "CLIPImageProcessor", "image_mean": [0.25, 0.25, 0.25]}}' >"$tmp/both/processor_config.json"
+echo '{"image_processor_type": "CLIPImageProcessor", "image_mean": [0.75, 0.75, 0.75]}' >"$tmp/both/preprocessor_config.json"
+train 1 newer model.path="$tmp/both"
+expect "processor_config.json comes first" has '0.25' "$tmp/newer/hf/preprocessor_config.json"
+
 # ---- mistakes
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
 check "a tower twice" 64 'vision.path.*has a tower already' model.path=$hf/clip_llama vision.path=$hf/clip
@@ -163,6 +170,9 @@ check "a pickle" 64 'vision.projector_path.*pickle' "${clip[@]}" vision.projecto
 check "a projector of another type" 65 'linear_1.weight|mm_projector' "${clip[@]}" vision.projector_type=mlp vision.projector_hidden_size=8 vision.projector_path="$projector"
 check "a layer that is not there" 65 'vision_feature_layer' "${clip[@]}" vision.feature_layer=9
 check "something else to train" 64 'vision.train.*found eyes' "${clip[@]}" vision.train=eyes
+echo '{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1},
+    "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8, "num_attention_heads": 2, "image_size": 4, "patch_size": 4}, "image_token_index": 3}' >"$tmp/patch.json"
+check "a tower of one patch, which is left out" 65 'leaves nothing of an image' model.config="$tmp/patch.json"
 check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable

@@ -30,6 +30,7 @@ static const attention_case cases[] = {
     {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0, true},
     {2, {64, 17}, {0}, 2, 2, 64, 0, 0.25f, true},
     {3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, 0, 0, true}, /* fewer keys than queries, too */
+    {2, {81, 144}, {0}, 2, 2, 72, 0, 0, true},            /* SigLIP so400m's heads */
 };
 
 typedef struct problem {
