@@ -22,12 +22,14 @@ dt_err dt_vision_open(dt_model *m, const dt_unit *units, int n_units, int first)
 dt_err dt_vision_plan(const dt_model *m, const dt_unit *units, int n_units, int first, dt_memory *plan);
 void dt_vision_close(dt_model *m);
 /** From the batch's images to rows of the language model, which dt_vision_put brings to their places. All ranks at the
- *  same point of a pass. */
+ *  same point of a pass: in training always, else where batches have room for images, on all ranks alike. */
 dt_err dt_vision_forward(dt_model *m, const dt_batch *b);
-dt_err dt_vision_put(const dt_model *m, void *x);
-/** Their gradients out of s.dx, for dt_vision_backward; rows of s.dx that no table learns from. */
+dt_err dt_vision_put(const dt_model *m, void *x); /* x [T, D] */
+/** Their gradients out of s.dx [T, D], for dt_vision_backward; where the table has an adapter, zeros go to their
+ *  places. */
 dt_err dt_vision_take(const dt_model *m);
 dt_err dt_vision_backward(dt_model *m);
+/** Does anything of tower or projector have gradients? */
 bool dt_vision_trains(const dt_model *m);
 /** Find the placeholders of a batch: places, and that there are as many as its images want. DT_ERR_DATA. */
 dt_err dt_vision_stage(dt_model *m, const dt_batch *b);

@@ -89,7 +89,7 @@ static dt_err look_up(const dt_config *cfg, const char *tokenizer, int64_t *id)
     return DT_OK;
 }
 
-/* A number is an id, unless the tokenizer has a token that is written so. */
+/* A number is an id, anything else the text of a token. */
 static dt_err find_token(const dt_config *cfg, const char *tokenizer, int64_t *id)
 {
     char *end = NULL;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The tower gets byte * scale + shift. What is left of 32 bits after a text is not the same to the bit. */
+/* The tower gets byte * scale + shift. Both come from texts, and the model has rounded its own to 32 bits. */
 static bool differs(double a, float b) { return fabs(a - (double)b) > 1e-5 * fmax(1e-3, fabs(a)); }
 
 static dt_err check_numbers(const char *where, const char *path, const dt_preprocessor *p, const dt_vision_config *v,
