@@ -453,7 +453,7 @@ static void jinja_says_every_template(void **state)
     dt_chat *c;
     for (int i = 0; dt_chat_named(i, &name, &about); i++) {
         assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
-        assert_int_equal(dt_chat_jinja(c, &jinja), DT_OK);
+        assert_int_equal(dt_chat_jinja(c, NULL, &jinja), DT_OK);
         same_as_kept(name, jinja);
         comes_back(jinja, &fake, name);
         free(jinja);
@@ -467,7 +467,7 @@ static void jinja_says_every_template(void **state)
                      DT_OK);
     unlink(path);
     assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
-    assert_int_equal(dt_chat_jinja(c, &jinja), DT_OK);
+    assert_int_equal(dt_chat_jinja(c, NULL, &jinja), DT_OK);
     same_as_kept("own", jinja);
     comes_back(jinja, &fake, spec);
     free(jinja);
@@ -481,11 +481,34 @@ static void jinja_writes_what_the_tokenizer_puts_first(void **state)
     dt_chat *c;
     char *jinja;
     assert_int_equal(dt_chat_open(&c, "plain", &wrapping), DT_OK);
-    assert_int_equal(dt_chat_jinja(c, &jinja), DT_OK);
+    assert_int_equal(dt_chat_jinja(c, NULL, &jinja), DT_OK);
     same_as_kept("plain-wrapped", jinja);
     comes_back(jinja, &wrapping, "plain");
     free(jinja);
     dt_chat_close(c);
+}
+
+/* Of a vision-language model: parts of type image are written, too, as dt_messages_read places them. What the file
+ * says of images is read back with it, or it would count as edited: no marks tell a template of one's own. */
+static void jinja_writes_images(void **state)
+{
+    dt_chat *c;
+    char *jinja, *spec;
+    for (int own = 0; own < 2; own++) {
+        const dt_err err =
+            own ? open_file("{\"name\": \"q\", \"user\": {\"prefix\": \"Q: \"}, \"assistant\": {\"end\": \"{eos}\"}}",
+                            &c)
+                : dt_chat_open(&c, "qwen3", &fake); /* which looks at contents twice */
+        assert_int_equal(err, DT_OK);
+        assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
+        assert_int_equal(dt_chat_jinja(c, own ? "<an 'image\\>" : "<image>", &jinja), DT_OK);
+        same_as_kept(own ? "own-images" : "qwen3-images", jinja);
+        comes_back(jinja, &fake, spec);
+        free(jinja);
+        free(spec);
+        dt_chat_close(c);
+    }
+    unlink(path);
 }
 
 /* The first line is a claim: a file that was edited is read by its marks. */
@@ -525,6 +548,7 @@ int main(void)
         cmocka_unit_test(contents_in_parts_are_joined),
         cmocka_unit_test(jinja_says_every_template),
         cmocka_unit_test(jinja_writes_what_the_tokenizer_puts_first),
+        cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);

@@ -199,6 +199,42 @@ static void numbers_are_what_is_in_effect(void **state)
     dt_preprocessor_free(&p);
 }
 
+/* However it is written; numbers as 32 bits hold them. */
+static void what_two_mean_is_compared(void **state)
+{
+#define OF(type, more) "{\"image_processor_type\": \"" type "ImageProcessor\"" more "}"
+    static const char *const CASES[][3] = {
+        {OF("CLIP", ""), OF("CLIP", ", \"size\": {\"shortest_edge\": 224}, \"crop_size\": 224, \"do_resize\": true"),
+         NULL},
+        {OF("CLIP", ""), OF("Llava", ", \"resample\": 3"), NULL},
+        {OF("CLIP", ""), OF("CLIP", ", \"image_mean\": [0.48145466, 0.4578275000001, 0.40821073]"), NULL},
+        {OF("Siglip", ""), OF("Siglip", ", \"image_mean\": 0.5, \"image_std\": [0.5, 0.5, 0.5]"), NULL},
+        {OF("Siglip", ", \"do_normalize\": false"), OF("Siglip", ", \"do_normalize\": false, \"image_mean\": 0"), NULL},
+        {OF("CLIP", ", \"do_resize\": false"), OF("CLIP", ", \"do_resize\": false, \"resample\": 2"), NULL},
+        {OF("CLIP", ", \"do_normalize\": false, \"do_resize\": false"),
+         OF("CLIP", ", \"do_normalize\": null, \"do_resize\": null"), NULL},
+        {OF("Llava", ""), OF("Llava", ", \"do_pad\": true"), "do_pad"},
+        {OF("CLIP", ""), OF("CLIP", ", \"size\": {\"height\": 224, \"width\": 224}"), "size and resample"},
+        {OF("CLIP", ""), OF("CLIP", ", \"resample\": 2"), "size and resample"},
+        {OF("CLIP", ""), OF("CLIP", ", \"crop_size\": 223"), "crop_size"},
+        {OF("CLIP", ""), OF("CLIP", ", \"do_rescale\": false"), "rescale_factor"},
+        {OF("CLIP", ""), OF("CLIP", ", \"image_mean\": [0.48145466, 0.457828, 0.40821073]"), "image_mean"},
+        {OF("CLIP", ""), OF("CLIP", ", \"image_std\": 0.25"), "image_std"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        dt_preprocessor a, b;
+        dt_preprocessor_words of_a, of_b;
+        assert_int_equal(parse(CASES[i][0], &a), DT_OK);
+        assert_int_equal(parse(CASES[i][1], &b), DT_OK);
+        const char *key = dt_preprocessor_differs(&a, &b, &of_a, &of_b);
+        if (!key != !CASES[i][2] || (key && strcmp(key, CASES[i][2]))) fail_msg("%zu: %s", i, key ? key : "none");
+        if (key) assert_string_not_equal(of_a.text, of_b.text);
+        dt_preprocessor_free(&a);
+        dt_preprocessor_free(&b);
+    }
+#undef OF
+}
+
 static void mistakes_are_named_by_file_and_key(void **state)
 {
 #define CLIP "{\"image_processor_type\": \"CLIPImageProcessor\", "
@@ -260,6 +296,7 @@ int main(void)
         cmocka_unit_test(plain_loops_give_the_same_bytes),
         cmocka_unit_test(processors_are_as_transformers_has_them),
         cmocka_unit_test(numbers_are_what_is_in_effect),
+        cmocka_unit_test(what_two_mean_is_compared),
         cmocka_unit_test(mistakes_are_named_by_file_and_key),
         cmocka_unit_test(files_of_a_directory_are_named),
         cmocka_unit_test(a_strip_is_not_padded_without_end),

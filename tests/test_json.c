@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "dtrain/json.h"
@@ -142,12 +143,39 @@ static void what_is_wrong_is_named(void **state)
     json_decref(root);
 }
 
+static int n_allocations, failing;
+
+static void *take_or_fail(size_t nbytes)
+{
+    if (++n_allocations != failing) return malloc(nbytes);
+    errno = ENOMEM; /* as malloc does */
+    return NULL;
+}
+
+/* A record that there was no memory for is not malformed: --skip-bad must not leave it out. */
+static void no_memory_is_no_wrong_text(void **state)
+{
+    static const char text[] = "{\"a\": [1, 2.5, {\"b\": \"c\\u00e4\"}], \"d\": null}";
+    json_t *root;
+    dt_err err = DT_ERR_MEMORY;
+    json_set_alloc_funcs(take_or_fail, free);
+    for (failing = 1; err != DT_OK; failing++) {
+        n_allocations = 0;
+        err = dt_json_parse(&root, "x", text, sizeof text - 1, DT_JSON_RECORD);
+        assert_int_equal(err, n_allocations < failing ? DT_OK : DT_ERR_MEMORY);
+        json_decref(root);
+        dt_error_clear();
+    }
+    json_set_alloc_funcs(malloc, free);
+    assert_true(failing > 8);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_beyond_64_bits_are_reals), cmocka_unit_test(numbers_of_python_are_words),
         cmocka_unit_test(a_byte_order_mark_is_passed_by),   cmocka_unit_test(keys_may_contain_nul),
-        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(what_is_wrong_is_named),           cmocka_unit_test(no_memory_is_no_wrong_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,23 +65,23 @@ typedef struct dt_message {
     unsigned learn;
 } dt_message;
 
+/** Names of images, paths or bytes of a row, borrowed. {0} to start from. */
+typedef struct dt_image_names {
+    const char **path; /* [n] */
+    int n, n_alloc;
+} dt_image_names;
+
 typedef struct dt_messages {
     dt_message *item;
     int n, n_alloc;
     char **owned; /* texts put together from parts */
     int n_owned;
     const char *image_text; /* in: what stands for an image in a text; NULL: parts of type image are refused */
-    const char **image;     /* [n_images]: the paths that parts of type image name, NULL for those without; borrowed */
-    int n_images;
+    dt_image_names images;  /* those that parts of type image name, NULL for one without a name */
 } dt_messages;
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes); /* learn 0; text borrowed */
-/** Note the path of an image (NULL: it has none), borrowed. DT_ERR_MEMORY. */
-dt_err dt_messages_add_image(dt_messages *m, const char *path);
-/** Where no message says where the n images stand: in front of the first one of a user, as a part of type image would.
- *  DT_ERR_MEMORY. */
-dt_err dt_messages_place_images(dt_messages *m, int n);
-/** Memory for a text of nbytes bytes that lives as long as the messages. DT_ERR_MEMORY. */
-dt_err dt_messages_own(dt_messages *m, size_t nbytes, char **text);
+/** A malloc'ed text that lives as long as the messages; taken over, also in failure. DT_ERR_MEMORY, also of NULL. */
+dt_err dt_messages_own(dt_messages *m, char *text);
 /** Add a JSON list of messages; texts are borrowed from it, or joined from [{"type": "text", "text": ...}] and owned.
  *  Images of a message, {"type": "image"}, come first in its text, each as image_text and a line's end, as llava-hf's
  *  templates write them.
@@ -91,6 +91,34 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
                          const char *text_key);
 void dt_messages_clear(dt_messages *m); /* keeps the memory for the next conversation */
 void dt_messages_free(dt_messages *m);
+
+/* ---- images of records ------------------------------------------------------------------------------------------- */
+
+dt_err dt_image_names_add(dt_image_names *names, const char *path); /* DT_ERR_MEMORY */
+void dt_image_names_free(dt_image_names *names);                    /* safe on {0}; leaves {0} behind */
+/** In rows of Parquet files, bytes are an object with this key, and their name is its value: the reader knows what it
+ *  means (src/data/make/parquet.h). */
+#define DT_IMAGE_OF_ROW "bytes_of_row"
+/** What a value calls its image, borrowed: a path, {path}, bytes of a row, or {bytes} with such. NULL: none of them, or
+ *  it contains U+0000, which no path does and at which it would end. */
+const char *dt_image_name_of(const json_t *image);
+/** Only the images that a record lists, under `image`, `images` or `image_bytes`: one as dt_image_name_of has it, or a
+ *  list of these, borrowed from it. DT_ERR_DATA: what names none; two of the keys. */
+dt_err dt_image_names_list(dt_image_names *names, const json_t *record);
+/** The key of a record that names an image; NULL: there is none. */
+const char *dt_image_key(const json_t *record);
+/** Of a record that lists none, add those that parts of its messages name. DT_ERR_DATA: it does both; a part without a
+ *  name beside one with a name. */
+dt_err dt_image_names_take(dt_image_names *names, const dt_messages *m);
+/** Where no message says where the record's n images stand: in front of the first one of a user, as parts of it would.
+ *  DT_ERR_MEMORY. */
+dt_err dt_messages_place_images(dt_messages *m, int n);
+/** A text of *nbytes bytes behind n images, each image_text and a line's end, as llava-hf's templates have it:
+ *  malloc'ed, with a 0 behind it, and *nbytes its length. NULL: no memory. */
+char *dt_text_after_images(const char *image_text, int n, const char *text, size_t *nbytes);
+/** Where the image is: a relative name is one from folder on or, where that is NULL, from the folder of file (NULL: the
+ *  current one), in which it was written. path [PATH_MAX]. DT_ERR_DATA: it is too long. */
+dt_err dt_image_path(const char *folder, const char *file, const char *name, char *path);
 
 /* ---- templates --------------------------------------------------------------------------------------------------- */
 
@@ -108,12 +136,14 @@ const char *dt_chat_name(const dt_chat *c);
 dt_err dt_chat_spec(const dt_chat *c, char **spec);
 /** The template as transformers reads it, chat_template.jinja, malloc'ed: apply_chat_template then writes the text of
  *  dt_chat_render, with what the tokenizer puts before it. dt_chat_open finds the template in it again.
- *  DT_ERR_MEMORY. */
-dt_err dt_chat_jinja(const dt_chat *c, char **jinja);
-/** The same for a template by name (as dt_chat_open) and a tokenizer by name (as dt_tokenizer_open). *jinja is NULL
- *  where the tokenizer's own template says the same, and is to be kept. spec (NULL: not wanted) as dt_chat_spec. Errors
- *  of the two. */
-dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, char **spec, char **jinja);
+ *  image_text: what stands for an image in a text, which parts {type: image} of a message then become as they do in
+ *  dt_messages_read; NULL: such parts write nothing. DT_ERR_MEMORY. */
+dt_err dt_chat_jinja(const dt_chat *c, const char *image_text, char **jinja);
+/** The same for a template by name (as dt_chat_open) and a tokenizer by name (as dt_tokenizer_open). image_token: the
+ *  placeholder of the model, whose text stands for an image; -1: it takes none. *jinja is NULL where the tokenizer's
+ *  own template says the same, and knows images if the model does, and is to be kept. spec (NULL: not wanted) as
+ *  dt_chat_spec. Errors of the two. */
+dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, int32_t image_token, char **spec, char **jinja);
 /** The token that ends an assistant's turn, -1: there is none, the turn ends by text. Generation stops at it. */
 int32_t dt_chat_end_token(const dt_chat *c);
 /** What stands between instruction and input of an Alpaca record. */

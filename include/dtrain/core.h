@@ -120,6 +120,12 @@ static inline int64_t dt_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t dt_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); } /* a >= 0, b > 0 */
 static inline size_t dt_min_size(size_t a, size_t b) { return a < b ? a : b; }
 
+/** Pixels along a side of an image that a model takes: what a patch has of numbers, and an image of bytes, fits in 32
+ *  bits. */
+enum { DT_MAX_IMAGE_SIZE = 1 << 14 };
+/** Bytes of such an image, [size, size, 3]. */
+static inline size_t dt_image_nbytes(int64_t size) { return 3 * (size_t)(size * size); }
+
 /* ---- data types -------------------------------------------------------------------------------------------------- */
 
 /** Types in which elements are kept. An operation that does not compute in one of them says so: DT_ERR_ARG. */

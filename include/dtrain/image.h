@@ -1,8 +1,7 @@
 /* image.h - from an image's file to the pixels that a vision tower takes, bit for bit what Pillow and transformers'
  * image processors give before they rescale and normalise.
  *
- * Nothing here is collective, and nothing keeps state: threads may work side by side.
- * Key of an image in caches: dt_checksum(bytes, 0, nbytes, 1) of its file (io.h). */
+ * Nothing here is collective, and nothing keeps state: threads may work side by side. */
 #ifndef DTRAIN_IMAGE_H
 #define DTRAIN_IMAGE_H
 
@@ -10,7 +9,7 @@
 
 /** More is refused before it is decoded: pixels from twice what Pillow warns of on, where it refuses, too; sides where
  *  libpng refuses. */
-enum { DT_IMAGE_MAX_PIXELS = 178956970, DT_IMAGE_MAX_SIDE = 1000000 };
+enum { DT_IMAGE_MAX_PIXELS = 178956970, DT_IMAGE_MAX_FILE_SIDE = 1000000 };
 
 /** A decoded image. {0} to start from; free with dt_image_free. */
 typedef struct dt_image {
@@ -56,8 +55,19 @@ typedef struct dt_preprocessor {
  *  LlavaImageProcessor.
  *  DT_ERR_DATA by file and key: another type, a step that is not known here, images that would differ in size. */
 dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p);
-/** The same from a JSON object; file is what messages call it. */
+/** The same of a directory that may have neither: p->json is NULL then. */
+dt_err dt_preprocessor_find(const char *dir, dt_preprocessor *p);
+/** The same from the text of a JSON object; file is what messages call it. */
 dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p);
+/** The same from an object that is parsed. */
+dt_err dt_preprocessor_from(const dt_spec *object, dt_preprocessor *p);
+/** The first key that two of them differ in, with what it means in each, in words; NULL: they make the same of every
+ *  image. Numbers are compared as the tower has them, in 32 bits; how files write them does not count. */
+typedef struct dt_preprocessor_words {
+    char text[96];
+} dt_preprocessor_words;
+const char *dt_preprocessor_differs(const dt_preprocessor *a, const dt_preprocessor *b, dt_preprocessor_words *of_a,
+                                    dt_preprocessor_words *of_b);
 void dt_preprocessor_free(dt_preprocessor *p); /* safe on {0}; leaves {0} behind */
 
 /** The steps on one image.

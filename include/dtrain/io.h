@@ -43,6 +43,8 @@ dt_err dt_h5_write_f64(hid_t obj, const char *path, const char *name, double val
  *  (Multilinear hashing: Lemire & Kaser, arXiv:1202.4961.) Large arrays use OpenMP's threads. */
 uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t elem_size);
 
+uint64_t dt_hash_text(const char *text);
+
 enum { DT_CHECKSUM_BLOCK = 1024 };
 static inline uint64_t dt_checksum_block(uint64_t b) { return dt_mix64(b) | 1; }
 static inline uint32_t dt_checksum_lane(uint64_t j) { return (uint32_t)(dt_mix64(~j) >> 32) | 1; }

@@ -13,9 +13,9 @@ size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
     const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
     const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
-    /* token, target, pos, order, weight, scratch; seq_start, full_len, prompt_len, margin; safety, tie; sample;
-     * token_key */
-    return 6 * per_token + 4 * per_seq + 2 * padded((size_t)max_seq) + padded((size_t)max_seq * sizeof(int64_t)) +
+    /* token, target, pos, order, weight, scratch; seq_start, full_len, prompt_len, first_image, margin; safety, tie;
+     * sample; token_key */
+    return 6 * per_token + 5 * per_seq + 2 * padded((size_t)max_seq) + padded((size_t)max_seq * sizeof(int64_t)) +
            padded((size_t)max_tok * sizeof(uint64_t));
 }
 
@@ -41,6 +41,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     b->seq_start = (int32_t *)(void *)(p += per_token);
     b->full_len = (int32_t *)(p += per_seq);
     b->prompt_len = (int32_t *)(p += per_seq);
+    b->first_image = (int32_t *)(p += per_seq);
     b->margin = (float *)(void *)(p += per_seq);
     b->safety = (uint8_t *)(p += per_seq);
     b->tie = (uint8_t *)(p += padded((size_t)max_seq));

@@ -12,9 +12,9 @@ dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image 
     DT_CHECK(width <= DT_IMAGE_MAX_PIXELS / height, DT_ERR_DATA,
              "%s: %lld x %lld pixels, more than the %d that are allowed", name, (long long)width, (long long)height,
              (int)DT_IMAGE_MAX_PIXELS);
-    DT_CHECK(width <= DT_IMAGE_MAX_SIDE && height <= DT_IMAGE_MAX_SIDE, DT_ERR_DATA,
+    DT_CHECK(width <= DT_IMAGE_MAX_FILE_SIDE && height <= DT_IMAGE_MAX_FILE_SIDE, DT_ERR_DATA,
              "%s: %lld x %lld pixels, a side longer than the %d that are allowed", name, (long long)width,
-             (long long)height, (int)DT_IMAGE_MAX_SIDE);
+             (long long)height, (int)DT_IMAGE_MAX_FILE_SIDE);
     *image = (dt_image){.width = (int)width, .height = (int)height, .rgb = malloc(3 * (size_t)(width * height))};
     DT_CHECK(image->rgb, DT_ERR_MEMORY, "%s: no memory for %d x %d pixels", name, image->width, image->height);
     return DT_OK;
@@ -54,6 +54,7 @@ dt_err dt_image_read(const char *path, dt_image *image)
     char *bytes;
     size_t nbytes;
     *image = (dt_image){0};
+    DT_TRY(dt_fault("image.read"));
     DT_TRY(dt_read_file(path, MAX_FILE, &bytes, &nbytes));
     const dt_err err = dt_image_decode(path, bytes, nbytes, image);
     free(bytes);

@@ -133,14 +133,19 @@ static void read_rows(decoder *d)
     jpeg_finish_decompress(&d->jpeg); /* what follows must be sound, if only to the file's end */
 }
 
+/* The decoder is the caller's: a local that changes between setjmp and longjmp has no value behind them. */
+static void decode(decoder *d, const uint8_t *bytes, size_t nbytes)
+{
+    if (setjmp(d->leave)) return;
+    open_decoder(d, bytes, nbytes);
+    d->err = read_header(d);
+    if (d->err == DT_OK) read_rows(d);
+}
+
 dt_err dt_decode_jpeg(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
 {
     decoder d = {.name = name, .image = image, .tags = tags};
-    if (setjmp(d.leave) == 0) {
-        open_decoder(&d, bytes, nbytes);
-        d.err = read_header(&d);
-        if (d.err == DT_OK) read_rows(&d);
-    }
+    decode(&d, bytes, nbytes);
     jpeg_destroy_decompress(&d.jpeg);
     return d.err;
 }

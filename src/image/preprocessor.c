@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_FILE = 1 << 20, MAX_SIDE = 16384 };
+enum { MAX_FILE = 1 << 20 };
 
 /* What an image processor does where its file says nothing. */
 static const struct kind {
@@ -69,10 +69,18 @@ static dt_err refuse_other_steps(const dt_spec *s)
     return DT_OK;
 }
 
+/* null is off, as in transformers, where a key that is absent has the default of its kind. */
+static dt_err read_step(const dt_spec *s, const char *key, bool *on)
+{
+    if (!json_is_null(json_object_get(s->value, key))) return dt_spec_bool(s, key, on);
+    *on = false;
+    return DT_OK;
+}
+
 static dt_err read_side(const dt_spec *s, const char *key, int *side)
 {
     int64_t value = 0;
-    DT_TRY(dt_spec_int(s, key, 1, MAX_SIDE, &value));
+    DT_TRY(dt_spec_int(s, key, 1, DT_MAX_IMAGE_SIZE, &value));
     *side = (int)value;
     return *side ? DT_OK : dt_spec_bad(s, key, "an integer");
 }
@@ -121,9 +129,9 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
 {
     bool resize = true, crop = kind->crop;
     int64_t resample = DT_BICUBIC;
-    DT_TRY(dt_spec_bool(s, "do_resize", &resize));
-    DT_TRY(dt_spec_bool(s, "do_center_crop", &crop));
-    DT_TRY(dt_spec_bool(s, "do_pad", &p->pad));
+    DT_TRY(read_step(s, "do_resize", &resize));
+    DT_TRY(read_step(s, "do_center_crop", &crop));
+    DT_TRY(read_step(s, "do_pad", &p->pad));
     if (p->pad && !kind->pads) return dt_spec_bad(s, "do_pad", "false: only LlavaImageProcessor pads to a square");
     p->shortest_edge = kind->shortest_edge;
     p->height = p->width = kind->side;
@@ -148,8 +156,8 @@ static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preproc
     p->rescale_factor = 1.0 / 255;
     memcpy(p->mean, kind->mean, sizeof p->mean);
     memcpy(p->std, kind->std, sizeof p->std);
-    DT_TRY(dt_spec_bool(s, "do_rescale", &rescale));
-    DT_TRY(dt_spec_bool(s, "do_normalize", &normalise));
+    DT_TRY(read_step(s, "do_rescale", &rescale));
+    DT_TRY(read_step(s, "do_normalize", &normalise));
     DT_TRY(dt_spec_real(s, "rescale_factor", 1e-9, 1e9, &p->rescale_factor));
     DT_TRY(read_colour(s, "image_mean", p->pad ? 0 : -1e6, p->pad ? 1 : 1e6, p->mean));
     DT_TRY(read_colour(s, "image_std", 1e-9, 1e9, p->std));
@@ -189,15 +197,23 @@ static dt_err read_file(const char *file, bool inner, dt_preprocessor *p)
 }
 
 /* transformers 5 writes processor_config.json, and takes it first; before, that file held other things. */
+dt_err dt_preprocessor_find(const char *dir, dt_preprocessor *p)
+{
+    char file[PATH_MAX];
+    *p = (dt_preprocessor){0};
+    if (dt_is_in(file, dir, "processor_config.json")) DT_TRY(read_file(file, true, p));
+    return !p->json && dt_is_in(file, dir, "preprocessor_config.json") ? read_file(file, false, p) : DT_OK;
+}
+
 dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p)
 {
     char file[PATH_MAX];
     *p = (dt_preprocessor){0};
     if (!dt_is_directory(path)) return read_file(path, false, p);
-    if (dt_is_in(file, path, "processor_config.json")) DT_TRY(read_file(file, true, p));
+    DT_TRY(dt_preprocessor_find(path, p));
     if (p->json) return DT_OK;
     DT_CHECK(dt_join_path(file, path, "preprocessor_config.json", ""), DT_ERR_DATA, "%s: the name is too long", path);
-    return read_file(file, false, p);
+    return read_file(file, false, p); /* says that it is not there */
 }
 
 dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p)
@@ -207,9 +223,59 @@ dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, 
     *p = (dt_preprocessor){0};
     DT_TRY(dt_json_parse(&value, file, json, nbytes, DT_JSON_NUL_KEYS));
     root.value = value;
-    const dt_err err = json_is_object(value) ? read_object(&root, p) : dt_spec_bad(&root, NULL, "an object");
+    const dt_err err = dt_preprocessor_from(&root, p);
     json_decref(value);
     return err;
+}
+
+dt_err dt_preprocessor_from(const dt_spec *object, dt_preprocessor *p)
+{
+    *p = (dt_preprocessor){0};
+    return json_is_object(object->value) ? read_object(object, p) : dt_spec_bad(object, NULL, "an object");
+}
+
+/* ---- what it means ----------------------------------------------------------------------------------------------- */
+
+static void say_size(const dt_preprocessor *p, char *text, size_t size)
+{
+    static const char *const filters[] = {"nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming"};
+    const char *how = filters[p->resample];
+    if (p->shortest_edge)
+        snprintf(text, size, "shortest edge %d, %s", p->shortest_edge, how);
+    else if (p->height)
+        snprintf(text, size, "%d x %d, %s", p->width, p->height, how);
+    else
+        snprintf(text, size, "none");
+}
+
+static void say_colours(const double x[3], char *text, size_t size)
+{
+    snprintf(text, size, "%.9g, %.9g, %.9g", (double)(float)x[0], (double)(float)x[1], (double)(float)x[2]);
+}
+
+const char *dt_preprocessor_differs(const dt_preprocessor *a, const dt_preprocessor *b, dt_preprocessor_words *of_a,
+                                    dt_preprocessor_words *of_b)
+{
+    static const char *const keys[] = {"do_pad",         "size and resample", "crop_size",
+                                       "rescale_factor", "image_mean",        "image_std"};
+    const dt_preprocessor *const both[] = {a, b};
+    for (int k = 0; k < (int)(sizeof keys / sizeof keys[0]); k++) {
+        dt_preprocessor_words *const words[] = {of_a, of_b};
+        for (int i = 0; i < 2; i++) {
+            const dt_preprocessor *p = both[i];
+            char *text = words[i]->text;
+            const size_t size = sizeof words[i]->text;
+            snprintf(text, size, "none");
+            if (k == 0 && p->pad)
+                snprintf(text, size, "a margin of %d, %d, %d", p->colour[0], p->colour[1], p->colour[2]);
+            if (k == 1) say_size(p, text, size);
+            if (k == 2 && p->crop_height) snprintf(text, size, "%d x %d", p->crop_width, p->crop_height);
+            if (k == 3) snprintf(text, size, "%.9g", (double)(float)p->rescale_factor);
+            if (k >= 4) say_colours(k == 4 ? p->mean : p->std, text, size);
+        }
+        if (strcmp(of_a->text, of_b->text) != 0) return keys[k];
+    }
+    return NULL;
 }
 
 void dt_preprocessor_free(dt_preprocessor *p)

@@ -10,6 +10,7 @@
  * 2^32, not 0 since lanes differ. Anything else: by chance only. */
 #include "dtrain/io.h"
 #include <assert.h>
+#include <string.h>
 
 enum { BLOCK = DT_CHECKSUM_BLOCK };
 
@@ -80,4 +81,9 @@ uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t el
                          elem_size);
     }
     return sum;
+}
+
+uint64_t dt_hash_text(const char *text)
+{
+    return dt_mix64(strlen(text)) ^ dt_checksum(text, 0, (int64_t)strlen(text), 1);
 }

@@ -139,12 +139,16 @@ static bool rewrite(rewriter *w, const char *text, size_t nbytes, unsigned flags
 
 /* ---- parsing ------------------ */
 
+/* NULL: why says what is wrong, and nothing where there was no memory, which jansson may take for a wrong token. */
 static json_t *parse(const char *text, size_t nbytes, unsigned flags, json_error_t *why)
 {
     const size_t options = (flags & DT_JSON_ANY ? JSON_DECODE_ANY : 0) |
                            (flags & DT_JSON_LAST_KEY ? 0 : JSON_REJECT_DUPLICATES) |
                            (flags & (DT_JSON_NUL | DT_JSON_NUL_KEYS) ? JSON_ALLOW_NUL : 0);
-    return json_loadb(text, nbytes, options, why);
+    errno = 0;
+    json_t *root = json_loadb(text, nbytes, options, why);
+    if (!root && errno == ENOMEM) why->text[0] = '\0';
+    return root;
 }
 
 static dt_err parse_rewritten(json_t **root, const char *name, const char *text, size_t nbytes, unsigned flags,
@@ -169,6 +173,7 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
     if (!(flags & DT_JSON_NUL_KEYS)) *root = parse(text, nbytes, flags, &why);
     if (!*root) DT_TRY(parse_rewritten(root, name, text, nbytes, flags, &why));
     if (*root) return DT_OK;
+    DT_CHECK(why.text[0], DT_ERR_MEMORY, "%s: no memory for %zu bytes of JSON", name, nbytes);
     if (flags & DT_JSON_RECORD)
         return dt_fail(DT_ERR_DATA, "%s%snot valid JSON: %s (line %d, column %d of the record)", name,
                        name[0] ? ": " : "", why.text, why.line, why.column);

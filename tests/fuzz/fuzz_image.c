@@ -30,7 +30,7 @@ static bool done(dt_err err)
 
 dt_err __wrap_dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image *image)
 {
-    if (width > 0 && height > 0 && width <= DT_IMAGE_MAX_SIDE && height <= DT_IMAGE_MAX_SIDE)
+    if (width > 0 && height > 0 && width <= DT_IMAGE_MAX_FILE_SIDE && height <= DT_IMAGE_MAX_FILE_SIDE)
         DT_CHECK(width * height <= 1 << 18, DT_ERR_DATA, "%s: too large for this test", name);
     return __real_dt_image_alloc(name, width, height, image);
 }

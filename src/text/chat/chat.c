@@ -147,9 +147,10 @@ static dt_chat *open_own_jinja(const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
     if (!info->chat_template || !dt_chat_jinja_claims(info->chat_template)) return NULL;
-    char *spec = dt_chat_jinja_spec(info->chat_template), *again = NULL;
+    char *spec = dt_chat_jinja_spec(info->chat_template), *image = dt_chat_jinja_image(info->chat_template),
+         *again = NULL;
     dt_chat *c = NULL;
-    if (spec && (open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, &again) != DT_OK)) dt_error_clear();
+    if (spec && (open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, image, &again) != DT_OK)) dt_error_clear();
     if (!again || strcmp(again, info->chat_template) != 0) {
         DT_WARN("the chat_template in %s was changed after dtrain had written it, so what its first line says of it is "
                 "not believed",
@@ -158,6 +159,7 @@ static dt_chat *open_own_jinja(const dt_tokenizer *t)
         c = NULL;
     }
     free(again);
+    free(image);
     free(spec);
     return c;
 }

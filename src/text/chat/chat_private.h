@@ -32,5 +32,7 @@ bool dt_chat_jinja_claims(const char *jinja);
 /** The template that a Jinja file of dt_chat_jinja says it was written from, as dt_chat_open takes it, malloc'ed. NULL:
  *  it is none of these. What it says is to be believed only where writing that template gives the same file. */
 char *dt_chat_jinja_spec(const char *jinja);
+/** What stands for an image in such a file, malloc'ed. NULL: it knows no images. */
+char *dt_chat_jinja_image(const char *jinja);
 
 #endif

@@ -1,4 +1,5 @@
 /* jinja.c - a template as transformers reads it: the rules of chat.c said in Jinja, over the same texts.
+ * That of a vision-language model sets `image`, what stands for an image, which messages with parts of type image get.
  *
  * Tokens are written out, {bos} and {eos} too, and so is what the tokenizer puts before a text, as apply_chat_template
  * lets it put nothing: the file then means the same whatever else the directory says of its tokens. Its first line is a
@@ -10,11 +11,13 @@
 #include <string.h>
 
 static const char comment[] = "{#- Written by dtrain. chat_template = ", comment_end[] = " #}\n";
+static const char image_begin[] = "{%- set image = '", image_end[] = "' %}\n";
 static const char *const role_names[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
 
 typedef struct writer {
     FILE *out;
     const dt_chat *c;
+    const char *image_text; /* NULL: messages have no images */
 } writer;
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
@@ -154,7 +157,16 @@ static void put_roles(writer *w)
     fputs("} %}\n", w->out);
 }
 
-#define CONTENT "message.content if message.content is string else message.content | map(attribute='text') | join"
+/* The text of a message; the images of one in parts come first, as dt_messages_read places them. */
+static void put_content(writer *w)
+{
+    const char *images =
+        "(image ~ '\\n') * (message.content | selectattr('type', 'equalto', 'image') | list | length) ~ ";
+    fprintf(w->out,
+            "{%%- set content = message.content if message.content is string else %smessage.content | "
+            "map(attribute='text') | join %%}\n",
+            w->image_text ? images : "");
+}
 
 /* Where the last question is; for thoughts, one that is no result of a tool, or else the last message. */
 static void put_first_look(writer *w)
@@ -162,11 +174,10 @@ static void put_first_look(writer *w)
     const dt_chat_template *f = &w->c->form;
     if (f->system == DT_SYSTEM_TURN && !f->think_off) return;
     fputs("{%- set ns = namespace(system=none, last_user=-1, last_query=messages | length - 1) %}\n"
-          "{%- for message in messages %}\n"
-          "{%- set content = " CONTENT " %}\n"
-          "{%- if roles[message.role] == 'user' %}\n"
-          "{%- set ns.last_user = loop.index0 %}\n",
+          "{%- for message in messages %}\n",
           w->out);
+    put_content(w);
+    fputs("{%- if roles[message.role] == 'user' %}\n{%- set ns.last_user = loop.index0 %}\n", w->out);
     if (f->think_off)
         fputs("{%- if not (content.startswith('<tool_response>') and content.endswith('</tool_response>')) %}"
               "{%- set ns.last_query = loop.index0 %}{%- endif %}\n",
@@ -207,9 +218,9 @@ static void put_messages(writer *w)
 {
     fputs("{%- for message in messages %}\n"
           "{%- if message.role not in roles %}{{- raise_exception('unknown role ' ~ message.role) }}{%- endif %}\n"
-          "{%- set role = roles[message.role] %}\n"
-          "{%- set content = " CONTENT " %}\n",
+          "{%- set role = roles[message.role] %}\n",
           w->out);
+    put_content(w);
     for (int r = 0; r < DT_N_ROLES; r++) {
         fprintf(w->out, "{%%- %s role == '%s' %%}\n", r ? "elif" : "if", role_names[r]);
         if (r == DT_ROLE_SYSTEM && w->c->form.system != DT_SYSTEM_TURN)
@@ -296,6 +307,11 @@ static void put_wrapped(writer *w, const wrapping *found)
 static void put_all(writer *w, const char *spec, const wrapping *around)
 {
     fprintf(w->out, "%s%s%s", comment, spec, comment_end);
+    if (w->image_text) {
+        fputs(image_begin, w->out);
+        put_bytes(w, w->image_text, strlen(w->image_text));
+        fputs(image_end, w->out);
+    }
     put_roles(w);
     put_first_look(w);
     if (around->before.n > 0) fputs("{%- set conversation %}\n", w->out);
@@ -308,7 +324,7 @@ static void put_all(writer *w, const char *spec, const wrapping *around)
     put_wrapped(w, around);
 }
 
-dt_err dt_chat_jinja(const dt_chat *c, char **jinja)
+dt_err dt_chat_jinja(const dt_chat *c, const char *image_text, char **jinja)
 {
     char *spec = NULL;
     size_t size;
@@ -316,7 +332,7 @@ dt_err dt_chat_jinja(const dt_chat *c, char **jinja)
     *jinja = NULL;
     dt_err err = dt_chat_spec(c, &spec);
     if (err == DT_OK) err = find_wrapping(c, &around);
-    writer w = {.out = err == DT_OK ? open_memstream(jinja, &size) : NULL, .c = c};
+    writer w = {.out = err == DT_OK ? open_memstream(jinja, &size) : NULL, .c = c, .image_text = image_text};
     if (err == DT_OK && !w.out) err = dt_fail(DT_ERR_MEMORY, "no memory for a chat template");
     if (err == DT_OK) {
         put_all(&w, spec, &around);
@@ -357,28 +373,51 @@ char *dt_chat_jinja_spec(const char *jinja)
     return text;
 }
 
+char *dt_chat_jinja_image(const char *jinja)
+{
+    const char *begin = strstr(jinja, comment_end);
+    begin = begin ? begin + strlen(comment_end) : jinja;
+    if (strncmp(begin, image_begin, strlen(image_begin)) != 0) return NULL;
+    begin += strlen(image_begin);
+    const char *end = strstr(begin, image_end);
+    char *text = end ? strndup(begin, (size_t)(end - begin)) : NULL, *to = text;
+    for (const char *from = text; from && *from; from++) { /* what put_bytes puts a backslash before */
+        if (*from == '\\' && from[1]) from++;
+        *to++ = *from;
+    }
+    if (text) *to = '\0';
+    return text;
+}
+
+/* A template writes images if it asks whether a part is one: Jinja is not evaluated. */
+static bool knows_images(const char *jinja) { return strstr(jinja, "'image'") || strstr(jinja, "\"image\""); }
+
 /* The template that a tokenizer has of its own is the one asked for. */
-static bool says_the_same(const dt_chat *c, const char *own, const char *jinja)
+static bool says_the_same(const dt_chat *c, const char *image_text, const char *own, const char *jinja)
 {
     const dt_chat_template *form = dt_chat_template_recognise(own);
+    if (image_text && !knows_images(own)) return false;
     return strcmp(own, jinja) == 0 || (!c->root && form && strcmp(form->name, c->form.name) == 0);
 }
 
-dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, char **spec, char **jinja)
+dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, int32_t image_token, char **spec, char **jinja)
 {
     dt_tokenizer *t = NULL;
     dt_chat *c = NULL;
+    size_t n;
     *jinja = NULL;
     if (spec) *spec = NULL;
     dt_err err = dt_tokenizer_open(&t, tokenizer);
+    char *image_text = err == DT_OK && image_token >= 0 ? dt_decode(t, &image_token, 1, false, &n) : NULL;
     if (err == DT_OK) err = dt_chat_open(&c, name, t);
     if (err == DT_OK && spec) err = dt_chat_spec(c, spec);
-    if (err == DT_OK) err = dt_chat_jinja(c, jinja);
+    if (err == DT_OK) err = dt_chat_jinja(c, image_text, jinja);
     const char *own = err == DT_OK ? dt_tokenizer_get_info(t)->chat_template : NULL;
-    if (own && says_the_same(c, own, *jinja)) {
+    if (own && says_the_same(c, image_text, own, *jinja)) {
         free(*jinja);
         *jinja = NULL;
     }
+    free(image_text);
     dt_chat_close(c);
     dt_tokenizer_close(t);
     return err;

@@ -43,14 +43,13 @@ dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nb
     return DT_OK;
 }
 
-dt_err dt_messages_own(dt_messages *m, size_t nbytes, char **text)
+dt_err dt_messages_own(dt_messages *m, char *text)
 {
-    char **more = realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more);
+    char **more = text ? realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more) : NULL;
     if (more) m->owned = more;
-    *text = malloc(nbytes + 1);
-    if (!more || !*text) free(*text);
-    DT_CHECK(more && *text, DT_ERR_MEMORY, "no memory for a message of %zu bytes", nbytes);
-    m->owned[m->n_owned++] = *text;
+    if (!more) free(text);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a message");
+    m->owned[m->n_owned++] = text;
     return DT_OK;
 }
 
@@ -60,54 +59,25 @@ static bool is_image(const dt_messages *m, const json_t *part)
     return m->image_text && type && strcmp(type, "image") == 0;
 }
 
-dt_err dt_messages_add_image(dt_messages *m, const char *path)
-{
-    const char **more = realloc(m->image, ((size_t)m->n_images + 1) * sizeof *more);
-    DT_CHECK(more, DT_ERR_MEMORY, "no memory for the images of a message");
-    m->image = more;
-    m->image[m->n_images++] = path;
-    return DT_OK;
-}
-
 static dt_err note_image(dt_messages *m, const json_t *part)
 {
     static const char *const keys[] = {"image", "path", "url"};
     const char *path = NULL;
     for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !path; k++)
-        path = json_string_value(json_object_get(part, keys[k]));
-    return dt_messages_add_image(m, path);
+        path = dt_image_name_of(json_object_get(part, keys[k]));
+    return dt_image_names_add(&m->images, path);
 }
 
-dt_err dt_messages_place_images(dt_messages *m, int n)
-{
-    const size_t n_text = strlen(m->image_text);
-    int user = -1;
-    for (int i = m->n - 1; i >= 0; i--) {
-        if (memmem(m->item[i].text, m->item[i].nbytes, m->image_text, n_text)) return DT_OK;
-        if (m->item[i].role == DT_ROLE_USER) user = i;
-    }
-    if (user < 0 || n == 0) return DT_OK;
-    char *text, *to;
-    dt_message *first = &m->item[user];
-    const size_t nbytes = first->nbytes + (size_t)n * (n_text + 1);
-    DT_TRY(dt_messages_own(m, nbytes, &text));
-    to = text;
-    for (int i = 0; i < n; i++) to += sprintf(to, "%s\n", m->image_text);
-    memcpy(to, first->text, first->nbytes);
-    first->text = text;
-    first->nbytes = nbytes;
-    return DT_OK;
-}
-
-static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes)
+static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes, int *n_images)
 {
     size_t i;
     const json_t *part;
     *nbytes = 0;
+    *n_images = 0;
     json_array_foreach(parts, i, part)
     {
         if (is_image(m, part)) {
-            *nbytes += strlen(m->image_text) + 1;
+            ++*n_images;
             DT_TRY(note_image(m, part));
             continue;
         }
@@ -128,18 +98,21 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
         return dt_messages_add(m, role, json_string_value(content), json_string_length(content));
     DT_CHECK(json_is_array(content), DT_ERR_DATA, "message %zu: content: expected a text", turn);
     size_t nbytes, i;
-    char *text = NULL, *to;
+    int n_images;
     const json_t *part;
-    DT_TRY(check_parts(m, content, turn, &nbytes));
-    DT_TRY(dt_messages_own(m, nbytes, &text));
-    to = text;
-    json_array_foreach(content, i, part) if (is_image(m, part)) to += sprintf(to, "%s\n", m->image_text);
+    DT_TRY(check_parts(m, content, turn, &nbytes, &n_images));
+    char *text = malloc(nbytes + 1), *to = text;
+    DT_TRY(dt_messages_own(m, text));
     json_array_foreach(content, i, part)
     {
         if (is_image(m, part)) continue;
         const json_t *words = json_object_get(part, "text");
         memcpy(to, json_string_value(words), json_string_length(words));
         to += json_string_length(words);
+    }
+    if (n_images > 0) {
+        text = dt_text_after_images(m->image_text, n_images, text, &nbytes);
+        DT_TRY(dt_messages_own(m, text));
     }
     return dt_messages_add(m, role, text, nbytes);
 }
@@ -168,14 +141,14 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
 void dt_messages_clear(dt_messages *m)
 {
     for (int i = 0; i < m->n_owned; i++) free(m->owned[i]);
-    m->n_owned = m->n = m->n_images = 0;
+    m->n_owned = m->n = m->images.n = 0;
 }
 
 void dt_messages_free(dt_messages *m)
 {
     dt_messages_clear(m);
     free(m->owned);
-    free(m->image);
+    dt_image_names_free(&m->images);
     free(m->item);
     *m = (dt_messages){0};
 }

@@ -69,14 +69,16 @@ static int find_set(const syntax *s, const dt_code_ranges *r)
 static void write_set(syntax *s, int k)
 {
     char byte[16];
+    bool any = false;
     put(s, "[");
     for (unsigned c = 0; c < 128u + (unsigned)s->n_classes; c++) {
         const bool in = c < 128 ? holds(&s->set[k], c) : s->class_sets[c - 128] >> k & 1;
         if (!in) continue;
         snprintf(byte, sizeof byte, "\\x%02x", c);
         put(s, byte);
+        any = true;
     }
-    put(s, s->out->bytes[s->out->n - 1] == '[' ? "^\\x00-\\xff]" : "]");
+    put(s, any ? "]" : "^\\x00-\\xff]");
 }
 
 /* One character of a set. Takes r, which is settled. */
