@@ -4,7 +4,6 @@
 
 info() { ./dtrain-data info "$1" 2>&1; }
 field() { info "$1" | awk -v key="$2" '$1 == key { print $2; exit }'; }
-is() { if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "found '$2', expected '$3'"; fi; }
 
 # ---- command line
 run 0 ./dtrain-data --help
@@ -233,8 +232,6 @@ refused() { # name, file, next step
     expect_text "$1: why, and what to do" "$(basename "$2"): .*$3"
     expect "$1: no output" test ! -e "$tmp/b.h5"
 }
-printf 'PAR1\025\004\025' >"$tmp/table.txt"
-refused "Parquet" "$tmp/table.txt" "found a Parquet file; convert it"
 gzip -c "$tmp/text.jsonl" >"$tmp/text.jsonl.gz"
 refused "gzip" "$tmp/text.jsonl.gz" "gzip -dc"
 cp "$tmp/text.jsonl.gz" "$tmp/packed.jsonl"
@@ -343,16 +340,30 @@ fi
 
 # ---- no room: a limit on the size of files stands for a full disk
 head -c 3000000 /dev/zero | tr '\0' 'x' >"$tmp/big.txt"
+vision=tests/data/vision_data
+mkdir "$tmp/large"
+sed -E 's/: 8(,?)$/: 224\1/' $vision/model/preprocessor_config.json >"$tmp/large/preprocessor_config.json"
+cp $vision/model/tokenizer*.json "$tmp/large" # no config.json, which says 8
+large=(--tokenizer "$tmp/large" --images "$tmp/large" --image-tokens 4 --image-folder $vision)
+record='{"image": "wide.ppm", "text": "<image>a"}'
+yes "$record" | head -40 >"$tmp/large.jsonl" # 6 MB of pixels
 echo old >"$tmp/full.h5"
 run 0 bash -c "ulimit -f 2000; exec ./dtrain-data --force -o '$tmp/full.h5' '$tmp/big.txt'"
 expect_exit "no room" 74
 is "no room: the old file is kept" "$(cat "$tmp/full.h5")" old
 expect "no room: nothing else is left" test ! -e "$tmp/full.h5.part"
+run 0 bash -c 'ulimit -f 2000; exec ./dtrain-data --force "$@"' - -o "$tmp/full.h5" "${large[@]}" "$tmp/large.jsonl"
+expect_exit "no room for images" 74
+is "no room for images: the old file is kept" "$(cat "$tmp/full.h5")" old
+expect "no room for images: nothing else is left" test ! -e "$tmp/full.h5.part"
 if [ "$(id -u)" = 0 ] && mkdir "$tmp/disk" && mount -t tmpfs -o size=9m none "$tmp/disk" 2>/dev/null; then
     trap 'umount "$tmp/disk"; rm -rf "$tmp"' EXIT
     run 0 ./dtrain-data --force -o "$tmp/disk/d.h5" "$tmp/big.txt" # 6 MB aside fit, 6 MB more do not
     expect_exit "a full disk" 74
     expect "a full disk: nothing is left" test -z "$(ls -A "$tmp/disk")"
+    run 0 ./dtrain-data --force -o "$tmp/disk/d.h5" "${large[@]}" "$tmp/large.jsonl"
+    expect_exit "a disk full of images" 74
+    expect "a disk full of images: nothing is left" test -z "$(ls -A "$tmp/disk")"
 else
     skip "a full disk" "no file system can be mounted here"
 fi
@@ -365,7 +376,6 @@ run 0 ./dtrain --check /dev/null run.task=sft data.train="$tmp/late.h5" data.seq
 expect_text "answers that seq_len cuts off are named" 'late.h5: no sample in it has a target within the first data.seq_len = 16 tokens'
 
 # ---- images: as many placeholders as the config.json beside the preprocessor says, or the tower's, or the option
-vision=tests/data/vision_data
 pictures() { run 0 ./dtrain-data --force -o "$tmp/i.h5" --tokenizer $vision/model --template chatml "$@"; }
 pictures --images $vision/model $vision/records.jsonl
 expect_exit "records with images" 0
@@ -384,9 +394,27 @@ expect_text "the option is named" "^.*--image-tokens: expected how many"
 echo '{"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 2}' >"$tmp/tower/config.json"
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect "of a tower its patches" grep -q "each 16 tokens" <(info "$tmp/i.h5")
+sed -i 's/"image_size": 8/"image_size": 16/' "$tmp/tower/config.json"
+pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
+expect_exit "a preprocessor that is not the tower's" 65
+expect_text "both sizes are said" "makes images of 8 pixels a side, but the model's tower takes 16"
+echo '{"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_model"}}' >"$tmp/tower/config.json" # as Google's SigLIP B/16 has it
+echo '{"image_processor_type": "SiglipImageProcessor"}' >"$tmp/tower/preprocessor_config.json"
+pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
+expect "of one that says nothing the usual ones" grep -q "224 x 224 pixels, each 196 tokens" <(info "$tmp/i.h5")
+echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
+pictures --images $vision/model "$tmp/gone.jsonl"
+expect_exit "an image that is not beside its record" 65
+expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; --image-folder"
+pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
+expect_exit "a preprocessor that is not there" 65
+expect_text "is named" "not-here: cannot be opened"
 pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
 expect_exit "a tokenizer without <image>" 64
 expect_text "how it gets one" "dtrain-convert --add-tokens"
+printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
+DTRAIN_FAULT=image.read:*:3:error pictures --images $vision/model "$tmp/rank.jsonl"
+expect_text "the images of a ranking are read once" "^12 images"
 pictures --images $vision/model $vision/records.jsonl
 run 0 ./dtrain-info --images "$tmp/sheet.png" --n-images 5 "$tmp/i.h5"
 expect_exit "a picture of images" 0
@@ -401,13 +429,21 @@ is "and as large as it should be" "$(od -An -tu1 -j16 -N8 "$tmp/sheet.png" | tr 
 run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
 expect_exit "images of a dataset that has none" 64
 
-# ---- stopped
+# ---- stopped, and killed, with an old file in the place of the new one
+stopped() { # NAME SIGNAL LINE ARGS...: a dataset of lines without end
+    local name=$1 signal=$2 line=$3 pid
+    shift 3
+    echo old >"$tmp/stopped/x.h5"
+    yes "$line" | ./dtrain-data --force -q -o "$tmp/stopped/x.h5" "$@" - >"$out" 2>&1 &
+    pid=$!
+    sleep 1
+    kill "-$signal" $pid
+    wait $pid 2>/dev/null
+    is "$name: a signal ends it as signals do" $? $((128 + $(kill -l "$signal")))
+    is "$name: the old file is there, and nothing else" "$(ls -A "$tmp/stopped") $(cat "$tmp/stopped/x.h5")" "x.h5 old"
+}
 mkdir "$tmp/stopped"
-yes "a document without end" | ./dtrain-data --force -q -o "$tmp/stopped/x.h5" --documents lines - >"$out" 2>&1 &
-pid=$!
-sleep 1
-kill -TERM $pid
-wait $pid
-is "a signal ends it as signals do" $? 143
-is "and leaves nothing behind" "$(ls -A "$tmp/stopped")" ""
+stopped "texts, SIGTERM" TERM "a document without end" --documents lines
+stopped "images, SIGTERM" TERM "$record" --format json "${large[@]}"
+stopped "images, SIGKILL" KILL "$record" --format json "${large[@]}"
 e2e_done

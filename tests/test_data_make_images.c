@@ -2,7 +2,9 @@
  * target, what is left out; images that cannot be read and records that do not say what they mean. Fixture:
  * tests/make_vision_data_fixtures.py */
 #include "data_make_fixture.h"
+#include "dtrain/io.h"
 #include "dtrain/json.h"
+#include <stdatomic.h>
 
 #define FOLDER "tests/data/vision_data"
 #define MODEL FOLDER "/model"
@@ -96,7 +98,7 @@ static void records_become_what_transformers_makes_of_them(void **state)
     "\"conversations\": [{\"from\": \"human\", \"value\": \"" question "\"}, {\"from\": \"gpt\", \"value\": \"" answer \
     "\"}]"
 
-/* Nothing of template and question: placeholders, a line's end, the caption and the end of text. */
+/* Nothing of template and question, as LLaVA's plain text has it: placeholders, the caption and an end. */
 static void captions_are_trained_on_alone(void **state)
 {
     dt_make_options o = with_images();
@@ -107,10 +109,10 @@ static void captions_are_trained_on_alone(void **state)
     dt_dataset *d = open_output(output);
     sample s;
     read_sample(d, DT_SIDE_FIRST, 0, &s);
-    assert_int_equal(s.n, N_IMG + 3);
+    assert_int_equal(s.n, N_IMG + 2);
     for (int t = 0; t < s.n; t++) {
         assert_int_equal(s.id[t] == IMAGE, t < N_IMG);
-        assert_int_equal(s.mask[t], t > N_IMG);
+        assert_int_equal(s.mask[t], t >= N_IMG);
     }
     assert_int_equal(s.id[s.n - 1], END);
     dt_dataset_close(d);
@@ -148,6 +150,31 @@ static void placeholders_are_no_targets_whatever_the_mask(void **state)
     }
 }
 
+/* However a record lists its images, a conversation that does not say where they stand begins with them. */
+static void images_without_places_come_first(void **state)
+{
+    static const char *const lists[] = {"\"image\": \"wide.ppm\"", "\"images\": [\"wide.ppm\"]",
+                                        "\"image\": {\"path\": \"wide.ppm\"}"};
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    char text[1024];
+    sample s, first;
+    make_well("{\"image\": \"wide.ppm\", " CHAT("<image>\\nWhat?", "a") "}\n", &o, &stats);
+    dt_dataset *d = open_output(output);
+    read_sample(d, DT_SIDE_FIRST, 0, &first);
+    dt_dataset_close(d);
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        snprintf(text, sizeof text, "{%s, " CHAT("What?", "a") "}\n", lists[i]);
+        make_well(text, &o, &stats);
+        read_sample(d = open_output(output), DT_SIDE_FIRST, 0, &s);
+        dt_dataset_close(d);
+        assert_int_equal(s.n_images, 1);
+        assert_int_equal(s.n, first.n);
+        assert_memory_equal(s.id, first.id, (size_t)s.n * sizeof *s.id);
+        assert_memory_equal(s.mask, first.mask, (size_t)s.n);
+    }
+}
+
 static void pairs_and_prompts_have_images_in_their_prompts(void **state)
 {
     dt_make_options o = with_images();
@@ -166,6 +193,17 @@ static void pairs_and_prompts_have_images_in_their_prompts(void **state)
             assert_int_equal(s.n_images, 2 - i);
             assert_int_equal(s.n_placeholders, N_IMG * (2 - i));
         }
+    dt_dataset_close(d);
+    sample pairs[3];
+    make_well(
+        "{\"images\": [\"wide.ppm\", \"high.ppm\"], \"prompt\": \"<image><image>\", \"responses\": [\"a\", \"b\", "
+        "\"c\"]}\n",
+        &o, &stats);
+    assert_int_equal(stats.n_images, 6);
+    d = open_output(output);
+    for (int i = 0; i < 3; i++) read_sample(d, DT_SIDE_FIRST, i, &pairs[i]);
+    assert_memory_not_equal(pairs[0].pixels, pairs[0].pixels + IMAGE_NBYTES, IMAGE_NBYTES);
+    for (int i = 1; i < 3; i++) assert_memory_equal(pairs[i].pixels, pairs[0].pixels, 2 * IMAGE_NBYTES);
     dt_dataset_close(d);
     make_well("{\"image\": \"wide.ppm\", \"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, "
               "{\"type\": \"text\", \"text\": \"What?\"}]}], \"answer\": \"a\"}\n{\"question\": \"What?\", "
@@ -214,13 +252,14 @@ static void what_does_not_fit_is_refused(void **state)
     static const struct {
         const char *record, *says;
     } cases[] = {
-        {"{\"image\": \"wide.ppm\", " CHAT("What?", "a") "}", "the text has 0 places of images, the record 1"},
+        {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has 0 places of images, the record 1"},
         {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}", "the text has 2 places of images, the record 1"},
         {"{" CHAT("<image>", "a") "}", "the text has 1 places of images, the record 0"},
         {"{\"image\": \"none.ppm\", " CHAT("<image>", "a") "}", "none.ppm"},
         {"{\"image\": \"records.jsonl\", " CHAT("<image>", "a") "}", "records.jsonl"},
         {"{\"image\": \"\", " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"image\": 5, " CHAT("<image>", "a") "}", "image: expected a path"},
+        {"{\"image\": \"wide.ppm\\u0000\", " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"images\": [\"wide.ppm\", null], " CHAT("<image>", "a") "}", "images: expected a path"},
         {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}", "expected one of them"},
         {"{\"image\": \"wide.ppm\", \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": "
@@ -253,6 +292,34 @@ static void what_does_not_fit_is_refused(void **state)
     }
 }
 
+/* A record is left out when its second image cannot be read: the first one, by then in the chunk, must not be the next
+ * record's. */
+static void a_record_with_a_broken_second_image_leaves_the_next_one_its_own(void **state)
+{
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    sample alone, behind;
+    make_well("{\"image\": \"high.ppm\", \"text\": \"<image>b\"}\n", &o, &stats);
+    dt_dataset *d = open_output(output);
+    read_sample(d, DT_SIDE_FIRST, 0, &alone);
+    dt_dataset_close(d);
+    o.skip_bad = true;
+    make_well("{\"image\": \"wide.ppm\", \"text\": \"<image>a\"}\n"
+              "{\"images\": [\"wide.ppm\", \"none.ppm\"], \"text\": \"<image><image>\"}\n"
+              "{\"image\": \"high.ppm\", \"text\": \"<image>b\"}\n",
+              &o, &stats);
+    assert_int_equal(stats.n_bad, 1);
+    assert_int_equal(stats.n_images, 2);
+    d = open_output(output);
+    assert_int_equal(dt_dataset_get_info(d)->n_documents, 2);
+    read_sample(d, DT_SIDE_FIRST, 1, &behind);
+    assert_int_equal(behind.n_images, 1);
+    assert_memory_equal(behind.pixels, alone.pixels, IMAGE_NBYTES);
+    read_sample(d, DT_SIDE_FIRST, 0, &behind);
+    assert_memory_not_equal(behind.pixels, alone.pixels, IMAGE_NBYTES);
+    dt_dataset_close(d);
+}
+
 static void options_that_do_not_fit_are_refused(void **state)
 {
 #define REFUSED(change, err, says)                                                                                     \
@@ -265,7 +332,7 @@ static void options_that_do_not_fit_are_refused(void **state)
         assert_non_null(strstr(dt_error_message(), says));                                                             \
     } while (0)
     REFUSED(o.images.preprocessor = NULL, DT_ERR_USAGE, "--images");
-    REFUSED((o.images.preprocessor = NULL, o.images.folder = NULL), DT_ERR_DATA, "--images");
+    REFUSED((o.images.preprocessor = NULL, o.images.folder = NULL), DT_ERR_DATA, "another name");
     REFUSED(o.images.n_tokens = 0, DT_ERR_USAGE, "image tokens");
     REFUSED(o.images.token = "<picture>", DT_ERR_USAGE, "--add-tokens");
     REFUSED(o.tokenizer = "bytes", DT_ERR_USAGE, "--add-tokens");
@@ -275,6 +342,40 @@ static void options_that_do_not_fit_are_refused(void **state)
     REFUSED(o.kind = "tokens", DT_ERR_USAGE, "kind tokens");
     REFUSED(o.format = "text", DT_ERR_USAGE, "kind tokens");
     dt_error_clear();
+}
+
+static void copy(const char *from, const char *to)
+{
+    char *bytes;
+    size_t nbytes;
+    assert_int_equal(dt_read_file(from, 1 << 20, &bytes, &nbytes), DT_OK);
+    assert_int_equal(dt_write_file_sync(to, bytes, nbytes), DT_OK);
+    free(bytes);
+}
+
+/* An image of a record, and a file of the preprocessor's folder: not even with force. */
+static void what_is_read_is_not_replaced(void **state)
+{
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    char image[160], preprocessor[160], text[512];
+    snprintf(image, sizeof image, "%s/p.ppm", dir);
+    snprintf(preprocessor, sizeof preprocessor, "%s/preprocessor_config.json", dir);
+    snprintf(text, sizeof text, "{\"image\": \"%s\", \"text\": \"<image>a\"}\n", image);
+    copy(FOLDER "/wide.ppm", image);
+    copy(MODEL "/preprocessor_config.json", preprocessor);
+    const char *const outputs[][2] = {{image, NULL}, {output, image}, {preprocessor, NULL}};
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
+        o.output = outputs[i][0], o.validation = outputs[i][1];
+        o.validation_fraction = o.validation ? 0.5 : 0;
+        o.images.preprocessor = dir;
+        assert_int_equal(make(text, &o, &stats), DT_ERR_USAGE);
+        assert_non_null(strstr(dt_error_message(), "would be overwritten"));
+    }
+    dt_error_clear();
+    o = with_images();
+    o.images.preprocessor = dir;
+    make_well(text, &o, &stats);
 }
 
 /* Many chunks: threads change nothing, an image is in one file alone, shards and images agree. */
@@ -323,6 +424,49 @@ static void an_image_is_on_one_side_whatever_is_asked_of_it(void **state)
     for (int i = 0; i < N_PICTURES; i++) assert_true(seen[0][i] != seen[1][i]);
 }
 
+/* ---- the heap: the linker leads the program's own calls here, of libraries none (Makefile) ----------------------- */
+
+static atomic_long n_allocations, failing; /* of them the failing-th has no memory; 0: none */
+
+static bool is_refused(void) { return atomic_fetch_add(&n_allocations, 1) + 1 == atomic_load(&failing); }
+
+void *__real_malloc(size_t nbytes);
+void *__real_calloc(size_t n, size_t nbytes);
+void *__real_realloc(void *ptr, size_t nbytes);
+char *__real_strdup(const char *text);
+void *__wrap_malloc(size_t nbytes);
+void *__wrap_calloc(size_t n, size_t nbytes);
+void *__wrap_realloc(void *ptr, size_t nbytes);
+char *__wrap_strdup(const char *text);
+void *__wrap_malloc(size_t nbytes) { return is_refused() ? NULL : __real_malloc(nbytes); }
+void *__wrap_calloc(size_t n, size_t nbytes) { return is_refused() ? NULL : __real_calloc(n, nbytes); }
+void *__wrap_realloc(void *ptr, size_t nbytes) { return is_refused() ? NULL : __real_realloc(ptr, nbytes); }
+char *__wrap_strdup(const char *text) { return is_refused() ? NULL : __real_strdup(text); }
+
+/* Whichever allocation fails, of the tokenizer, the template, the preprocessor, records or images: it is said, and
+ * nothing is written. */
+static void no_memory_is_an_error_wherever_it_is_missing(void **state)
+{
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    dt_err err = DT_ERR_MEMORY;
+    write_input("{\"image\": \"wide.ppm\", " CHAT("<image>\\nWhat?", "a") "}\n");
+    o.n_threads = 1;
+    long n = 0;
+    while (err != DT_OK) {
+        atomic_store(&n_allocations, 0);
+        atomic_store(&failing, ++n);
+        err = make(NULL, &o, &stats);
+        const bool refused = atomic_load(&n_allocations) >= n;
+        atomic_store(&failing, 0);
+        if (refused && err != DT_ERR_MEMORY) print_message("allocation %ld: %s\n", n, dt_error_message());
+        assert_int_equal(err, refused ? DT_ERR_MEMORY : DT_OK);
+        assert_true(refused == (access(output, F_OK) != 0));
+    }
+    assert_true(n > 100);
+    dt_dataset_close(open_output(output));
+}
+
 int main(void)
 {
     if (!realpath(FOLDER, here)) return 1;
@@ -330,10 +474,14 @@ int main(void)
         cmocka_unit_test_setup(records_become_what_transformers_makes_of_them, clear),
         cmocka_unit_test_setup(captions_are_trained_on_alone, clear),
         cmocka_unit_test_setup(placeholders_are_no_targets_whatever_the_mask, clear),
+        cmocka_unit_test_setup(images_without_places_come_first, clear),
         cmocka_unit_test_setup(pairs_and_prompts_have_images_in_their_prompts, clear),
         cmocka_unit_test_setup(no_image_is_cut, clear),
         cmocka_unit_test_setup(what_does_not_fit_is_refused, clear),
+        cmocka_unit_test_setup(a_record_with_a_broken_second_image_leaves_the_next_one_its_own, clear),
         cmocka_unit_test_setup(options_that_do_not_fit_are_refused, clear),
+        cmocka_unit_test_setup(what_is_read_is_not_replaced, clear),
+        cmocka_unit_test_setup(no_memory_is_an_error_wherever_it_is_missing, clear),
         cmocka_unit_test_setup(an_image_is_on_one_side_whatever_is_asked_of_it, clear),
     };
     return cmocka_run_group_tests_name("data_make_images", tests, open_folder, remove_folder);

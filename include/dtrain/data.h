@@ -10,6 +10,7 @@
 #include "dtrain/batch.h"
 #include "dtrain/config.h"
 #include "dtrain/dataset.h"
+#include "dtrain/features.h"
 
 typedef struct dt_loader dt_loader;
 
@@ -29,9 +30,10 @@ typedef struct dt_loader_options {
     int64_t micro_batch_size; /* m */
     int rank, nranks;
     uint64_t seed;
-    int prefetch;       /* micro-batches ahead; 0: none */
-    int64_t vocab_size; /* of the model: token ids must be below */
-    bool planning;      /* no batch and no thread is made: what it holds and what it knows of the files can be asked */
+    int prefetch;          /* micro-batches ahead; 0: none */
+    int64_t vocab_size;    /* of the model: token ids must be below */
+    size_t feature_nbytes; /* batches have features of so many bytes in the place of images; 0: they have images */
+    bool planning; /* no batch and no thread is made: what it holds and what it knows of the files can be asked */
     dt_ledger *ledger;
     dt_phase *phase; /* told of each file that is opened, and polled; may be NULL */
 } dt_loader_options;
@@ -78,6 +80,17 @@ int64_t dt_loader_n_target(const dt_loader *l, int64_t sample);
  *  each_piece is called before each piece (a few MiB) that is read; its error ends the verification. */
 dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg);
 
+/** Images of all its files, one after the other, in samples or not. */
+int64_t dt_loader_n_images(const dt_loader *l);
+/** Of file k, from 0 on: the number of its images, and a number that is the same for the same images; 0: the file does
+ *  not tell. false: there is no such file. */
+bool dt_loader_images_of(const dt_loader *l, int k, int64_t *n, uint64_t *key);
+/** Image i of them: pixels [S, S, 3]. Local. DT_ERR_DATA. */
+dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
+/** Where images' features are (feature_nbytes): places [dt_loader_n_images], which is copied; f is borrowed, until
+ *  others are given. Before the first batch, and between batches that were taken. Local. */
+void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places);
+
 /** Number of micro-steps of optimizer step `step` (counted from 0 over all epochs): the same on every rank. */
 int dt_loader_n_micro(const dt_loader *l, int64_t step);
 /** Sums over all ranks and micro-steps of the step: known before the first backward, on every rank, without an
@@ -103,9 +116,6 @@ int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
 /** Tokens of a prompt, the last max of them where it has more. ids: [max]. Local. DT_ERR_DATA, also where an image
  *  would be cut off. */
 dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
-/** Images of a prompt: their number, and where pixels is not NULL [info->max_images, S, S, 3] they themselves. Local.
- *  DT_ERR_DATA. */
-dt_err dt_loader_prompt_images(dt_loader *l, int64_t sample, uint8_t *pixels, int32_t *n);
 /** Has every prompt an answer, a text of tokens? */
 bool dt_loader_has_answers(const dt_loader *l);
 /** Tokens of a prompt's answer, the first max of them where it has more. ids: [max]. Local. DT_ERR_DATA. */

@@ -32,8 +32,8 @@ typedef struct dt_image_form {
     int32_t token;            /* the placeholder's id */
     const char *preprocessor; /* text of the preprocessor_config.json that made them; "": not known */
 } dt_image_form;
-enum { DT_MAX_IMAGE_TOKENS = 1 << 20, DT_MAX_IMAGE_SIZE = 1 << 14 };
-static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return 3 * (size_t)(f->size * f->size); }
+enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
+static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return dt_image_nbytes(f->size); }
 
 typedef struct dt_dataset dt_dataset;
 
@@ -216,11 +216,13 @@ typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
     /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
     double validation_fraction;
-    /* files, folders (their .txt, .jsonl, .ndjson and .json files, by name), "-": standard input */
+    /* files, folders (their .txt, .jsonl, .ndjson, .json and .parquet files, by name), "-": standard input */
     const char *const *inputs;
     int n_inputs;
-    const char *kind;          /* auto (by the first document), tokens, sft, preference, prompts */
-    const char *format;        /* auto (by the end of the name), text, json (lines or an array), minionerec */
+    const char *kind; /* auto (by the first document), tokens, sft, preference, prompts */
+    /* auto (by the end of the name), text, json (lines or an array), minionerec; a file that is Parquet by its name or
+     * its first bytes is a table of records where auto or json is asked for */
+    const char *format;
     const char *documents;     /* of plain text: files, lines, paragraphs, or separator */
     const char *separator;     /* for documents = separator */
     const char *tokenizer;     /* as dt_tokenizer_open */
@@ -251,5 +253,8 @@ typedef struct dt_make_options {
  *  "FILE:LINE: reason" for a malformed record (the first in the order of the input), DT_ERR_USAGE for options that do
  *  not fit, DT_ERR_WRITE, DT_ERR_STOP; the outputs are then as they were. */
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats);
+
+/** The library that Parquet files are read by, with its version, or why there is none. text [size]; returns it. */
+const char *dt_parquet_library(char *text, size_t size);
 
 #endif

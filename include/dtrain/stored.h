@@ -136,7 +136,8 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
 /* For locators. GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
 const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to leave out */
 bool dt_stored_is_ignored(const char *name);
-/** What a CLIP or SigLIP directory has besides the tower: its text model, projections and pooling, and buffers. */
+/** What a directory of CLIP, SigLIP or llava-hf has besides the tower: a text or language model, projections and
+ *  pooling, and buffers. */
 bool dt_stored_is_beside_tower(const char *name);
 /** A tensor by the name that it has here, or else by one that other programs give it in their files. */
 const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name);

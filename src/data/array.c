@@ -74,7 +74,7 @@ static dt_err take_image_size(dt_array *a, const hsize_t *n)
              a->name, DT_MAX_IMAGE_SIZE, (unsigned long long)n[0], (unsigned long long)n[1], (unsigned long long)n[2],
              (unsigned long long)n[3]);
     a->image_size = (int)n[1];
-    a->elem_size = 3 * a->image_size * a->image_size;
+    a->elem_size = (int)dt_image_nbytes(a->image_size);
     return DT_OK;
 }
 

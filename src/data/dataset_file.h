@@ -4,6 +4,7 @@
 
 #include "array.h"
 #include "dtrain/dataset.h"
+#include "dtrain/features.h"
 
 struct dt_dataset {
     dt_dataset_info info;
@@ -16,6 +17,9 @@ struct dt_dataset {
     dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES], ties;
     dt_array records, record_offsets; /* bytes of JSON */
     dt_array pixels, image_offsets;
+    /* borrowed: batches get images' features from there in the place of pixels; NULL: they do not. [n_images] */
+    const dt_features *features;
+    const dt_feature_place *feature_places;
 };
 
 /* Records are kept as the texts of a third side, of bytes in the place of token ids; images as those of a fourth. */

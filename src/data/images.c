@@ -78,24 +78,50 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
     return kind == DT_DATASET_SFT && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
-dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
+/* Pixels, or their features. */
+static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
 {
-    dt_dataset *d = set->dataset;
+    if (!d->features) return dt_dataset_read_images(d, first, n, to);
+    for (int64_t i = 0; i < n; i++)
+        DT_TRY(dt_features_read(d->features, &d->feature_places[first + i], to + (size_t)i * image_nbytes));
+    return DT_OK;
+}
+
+/* The images of a record whose text stands in a batch from token `from` on. */
+static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_batch *b, int64_t *first, int64_t *n)
+{
     const dt_image_form *form = &d->info.images;
-    int64_t first, n, found = 0;
+    int64_t found = 0;
+    DT_TRY(dt_dataset_images_of(d, number, first, n));
     if (!d->info.has_images) return DT_OK;
-    DT_TRY(dt_dataset_images_of(d, number, &first, &n));
     for (int32_t t = from; t < b->n_tok; t++) {
         found += b->token[t] == form->token;
         DT_CHECK(b->target[t] != form->token, DT_ERR_DATA, "%s: sample %" PRId64 ": a placeholder is a target", d->path,
                  number);
     }
-    DT_CHECK(found == n * form->n_tokens && n <= b->max_images - b->n_images, DT_ERR_DATA,
+    DT_CHECK(found == *n * form->n_tokens, DT_ERR_DATA,
              "%s: sample %" PRId64 ": %" PRId64 " placeholders of %" PRId64 " images: expected %" PRId64
              " for each image",
-             d->path, number, found, n, form->n_tokens);
+             d->path, number, found, *n, form->n_tokens);
+    return DT_OK;
+}
+
+dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
+{
+    int64_t first, n;
+    DT_TRY(find_images(set->dataset, number, from, b, &first, &n));
+    DT_CHECK(n <= b->max_images - b->n_images, DT_ERR_DATA,
+             "%s: sample %" PRId64 ": %" PRId64 " images, and room for %d", set->dataset->path, number, n,
+             b->max_images - b->n_images);
     if (n == 0) return DT_OK;
-    DT_TRY(dt_dataset_read_images(d, first, n, b->pixels + (size_t)b->n_images * b->image_nbytes));
+    DT_TRY(read_for_batch(set->dataset, first, n, b->pixels + (size_t)b->n_images * b->image_nbytes, b->image_nbytes));
     b->n_images += (int32_t)n;
     return DT_OK;
+}
+
+dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
+{
+    int64_t first, n;
+    b->first_image[b->n_seq - 1] = b->first_image[b->n_seq - 2];
+    return find_images(set->dataset, number, from, b, &first, &n);
 }

@@ -24,7 +24,9 @@ struct dt_loader {
     dt_fill_scratch scratch;
     dt_batch *batches;
     int n_batches;
-    dt_prefetch *prefetch; /* NULL: read when needed */
+    dt_prefetch *prefetch;    /* NULL: read when needed */
+    dt_feature_place *places; /* [dt_loader_n_images], where batches have features; else NULL */
+    bool given;               /* they are known */
 };
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
@@ -64,6 +66,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     b->n_images = 0;
+    DT_CHECK(!l->places || l->given, DT_ERR_FAULT, "a batch before the features of its images are there");
     DT_TRY(dt_fault("data.read"));
     for (int64_t i = first; i < first + count; i++)
         DT_TRY(add_sample(l, what->eval ? i : dt_order_sample(&l->order, epoch, i), b));
@@ -173,14 +176,35 @@ static size_t scratch_nbytes(const dt_loader *l)
     return (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len;
 }
 
+static size_t image_nbytes(const dt_loader *l)
+{
+    return l->opt.feature_nbytes > 0 ? l->opt.feature_nbytes : dt_image_form_nbytes(&l->info.images);
+}
+
+static size_t places_nbytes(const dt_loader *l)
+{
+    return l->opt.feature_nbytes > 0 ? (size_t)dt_loader_n_images(l) * sizeof(dt_feature_place) : 0;
+}
+
 size_t dt_loader_nbytes(const dt_loader *l)
 {
     if (!l) return 0;
-    const size_t images = (size_t)l->info.max_images * dt_image_form_nbytes(&l->info.images);
+    const size_t images = (size_t)l->info.max_images * image_nbytes(l);
     size_t nbytes =
         scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) + images);
     for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
-    return nbytes + grouped_nbytes(l);
+    return nbytes + grouped_nbytes(l) + places_nbytes(l);
+}
+
+static dt_err alloc_places(dt_loader *l)
+{
+    const size_t nbytes = places_nbytes(l);
+    if (nbytes == 0) return DT_OK;
+    l->places = malloc(nbytes);
+    DT_CHECK(l->places, DT_ERR_MEMORY, "no memory for the places of %" PRId64 " images' features",
+             dt_loader_n_images(l));
+    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    return DT_OK;
 }
 
 static dt_err open_batches(dt_loader *l)
@@ -204,9 +228,9 @@ static dt_err open_batches(dt_loader *l)
     for (int i = 0; i < l->n_batches; i++) {
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
         if (l->info.max_images)
-            DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, dt_image_form_nbytes(&l->info.images),
-                                         l->opt.ledger));
+            DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
     }
+    DT_TRY(alloc_places(l));
     if (l->opt.prefetch == 0) return DT_OK;
     return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,
                             l->n_batches);
@@ -290,6 +314,8 @@ void dt_loader_close(dt_loader *l)
     free(l->grouped);
     free(l->mix);
     free(l->share);
+    if (l->places) dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, places_nbytes(l));
+    free(l->places);
     dt_sources_close(&l->sources);
     free(l);
 }
@@ -311,6 +337,47 @@ int64_t dt_loader_n_target(const dt_loader *l, int64_t sample)
     const dt_samples *set = dt_sources_find(&l->sources, sample, &in_file);
     set->ops->counts(set, in_file, &c);
     return c.n_target;
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+int64_t dt_loader_n_images(const dt_loader *l)
+{
+    int64_t n = 0;
+    for (int i = 0; i < l->sources.n_files; i++) n += l->sources.samples[i].dataset->info.n_images;
+    return n;
+}
+
+/* A checksum that is sealed is that of what the file was made with. */
+bool dt_loader_images_of(const dt_loader *l, int k, int64_t *n, uint64_t *key)
+{
+    if (k >= l->sources.n_files) return false;
+    const dt_dataset *d = l->sources.samples[k].dataset;
+    const bool known = d->info.has_images && d->info.sealed && d->pixels.has_checksum;
+    *n = d->info.n_images;
+    *key = known ? dt_mix64(d->pixels.checksum ^ dt_mix64((uint64_t)*n ^ dt_mix64((uint64_t)d->info.images.size))) : 0;
+    return true;
+}
+
+dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels)
+{
+    int k = 0;
+    DT_CHECK(i >= 0 && i < dt_loader_n_images(l), DT_ERR_ARG, "image %" PRId64, i);
+    while (i >= l->sources.samples[k].dataset->info.n_images) i -= l->sources.samples[k++].dataset->info.n_images;
+    return dt_dataset_read_images(l->sources.samples[k].dataset, i, 1, pixels);
+}
+
+void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places)
+{
+    const dt_feature_place *at = l->places;
+    if (!at) return; /* it has no images */
+    memcpy(l->places, places, places_nbytes(l));
+    for (int i = 0; i < l->sources.n_files; i++) {
+        dt_dataset *d = l->sources.samples[i].dataset;
+        d->features = f, d->feature_places = at;
+        at += d->info.n_images;
+    }
+    l->given = true;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
@@ -379,15 +446,6 @@ dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
              d->path, in_file, max, n_tok);
     *n = (int32_t)kept;
     return dt_dataset_read_tokens(d, first + n_tok - kept, kept, ids);
-}
-
-dt_err dt_loader_prompt_images(dt_loader *l, int64_t sample, uint8_t *pixels, int32_t *n)
-{
-    int64_t in_file, first, n_images;
-    dt_dataset *d = dt_sources_find(&l->sources, sample, &in_file)->dataset;
-    DT_TRY(dt_dataset_images_of(d, in_file, &first, &n_images));
-    *n = (int32_t)n_images; /* at most info->max_images */
-    return pixels ? dt_dataset_read_images(d, first, n_images, pixels) : DT_OK;
 }
 
 bool dt_loader_has_answers(const dt_loader *l)

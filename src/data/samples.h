@@ -57,7 +57,7 @@ struct dt_samples {
     int64_t n_ties;     /* pairs, left out */
     int64_t max_tok;    /* tokens of a sample, at most: T; of prompts those of the longest */
     int64_t max_seq;    /* sequences of a sample, at most */
-    int64_t max_images; /* of a sample, at most; of pairs in both texts together */
+    int64_t max_images; /* of a sample, at most */
     void *impl;
     size_t nbytes; /* of dt_samples_alloc */
 };
@@ -79,7 +79,11 @@ static inline int64_t dt_weight_fixed(float weight) { return llrint((double)weig
 static inline float dt_weight_counted(float weight) { return (float)((double)dt_weight_fixed(weight) * 0x1p-20); }
 
 /** Begin a sequence at the end of the batch. */
-static inline void dt_fill_begin_sequence(dt_batch *b) { b->seq_start[b->n_seq++] = b->n_tok; }
+static inline void dt_fill_begin_sequence(dt_batch *b)
+{
+    b->first_image[b->n_seq] = b->n_images;
+    b->seq_start[b->n_seq++] = b->n_tok;
+}
 
 /** Append one document or record, ids and mask [n] (mask NULL: every token is a target), as a sequence of its own:
  *  token t predicts token t + 1 where that one is a target; the last predicts nothing, and the first is never a target.
@@ -89,6 +93,8 @@ void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int6
 /** Append the images of record `number` of the file. Its text stands in the batch from token `from` on; it must have
  *  their placeholders, and none as a target: DT_ERR_DATA. */
 dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b);
+/** The same for a record's second text, the batch's last sequence: it shows the images of the sequence before. */
+dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b);
 
 /** Read tokens first .. first+n-1 (and their mask, if the file has one) and append them so. */
 dt_err dt_fill_record(const dt_samples *set, int64_t first, int64_t n, float weight, dt_batch *b,

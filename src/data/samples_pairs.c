@@ -111,9 +111,7 @@ static dt_err pairs_open(dt_samples *set)
     set->n_samples = r->n;
     set->max_tok = DT_N_SIDES * set->opt.seq_len;
     set->max_seq = DT_N_SIDES;
-    DT_TRY(dt_records_scan_images(r, set, &set->max_images));
-    set->max_images *= DT_N_SIDES;
-    return DT_OK;
+    return dt_records_scan_images(r, set, &set->max_images);
 }
 
 static void pairs_close(dt_samples *set)
@@ -145,7 +143,7 @@ static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, con
     const int32_t from = b->n_tok;
     b->safety[b->n_seq] = (uint8_t)pair->safety[side];
     dt_fill_document(b, ids, scratch->mask, n, 1);
-    return dt_fill_images(set, number, from, b);
+    return (side == DT_SIDE_FIRST ? dt_fill_images : dt_fill_same_images)(set, number, from, b);
 }
 
 static dt_err pairs_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)

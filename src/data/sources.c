@@ -1,6 +1,7 @@
 /* sources.c - samples are numbered through the files in the order given. Packing works file by file, so that a row lies
  * in one file. */
 #include "sources.h"
+#include "dtrain/image.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
 #include <math.h>
@@ -75,6 +76,26 @@ static dt_err grow(dt_sources *s)
     return DT_OK;
 }
 
+/* Of two texts. */
+static dt_err check_preprocessors(const dt_dataset_info *one, const dt_dataset_info *other)
+{
+    const char *text = one->images.preprocessor, *others = other->images.preprocessor;
+    dt_preprocessor a = {0}, b = {0};
+    dt_preprocessor_words of_a, of_b;
+    const char *key = NULL;
+    dt_err err = dt_preprocessor_parse(one->path, text, strlen(text), &a);
+    if (err == DT_OK) err = dt_preprocessor_parse(other->path, others, strlen(others), &b);
+    if (err == DT_OK) key = dt_preprocessor_differs(&a, &b, &of_a, &of_b);
+    dt_preprocessor_free(&a);
+    dt_preprocessor_free(&b);
+    DT_TRY(err);
+    DT_CHECK(!key, DT_ERR_DATA,
+             "%s: its images were made with another preprocessor_config.json than those of %s: all files of a run must "
+             "agree; %s: %s and %s",
+             other->path, one->path, key, of_b.text, of_a.text);
+    return DT_OK;
+}
+
 /* One tower sees the images of all files. Files without any may stand beside them. */
 static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_info *other)
 {
@@ -83,11 +104,9 @@ static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_in
              "%s: images of %" PRId64 " pixels a side as %" PRId64 " tokens of id %" PRId32 ", but %s has %" PRId64
              ", %" PRId64 " and %" PRId32 ": all files of a run must agree",
              other->path, b->size, b->n_tokens, b->token, one->path, a->size, a->n_tokens, a->token);
-    DT_CHECK(!*a->preprocessor || !*b->preprocessor || strcmp(a->preprocessor, b->preprocessor) == 0, DT_ERR_DATA,
-             "%s: its images were made with another preprocessor_config.json than those of %s: all files of a run must "
-             "agree",
-             other->path, one->path);
-    return DT_OK;
+    return *a->preprocessor && *b->preprocessor && strcmp(a->preprocessor, b->preprocessor) != 0
+               ? check_preprocessors(one, other)
+               : DT_OK;
 }
 
 static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_loader_options *opt)

@@ -147,7 +147,7 @@ dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
     w->images = *form;
     w->images.preprocessor = text;
     w->wanted[DT_COL_PIXELS] = w->wanted[DT_COL_IMAGE_OFFSETS] = true;
-    DT_TRY(open_array(w, DT_COL_PIXELS, (int)(3 * form->size * form->size)));
+    DT_TRY(open_array(w, DT_COL_PIXELS, (int)dt_image_form_nbytes(form)));
     return open_array(w, DT_COL_IMAGE_OFFSETS, 8);
 }
 

@@ -20,10 +20,11 @@ static const char usage[] =
     "       dtrain-data show [--tokenizer NAME] FILE.h5 [N]  decode document or sample N, targets\n"
     "                                                        marked\n"
     "\n"
-    "Makes a dataset for dtrain from plain text, JSON lines or a JSON array, or from the CSV files of\n"
-    "recommendation data. INPUT: files, folders (their .txt, .jsonl, .ndjson and .json files, by name),\n"
-    "or - for standard input. The output appears only when it is complete, and does not depend on the\n"
-    "number of threads.\n"
+    "Makes a dataset for dtrain from plain text, from records in JSON lines, a JSON array or Parquet\n"
+    "files, or from the CSV files of recommendation data. INPUT: files, folders (their .txt, .jsonl,\n"
+    ".ndjson, .json and .parquet files, by name), or - for standard input. The output appears only when\n"
+    "it is complete, and does not depend on the number of threads. Parquet files are read by DuckDB's\n"
+    "library where it is found; DTRAIN_DUCKDB names libduckdb.so or its folder (docs/data.md).\n"
     "\n"
     "  -o, --output FILE         the dataset\n"
     "  --validation FILE         a second dataset, of documents that the first does not contain\n"
@@ -36,8 +37,9 @@ static const char usage[] =
     "  --kind KIND               auto, tokens (text to train on whole), sft (with a loss mask),\n"
     "                            preference or prompts (default auto: by the first document)\n"
     "  --format FORMAT           auto, text, json or minionerec (default auto: json for names that end in\n"
-    "                            .jsonl, .ndjson or .json, lines or an array, else text; what is neither\n"
-    "                            is refused by its content; text takes any bytes as they are;\n"
+    "                            .jsonl, .ndjson or .json, lines or an array, and for Parquet files,\n"
+    "                            whose rows are records, else text; what is none of these is refused by\n"
+    "                            its content; text takes any bytes as they are;\n"
     "                            minionerec: rows of interactions with items, see below)\n"
     "  --documents HOW           files, lines or paragraphs: how plain text is cut into documents\n"
     "                            (default files); blank ones are skipped\n"
@@ -82,8 +84,8 @@ static const char usage[] =
     "                            come before the first question\n"
     "  --image-tokens N          placeholders that it becomes (default: as many as the model makes of\n"
     "                            an image, by the config.json beside preprocessor or tokenizer)\n"
-    "  --captions                chats are an image and its caption: the placeholders, a line's end\n"
-    "                            and the answer, which is the target, without template and question\n"
+    "  --captions                chats are an image and its caption: the placeholders and\n"
+    "                            the answer, which is the target, without template and question\n"
     "\n"
     "Recommendation data (--format minionerec; docs/recommendation.md):\n"
     "  --recipe WHICH            what the dataset is for: sft; rl, prompts with answers, without the\n"
@@ -469,15 +471,26 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
     return DT_OK;
 }
 
+/* Of a patch, where config.json does not say it, as that of siglip-base-patch16-224; 0: no tower is called so. */
+static int64_t usual_patch(const char *type)
+{
+    if (!type) return 0;
+    return strcmp(type, "clip") == 0 || strcmp(type, "clip_vision_model") == 0       ? 32
+           : strcmp(type, "siglip") == 0 || strcmp(type, "siglip_vision_model") == 0 ? 16
+                                                                                     : 0;
+}
+
 /* A tower alone, CLIP's or SigLIP's: its patches, as a projector that keeps their number has them. */
 static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
                  *size = json_object_get(tower, "image_size"), *patch = json_object_get(tower, "patch_size");
-    const json_int_t S = json_is_integer(size) ? json_integer_value(size) : 224;
-    if (!json_is_integer(patch) || json_integer_value(patch) < 1 || S < 1 || S > DT_MAX_IMAGE_SIZE) return;
-    const int64_t n_side = S / json_integer_value(patch);
-    if (!o->n_tokens) o->n_tokens = n_side * n_side;
+    const int64_t S = size ? (int64_t)json_integer_value(size) : 224,
+                  P = patch ? (int64_t)json_integer_value(patch)
+                            : usual_patch(json_string_value(json_object_get(config, "model_type")));
+    if (P < 1 || S < P || S > DT_MAX_IMAGE_SIZE) return;
+    o->size = S;
+    if (!o->n_tokens) o->n_tokens = (S / P) * (S / P);
 }
 
 static dt_err ask_model(const char *directory, dt_image_options *o)
@@ -507,12 +520,15 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
 static dt_err size_images(dt_make_options *m)
 {
     dt_image_options *o = &m->images;
+    dt_preprocessor p;
     if (!o->preprocessor) return DT_OK;
+    DT_TRY(dt_preprocessor_read(o->preprocessor, &p)); /* what is not there has no config.json either */
+    dt_preprocessor_free(&p);
     DT_TRY(ask_model(o->preprocessor, o));
     if (strcmp(m->tokenizer, "bytes") != 0 && o->token_id < 0) DT_TRY(ask_model(m->tokenizer, o));
     DT_CHECK(o->n_tokens > 0, DT_ERR_USAGE,
              "--image-tokens: expected how many placeholders an image has, for no config.json of a vision-language "
-             "model or a tower is in %s or in %s",
+             "model or a tower is in %s, and none of a vision-language model in %s",
              o->preprocessor, m->tokenizer);
     return DT_OK;
 }

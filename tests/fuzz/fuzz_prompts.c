@@ -19,8 +19,8 @@ static void check(const dt_prompt *p, bool images)
         must(p->ids.id[t] >= 0 && p->ids.id[t] < 300);
         n += p->ids.id[t] == '~';
     }
-    must(images ? n == RUN * p->n_images : p->n_images == 0);
-    for (int i = 0; i < p->n_images; i++) must(p->image[i][0]);
+    must(images ? n == RUN * p->images.n : p->images.n == 0);
+    for (int i = 0; i < p->images.n; i++) must(p->images.path[i][0]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,9 +1,22 @@
-/* fuzz_records.c - any bytes as JSON lines, as a JSON array and as text: a dataset that verifies, and that is the same
- * with another number of threads, or an error with a reason. The first two bytes choose how. */
+/* fuzz_records.c - any bytes as JSON lines, as a JSON array and as text, without images and with: a dataset that
+ * verifies, and that is the same with another number of threads, or an error with a reason. The first two bytes choose
+ * how. */
 #include "make_twice.h"
 #include <sys/mman.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* For kinds 5 and 6, the latter as captions. A token of bytes is a byte; wide.ppm and high.ppm are in the folder. */
+static dt_image_options images(unsigned kind)
+{
+    if (kind != 5 && kind != 6) return (dt_image_options){0};
+    return (dt_image_options){.preprocessor = "tests/data/vision_data/model/preprocessor_config.json",
+                              .folder = "tests/data/vision_data",
+                              .token = "~",
+                              .n_tokens = 3,
+                              .token_id = -1,
+                              .captions = kind == 6};
+}
 
 /* Options from two bytes; every value of each is reached. */
 static dt_make_options options(unsigned how, unsigned more, const char *const *inputs)
@@ -17,6 +30,7 @@ static dt_make_options options(unsigned how, unsigned more, const char *const *i
     return (dt_make_options){.inputs = inputs,
                              .n_inputs = 1,
                              .kind = kinds[how % 8],
+                             .images = images(how % 8),
                              .format = how & 8 ? "text" : "json",
                              .documents = documents[how / 16 % 4],
                              .separator = "ab",

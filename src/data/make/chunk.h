@@ -9,6 +9,7 @@
 /** A record, or a document or piece of one. Plain text comes in pieces: the first begins it, the last ends it. */
 typedef struct dt_chunk_item {
     size_t first, nbytes; /* in the chunk's text */
+    size_t n_behind;      /* bytes behind it, of a row of a Parquet file: what its JSON refers to */
     int64_t line;         /* records: where it begins; 0 for text */
     const char *path;     /* of the input: lives as long as the making */
     bool json, begins, ends;
@@ -27,6 +28,8 @@ typedef struct dt_sample {
     size_t n[DT_N_SIDES]; /* ids, in a row in the chunk's */
     size_t n_record;      /* bytes, in a row in the chunk's; 0: there is none */
     int n_images;         /* in a row in the chunk's */
+    size_t first_pixel;   /* where they begin, in bytes */
+    uint64_t image_names; /* a hash of their paths */
     dt_pair pair;
     float weight;
     uint64_t hash; /* of what decides between training and validation */

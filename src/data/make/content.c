@@ -18,9 +18,7 @@ typedef struct known_content {
     }
 
 static const known_content known[] = {
-    KNOWN("a Parquet file", "PAR1",
-          "convert it: python3 -c 'import pandas as p, sys; p.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
-          "orient=\"records\", lines=True)' FILE.parquet FILE.jsonl"),
+    KNOWN("a Parquet file", "PAR1", "give it by its name, as a file of records: it cannot be read from a pipe"),
     KNOWN("an Arrow file", "ARROW1",
           "convert it to JSON lines: datasets.load_from_disk(FOLDER).to_json(\"FILE.jsonl\") in Python"),
     KNOWN("compressed with gzip", "\x1f\x8b", UNPACK "gzip -dc FILE | dtrain-data ... -, for JSON with --format json"),

@@ -121,7 +121,7 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
         DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
     if (recipe->images) {
         const bool answer = side == DT_SIDE_SECOND && s->kind == DT_DATASET_PROMPTS;
-        DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, answer ? 0 : r->n_images, ids,
+        DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, answer ? 0 : r->images.n, ids,
                                       &p->mask[side], first));
     }
     s->parted |= parted;
@@ -150,7 +150,7 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
         p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */
     const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
     s->hash = dt_hash_bytes(ids, n * sizeof *ids);
-    return record->n_images && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;
+    return record->images.n && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;
 }
 
 dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,

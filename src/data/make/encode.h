@@ -18,6 +18,7 @@ typedef struct dt_recipe {
     const dt_image_form *images; /* NULL: records have none */
     const dt_preprocessor *preprocessor;
     const char *image_folder; /* NULL: that of the record's file */
+    const char *output[2];    /* which no image may be; NULL: none */
 } dt_recipe;
 
 /** What is done with a sample of this kind that is too long. */

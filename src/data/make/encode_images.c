@@ -1,42 +1,73 @@
 /* encode_images.c - from the images of a record to pixels in the chunk. */
 #include "encode.h"
+#include "dtrain/io.h"
+#include "parquet.h"
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* The folder of the file that the record is in, up to its slash. */
-static int folder_length(const char *path)
+/* From its file, or from the row that it is in. */
+static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
+                         char called[PATH_MAX], dt_image *image)
 {
-    const char *slash = strrchr(path, '/');
-    return slash ? (int)(slash - path) + 1 : 0;
+    size_t first, nbytes;
+    if (dt_row_bytes(name, item->n_behind, &first, &nbytes)) {
+        snprintf(called, PATH_MAX, "bytes of an image");
+        return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
+    }
+    DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
+    DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0, DT_ERR_DATA,
+             "%s: cannot be opened: %s; --image-folder names the folder that paths of images begin in", called,
+             strerror(errno));
+    for (int i = 0; i < 2; i++)
+        if (recipe->output[i]) DT_TRY(dt_check_output(recipe->output[i], true, (const char *const[]){called}, 1));
+    return dt_image_read(called, image);
 }
 
-static dt_err add_image(const dt_recipe *recipe, const char *path, dt_chunk *p)
+static dt_err add_image(const dt_recipe *recipe, const dt_chunk_item *item, const char *name, dt_chunk *p)
 {
+    char called[PATH_MAX];
     dt_image image = {0};
-    DT_TRY(dt_image_read(path, &image));
-    const dt_err err = dt_image_prepare(recipe->preprocessor, path, &image, p->pixels + p->n_pixels);
+    DT_TRY(read_image(recipe, p, item, name, called, &image));
+    const dt_err err = dt_image_prepare(recipe->preprocessor, called, &image, p->pixels + p->n_pixels);
     dt_image_free(&image);
     if (err == DT_OK) p->n_pixels += dt_image_form_nbytes(recipe->images);
     return err;
 }
 
+static dt_err read_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, const dt_sample *s)
+{
+    for (int i = 0; i < record->images.n; i++) DT_TRY(add_image(recipe, s->item, record->images.path[i], p));
+    return DT_OK;
+}
+
+/* An earlier sample of the same item, such as another pair of a ranking, that has the same images; NULL: none does. */
+static const dt_sample *find_same(const dt_chunk *p, const dt_sample *s)
+{
+    for (const dt_sample *before = s; before > p->samples && before[-1].item == s->item; before--)
+        if (before[-1].n_images == s->n_images && before[-1].image_names == s->image_names) return before - 1;
+    return NULL;
+}
+
 dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s)
 {
-    const size_t nbytes = (size_t)record->n_images * dt_image_form_nbytes(recipe->images), before = p->n_pixels;
-    const char *folder = recipe->image_folder, *file = s->item->path;
+    const size_t nbytes = (size_t)record->images.n * dt_image_form_nbytes(recipe->images);
     DT_TRY(dt_chunk_reserve_pixels(p, nbytes));
-    for (int i = 0; i < record->n_images; i++) {
-        char path[PATH_MAX];
-        const char *name = record->images[i];
-        const int n = name[0] == '/' ? snprintf(path, sizeof path, "%s", name)
-                      : folder       ? snprintf(path, sizeof path, "%s/%s", folder, name)
-                                     : snprintf(path, sizeof path, "%.*s%s", folder_length(file), file, name);
-        DT_CHECK(n > 0 && n < (int)sizeof path, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);
-        DT_TRY(add_image(recipe, path, p));
+    s->first_pixel = p->n_pixels;
+    s->n_images = record->images.n;
+    for (int i = 0; i < s->n_images; i++)
+        s->image_names =
+            dt_mix64(s->image_names) ^ dt_hash_bytes(record->images.path[i], strlen(record->images.path[i]));
+    const dt_sample *same = find_same(p, s);
+    if (same) {
+        memcpy(p->pixels + p->n_pixels, p->pixels + same->first_pixel, nbytes);
+        p->n_pixels += nbytes;
+    } else {
+        DT_TRY(read_images(recipe, record, p, s));
     }
-    s->n_images = record->n_images;
     /* what begins with one image is in one file, of training or of validation */
-    s->hash = dt_hash_bytes(p->pixels + before, dt_image_form_nbytes(recipe->images));
+    s->hash = dt_hash_bytes(p->pixels + s->first_pixel, dt_image_form_nbytes(recipe->images));
     return DT_OK;
 }

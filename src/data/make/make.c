@@ -7,6 +7,7 @@
 #include "reader.h"
 #include "dtrain/json.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,8 +43,9 @@ static dt_err parse_json(const dt_chunk *p, const dt_chunk_item *item, json_t **
     *json = NULL;
     if (!item->json) return DT_OK;
     if (item->header) return dt_csv_row(json, item->header, p->text + item->first, item->nbytes);
-    return dt_json_parse(json, "", p->text + item->first, item->nbytes,
-                         DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
+    DT_TRY(
+        dt_json_parse(json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
+    return dt_open_messages(*json);
 }
 
 /* Sample `which` of an item, or its text. err: what parsing came to. */
@@ -70,6 +72,7 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
     s->item = item;
     err = encode_item(k, w, p, item, json, err, which, s);
     *bad = err == DT_ERR_DATA;
+    if (err != DT_OK && !*bad) p->n_samples--; /* half made, it would be written like the others */
     if (!*bad) return err;
     s->problem = strdup(dt_error_message());
     dt_error_clear();
@@ -249,14 +252,29 @@ static dt_err list_inputs(make *k)
     return DT_OK;
 }
 
+/* What is read of a model's folder is an input; what else is in it, such as an earlier dataset, is none. */
+static dt_err check_output(const make *k, const char *path)
+{
+    static const char *const read[] = {"config.json",         "tokenizer.json",           "tokenizer_config.json",
+                                       "chat_template.jinja", "preprocessor_config.json", "processor_config.json"};
+    const char *const folders[] = {k->opt->tokenizer, k->opt->images.preprocessor};
+    char file[PATH_MAX];
+    DT_TRY(dt_check_output(path, k->opt->force, k->inputs, k->n_inputs));
+    for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++)
+        for (size_t i = 0; folders[f] && i < sizeof read / sizeof read[0]; i++)
+            if (dt_is_in(file, folders[f], read[i]))
+                DT_TRY(dt_check_output(path, true, (const char *const[]){file}, 1));
+    return DT_OK;
+}
+
 /* Before anything is read. The names of shards are known when their number is: those are looked at again by the
- * commit. */
+ * commit. Images are looked at when their names are known. */
 static dt_err check_outputs(const make *k)
 {
     const dt_make_options *o = k->opt;
-    if (!o->n_shards && !o->shard_nbytes) DT_TRY(dt_check_output(o->output, o->force, k->inputs, k->n_inputs));
-    if (o->rec.catalogue) DT_TRY(dt_check_output(o->rec.catalogue, o->force, k->inputs, k->n_inputs));
-    return o->validation ? dt_check_output(o->validation, o->force, k->inputs, k->n_inputs) : DT_OK;
+    if (!o->n_shards && !o->shard_nbytes) DT_TRY(check_output(k, o->output));
+    if (o->rec.catalogue) DT_TRY(check_output(k, o->rec.catalogue));
+    return o->validation ? check_output(k, o->validation) : DT_OK;
 }
 
 /* What records are written by: a template of chats, or of recommendation data. */
@@ -308,6 +326,7 @@ static dt_err open_images(make *k)
     k->recipe.images = &k->images;
     k->recipe.preprocessor = p;
     k->recipe.image_folder = o->folder;
+    k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
     k->recipe.rules.image_text = o->token;
     k->recipe.rules.captions = o->captions;
     return DT_OK;

@@ -21,11 +21,30 @@ static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
     return dt_pieces_text(&r->side[DT_SIDE_SECOND].pieces, r->owned, strlen(r->owned), true);
 }
 
+/* A copy in which bytes of a row, which have no JSON, are null. NULL: no memory. */
+static json_t *without_bytes(json_t *value)
+{
+    const bool object = json_is_object(value), list = json_is_array(value);
+    if (json_object_get(value, DT_IMAGE_OF_ROW)) return json_null();
+    if (!object && !list) return json_incref(value);
+    json_t *copy = object ? json_object() : json_array(), *one;
+    const char *key;
+    size_t i;
+    bool ok = copy != NULL;
+    if (object)
+        json_object_foreach(value, key, one) ok = ok && json_object_set_new(copy, key, without_bytes(one)) == 0;
+    else
+        json_array_foreach(value, i, one) ok = ok && json_array_append_new(copy, without_bytes(one)) == 0;
+    if (ok) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 /* All but those that a reward function is given anyway, of the completion that it looks at. */
 static dt_err keep_fields(dt_parsed_record *r, const json_t *json)
 {
     static const char *const others[] = {"prompt", "prompt_ids", "completion", "completion_ids"};
-    json_t *copy = json_copy((json_t *)json);
+    json_t *copy = without_bytes((json_t *)json);
     DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the fields of a record");
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) json_object_del(copy, others[i]);
     const bool any = json_object_size(copy) > 0;

@@ -41,7 +41,7 @@ void dt_learn_completion(dt_messages *m, int first)
 dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags)
 {
     DT_CHECK(rules->chat, DT_ERR_USAGE, "%s", rules->why_no_chat);
-    DT_TRY(dt_place_images(r, side, rules));
+    DT_TRY(dt_messages_place_images(&r->messages[side], r->images.n));
     const dt_messages *m = &r->messages[side];
     dt_text_side *s = &r->side[side];
     const dt_message *last = m->n > 0 ? &m->item[m->n - 1] : NULL;
@@ -193,6 +193,22 @@ static dt_err read_text(dt_parsed_record *r, const json_t *json, const dt_rules 
     return dt_add_json_text(&r->side[0].pieces, text, true);
 }
 
+dt_err dt_open_messages(json_t *record)
+{
+    static const char *const keys[] = {"messages", "conversations", "conversation"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *text = json_object_get(record, keys[k]);
+        const char *from = json_string_value(text);
+        json_t *list;
+        if (!from || from[strspn(from, " \t\r\n")] != '[') continue;
+        DT_TRY(dt_error_prefix(
+            dt_json_parse(&list, "", from, json_string_length(text), DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD),
+            "%s: ", keys[k]));
+        DT_CHECK(json_object_set_new(record, keys[k], list) == 0, DT_ERR_MEMORY, "no memory for %s", keys[k]);
+    }
+    return DT_OK;
+}
+
 /* ---- which form it is -------------------------------------------------------------------------------------------- */
 
 static dt_err unknown_record(const json_t *record)
@@ -316,7 +332,7 @@ dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *
     default:
         DT_TRY(read_text(r, json, rules));
     }
-    DT_TRY(dt_take_images(r));
+    DT_TRY(dt_image_names_take(&r->images, &r->messages[0]));
     DT_TRY(check_kind(rules, &r->kind));
     return read_weight(r, json, rules);
 }
@@ -327,7 +343,7 @@ void dt_parsed_record_free(dt_parsed_record *r)
         dt_messages_free(&r->messages[s]);
         dt_pieces_free(&r->side[s].pieces);
     }
-    free(r->images);
+    dt_image_names_free(&r->images);
     free(r->owned);
     free(r->fields);
     *r = (dt_parsed_record){0};

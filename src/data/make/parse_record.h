@@ -46,16 +46,17 @@ typedef struct dt_parsed_record {
     dt_pair pair;  /* margin, safety, tie */
     int n_records; /* samples that the record makes: the pairs of a ranking, the tasks of a row; else 1 */
     dt_messages messages[DT_N_SIDES];
-    const char **images; /* [n_images] paths, as the record names them; borrowed */
-    int n_images, images_alloc;
-    bool images_apart; /* listed apart from the texts, which may lack what stands for them */
-    char *owned;       /* JSON written out: tools, an answer that is no text */
-    char *fields;      /* of a prompt's record, as JSON; NULL: it has none besides the prompt */
+    dt_image_names images; /* as the record names them */
+    char *owned;           /* JSON written out: tools, an answer that is no text */
+    char *fields;          /* of a prompt's record, as JSON; NULL: it has none besides the prompt */
 } dt_parsed_record;
 
 /** Its sample number `which`, from 0 on; the first says in n_records how many there are. DT_ERR_DATA with the reason,
  *  without file and line. */
 dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
+/** A list of messages that is written as JSON text becomes the list, under the keys that hold nothing else.
+ *  DT_ERR_DATA: it begins as a list does, and is no JSON. */
+dt_err dt_open_messages(json_t *record);
 void dt_parsed_record_free(dt_parsed_record *r);
 
 /* ---- shared by the files parse_*.c ----------------------------------------------------------------------------- */
@@ -65,15 +66,10 @@ bool dt_has(const json_t *record, const char *key); /* also when null */
 dt_err dt_optional_text(const json_t *record, const char *key, const json_t **text);
 dt_err dt_required_text(const json_t *record, const char *key, const json_t **text);
 dt_err dt_add_json_text(dt_pieces *p, const json_t *text, bool target);
-/** The images that a record lists: `image`, a path or paths, as LLaVA has it, or `images`, paths or {path}.
- *  DT_ERR_DATA. */
+/** The images that a record lists, in images. DT_ERR_DATA, also where the rules say of none how they are prepared. */
 dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
-/** Where no text of a chat says where the images stand, the first question of a side begins with them. */
-dt_err dt_place_images(dt_parsed_record *r, dt_side side, const dt_rules *rules);
-/** An image's caption as a text: what stands for the image, a line's end, the answer. */
+/** An image's caption as a text: what stands for the image, the answer. */
 dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules);
-/** With all texts read: the images that parts of messages name, where the record lists none. */
-dt_err dt_take_images(dt_parsed_record *r);
 /** Messages from first on are a completion: everything is trained on but the header that the prompt ends with. */
 void dt_learn_completion(dt_messages *m, int first);
 /** Render the messages of a side, with its wrap and its end of text. */

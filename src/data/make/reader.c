@@ -1,6 +1,7 @@
 /* reader.c - files to chunks. A chunk is handed over when it has enough, wherever files end in it. */
 #include "reader.h"
 #include "input.h"
+#include "parquet.h"
 #include "dtrain/io.h"
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +19,8 @@ static bool is_json_name(const char *path)
 
 static int wanted(const struct dirent *e)
 {
-    return e->d_name[0] != '.' && (is_json_name(e->d_name) || dt_has_ending(e->d_name, ".txt"));
+    return e->d_name[0] != '.' &&
+           (is_json_name(e->d_name) || dt_has_ending(e->d_name, ".txt") || dt_has_ending(e->d_name, ".parquet"));
 }
 
 /* Takes path. */
@@ -56,7 +58,8 @@ static dt_err add_input(dt_reader *r, const char *path)
     struct dirent **names;
     const int n = scandir(path, &names, wanted, alphasort);
     DT_CHECK_ERRNO(n >= 0, DT_ERR_DATA, path, "the folder cannot be read");
-    dt_err err = n > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: no .txt, .jsonl, .ndjson or .json file in the folder", path);
+    dt_err err = DT_OK;
+    if (n == 0) err = dt_fail(DT_ERR_DATA, "%s: no .txt, .jsonl, .ndjson, .json or .parquet file in the folder", path);
     for (int i = 0; i < n; i++) {
         char *whole = NULL;
         if (err == DT_OK && asprintf(&whole, "%s/%s", path, names[i]->d_name) < 0) whole = NULL;
@@ -121,6 +124,14 @@ static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t li
     dt_reader *r = self;
     return put(r, text, nbytes,
                (dt_chunk_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
+}
+
+static dt_err put_table_row(void *self, const char *text, size_t nbytes, size_t n_behind, int64_t row)
+{
+    dt_reader *r = self;
+    const dt_chunk_item item = {
+        .path = r->path, .line = row, .n_behind = n_behind, .json = true, .begins = true, .ends = true};
+    return put(r, text, nbytes + n_behind, item);
 }
 
 static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t line)
@@ -188,11 +199,13 @@ static dt_err read_file(dt_reader *r, const char *path)
     r->begun = false;
     const bool automatic = strcmp(o->format, "auto") == 0,
                json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path)) || r->rec;
-    if (err == DT_OK) err = dt_input_check_content(&in, json, automatic);
+    const bool parquet = err == DT_OK && !r->rec && (json || automatic) && dt_is_parquet(&in);
+    if (err == DT_OK && !parquet) err = dt_input_check_content(&in, json, automatic);
     if (err == DT_OK)
-        err = r->rec ? dt_input_each_row(&in, put_row, r)
-              : json ? dt_input_each_record(&in, put_record, r)
-                     : dt_input_each_document(&in, &rules, put_text, r);
+        err = parquet  ? dt_parquet_each_row(&in, put_table_row, r)
+              : r->rec ? dt_input_each_row(&in, put_row, r)
+              : json   ? dt_input_each_record(&in, put_record, r)
+                       : dt_input_each_document(&in, &rules, put_text, r);
     dt_input_close(&in);
     return err;
 }
