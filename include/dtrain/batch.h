@@ -20,7 +20,8 @@ typedef struct dt_batch {
     /* [n_seq]: from this position on a sequence's tokens are what a model has generated, among which a placeholder is a
      * token like others; 0: none are. May be NULL */
     int32_t *prompt_len;
-    int32_t *order; /* [n_tok]: 0..n_tok-1 sorted by token, equal tokens ascending (for embedding_backward) */
+    int32_t *first_image; /* [n_seq]: the image of its first run of placeholders; the others show those that follow */
+    int32_t *order;       /* [n_tok]: 0..n_tok-1 sorted by token, equal tokens ascending (for embedding_backward) */
     /* [n_tok]: weight of the target in the loss: 0 without target, 1 as a rule (dataset weights) */
     float *weight;
     /* [n_tok]: dt_mix64 of (sample number in the dataset, place in the sample): for random numbers */
@@ -30,8 +31,9 @@ typedef struct dt_batch {
     float *margin;   /* [n_samples], by how much the chosen one is better; 0: not known */
     uint8_t *safety; /* [n_seq]: dt_safety */
     uint8_t *tie;    /* [n_samples]: 1: neither text is better */
-    /* images of a vision-language model's batch, in the order of its placeholders: red, green and blue of each pixel,
-     * row by row; [n_images, image_nbytes]. NULL: there is no room for any */
+    /* images of a vision-language model's batch, each for a sequence or for several, such as both texts of a pair: red,
+     * green and blue of each pixel, row by row, or for a model whose features are given (vision.h) these; [n_images,
+     * image_nbytes]. NULL: there is no room for any */
     uint8_t *pixels;
     int32_t n_images, max_images;
     size_t image_nbytes;

@@ -554,6 +554,10 @@
          "what is trained, comma separated: tower, projector, llm (all of the language model), llm:N (its last N " \
          "blocks, without the final norm), embed (its embedding), head (its output layer); with lora.r above 0 llm " \
          "is its adapters") \
+    TEXT(vision, feature_cache, "", \
+         "directory where the features of a tower that is not trained are kept: made once for each image before the " \
+         "first step, then read in the place of images, and found again by every run with the same tower; empty: the " \
+         "tower works on an image each time that it comes") \
     TEXT(vision, image_token, "<image>", \
          "token that stands for an image in texts, as the tokenizer writes it, or its id; with a model.path that has " \
          "images the one of its config.json") \

@@ -88,8 +88,6 @@ typedef struct dt_matmul {
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
-enum { DT_IMAGE_MAX_SIZE = 16384 /* pixels of a side: what a patch has of numbers fits in 32 bits */ };
-
 /** Images as rows of patches, normalised: what a product with the weights of a vision tower's patch embedding (a
  *  convolution whose stride is its kernel) takes. With G = size / patch, rounded down,
  *
@@ -100,7 +98,7 @@ enum { DT_IMAGE_MAX_SIZE = 16384 /* pixels of a side: what a patch has of number
  *  whole patch are not looked at. The rows in front of an image's patches are 0. */
 typedef struct dt_patches {
     int64_t n_images;
-    int64_t size;  /* side of an image, in pixels, up to DT_IMAGE_MAX_SIZE */
+    int64_t size;  /* side of an image, in pixels, up to DT_MAX_IMAGE_SIZE */
     int64_t patch; /* side of a patch, from 1 to size */
     int lead;      /* rows in front of the patches of each image: 0, or 1 for a class token */
     float scale[3], shift[3];

@@ -13,9 +13,9 @@
 
 typedef struct dt_prompt {
     dt_ids ids;
-    char **image; /* [n_images] the paths of its images, for which the ids have placeholders */
-    int n_images;
-    json_t *record; /* what it was read from; NULL for plain text */
+    dt_image_names images; /* for which the ids have placeholders */
+    const char *file;      /* in which they are named, borrowed from the parser's caller; NULL: in none */
+    json_t *record;        /* what it was read from; NULL for plain text */
 } dt_prompt;
 
 typedef struct dt_prompts {
@@ -59,8 +59,9 @@ dt_err dt_prompt_reader_chat(dt_prompt_reader *r);
 void dt_prompt_reader_close(dt_prompt_reader *r);
 
 /** Token ids of the prompts in a text, with BOS where the tokenizer begins texts with it; an empty text gives no ids.
- *  name is what messages call the text. Local. DT_ERR_DATA naming name, line and what was expected: not JSON, no such
- *  field, an id outside 0 .. vocab_size-1, other placeholders than images, no prompt. Free also after an error. */
+ *  name is what messages call the text, and borrowed by prompts with images. Local. DT_ERR_DATA naming name, line and
+ *  what was expected: not JSON, no such field, an id outside 0 .. vocab_size-1, other placeholders than images, no
+ *  prompt. Free also after an error. */
 dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
                         dt_prompt_reader *r);
 void dt_prompts_free(dt_prompts *p);
@@ -75,10 +76,7 @@ typedef struct dt_sequence {
     uint64_t number; /* among all of the job: keys its random numbers */
     int32_t *ids;
     int32_t n_prompt, n_ids, max_ids; /* 0 < n_prompt <= n_ids <= max_ids */
-    /* those that the prompt's placeholders stand for, in their order: [n_images], each as the model's tower takes it;
-     * the caller's. With options.vision; beam search reads those of a prompt's first sequence */
-    const uint8_t *pixels;
-    int32_t n_images;
+    int32_t n_images;                 /* that the prompt's placeholders stand for: with options.vision */
     /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone), with the
      * same images; after the call those in the slot */
     int32_t n_cached;
@@ -139,7 +137,7 @@ typedef struct dt_generate_options {
     int64_t vocab_size;
     int32_t n_slots; /* sequences at a time: those of the model's cache */
     /* slots of the model's cache for prompts, which sequences go on from: their own slots then have room for what is
-     * new (and one token of the prompt, which beam search leaves out). 0: a sequence has its prompt in its own slot.
+     * new (and what of the prompt is not shared, dt_sequence_shared). 0: a sequence has its prompt in its own slot.
      * Where all are in use a sequence waits */
     int32_t n_prompts;
     int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
@@ -147,7 +145,11 @@ typedef struct dt_generate_options {
      * goes through the tower once, with the piece of its prompt that all of its placeholders are in, so that max_tok
      * is at least n_slots - 1 + vision->n_tokens */
     const dt_vision_config *vision;
-    int32_t max_images;      /* of a forward pass: those the model was opened for */
+    int32_t max_images; /* of a forward pass: those the model was opened for */
+    /* With vision: image k of a sequence's prompt, as the tower takes it, into pixels [S, S, 3]: asked for before the
+     * pass that it goes through, of a beam search with the prompt's first sequence. Local; its error ends the call, in
+     * lockstep on all ranks */
+    dt_err (*image)(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels);
     bool logp;               /* fill in log-probabilities */
     double logp_temperature; /* logits are divided by it for them; 0: by 1. Beams are scored by them */
     /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
@@ -167,6 +169,10 @@ typedef struct dt_generate_stats {
     /* all, and the part that prompts had in it: the time of a pass is divided by tokens */
     double seconds, prompt_seconds;
 } dt_generate_stats;
+
+/** Tokens of a sequence's prompt that lie in a slot of prompts: all but the last one, and all before the image that it
+ *  ends in; 0 without such slots. In beam search it is all of it. */
+int32_t dt_sequence_shared(const dt_generate_options *opt, const dt_sequence *s);
 
 /** Decode every sequence to its end, in the order given: as one ends, the next takes its slot. A sequence's tokens
  *  depend on its number, its prompt and the options alone, as far as the model's logits do not depend on what else is

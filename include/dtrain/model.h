@@ -71,6 +71,9 @@ void dt_model_config_free(dt_model_config *mc);
 /** A dropout of [model]: of attention, embedding, residual branches and projector alike; negative: the model's own
  *  stays. */
 void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
+/** Of a vision-language model that does not know how its images are made (vision->preprocessor): as this object says,
+ *  which becomes part of mc->json. name: what messages call it. DT_ERR_DATA: what is wrong with it; DT_ERR_MEMORY. */
+dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, const char *json_text);
 /** Tell of each field that decides what the model computes and differs, by its name in config.json; in the order of the
  *  struct. */
 typedef void (*dt_model_visit)(void *self, const char *name, const char *before, const char *now);
@@ -355,6 +358,23 @@ dt_err dt_model_set_lists(dt_model *m, const int32_t *token, int32_t n);
 
 /** As dt_model_draw. */
 dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t);
+
+/** The tower of a vision-language model alone: what its projector would read of images. */
+typedef struct dt_feature_maker dt_feature_maker;
+typedef struct dt_feature_options {
+    dt_dtype dtype;     /* of its activations */
+    int32_t max_images; /* at a time */
+    bool reproducible;  /* an image's features have the same bits whatever other images they are made with */
+} dt_feature_options;
+/** Local. All is borrowed for its life, as by dt_model_open: units are those of the whole model, whose features may be
+ *  given. Its activations are its own. */
+dt_err dt_feature_maker_open(dt_feature_maker **f, const dt_model_config *mc, const dt_feature_options *opt,
+                             const dt_unit *units, int n_units, dt_device *dev, const dt_param_source *source,
+                             dt_stream *compute, dt_phase *phase);
+void dt_feature_maker_close(dt_feature_maker *f);
+/** pixels [n, S, S, 3] -> features [n, n_tokens, projector.n_in] of the activations' type, both in host memory; n may
+ *  be 0. Without dropout. Acquires and releases the tower's units: all ranks at the same point. Synchronous. */
+dt_err dt_feature_maker_run(dt_feature_maker *f, const uint8_t *pixels, int32_t n, void *features);
 
 /** Forget the contents of cache slots (all: slot -1). */
 void dt_model_cache_clear(dt_model *m, int32_t slot);

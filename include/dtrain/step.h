@@ -151,7 +151,7 @@ typedef struct dt_task_ops {
     dt_err (*load)(dt_task *t, const dt_items *items);
 } dt_task_ops;
 
-enum { DT_MAX_TASK_FILES = 8 };
+enum { DT_MAX_TASK_FILES = 8, DT_MAX_SAME_TOWER = 4 };
 
 /** A task of a run. What is lent is there from before `check`, unless another time is named. */
 struct dt_task {
@@ -168,7 +168,7 @@ struct dt_task {
     int nranks;
     dt_sums *sums;
     dt_batching batching;
-    const dt_model_config *mc; /* of the model that is trained or evaluated; without units after a mistake in it */
+    dt_model_config *mc; /* of the model that is trained or evaluated; without units after a mistake in it */
     const dt_unit *units;
     int n_units;
     const dt_trained *main;      /* the run's own model as it is trained; the stage as `plan` is told, and in `begin` */
@@ -202,8 +202,13 @@ struct dt_task {
     /* dt_zero_options.keep_gathered of the model: it rolls out. wants: where there is room for it; the run says, before
      * begin */
     bool keep_gathered, wants_gathered;
-    int64_t n_validation; /* micro-steps a rank; 0: there is no validation */
-    int images;           /* number of the sum "images", which is there where model_opt->max_images > 0 */
+    int64_t n_validation;  /* micro-steps a rank; 0: there is no validation */
+    dt_features *features; /* vision.feature_cache: what batches read; NULL: there are none */
+    uint64_t tower_hash;   /* of the tower that made them */
+    /* frozen models beside the run's own that get the same batches, and so must have the same tower (dt_scorer) */
+    dt_frozen_model *same_tower[DT_MAX_SAME_TOWER];
+    int n_same_tower;
+    int images; /* number of the sum "images", which is there where model_opt->max_images > 0 */
     /* in begin: what divergences are from (DT_HEAD_DIVERGENCE); its forward of a batch comes before the micro-step's.
      * NULL: there are none */
     dt_model *reference;
@@ -260,11 +265,23 @@ typedef struct dt_task_data {
 /** [data] train or validation into t->train or t->valid, where it is given; enlarges t->model_opt for its
  *  micro-batches, and where these have images declares the sum "images". Errors are added to t->mistakes. Local. */
 void dt_task_open_data(dt_task *t, const dt_task_data *what);
-/** Do the images of these files fit what a model takes: their size, placeholders, preprocessing? where: head of
- *  messages; name: of the model. true for files without any. Local. DT_ERR_DATA naming file and attribute. */
-dt_err dt_check_images(const char *where, const dt_data_info *info, const dt_model_config *mc, const char *name);
+/** Do the images of these files fit what a model takes: their size, placeholders, preprocessing? A model that does not
+ *  know the last (dt_model_config_set_preprocessor) takes it from them, before it is opened; so files of validation
+ *  are held to what those of training say. where: head of messages; name: of the model. Files without images fit.
+ *  Local, alike on all ranks. DT_ERR_DATA naming file and attribute. */
+dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name);
 /** Add a micro-batch of this rank to the sum "images", where there is one. Local. */
 void dt_task_count_images(dt_task *t, const dt_batch *b);
+/** Bytes of an image's features where vision.feature_cache has batches bring them; 0: they bring images. Local. */
+size_t dt_task_feature_nbytes(const dt_task *t);
+/** Where batches bring features: make those that vision.feature_cache does not have yet, by the tower of the weights
+ *  that t->zero has now, and give them to t->train and t->valid; again when other weights are loaded. Collective,
+ *  agreed. DT_ERR_DATA, DT_ERR_WRITE, DT_ERR_STOP. */
+dt_err dt_task_make_features(dt_task *t);
+void dt_task_drop_features(dt_task *t); /* behind dt_task_close_data; local */
+/** A number for the parameters that are in a model, of units for which is_one is true (NULL: all), on all ranks the
+ *  same, whatever their number and the stage are. Collective, agreed. */
+dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_unit *u), uint64_t *sum);
 /** Host bytes of their batches; where nothing could be read (--plan) of batches of full rows. */
 size_t dt_task_data_nbytes(const dt_task *t);
 void dt_task_close_data(dt_task *t);

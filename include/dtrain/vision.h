@@ -4,7 +4,7 @@
 #ifndef DTRAIN_VISION_H
 #define DTRAIN_VISION_H
 
-#include "dtrain/core.h"
+#include "dtrain/image.h"
 
 struct dt_model_config;
 
@@ -31,21 +31,34 @@ typedef struct dt_projector_config {
     double dropout;
 } dt_projector_config;
 
-/** llava's config.json, checked and with its defaults filled in, and what preprocessor_config.json says of numbers. */
+/** llava's config.json, checked and with its defaults filled in, and what preprocessor_config.json says. */
 typedef struct dt_vision_config {
     dt_tower tower;
     struct dt_model_config *blocks; /* the tower as a model of its own; its vocabulary are the positions of an image */
     int64_t image_size, patch_size;
-    int64_t n_side;           /* patches along a side */
-    int64_t n_rows;           /* what the tower makes of an image: patches, behind CLIP's class token */
-    int64_t n_blocks;         /* of the tower */
-    int64_t n_used;           /* blocks whose output the features are; those behind are kept in files alone */
-    bool drop_first;          /* features without those of the first row */
-    int64_t n_tokens;         /* placeholders of an image in a text */
-    int32_t image_token;      /* the placeholder's id */
+    int64_t n_side;               /* patches along a side */
+    int64_t n_rows;               /* what the tower makes of an image: patches, behind CLIP's class token */
+    int64_t n_blocks;             /* of the tower */
+    int64_t n_used;               /* blocks whose output the features are; those behind are kept in files alone */
+    bool drop_first;              /* features without those of the first row */
+    int64_t n_tokens;             /* placeholders of an image in a text */
+    int32_t image_token;          /* the placeholder's id */
+    dt_preprocessor preprocessor; /* how its images are made, without json; out_width 0: that is not known, and numbers
+                                   * are those that its kind is published with */
     float scale[3], shift[3]; /* an input of the tower is a byte of red, green or blue times the one plus the other */
     dt_projector_config projector;
+    /* batches bring what the projector reads of an image in the place of its pixels (dt_vision_feature_nbytes), and
+     * the tower, which is not trained, is neither opened nor computed; set by the caller, where images have features
+     * already (dt_feature_maker) */
+    bool features_given;
 } dt_vision_config;
+
+/** Bytes of what the projector reads of an image: [n_tokens, projector.n_in], in row-major order, of the model's
+ *  activations' type. */
+static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtype dtype)
+{
+    return (size_t)(v->n_tokens * v->projector.n_in) * dt_dtype_size(dtype);
+}
 
 const char *dt_tower_name(dt_tower tower);                  /* "clip", "siglip" */
 const char *dt_projector_name(dt_projector_type projector); /* "mlp2x_gelu" */

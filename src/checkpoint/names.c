@@ -97,8 +97,11 @@ bool dt_stored_is_ignored(const char *name)
 
 bool dt_stored_is_beside_tower(const char *name)
 {
-    static const char *const beginnings[] = {"text_model.", "text_projection.", "visual_projection.",
-                                             "logit_scale", "logit_bias",       "head."};
+    static const char *const beginnings[] = {
+        "text_model.",           "text_projection.", "visual_projection.",
+        "logit_scale",           "logit_bias",       "head.",
+        "language_model.",       "lm_head.",         "multi_modal_projector.",
+        "model.language_model.", "model.lm_head.",   "model.multi_modal_projector."};
     for (size_t i = 0; i < sizeof beginnings / sizeof beginnings[0]; i++)
         if (begins(name, beginnings[i])) return true;
     return strcmp(name, "embeddings.position_ids") == 0 || dt_stored_is_ignored(name);

@@ -194,7 +194,8 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
 {
     uint64_t mine = dev->ops && dev->ops->identity ? dev->ops->identity(dev) : 0;
     uint64_t *ids = malloc((size_t)comm->nranks * sizeof *ids);
-    dt_err err = dt_comm_agree(comm, ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks));
+    dt_err err = ids ? dt_fault("comm.devices") : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks);
+    err = dt_comm_agree(comm, err);
     if (err != DT_OK) {
         free(ids);
         return err;

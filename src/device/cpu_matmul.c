@@ -95,7 +95,7 @@ static dt_err take_tiles(const cpu_state *cpu)
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
-    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: %zu bytes for matrix products", sizeof *mmul);
+    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for matrix products", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
     TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));

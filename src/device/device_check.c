@@ -84,12 +84,12 @@ dt_err dt_matmul_check(const dt_matmul *mm)
 
 dt_err dt_patches_check(const dt_patches *p)
 {
-    DT_CHECK(p->n_images >= 0 && p->patch > 0 && p->patch <= p->size && p->size <= DT_IMAGE_MAX_SIZE &&
+    DT_CHECK(p->n_images >= 0 && p->patch > 0 && p->patch <= p->size && p->size <= DT_MAX_IMAGE_SIZE &&
                  (p->lead == 0 || p->lead == 1),
              DT_ERR_ARG,
              "patches: %" PRId64 " images of %" PRId64 " pixels a side (up to %d), patches of %" PRId64
              ", %d rows in front of them (0 or 1)",
-             p->n_images, p->size, DT_IMAGE_MAX_SIZE, p->patch, p->lead);
+             p->n_images, p->size, DT_MAX_IMAGE_SIZE, p->patch, p->lead);
     return DT_OK;
 }
 

@@ -40,7 +40,6 @@ typedef struct hypothesis {
 typedef struct group {
     int prompt; /* -1: free */
     int32_t n_ids, n_prompt, max_ids;
-    const uint8_t *pixels; /* of the prompt's images */
     int n_live, n_done;
     beam *live, *next; /* [n_beams]; next: scratch */
     hypothesis *done;  /* [n_beams] by falling score, of equal ones the earlier first */
@@ -236,8 +235,11 @@ static void fill_slots(searcher *s, const group *g, int n_live, int32_t done)
     s->loop.slots[prompt_slot(s, g)] = (decode_slot){0};
     for (int i = 0; i < s->how.n_beams; i++) s->loop.slots[first_slot(s, g) + i] = (decode_slot){0};
     for (int i = 0; i < n_live; i++)
-        s->loop.slots[g->live[i].slot] = (decode_slot){
-            .ids = g->live[i].ids, .n_ids = g->n_ids, .done = done, .n_prompt = g->n_prompt, .pixels = g->pixels};
+        s->loop.slots[g->live[i].slot] = (decode_slot){.ids = g->live[i].ids,
+                                                       .n_ids = g->n_ids,
+                                                       .done = done,
+                                                       .n_prompt = g->n_prompt,
+                                                       .of = s->seqs[g->prompt * s->how.n_return]};
 }
 
 static dt_err hand_back(searcher *s, group *g)
@@ -289,7 +291,6 @@ static void begin_group(searcher *s, group *g, int prompt)
     g->prompt = prompt;
     g->n_ids = g->n_prompt = q->n_prompt;
     g->max_ids = q->max_ids;
-    g->pixels = q->pixels;
     g->n_live = 1;
     g->n_done = 0;
     memcpy(g->live[0].ids, q->ids, (size_t)q->n_prompt * sizeof *q->ids);

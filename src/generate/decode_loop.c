@@ -22,11 +22,9 @@ int32_t decode_loop_slot(const decode_loop *p, int32_t slot)
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
-static size_t image_nbytes(const dt_vision_config *v) { return (size_t)(v->image_size * v->image_size * 3); }
-
 size_t decode_loop_pixels(const dt_generate_options *opt)
 {
-    return opt->vision ? (size_t)opt->max_images * image_nbytes(opt->vision) : 0;
+    return opt->vision ? (size_t)opt->max_images * dt_image_nbytes(opt->vision->image_size) : 0;
 }
 
 static int32_t count_placeholders(const dt_vision_config *v, const int32_t *ids, int32_t n)
@@ -58,7 +56,7 @@ static int32_t take_whole(const decode_loop *p, decode_slot *s, int32_t take, in
     const dt_vision_config *v = p->opt->vision;
     const int32_t left = s->n_prompt - s->done < take ? s->n_prompt - s->done : take;
     int32_t n = 0, start = 0;
-    for (int32_t i = 0; v && s->pixels && i < left; i++) {
+    for (int32_t i = 0; i < left && v && s->of->n_images > 0; i++) {
         if (s->ids[s->done + i] != v->image_token) continue;
         if (n % v->n_tokens == 0) start = i;
         if (n / v->n_tokens == max_images) return i;
@@ -67,14 +65,21 @@ static int32_t take_whole(const decode_loop *p, decode_slot *s, int32_t take, in
     return v && n % v->n_tokens > 0 ? start : take;
 }
 
-static void put_pixels(decode_loop *p, const decode_slot *s)
+/* Those of a pass, one slot's behind the other's. */
+static dt_err read_images(decode_loop *p)
 {
-    dt_batch *b = &p->batch;
-    if (s->take_images == 0) return;
-    const size_t before = (size_t)(count_placeholders(p->opt->vision, s->ids, s->done) / p->opt->vision->n_tokens);
-    memcpy(b->pixels + (size_t)b->n_images * b->image_nbytes, s->pixels + before * b->image_nbytes,
-           (size_t)s->take_images * b->image_nbytes);
-    b->n_images += s->take_images;
+    const dt_generate_options *opt = p->opt;
+    const double since = dt_now_s();
+    uint8_t *to = p->pixels;
+    for (int32_t k = 0; k < n_slots(p); k++) {
+        const decode_slot *s = &p->slots[k];
+        if (s->take_images == 0) continue;
+        const int32_t first = count_placeholders(opt->vision, s->ids, s->done) / (int32_t)opt->vision->n_tokens;
+        for (int32_t i = first; i < first + s->take_images; i++, to += p->batch.image_nbytes)
+            DT_TRY(opt->image(opt->ctx, s->of, i, to));
+    }
+    p->stats->prompt_seconds += dt_now_s() - since;
+    return DT_OK;
 }
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
@@ -119,7 +124,8 @@ static void fill_batch(decode_loop *p, bool images)
             b->token_key[b->n_tok] = 0;
         }
         s->row = b->n_seq;
-        put_pixels(p, s);
+        b->first_image[b->n_seq] = b->n_images;
+        b->n_images += s->take_images;
         b->full_len[b->n_seq] = s->n_ids > s->n_prompt ? s->n_ids : s->n_prompt;
         b->prompt_len[b->n_seq] = s->n_prompt;
         p->slot_of[b->n_seq++] = decode_loop_slot(p, k);
@@ -157,7 +163,7 @@ dt_err decode_loop_run(decode_loop *p, const decode_user *user)
         bool work = false, images = false;
         if (err == DT_OK && p->opt->on_pass) err = p->opt->on_pass(p->opt->ctx);
         if (err == DT_OK) err = user->admit(user->self, &work);
-        if (err == DT_OK) images = choose_tokens(p);
+        if (err == DT_OK && (images = choose_tokens(p))) err = read_images(p);
         DT_TRY(stay_together(p->opt->lockstep, err, &work, &images));
         if (!work) return DT_OK;
         const double since = dt_now_s();
@@ -186,11 +192,11 @@ dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_o
     DT_CHECK(opt->n_slots > 0 && opt->n_prompts >= 0 && opt->max_tok >= opt->n_slots, DT_ERR_ARG,
              "%d slots, %d of prompts, and %d tokens a pass", opt->n_slots, opt->n_prompts, opt->max_tok);
     const dt_vision_config *v = opt->vision;
-    DT_CHECK(!v || (opt->max_images > 0 && opt->max_tok >= opt->n_slots - 1 + v->n_tokens), DT_ERR_ARG,
+    DT_CHECK(!v || (opt->image && opt->max_images > 0 && opt->max_tok >= opt->n_slots - 1 + v->n_tokens), DT_ERR_ARG,
              "%d slots, %d tokens and %d images a pass, of %" PRId64 " placeholders each", opt->n_slots, opt->max_tok,
              opt->max_images, v ? v->n_tokens : 0);
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
-    if (v) DT_TRY(dt_batch_alloc_images(&p->batch, opt->max_images, image_nbytes(v), opt->ledger));
+    if (v) DT_TRY(dt_batch_alloc_images(&p->batch, opt->max_images, dt_image_nbytes(v->image_size), opt->ledger));
     p->pixels = p->batch.pixels;
     p->slots = calloc((size_t)n_slots(p), sizeof *p->slots);
     p->slot_of = calloc((size_t)opt->n_slots, sizeof *p->slot_of);

@@ -15,7 +15,7 @@ typedef struct decode_slot {
     const int32_t *ids;    /* NULL: nothing to decode */
     int32_t n_ids, done;   /* tokens there are, and of these in the cache */
     int32_t n_prompt;      /* the first of them: placeholders stand among these */
-    const uint8_t *pixels; /* of the prompt's images */
+    const dt_sequence *of; /* whose images they stand for */
     int32_t take;          /* of these in the pass */
     int32_t take_images;   /* images in the pass */
     int32_t row;           /* its sequence in the last pass, -1: none */

@@ -56,10 +56,10 @@ dt_decoder dt_decoder_of_model(dt_model *m)
 
 /* ---- prompts that several sequences have ------------------------------------------------------------------------- */
 
-/* Of a prompt in a slot of its own all but the last token: the pass of that one gives each sequence its first token. */
-static int32_t shared_len(const dt_generate_options *opt, const dt_sequence *q)
+/* The pass of the rest gives each sequence its first token. */
+int32_t dt_sequence_shared(const dt_generate_options *opt, const dt_sequence *q)
 {
-    return opt->n_prompts ? q->n_prompt - 1 : 0;
+    return opt->n_prompts ? decode_loop_whole(opt, q, q->n_prompt - 1) : 0;
 }
 
 static bool is_needed(const dt_generator *g, int32_t prompt)
@@ -89,7 +89,7 @@ static void take_prompt(dt_generator *g, int32_t slot, const dt_sequence *q)
     g->decoder.keep(g->decoder.self, decode_loop_slot(&g->loop, at), 0);
     g->prompt_number[p] = q->prompt_number;
     g->loop.slots[at] =
-        (decode_slot){.ids = q->ids, .n_ids = q->n_prompt - 1, .n_prompt = q->n_prompt, .pixels = q->pixels};
+        (decode_slot){.ids = q->ids, .n_ids = dt_sequence_shared(&g->opt, q), .n_prompt = q->n_prompt, .of = q};
 }
 
 /* The sequence of a slot begins, unless its prompt is still to be computed. */
@@ -97,7 +97,7 @@ static dt_err begin(dt_generator *g, int32_t slot)
 {
     const dt_decoder *d = g->loop.decoder;
     dt_sequence *q = g->seqs[g->seq_of[slot]];
-    const int32_t n = shared_len(&g->opt, q);
+    const int32_t n = dt_sequence_shared(&g->opt, q);
     if (n > 0) {
         if (g->prompt_of[slot] < 0) take_prompt(g, slot, q);
         const int32_t at = g->opt.n_slots + g->prompt_of[slot];
@@ -108,8 +108,8 @@ static dt_err begin(dt_generator *g, int32_t slot)
         q->n_cached = decode_loop_whole(&g->opt, q, q->n_cached);
         d->keep(d->self, slot, q->n_cached);
     }
-    g->loop.slots[slot] = (decode_slot){
-        .ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt, .pixels = q->pixels};
+    g->loop.slots[slot] =
+        (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt, .of = q};
     return DT_OK;
 }
 
@@ -229,8 +229,6 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
                  DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d, %d of them cached", i,
                  seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids, seqs[i]->n_cached);
         DT_TRY(decode_loop_check(opt, seqs[i]));
-        DT_CHECK(decode_loop_whole(opt, seqs[i], shared_len(opt, seqs[i])) == shared_len(opt, seqs[i]), DT_ERR_ARG,
-                 "sequence %d: a prompt that lies in memory once ends in an image", i);
     }
     return DT_OK;
 }

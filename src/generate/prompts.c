@@ -111,7 +111,8 @@ static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list,
     if (r->system && !begins_with_system(list)) err = dt_messages_add(&m, DT_ROLE_SYSTEM, r->system, strlen(r->system));
     if (err == DT_OK) err = dt_messages_parse(&m, list, key, "role", "content");
     const unsigned flags = r->answers ? 0 : DT_CHAT_GENERATE | r->chat_flags;
-    if (err == DT_OK) err = prompt_place_images(p, &m, at->name);
+    if (err == DT_OK) err = dt_image_names_take(&p->images, &m);
+    if (err == DT_OK) err = dt_messages_place_images(&m, p->images.n);
     if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, flags, &p->ids);
     dt_messages_free(&m);
     return dt_error_prefix(err, "%s: ", what); /* messages count themselves; their file and line are known here */
@@ -259,7 +260,8 @@ static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_pro
     dt_prompt *p = &ps->prompt[ps->n - 1];
     p->record = record;
     DT_CHECK(json_is_object(record), DT_ERR_DATA, "%s: expected a JSON object", where(at, head, sizeof head));
-    DT_TRY(tell_place(at, prompt_list_images(p, record, at->name, r)));
+    p->file = at->name;
+    if (r->n_image_tokens > 0) DT_TRY(tell_place(at, dt_image_names_list(&p->images, record)));
     DT_TRY(from_record(p, at, record, r));
     DT_TRY(tell_place(at, prompt_expand(p, r, json_is_array(json_object_get(record, "ids")))));
     return check_ids(p, at, r->vocab_size);
@@ -336,7 +338,7 @@ void dt_prompts_free(dt_prompts *p)
 {
     for (int i = 0; i < p->n; i++) {
         free(p->prompt[i].ids.id);
-        prompt_free_images(&p->prompt[i]);
+        dt_image_names_free(&p->prompt[i].images);
         json_decref(p->prompt[i].record);
     }
     free(p->prompt);

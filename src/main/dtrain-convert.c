@@ -326,7 +326,8 @@ static dt_err choose_template(app *a)
     if (!name || !strcmp(name, "auto")) return DT_OK;
     if (!a->tokenizer)
         return (a->chat_template = strdup(name)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
-    const dt_err err = dt_chat_jinja_for(name, a->tokenizer, &a->chat_template, &a->jinja);
+    const dt_vision_config *v = a->frozen.mc.vision;
+    const dt_err err = dt_chat_jinja_for(name, a->tokenizer, v ? v->image_token : -1, &a->chat_template, &a->jinja);
     if (err == DT_OK || asked) return err;
     if (a->kind == KIND_HF && a->comm.rank == 0)
         DT_WARN("no chat_template.jinja is written for the template %.200s: %s", name, dt_error_message());
@@ -463,6 +464,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, parsed);
     a->frozen.adapter = a->opt.adapter;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
+    DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     TOGETHER(a, choose(a));
     if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
     TOGETHER(a, open_device(a));

@@ -166,6 +166,7 @@ static dt_generate_options make_options(app *a)
                                  .eos = a->eos,
                                  .n_eos = a->n_eos,
                                  .vocab_size = a->frozen.mc.vocab_size,
+                                 .image = generate_bring_image,
                                  .logp = a->opt.logprobs,
                                  .ledger = &a->ledger,
                                  .ctx = a};
@@ -189,6 +190,15 @@ static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_op
     return DT_OK;
 }
 
+/* Slots for the prompts that samples have in common, which follow each other: as many as begin together, wherever in a
+ * prompt's, and as many again where some go on for long. 0: none have, on this rank or at the same time. */
+static int32_t count_prompts(const app *a, int32_t n_slots)
+{
+    const int32_t each = a->n_out / a->comm.nranks;
+    if (each < 2 || n_slots < 2) return 0;
+    return (int32_t)dt_min_i64(n_slots, 2 * dt_ceil_div(n_slots, each) + 1);
+}
+
 /* Slots for the sequences at a time, in whole searches; tokens of a pass. */
 static void size_passes(const app *a, dt_generate_options *g, int n_mine, int64_t longest_prompt)
 {
@@ -200,6 +210,7 @@ static void size_passes(const app *a, dt_generate_options *g, int n_mine, int64_
         g->n_slots = (int32_t)beams * g->n_prompts;
     }
     if (a->opt.stream) g->n_slots = 1;
+    if (beams <= 1) g->n_prompts = count_prompts(a, g->n_slots);
     g->max_tok = (int32_t)(longest_prompt * g->n_slots < PREFILL_TOK ? longest_prompt * g->n_slots : PREFILL_TOK);
     if (g->max_tok < g->n_slots) g->max_tok = g->n_slots;
 }
@@ -215,19 +226,30 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
                            : dt_generate(&decoder, mine, n_mine, g, stats);
     dt_watchdog_stop(a->watchdog); /* what follows may wait for ranks with more to do; those have their own */
     a->watchdog = NULL;
-    /* In lockstep the ranks have agreed among themselves, or this one alone was thrown out of the middle of a pass. */
-    return g->lockstep ? err : together(&a->comm, err);
+    /* In lockstep the ranks have agreed among themselves, or this one alone was thrown out of the middle of a pass.
+     * Else the others may work for hours on what will not be printed: main ends the job. */
+    return g->lockstep || err != DT_OK ? err : together(&a->comm, DT_OK);
+}
+
+/* Tokens of a sequence in its own slot, at most. */
+static int32_t most_own(const app *a, const dt_generate_options *g)
+{
+    int32_t most = 1;
+    for (const dt_sequence *s = a->seqs; s < a->seqs + a->n_seqs; s++) {
+        const int32_t n = s->max_ids - (a->opt.beams.n_beams > 1 ? s->n_prompt : dt_sequence_shared(g, s));
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate_stats *stats)
 {
-    int32_t max_len = 1, n_prompt = 1, n_new = 1;
+    int32_t max_len = 1, n_prompt = 1;
     int64_t n_images = 0;
     for (int i = 0; i < a->n_seqs; i++) {
         const dt_sequence *s = &a->seqs[i];
         max_len = s->max_ids > max_len ? s->max_ids : max_len;
         n_prompt = s->n_prompt > n_prompt ? s->n_prompt : n_prompt;
-        n_new = s->max_ids - s->n_prompt > n_new ? s->max_ids - s->n_prompt : n_new;
         n_images += s->n_images;
     }
     dt_generate_options g = make_options(a);
@@ -235,7 +257,7 @@ static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate
     generate_size_images(a, &g, n_images);
     g.on_token = a->opt.stream ? stream_token : print_when_finished;
     g.lockstep = a->opt.stage == 3 && a->comm.nranks > 1 ? &a->comm : NULL;
-    TOGETHER(a, open_model(a, &g, max_len, n_prompt, g.n_prompts > 0 ? n_new : max_len));
+    TOGETHER(a, open_model(a, &g, max_len, n_prompt, most_own(a, &g)));
     return decode(a, &g, mine, n_mine, stats);
 }
 
@@ -306,7 +328,7 @@ static dt_err prepare_prompts(app *a)
     TOGETHER(a, open_catalogue(a));
     if (a->catalogue) DT_TRY(dt_comm_same_file(&a->comm, a->opt.catalogue, dt_catalogue_fingerprint(a->catalogue)));
     TOGETHER(a, generate_make_sequences(a));
-    TOGETHER(a, generate_load_images(a));
+    TOGETHER(a, generate_find_images(a));
     return DT_OK;
 }
 
@@ -324,6 +346,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
     a->frozen.adapter = o->adapter;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? 1 : 0));
+    DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     if (o->score && !o->answers) TOGETHER(a, generate_describe_judge(a));
     TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));
     TOGETHER(a, open_tokenizer(a));

@@ -17,6 +17,11 @@ dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes)
     return mark_moving(m, s);
 }
 
+dt_err dt_span_ahead(const dt_model *m, const struct span *s, size_t nbytes)
+{
+    return m->ops->copy(m->dev, s->device, s->host, nbytes, m->stream);
+}
+
 dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes)
 {
     DT_TRY(m->ops->copy(m->dev, s->host, s->device, nbytes, m->stream));
@@ -61,14 +66,15 @@ static dt_err check_tokens(const dt_model *m, const dt_batch *b)
     return DT_OK;
 }
 
-/* Counting sort of the tokens by position, ascending among equals. */
-static void sort_by_position(dt_model *m, const dt_batch *b)
+void dt_sort_tokens(const int32_t *key, int64_t n_keys, const int32_t *token, int64_t n, int32_t *end, int32_t *order)
 {
-    int32_t *count = m->pos_count;
-    memset(count, 0, (size_t)(m->opt.max_pos + 1) * sizeof *count);
-    for (int32_t t = 0; t < b->n_tok; t++) count[b->pos[t] + 1]++;
-    for (int32_t p = 0; p < m->opt.max_pos; p++) count[p + 1] += count[p];
-    for (int32_t t = 0; t < b->n_tok; t++) m->host.pos_order[count[b->pos[t]]++] = t;
+    memset(end, 0, (size_t)(n_keys + 1) * sizeof *end);
+    for (int64_t i = 0; i < n; i++) end[key[token ? token[i] : i] + 1]++;
+    for (int64_t k = 0; k < n_keys; k++) end[k + 1] += end[k];
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t t = token ? token[i] : (int32_t)i;
+        order[end[key[t]]++] = t;
+    }
 }
 
 static const struct cached nothing;
@@ -195,7 +201,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
     order_learned(m, b);
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
-    if (dt_exists(m->wpe)) sort_by_position(m, b);
+    if (dt_exists(m->wpe)) dt_sort_tokens(b->pos, m->opt.max_pos, NULL, b->n_tok, m->pos_count, m->host.pos_order);
     stage_sequences(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
     stage_fill(m, b, slot);

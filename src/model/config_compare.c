@@ -117,6 +117,39 @@ static void compare_sliding(const dt_model_config *before, const dt_model_config
     }
 }
 
+static void compare_words(const char *name, const char *before, const char *now, dt_model_visit visit, void *self)
+{
+    if (strcmp(before, now) != 0) visit(self, name, before, now);
+}
+
+static void compare_reals(const char *name, double before, double now, dt_model_visit visit, void *self)
+{
+    char a[32], b[32];
+    snprintf(a, sizeof a, "%.17g", before);
+    snprintf(b, sizeof b, "%.17g", now);
+    compare_words(name, a, b, visit, self);
+}
+
+/* Where one of them does not say how its images are made, what its tower makes of a byte counts alone. */
+static void compare_preprocessors(const dt_vision_config *before, const dt_vision_config *now, dt_model_visit visit,
+                                  void *self)
+{
+    dt_preprocessor a = before->preprocessor, b = now->preprocessor;
+    dt_preprocessor_words was, is;
+    if (!a.out_width || !b.out_width) {
+        a = (dt_preprocessor){.rescale_factor = a.rescale_factor};
+        b = (dt_preprocessor){.rescale_factor = b.rescale_factor};
+        memcpy(a.mean, before->preprocessor.mean, sizeof a.mean);
+        memcpy(b.mean, now->preprocessor.mean, sizeof b.mean);
+        memcpy(a.std, before->preprocessor.std, sizeof a.std);
+        memcpy(b.std, now->preprocessor.std, sizeof b.std);
+    }
+    const char *key = dt_preprocessor_differs(&a, &b, &was, &is);
+    char name[64];
+    snprintf(name, sizeof name, "preprocessor_config.%s", key ? key : "");
+    if (key) visit(self, name, was.text, is.text);
+}
+
 /* Of what the features are, and what is made of them; a block of the features counts from the first. */
 static void compare_vision(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
 {
@@ -126,15 +159,19 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
     const struct {
         const char *name;
         int64_t a, b;
-    } numbers[] = {{"vision_config.hidden_size", a->blocks->hidden_size, b->blocks->hidden_size},
-                   {"vision_config.num_hidden_layers", a->n_blocks, b->n_blocks},
-                   {"vision_config.image_size", a->image_size, b->image_size},
-                   {"vision_config.patch_size", a->patch_size, b->patch_size},
-                   {"vision_feature_layer", a->n_used, b->n_used},
-                   {"vision_feature_select_strategy", a->drop_first, b->drop_first},
-                   {"image_token_index", a->image_token, b->image_token},
-                   {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},
-                   {"projector_shuffle", a->projector.shuffle, b->projector.shuffle}};
+    } numbers[] = {
+        {"vision_config.hidden_size", a->blocks->hidden_size, b->blocks->hidden_size},
+        {"vision_config.intermediate_size", a->blocks->intermediate_size, b->blocks->intermediate_size},
+        {"vision_config.num_hidden_layers", a->n_blocks, b->n_blocks},
+        {"vision_config.num_attention_heads", a->blocks->num_attention_heads, b->blocks->num_attention_heads},
+        {"vision_config.image_size", a->image_size, b->image_size},
+        {"vision_config.patch_size", a->patch_size, b->patch_size},
+        {"vision_feature_layer", a->n_used, b->n_used},
+        {"vision_feature_select_strategy", a->drop_first, b->drop_first},
+        {"image_token_index", a->image_token, b->image_token},
+        {"multimodal_projector_bias", a->projector.bias, b->projector.bias},
+        {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},
+        {"projector_shuffle", a->projector.shuffle, b->projector.shuffle}};
     if (a->tower != b->tower) visit(self, "vision_config.model_type", dt_tower_name(a->tower), dt_tower_name(b->tower));
     if (a->projector.type != b->projector.type)
         visit(self, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
@@ -144,6 +181,12 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
         snprintf(is, sizeof is, "%" PRId64, numbers[i].b);
         if (numbers[i].a != numbers[i].b) visit(self, numbers[i].name, was, is);
     }
+    compare_words("vision_config.hidden_act", dt_activation_name(a->blocks->act), dt_activation_name(b->blocks->act),
+                  visit, self);
+    compare_words("projector_hidden_act", dt_activation_name((dt_activation)a->projector.act),
+                  dt_activation_name((dt_activation)b->projector.act), visit, self);
+    compare_reals("vision_config.layer_norm_eps", a->blocks->norm_eps, b->blocks->norm_eps, visit, self);
+    compare_preprocessors(a, b, visit, self);
 }
 
 void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,

@@ -6,6 +6,7 @@
  * file it may concern others, here not. */
 #include "model_config.h"
 #include <errno.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,6 +170,20 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     return DT_OK;
 }
 
+/* As of a model's directory: a file says how images are made beside the one that says what they are for. */
+static dt_err read_preprocessor_beside(dt_model_config *mc, const char *file)
+{
+    char dir[PATH_MAX] = ".";
+    const char *slash = strrchr(file, '/');
+    dt_preprocessor p;
+    if (!mc->vision || mc->vision->preprocessor.out_width) return DT_OK;
+    if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - file) + 1, file);
+    DT_TRY(dt_preprocessor_find(dir, &p));
+    const dt_err err = p.json ? dt_model_config_set_preprocessor(mc, dir, p.json) : DT_OK;
+    dt_preprocessor_free(&p);
+    return err;
+}
+
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
 {
     const bool file = cfg->model_config[0] != '\0';
@@ -185,7 +200,8 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
     }
     const dt_spec source = {
         .file = file ? cfg->model_config : "[model]", .err = file ? DT_ERR_DATA : DT_ERR_USAGE, .value = root};
-    const dt_err err = finish(mc, cfg, &source, root, !file);
+    dt_err err = finish(mc, cfg, &source, root, !file);
+    if (err == DT_OK && file) err = read_preprocessor_beside(mc, cfg->model_config);
     json_decref(root);
     if (err == DT_OK) return DT_OK;
     dt_model_config_free(mc);

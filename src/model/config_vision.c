@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_IMAGE = 1 << 14 };
-
 static const struct tower {
     const char *name, *model_type;
     dt_activation act;
@@ -83,7 +81,7 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
     v->image_size = 224;
     v->patch_size = TOWERS[v->tower].patch_size;
     DT_TRY(dt_spec_int(s, "num_channels", 3, 3, &channels));
-    DT_TRY(dt_spec_int(s, "image_size", 1, MAX_IMAGE, &v->image_size));
+    DT_TRY(dt_spec_int(s, "image_size", 1, DT_MAX_IMAGE_SIZE, &v->image_size));
     DT_TRY(dt_spec_int(s, "patch_size", 1, v->image_size, &v->patch_size));
     v->n_side = v->image_size / v->patch_size;
     v->n_rows = v->n_side * v->n_side + (v->tower == DT_TOWER_CLIP);
@@ -152,41 +150,44 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     return DT_OK;
 }
 
-static dt_err read_three(const dt_spec *s, const char *key, double lo, double out[3])
+/* Takes over p's text. */
+static void set_preprocessor(dt_vision_config *v, dt_preprocessor *p)
 {
-    dt_spec list;
-    if (!dt_spec_get(s, key, &list)) return DT_OK;
-    if (json_array_size(list.value) != 3) return dt_spec_bad(&list, NULL, "three numbers");
-    for (size_t i = 0; i < 3; i++) {
-        const json_t *x = json_array_get(list.value, i);
-        if (!json_is_number(x) || !(json_number_value(x) >= lo && json_number_value(x) <= 1e6))
-            return dt_spec_bad(&list, NULL, lo > 0 ? "three numbers above 0" : "three numbers");
-        out[i] = json_number_value(x);
+    free(p->json);
+    p->json = NULL;
+    v->preprocessor = *p;
+    for (int c = 0; c < 3; c++) {
+        v->scale[c] = (float)(p->rescale_factor / p->std[c]);
+        v->shift[c] = (float)(-p->mean[c] / p->std[c]);
     }
+}
+
+static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
+{
+    const struct tower *t = &TOWERS[v->tower];
+    dt_preprocessor p = {.rescale_factor = 1 / 255.0};
+    dt_spec s;
+    memcpy(p.mean, t->mean, sizeof p.mean);
+    memcpy(p.std, t->std, sizeof p.std);
+    if (dt_spec_get(root, "preprocessor_config", &s)) DT_TRY(dt_preprocessor_from(&s, &p));
+    set_preprocessor(v, &p);
     return DT_OK;
 }
 
-/* (byte * rescale_factor - mean) / std */
-static dt_err read_normalisation(const dt_spec *root, dt_vision_config *v)
+dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, const char *json_text)
 {
-    const struct tower *t = &TOWERS[v->tower];
-    dt_spec s = {.value = NULL};
-    double rescale = 1 / 255.0, mean[3], std[3];
-    bool do_rescale = true, do_normalize = true;
-    memcpy(mean, t->mean, sizeof mean);
-    memcpy(std, t->std, sizeof std);
-    if (dt_spec_get(root, "preprocessor_config", &s)) {
-        DT_TRY(dt_spec_bool(&s, "do_rescale", &do_rescale));
-        DT_TRY(dt_spec_bool(&s, "do_normalize", &do_normalize));
-        DT_TRY(dt_spec_real(&s, "rescale_factor", 0, 1e6, &rescale));
-        DT_TRY(read_three(&s, "image_mean", -1e6, mean));
-        DT_TRY(read_three(&s, "image_std", 1e-6, std));
-    }
-    for (int c = 0; c < 3; c++) {
-        v->scale[c] = (float)((do_rescale ? rescale : 1) / (do_normalize ? std[c] : 1));
-        v->shift[c] = do_normalize ? (float)(-mean[c] / std[c]) : 0;
-    }
-    return DT_OK;
+    dt_preprocessor p;
+    json_t *root = json_loads(mc->json, 0, NULL), *object = json_loads(json_text, 0, NULL);
+    char *text =
+        root && json_object_set(root, "preprocessor_config", object) == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    dt_err err = dt_preprocessor_parse(name, json_text, strlen(json_text), &p);
+    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the text of the configuration", name);
+    if (err == DT_OK) set_preprocessor(mc->vision, &p);
+    if (err == DT_OK) free(mc->json), mc->json = text;
+    if (err != DT_OK) free(text);
+    json_decref(object);
+    json_decref(root);
+    return err;
 }
 
 static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, int32_t *token)
@@ -212,7 +213,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(read_image_size(&s, v));
     DT_TRY(read_features(root, v));
     DT_TRY(read_projector(root, v, mc->hidden_size));
-    DT_TRY(read_normalisation(root, v));
+    DT_TRY(read_preprocessor(root, v));
     return read_image_token(root, mc, &v->image_token);
 }
 

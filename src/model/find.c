@@ -172,7 +172,7 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
     DT_CHECK(v, DT_ERR_ARG, "unit %s begins a tower, which this model is not", u->name);
     k->config = v;
     k->n_rows = v->n_rows;
-    k->image_nbytes = (size_t)(v->image_size * v->image_size * 3);
+    k->image_nbytes = dt_image_nbytes(v->image_size);
     k->conv = linear_at(m, u, LINEAR_UP, HEAD_LAYER, 3 * v->patch_size * v->patch_size,
                         (struct fused){{"patch_embedding"}, {m->C}});
     k->token = locate(u, "class_embedding");

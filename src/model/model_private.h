@@ -175,7 +175,9 @@ struct image {
     uint64_t *token_key;
     /* [T]; pos: with a rotary table the token's row in it; pos_order: as order, but by position */
     int32_t *token, *pos, *order, *pos_order;
-    int32_t *place; /* [R] placeholders */
+    /* of placeholders: where they are, one sequence after the other; which row of the projector each token shows, and
+     * the order of the places by that */
+    int32_t *place, *shown, *shown_order;
     /* of a table's adapter [T, r]: the places of A's numbers, and their order by place, of what learns (in training) */
     int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
@@ -201,7 +203,7 @@ struct results {
 struct span {
     char *host, *device;
     size_t nbytes;   /* of the largest batch */
-    dt_event *moved; /* recorded behind the copy */
+    dt_event *moved; /* recorded behind the copy; not of one that goes ahead of another */
     bool moving;     /* the host has not waited for it */
 };
 
@@ -313,6 +315,7 @@ struct dt_model {
     struct cached *cached; /* [cache_seqs + cache_prompts] */
     struct graphs *graphs; /* NULL: there are none */
     struct vision *vision; /* NULL: a language model alone */
+    size_t tower_nbytes;   /* of activations that a frozen tower uses before any block does; 0: it has its own */
     struct tower_input patches;
 
     /* the current micro-batch */
@@ -501,6 +504,9 @@ void dt_model_take_activations(dt_model *m);
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache
  *  (decode), and where each sequence has one token n_fill more may follow. */
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);
+/** Counting sort of tokens (NULL: 0 .. n-1) by key[token] < n_keys, in their order among equals. end [n_keys + 1]: out,
+ *  where those of each key end. */
+void dt_sort_tokens(const int32_t *key, int64_t n_keys, const int32_t *token, int64_t n, int32_t *end, int32_t *order);
 /** One token for each sequence, and no images. */
 bool dt_is_step(const dt_batch *b);
 /** Compact the rows with a target and their weights and copy them; m->n_rows of them. grads: the weights count. */
@@ -508,6 +514,8 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
 /** Queue a copy of a span's first bytes. */
 dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes);
 dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes);
+/** The same for what dt_model_stage_batch copies ahead of image_span, which it waits for before it touches either. */
+dt_err dt_span_ahead(const dt_model *m, const struct span *s, size_t nbytes);
 /** Wait until the host may touch its side. */
 dt_err dt_span_wait(dt_model *m, struct span *s);
 /** All work is done, the host has seen that: no span is moving. */

@@ -192,7 +192,10 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     i->token = dt_take(&a, n_tok, 1, sizeof(int32_t));
     i->pos = dt_take(&a, n_tok, 1, sizeof(int32_t));
     i->order = dt_take(&a, n_tok, 1, sizeof(int32_t));
-    i->place = dt_take(&a, m->opt.max_images > 0 && m->mc->vision ? n_tok : 0, 1, sizeof(int32_t));
+    const int64_t n_place = m->opt.max_images > 0 && m->mc->vision ? n_tok : 0;
+    i->place = dt_take(&a, n_place, 1, sizeof(int32_t));
+    i->shown = dt_take(&a, n_place, 1, sizeof(int32_t));
+    i->shown_order = dt_take(&a, n_place, 1, sizeof(int32_t));
     i->pos_order = dt_take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
     for (int t = 0; t < N_LOW_TABLES; t++) {
         const int64_t r = m->low_table[t].low.r;
@@ -292,7 +295,7 @@ static void place_kept(dt_model *m, struct arena *a)
     for (int64_t i = 1; i < m->n_x; i++) m->x[i] = dt_take(a, m->opt.max_tok, m->C, m->elem);
     for (int64_t i = 1; i < m->n_sets; i++) place_set(m, a, i);
     const size_t backward_end = a->used;
-    a->used = from;
+    a->used = from > m->tower_nbytes ? from : m->tower_nbytes; /* which is used while the cache is full */
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
         m->cache[i] = dt_take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
     if (backward_end > a->used) a->used = backward_end;
@@ -413,7 +416,8 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->set_holds = -1;
     dt_stretch_size(m);
     DT_TRY(find_tensors(m));
-    return make_tables(m);
+    DT_TRY(make_tables(m));
+    return m->n_units < n_units ? dt_vision_size(m, units, n_units, m->n_units, &m->tower_nbytes) : DT_OK;
 }
 
 static void free_tables(dt_model *m)
@@ -552,7 +556,6 @@ static dt_err allocate(dt_model *m)
         arenas[i] = (struct arena){.base = borrowed ? m->opt.lender->activations.ptr : bufs[i]->ptr};
     }
     place_all(m, arenas);
-    if (m->opt.tower) DT_TRY(m->ops->event_create(m->dev, &m->patches.pixels.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->image_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->values_span.moved));
@@ -621,8 +624,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 void dt_model_close(dt_model *m)
 {
     if (!m) return;
-    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved,
-                                m->patches.pixels.moved};
+    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved};
     if (m->staging.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
     dt_vision_close(m);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)

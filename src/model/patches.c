@@ -14,9 +14,8 @@ dt_err dt_patches_stage(dt_model *m, const dt_batch *b)
     struct tower_input *k = &m->patches;
     const size_t nbytes = (size_t)b->n_images * k->image_nbytes;
     if (nbytes == 0) return DT_OK;
-    DT_TRY(dt_span_wait(m, &k->pixels));
     memcpy(k->pixels.host, b->pixels, nbytes);
-    return dt_span_to_device(m, &k->pixels, nbytes);
+    return dt_span_ahead(m, &k->pixels, nbytes);
 }
 
 static dt_err class_forward(const dt_model *m, const dt_param_view *w, void *x)

@@ -4,10 +4,11 @@
  *     features  what the tower's block n_used leaves, [N P, C]
  *     x         of them the rows that are wanted, squares of shuffle x shuffle patches side by side: one gather,
  *              [R, n_in]
- *     y         = projector(x), [R, D]: the k-th placeholder of the batch gets row k
+ *     y         = projector(x), [R, D]: placeholder k of image i gets row i n_tokens + k, wherever it is shown
  *
  * The tower is a model over the units behind the language model's, whose numbers the parameter source gets shifted. It
- * takes part in a pass whether there are images or not, so that the order of units is the same on all ranks. */
+ * takes part in a pass whether there are images or not, so that the order of units is the same on all ranks. Where
+ * features are given there is no tower: x comes with the batch. */
 #include "vision_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,6 +21,11 @@ static const float PROJECTOR_EPS = 1e-5f;
 struct shifted {
     const dt_param_source *of;
     int first;
+};
+
+/** Consecutive placeholders of the batch, first .. first+n-1, that show consecutive rows. */
+struct run {
+    int64_t first, row, n;
 };
 
 /** A layer's output, on its way to the next. */
@@ -37,10 +43,16 @@ struct vision {
     dt_param_source source;
     int projector_unit;
     bool tower_trains, projector_trains;
+    bool given; /* features come with the batch: no tower, nothing of feature_row */
+    bool alone; /* the tower without its projector, to make features */
     struct linear layer[DT_MAX_PROJECTOR_LAYERS];
     struct norm norm[HIDDEN];
     dt_batch batch; /* of the tower: the positions of each image */
     int32_t n_images;
+    int64_t n_places; /* placeholders of the batch: n_rows where no two sequences share an image */
+    struct run *run;  /* [max_seq], n_runs of them used */
+    int32_t n_runs;
+    int32_t *row_end; /* [max R + 1]: where each row's tokens end in shown_order */
     dt_buf device, staging;
     /* device */
     int32_t *feature_row; /* [max R, shuffle^2]: which rows of the features stand side by side */
@@ -48,6 +60,7 @@ struct vision {
     struct hidden hidden[HIDDEN];
     void *dx, *dy, *dhidden[HIDDEN]; /* their gradients */
     struct span keys;                /* uint64 [R]: of placeholders, for dropout */
+    struct span features;            /* where they are given; x is their place on the device */
 };
 
 static int64_t squared(int64_t n) { return n * n; }
@@ -134,6 +147,8 @@ static dt_err find_layers(const dt_model *m, struct vision *v, const dt_unit *u)
 /* Of the tower, which has the units from `first` to the projector. */
 static dt_model_options tower_options(const dt_model *m, const struct vision *v)
 {
+    /* what is not trained gives the same bits in every micro-batch, so that features can be made before */
+    const bool invariant = m->opt.batch_invariant || (m->opt.reproducible && !v->tower_trains);
     const int32_t n = m->opt.max_images > 0 ? m->opt.max_images : 1;
     return (dt_model_options){.dtype = m->opt.dtype,
                               .grad_dtype = m->opt.grad_dtype,
@@ -144,8 +159,9 @@ static dt_model_options tower_options(const dt_model *m, const struct vision *v)
                               .training = m->opt.training && v->tower_trains,
                               .recompute = m->opt.recompute,
                               .reproducible = m->opt.reproducible,
-                              .batch_invariant = m->opt.batch_invariant,
+                              .batch_invariant = invariant,
                               .seed = m->opt.seed,
+                              .borrows = !(m->opt.training && v->tower_trains) && !v->alone,
                               .tower = v->config};
 }
 
@@ -158,8 +174,10 @@ static dt_err describe(const dt_model *m, struct vision *v, const dt_unit *units
              "%d images of %" PRId64 " x %" PRId64 " patches in a micro-batch: rows are counted in 32 bits",
              m->opt.max_images, v->config->n_side, v->config->n_side);
     v->projector_unit = projector;
-    v->tower_trains = any_trained(units, first, projector);
+    v->tower_trains = !v->alone && any_trained(units, first, projector);
     v->projector_trains = any_trained(units, projector, projector + 1);
+    v->given = v->config->features_given;
+    DT_CHECK(!v->given || !v->tower_trains, DT_ERR_ARG, "features are given, and their tower is trained");
     return find_layers(m, v, &units[projector]);
 }
 
@@ -179,13 +197,31 @@ static void place(const dt_model *m, struct vision *v, struct arena *device, str
 {
     const dt_projector_config *p = &v->config->projector;
     const int64_t R = max_rows(m, v);
-    v->feature_row = dt_take(device, R, squared(p->shuffle), sizeof(int32_t));
-    v->x = dt_take(device, R, p->n_in, m->elem);
+    v->features = dt_take_span(staging, device, v->given ? (size_t)(R * p->n_in) * m->elem : 0);
+    v->feature_row = dt_take(device, v->given ? 0 : R, squared(p->shuffle), sizeof(int32_t));
+    v->x = v->given ? v->features.device : dt_take(device, R, p->n_in, m->elem);
+    if (v->alone) return;
     v->y = dt_take(device, R, p->n_out, m->elem);
     for (int i = 0; i < p->n_layers - 1; i++) place_hidden(m, v, device, i);
     v->dy = dt_take(device, dt_vision_trains(m) && m->opt.training ? R : 0, p->n_out, m->elem);
     v->dx = dt_take(device, v->tower_trains && m->opt.training ? R : 0, p->n_in, m->elem);
     v->keys = dt_take_span(staging, device, drops(m, v) ? (size_t)R * sizeof(uint64_t) : 0);
+    v->run = dt_take(staging, m->opt.max_seq, 1, sizeof *v->run);
+    v->row_end = dt_take(staging, R + 1, 1, sizeof *v->row_end);
+}
+
+dt_err dt_vision_size(const dt_model *m, const dt_unit *units, int n_units, int first, size_t *nbytes)
+{
+    struct vision v = {0};
+    dt_memory tower = {0};
+    DT_TRY(describe(m, &v, units, n_units, first));
+    dt_model_options opt = tower_options(m, &v);
+    if (opt.borrows && !v.given) {
+        opt.borrows = false;
+        DT_TRY(dt_model_plan(v.config->blocks, &opt, units + first, v.projector_unit - first, m->dev, &tower));
+    }
+    *nbytes = tower.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
+    return DT_OK;
 }
 
 dt_err dt_vision_plan(const dt_model *lm, const dt_unit *units, int n_units, int first, dt_memory *plan)
@@ -193,10 +229,10 @@ dt_err dt_vision_plan(const dt_model *lm, const dt_unit *units, int n_units, int
     dt_model m = *lm;
     struct vision v = {0};
     struct arena device = {0}, staging = {0};
-    dt_memory tower;
+    dt_memory tower = {0};
     DT_TRY(describe(&m, &v, units, n_units, first));
     const dt_model_options opt = tower_options(&m, &v);
-    DT_TRY(dt_model_plan(v.config->blocks, &opt, units + first, v.projector_unit - first, m.dev, &tower));
+    if (!v.given) DT_TRY(dt_model_plan(v.config->blocks, &opt, units + first, v.projector_unit - first, m.dev, &tower));
     m.vision = &v;
     place(&m, &v, &device, &staging);
     DT_CHECK(!device.overflow, DT_ERR_MEMORY, "the features of %d images do not fit into the address space",
@@ -204,7 +240,7 @@ dt_err dt_vision_plan(const dt_model *lm, const dt_unit *units, int n_units, int
     dt_memory_add(plan, &tower);
     plan->at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] += device.used;
     plan->at[DT_MEM_STAGING][DT_ON_PINNED] += staging.used;
-    plan->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(opt.max_tok, opt.max_seq);
+    if (!v.given) plan->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(opt.max_tok, opt.max_seq);
     return DT_OK;
 }
 
@@ -228,7 +264,7 @@ static void list_rows(const struct vision *v, int64_t n_images, int32_t *row)
 static dt_err bring_rows(const dt_model *m, const struct vision *v)
 {
     const int64_t n = max_rows(m, v) * squared(v->config->projector.shuffle);
-    if (n == 0) return DT_OK;
+    if (n == 0 || v->given) return DT_OK;
     int32_t *row = malloc((size_t)n * sizeof *row);
     DT_CHECK(row, DT_ERR_MEMORY, "no memory for the numbers of %" PRId64 " features", n);
     list_rows(v, m->opt.max_images, row);
@@ -249,28 +285,39 @@ static dt_err allocate(dt_model *m, struct vision *v)
     device = (struct arena){.base = v->device.ptr};
     staging = (struct arena){.base = v->staging.ptr};
     place(m, v, &device, &staging);
-    DT_TRY(m->ops->event_create(m->dev, &v->keys.moved));
     return bring_rows(m, v);
+}
+
+static dt_err open_tower(dt_model *m, struct vision *v, const dt_unit *units, int first)
+{
+    dt_model_options opt = tower_options(m, v);
+    if (v->given) return DT_OK;
+    opt.lender = m->opt.borrows ? m->opt.lender : m;
+    shift_source(v, m->source, first);
+    DT_TRY(dt_model_open(&v->tower, v->config->blocks, &opt, units + first, v->projector_unit - first, m->dev,
+                         &v->source, m->stream, m->phase));
+    return dt_batch_alloc(&v->batch, opt.max_tok, opt.max_seq, m->dev->ledger);
+}
+
+static dt_err open_all(dt_model *m, const dt_unit *units, int n_units, int first, bool alone)
+{
+    struct vision *v = m->vision = calloc(1, sizeof *v);
+    DT_CHECK(v, DT_ERR_MEMORY, "no memory for a vision tower");
+    v->alone = alone;
+    DT_TRY(describe(m, v, units, n_units, first));
+    DT_TRY(open_tower(m, v, units, first));
+    return allocate(m, v);
 }
 
 dt_err dt_vision_open(dt_model *m, const dt_unit *units, int n_units, int first)
 {
-    struct vision *v = m->vision = calloc(1, sizeof *v);
-    DT_CHECK(v, DT_ERR_MEMORY, "no memory for a vision tower");
-    DT_TRY(describe(m, v, units, n_units, first));
-    const dt_model_options opt = tower_options(m, v);
-    shift_source(v, m->source, first);
-    DT_TRY(dt_model_open(&v->tower, v->config->blocks, &opt, units + first, v->projector_unit - first, m->dev,
-                         &v->source, m->stream, m->phase));
-    DT_TRY(dt_batch_alloc(&v->batch, opt.max_tok, opt.max_seq, m->dev->ledger));
-    return allocate(m, v);
+    return open_all(m, units, n_units, first, false);
 }
 
 void dt_vision_close(dt_model *m)
 {
     struct vision *v = m->vision;
     if (!v) return;
-    if (v->keys.moved) m->ops->event_destroy(m->dev, v->keys.moved);
     dt_model_close(v->tower);
     dt_batch_free(&v->batch, m->dev->ledger);
     dt_buf_free(&v->device);
@@ -281,77 +328,148 @@ void dt_vision_close(dt_model *m)
 
 /* ---- placeholders ------------------------------------------------------------------------------------------------ */
 
+/* The first token that shows a row. */
+static int32_t first_shown(const dt_model *m, int64_t row)
+{
+    return m->host.shown_order[row > 0 ? m->vision->row_end[row - 1] : 0];
+}
+
 static dt_err stage_keys(dt_model *m, const dt_batch *b)
 {
     struct vision *v = m->vision;
     if (!v->keys.nbytes || n_rows(v) == 0) return DT_OK;
-    DT_TRY(dt_span_wait(m, &v->keys));
     uint64_t *key = (uint64_t *)(void *)v->keys.host;
-    for (int64_t r = 0; r < n_rows(v); r++) key[r] = b->token_key[m->host.place[r]];
-    return dt_span_to_device(m, &v->keys, (size_t)n_rows(v) * sizeof *key);
+    for (int64_t r = 0; r < n_rows(v); r++) key[r] = b->token_key[first_shown(m, r)];
+    return dt_span_ahead(m, &v->keys, (size_t)n_rows(v) * sizeof *key);
 }
 
-/* Places of the placeholders of a sequence, behind n of others; how many there are then. */
-static int64_t find_placeholders(dt_model *m, const dt_batch *b, int32_t s, int64_t n)
+static dt_err stage_features(dt_model *m, const dt_batch *b)
+{
+    struct vision *v = m->vision;
+    const size_t nbytes = (size_t)v->n_images * b->image_nbytes;
+    if (!v->given || nbytes == 0) return DT_OK;
+    memcpy(v->features.host, b->pixels, nbytes);
+    return dt_span_ahead(m, &v->features, nbytes);
+}
+
+static bool is_placeholder(const struct vision *v, const dt_batch *b, int32_t s, int32_t t)
+{
+    const int32_t end = b->prompt_len && b->prompt_len[s] > 0 ? b->prompt_len[s] : INT32_MAX;
+    return b->token[t] == v->config->image_token && b->pos[t] < end;
+}
+
+static void add_run(struct vision *v, int64_t first, int64_t row, int64_t n)
+{
+    struct run *last = v->n_runs > 0 ? &v->run[v->n_runs - 1] : NULL;
+    if (last && last->row + last->n == row)
+        last->n += n;
+    else
+        v->run[v->n_runs++] = (struct run){first, row, n};
+}
+
+/* The placeholders of a sequence and the rows that they show, behind those of others. */
+static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
+{
+    struct vision *v = m->vision;
+    const int64_t per_image = v->config->n_tokens;
+    int32_t n = 0;
+    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += is_placeholder(v, b, s, t);
+    if (n == 0) return DT_OK;
+    const int64_t row = v->n_images > 0 ? b->first_image[s] * per_image : 0;
+    DT_CHECK(row >= 0 && n % per_image == 0 && row + n <= n_rows(v), DT_ERR_DATA,
+             "a sequence has %d placeholders (token %d) for at most %" PRId64 " images of %" PRId64
+             " placeholders each",
+             n, v->config->image_token, v->n_images - row / per_image, per_image);
+    add_run(v, v->n_places, row, n);
+    n = 0;
+    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
+        if (!is_placeholder(v, b, s, t)) continue;
+        m->host.place[v->n_places++] = t;
+        m->host.shown[t] = (int32_t)row + n++;
+    }
+    return DT_OK;
+}
+
+static dt_err order_shown(dt_model *m)
+{
+    struct vision *v = m->vision;
+    if (n_rows(v) == 0) return DT_OK;
+    dt_sort_tokens(m->host.shown, n_rows(v), m->host.place, v->n_places, v->row_end, m->host.shown_order);
+    for (int32_t i = 0; i < v->n_images; i++) {
+        const int64_t row = i * v->config->n_tokens;
+        DT_CHECK(v->row_end[row] > (i > 0 ? v->row_end[row - 1] : 0), DT_ERR_DATA,
+                 "image %d of a batch of %d has no placeholders (token %d)", i, v->n_images, v->config->image_token);
+    }
+    return DT_OK;
+}
+
+static dt_err check_images(const dt_model *m, const dt_batch *b)
 {
     const struct vision *v = m->vision;
-    const int32_t end = b->prompt_len && b->prompt_len[s] > 0 ? b->prompt_len[s] : INT32_MAX;
-    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
-        if (b->token[t] != v->config->image_token || b->pos[t] >= end) continue;
-        if (n < n_rows(v)) m->host.place[n] = t;
-        n++;
-    }
-    return n;
+    const size_t features = dt_vision_feature_nbytes(v->config, m->opt.dtype);
+    DT_CHECK(!v->given || v->n_images == 0 || b->image_nbytes == features, DT_ERR_DATA,
+             "features of %zu bytes for an image; the model's projector takes %zu", b->image_nbytes, features);
+    DT_CHECK(v->given || v->n_images == 0 || b->image_nbytes == v->tower->patches.image_nbytes, DT_ERR_DATA,
+             "images of %zu bytes; the model's tower takes %" PRId64 " x %" PRId64 " pixels of 3", b->image_nbytes,
+             v->config->image_size, v->config->image_size);
+    return DT_OK;
 }
 
 dt_err dt_vision_stage(dt_model *m, const dt_batch *b)
 {
     struct vision *v = m->vision;
-    int64_t n = 0;
     if (!v) return DT_OK;
+    v->n_places = v->n_runs = 0;
     v->n_images = b->pixels && b->n_tok > 0 ? b->n_images : 0;
     DT_CHECK(v->n_images >= 0 && v->n_images <= m->opt.max_images, DT_ERR_ARG,
              "a batch of %d images; the model was opened for %d", v->n_images, m->opt.max_images);
-    DT_CHECK(v->n_images == 0 || b->image_nbytes == v->tower->patches.image_nbytes, DT_ERR_DATA,
-             "images of %zu bytes; the model's tower takes %" PRId64 " x %" PRId64 " pixels of 3", b->image_nbytes,
-             v->config->image_size, v->config->image_size);
-    for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++) n = find_placeholders(m, b, s, n);
-    DT_CHECK(n == n_rows(v), DT_ERR_DATA,
-             "%" PRId64 " placeholders (token %d) for %d images of %" PRId64 " placeholders each", n,
-             v->config->image_token, v->n_images, v->config->n_tokens);
+    DT_TRY(check_images(m, b));
+    for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++) DT_TRY(find_placeholders(m, b, s));
+    DT_TRY(order_shown(m));
+    DT_TRY(stage_features(m, b));
     return stage_keys(m, b);
 }
 
 dt_err dt_vision_put(const dt_model *m, void *x)
 {
     const struct vision *v = m->vision;
-    if (!v || n_rows(v) == 0) return DT_OK;
-    return m->ops->scatter_rows(m->dev, v->y, m->device.place, x, n_rows(v), m->C, m->opt.dtype, m->stream);
+    for (int32_t i = 0; v && i < v->n_runs; i++) {
+        const struct run *k = &v->run[i];
+        DT_TRY(m->ops->scatter_rows(m->dev, dt_at(v->y, k->row * m->C, m->elem), m->device.place + k->first, x, k->n,
+                                    m->C, m->opt.dtype, m->stream));
+    }
+    return DT_OK;
 }
 
 dt_err dt_vision_take(const dt_model *m)
 {
     const struct vision *v = m->vision;
     if (!v || n_rows(v) == 0) return DT_OK;
-    if (dt_vision_trains(m))
-        DT_TRY(m->ops->gather_rows(m->dev, m->s.dx, m->device.place, v->dy, n_rows(v), m->C, m->opt.dtype, m->stream));
+    const size_t nbytes = (size_t)(n_rows(v) * m->C) * m->elem;
+    if (dt_vision_trains(m)) {
+        DT_TRY(m->ops->zero(m->dev, v->dy, nbytes, m->stream));
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.shown, m->device.shown_order, v->dy, v->n_places,
+                                          m->C, m->opt.dtype, m->opt.dtype, m->stream));
+    }
     if (m->low_table[LOW_TOKENS].low.r == 0) return DT_OK;
-    DT_TRY(m->ops->zero(m->dev, v->y, (size_t)(n_rows(v) * m->C) * m->elem, m->stream)); /* nobody needs it again */
+    DT_TRY(m->ops->zero(m->dev, v->y, nbytes, m->stream)); /* nobody needs it again */
     return dt_vision_put(m, m->s.dx);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Sequences of positions, one for each image; sorted by position, those of one position by image. */
-static void fill_batch(struct vision *v, const dt_batch *of, const int32_t *place)
+/* Sequences of positions, one for each image; sorted by position, those of one position by image. A model of a tower
+ * alone has no placeholders, and drops nothing. */
+static void fill_batch(const dt_model *m, const dt_batch *of)
 {
+    struct vision *v = m->vision;
     dt_batch *b = &v->batch;
     const int32_t P = (int32_t)v->config->n_rows, N = v->n_images, per_image = (int32_t)v->config->n_tokens;
     b->n_seq = b->n_images = N;
     b->n_tok = N * P;
     b->pixels = of->pixels;
     for (int32_t i = 0; i < N; i++) {
-        const uint64_t key = of->token_key[place[i * per_image]];
+        const uint64_t key = v->alone ? 0 : of->token_key[first_shown(m, (int64_t)i * per_image)];
         b->seq_start[i + 1] = (i + 1) * P;
         for (int32_t r = 0; r < P; r++) {
             const int32_t t = i * P + r;
@@ -365,10 +483,19 @@ static void fill_batch(struct vision *v, const dt_batch *of, const int32_t *plac
 static dt_err run_tower(dt_model *m, const dt_batch *b)
 {
     struct vision *v = m->vision;
-    fill_batch(v, b, m->host.place);
+    fill_batch(m, b);
     const dt_err err = dt_model_forward(v->tower, &v->batch, m->train && v->tower->opt.training, m->step);
     v->batch.pixels = NULL; /* the caller's */
+    *m->in_use = m;         /* of what a tower borrows nothing else is in use yet */
     return err;
+}
+
+/* Of the features what the projector reads. */
+static dt_err gather_features(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    return m->ops->gather_rows(m->dev, v->tower->hidden, v->feature_row, v->x,
+                               n_rows(v) * squared(v->config->projector.shuffle), v->tower->C, m->opt.dtype, m->stream);
 }
 
 static uint64_t dropout_key(const dt_model *m, int i) { return dt_dropout_key(m, PROJECTOR_LAYER - i, SITE_MLP); }
@@ -403,9 +530,7 @@ static dt_err project(const dt_model *m, const dt_param_view *w)
 {
     const struct vision *v = m->vision;
     const dt_projector_config *p = &v->config->projector;
-    const int64_t n_patches = n_rows(v) * squared(p->shuffle);
-    DT_TRY(m->ops->gather_rows(m->dev, v->tower->hidden, v->feature_row, v->x, n_patches, v->tower->C, m->opt.dtype,
-                               m->stream));
+    if (!v->given) DT_TRY(gather_features(m));
     for (int i = 0; i < p->n_layers; i++) {
         const struct linear *l = &v->layer[i];
         const bool last = i == p->n_layers - 1;
@@ -421,7 +546,7 @@ dt_err dt_vision_forward(dt_model *m, const dt_batch *b)
     struct vision *v = m->vision;
     dt_param_view w;
     if (!v || (!m->train && !b->pixels)) return DT_OK;
-    DT_TRY(run_tower(m, b));
+    if (!v->given) DT_TRY(run_tower(m, b));
     dt_phase_enter(m->phase, "forward", m->units[v->projector_unit].name);
     DT_TRY(dt_params_acquire(m, v->projector_unit, &w));
     if (v->n_images > 0) DT_TRY(project(m, &w));
@@ -487,4 +612,67 @@ dt_err dt_vision_backward(dt_model *m)
     DT_TRY(dt_grads_release(m, v->projector_unit));
     DT_TRY(m->source->params_release(m->source->self, v->projector_unit));
     return v->tower_trains ? tower_backward(m) : DT_OK;
+}
+
+/* ---- features alone ---------------------------------------------------------------------------------------------- */
+
+struct dt_feature_maker {
+    dt_model m; /* of a language model what its tower looks at */
+    dt_model_config mc;
+    dt_vision_config config;
+};
+
+dt_err dt_feature_maker_open(dt_feature_maker **out, const dt_model_config *mc, const dt_feature_options *opt,
+                             const dt_unit *units, int n_units, dt_device *dev, const dt_param_source *source,
+                             dt_stream *compute, dt_phase *phase)
+{
+    const int first = dt_vision_first_unit(units, n_units);
+    *out = NULL;
+    DT_CHECK(mc->vision && first < n_units && opt->max_images > 0, DT_ERR_ARG, "features without a tower or images");
+    dt_feature_maker *f = calloc(1, sizeof *f);
+    DT_CHECK(f, DT_ERR_MEMORY, "no memory for the features of images");
+    f->mc = *mc, f->config = *mc->vision;
+    f->mc.vision = &f->config, f->config.features_given = false;
+    f->m = (dt_model){.mc = &f->mc,
+                      .opt = {.dtype = opt->dtype,
+                              .grad_dtype = opt->dtype,
+                              .max_images = opt->max_images,
+                              .reproducible = opt->reproducible},
+                      .dev = dev,
+                      .ops = dev->ops,
+                      .source = source,
+                      .stream = compute,
+                      .phase = phase,
+                      .C = mc->hidden_size,
+                      .elem = dt_dtype_size(opt->dtype)};
+    const dt_err err = open_all(&f->m, units, n_units, first, true);
+    if (err != DT_OK) return dt_feature_maker_close(f), err;
+    *out = f;
+    return DT_OK;
+}
+
+void dt_feature_maker_close(dt_feature_maker *f)
+{
+    if (!f) return;
+    dt_vision_close(&f->m);
+    free(f);
+}
+
+dt_err dt_feature_maker_run(dt_feature_maker *f, const uint8_t *pixels, int32_t n, void *features)
+{
+    dt_model *m = &f->m;
+    struct vision *v = m->vision;
+    const dt_batch images = {.pixels = (uint8_t *)pixels};
+    DT_CHECK(n >= 0 && n <= m->opt.max_images, DT_ERR_ARG, "features of %d images at once, of at most %d", n,
+             m->opt.max_images);
+    v->n_images = n;
+    fill_batch(m, &images);
+    const dt_err err = dt_model_forward(v->tower, &v->batch, false, 0);
+    v->batch.pixels = NULL; /* the caller's */
+    DT_TRY(err);
+    if (n == 0) return DT_OK;
+    DT_TRY(gather_features(m));
+    DT_TRY(
+        m->ops->copy(m->dev, features, v->x, (size_t)n * dt_vision_feature_nbytes(v->config, m->opt.dtype), m->stream));
+    return m->ops->stream_sync(m->dev, m->stream);
 }

@@ -18,6 +18,9 @@ int dt_vision_first_unit(const dt_unit *units, int n_units);
 /** Tower and projector of a model that is being opened, which has none where its list has no such units. first: the
  *  tower's first unit. */
 dt_err dt_vision_open(dt_model *m, const dt_unit *units, int n_units, int first);
+/** Activations that the tower borrows, from the model or from the one that lends to it: all of a frozen one, whose
+ *  features are rows of the projector's by the time that the embedding begins. */
+dt_err dt_vision_size(const dt_model *m, const dt_unit *units, int n_units, int first, size_t *nbytes);
 /** What that allocates. */
 dt_err dt_vision_plan(const dt_model *m, const dt_unit *units, int n_units, int first, dt_memory *plan);
 void dt_vision_close(dt_model *m);

@@ -42,7 +42,7 @@ double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int
         const double n_rows = unit->role == DT_UNIT_PATCHES     ? n_patches
                               : unit->role == DT_UNIT_PROJECTOR ? (double)v->n_tokens
                                                                 : P;
-        if (unit->role == DT_UNIT_CARRIED) continue;
+        if (unit->role == DT_UNIT_CARRIED || (v->features_given && unit->role != DT_UNIT_PROJECTOR)) continue;
         sum += flops_of_products(unit, n_rows, trained);
         trained = trained || is_trained(unit);
         if (unit->role == DT_UNIT_ENCODER) sum += (trained ? 12 : 4) * (double)v->blocks->hidden_size * P * P;
@@ -89,7 +89,7 @@ static dt_err build_patches(const dt_vision_config *v, dt_unit *u)
     snprintf(u->name, sizeof u->name, "vision.embed");
     u->role = DT_UNIT_PATCHES;
     if (v->tower == DT_TOWER_CLIP)
-        DT_TRY(dt_unit_add(u, "vision_tower.embeddings.class_embedding", 1, &C, true, false, (float)std, 0));
+        DT_TRY(dt_unit_add(u, "vision_tower.embeddings.class_embedding", 1, &C, true, true, (float)std, 0));
     DT_TRY(dt_unit_add(u, "vision_tower.embeddings.patch_embedding.weight", 4, conv, true, true, (float)std, 0));
     if (v->tower == DT_TOWER_SIGLIP) DT_TRY(add(u, prefix, "patch_embedding.bias", true, BIAS, 0, C, 0));
     DT_TRY(add(u, prefix, "position_embedding.weight", true, MATRIX, std, v->n_rows, C));

@@ -1,6 +1,7 @@
 /* vision_files.c - see vision_files.h. */
 #include "vision_files.h"
 #include "export_config.h"
+#include "dtrain/image.h"
 #include "dtrain/io.h"
 #include "dtrain/spec.h"
 #include "dtrain/tokenizer.h"
@@ -10,23 +11,13 @@
 
 dt_err vision_read_preprocessor(const char *dir, json_t **object)
 {
-    char file[PATH_MAX];
-    dt_spec root, part;
+    dt_preprocessor p;
     *object = NULL;
-    bool has = false;
-    if (dt_is_in(file, dir, VISION_PROCESSOR)) { /* first, as dt_preprocessor_read has it */
-        DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
-        has = dt_spec_get(&root, "image_processor", &part);
-        if (has) *object = json_deep_copy(part.value);
-        dt_spec_unload(&root);
-    }
-    if (!has && dt_is_in(file, dir, VISION_PREPROCESSOR)) {
-        DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
-        has = true;
-        *object = json_deep_copy(root.value);
-        dt_spec_unload(&root);
-    }
-    return !has || *object ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for it", file);
+    DT_TRY(dt_preprocessor_find(dir, &p));
+    const bool has = p.json != NULL;
+    if (has) *object = json_loads(p.json, 0, NULL);
+    dt_preprocessor_free(&p);
+    return !has || *object ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for how its images are made", dir);
 }
 
 dt_err vision_add_preprocessor(char **text, const char *name, const char *dir)

@@ -17,7 +17,7 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value)
     dt_task_need(t, "data", key, value, files);
 }
 
-static dt_err check_images(const dt_task *t, const dt_loader *l, const char *key)
+static dt_err settle_images(const dt_task *t, const dt_loader *l, const char *key)
 {
     const dt_data_info *info = dt_loader_info(l);
     char where[512];
@@ -25,7 +25,7 @@ static dt_err check_images(const dt_task *t, const dt_loader *l, const char *key
     dt_config_where(t->cfg, "data", key, where, sizeof where);
     DT_CHECK(t->ops->images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", where,
              info->image_path, t->ops->name);
-    return t->n_units ? dt_check_images(where, info, t->mc, "the model") : DT_OK;
+    return t->n_units ? dt_settle_images(where, info, t->mc, "the model") : DT_OK;
 }
 
 void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
@@ -60,12 +60,13 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .seed = (uint64_t)cfg->run_seed,
         .prefetch = training ? (int)cfg->data_prefetch : 0,
         .vocab_size = t->mc->vocab_size,
+        .feature_nbytes = dt_task_feature_nbytes(t),
         .planning = !t->comm,
         .ledger = t->ledger,
         .phase = t->phase,
     };
     DT_TRY(dt_loader_open(l, &opt));
-    return check_images(t, *l, key);
+    return settle_images(t, *l, key);
 }
 
 /* The model must be opened for the largest micro-batch that either loader gives. */
@@ -97,8 +98,8 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
         dt_mistakes_add(t->mistakes, open_loader(t, &t->valid, what, "validation", cfg->data_validation));
     widen_model(t->model_opt, t->train);
     widen_model(t->model_opt, t->valid);
-    if (!t->train && !t->valid && t->mc->vision) /* --plan without files: an image in each text */
-        t->model_opt->max_images = (int32_t)((what->pairs ? 2 : 1) * t->batching.micro_batch_size);
+    if (!t->train && !t->valid && t->mc->vision) /* --plan without files: an image in each sample */
+        t->model_opt->max_images = (int32_t)t->batching.micro_batch_size;
     if (t->model_opt->max_images > 0) t->images = dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
     if (t->train) {
         t->steps_per_epoch = dt_loader_info(t->train)->steps_per_epoch;
@@ -116,9 +117,10 @@ size_t dt_task_data_nbytes(const dt_task *t)
 {
     if (t->train || t->valid) return dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid);
     const dt_model_options *opt = t->model_opt;
-    const size_t side = t->mc->vision ? (size_t)t->mc->vision->image_size : 0;
+    const size_t image = t->mc->vision ? dt_image_nbytes(t->mc->vision->image_size) : 0,
+                 features = dt_task_feature_nbytes(t);
     return (size_t)(t->cfg->data_prefetch + 1) *
-           (dt_batch_nbytes(opt->max_tok, opt->max_seq) + (size_t)opt->max_images * 3 * side * side);
+           (dt_batch_nbytes(opt->max_tok, opt->max_seq) + (size_t)opt->max_images * (features ? features : image));
 }
 
 void dt_task_close_data(dt_task *t)

@@ -3,40 +3,33 @@
 #include "dtrain/image.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* The tower gets byte * scale + shift. Both come from texts, and the model has rounded its own to 32 bits. */
-static bool differs(double a, float b) { return fabs(a - (double)b) > 1e-5 * fmax(1e-3, fabs(a)); }
-
-static dt_err check_numbers(const char *where, const char *path, const dt_preprocessor *p, const dt_vision_config *v,
-                            const char *name)
-{
-    static const char *const colours[] = {"red", "green", "blue"};
-    for (int c = 0; c < 3; c++) {
-        const double scale = p->rescale_factor / p->std[c], shift = -p->mean[c] / p->std[c];
-        DT_CHECK(!differs(scale, v->scale[c]) && !differs(shift, v->shift[c]), DT_ERR_DATA,
-                 "%s: %s: attribute preprocessor: a byte of %s becomes %.6g byte %+.6g (rescale_factor, image_mean, "
-                 "image_std), and for %s %.6g byte %+.6g",
-                 where, path, colours[c], scale, shift, name, (double)v->scale[c], (double)v->shift[c]);
-    }
-    return DT_OK;
-}
 
 static dt_err check_preprocessor(const char *where, const dt_data_info *info, const dt_vision_config *v,
                                  const char *name)
 {
-    dt_preprocessor p = {0};
-    const char *text = info->images.preprocessor;
-    if (!*text) return DT_OK; /* it is not known */
-    dt_err err = dt_preprocessor_parse(info->image_path, text, strlen(text), &p);
-    if (err == DT_OK) err = check_numbers(where, info->image_path, &p, v, name);
+    dt_preprocessor p;
+    dt_preprocessor_words of_data, of_model;
+    const char *path = info->image_path, *text = info->images.preprocessor;
+    DT_TRY(dt_preprocessor_parse(path, text, strlen(text), &p));
+    const char *key = dt_preprocessor_differs(&p, &v->preprocessor, &of_data, &of_model);
     dt_preprocessor_free(&p);
-    return err;
+    DT_CHECK(!key, DT_ERR_DATA,
+             "%s: %s: attribute preprocessor: %s: its images were made with %s; %s has %s: expected a "
+             "dataset that dtrain-data --images made with the preprocessor_config.json of the model",
+             where, path, key, of_data.text, name, of_model.text);
+    return DT_OK;
 }
 
-dt_err dt_check_images(const char *where, const dt_data_info *info, const dt_model_config *mc, const char *name)
+/* A model that is begun here knows nothing of it: its images are to be made as those that it is trained on. */
+static dt_err settle_preprocessor(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name)
+{
+    if (!*info->images.preprocessor) return DT_OK; /* it is not known */
+    if (mc->vision->preprocessor.out_width) return check_preprocessor(where, info, mc->vision, name);
+    return dt_model_config_set_preprocessor(mc, info->image_path, info->images.preprocessor);
+}
+
+dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name)
 {
     const dt_image_form *form = &info->images;
     const dt_vision_config *v = mc->vision;
@@ -56,5 +49,5 @@ dt_err dt_check_images(const char *where, const dt_data_info *info, const dt_mod
              "%s: %s: attribute image_tokens: %" PRId64 " placeholders an image; %s makes %" PRId64
              " rows of one (vision_config.patch_size, vision_feature_select_strategy, projector)",
              where, path, form->n_tokens, name, v->n_tokens);
-    return check_preprocessor(where, info, v, name);
+    return settle_preprocessor(where, info, mc, name);
 }

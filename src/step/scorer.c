@@ -1,5 +1,6 @@
 /* scorer.c - a frozen model beside the one in training. */
 #include "dtrain/scorer.h"
+#include "dtrain/io.h"
 #include <unistd.h>
 
 static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const char *path, int n_labels)
@@ -28,6 +29,7 @@ static dt_err plan_model(const dt_scorer *s, const dt_task *t, dt_memory *memory
 static dt_err borrow(dt_scorer *s, dt_task *t)
 {
     dt_memory alone, memory;
+    if (!s->is_base && t->comm) dt_task_reads(t, s->frozen.from.config_name, dt_hash_text(s->frozen.mc.json));
     s->opt.dtype = s->opt.grad_dtype = t->model_opt->dtype;
     if (!t->dev->ops) return DT_OK;
     DT_TRY(plan_model(s, t, &alone));
@@ -40,11 +42,11 @@ static dt_err borrow(dt_scorer *s, dt_task *t)
 }
 
 /* It gets the batches of the model in training. */
-static dt_err check_images(const dt_scorer *s, const dt_task *t, const char *path)
+static dt_err settle_images(dt_scorer *s, const dt_task *t, const char *path)
 {
     const dt_loader *const loaders[] = {t->train, t->valid};
     for (int i = 0; i < 2; i++)
-        if (loaders[i]) DT_TRY(dt_check_images(path, dt_loader_info(loaders[i]), &s->frozen.mc, s->name));
+        if (loaders[i]) DT_TRY(dt_settle_images(path, dt_loader_info(loaders[i]), &s->frozen.mc, s->name));
     return DT_OK;
 }
 
@@ -58,12 +60,14 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
         return dt_fail(DT_ERR_DATA, "%s: vocab_size: %s has %lld, the model in training %lld", path, name, n,
                        n_trained);
     }
-    const dt_err err = check_images(s, t, path);
+    const dt_err err = settle_images(s, t, path);
     if (err != DT_OK) return dt_frozen_model_close(&s->frozen), err;
+    if (s->frozen.mc.vision && t->mc->vision) s->frozen.mc.vision->features_given = t->mc->vision->features_given;
     s->opt = (dt_model_options){.max_tok = trained->max_tok,
                                 .max_seq = trained->max_seq,
                                 .max_pos = trained->max_pos,
-                                .max_images = trained->max_images};
+                                .max_images = trained->max_images,
+                                .reproducible = trained->reproducible};
     return borrow(s, t);
 }
 
@@ -76,6 +80,7 @@ dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
                              .max_seq = trained->max_seq,
                              .max_pos = trained->max_pos,
                              .max_images = trained->max_images,
+                             .reproducible = trained->reproducible,
                              .no_adapters = true}};
     return borrow(s, t);
 }
@@ -109,6 +114,8 @@ dt_err dt_scorer_begin(dt_scorer *s, dt_task *t)
     else
         DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     s->opt.lender = t->model;
+    if (!s->is_base && f->mc.vision && f->mc.vision->features_given && t->n_same_tower < DT_MAX_SAME_TOWER)
+        t->same_tower[t->n_same_tower++] = f;
     return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),
                                                 t->dev, &f->source, t->compute, t->phase));
 }

@@ -1,5 +1,6 @@
 /* critic.c - a second trained model, by the functions of the first. */
 #include "critic.h"
+#include "dtrain/io.h"
 #include "dtrain/step.h"
 #include <stdlib.h>
 #include <unistd.h>
@@ -52,6 +53,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
 {
     c->name = name, c->sign = sign;
     DT_TRY(describe(c, t, path));
+    if (t->comm) dt_task_reads(t, c->from.config_name, dt_hash_text(c->mc.json));
     dt_model_config_set_dropout(&c->mc, 0);
     DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
     c->trained = dt_task_train_beside(t, name, c->units, c->n_units);

@@ -274,10 +274,12 @@ dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
 {
     DT_TRY(dt_comm_agree(t->comm, prepare(p, t)));
     DT_TRY(dt_pretrained_load(t->comm, t->zero, &p->model.from, t->phase));
-    DT_TRY(dt_hash_parameters(t->zero, t->comm, &p->key[DT_KEY_MODEL]));
+    DT_TRY(dt_hash_parameters(t->zero, t->comm, NULL, &p->key[DT_KEY_MODEL]));
     int64_t is_there = t->comm->rank == 0 && access(p->path, F_OK) == 0;
     DT_TRY(dt_comm_broadcast_host(t->comm, &is_there, sizeof is_there, 0));
-    return is_there ? verify(p, t) : make(p, t);
+    if (is_there) return verify(p, t);
+    DT_TRY(dt_task_make_features(t)); /* by the reference's tower, of which the one in training is a copy */
+    return make(p, t);
 }
 
 void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger)

@@ -132,33 +132,12 @@ static dt_err check_pieces(const dt_reference *r, const dt_task *t)
     return DT_OK;
 }
 
-dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, uint64_t *sum)
-{
-    dt_err err = DT_OK;
-    float *chunk = malloc(CHUNK * sizeof *chunk);
-    if (!chunk) err = dt_fail(DT_ERR_MEMORY, "no memory to look at the reference");
-    *sum = 0;
-    for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
-        const dt_piece *x = &dt_zero_pieces(z)[i];
-        const size_t size = dt_dtype_size(dt_zero_state_dtype(z, DT_STATE_PARAM, x));
-        const uint64_t tensor = dt_hash_text(dt_zero_tensor(z, x)->name) | 1;
-        for (int64_t at = 0; at < x->n && err == DT_OK; at += CHUNK) {
-            const int64_t n = dt_min_i64(CHUNK, x->n - at);
-            err = dt_zero_state_read(z, DT_STATE_PARAM, x, at, n, chunk);
-            *sum += tensor * dt_checksum(chunk, x->first + at, n, size);
-        }
-    }
-    free(chunk);
-    DT_TRY(dt_comm_agree(comm, err));
-    return dt_comm_sum_host_u64(comm, sum, 1);
-}
-
 /* One that is the model in training, or that follows it, is in checkpoints. */
 static dt_err note_weights(dt_reference *r, const dt_task *t)
 {
     uint64_t sum = 0;
     if (r->scorer.is_base || r->sync_steps > 0) return DT_OK;
-    DT_TRY(dt_hash_parameters(r->scorer.frozen.zero, t->comm, &sum));
+    DT_TRY(dt_hash_parameters(r->scorer.frozen.zero, t->comm, NULL, &sum));
     r->weights[0] = (int64_t)(sum | 1), r->weights[1] = r->scorer.opt.dtype;
     return DT_OK;
 }
@@ -220,8 +199,11 @@ static dt_err mix_piece(dt_reference *r, dt_zero *policy, const dt_piece *p)
         const int64_t n = dt_min_i64(CHUNK, p->n - at);
         DT_TRY(dt_zero_state_read(policy, DT_STATE_PARAM, p, at, n, from));
         DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, to));
-        for (int64_t i = 0; i < n; i++)
-            dt_set_element(to, own, i, rest * dt_element(to, own, i) + mixup * dt_element(from, of_policy, i));
+        for (int64_t i = 0; i < n; i++) {
+            const float before = dt_element(to, own, i), now = dt_element(from, of_policy, i);
+            /* what is frozen in both stays as it is, to the bit */
+            if (before != now) dt_set_element(to, own, i, rest * before + mixup * now);
+        }
         DT_TRY(dt_zero_state_write(z, DT_STATE_PARAM, p, at, n, to));
     }
     return DT_OK;

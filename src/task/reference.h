@@ -44,14 +44,6 @@ enum { DT_REFERENCE_NBYTES = 16 };
 dt_err dt_reference_save(const dt_reference *r, dt_items *items);
 dt_err dt_reference_load(const dt_reference *r, const dt_items *items);
 
-/** A number for the parameters that are in a model, on all ranks the same, whatever their number and the stage are.
- *  Collective, agreed. */
-dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, uint64_t *sum);
-static inline uint64_t dt_hash_text(const char *text)
-{
-    return dt_mix64(strlen(text)) ^ dt_checksum(text, 0, (int64_t)strlen(text), 1);
-}
-
 /** The batch's log-probabilities into r->logp, 0 where there is no target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);
 /** The same into out: a dt_rollout_scorer, reference the dt_reference. */

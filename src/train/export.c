@@ -123,9 +123,10 @@ static dt_st_type export_type(const dt_run *run)
 static dt_err make_template(const dt_run *run, char **jinja)
 {
     const char *spec = run->cfg.model_chat_template, *tokenizer = run->cfg.model_tokenizer;
+    const int32_t image_token = run->mc.vision ? run->mc.vision->image_token : -1;
     *jinja = NULL;
     if (run->comm->rank > 0 || !*spec || !strcmp(spec, "auto") || !*tokenizer) return DT_OK;
-    const dt_err err = dt_chat_jinja_for(spec, tokenizer, NULL, jinja);
+    const dt_err err = dt_chat_jinja_for(spec, tokenizer, image_token, NULL, jinja);
     if (err != DT_ERR_DATA && err != DT_ERR_USAGE) return err;
     DT_WARN("no chat_template.jinja is written for the template %.200s: %s", spec, dt_error_message());
     dt_error_clear();

@@ -149,8 +149,8 @@ static dt_err weights_of_all(dt_task *t, const dt_micro *m, const dt_predictions
 
 static void collect_nothing(dt_task *t, const dt_micro *m, const dt_predictions *p) {}
 
-/* As many as a micro-batch has, where its tokens are enough for their placeholders. */
-static dt_err put_images(stand_in *s)
+/* As many as a micro-batch has, where its sequences are long enough for their placeholders. */
+static dt_err put_images(stand_in *s, int64_t seq_len)
 {
     dt_batch *b = &s->batch;
     const dt_vision_config *v = s->run->mc.vision;
@@ -158,12 +158,17 @@ static dt_err put_images(stand_in *s)
     for (int32_t i = 0; v && i < b->n_tok; i++)
         if (b->token[i] == v->image_token) b->token[i] = (v->image_token + 1) % V;
     if (!v || most == 0) return DT_OK;
-    const size_t nbytes = 3 * (size_t)(v->image_size * v->image_size);
+    const size_t features = dt_task_feature_nbytes(&s->run->task),
+                 nbytes = features ? features : dt_image_nbytes(v->image_size);
     DT_TRY(dt_batch_alloc_images(b, most, nbytes, &s->ledger));
     memset(b->pixels, 0, (size_t)most * nbytes);
-    b->n_images = (int32_t)dt_min_i64(most, b->n_tok / v->n_tokens);
-    for (int64_t i = 0; i < b->n_images * v->n_tokens; i++)
-        b->token[i] = v->image_token, b->target[i] = -1, b->weight[i] = 0;
+    for (int32_t q = 0; q < b->n_seq; q++) {
+        const int32_t n = (int32_t)dt_min_i64(most - b->n_images, seq_len / v->n_tokens);
+        for (int64_t t = q * seq_len; t < q * seq_len + n * v->n_tokens; t++)
+            b->token[t] = v->image_token, b->target[t] = -1, b->weight[t] = 0;
+        b->first_image[q] = b->n_images;
+        b->n_images += n;
+    }
     return DT_OK;
 }
 
@@ -178,7 +183,7 @@ static dt_err make_rows(stand_in *s, int64_t n_rows, int64_t seq_len)
         b->pos[i] = (int32_t)(i % seq_len);
         b->weight[i] = 1;
     }
-    DT_TRY(put_images(s));
+    DT_TRY(put_images(s, seq_len));
     for (int32_t r = 0; r <= b->n_seq; r++) b->seq_start[r] = (int32_t)(r * seq_len);
     dt_batch_finish(b);
     return DT_OK;

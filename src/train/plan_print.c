@@ -149,6 +149,9 @@ static void print_start(const planner *p)
     const int n_nodes = (p->nranks + p->per_node - 1) / p->per_node;
     fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units,
             dt_dtype_name(p->run->main.zero_opt.param_dtype));
+    const int64_t n_trained = dt_units_n_trainable(p->run->units, p->run->n_units);
+    if (run_trains(p->run) && n_trained < run_n_param(p->run))
+        fprintf(p->out, "trained: %" PRId64 " of them\n", n_trained);
     for (int i = 1; i < p->run->n_trained; i++)
         fprintf(p->out, "beside it: %s, %" PRId64 " parameters\n", p->run->trained[i]->name,
                 dt_units_n_trainable(p->run->trained[i]->units, p->run->trained[i]->n_units));
@@ -158,7 +161,11 @@ static void print_start(const planner *p)
             "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s\n",
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
-    fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
+    fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
+    if (p->run->mc.vision && p->run->model_opt.max_images > 0)
+        fprintf(p->out, " and %d images, each %" PRId64 " of them", p->run->model_opt.max_images,
+                p->run->mc.vision->n_tokens);
+    fputc('\n', p->out);
 }
 
 /* What generation takes beside training, of whose activations it uses the memory. */

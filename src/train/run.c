@@ -46,13 +46,18 @@ static dt_err open_report(dt_run *run, const progress *p)
     return err;
 }
 
-/* All ranks must read the same files: a node that sees an old copy would train on other data in silence. */
+/* All ranks must read the same files: a node that sees an old copy would train on other data, or another model, in
+ * silence, or wait for collectives that the others do not know. */
 static dt_err check_same_files(dt_run *run)
 {
     const dt_task *t = &run->task;
+    const char *config = run->has_pretrained      ? run->pretrained.config_name
+                         : *run->cfg.model_config ? run->cfg.model_config
+                                                  : "[model]";
     const uint64_t mine =
         (t->train ? dt_loader_fingerprint(t->train) : 0) ^ dt_mix64(t->valid ? dt_loader_fingerprint(t->valid) : 1);
     uint64_t first = mine;
+    DT_TRY(dt_comm_same_file(run->comm, config, dt_hash_text(run->mc.json)));
     for (int i = 0; i < t->n_files; i++) DT_TRY(dt_comm_same_file(run->comm, t->file[i].path, t->file[i].fingerprint));
     DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
     dt_err err = mine == first
@@ -125,7 +130,10 @@ static void describe(const dt_run *run)
         DT_INFO("%d ranks share a device, its memory and its time: there are more ranks than devices",
                 run->comm->most_sharing);
     const strategy s = run_strategy(run);
-    DT_INFO("model: %" PRId64 " parameters in %d units, %s; %s", run_n_param(run), run->n_units,
+    char trained[60] = "";
+    const int64_t n_trained = run_trains(run) ? dt_units_n_trainable(run->units, run->n_units) : run_n_param(run);
+    if (n_trained < run_n_param(run)) snprintf(trained, sizeof trained, " (%" PRId64 " are trained)", n_trained);
+    DT_INFO("model: %" PRId64 " parameters in %d units%s, %s; %s", run_n_param(run), run->n_units, trained,
             dt_dtype_name(run->model_opt.dtype), run_strategy_text(&s, text));
     DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s",
@@ -172,7 +180,8 @@ static dt_err open_all(dt_run *run)
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
     dt_mistakes_add(m, run_check_attention(run));
-    dt_mistakes_add(m, dt_comm_find_devices(run->comm, &run->dev));
+    const dt_err devices = dt_comm_find_devices(run->comm, &run->dev);
+    dt_mistakes_add(m, devices);
     run->most_sharing = run->comm->most_sharing;
     if (!dt_config_doubted(&run->cfg, "comm", "backend"))
         dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend, &run->dev)));
@@ -185,7 +194,7 @@ static dt_err open_all(dt_run *run)
     if (strcmp(run->cfg.zero_stage, "auto") != 0) {
         const dt_err disk = run_check_nvme_path(run);
         dt_mistakes_add(m, disk);
-        if (disk == DT_OK) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
+        if (disk == DT_OK && devices == DT_OK) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
     }
     return run_agree(run, dt_mistakes_end(m));
 }
@@ -271,6 +280,7 @@ static dt_err train(dt_run *run)
 {
     progress p;
     DT_TRY(run_resume(run, &p));
+    DT_TRY(dt_task_make_features(&run->task));
     /* only now: a start that is refused leaves the earlier run's file as it was */
     if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(run_agree(run, open_report(run, &p)));
@@ -389,6 +399,7 @@ void dt_run_close(dt_run *run)
     dt_lock_release(run->lock);
     dt_task_buffers_free(&run->task.buffers, &run->ledger);
     if (run->task.ops) run->task.ops->close(&run->task);
+    dt_task_drop_features(&run->task);
     dt_sums_close(&run->sums);
     free(run->shown);
     dt_model_close(run->model);

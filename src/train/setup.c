@@ -468,6 +468,7 @@ static dt_err open_model(dt_run *run)
     DT_TRY(adapt_model(run));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
+    DT_TRY(run_choose_features(run));
     DT_TRY(dt_config_blame(&run->cfg, "lora", "base_quantization",
                            dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units)));
     return check_saves(run);

@@ -1,4 +1,5 @@
-/* trained_parts.c - which parts of a vision-language model are trained: vision.train. */
+/* trained_parts.c - which parts of a vision-language model are trained: vision.train; and whether the features of a
+ * tower that is not are kept. */
 #include "run.h"
 #include "dtrain/stored.h"
 #include <inttypes.h>
@@ -44,13 +45,23 @@ static dt_err save_module(dt_run *run, bool trained, const char *module)
     return err;
 }
 
+/* SigLIP's head, which is not kept, would be part of the whole, and PEFT opens no file that lacks a part. */
+static dt_err save_tower(dt_run *run)
+{
+    const bool clip = run->mc.vision->tower == DT_TOWER_CLIP;
+    DT_TRY(save_module(run, clip, "vision_tower"));
+    DT_TRY(save_module(run, !clip, "vision_tower.embeddings"));
+    DT_TRY(save_module(run, !clip, "vision_tower.encoder"));
+    return save_module(run, !clip, "vision_tower.post_layernorm");
+}
+
 dt_err run_save_parts(dt_run *run)
 {
     const struct run_parts *p = &run->parts;
     if (!run->mc.vision || run->cfg.lora_r == 0 || !run_trains(run)) return DT_OK;
     DT_CONFIG_CHECK(p->llm, &run->cfg, "vision", "train",
                     "with lora.r above 0 adapters of the language model are trained: expected llm in the list");
-    DT_TRY(save_module(run, p->tower, "vision_tower"));
+    if (p->tower) DT_TRY(save_tower(run));
     DT_TRY(save_module(run, p->projector, "multi_modal_projector"));
     DT_TRY(save_module(run, p->embed || (p->head && run->mc.tie_word_embeddings), "embed_tokens"));
     return save_module(run, p->head && !run->mc.tie_word_embeddings, "lm_head");
@@ -92,4 +103,22 @@ bool run_trains_part(const dt_run *run, const dt_tensor *tensor)
     if (!dt_model_is_vocabulary(tensor)) return false;
     const bool head = strncmp(name, "lm_head.", 8) == 0;
     return head ? p->head : p->embed || (p->head && run->mc.tie_word_embeddings);
+}
+
+dt_err run_choose_features(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    if (!*cfg->vision_feature_cache) return DT_OK;
+    DT_CONFIG_CHECK(run->mc.vision, cfg, "vision", "feature_cache", "the model has no vision tower; leave it out");
+    for (int u = 0; u < run->n_units; u++)
+        for (int i = 0; i < run->units[u].n_tensors; i++) {
+            const dt_tensor *t = &run->units[u].tensors[i];
+            DT_CONFIG_CHECK(!t->trainable || dt_stored_section_of(t->name) != DT_STORED_TOWER, cfg, "vision",
+                            "feature_cache",
+                            "features are kept of a tower that stays as it is, and vision.train = %s changes it; leave "
+                            "one of the two out",
+                            cfg->vision_train);
+        }
+    run->mc.vision->features_given = true;
+    return DT_OK;
 }

@@ -58,10 +58,8 @@ typedef struct app {
     dt_constraint only;
     dt_prompt_reader reader;
     dt_prompts prompts;
-    char *image_text;             /* what stands for an image in a text; NULL: nothing does */
-    dt_preprocessor preprocessor; /* read when there are images */
-    uint8_t **pixels;             /* [prompts.n] of the images of prompts that this rank works on */
-    dt_sequence *seqs;            /* all of the job, n_out in a row for each prompt */
+    char *image_text;  /* what stands for an image in a text; NULL: nothing does */
+    dt_sequence *seqs; /* all of the job, n_out in a row for each prompt */
     int n_seqs, n_out, printed;
     size_t shown;        /* bytes of the running answer that are on the screen */
     char *part;          /* while the output is being written: its name until it is complete */
@@ -83,8 +81,10 @@ dt_err generate_fetch_from(app *a, int from); /* collective */
 /* images.c */
 /** How the model's prompts may have images: for the reader. DT_ERR_USAGE: they may not, but --image is given. */
 dt_err generate_describe_images(app *a);
-/** The images of the prompts that this rank works on. DT_ERR_DATA naming one that cannot be read. */
-dt_err generate_load_images(app *a);
+/** Sequences get the numbers of their images. DT_ERR_DATA naming a file that this rank is to read and is not there. */
+dt_err generate_find_images(app *a);
+/** dt_generate_options.image of sequences of a->prompts; ctx: a. */
+dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels);
 /** One, as the tower takes it, into pixels [generate_image_nbytes]. */
 dt_err generate_read_image(app *a, const char *path, uint8_t *pixels);
 size_t generate_image_nbytes(const app *a); /* of a vision-language model */

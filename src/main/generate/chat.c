@@ -23,7 +23,8 @@ typedef struct chat {
     dt_messages messages;
     char **texts; /* of messages, ours */
     int n_texts;
-    uint8_t *pixels; /* of messages.n_images images */
+    uint8_t *pixels; /* of messages.images.n images */
+    size_t n_bytes;  /* there */
     int n_waiting;   /* the last of them: no message has them yet */
     dt_generate_stats total;
     int64_t n_kept; /* tokens that did not have to go through again */
@@ -83,13 +84,30 @@ static dt_err say(chat *c, dt_role role, char *text, size_t nbytes)
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
+static uint8_t *make_room(chat *c, size_t nbytes)
+{
+    uint8_t *grown = realloc(c->pixels, nbytes);
+    if (!grown) return NULL;
+    dt_ledger_sub(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, c->n_bytes);
+    dt_ledger_add(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    c->n_bytes = nbytes;
+    return c->pixels = grown;
+}
+
+static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+{
+    const chat *c = ctx;
+    const size_t nbytes = generate_image_nbytes(c->a);
+    memcpy(pixels, c->pixels + (size_t)k * nbytes, nbytes);
+    return DT_OK;
+}
+
 /* Rank 0 reads it, for all; *unread: what it says of one that cannot be read. Takes over path, also in failure. */
 static dt_err show(chat *c, char *path, dt_err *unread)
 {
     app *a = c->a;
-    const size_t nbytes = generate_image_nbytes(a), at = (size_t)c->messages.n_images * nbytes;
-    uint8_t *grown = realloc(c->pixels, at + nbytes);
-    if (grown) c->pixels = grown;
+    const size_t nbytes = generate_image_nbytes(a), at = (size_t)c->messages.images.n * nbytes;
+    uint8_t *grown = make_room(c, at + nbytes);
     dt_err err = keep_text(c, path);
     if (err == DT_OK && !grown) err = dt_fail(DT_ERR_MEMORY, "out of memory for another image");
     TOGETHER(a, err);
@@ -99,7 +117,7 @@ static dt_err show(chat *c, char *path, dt_err *unread)
     if (failed) return DT_OK;
     DT_TRY(dt_comm_broadcast_host(&a->comm, grown + at, nbytes, 0));
     c->n_waiting++;
-    return together(&a->comm, dt_messages_add_image(&c->messages, path));
+    return together(&a->comm, dt_image_names_add(&c->messages.images, path));
 }
 
 static int count_places(const chat *c, const char *text, size_t nbytes)
@@ -116,10 +134,10 @@ static void forget_images(chat *c, int n)
 {
     dt_messages *m = &c->messages;
     if (n == 0) return;
-    const size_t nbytes = generate_image_nbytes(c->a), left = (size_t)(m->n_images - n);
+    const size_t nbytes = generate_image_nbytes(c->a), left = (size_t)(m->images.n - n);
     memmove(c->pixels, c->pixels + (size_t)n * nbytes, left * nbytes);
-    memmove(m->image, m->image + n, left * sizeof *m->image);
-    m->n_images -= n;
+    memmove(m->images.path, m->images.path + n, left * sizeof *m->images.path);
+    m->images.n -= n;
     c->seq.n_cached = 0;
 }
 
@@ -133,17 +151,15 @@ static bool places_fit(const chat *c, const char *text)
 /* What the user says; images that wait, and have no places in it, come first. Takes over text, also in failure. */
 static dt_err say_with_images(chat *c, char *text)
 {
-    char *with = text;
-    if (c->n_waiting > 0 && count_places(c, text, strlen(text)) == 0) {
-        const size_t n_name = strlen(c->messages.image_text) + 1;
-        char *to = with = malloc((size_t)c->n_waiting * n_name + strlen(text) + 1);
-        for (int i = 0; with && i < c->n_waiting; i++) to += sprintf(to, "%s\n", c->messages.image_text);
-        if (with) memcpy(to, text, strlen(text) + 1);
+    size_t nbytes = strlen(text);
+    if (c->n_waiting > 0 && count_places(c, text, nbytes) == 0) {
+        char *with = dt_text_after_images(c->messages.image_text, c->n_waiting, text, &nbytes);
         free(text);
         DT_CHECK(with, DT_ERR_MEMORY, "out of memory for a message");
+        text = with;
     }
     c->n_waiting = 0;
-    return say(c, DT_ROLE_USER, with, strlen(with));
+    return say(c, DT_ROLE_USER, text, nbytes);
 }
 
 /* ---- what the model is asked ------------------------------------------------------------------------------------- */
@@ -172,7 +188,7 @@ static dt_err render(chat *c, dt_ids *ids)
         DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, c->messages.item, c->messages.n,
                               DT_CHAT_GENERATE | a->reader.chat_flags, ids));
         if (a->reader.n_image_tokens > 0)
-            DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->messages.n_images, ids,
+            DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->messages.images.n, ids,
                                           NULL, 0));
         if ((int64_t)ids->n + room <= c->max_len) break;
         DT_CHECK(forget_oldest(c), DT_ERR_DATA,
@@ -210,8 +226,7 @@ static void set_prompt(chat *c, const dt_ids *ids)
     s->n_prompt = s->n_ids = (int32_t)ids->n;
     s->max_ids = (int32_t)(most < c->max_len ? most : c->max_len);
     s->n_cached = same;
-    s->pixels = c->pixels;
-    s->n_images = c->messages.n_images;
+    s->n_images = c->messages.images.n;
     s->number++; /* other random numbers than before */
     s->finish = DT_FINISH_NONE;
     c->n_kept += same;
@@ -251,7 +266,7 @@ static dt_err answer(chat *c)
 /* From the system message on, if there is one. What was said stays ours until the end. */
 static dt_err begin_again(chat *c, const char *system)
 {
-    forget_images(c, c->messages.n_images);
+    forget_images(c, c->messages.images.n);
     c->n_waiting = 0;
     dt_messages_clear(&c->messages);
     return *system ? dt_messages_add(&c->messages, DT_ROLE_SYSTEM, system, strlen(system)) : DT_OK;
@@ -381,6 +396,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     if (err == DT_OK) err = begin_again(&c, c.system);
     if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;
+    c.g.image = copy_image;
     c.g.ctx = &c;
     sigaction(SIGINT, &act, &before);
     err = together(&a->comm, err);
@@ -391,6 +407,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     for (int i = 0; i < c.n_texts; i++) free(c.texts[i]);
     free(c.texts);
     free(c.pixels);
+    dt_ledger_sub(&a->ledger, DT_MEM_DATA, DT_ON_HOST, c.n_bytes);
     dt_messages_free(&c.messages);
     console_close(&c.console);
     free(c.seq.ids);

@@ -140,12 +140,12 @@ static dt_err save(const char *file, const dt_messages *said)
         json_array_append_new(list, message);
     }
     json_t *root = json_pack("{s:o}", "messages", list), *images = json_array();
-    for (int i = 0; i < said->n_images; i++) {
-        char *path = realpath(said->image[i], NULL); /* the folder of the record is another */
-        json_array_append_new(images, json_string(path ? path : said->image[i]));
+    for (int i = 0; i < said->images.n; i++) {
+        char *path = realpath(said->images.path[i], NULL); /* the folder of the record is another */
+        json_array_append_new(images, json_string(path ? path : said->images.path[i]));
         free(path);
     }
-    if (said->n_images > 0) json_object_set(root, "images", images);
+    if (said->images.n > 0) json_object_set(root, "images", images);
     json_decref(images);
     char *text = json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY), *line = NULL;
     const int n = text ? asprintf(&line, "%s\n", text) : -1;

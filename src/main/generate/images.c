@@ -2,16 +2,14 @@
 #include "app.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PASS_PATCHES = 4096 };
 
-size_t generate_image_nbytes(const app *a)
-{
-    const int64_t S = a->frozen.mc.vision->image_size;
-    return (size_t)(3 * S * S);
-}
+size_t generate_image_nbytes(const app *a) { return dt_image_nbytes(a->frozen.mc.vision->image_size); }
 
 dt_err generate_describe_images(app *a)
 {
@@ -33,34 +31,25 @@ dt_err generate_describe_images(app *a)
     return DT_OK;
 }
 
-/* A checkpoint's configuration has it, too. */
-static dt_err open_preprocessor(app *a)
+static dt_err check_preprocessor(const app *a)
 {
-    const dt_model_config *mc = &a->frozen.mc;
-    const int64_t S = mc->vision->image_size;
+    const dt_vision_config *v = a->frozen.mc.vision;
+    const dt_preprocessor *p = &v->preprocessor;
     const char *path = a->frozen.from.path;
-    if (a->preprocessor.json) return DT_OK;
-    json_t *root = json_loads(mc->json, 0, NULL);
-    char *own = json_dumps(json_object_get(root, "preprocessor_config"), JSON_COMPACT);
-    const dt_err err =
-        own ? dt_preprocessor_parse(path, own, strlen(own), &a->preprocessor)
-            : dt_fail(DT_ERR_DATA, "%s: no preprocessor_config.json, which says how images are made ready", path);
-    free(own);
-    json_decref(root);
-    DT_TRY(err);
-    DT_CHECK(a->preprocessor.out_height == S && a->preprocessor.out_width == S, DT_ERR_DATA,
+    DT_CHECK(p->out_width, DT_ERR_DATA, "%s: no preprocessor_config.json, which says how images are made ready", path);
+    DT_CHECK(p->out_height == v->image_size && p->out_width == v->image_size, DT_ERR_DATA,
              "%s: preprocessor_config.json makes images of %d x %d pixels, but the model's tower takes %" PRId64
              " x %" PRId64,
-             path, a->preprocessor.out_width, a->preprocessor.out_height, S, S);
+             path, p->out_width, p->out_height, v->image_size, v->image_size);
     return DT_OK;
 }
 
 dt_err generate_read_image(app *a, const char *path, uint8_t *pixels)
 {
     dt_image image = {0};
-    DT_TRY(open_preprocessor(a));
+    DT_TRY(check_preprocessor(a));
     dt_err err = dt_image_read(path, &image);
-    if (err == DT_OK) err = dt_image_prepare(&a->preprocessor, path, &image, pixels);
+    if (err == DT_OK) err = dt_image_prepare(&a->frozen.mc.vision->preprocessor, path, &image, pixels);
     dt_image_free(&image);
     return err;
 }
@@ -72,27 +61,41 @@ static bool is_mine(const app *a, int prompt)
     return mine;
 }
 
-static dt_err load(app *a, int prompt)
+static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
 {
     const dt_prompt *p = &a->prompts.prompt[prompt];
-    if (p->n_images == 0) return DT_OK;
+    return dt_image_path(NULL, p->file, p->images.path[k], path);
+}
+
+/* Each is read when its sequence begins; that it is not there is told before the model is. */
+static dt_err find(app *a, int prompt)
+{
+    const int n = a->prompts.prompt[prompt].images.n;
+    char path[PATH_MAX];
+    if (n == 0) return DT_OK;
     DT_CHECK(!a->opt.score, DT_ERR_USAGE, "--score: prompt %d has an image: texts alone are judged", prompt);
-    for (int i = 0; i < a->n_out; i++) a->seqs[prompt * a->n_out + i].n_images = p->n_images;
-    if (!is_mine(a, prompt)) return DT_OK;
-    const size_t nbytes = generate_image_nbytes(a);
-    uint8_t *pixels = a->pixels[prompt] = malloc((size_t)p->n_images * nbytes);
-    DT_CHECK(pixels, DT_ERR_MEMORY, "out of memory for %d images of prompt %d", p->n_images, prompt);
-    for (int i = 0; i < a->n_out; i++) a->seqs[prompt * a->n_out + i].pixels = pixels;
-    for (int i = 0; i < p->n_images; i++) DT_TRY(generate_read_image(a, p->image[i], pixels + (size_t)i * nbytes));
+    for (int i = 0; i < a->n_out; i++) a->seqs[prompt * a->n_out + i].n_images = n;
+    DT_TRY(check_preprocessor(a));
+    for (int i = 0; i < n && is_mine(a, prompt); i++) {
+        DT_TRY(path_of(a, prompt, i, path));
+        DT_CHECK_ERRNO(access(path, R_OK) == 0, DT_ERR_DATA, path, "cannot be opened");
+        if (a->opt.output) DT_TRY(dt_check_output(a->opt.output, true, (const char *const[]){path}, 1));
+    }
     return DT_OK;
 }
 
-dt_err generate_load_images(app *a)
+dt_err generate_find_images(app *a)
 {
-    a->pixels = calloc((size_t)a->prompts.n + 1, sizeof *a->pixels);
-    DT_CHECK(a->pixels, DT_ERR_MEMORY, "out of memory for the images of %d prompts", a->prompts.n);
-    for (int i = 0; i < a->prompts.n; i++) DT_TRY(load(a, i));
+    for (int i = 0; i < a->prompts.n; i++) DT_TRY(find(a, i));
     return DT_OK;
+}
+
+dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+{
+    app *a = ctx;
+    char path[PATH_MAX];
+    DT_TRY(path_of(a, (int)(s->number / (uint64_t)a->n_out), k, path));
+    return generate_read_image(a, path, pixels);
 }
 
 /* A pass has as many as its prompts' tokens and the tower's patches have room for. */
@@ -109,10 +112,4 @@ void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
     g->max_images = (int32_t)(n > 1 ? n : 1);
 }
 
-void generate_free_images(app *a)
-{
-    for (int i = 0; a->pixels && i < a->prompts.n; i++) free(a->pixels[i]);
-    free(a->pixels);
-    dt_preprocessor_free(&a->preprocessor);
-    free(a->image_text);
-}
+void generate_free_images(app *a) { free(a->image_text); }

@@ -142,10 +142,27 @@ static void put_text(const app *a, const char *bytes, size_t n)
     }
 }
 
+/* An image, which is a run of placeholders, is shown as one of them. */
+static char *prompt_of(const app *a, const dt_sequence *s, size_t *nbytes)
+{
+    const int32_t n_each = a->reader.n_image_tokens;
+    if (n_each <= 1) return text_of(a, s->ids, s->n_prompt, nbytes);
+    int32_t *ids = malloc((size_t)s->n_prompt * sizeof *ids);
+    int64_t n = 0, n_places = 0;
+    for (int64_t i = 0; ids && i < s->n_prompt; i++) {
+        const bool place = s->ids[i] == a->reader.image_token;
+        if (!place || n_places % n_each == 0) ids[n++] = s->ids[i];
+        n_places += place;
+    }
+    char *text = ids ? text_of(a, ids, n, nbytes) : NULL;
+    free(ids);
+    return text;
+}
+
 void generate_put_prompt(const app *a, const dt_sequence *s)
 {
     size_t n = 0;
-    char *text = text_of(a, s->ids, s->n_prompt, &n);
+    char *text = prompt_of(a, s, &n);
     if (text) put_text(a, text, n);
     free(text);
 }
@@ -232,7 +249,7 @@ static json_t *record_of(const app *a, const dt_sequence *s)
     if (from && json_object_get(from, "prompt")) {
         json_object_set(object, "prompt", json_object_get(from, "prompt"));
     } else if (!is_conversation(a, s)) {
-        char *prompt = text_of(a, s->ids, s->n_prompt, &n_prompt);
+        char *prompt = prompt_of(a, s, &n_prompt);
         json_object_set_new(object, "prompt", take_text(prompt, n_prompt));
     }
     json_object_set_new(object, "text", take_text(text, n_text));

@@ -39,6 +39,7 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
     const int64_t most = (int64_t)p->n + n_new;
     *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
     s->max_ids = (int32_t)(most < limit ? most : limit);
+    s->prompt_number = prompt + 1;
     s->ids = malloc((size_t)s->max_ids * sizeof *s->ids);
     s->logps = a->opt.logprobs ? calloc((size_t)s->max_ids, sizeof *s->logps) : NULL;
     DT_CHECK(s->ids && (s->logps || !a->opt.logprobs), DT_ERR_MEMORY, "out of memory for sequence %d of %d tokens",

@@ -4,6 +4,7 @@
 
 #include "build_version.h"
 #include "dtrain/comm.h"
+#include "dtrain/dataset.h"
 #include "dtrain/device.h"
 #include "dtrain/io.h"
 #include "tool.h"
@@ -16,13 +17,14 @@
 
 void tool_print_version(void)
 {
-    char mpi[256];
+    char mpi[256], parquet[512];
     unsigned h5[3];
     H5get_libversion(&h5[0], &h5[1], &h5[2]);
     printf("%s %s (commit %s)\n", dt_log_program(), BUILD_VERSION, BUILD_COMMIT);
     printf("built with: %s, %s\n", COMPILER, BUILD_FLAGS);
     printf("instruction sets: %s\ndevices: %s\n", BUILD_ISAS, dt_device_backends());
     printf("MPI: %s\nHDF5: %u.%u.%u\n", dt_comm_library(mpi, sizeof mpi), h5[0], h5[1], h5[2]);
+    printf("Parquet: %s\n", dt_parquet_library(parquet, sizeof parquet));
 }
 
 bool tool_answers(bool help, const char *usage, bool version)
