@@ -4,6 +4,8 @@
 #   expect_exit NAME CODE        was $code so? one result line
 #   expect_text NAME REGEX       does the output hold this (grep -E)? one result line
 #   expect NAME COMMAND...       does a command succeed? one result line
+#   is NAME FOUND EXPECTED       are these texts the same, and not blank? one result line
+#   alike A B                    the same as a command
 #   wrong NAME CODE REGEX COMMAND...   does it end with that code, on two ranks, and say this in one line? one result line
 #   wait_for COMMAND...          until it succeeds; a failed case when it does not in WAIT_TIMEOUT seconds, which is for what never comes
 #   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
@@ -83,6 +85,8 @@ expect() {
     shift
     if "$@" >"$tmp/.expect" 2>&1; then ok "$name"; else not_ok "$name" "failed: $* $(head -3 "$tmp/.expect")"; fi
 }
+alike() { [[ $1 == *[![:space:]]* && $1 == "$2" ]]; } # two numbers that are both missing are no equal numbers
+is() { if alike "$2" "$3"; then ok "$1"; else not_ok "$1" "found '$2', expected '$3'"; fi; }
 wrong() {
     local name=$1 want=$2 regex=$3
     shift 3

@@ -38,7 +38,7 @@ within() { # A B DISTANCE
     awk -v most="$3" '{ exit !($1 != "nan" && $1 + 0 <= most) }' "$tmp/.distance"
 }
 completions() { sed 's/.*"completion_ids": *\(.*\), "completions".*/\1/' "$tmp/$1/rollouts.jsonl"; }
-same_completions() { cmp <(completions "$1") <(completions "$2"); }
+same_completions() { alike "$(completions "$1")" "$(completions "$2")"; }
 
 # Sums of some fifty roundings of fp32 (6e-8) are off by 3e-6, and three steps at a high rate make ten times as much of that. In bf16 both are off from
 # fp32, so from each other by twice as much as one; accuracies count signs of margins, which are 0 before the first step but for their roundings. There

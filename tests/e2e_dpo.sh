@@ -57,7 +57,7 @@ sigmoid
 aot dpo.loss_type=aot,sft dpo.label_smoothing=0.1 data.validation_steps=2 data.validation=MORE
 batch-beta dpo.dynamic_beta=batch dpo.beta_keep=0.5
 BITS
-expect "aot: the same validations" [ "$(number aot1 validation_loss)" = "$(number aot4 validation_loss)" ]
+is "aot: the same validations" "$(number aot1 validation_loss)" "$(number aot4 validation_loss)"
 bits 2 halves run.max_steps=2
 bits 3 halves zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest sigmoid1)" "$(newest halves)"
@@ -113,7 +113,7 @@ by_batch 2 beta-parts run.max_steps=3 zero.stage=2
 by_batch 3 beta-parts zero.stage=3 checkpoint.resume=auto data.validation="$tmp/pairs.h5"
 expect "planned is allocated" as_planned
 expect "stopped and resumed on other ranks at another stage: model and usual margins have the same bits" same_task "$(newest beta-whole)" "$(newest beta-parts)"
-expect "a validation has beta as it is set, and all pairs" [ "$(number beta-whole validation_loss)" = "$(number beta-parts validation_loss)" ]
+is "a validation has beta as it is set, and all pairs" "$(number beta-whole validation_loss)" "$(number beta-parts validation_loss)"
 DTRAIN_FAULT=head.overflow:1:2:error train 2 beta-skips dpo.dynamic_beta=batch batch.micro_batch_size=2 run.max_steps=3
 expect "a step whose update is left out is none of them" sh -c "h5dump -d /task/gap_steps '$(newest beta-skips)' | grep -q '(0): 2\$'"
 
@@ -172,7 +172,7 @@ expect "lambda rises while costs exceed the limit, and falls after" awk -v limit
     NR > 1 { up = ema > limit; if (up ? $1 <= last : $1 >= last) { print "step", NR ":", last, $1, "after", ema; bad = 1 } n[up]++ }
     { last = $1; ema = $2 } END { print n[0], n[1]; exit bad || NR != 50 || n[0] < 10 || n[1] < 10 }' "$tmp/.lambda"
 train 1 mm-judge dpo.helpful_path=tests/data/rm/start batch.micro_batch_size=4 run.max_steps=1
-expect "a reward model alone says beta" [ "$(number mm-judge dpo/beta)" = "$(number safe1 dpo/beta | head -1)" ]
+is "a reward model alone says beta" "$(number mm-judge dpo/beta)" "$(number safe1 dpo/beta | head -1)"
 
 # ---- what the reference says, found before -----------------------------------------------------------------------------------------------------
 before() { # NP DIR ARGS...

@@ -9,12 +9,11 @@ fp16="precision.dtype=fp16"
 
 field() { sed -n "s/.*\"$2\": *\\([-+0-9.e]*\\).*/\\1/p" "$tmp/$1/metrics.jsonl" | tr '\n' ' '; } # of every step
 info() { ./dtrain-info "$(newest "$1")" | awk -v key="$2" '$1 == key { print $2 }'; }
-is() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'"; return 1; }; }
 
 train 1 ref $fp16
 expect_exit "fp16 trains" 0
 expect "the loss falls" sh -c "sed -n 's/.*\"loss\": *\\([0-9.]*\\).*/\\1/p' $tmp/ref/metrics.jsonl | awk 'NR == 1 { a = \$1 } { b = \$1 } END { exit !(b < 0.9 * a) }'"
-expect "the loss scale is reported" is "$(field ref loss_scale)" "65536 65536 65536 65536 65536 65536 "
+is "the loss scale is reported" "$(field ref loss_scale)" "65536 65536 65536 65536 65536 65536 "
 
 # A loss in fp32 differs by what fp16 rounds: 2^-12 of activations on average, some ten times on the way, and by as much in each of 6 updates.
 train 1 fp32
@@ -31,7 +30,7 @@ train 2 one-step $fp16 batch.micro_batch_size=12 zero.stage=2 # without accumula
 expect "gradients in fp16" close_losses ref one-step 2e-3
 train 1 static $fp16 precision.loss_scale=1000
 expect "a static scale that is no power of two" close_losses ref static 2e-3
-expect "it stays" is "$(field static loss_scale)" "1000 1000 1000 1000 1000 1000 "
+is "it stays" "$(field static loss_scale)" "1000 1000 1000 1000 1000 1000 "
 train 1 exact $fp16 run.reproducible=true
 train 3 exact3 $fp16 run.reproducible=true zero.stage=3
 expect "reproducible: every digit" close_losses exact exact3 0
@@ -51,7 +50,7 @@ expect_exit "a static one is not: 71" 71
 expect_text "it names unit and rank" "not finite in any step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were so first"
 linear="scheduler.type=linear scheduler.warmup_steps=6"
 DTRAIN_FAULT=head.overflow:2:9:error train 3 warm $fp16 $linear run.max_steps=4 zero.stage=0
-expect "a skipped step does not use up a rate" is "$(field warm lr)" "0 0.00166666667 0.00166666667 0.00333333333 "
+is "a skipped step does not use up a rate" "$(field warm lr)" "0 0.00166666667 0.00166666667 0.00333333333 "
 
 # From the second bad step on, ranks look at their own gradients. hysteresis 1: each overflow halves.
 shrink="precision.hysteresis=1 precision.initial_scale_power=8 precision.min_loss_scale=100"
@@ -81,20 +80,20 @@ expect_text "unit and rank are known" "step 2: the gradients $first are not fini
 # A window of 3, an overflow of rank 0 in step 2: lowered there, doubled after steps 6 and 9. Stopped in the middle of a window.
 window="precision.hysteresis=1 precision.loss_scale_window=3 run.max_steps=10"
 DTRAIN_FAULT=head.overflow:0:25:error train 1 whole $fp16 $window
-expect "scale by step" is "$(field whole loss_scale)" "65536 65536 32768 32768 32768 32768 65536 65536 65536 131072 "
+is "scale by step" "$(field whole loss_scale)" "65536 65536 32768 32768 32768 32768 65536 65536 65536 131072 "
 DTRAIN_FAULT=head.overflow:0:25:error train 1 parts $fp16 $window run.max_steps=4
-expect "the scale is in the checkpoint" is "$(info parts loss_scale)" 32768
+is "the scale is in the checkpoint" "$(info parts loss_scale)" 32768
 train 1 parts $fp16 $window
-expect "resumed in mid-window: scale by step" is "$(field parts loss_scale)" "$(field whole loss_scale)"
+is "resumed in mid-window: scale by step" "$(field parts loss_scale)" "$(field whole loss_scale)"
 expect "and every bit" same_model "$(newest whole)" "$(newest parts)"
 train 3 moved $fp16 $window run.max_steps=4 zero.stage=3
 train 2 moved $fp16 $window zero.stage=1
-expect "on other ranks and another stage" is "$(field moved loss_scale)" "65536 65536 65536 65536 131072 131072 131072 262144 262144 262144 "
+is "on other ranks and another stage" "$(field moved loss_scale)" "65536 65536 65536 65536 131072 131072 131072 262144 262144 262144 "
 train 1 to-bf16 $fp16 run.max_steps=2
 train 1 to-bf16 precision.dtype=bf16 run.max_steps=3
 expect_exit "fp16 goes on in bf16" 0
 train 1 to-bf16 $fp16 run.max_steps=4
-expect "and bf16 in fp16, from the first scale" is "$(field to-bf16 loss_scale)" "65536 65536 65536 "
+is "and bf16 in fp16, from the first scale" "$(field to-bf16 loss_scale)" "65536 65536 65536 "
 
 # in which type gradients are sent
 for type in fp32 bf16 fp16; do

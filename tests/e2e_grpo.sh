@@ -66,7 +66,7 @@ all=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh
     batch.micro_batch_size=2 grpo.num_iterations=2 grpo.generation_batch_size=48 grpo.beta=0.1 grpo.sync_reference_steps=2 grpo.top_entropy_quantile=0.5
     grpo.ent_coef=0.05 grpo.temperature=0.8 grpo.dynamic_sampling=true grpo.overlong_cache=4 grpo.mask_truncated_completions=true)
 told() { sed -E 's/, "(step_time|tokens_per_second|memory[a-z_/]*|flops_per_second|mfu|grpo\/time\/[a-z]*)": [^,}]*//g' "$tmp/$1/metrics.jsonl"; }
-same_told() { cmp <(told "$1") <(told "$2"); }
+same_told() { alike "$(told "$1")" "$(told "$2")"; }
 for layout in "1 0" "2 3" "3 2 zero.offload_optimizer=cpu" "4 1" "2 3 zero.offload_optimizer=nvme zero.offload_param=nvme zero.nvme_path=$tmp"; do
     read -r np stage offload <<<"$layout"
     rm -rf "$tmp/bits$np"
@@ -156,7 +156,7 @@ finish unseen
 expect_exit "a signal within a validation" 75
 expect_text "it is interrupted" 'the validation of step 2 was interrupted'
 train 1 unseen "${few[@]}" checkpoint.resume=auto
-expect "and done first by the next start" cmp <(number seen grpo/validation_reward) <(number unseen grpo/validation_reward)
+is "and done first by the next start" "$(number unseen grpo/validation_reward)" "$(number seen grpo/validation_reward)"
 expect "which ends with the same bits" same_model "$(newest seen)" "$(newest unseen)"
 
 refuse() { # NAME TEXT ARGS...

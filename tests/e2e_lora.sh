@@ -28,7 +28,7 @@ while read -r _ model keys; do
     expect "$model $keys: PEFT's steps" like_peft "peft$n" "$n"
 done < <(grep '^run' "$fixture/peft.txt")
 lora 1 base llama batch.micro_batch_size=4 run.max_steps=1
-expect "the first loss is the model's own, to the bit" [ "$(number base loss)" = "$(lora 1 first llama batch.micro_batch_size=4 run.max_steps=1 lora.r=8; number first loss)" ]
+is "the first loss is the model's own, to the bit" "$(number base loss)" "$(lora 1 first llama batch.micro_batch_size=4 run.max_steps=1 lora.r=8; number first loss)"
 
 # Everything that can have an adapter.
 modules='.*(proj|embed_tokens|wte|wpe|lm_head)'

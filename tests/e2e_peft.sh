@@ -127,7 +127,7 @@ expect_exit "training goes on from an adapter of some layers" 0
 run 2 ./dtrain "$tmp/chosen-on/config.ini" run.max_steps=2
 expect_exit "and from its checkpoint" 0
 module_names() { grep -ao '[a-z0-9_.]*[.]lora_[AB][.]weight' "$1/$tensors" | sort; }
-expect "which has adapters in the same modules" cmp <(module_names $fixture/chosen) <(module_names "$tmp/chosen-on/adapter")
+is "which has adapters in the same modules" "$(module_names "$tmp/chosen-on/adapter")" "$(module_names $fixture/chosen)"
 greedily chosen 0 "$tmp/chosen-on"
 mv "$tmp/found.jsonl" "$tmp/of-checkpoint"
 greedily chosen 0 "$(base_of chosen)" --adapter "$tmp/chosen-on/adapter"
@@ -174,7 +174,7 @@ expect "an adapter's dropout is taken" sh -c "grep -q '^dropout = 0.5$' '$tmp/dr
 train_from 2 given "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps=1 lora.dropout=0
 run 2 ./dtrain "$tmp/given/config.ini" run.output_dir="$tmp/again"
 expect "a run's own config.ini, where every key is given, is not warned of" sh -c "! grep -q 'warning: .*is not used' '$out'"
-for dir in given again; do expect "$dir: dropout stays 0 where it is given, on all ranks" [ "$(number plain loss) $(number plain grad_norm)" = "$(number $dir loss) $(number $dir grad_norm)" ]; done
+for dir in given again; do is "$dir: dropout stays 0 where it is given, on all ranks" "$(number plain loss) $(number plain grad_norm)" "$(number $dir loss) $(number $dir grad_norm)"; done
 expect "which is another loss" [ "$(number plain loss)" != "$(number dropping loss)" ]
 from_adapters dpo "an adapter that was trained with dropout" loss 0.693147 model.path="$(base_of llama)" lora.path="$tmp/dropping"
 expect "whose adapters they are is said once, and not that the model has none" \
@@ -183,7 +183,7 @@ expect "whose adapters they are is said once, and not that the model has none" \
 train_from 1 none "$(base_of llama)" run.max_steps=1
 run 2 ./dtrain "$tmp/none/config.ini" run.output_dir="$tmp/since" lora.path="$tmp/dropping"
 expect_exit "the config.ini of a run without adapters, with one" 0
-expect "says nothing of it: it is as it was" [ "$(number dropping loss) $(number dropping grad_norm)" = "$(number since loss) $(number since grad_norm)" ]
+is "says nothing of it: it is as it was" "$(number dropping loss) $(number dropping grad_norm)" "$(number since loss) $(number since grad_norm)"
 train_from 2 llama-on "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=3
 expect_exit "a run goes on without the directory that its adapter came from" 0
 expect_text "from its checkpoint" 'resumed from .*/llama-on/checkpoints/step-00000002.h5'
@@ -264,7 +264,7 @@ PY
 done
 sed -i -z 's/"target_modules": \[[^]]*\]/"target_modules": ".*_proj$"/; s/"up_proj": 12/"(?:up)_proj$": 12/' "$tmp/own/adapter_config.json"
 train_from 2 own-on "$(base_of llama)" lora.path="$tmp/own" run.max_steps=1 zero.stage=3
-expect "an embedding beside adapters that is the model's, whose names are patterns: training goes on" [ "$(number own-on loss)" = "$(number plain loss)" ]
+is "an embedding beside adapters that is the model's, whose names are patterns: training goes on" "$(number own-on loss)" "$(number plain loss)"
 run 2 ./dtrain "$tmp/own-on/config.ini" lora.path= model.path="$tmp/own-on" run.output_dir="$tmp/own-further"
 expect "and from its checkpoint, with the same patterns" grep -q '^alpha_pattern = (?:up)_proj\$:12$' "$tmp/own-further/config.ini"
 train_from 2 wrong "$(base_of llama)" lora.path="$tmp/other" zero.stage=3

@@ -7,7 +7,6 @@
 
 # ---- the examples
 sample() { printf '{"prompt":"%s","completion":"%s","prompt_ids":[1,2],"completion_ids":[3],"answer":"%s"}\n' "$1" "$2" "${3:-}"; }
-is() { if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "expected '$3', found '$2'"; fi; }
 if command -v python3 >/dev/null; then
     is "reward_sum.py" "$({
         sample '12 + 30 =' ' 42'
@@ -97,8 +96,8 @@ for layout in "2 0 2" "3 3 1" "4 1 3"; do
     expect "the same on $1 ranks, stage $2, micro-batches of $3" near "layout$1"
 done
 grpo 1 weighted "length:4, keywords:please|it" grpo.reward_weights="2, -1"
-expect "metrics have a mean of each" test "$(number weighted 'grpo/rewards/length/mean')" = "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
-expect "and of the weighted sum" test "$(number weighted grpo/reward)" = "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+is "metrics have a mean of each" "$(number weighted 'grpo/rewards/length/mean')" "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+is "and of the weighted sum" "$(number weighted grpo/reward)" "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
 # On two ranks the second group is in two parts. A miss costs 1/log2(place + 2) of their sum.
 grpo 2 rec "rec_rule, rec_rank, rec"
 awk 'BEGIN { split("1 0 0 0 x x x x 1 0 0 0", hit, " "); for (i = 0; i < 4; i++) sum += log(2) / log(i + 2)

@@ -92,7 +92,7 @@ expect "all pairs have counted" [ "$(number bits3 samples | tail -1)" = 28 ]
 bits 2 halves run.max_steps=2
 bits 3 halves zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
-expect "and the same number of tokens" [ "$(number bits1 rm/num_tokens)" = "$(number halves rm/num_tokens)" ]
+is "and the same number of tokens" "$(number bits1 rm/num_tokens)" "$(number halves rm/num_tokens)"
 
 # ---- learning ---------------------------------------------------------------------------------------------------------------------------------
 # The better answer is the polite one; an unsafe one is never better than a safe one.

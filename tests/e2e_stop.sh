@@ -65,7 +65,7 @@ expect_exit "TERM in an evaluation: 75" 75
 expect_text "says how far it came" "stopped by a signal after [0-9]+ % of the validation"
 
 # one rank fails at each new vote
-for point in start.agree validate.vote loop.vote; do
+for point in start.agree comm.devices validate.vote loop.vote; do
     for np in 2 3; do
         rm -rf "$tmp/f"
         DTRAIN_FAULT=$point:$((np - 1)):1:error train $np f $long run.max_steps=4

@@ -113,7 +113,7 @@ cd_to=$(sed -n '2s/^# //p' "$tmp/relative/config.ini")
 (cd "$cd_to" && "$OLDPWD/dtrain" relative/config.ini run.output_dir=relative2 >"$out" 2>&1)
 code=$?
 expect_exit "a run is reproduced from there by its config.ini" 0
-expect "with the same losses" test "$(losses relative)" = "$(losses relative2)"
+is "with the same losses" "$(losses relative2)" "$(losses relative)"
 # a directory that is removed under a run
 DTRAIN_FAULT=save.create:0:1:stop start 1 removed; removed=$job
 wait_until_stopped removed 1

@@ -79,6 +79,11 @@ expect "and LlavaProcessor's counts are there" has '"num_additional_image_tokens
 expect "of SigLIP, too" has '"num_additional_image_tokens": 0' "$tmp/siglip_qwen2/processor_config.json"
 expect "and the placeholder's text" has '"image_token": "<image>"' "$tmp/siglip_qwen2/processor_config.json"
 expect "a SigLIP without its pooling says so" has '"vision_use_head": false' "$tmp/siglip_qwen2/config.json"
+run 1 ./dtrain-convert --to hf --chat-template chatml $hf/siglip_qwen2 "$tmp/chats"
+expect "a chat template writes a message's images" has "set image = '<image>'" "$tmp/chats/chat_template.jinja"
+sed -i "s/^{%- set image.*//; s/(image.*length) ~ //" "$tmp/chats/chat_template.jinja"
+run 1 ./dtrain-convert --to hf --chat-template chatml "$tmp/chats" "$tmp/chats-again"
+expect "one that does not is not kept" has "set image = '<image>'" "$tmp/chats-again/chat_template.jinja"
 expect "nothing that transformers has no key for" lacks 'projector_type\|preprocessor_config' "$tmp/clip_llama/config.json"
 old='^language_model\.model\.=>model.language_model.' head='^language_model\.lm_head=>lm_head' proj='^multi_modal=>model.multi_modal' tower='^vision_tower\.=>model.vision_tower.vision_model.'
 expect "names of another version" renamed $hf/clip_llama "$tmp/names/new" . "$old" "$head" "$proj" "$tower"
@@ -93,9 +98,13 @@ expect "LLaVA's file of a projector" renamed $hf/clip_llama "$tmp/names/projecto
 projector=$tmp/names/projector/model.safetensors
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
 still=(run.max_steps=1 optimizer.lr=0 optimizer.weight_decay=0)
-train 2 joined "${clip[@]}" vision.projector_path="$projector" "${still[@]}" zero.stage=3
+train 2 joined "${clip[@]}" vision.projector_path="$projector" "${still[@]}" zero.stage=3 model.chat_template=vicuna
 expect_exit "a language model, a whole CLIP and a projector" 0
 expect "make the model that they are parts of" cmp "$tmp/joined/hf/model.safetensors" $hf/clip_llama/model.safetensors
+train 2 lent model.path=$hf/clip_llama_text vision.path="$tmp/names/new" vision.projector_path="$projector" "${still[@]}"
+expect_exit "a tower of a whole vision-language model" 0
+expect "is that of its CLIP" cmp "$tmp/lent/hf/model.safetensors" $hf/clip_llama/model.safetensors
+expect "whose chat template writes a message's images" has "set image = '<image>'" "$tmp/joined/hf/chat_template.jinja"
 expect "which wants images as the tower does" cmp "$tmp/joined/hf/preprocessor_config.json" $hf/clip/preprocessor_config.json
 expect "and is described as it" diff <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/clip_llama/config.json" | grep -v 'projection_dim\|torch_dtype') \
     <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/joined/hf/config.json" | grep -v 'projection_dim\|torch_dtype')
@@ -104,6 +113,8 @@ expect "tied, with a SigLIP alone and the projector of a whole model" test "$(di
 
 run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}"
 expect_text "--plan counts all three parts" '17616 parameters in 10 units'
+run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}" vision.train=projector
+expect_text "says how many are trained" "^trained: 760 of them"
 mkdir "$tmp/laptop" && cp $hf/clip/config.json "$tmp/laptop"
 run 0 ./dtrain --plan "$tmp/tiny.ini" model.path="$tmp/not-yet-here" model.model_type=llama model.hidden_size=20 model.intermediate_size=28 model.num_hidden_layers=2 \
     model.num_attention_heads=4 model.num_key_value_heads=2 model.head_dim=6 model.vocab_size=61 vision.path="$tmp/laptop" vision.image_token=60
@@ -113,6 +124,7 @@ expect_text "also without weights" '17616 parameters in 10 units'
 train 2 aligned "${clip[@]}" vision.train=projector
 expect_exit "a new projector" 0
 expect "which is told of" has 'projector, 4 tensors, starts from random' "$out"
+expect "as is how much is trained" has '17616 parameters in 10 units (760 are trained)' "$out"
 expect "text alone trains none of it" renamed "$tmp/aligned/hf" "$tmp/aligned-text" '^language_model|^vision_tower'
 expect "the rest" renamed $hf/clip_llama "$tmp/rest" '^language_model|^vision_tower'
 expect "stays, to the bit" cmp "$tmp/aligned-text/model.safetensors" "$tmp/rest/model.safetensors"
@@ -132,6 +144,18 @@ expect_exit "adapters, and the projector whole" 0
 expect "which they say" has '"multi_modal_projector"' "$tmp/adapted/adapter/adapter_config.json"
 expect "under the names that PEFT looks for" has 'base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight' "$tmp/adapted/adapter/adapter_model.safetensors"
 expect "and not in the tower" lacks 'vision_tower' "$tmp/adapted/adapter/adapter_model.safetensors"
+train 1 adapted-2 model.path=$hf/siglip_qwen2 lora.r=2 lora.target_modules=q_proj vision.train=tower,projector,llm
+expect "of modules that are trained whole PEFT finds each tensor that its model has" python3 - $hf/siglip_qwen2/model.safetensors "$tmp/adapted-2/adapter" <<'PY'
+import json, struct, sys
+def names(path):
+    blob = open(path, "rb").read()
+    return {k for k in json.loads(blob[8:8 + struct.unpack("<Q", blob[:8])[0]]) if k != "__metadata__"}
+modules = json.load(open(sys.argv[2] + "/adapter_config.json"))["modules_to_save"]
+paths = {k: [k[:i] for i, c in enumerate(k) if c == "."] for k in names(sys.argv[1])}
+whole = {k for k in paths if any(p.endswith(m) for p in paths[k] for m in modules)}
+missing = {"base_model.model.model." + k for k in whole} - names(sys.argv[2] + "/adapter_model.safetensors")
+assert any("vision_tower" in k for k in whole) and not missing, sorted(missing)
+PY
 run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" $hf/clip_llama "$tmp/merged"
 expect "merged they are the model that the run left" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
 run 2 ./dtrain-convert --adapter $hf/clip_llama_peft $hf/clip_llama "$tmp/peft"

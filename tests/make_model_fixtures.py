@@ -122,8 +122,9 @@ def loss_of(model, data):
 
 
 def groups(params):
-    decays = [p for n, p in params if p.dim() > 1]
-    others = [p for n, p in params if p.dim() <= 1]
+    """As transformers' Trainer: norms and biases do not decay, CLIP's class embedding does."""
+    decays = [p for n, p in params if p.dim() > 1 or n.endswith("class_embedding")]
+    others = [p for n, p in params if p.dim() <= 1 and not n.endswith("class_embedding")]
     return [dict(params=decays, weight_decay=DECAY), dict(params=others, weight_decay=0.0)]
 
 

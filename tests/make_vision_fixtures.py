@@ -3,7 +3,7 @@
     python tests/make_vision_fixtures.py tests/data/vision [NAME...]
 
 needs torch and transformers; nothing else in the tree does. Weights, tokens and pixels are formulas that the test repeats, so a file holds a
-configuration and results only: features (behind the projector), logits of the last token of each sequence, the loss, each tensor's gradient as a norm
+configuration and results only: features of two images (tower_features; behind the projector of the first: features), logits of the last token of each sequence, the loss, each tensor's gradient as a norm
 and a product (make_model_fixtures.py), the losses of ten steps of AdamW in fp64, and how far PyTorch's own in fp32 are from them.
 Projectors that transformers does not have are modules of this file in the place of its own.
 """
@@ -155,11 +155,11 @@ def train(case, dtype):
     return losses
 
 
-def features(model, config, image):
+def tower_features(model, config, image):
     strategy = config.get("vision_feature_select_strategy", "default")
     out = model.model.vision_tower(pixels(config, image)[None], output_hidden_states=True)
     x = out.hidden_states[config.get("vision_feature_layer", -2)]
-    return model.model.multi_modal_projector(x[:, 1:] if strategy == "default" else x)[0]
+    return x[:, 1:] if strategy == "default" else x
 
 
 def make(name, config):
@@ -169,7 +169,9 @@ def make(name, config):
     loss, last = loss_of(model, batch(case, 0))
     loss.backward()
     case["n_tokens"] = N
-    case["features"] = [[digits(v) for v in row] for row in features(model, config, 0).detach().tolist()]
+    case["tower_features"] = [[[digits(v) for v in row] for row in tower_features(model, config, k)[0].detach().tolist()] for k in range(2)]
+    projected = model.model.multi_modal_projector(tower_features(model, config, 0))[0]
+    case["features"] = [[digits(v) for v in row] for row in projected.detach().tolist()]
     case["logits"] = [[digits(v) for v in row] for row in last.detach().tolist()]
     case["loss"] = digits(float(loss.detach()))
     case["grad_norm"], case["grad_dot"] = {}, {}

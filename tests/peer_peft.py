@@ -7,9 +7,10 @@ memory in MB.
 KEY=VALUE describe the model as dtrain's section [model] does. A step is forward, backward, the clipping of the gradients' norm and AdamW of the
 adapters of all linear layers but the head; in bf16 the model's weights and arithmetic are bf16, the adapters fp32, as PEFT has it.
 """
-import argparse, resource, statistics, time
+import argparse
 import torch
 from peft import LoraConfig, get_peft_model
+from peer_step import rate_and_memory
 from transformers import AutoConfig, AutoModelForCausalLM
 
 cli = argparse.ArgumentParser()
@@ -32,23 +33,6 @@ model = AutoModelForCausalLM.from_config(AutoConfig.for_model(keys.pop("model_ty
 model = get_peft_model(model, LoraConfig(r=o.rank, lora_alpha=2 * o.rank, target_modules="all-linear", task_type="CAUSAL_LM"))
 model.train()
 trained = [p for p in model.parameters() if p.requires_grad]
-optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.1, fused=True)
 ids = torch.randint(0, keys["vocab_size"], (o.batch, o.seq))
 
-
-def step():
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
-        loss = model(input_ids=ids, labels=ids).loss
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(trained, 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-
-
-for _ in range(2): step()
-times = []
-for _ in range(o.steps):
-    begin = time.perf_counter()
-    step()
-    times.append(time.perf_counter() - begin)
-print(f"{o.batch * o.seq / statistics.median(times):.1f} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6:.0f}")
+print(rate_and_memory(lambda: model(input_ids=ids, labels=ids).loss, trained, o.dtype, o.batch * o.seq, o.steps))

@@ -387,6 +387,22 @@ static const struct {
     {"", "grpo.ref_model=start",
      "command line: grpo.ref_model: unknown key; ref_model is reference_path in [grpo] here"},
     {"", "grpo.reward_model=judge", "command line: grpo.reward_model: grpo.reward_funcs = model:DIRECTORY"},
+    {"[vision]\nmm_projector_type = linear\nfreeze_llm = true\nimage_aspect_ratio = pad\nimage_size = 336\nlr = 1\n",
+     NULL,
+     "input.ini:2: [vision] mm_projector_type: unknown key; mm_projector_type is projector_type in [vision] here\n"
+     "input.ini:3: [vision] freeze_llm: vision.train lists what is trained; true leaves llm out of the list\n"
+     "input.ini:4: [vision] image_aspect_ratio: images are resized before training: dtrain-data --images; pad is "
+     "do_pad "
+     "= true in a preprocessor_config.json whose image_processor_type is LlavaImageProcessor\n"
+     "input.ini:5: [vision] image_size: leave it out: dtrain-data --images makes a square of the tower's size of every "
+     "image\n"
+     "input.ini:6: [vision] lr: optimizer.lr_groups has the rates of parts: multi_modal_projector:RATE, "
+     "vision_tower:RATE"},
+    {"", "vlm.freeze_vit=true",
+     "command line: vlm.freeze_vit: unknown section; freeze_vit is train in [vision] here: true leaves tower out of "
+     "the list"},
+    {"", "rec.freeze_llm=maybe", "command line: rec.freeze_llm: expected true or false, found 'maybe'"},
+    {"[eval]\neval_steps = 5\n", NULL, "input.ini:1: [eval]: unknown section; such settings are in [data]"},
     {"", "grpo.use_vllm=true",
      "command line: grpo.use_vllm: leave it out: dtrain generates with the weights in training"},
     {"[optimizer]\ngradient_clipping = 1\n", NULL,

@@ -97,7 +97,7 @@ static void what_makes_no_sense_is_refused(void **state)
         if (i == 1) p.patch = 0;
         if (i == 2) p.patch = 5;
         if (i == 3) p.size = 0;
-        if (i == 4) p.size = DT_IMAGE_MAX_SIZE + 1;
+        if (i == 4) p.size = DT_MAX_IMAGE_SIZE + 1;
         if (i == 5) p.lead = 2;
         if (i == 6) p.lead = -1;
         if (i == 7) p.dt = DT_I8;

@@ -28,10 +28,13 @@ struct work {
     char *config;
     dt_decoder model;
     uint8_t *pixels[N_SEQS];
+    int shows[N_SEQS]; /* whose pixels a sequence's images are */
     int32_t ids[N_SEQS][MAX_LEN];
     dt_sequence seqs[N_SEQS], *list[N_SEQS];
     int n_images, max_images; /* that went through, and most of a pass */
-    int32_t say;              /* what is drawn in the place of anything else; -1: nothing is */
+    int n_read;
+    bool broken; /* no image can be read */
+    int32_t say; /* what is drawn in the place of anything else; -1: nothing is */
 };
 
 static dt_err decode(void *self, const dt_batch *b, const int32_t *slot)
@@ -58,6 +61,16 @@ static void keep(void *self, int32_t slot, int32_t n)
 static dt_err share(void *self, int32_t slot, int32_t prompt, int32_t n)
 {
     return ((struct work *)self)->model.share(((struct work *)self)->model.self, slot, prompt, n);
+}
+
+static dt_err read_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+{
+    struct work *w = ctx;
+    const int64_t S = w->r.mc.vision->image_size, nbytes = S * S * 3;
+    if (w->broken) return dt_fail(DT_ERR_DATA, "sequence %d: image %d is broken", (int)s->number, k);
+    memcpy(pixels, w->pixels[w->shows[s->number]] + k * nbytes, (size_t)nbytes);
+    w->n_read++;
+    return DT_OK;
 }
 
 static dt_decoder decoder_of(struct work *w)
@@ -99,7 +112,7 @@ static void open_model(struct work *w, int image_size, int32_t n_slots, int32_t 
 static void make_sequence(struct work *w, int i)
 {
     const dt_vision_config *v = w->r.mc.vision;
-    const size_t nbytes = (size_t)(v->image_size * v->image_size * 3);
+    const size_t nbytes = dt_image_nbytes(v->image_size);
     const struct shape *shape = &SHAPES[i];
     int32_t n = 0;
     w->pixels[i] = malloc((size_t)shape->n_images * nbytes + 1);
@@ -114,9 +127,9 @@ static void make_sequence(struct work *w, int i)
                                .n_prompt = n,
                                .n_ids = n,
                                .max_ids = n + N_NEW,
-                               .pixels = w->pixels[i],
                                .n_images = shape->n_images};
     w->list[i] = &w->seqs[i];
+    w->shows[i] = i;
 }
 
 static void close_model(struct work *w)
@@ -129,7 +142,7 @@ static void close_model(struct work *w)
     json_decref(w->root);
 }
 
-static dt_generate_options options_of(const struct work *w, int32_t n_slots, int32_t max_tok, int32_t max_images,
+static dt_generate_options options_of(struct work *w, int32_t n_slots, int32_t max_tok, int32_t max_images,
                                       int32_t n_prompts)
 {
     return (dt_generate_options){.sampling = {.temperature = 0.9, .top_p = 1, .repetition_penalty = 1, .seed = 3},
@@ -139,7 +152,9 @@ static dt_generate_options options_of(const struct work *w, int32_t n_slots, int
                                  .max_tok = max_tok,
                                  .vision = w->r.mc.vision,
                                  .max_images = max_images,
-                                 .ledger = (dt_ledger *)&w->r.ledger};
+                                 .image = read_image,
+                                 .ctx = w,
+                                 .ledger = &w->r.ledger};
 }
 
 /* One sequence at a time, its prompt in one pass. */
@@ -171,7 +186,6 @@ static void run_as(int image_size, const int32_t how[4], int32_t expected[N_SEQS
     const dt_generate_options opt = options_of(&w, how[0], how[1], how[2], how[3]);
     for (int i = 0; i < N_SEQS; i++) {
         make_sequence(&w, i);
-        if (how[3] > 0 && i == 3 && w.r.mc.vision->n_tokens > 1) continue; /* it ends in an image */
         list[n_seqs++] = &w.seqs[i];
         n_images += SHAPES[i].n_images;
     }
@@ -180,6 +194,7 @@ static void run_as(int image_size, const int32_t how[4], int32_t expected[N_SEQS
     for (int i = 0; i < n_seqs; i++)
         assert_memory_equal(list[i]->ids, expected[list[i]->number], (size_t)list[i]->max_ids * sizeof(int32_t));
     assert_int_equal(w.n_images, n_images);
+    assert_int_equal(w.n_read, n_images);
     assert_in_range(w.max_images, 1, how[2]);
     close_model(&w);
 }
@@ -201,6 +216,44 @@ static void an_image_may_be_one_placeholder(void **state)
     static const int32_t runs[][4] = {{1, 1, 1, 0}, {3, 3, 1, 0}, {6, 8, 2, 0}, {6, 60, 8, 0}, {3, 3, 1, 2}};
     generate_alone(PATCH, expected, -1);
     for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) run_as(PATCH, runs[k], expected);
+}
+
+/* Sequences of other random numbers and one prompt: of the shape that is given. */
+static int sample(int shape, int32_t n_slots, int32_t n_prompts, int32_t ids[N_SEQS][MAX_LEN])
+{
+    struct work w;
+    dt_generate_stats stats;
+    open_model(&w, SIDE, n_slots, MAX_LEN, MAX_IMAGES, n_prompts);
+    const dt_decoder d = decoder_of(&w);
+    const dt_generate_options opt = options_of(&w, n_slots, MAX_LEN, MAX_IMAGES, n_prompts);
+    for (int i = 0; i < N_SEQS; i++) make_sequence(&w, i);
+    for (int i = 0; i < N_SEQS; i++) {
+        const int32_t n = w.seqs[shape].n_prompt;
+        memcpy(ids[i], w.ids[shape], sizeof ids[i]);
+        w.shows[i] = shape;
+        w.seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                  .ids = ids[i],
+                                  .n_prompt = n,
+                                  .n_ids = n,
+                                  .max_ids = n + N_NEW,
+                                  .n_images = SHAPES[shape].n_images,
+                                  .prompt_number = 7};
+    }
+    if (dt_generate(&d, w.list, N_SEQS, &opt, &stats) != DT_OK) fail_msg("%s", dt_error_message());
+    close_model(&w);
+    return w.n_images;
+}
+
+/* But for an image that a prompt ends in, from which the first tokens come. */
+static void samples_of_a_prompt_share_its_images(void **state)
+{
+    int32_t alone[N_SEQS][MAX_LEN], shared[N_SEQS][MAX_LEN];
+    for (int shape = 0; shape < N_SEQS; shape++) {
+        const int n = SHAPES[shape].n_images, ends = shape == 3;
+        assert_int_equal(sample(shape, 1, 0, alone), N_SEQS * n);
+        assert_int_equal(sample(shape, 4, 1, shared), n - ends + N_SEQS * ends);
+        assert_memory_equal(shared, alone, sizeof alone);
+    }
 }
 
 /* Its table has a row for it, as transformers takes it; also in passes in which others' images go through. */
@@ -259,7 +312,6 @@ static void what_cannot_be_is_refused(void **state)
     for (int i = 0; i < N_SEQS; i++) make_sequence(&w, i);
     const dt_generate_options opt = options_of(&w, 2, 30, 1, 1), small = options_of(&w, 2, 9, 1, 1),
                               none = options_of(&w, 2, 30, 0, 1);
-    assert_refused(&w, 3, &opt, "ends in an image");
     w.seqs[0].n_images = 2;
     assert_refused(&w, 0, &opt, "9 placeholders in its prompt for 2 images");
     w.seqs[2].n_images = 1;
@@ -269,14 +321,32 @@ static void what_cannot_be_is_refused(void **state)
     close_model(&w);
 }
 
+static void an_image_that_cannot_be_read_ends_the_call(void **state)
+{
+    struct work w;
+    dt_generate_stats stats;
+    open_model(&w, SIDE, 2, 30, 1, 0);
+    for (int i = 0; i < N_SEQS; i++) make_sequence(&w, i);
+    const dt_decoder d = decoder_of(&w);
+    const dt_generate_options opt = options_of(&w, 2, 30, 1, 0);
+    w.broken = true;
+    dt_error_clear();
+    assert_int_equal(dt_generate(&d, w.list, N_SEQS, &opt, &stats), DT_ERR_DATA);
+    assert_string_equal(dt_error_message(), "sequence 0: image 0 is broken");
+    dt_error_clear();
+    close_model(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_do_not_depend_on_slots_and_pieces),
         cmocka_unit_test(an_image_may_be_one_placeholder),
+        cmocka_unit_test(samples_of_a_prompt_share_its_images),
         cmocka_unit_test(a_placeholder_that_a_model_says_is_no_image),
         cmocka_unit_test(what_is_cached_ends_before_an_image),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(an_image_that_cannot_be_read_ends_the_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

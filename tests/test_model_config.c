@@ -349,6 +349,90 @@ static void names_are_the_words_that_are_read(void **state)
     assert_string_equal(dt_rope_name(DT_ROPE_NONE), "none");
 }
 
+/* ---- how images are made ---- */
+
+#define LLAVA                                                                                                          \
+    "{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"llama\", \"hidden_size\": 8, "                    \
+    "\"num_attention_heads\": 2, \"intermediate_size\": 8, \"num_hidden_layers\": 1}, \"vision_config\": "             \
+    "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 8, \"num_attention_heads\": 2, \"image_size\": 8, "      \
+    "\"patch_size\": 4}, \"image_token_index\": 3"
+
+/* By the rules of dtrain-data: one number for all colours is as good as three, and another class's are its own. */
+static void a_preprocessor_is_read_as_dtrain_data_reads_it(void **state)
+{
+    dt_model_config mc = parsed(LLAVA "}");
+    assert_int_equal(mc.vision->preprocessor.out_width, 0);
+    assert_true(mc.vision->scale[0] == (float)(1 / 255.0 / 0.26862954));
+    assert_int_equal(dt_model_config_set_preprocessor(
+                         &mc, "data", "{\"image_processor_type\": \"SiglipImageProcessor\", \"image_mean\": 0.25}"),
+                     DT_OK);
+    dt_model_config again = parsed(mc.json);
+    for (int i = 0; i < 2; i++) {
+        const dt_vision_config *v = i ? again.vision : mc.vision;
+        assert_true(v->preprocessor.out_width == 224 && !v->preprocessor.json);
+        assert_true(v->scale[2] == (float)(1 / 255.0 / 0.5) && v->shift[1] == -0.5f);
+    }
+    assert_int_equal(n_differences(&mc, &again), 0);
+    assert_int_equal(dt_model_config_set_preprocessor(&mc, "data", "{\"image_processor_type\": 5}"), DT_ERR_DATA);
+    assert_int_equal(n_differences(&mc, &again), 0);
+    dt_error_clear();
+    dt_model_config_free(&again);
+    dt_model_config_free(&mc);
+    assert_int_equal(dt_model_config_parse(&mc, "c",
+                                           LLAVA ", \"preprocessor_config\": {\"image_processor_type\": "
+                                                 "\"ViTImageProcessor\"}}"),
+                     DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "preprocessor_config.image_processor_type"));
+    dt_error_clear();
+}
+
+static void towers_and_projectors_are_compared(void **state)
+{
+    dt_model_config a = parsed(LLAVA "}");
+    dt_model_config blocks = *a.vision->blocks;
+    dt_vision_config v = *a.vision;
+    dt_model_config b = a;
+    b.vision = &v;
+    v.blocks = &blocks;
+#define OTHER(member, value)                                                                                           \
+    do {                                                                                                               \
+        v = *a.vision, v.blocks = &blocks, blocks = *a.vision->blocks;                                                 \
+        assert_int_equal(n_differences(&a, &b), 0);                                                                    \
+        v.member = value;                                                                                              \
+        if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));    \
+    } while (0)
+    OTHER(tower, DT_TOWER_SIGLIP);
+    OTHER(blocks->hidden_size, 16);
+    OTHER(blocks->intermediate_size, 16);
+    OTHER(blocks->num_attention_heads, 1);
+    OTHER(blocks->norm_eps, 1e-6);
+    OTHER(blocks->act, DT_ACT_GELU);
+    OTHER(n_blocks, 1);
+    OTHER(image_size, 9);
+    OTHER(patch_size, 1);
+    OTHER(n_used, 1);
+    OTHER(drop_first, false);
+    OTHER(image_token, 1);
+    OTHER(projector.type, DT_PROJECTOR_LINEAR);
+    OTHER(projector.hidden_size, 1);
+    OTHER(projector.shuffle, 2);
+    OTHER(projector.bias, false);
+    OTHER(projector.act, DT_ACT_RELU);
+    OTHER(preprocessor.rescale_factor, 1);
+    OTHER(preprocessor.mean[1], 0.5);
+    OTHER(preprocessor.std[2], 0.5);
+#undef OTHER
+    /* one that is known against one that is not: the numbers; two that are known: all */
+    v = *a.vision;
+    v.preprocessor.crop_width = v.preprocessor.crop_height = v.preprocessor.out_width = v.preprocessor.out_height = 8;
+    assert_int_equal(n_differences(&a, &b), 0);
+    a.vision->preprocessor = v.preprocessor;
+    assert_int_equal(n_differences(&a, &b), 0);
+    v.preprocessor.resample = DT_BILINEAR, v.preprocessor.shortest_edge = 8;
+    assert_int_equal(n_differences(&a, &b), 1);
+    dt_model_config_free(&a);
+}
+
 /* ---- unit tables ---- */
 
 static const dt_tensor *find(const dt_unit *u, const char *name)
@@ -573,6 +657,8 @@ int main(void)
         cmocka_unit_test(mistakes_in_inline_keys_are_usage_errors_that_name_the_line),
         cmocka_unit_test(every_field_that_decides_what_a_model_computes_is_compared),
         cmocka_unit_test(names_are_the_words_that_are_read),
+        cmocka_unit_test(a_preprocessor_is_read_as_dtrain_data_reads_it),
+        cmocka_unit_test(towers_and_projectors_are_compared),
         cmocka_unit_test(units_hold_the_tensors_of_the_published_models),
         cmocka_unit_test(matrices_that_one_product_serves_are_adjacent),
         cmocka_unit_test(llama3_frequencies_are_the_worked_ones),

@@ -1,17 +1,7 @@
 /* test_model_reference.c - tiny models of every family against what transformers computed (tests/make_model_fixtures.py
  * wrote the files).
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "ref_model.h"
-#include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include "model_expected.h"
 
 enum { MAX_TOK = 32 };
 static const char *const CASES[] = {"gpt2",          "gpt2_variant", "llama", "llama_linear",
@@ -58,19 +48,6 @@ static void close_fixture(struct fixture *f)
     json_decref(f->root);
 }
 
-static double number(const json_t *v)
-{
-    assert_true(json_is_number(v));
-    return json_number_value(v);
-}
-
-static void assert_near(const char *what, const char *which, double expected, double found, double tolerance)
-{
-    if (!(fabs(found - expected) <= tolerance))
-        fail_msg("%s of %s: expected %.9g, found %.9g: off by %.2g, allowed %.2g", what, which, expected, found,
-                 fabs(found - expected), tolerance);
-}
-
 /* Logits of all tokens: one sequence per token, cut so that each prefix ends where the row is wanted. */
 static void check_logits(struct fixture *f, const char *name)
 {
@@ -95,34 +72,6 @@ static void check_logits(struct fixture *f, const char *name)
     ref_batch_fill(&f->b, V, 0, f->n_seq, f->lens, 0);
 }
 
-static void check_grads(struct fixture *f)
-{
-    const json_t *norms = json_object_get(f->root, "grad_norm"), *dots = json_object_get(f->root, "grad_dot");
-    size_t n_found = 0;
-    for (int u = 0; u < f->r.n_units; u++) {
-        for (int i = 0; i < f->r.units[u].n_tensors; i++) {
-            const dt_tensor *t = &f->r.units[u].tensors[i];
-            double sum = 0, dot = 0;
-            char name[DT_NAME_MAX + 8];
-            snprintf(name, sizeof name, "dot.%s", t->name);
-            for (int64_t e = 0; e < t->n_elems; e++) {
-                const double g = ref_grad(&f->r, u, t->offset + e);
-                sum += g * g;
-                dot += g * ref_number(name, e);
-            }
-            /* relative to the tensor's gradient: some 10^2 roundings of 2^-24 in the chain back to the first block,
-             * adding up like a random walk to 10 * 6e-8, with a factor 10; the product with numbers below 1/2 has the
-             * same error times at most sqrt(n)/4 */
-            const double norm = number(json_object_get(norms, t->name)), tolerance = 6e-6 * norm + 1e-9;
-            assert_near("gradient norm", t->name, norm, sqrt(sum), tolerance);
-            assert_near("gradient", t->name, number(json_object_get(dots, t->name)), dot,
-                        tolerance * fmax(1, sqrt((double)t->n_elems) / 4));
-            n_found++;
-        }
-    }
-    assert_int_equal(n_found, json_object_size(norms));
-}
-
 static void logits_loss_and_gradients_agree_with_transformers(void **state)
 {
     for (int c = 0; c < 2 * N_CASES; c++) {
@@ -134,7 +83,7 @@ static void logits_loss_and_gradients_agree_with_transformers(void **state)
         ref_model_forget_grads(&f.r);
         if (ref_model_grads(&f.r, &f.b, 0, 1, &loss) != DT_OK) fail_msg("%s: %s", name, dt_error_message());
         assert_near("loss", name, number(json_object_get(f.root, "loss")), loss, 2e-6);
-        check_grads(&f);
+        check_grads(f.root, &f.r, 1e-9);
         close_fixture(&f);
     }
 }
@@ -143,15 +92,8 @@ static void train(struct fixture *f, const char *name, const char *key, double t
 {
     const json_t *losses = json_object_get(f->root, key);
     for (size_t step = 0; step < json_array_size(losses); step++) {
-        double loss;
         ref_batch_fill(&f->b, f->r.mc.vocab_size, (int64_t)(step % 2), f->n_seq, f->lens, 0);
-        ref_model_forget_grads(&f->r);
-        assert_int_equal(ref_model_grads(&f->r, &f->b, (int64_t)step, 1, &loss), DT_OK);
-        ref_model_adamw(&f->r, number(json_object_get(f->root, "lr")), number(json_object_get(f->root, "weight_decay")),
-                        number(json_object_get(f->root, "clip")));
-        char what[48];
-        snprintf(what, sizeof what, "loss of step %zu", step);
-        assert_near(what, name, number(json_array_get(losses, step)), loss, tolerance * loss);
+        check_step(f->root, &f->r, &f->b, name, losses, step, tolerance);
     }
 }
 

@@ -199,6 +199,7 @@ static void a_group_without_tensors_names_the_nearest(void **state)
         {"lm_haed:1",
          "test.ini:3: [optimizer] lr_groups: 'lm_haed' names no tensor that is trained; the nearest are lm_head, "},
         {"proj:1", "'proj' names no tensor that is trained; the nearest are "},
+        {"lm:1", "the nearest are lm_head, "}, /* a part of it, though a slip of wte is fewer letters away */
         {"layers.2:1", "the nearest are layers.1, "},
         {"layers:1, layers.1:2", "every tensor that 'layers.1' names is in a group before it"},
         {"lm_head", "expected pattern:rate with a rate from 0 to 10, such as lm_head:1e-4, found 'lm_head'"},

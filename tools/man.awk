@@ -2,7 +2,7 @@
 #
 # A help text has usage lines, sentences, options ("  -o, --output FILE   text", further lines of the text far to the right), headings of groups of options,
 # paragraphs that end in a colon with a table below, and exit codes.
-function clean(s) { gsub(/\\/, "\\e", s); gsub(/-/, "\\-", s); gsub(/'/, "\\(aq", s); if (s ~ /^\./) s = "\\\&" s; return s }
+function clean(s) { gsub(/\\/, "\\e", s); gsub(/-/, "\\-", s); gsub(/'/, "\\(aq", s); if (s ~ /^\./) s = "\\&" s; return s }
 function strip(s) { sub(/^ +/, "", s); return s }
 function close_table() { if (table) print ".fi"; table = 0 }
 function section(s) { close_table(); print ".SH " s; fresh = 1 }

@@ -1,10 +1,12 @@
-"""open_elsewhere.py DIRECTORY ANSWERS - open an exported model with transformers and do with it what dtrain-generate did.
+"""open_elsewhere.py DIRECTORY ANSWERS [IMAGE...] - open an exported model with transformers and do with it what dtrain-generate did.
 
 A language model continues the prompts of dtrain-generate --greedy --jsonl: both continuations are printed, and their tokens must be the same. A reward
 model (or a critic) scores the answers of dtrain-generate --score DIRECTORY --jsonl, one by one and as a padded batch: rewards must be the same but for
-roundings of fp32. The exit status is 1 when they are not.
+roundings of fp32. A vision-language model continues prompts with images, those of the command line as dtrain-generate's --image or those that the records
+name, from the folder of ANSWERS on: placeholders and tokens must be the same, log-probabilities (--logprobs) but for roundings. The exit status is 1 when they are not.
 """
 import json
+import os
 import sys
 
 import torch
@@ -51,5 +53,35 @@ def scores_alike():
     return max(off.values()) < 1e-4
 
 
-is_classifier = transformers.AutoConfig.from_pretrained(directory).architectures[0].endswith("ForSequenceClassification")
-sys.exit(not (scores_alike() if is_classifier else continues_alike()))
+def image_paths(answer):
+    """What the record says, as a path, {path} or a list of these."""
+    named = answer.get("images", answer.get("image", []))
+    named = [n["path"] if isinstance(n, dict) else n for n in (named if isinstance(named, list) else [named])]
+    return sys.argv[3:] or [os.path.join(os.path.dirname(sys.argv[2]), n) for n in named]
+
+
+@torch.no_grad()
+def sees_alike():
+    model, processor = load(transformers.LlavaForConditionalGeneration), transformers.AutoProcessor.from_pretrained(directory)
+    same, off = True, 0.0
+    for answer in answers:
+        ids, paths = answer["prompt_ids"], image_paths(answer)
+        images = [transformers.image_utils.load_image(path) for path in paths]
+        seen = dict(pixel_values=processor.image_processor(images=images, return_tensors="pt").pixel_values) if images else {}
+        if answer.get("prompt", "").count(processor.image_token) == len(images) > 0:
+            same &= processor(text=answer["prompt"], images=images)["input_ids"][0] == ids
+        prompt = torch.tensor([ids])
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=answer["n_new_tokens"], pad_token_id=0,
+                             return_dict_in_generate=True, output_logits=True, **seen)
+        new = out.sequences[0, prompt.shape[1]:].tolist()
+        same &= new == answer["ids"]
+        found = [torch.log_softmax(logits[0].double(), 0)[i].item() for logits, i in zip(out.logits, new)]
+        off = max([off] + [abs(a - b) for a, b in zip(found, answer["logprobs"])])
+    print(f"{len(answers)} prompts:", "the same tokens" if same else "the tokens differ", f"and log-probabilities off by at most {off:.1e}")
+    return same and off < 1e-4
+
+
+architecture = transformers.AutoConfig.from_pretrained(directory).architectures[0]
+if architecture.startswith("Llava"):
+    sys.exit(not sees_alike())
+sys.exit(not (scores_alike() if architecture.endswith("ForSequenceClassification") else continues_alike()))

@@ -1,0 +1,186 @@
+#!/bin/bash
+# e2e_vision_cache.sh - kept features of a frozen tower: training has the same bits as without them, on any number of ranks, at any stage, in every
+# task; they are made once; what is damaged, killed, refused or full is told and never trained on.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+fixture=tests/data/vision/run hf=tests/data/vision/hf
+data_of() { # MODEL ARGS...
+    local model=$hf/$1
+    shift
+    expect "data for $model" ./dtrain-data -q --tokenizer "$model" --images "$model" "$@"
+}
+data_of clip_llama -o "$tmp/images.h5" $fixture/records.jsonl
+sed -n 's/<image>//gp' $fixture/records.jsonl | sed 's/, "images*": .*/}/' >"$tmp/texts.jsonl"
+expect "texts without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/texts.h5" "$tmp/texts.jsonl"
+sed -n 4p $fixture/records.jsonl | sed "s|\.\./\.\./vision_data|$PWD/tests/data/vision_data|g" >"$tmp/few.jsonl"
+data_of clip_llama -o "$tmp/few.h5" "$tmp/few.jsonl"
+cat >"$tmp/tiny.ini" <<INI
+[run]
+task = sft
+max_steps = 4
+threads = 1
+reproducible = true
+[model]
+path = $hf/clip_llama
+[data]
+train = $tmp/images.h5, $tmp/texts.h5
+seq_len = 64
+[batch]
+train_batch_size = 6
+micro_batch_size = 1
+[optimizer]
+lr = 3e-3
+[scheduler]
+type = constant
+[checkpoint]
+save_steps = 0
+[log]
+report_to = jsonl
+INI
+cache=$tmp/cache
+kept() { train "$@" vision.feature_cache="$cache"; }
+n_files() { ls "$cache" | grep -c "$1"; }
+
+# ---- the same bits
+while read -r dtype np stage more; do
+    [ "$np" != 1 ] || { train 1 "ref-$dtype" precision.dtype="$dtype" $more; expect_exit "$dtype without kept features" 0; }
+    kept "$np" "kept-$dtype-$np-$stage" zero.stage="$stage" precision.dtype="$dtype" $more
+    expect_exit "$dtype on $np ranks, stage $stage, with them" 0
+    expect "the same bits" same_model "$(newest "ref-$dtype")" "$(newest "kept-$dtype-$np-$stage")"
+    expect "as much memory as planned" as_planned
+    [[ $more = *offload_param* ]] || expect "as --plan says" as_plan_says "$np" "$stage" precision.dtype="$dtype" vision.feature_cache="$cache" $more
+    if [ "$np" = 1 ]; then expect_text "made first" 'features of 3 of 3 different images are made first'
+    else expect_text "found again" "features of 3 different images are in $cache"; fi
+done <<LAYOUTS
+fp32 1 0
+fp32 2 1
+fp32 2 2 zero.offload_optimizer=cpu
+fp32 3 3 data.prefetch=0
+bf16 1 0 model.activation_checkpointing=block
+bf16 3 3 zero.offload_param=cpu
+LAYOUTS
+is "a file for each type" "$(n_files '^features-.*\.bin$')" 2
+rm -r "$cache"
+kept 3 made-by-3 zero.stage=3
+expect "made by three ranks that share each block: the same bits" same_model "$(newest ref-fp32)" "$(newest made-by-3)"
+per_token() { paste <(number "$1" flops_per_second) <(number "$1" tokens_per_second) | awk '{ print $1 / $2 }' | tail -1; }
+expect "and the tower's arithmetic is not counted" awk -v a="$(per_token ref-fp32)" -v b="$(per_token made-by-3)" 'BEGIN { exit !(b < 0.97 * a) }'
+expect "but the images are" above made-by-3 images_per_second 0
+
+# ---- tasks, resuming, export
+kept 2 valid data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" zero.stage=3 checkpoint.export=hf
+train 1 valid-ref data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" checkpoint.export=hf
+is "validated alike" "$(number valid validation_loss)" "$(number valid-ref validation_loss)"
+expect "the whole model is exported" cmp "$tmp/valid/hf/model.safetensors" "$tmp/valid-ref/hf/model.safetensors"
+evaluate() { "$1" "$2" "$3" run.task=eval model.path="$tmp/valid" data.train= data.validation="$tmp/images.h5" batch.train_batch_size=0; }
+evaluate kept 2 eval
+evaluate train 2 eval-ref
+is "evaluated alike" "$(number eval validation_loss)" "$(number eval-ref validation_loss)"
+train 2 resumed run.max_steps=2
+kept 3 resumed zero.stage=2
+expect_text "with kept features it goes on" "resumed from .*step-00000002.h5"
+expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest resumed)"
+train 2 resumed run.max_steps=5
+expect_exit "and without them again" 0
+sed 's/"completion": \("[^"]*"\)/"chosen": \1, "rejected": "no idea?"/; s|\.\./\.\./vision_data|'"$PWD/tests/data/vision_data"'|g' $fixture/records.jsonl >"$tmp/pairs.jsonl"
+data_of clip_llama -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
+pairs="run.task=dpo data.train=$tmp/pairs.h5 run.max_steps=3"
+while read -r name more; do
+    train 1 "$name-ref" $pairs $more
+    kept 2 "$name" $pairs zero.stage=3 $more
+    expect "$name: the same bits" same_model "$(newest "$name-ref")" "$(newest "$name")"
+    expect "as much memory as planned" as_planned
+done <<DPO
+dpo
+dpo-follows dpo.sync_reference_steps=1
+dpo-before dpo.precompute_reference=true
+dpo-lora vision.train=llm lora.r=2
+DPO
+
+# ---- another tower, another model
+before=$(n_files '\.bin$')
+train 1 trained vision.train=tower run.max_steps=1
+kept 1 other model.path="$tmp/trained"
+train 1 other-ref model.path="$tmp/trained"
+expect "another tower's features: the same bits" same_model "$(newest other-ref)" "$(newest other)"
+is "are beside those of the first" "$(n_files '\.bin$')" $((before + 1))
+wrong "a reference with another tower" 64 'vision.feature_cache: .*trained.* has another vision tower' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/towers" vision.feature_cache="$cache" $pairs dpo.reference_path="$tmp/trained"
+data_of siglip_qwen2 -o "$tmp/siglip.h5" $fixture/records.jsonl
+siglip="model.path=$hf/siglip_qwen2 data.train=$tmp/siglip.h5"
+train 1 siglip-ref $siglip
+kept 2 siglip $siglip
+expect "of SigLIP: the same bits" same_model "$(newest siglip-ref)" "$(newest siglip)"
+while read -r name file change; do # the same weights and pixels, and other features
+    cp -r $hf/clip_llama "$tmp/$name"
+    sed -i "$change" "$tmp/$name/$file"
+    if cmp -s $hf/clip_llama/"$file" "$tmp/$name/$file"; then not_ok "$name" "$file is what it was"; fi
+    expect "a dataset of it" ./dtrain-data -q --tokenizer "$tmp/$name" --images "$tmp/$name" -o "$tmp/$name.h5" $fixture/records.jsonl
+    train 1 "$name-ref" model.path="$tmp/$name" data.train="$tmp/$name.h5"
+    kept 1 "$name-kept" model.path="$tmp/$name" data.train="$tmp/$name.h5"
+    expect "$name: the same bits" same_model "$(newest "$name-ref")" "$(newest "$name-kept")"
+done <<CHANGES
+normalised preprocessor_config.json s/0.48145466/0.5/
+activated config.json s/"quick_gelu"/"gelu"/
+CHANGES
+wrong "a tower that is trained" 64 'vision.feature_cache: features are kept of a tower that stays as it is, and vision.train = projector,tower' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$cache" vision.train=projector,tower
+wrong "no tower" 64 'vision.feature_cache: the model has no vision tower' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$cache" model.path=$hf/clip_llama_text data.train="$tmp/texts.h5"
+
+# ---- some are there
+cache=$tmp/parts
+kept 2 few data.train="$tmp/few.h5"
+n=$(sed -n 's/.*features of \([0-9]*\) of .*made first.*/\1/p' "$out")
+kept 3 rest zero.stage=1
+expect_text "the others are made" "features of $((3 - n)) of 3 different images are made first"
+expect "into a file of their own: the same bits" same_model "$(newest ref-fp32)" "$(newest rest)"
+is "two files" "$(n_files '\.bin$')" 2
+
+# ---- what goes wrong
+cache=$tmp/of-few
+kept 1 bad
+good=$(ls "$cache"/*.bin)
+cp "$good" "$tmp/good.bin"
+damaged() { # NAME TEXT COMMAND...: a command makes FILE of it
+    local name=$1 text=$2
+    shift 2
+    cp "$tmp/good.bin" "$good"
+    "$@"
+    wrong "$name" 65 "${good##*/}: ($text): remove it to have its features made anew" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/damaged" vision.feature_cache="$cache"
+}
+byte() { printf '\377' | dd of="$good" bs=1 seek="$1" conv=notrunc status=none; }
+damaged "altered features" 'its features are altered' byte 8195
+damaged "an altered list" 'its list of images is altered' byte 4100
+damaged "an altered head" 'it is no file of features|its head is altered, or it is of another tower' byte 3
+damaged "a file that is cut short" 'it is cut short or altered' truncate -s -1 "$good"
+damaged "an empty file" 'it is cut short, or no file of features' truncate -s 0 "$good"
+rm "$cache"/*
+for fault in features.hash:1 features.create:0 features.make:1 features.write:1 features.publish:0; do
+    fails_alone "${fault#*:}" "${fault%:*}" 1 kept 2 "fault-${fault%:*}" zero.stage=3
+    is "nothing is left" "$(n_files ^features)" 0
+    rm -f "$cache"/*.list
+done
+RUN_TIMEOUT=60 DTRAIN_FAULT=features.write:1:1:nospace kept 3 full
+expect_exit "a full disk" 74
+is "leaves nothing either" "$(n_files ^features)" 0
+RUN_TIMEOUT=60 DTRAIN_FAULT=features.publish:0:1:kill kill_at_once kept 2 killed
+is "a kill leaves what is no file of features" "$(n_files '\.part$') $(n_files '\.bin$')" "1 0"
+kept 2 killed
+expect "which the next run removes" test "$(n_files '\.part$') $(n_files '\.bin$')" = "0 1"
+expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest killed)"
+rm "$cache"/*
+DTRAIN_FAULT=features.publish:0:1:stop start 2 first vision.feature_cache="$cache"
+wait_until_stopped first 1
+kept 1 second
+expect "a second run at the same time" same_model "$(newest ref-fp32)" "$(newest second)"
+is "has its file beside that of the first" "$(n_files '\.part$') $(n_files '\.bin$')" "1 1"
+kill -CONT $(ranks_of first)
+finish first
+expect "which goes on" same_model "$(newest ref-fp32)" "$(newest first)"
+is "to the same file" "$(n_files ^features)" 1
+DTRAIN_FAULT=features.hash:0:1:error kept 2 again data.train="$tmp/images.h5"
+expect_exit "images that are known are not read again" 0
+truncate -s -1 "$cache"/*.list
+fails_alone 0 features.hash 1 kept 2 unknown data.train="$tmp/images.h5"
+kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
+expect_exit "nor is a list of them believed that is cut short" 0
+e2e_done
