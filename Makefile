@@ -205,6 +205,7 @@ benches: $(BENCHES)
 $(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(FUZZER) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/mpi_memory: override LDFLAGS += -Wl,--wrap=dt_ledger_add# tests/memory_guard.h
+$(BUILD)/tests/test_data_make_images: override LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
 $(BUILD)/tests/fuzz/fuzz_image: override LDFLAGS += -Wl,--wrap=dt_image_alloc
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
@@ -227,7 +228,7 @@ sanitize: test-setup  ## the tests under the address and undefined-behaviour san
 	$(MAKEAGAIN) fuzz
 # Writers of checkpoints, transfers of swap files, readers ahead, signals, watchdogs, and two ranks as threads. One rank of one OpenMP thread
 # each: the thread sanitizer does not see what libgomp orders.
-WITH_THREADS = test_swap_file test_data_loader test_data_make test_zero_streams test_zero_overlap test_signals mpi_checkpoint_async mpi_zero_offload mpi_run
+WITH_THREADS = test_swap_file test_data_loader test_data_make test_data_make_images test_zero_streams test_zero_overlap test_signals mpi_checkpoint_async mpi_zero_offload mpi_run
 sanitize-threads: test-setup  ## the tests of what runs beside each other in one process under the thread sanitizer
 	$(MAKEAGAIN) SAN=thread CUDA=0 FUZZ= SIM_LIBS= TEST_SRC="$(WITH_THREADS:%=tests/%.c)" OMP_NUM_THREADS=1 NP=1 check ONLY="$(WITH_THREADS)"
 fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
