@@ -238,11 +238,14 @@ fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
 	@tests/fuzz/fuzz.sh build/fuzz/tests/fuzz $(or $(FUZZ_SECONDS),60)
 fuzz-build: $(FUZZ)
 # A machine with a GPU; docs/testing.md has one that lacks MPI and all else.
-test-gpu: programs tests-build  ## the tests with the GPU in the place of the CPU, and trainings on it against the CPU's
+test-gpu: test-setup  ## the tests with the GPU in the place of the CPU, and trainings on it against the CPU's
+	$(MAKEAGAIN) programs tests-build
 	@$(FOR_TESTS) tools/gpu/run.sh suite
-bench-gpu: programs benches  ## figures of the GPU, beside PyTorch's where that is found
+bench-gpu: setup  ## figures of the GPU, beside PyTorch's where that is found
+	$(MAKEAGAIN) programs benches
 	@$(FOR_TESTS) tools/gpu/run.sh bench
-gpu-bundle: programs tests-build benches  ## build/gpu-bundle.tar.xz: what these need on a bare GPU machine
+gpu-bundle: test-setup  ## build/gpu-bundle.tar.xz: what these need on a bare GPU machine
+	$(MAKEAGAIN) programs tests-build benches
 	@$(FOR_TESTS) tools/gpu/pack.sh
 valgrind: programs tests-build  ## the tests under valgrind (slow)
 	@$(FOR_TESTS) VALGRIND=1 tests/run.sh $(ONLY)

@@ -17,6 +17,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/environment.sh
+. tests/measure.sh
 unset OMP_NUM_THREADS DTRAIN_DEVICE
 bin=${BUILD:-build/release}/tests device=${DEVICE:-cpu} steps=${STEPS:-3} epochs=${EPOCHS:-4} parts=${PARTS:-grpo peer stage3 ppo} limit=${LIMIT:-600}
 if [ "$device" = cpu ]; then
@@ -29,7 +30,6 @@ fi
 model=${MODEL:-$model} rows=${ROWS:-$1} group=${GROUP:-$2} prompt=${PROMPT:-$3} length=${LENGTH:-$4} micro=${MICRO:-$5} dtype=${DTYPE:-$6} np=${NP:-$7} rounds=${ROUNDS:-$8}
 tmp=$(mktemp -d) && trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 PYTHON=${PYTHON-python3}
-plainly() { env LD_LIBRARY_PATH="${PLAIN_PATH-${LD_LIBRARY_PATH:-}}" "$@"; } # on a GPU machine Python has libraries of its own
 has() { [ -n "$PYTHON" ] && plainly "$PYTHON" -c 'import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in sys.argv[1:]))' "$@" 2>/dev/null; }
 of() { sed -n "s|.*\"$2\": *\([0-9.e+-]*\).*|\1|p" "$tmp/$1.jsonl"; } # RUN METRIC: of each step that counts
 median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
@@ -46,27 +46,15 @@ make_model() {
     ./dtrain-data -q --tokenizer bytes -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >>"$tmp/log" 2>&1
 }
 
-# Runs until there are enough rollouts and ends it: a run that ends by itself saves a checkpoint. The steps that count go to $tmp/NAME.jsonl.
+# The steps that count go to $tmp/NAME.jsonl.
 train() { # NAME TASK STAGE STEPS_OF_A_ROLLOUT KEYS...
-    local name=$1 task=$2 stage=$3 warm=$((2 * $4)) most=$(((steps + 2) * $4)) end=$((SECONDS + limit)) job n=0 launch=
+    local name=$1 task=$2 stage=$3 warm=$((2 * $4)) most=$(((steps + 2) * $4)) launch=
     shift 4
     [ "$device" != cpu ] && [ "$np" = 1 ] || launch="$MPIRUN -np $np"
-    rm -rf "$tmp/run"
-    $launch ./dtrain /dev/stdin run.task="$task" run.output_dir="$tmp/run" run.device="$device" run.threads="${THREADS:-1}" run.max_steps=100000 \
-        model.path="$tmp/made/hf" data.train="$tmp/prompts.h5" data.seq_len=$((prompt + length)) data.shuffle=false zero.stage="$stage" precision.dtype="$dtype" \
-        batch.train_batch_size="$rows" batch.micro_batch_size="$micro" optimizer.lr=1e-6 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 \
-        scheduler.type=constant checkpoint.save_steps=0 checkpoint.save_on_signal=false log.report_to=jsonl "$@" ${DTRAIN_ARGS:-} </dev/null >"$tmp/log" 2>&1 &
-    job=$!
-    until [ "$n" -ge "$most" ]; do
-        if ! kill -0 $job 2>/dev/null || [ $SECONDS -ge $end ]; then break; fi
-        sleep 0.2
-        [ ! -e "$tmp/run/metrics.jsonl" ] || n=$(wc -l <"$tmp/run/metrics.jsonl")
-    done
-    kill -TERM $job 2>/dev/null
-    ( sleep 20; kill -KILL $job ) 2>/dev/null &
-    wait $job 2>/dev/null
-    kill $! 2>/dev/null
-    if [ "$n" -lt "$most" ]; then cat "$tmp/log" >&2; return 1; fi
+    until_steps "$tmp/run" $most "$limit" "$tmp/log" $launch ./dtrain /dev/stdin run.task="$task" run.output_dir="$tmp/run" run.device="$device" \
+        run.threads="${THREADS:-1}" run.max_steps=100000 model.path="$tmp/made/hf" data.train="$tmp/prompts.h5" data.seq_len=$((prompt + length)) \
+        data.shuffle=false zero.stage="$stage" precision.dtype="$dtype" batch.train_batch_size="$rows" batch.micro_batch_size="$micro" optimizer.lr=1e-6 \
+        optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 scheduler.type=constant "$@" ${DTRAIN_ARGS:-} || { cat "$tmp/log" >&2; return 1; }
     sed -n "$((warm + 1)),${most}p" "$tmp/run/metrics.jsonl" >"$tmp/$name.jsonl"
 }
 # A program's rewards: the last digit of the last id, so that the completions of a prompt differ.

@@ -4,15 +4,18 @@
 # medians of STEPS steps, best of ROUNDS rounds.
 #
 # The model is of nanoVLM's size: SigLIP B/16 at 224 (196 patches) and a language model as SmolLM2 of 135 million parameters. BATCH images a step, each with TEXT tokens of text;
-# THREADS, DTYPES, PARTS. PYTHON=... names a Python with torch and transformers.
+# THREADS, DTYPES, PARTS; DEVICE=cuda: on a GPU, with its memory. PYTHON=... names a Python with torch and transformers.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/environment.sh
-unset OMP_NUM_THREADS
+. tests/measure.sh
+unset OMP_NUM_THREADS DTRAIN_DEVICE
+device=${DEVICE:-cpu}
+if [ "$device" = cpu ]; then place=host; else place=device; : "${ROUNDS:=1}" "${STEPS:=10}" "${BATCH:=64}" "${DTYPES:=bf16}"; fi
 rounds=${ROUNDS:-2} threads=${THREADS:-2} steps=${STEPS:-5} batch=${BATCH:-4} text=${TEXT:-64}
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-PYTHON=${PYTHON:-python3}
-"$PYTHON" -c 'import torch, transformers' 2>/dev/null || PYTHON=
+PYTHON=${PYTHON-python3}
+[ -z "$PYTHON" ] || plainly "$PYTHON" -c 'import torch, transformers' 2>/dev/null || PYTHON=
 
 mkdir "$tmp/model"
 cat >"$tmp/model/config.json" <<'JSON'
@@ -31,17 +34,16 @@ for i in $(seq "$n"); do echo "{\"text\": \"#$words\", \"image\": \"$i.ppm\"}"; 
 ./dtrain-data -q --kind sft --tokenizer bytes --images "$tmp/model" --image-token '#' -o "$tmp/images.h5" "$tmp/records.jsonl" || exit 1
 
 ours() { # DTYPE PARTS: images/s and peak memory in MB
-    rm -rf "$tmp/run"
-    ./dtrain /dev/stdin run.task=sft run.output_dir="$tmp/run" run.threads="$threads" precision.dtype="$1" vision.train="$2" batch.micro_batch_size="$batch" \
-        batch.train_batch_size="$batch" data.seq_len=$((196 + text)) run.max_steps=$((steps + 2)) checkpoint.save_steps=0 \
-        data.train="$tmp/images.h5" log.report_to=jsonl model.config="$tmp/model/config.json" model.tokenizer=bytes </dev/null >"$tmp/log" 2>&1 ||
+    until_steps "$tmp/run" $((steps + 2)) "${LIMIT:-600}" "$tmp/log" ./dtrain /dev/stdin run.task=sft run.output_dir="$tmp/run" run.device="$device" \
+        run.threads="$threads" precision.dtype="$1" vision.train="$2" batch.micro_batch_size="$batch" batch.train_batch_size="$batch" \
+        data.seq_len=$((196 + text)) run.max_steps=100000 data.train="$tmp/images.h5" model.config="$tmp/model/config.json" model.tokenizer=bytes ||
         { cat "$tmp/log" >&2; echo "0 0"; return 1; }
-    awk -F'[:,}]' -v last="$steps" '{ for (i = 1; i < NF; i++) { if ($i ~ /"images_per_second"/) rate[++n] = $(i + 1) + 0; if ($i ~ /"memory_host"/) peak = $(i + 1) / 1e6 } }
-        END { for (i = n - last + 1; i <= n; i++) { v = rate[i]; for (j = m++; j > 0 && s[j - 1] > v; j--) s[j] = s[j - 1]; s[j] = v } printf "%.3f %.0f\n", s[int(m / 2)], peak }' "$tmp/run/metrics.jsonl"
+    awk -v r="$(median_of "$tmp/run" images_per_second 3 $((steps + 2)))" -v p="$(median_of "$tmp/run" memory_$place $((steps + 2)) $((steps + 2)))" \
+        'BEGIN { printf "%.3f %.0f\n", r, p / 1e6 }'
 }
 peer() { # DTYPE PARTS
     [ -n "$PYTHON" ] || { echo "0 0"; return; }
-    "$PYTHON" tests/peer_llava.py "$tmp/model" --dtype "$1" --train "$2" --batch "$batch" --text "$text" --threads "$threads" --steps "$steps" 2>"$tmp/log" || { cat "$tmp/log" >&2; echo "0 0"; }
+    plainly "$PYTHON" tests/peer_llava.py "$tmp/model" --device "$device" --dtype "$1" --train "$2" --batch "$batch" --text "$text" --threads "$threads" --steps "$steps" 2>"$tmp/log" || { cat "$tmp/log" >&2; echo "0 0"; }
 }
 faster() { awk -v a="$1" -v b="$2" 'BEGIN { split(a, x, " "); split(b, y, " "); print (x[1] >= y[1]) ? a : b }'; }
 

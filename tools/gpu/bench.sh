@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, grpo, and steps, profile or those=MODEL,...
+# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, lora, vision, grpo, and steps, profile or those=MODEL,...
 #
 # operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and PyTorch's attention (tests/peer_operations.py).
 # profile: the time of each operation within a step, by events (tests/bench_model.c).
@@ -7,8 +7,10 @@
 # random weights and tokens, bf16 with fp32 master weights, AdamW, gradient norm clipped. Medians of STEPS steps. MFU is model FLOPs over the dense
 # bf16 peak of the chip, PEAK TFLOP/s (default 989: H100 and H200 SXM): 6 per parameter of matrices and token, the head included, and attention's over
 # the causal half of the squares (dt_model_train_flops). Memory: the ledger's peak against PyTorch's allocator's.
+# lora, vision: steps with adapters, and of a vision-language model, beside PEFT and transformers (tests/bench_lora.sh, bench_vision.sh).
 # grpo: rollouts and steps of GRPO and PPO (tests/bench_grpo.sh), beside TRL, or a plain loop of PyTorch where that is not installed.
-# Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
+# Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below. DTRAIN_ARGS: further settings of dtrain, as for a model that
+# has its states in host memory.
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
@@ -25,33 +27,21 @@ gpt2-350m 16 1024 model_type=gpt2 hidden_size=1024 num_hidden_layers=24 num_atte
 gpt2-1.5b 8 1024 model_type=gpt2 hidden_size=1600 num_hidden_layers=48 num_attention_heads=25 vocab_size=50257 max_position_embeddings=1024
 llama-1b 4 2048 model_type=llama hidden_size=2048 intermediate_size=8192 num_hidden_layers=16 num_attention_heads=32 num_key_value_heads=8 head_dim=64 vocab_size=128256 max_position_embeddings=131072 rope_theta=500000 tie_word_embeddings=true
 qwen2.5-0.5b 16 1024 model_type=qwen2 hidden_size=896 intermediate_size=4864 num_hidden_layers=24 num_attention_heads=14 num_key_value_heads=2 head_dim=64 vocab_size=151936 max_position_embeddings=32768 rope_theta=1000000 tie_word_embeddings=true
-qwen2.5-1.5b 8 1024 model_type=qwen2 hidden_size=1536 intermediate_size=8960 num_hidden_layers=28 num_attention_heads=12 num_key_value_heads=2 head_dim=128 vocab_size=151936 max_position_embeddings=131072 rope_theta=1000000 tie_word_embeddings=true'
+qwen2.5-1.5b 8 1024 model_type=qwen2 hidden_size=1536 intermediate_size=8960 num_hidden_layers=28 num_attention_heads=12 num_key_value_heads=2 head_dim=128 vocab_size=151936 max_position_embeddings=131072 rope_theta=1000000 tie_word_embeddings=true
+qwen2.5-7b 4 2048 model_type=qwen2 hidden_size=3584 intermediate_size=18944 num_hidden_layers=28 num_attention_heads=28 num_key_value_heads=4 head_dim=128 vocab_size=152064 max_position_embeddings=131072 rope_theta=1000000 activation_checkpointing=selective
+llama-8b 1 4096 model_type=llama hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 num_attention_heads=32 num_key_value_heads=8 head_dim=128 vocab_size=128256 max_position_embeddings=131072 rope_theta=500000 activation_checkpointing=selective'
 MODELS=${MODELS_OF:-$MODELS}
 
-count() { if [ -e "$1" ]; then wc -l <"$1"; else echo 0; fi; }
-# Trains until there are enough steps and ends it: a run that ends by itself saves a checkpoint. Leaves $tmp/ours: tokens/s, FLOP/s, peak bytes.
-ours() { # B T KEYS...
-    local b=$1 t=$2 end=$((SECONDS + limit)) job status=0 dropout=
+ours() { # B T KEYS...: leaves $tmp/ours: tokens/s, FLOP/s, peak bytes
+    local b=$1 t=$2 status=0 dropout= last=$((steps + 4))
     shift 2
     [ "${1#model_type=gpt2}" = "$1" ] || dropout=model.dropout=0
-    rm -rf "$tmp/run"
-    ./dtrain /dev/stdin run.output_dir="$tmp/run" run.device="$device" run.max_steps=100000 data.train="$tmp/noise.h5" data.seq_len="$t" batch.micro_batch_size="$b" \
-        precision.dtype=bf16 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 log.report_to=jsonl checkpoint.save_on_signal=false checkpoint.save_steps=0 \
-        "${@/#/model.}" $dropout ${DTRAIN_ARGS:-} </dev/null >"$tmp/ours.log" 2>&1 &
-    job=$!
-    until [ "$(count "$tmp/run/metrics.jsonl")" -ge $((steps + 4)) ]; do
-        if ! kill -0 $job 2>/dev/null || [ $SECONDS -ge $end ]; then status=1; break; fi
-        sleep 0.2
-    done
-    kill -TERM $job 2>/dev/null
-    ( sleep 20; kill -KILL $job ) 2>/dev/null & 
-    wait $job 2>/dev/null
-    kill $! 2>/dev/null
-    cat "$tmp/ours.log" >>"$OUT/bench-steps.log"
+    until_steps "$tmp/run" $last "$limit" "$tmp/ours.log" ./dtrain /dev/stdin run.output_dir="$tmp/run" run.device="$device" run.max_steps=100000 \
+        data.train="$tmp/noise.h5" data.seq_len="$t" batch.micro_batch_size="$b" precision.dtype=bf16 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 \
+        "${@/#/model.}" $dropout ${DTRAIN_ARGS:-} || status=1
+    cat "$tmp/ours.log" "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log"
     [ $status = 0 ] || { grep -vE '^(planned|per rank|by place)' "$tmp/ours.log" | tail -5 >&2; return 1; }
-    tail -n +5 "$tmp/run/metrics.jsonl" | sed -n 's/.*"tokens_per_second": *\([0-9.e+]*\).*"memory_device": *\([0-9]*\).*"flops_per_second": *\([0-9.e+]*\).*/\1 \3 \2/p' |
-        sort -g | awk '{ v[NR] = $0 } END { print v[int((NR + 1) / 2)] }' >"$tmp/ours"
-    cat "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log"
+    echo "$(median_of "$tmp/run" tokens_per_second 5 $last) $(median_of "$tmp/run" flops_per_second 5 $last) $(median_of "$tmp/run" memory_device $last $last)" >"$tmp/ours"
 }
 
 one_model() { # LINE of MODELS
@@ -96,8 +86,8 @@ run_operations() {
     return $status
 }
 
-run_grpo() {
-    { printf '\n```\n'; DEVICE="$device" LIMIT="$limit" STEPS="${GRPO_STEPS:-3}" tests/bench_grpo.sh 2>&1; local status=$?; printf '```\n'; (exit $status); } | tee -a "$OUT/bench-grpo.log" "$OUT/bench.md"
+run_script() { # NAME: of tests/bench_NAME.sh, as it prints it
+    { printf '\n```\n'; env DEVICE="$device" LIMIT="$limit" "tests/bench_$1.sh" 2>&1; local status=$?; printf '```\n'; (exit $status); } | tee -a "$OUT/bench-$1.log" "$OUT/bench.md"
 }
 
 run_profile() { # all, or names
@@ -123,7 +113,8 @@ status=0
 for part; do
     case $part in
     operations) run_operations || status=1 ;;
-    grpo) run_grpo || status=1 ;;
+    lora | vision) (unset STEPS; run_script "$part") || status=1 ;;
+    grpo) STEPS=${GRPO_STEPS:-3} run_script grpo || status=1 ;;
     profile) run_profile gpt2-124m,gpt2-1.5b || status=1 ;;
     profile=*) run_profile "${part#profile=}" || status=1 ;;
     steps) run_steps gpt2-124m,gpt2-1.5b || status=1 ;;

@@ -1,9 +1,9 @@
 # environment.sh - sourced by run.sh at the top of the tree: where the CUDA libraries lie and, in a bundle of pack.sh, the launcher and all else.
 #
-# Sets LD_LIBRARY_PATH, PATH and the variables of Open MPI; PYTHON, a Python with torch or empty. `plainly COMMAND` runs one without the bundle's
-# libraries: Python and NVIDIA's tools bring their own.
+# Sets LD_LIBRARY_PATH, PATH and the variables of Open MPI; PYTHON, a Python with torch or empty. `plainly COMMAND` (tests/measure.sh) runs one without
+# the bundle's libraries: Python and NVIDIA's tools bring their own.
 export PLAIN_PATH=${PLAIN_PATH-${LD_LIBRARY_PATH:-}} # as it was when the first script began
-plainly() { env LD_LIBRARY_PATH="$PLAIN_PATH" "$@"; }
+. tests/measure.sh
 
 for p in "${CUDA_HOME:-/usr/local/cuda}/bin"; do [ ! -d "$p" ] || PATH=$PATH:$p; done
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # pack.sh [FILE] - what a bare GPU machine needs to run the tests and benchmarks, in one archive: build/gpu-bundle.tar.xz.
 #
-# The programs, the tests' programs and libdtrain_cuda.so of BUILD (make programs tests-build benches), the sources' scripts and test data, and in
+# The programs, those of the tests that work on a device, and libdtrain_cuda.so of BUILD (make programs tests-build benches), the sources' scripts and test data, and in
 # runtime/ the launcher, Open MPI's plugins and texts, and every shared library but those that such a machine has: glibc, the driver, CUDA. There:
 #
 #     tar -xJf gpu-bundle.tar.xz -C /tmp && OUT=/tmp/figures /tmp/dtrain-gpu/tools/gpu/run.sh tests
@@ -29,7 +29,9 @@ for p in "$build"/dtrain*; do
     cp "$p" "$root/$build/"
     ln -s "$p" "$root/${p##*/}"
 done
-for t in tests/test_*.c tests/mpi_*.c tests/bench_*.c; do [ ! -e "$build/${t%.c}" ] || cp "$build/${t%.c}" "$root/$build/tests/"; done
+for t in $(grep -lE 'DEVICES:|TRANSPORTS:.*nccl' tests/test_*.c tests/mpi_*.c) tests/bench_*.c; do # what run.sh runs
+    [ ! -e "$build/${t%.c}" ] || cp "$build/${t%.c}" "$root/$build/tests/"
+done
 for t in $mpirun orted h5diff h5dump h5ls; do cp "$(readlink -f "$(command -v "$t")")" "$root/runtime/bin/" || true; done
 mv "$root/runtime/bin/$(basename "$mpirun")" "$root/runtime/bin/mpirun"
 

@@ -10,7 +10,8 @@
 #   exec COMMAND...         any program with these libraries: exec build/release/tests/bench_products
 #   all                     check, suite and bench
 #
-# Logs go to $OUT (default build/gpu); what counts is printed. JOBS programs run at a time, each for LIMIT seconds at most (default 150).
+# Logs go to $OUT (default build/gpu); what counts is printed. JOBS programs run at a time, each for LIMIT seconds at most (default 150), tests on
+# MOST_RANKS ranks at most (default 4).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
@@ -36,6 +37,7 @@ matches() { # NAME PATTERN...: no pattern, or one that the name contains
     return 1
 }
 
+ranks_of() { sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p; $s|.*|1 2 3 4|p' "$1" | head -1; } # SOURCE
 # Programs that work on a device, the longest first: those of several ranks, most ranks first.
 list_tests() {
     local source name np counts
@@ -43,17 +45,16 @@ list_tests() {
         for source in tests/mpi_*.c; do
             name=$(basename "$source" .c)
             matches "$name" "$@" && grep -q 'DEVICES:' "$source" || continue
-            counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
-            case " ${counts:-1 2 3 4} " in *" $np "*) ;; *) continue ;; esac
-            [ "$np" -le 4 ] || continue # ranks that share one GPU
+            case " $(ranks_of "$source") " in *" $np "*) ;; *) continue ;; esac
+            [ "$np" -le "${MOST_RANKS:-4}" ] || continue # ranks that share one GPU
             echo "$name on $np|$limit|NP=$np TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
         done
     done
     for source in $(grep -l 'TRANSPORTS:.*nccl' tests/mpi_*.c); do
         name=$(basename "$source" .c)
         matches "$name" "$@" || continue
-        for np in 1 2 4; do # NCCL wants a GPU for each rank
-            [ $np -gt "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" ] || echo "$name by NCCL on $np|$limit|DTRAIN_COMM=nccl NP=$np TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
+        for np in $(ranks_of "$source"); do # NCCL wants a GPU for each rank
+            [ "$np" -gt "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" ] || echo "$name by NCCL on $np|$limit|DTRAIN_COMM=nccl NP=$np TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
         done
     done
     for source in tests/test_*.c; do
@@ -68,7 +69,8 @@ run_tests() {
 
 list_e2e() { # NAME...: cuda and cuda_tasks (the default) compare devices; the others are the tests of the CPU, on the GPU; all
     local name
-    [ "${1:-}" != all ] || set -- cuda cuda_tasks train resume generate errors convert fp16 rm dpo rollout grpo ppo
+    [ "${1:-}" != all ] || set -- cuda cuda_tasks train resume generate errors convert fp16 rm dpo rollout grpo ppo rewards lora peft quantised_base recommend \
+        vision vision_cache vision_files vision_generate
     [ $# -gt 0 ] || set -- cuda cuda_tasks
     for name; do echo "e2e_$name|560|TEST_TIMEOUT=280 tests/run.sh tests/e2e_$name.sh"; done
 }
