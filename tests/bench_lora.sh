@@ -2,7 +2,7 @@
 # bench_lora.sh - training steps with LoRA on all linear layers against full training and against transformers with PEFT, in turn; peak memory against
 # the plan; bases in 8 and in 4 bits. Medians of STEPS steps, best of ROUNDS rounds.
 #
-# MODEL="KEYS of [model]" (default: Qwen2.5 0.5B), BATCH, SEQ, RANK, THREADS, DTYPES, WAYS; DEVICE=cuda: on a GPU, with its memory. PYTHON=... names a
+# MODEL="KEYS of [model]" (default: Qwen2.5 0.5B), BATCH, SEQ, RANK, THREADS, DTYPES, WAYS (as the table names them); DEVICE=cuda: on a GPU, with its memory. PYTHON=... names a
 # Python with torch, transformers and peft.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -34,23 +34,30 @@ peer() { [ -n "$PYTHON" ] && plainly "$PYTHON" tests/peer_peft.py --device "$dev
 faster() { awk -v a="$1" -v b="$2" 'BEGIN { split(a, x, " "); split(b, y, " "); print (x[1] >= y[1]) ? a : b }'; }
 
 adapters="lora.r=$rank lora.alpha=$((2 * rank)) lora.target_modules=all-linear"
+measure() { # WAY DTYPE
+    case $1 in
+    full) ours "$2" ;;
+    lora) ours "$2" $adapters ;;
+    lora+*) ours "$2" $adapters lora.base_quantization="${1#lora+}" ;;
+    PEFT) peer "$2" ;;
+    esac
+}
+ways=${WAYS:-full lora lora+int8 lora+nf4 PEFT}
+declare -A best
 echo "batch $batch x $seq, rank $rank on all linear layers, $threads threads, best of $rounds rounds, medians of $steps steps; memory in MB"
 printf '%-5s %-10s %10s %8s %8s %8s %8s\n' type way tokens/s 'of full' 'of PEFT' peak planned
 for dtype in ${DTYPES:-fp32 bf16}; do
-    full="0 0 0" lora="0 0 0" int8="0 0 0" nf4="0 0 0" peft="0 0"
+    best=([full]=0 [PEFT]=0)
     for _ in $(seq "$rounds"); do
-        full=$(faster "$full" "$(ours "$dtype")")
-        lora=$(faster "$lora" "$(ours "$dtype" $adapters)")
-        int8=$(faster "$int8" "$(ours "$dtype" $adapters lora.base_quantization=int8)")
-        nf4=$(faster "$nf4" "$(ours "$dtype" $adapters lora.base_quantization=nf4)")
-        peft=$(faster "$peft" "$(peer "$dtype")")
+        for way in $ways; do
+            now=$(measure "$way" "$dtype")
+            echo "$dtype $way: $now" >&2 # so that what was measured is there if the rest does not come
+            best[$way]=$(faster "${best[$way]:-0}" "${now:-0}")
+        done
     done
-    while read -r way rate peak planned; do
-        awk -v d="$dtype" -v w="$way" -v r="$rate" -v f="${full%% *}" -v t="${peft%% *}" -v p="$peak" -v q="${planned:-}" 'BEGIN {
+    for way in $ways; do
+        read -r rate peak planned <<<"${best[$way]}"
+        awk -v d="$dtype" -v w="$way" -v r="$rate" -v f="${best[full]%% *}" -v t="${best[PEFT]%% *}" -v p="$peak" -v q="${planned:-}" 'BEGIN {
             printf "%-5s %-10s %10s %8s %8s %8s %8s\n", d, w, r, (f > 0) ? sprintf("%.2f", r / f) : "-", (t > 0) ? sprintf("%.2f", r / t) : "-", p, q ? q : "-" }'
-    done <<<"full $full
-lora $lora
-lora+int8 $int8
-lora+nf4 $nf4
-PEFT $peft"
+    done
 done

@@ -1,8 +1,9 @@
 #!/bin/bash
 # pack.sh [FILE] - what a bare GPU machine needs to run the tests and benchmarks, in one archive: build/gpu-bundle.tar.xz.
 #
-# The programs, those of the tests that work on a device, and libdtrain_cuda.so of BUILD (make programs tests-build benches), the sources' scripts and test data, and in
-# runtime/ the launcher, Open MPI's plugins and texts, and every shared library but those that such a machine has: glibc, the driver, CUDA. There:
+# The programs, those of the tests that work on a device, and libdtrain_cuda.so of BUILD (make programs tests-build benches), the sources' scripts and
+# test data, and in runtime/ the launcher, Open MPI's plugins and texts, and every shared library but those that such a machine has: glibc, the driver,
+# CUDA. There:
 #
 #     tar -xJf gpu-bundle.tar.xz -C /tmp && OUT=/tmp/figures /tmp/dtrain-gpu/tools/gpu/run.sh tests
 #
