@@ -6,6 +6,7 @@
 #   expect NAME COMMAND...       does a command succeed? one result line
 #   is NAME FOUND EXPECTED       are these texts the same, and not blank? one result line
 #   alike A B                    the same as a command
+#   near NAME FOUND EXPECTED TOLERANCE    are these numbers above 0 the same but for a part TOLERANCE? one result line
 #   wrong NAME CODE REGEX COMMAND...   does it end with that code, on two ranks, and say this in one line? one result line
 #   wait_for COMMAND...          until it succeeds; a failed case when it does not in WAIT_TIMEOUT seconds, which is for what never comes
 #   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
@@ -87,6 +88,9 @@ expect() {
 }
 alike() { [[ $1 == *[![:space:]]* && $1 == "$2" ]]; } # two numbers that are both missing are no equal numbers
 is() { if alike "$2" "$3"; then ok "$1"; else not_ok "$1" "found '$2', expected '$3'"; fi; }
+near() { # what is no number is 0
+    expect "$1" awk -v a="$2" -v b="$3" -v tol="$4" 'BEGIN { d = a - b; bad = !(a + 0 > 0 && b + 0 > 0 && d <= tol * b && -d <= tol * b); if (bad) print a, b; exit bad }'
+}
 wrong() {
     local name=$1 want=$2 regex=$3
     shift 3

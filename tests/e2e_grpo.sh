@@ -128,7 +128,7 @@ for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")):
     ratios = [math.exp(sum(scored) - sum(sampled)) for sampled, scored in both]
     want = {"sampling_logp_difference/mean": sum(gaps) / len(gaps), "sampling_logp_difference/max": max(gaps), "importance_sampling_ratio/min": min(ratios),
             "importance_sampling_ratio/mean": sum(ratios) / len(ratios), "importance_sampling_ratio/max": max(ratios)}
-    assert 1e-4 < max(gaps) < 0.5, max(gaps)  # of rows that were moved both
+    assert max(gaps) < 0.5, max(gaps)  # of rows that were moved both; where bf16 is multiplied as fp32 (kernels v3) there is hardly any
     for name, x in want.items():
         assert abs(line["grpo/sampling/" + name] - x) < 1e-6, (line["step"], name, line["grpo/sampling/" + name], x)  # numbers have 9 digits
 PY
