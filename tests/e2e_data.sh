@@ -421,6 +421,12 @@ expect_exit "a picture of images" 0
 expect_text "dtrain-info knows their form" "images       8 of 8 x 8 pixels, each 4 tokens of id 292"
 printf '{"image": "sheet.png", "text": "<image>a"}' >"$tmp/sheet.jsonl" # read as an input: a PNG of 3 x 2 images with lines between
 expect "the picture is one" ./dtrain-data -q --force -o "$tmp/s.h5" --images $vision/model --tokenizer $vision/model "$tmp/sheet.jsonl"
+mkdir -p "$tmp/folder"
+echo text >"$tmp/two.txt"
+for other in "$tmp/folder/../one.h5" "$tmp/./one.h5"; do
+    run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/two.txt"
+    expect_exit "two outputs that are one file in another spelling" 64
+done
 cp "$tmp/i.h5" "$tmp/same.h5"
 run 0 ./dtrain-info --images "$tmp/same.h5" "$tmp/same.h5"
 expect_exit "a picture in the place of its dataset" 64

@@ -75,6 +75,17 @@ expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples h
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/bad.h5" "$tmp/bad.jsonl"
 expect_text "ranks that do not fit are told" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'
+good='{"prompt": "a", "responses": ["b", "c"]}'
+printf '{"prompt": "a", "responses": ["b", "c", "d"], "ranks": [1, 2, "x"]}\n%s\n' "$good" >"$tmp/half.jsonl"
+run 0 ./dtrain-data --tokenizer bytes --skip-bad -o "$tmp/half.h5" "$tmp/half.jsonl"
+expect_text "of a ranking that is wrong in its end no pair is left" 'kind preference, 1 samples'
+nulls='"prompt": "a", "ranks": null, "scores": [0.1, 0.9]' # as a table has them
+for record in "{$nulls, \"responses\": [\"b\", \"c\"]}" "{$nulls, \"responses\": null, \"answers\": [\"b\", \"c\"]}"; do
+    echo "$record" >"$tmp/nulls.jsonl"
+    run 0 ./dtrain-data --tokenizer bytes --force -o "$tmp/nulls.h5" "$tmp/nulls.jsonl"
+    run 0 ./dtrain-data show --tokenizer bytes "$tmp/nulls.h5" 0
+    expect "null ranks do not hide scores" test "$(grep -A1 '^---- chosen' "$out" | tail -1 | tr -d '{+}' | cut -c 1-2)" = ac
+done
 
 # Bit for bit in reproducible mode: steps of 12 of 14 pairs, so that every second one has 2, which some ranks and micro-steps have none of.
 bits() { # NP DIR ARGS...

@@ -38,6 +38,23 @@ bool dt_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* The name in its folder, and the folder's status. */
+static const char *place_of(const char *path, struct stat *folder)
+{
+    char dir[PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (!slash) return stat(".", folder) == 0 ? name : NULL;
+    const int n = snprintf(dir, sizeof dir, "%.*s", (int)(name - path), path);
+    return n < PATH_MAX && stat(dir, folder) == 0 ? name : NULL;
+}
+
+bool dt_is_same_place(const char *a, const char *b)
+{
+    struct stat x, y;
+    const char *name = place_of(a, &x), *other = place_of(b, &y);
+    return name && other && !strcmp(name, other) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 static dt_err check_regular(const char *path, const struct stat *st)
 {
     DT_CHECK(S_ISREG(st->st_mode), DT_ERR_DATA, "%s: expected a file, found %s", path,

@@ -62,11 +62,26 @@ static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_
     return err;
 }
 
-/* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the chunk. */
+/* How far a chunk is filled. */
+typedef struct mark {
+    size_t ids[DT_N_SIDES], records, pixels;
+} mark;
+
+static mark mark_of(const dt_chunk *p) { return (mark){{p->ids[0].n, p->ids[1].n}, p->n_records, p->n_pixels}; }
+
+static void go_back(dt_chunk *p, const mark *to)
+{
+    for (int side = 0; side < DT_N_SIDES; side++) p->ids[side].n = to->ids[side];
+    p->n_records = to->records;
+    p->n_pixels = to->pixels;
+}
+
+/* What is wrong with a record is its sample's problem, and leaves nothing else behind; any other error ends the
+ * chunk. */
 static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
                          dt_err err, int which, bool *bad)
 {
-    const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n}, records = p->n_records, pixels = p->n_pixels;
+    const mark before = mark_of(p);
     dt_sample *s;
     DT_TRY(dt_chunk_sample(p, &s));
     s->item = item;
@@ -76,22 +91,20 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
     if (!*bad) return err;
     s->problem = strdup(dt_error_message());
     dt_error_clear();
-    for (int side = 0; side < DT_N_SIDES; side++) {
-        p->ids[side].n = before[side];
-        s->n[side] = 0;
-    }
-    p->n_records = records;
-    p->n_pixels = pixels;
+    go_back(p, &before);
+    for (int side = 0; side < DT_N_SIDES; side++) s->n[side] = 0;
     s->n_record = 0;
     s->n_images = 0;
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
 }
 
-/* The first sample of a record that is wrong is the last. */
+/* The first sample of a record that is wrong is the last, and the only one that stays: to say so. */
 static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item)
 {
     json_t *json;
     bool bad = false;
+    const mark before = mark_of(p);
+    const int first = p->n_samples;
     const dt_err parsed = parse_json(p, item, &json);
     w->record.n_records = 1;
     w->record.number = item->number;
@@ -99,6 +112,11 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
     dt_err err = DT_OK;
     for (int which = 0; which < w->record.n_records && err == DT_OK && !bad; which++)
         err = add_sample(k, w, p, item, json, parsed, which, &bad);
+    if (err == DT_OK && bad) {
+        p->samples[first] = p->samples[p->n_samples - 1];
+        p->n_samples = first + 1;
+        go_back(p, &before);
+    }
     json_decref(json);
     return err;
 }
@@ -173,8 +191,6 @@ static dt_err check_options(const dt_make_options *o)
     DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0,
              DT_ERR_USAGE, "expected both a validation file and a fraction above 0 and below 1, found %s and %g",
              o->validation ? o->validation : "no file", o->validation_fraction);
-    DT_CHECK(!o->validation || strcmp(o->validation, o->output) != 0, DT_ERR_USAGE,
-             "%s: the validation file must be another file than the output", o->output);
     DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE,
              "max length: expected 0 to %d, found %" PRId64, INT32_MAX, o->max_length);
     DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE,
@@ -272,6 +288,11 @@ static dt_err check_output(const make *k, const char *path)
 static dt_err check_outputs(const make *k)
 {
     const dt_make_options *o = k->opt;
+    const char *const outputs[] = {o->output, o->validation, o->rec.catalogue};
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < i; j++)
+            DT_CHECK(!outputs[i] || !outputs[j] || !dt_is_same_place(outputs[i], outputs[j]), DT_ERR_USAGE,
+                     "%s: expected different files for output, validation and catalogue", outputs[i]);
     if (!o->n_shards && !o->shard_nbytes) DT_TRY(check_output(k, o->output));
     if (o->rec.catalogue) DT_TRY(check_output(k, o->rec.catalogue));
     return o->validation ? check_output(k, o->validation) : DT_OK;

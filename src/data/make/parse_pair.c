@@ -6,11 +6,18 @@
 #include <math.h>
 #include <string.h>
 
+/* What a row of a table lacks is null. */
+static bool has_value(const json_t *json, const char *key)
+{
+    return dt_has(json, key) && !json_is_null(json_object_get(json, key));
+}
+
 /* The completions of a ranking, NULL: it is none. Answers that nobody has ranked belong to a prompt. */
 static const json_t *ranked(const json_t *json)
 {
     const json_t *list = json_object_get(json, "responses");
-    if (!list && (dt_has(json, "ranks") || dt_has(json, "scores"))) list = json_object_get(json, "answers");
+    if (!has_value(json, "responses") && (has_value(json, "ranks") || has_value(json, "scores")))
+        list = json_object_get(json, "answers");
     return json_is_array(list) ? list : NULL;
 }
 
@@ -172,7 +179,7 @@ static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rule
 /* By how much completion a is better than b: their ranks (1 is the best), scores, or places in the list. */
 static dt_err compare_ranked(const json_t *json, size_t n, size_t a, size_t b, double *better)
 {
-    const bool ranks = dt_has(json, "ranks");
+    const bool ranks = has_value(json, "ranks");
     const json_t *list = json_object_get(json, ranks ? "ranks" : "scores");
     *better = 1;
     if (!list || json_is_null(list)) return DT_OK;
