@@ -452,4 +452,25 @@ mkdir "$tmp/stopped"
 stopped "texts, SIGTERM" TERM "a document without end" --documents lines
 stopped "images, SIGTERM" TERM "$record" --format json "${large[@]}"
 stopped "images, SIGKILL" KILL "$record" --format json "${large[@]}"
+idle() { # NAME INPUT: nothing comes, and one signal is enough; fd 3 is the standard input
+    local pid
+    ./dtrain-data -q -o "$tmp/idle.h5" "$2" <&3 >"$out" 2>&1 &
+    pid=$!
+    sleep 1
+    kill -TERM $pid
+    timeout 10 tail --pid=$pid -f /dev/null || kill -KILL $pid
+    wait $pid 2>/dev/null
+    is "$1: the first signal ends it" $? $((128 + $(kill -l TERM)))
+    expect "$1: no output" test ! -e "$tmp/idle.h5" -a ! -e "$tmp/idle.h5.part"
+}
+mkfifo "$tmp/stdin.fifo" "$tmp/idle.fifo" "$tmp/half.fifo" "$tmp/late.fifo"
+exec 3<>"$tmp/stdin.fifo" 4<>"$tmp/half.fifo"
+printf '\xef\xbb' >&4
+idle "a standard input that stays silent" -
+idle "a pipe that nobody opens to write" "$tmp/idle.fifo"
+idle "a pipe that has only a part of a byte order mark" "$tmp/half.fifo"
+exec 3>&- 4>&-
+(sleep 0.5; printf '\xef'; sleep 0.2; printf '\xbb\xbfa'; sleep 0.2; echo b) >"$tmp/late.fifo" &
+run 0 ./dtrain-data -q -o "$tmp/idle.h5" "$tmp/late.fifo"
+is "a pipe that is written to late, a few bytes at a time" "$code $(field "$tmp/idle.h5" tokens)" "0 4"
 e2e_done

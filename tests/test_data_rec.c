@@ -415,6 +415,12 @@ static void of_each_user_the_longest_history_stays(void **state)
     o.inputs = (const char *const[]){"-"};
     assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);
     assert_non_null(strstr(dt_error_message(), "standard input cannot be read twice"));
+    assert_int_equal(unlink(input), 0);
+    assert_int_equal(mkfifo(input, 0600), 0);
+    o.inputs = (const char *const[]){input};
+    assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "cannot be read twice"));
+    assert_int_equal(unlink(input), 0);
 }
 
 static void rows_are_held_out_with_all_their_samples(void **state)

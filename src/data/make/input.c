@@ -16,51 +16,55 @@ enum { BLOCK_NBYTES = 1 << 16, POLL_MS = 100 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* More bytes behind those that are there, waiting in a way that can be stopped. at == end after it: the file has
+/* More bytes behind those that are there, waiting in a way that can be stopped. As many as before: the file has
  * ended. */
-static dt_err fill(dt_input *in)
+static dt_err more(dt_input *in)
 {
-    if (in->at < in->end) return DT_OK;
-    in->at = in->end = 0;
     for (;;) {
         struct pollfd p = {.fd = in->fd, .events = POLLIN};
         const int ready = poll(&p, 1, POLL_MS);
         DT_CHECK(!in->stopped || !in->stopped(in->stopped_self), DT_ERR_STOP, "%s: stopped while reading", in->path);
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-        const ssize_t got = read(in->fd, in->buffer, BLOCK_NBYTES);
+        const ssize_t got = read(in->fd, in->buffer + in->end, BLOCK_NBYTES - in->end);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         DT_CHECK_ERRNO(got >= 0, DT_ERR_DATA, in->path, "reading failed");
-        in->end = (size_t)got;
+        in->end += (size_t)got;
         *in->n_read += got;
         return DT_OK;
     }
 }
 
+/* Bytes where all have been taken. at == end after it: the file has ended. */
+static dt_err fill(dt_input *in)
+{
+    if (in->at < in->end) return DT_OK;
+    in->at = in->end = 0;
+    return more(in);
+}
+
 static dt_err skip_mark(dt_input *in)
 {
     static const char mark[] = "\xef\xbb\xbf";
-    DT_TRY(fill(in));
-    /* a pipe may give less than three bytes at a time */
-    while (in->end < 3 && memcmp(in->buffer, mark, in->end) == 0) {
-        const ssize_t got = read(in->fd, in->buffer + in->end, 3 - in->end);
-        if (got < 0 && errno == EINTR) continue;
-        DT_CHECK_ERRNO(got >= 0, DT_ERR_DATA, in->path, "reading failed");
-        if (got == 0) break;
-        in->end += (size_t)got;
-        *in->n_read += got;
-    }
+    size_t before;
+    do { /* a pipe may give less than three bytes at a time */
+        before = in->end;
+        DT_TRY(more(in));
+    } while (in->end > before && in->end < 3 && memcmp(in->buffer, mark, in->end) == 0);
     if (in->end >= 3 && memcmp(in->buffer, mark, 3) == 0) in->at = 3;
     return DT_OK;
 }
 
-dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read)
+/* A pipe that nobody writes to yet must not hold us in open(). */
+dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self)
 {
     const bool is_stdin = strcmp(path, "-") == 0;
     *in = (dt_input){.path = is_stdin ? "standard input" : path,
-                     .fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC),
+                     .fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK),
                      .buffer = malloc(BLOCK_NBYTES),
                      .line = 1,
-                     .n_read = n_read};
+                     .n_read = n_read,
+                     .stopped = stopped,
+                     .stopped_self = stopped_self};
     DT_CHECK_ERRNO(in->fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     DT_CHECK(in->buffer, DT_ERR_MEMORY, "%s: no memory to read it", path);
     return skip_mark(in);

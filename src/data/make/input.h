@@ -9,19 +9,23 @@ typedef dt_err dt_text_fn(void *self, const char *text, size_t nbytes, bool last
 /** Receives a record as JSON text, or a row of a table as it stands, with the line it begins on. */
 typedef dt_err dt_json_fn(void *self, const char *text, size_t nbytes, int64_t line);
 
+/** Asked while reading waits, ten times a second: is it to end, with DT_ERR_STOP? */
+typedef bool dt_stopped_fn(void *self);
+
 typedef struct dt_input {
     const char *path; /* as messages call it */
     int fd;
     char *buffer;
-    size_t at, end;              /* what is in the buffer and not yet taken */
-    int64_t line;                /* of the next byte, from 1 (JSON arrays) */
-    int64_t *n_read;             /* bytes, added to while reading */
-    bool (*stopped)(void *self); /* NULL, or asked where reading waits: DT_ERR_STOP */
+    size_t at, end;         /* what is in the buffer and not yet taken */
+    int64_t line;           /* of the next byte, from 1 (JSON arrays) */
+    int64_t *n_read;        /* bytes, added to while reading */
+    dt_stopped_fn *stopped; /* NULL: reading goes on */
     void *stopped_self;
 } dt_input;
 
-/** "-": standard input. A byte order mark is skipped. n_read: counts on, over several inputs. */
-dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read);
+/** "-": standard input. A byte order mark is skipped, so it waits for the first bytes. n_read: counts on, over several
+ *  inputs. */
+dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self);
 /** Before anything is read: DT_ERR_DATA, with the next step, where this is neither text nor JSON: compressed, a known
  *  binary format, zero bytes, mostly not UTF-8. automatic: nobody has said that it is text, so JSON records and tables
  *  are refused as text, too. */

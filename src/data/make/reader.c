@@ -78,7 +78,7 @@ dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokeniz
     r->headers = calloc((size_t)r->n_paths + 1, sizeof *r->headers);
     DT_CHECK(r->headers, DT_ERR_MEMORY, "no memory for the names of columns");
     if (!opt->rec.longest && !dt_rec_has_samples(rec)) return DT_OK;
-    return dt_rec_rows_scan(&r->rows, r->paths, r->n_paths, opt->rec.longest);
+    return dt_rec_rows_scan(&r->rows, r->paths, r->n_paths, opt->rec.longest, opt->stop);
 }
 
 void dt_reader_close(dt_reader *r)
@@ -192,9 +192,7 @@ static dt_err read_file(dt_reader *r, const char *path)
                                      .tokenizer = r->tokenizer,
                                      .piece_nbytes = DT_CHUNK_NBYTES};
     dt_input in;
-    dt_err err = dt_input_open(&in, path, &r->n_read);
-    in.stopped = stopped;
-    in.stopped_self = r;
+    dt_err err = dt_input_open(&in, path, &r->n_read, stopped, r);
     r->path = strcmp(path, "-") == 0 ? "standard input" : path;
     r->begun = false;
     const bool automatic = strcmp(o->format, "auto") == 0,

@@ -2,12 +2,14 @@
  * samples of them, and which is its user's longest. */
 #include "rec_rows.h"
 #include "input.h"
+#include "dtrain/io.h"
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct scan {
     dt_rec_rows *rows;
     bool longest, below_header;
+    const atomic_bool *stop;
     dt_csv_header header;
     json_t *of_user; /* {user: number of the row that is kept} */
     int64_t *len;    /* [n_alloc]: of the row's history */
@@ -73,22 +75,30 @@ static dt_err scan_row(void *self, const char *text, size_t nbytes, int64_t line
     return err;
 }
 
+static bool stopped(void *self)
+{
+    const scan *s = self;
+    return s->stop && atomic_load(s->stop);
+}
+
 static dt_err scan_file(scan *s, const char *path)
 {
     dt_input in;
     int64_t n_read = 0;
-    DT_CHECK(strcmp(path, "-") != 0, DT_ERR_USAGE,
-             "standard input cannot be read twice, as samples of rows and the longest ones need it");
-    dt_err err = dt_input_open(&in, path, &n_read);
+    const bool is_stdin = strcmp(path, "-") == 0;
+    DT_CHECK(!is_stdin && dt_is_file(path), DT_ERR_USAGE,
+             "%s cannot be read twice, as samples of rows and the longest ones need it",
+             is_stdin ? "standard input" : path);
+    dt_err err = dt_input_open(&in, path, &n_read, stopped, s);
     s->below_header = false;
     if (err == DT_OK) err = dt_input_each_row(&in, scan_row, s);
     dt_input_close(&in);
     return err;
 }
 
-dt_err dt_rec_rows_scan(dt_rec_rows *rows, char *const *paths, int n_paths, bool longest)
+dt_err dt_rec_rows_scan(dt_rec_rows *rows, char *const *paths, int n_paths, bool longest, const atomic_bool *stop)
 {
-    scan s = {.rows = rows, .longest = longest, .of_user = json_object()};
+    scan s = {.rows = rows, .longest = longest, .stop = stop, .of_user = json_object()};
     *rows = (dt_rec_rows){0};
     dt_err err = s.of_user ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for users");
     for (int i = 0; i < n_paths && err == DT_OK; i++) err = scan_file(&s, paths[i]);
