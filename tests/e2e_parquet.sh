@@ -51,7 +51,7 @@ like_lines() { # NAME ARGS...: the same dataset
     expect "$name: the same dataset" cmp "$tmp/lines.h5" "$tmp/table.h5"
 }
 for name in chats preferences prompts texts; do like_lines $name; done
-for name in anyllm llava images parts image_prompts; do like_lines $name --images $model; done
+for name in anyllm llava images parts image_prompts dated; do like_lines $name --images $model; done
 like_lines anyllm --images $model --captions
 
 # ---- many files, names, numbers of threads
@@ -72,7 +72,7 @@ expect_text "its bytes are counted" "^$(awk -v n="$(stat -c %s $data/texts.parqu
 # ---- columns of other types
 run 0 ./dtrain-data -q --force --kind prompts -o "$tmp/types.h5" $data/types.parquet
 expect_exit "columns of all types" 0
-values='"text":"one","date":"2026-01-02","time":"2026-01-02 03:04:05","price":1234\.5,"map":"\{a=1\}","times":"\[[^]]*2026-01-02 03:04:05[^]]*\]","key":"k","u64":1\.8446744073709552e19,"f32":0\.10000000100000001,"a \\"b\\"":-3\}'
+values='"text":"one","date":"2026-01-02","time":"2026-01-02 03:04:05","price":1234\.5,"map":"\{a=1\}","times":\["2026-01-02 03:04:05"\],"key":"k","u64":1\.8446744073709552e19,"f32":0\.10000000100000001,"a \\"b\\"":-3\}'
 expect "their values" grep -aqE "$values" "$tmp/types.h5"
 
 # ---- rows that are wrong

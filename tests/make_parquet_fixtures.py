@@ -96,6 +96,16 @@ def pictures():
     write("image_prompts", [("prompt", pa.list_(pa.struct([("role", TEXT), ("content", TEXT)]))), ("image", IMAGE), ("answer", TEXT)],
           [dict(a, image={"bytes": image(a["image"]), "path": path % a["image"]}) for a in answers],
           [dict(a, image={"bytes": None, "path": path % a["image"]}) for a in answers])
+    # what JSON has not, inside of what it has: a text for the date of a message, a real for its price
+    day = [datetime.date(2026, 1, i + 1) for i in range(6)]
+    of = pa.struct([("price", pa.decimal128(9, 2)), ('say "when"', pa.list_(pa.date32()))])
+    message = pa.list_(pa.struct([("role", TEXT), ("content", TEXT), ("date", pa.date32()), ("of", of)]))
+    chats = [[dict(m, date=None if i == 4 else day[i], of={"price": decimal.Decimal(i) / 4, 'say "when"': [day[i]] * (i % 3)}) for m in pair(f"when {i}", f"on {i}")]
+             for i in range(6)]
+    rows = [{"prompt": chat[:1], "chat": None if i == 3 else chat, "image": {"bytes": None, "path": path % names[i % 4], "taken": day[i]}} for i, chat in enumerate(chats)]
+    write("dated", [("prompt", message), ("chat", message), ("image", pa.struct([("bytes", pa.binary()), ("path", TEXT), ("taken", pa.date32())]))],
+          [dict(row, image=dict(row["image"], bytes=image(names[i % 4]))) for i, row in enumerate(rows)],
+          json.loads(json.dumps(rows, default=lambda x: str(x) if isinstance(x, datetime.date) else float(x))))
 
 
 def mistakes():

@@ -178,13 +178,38 @@ static dt_err read_columns(parquet *p, duckdb_result *result)
     return DT_OK;
 }
 
-/* Has JSON a value for it, or do we? */
+/* How DuckDB calls a scalar that we write as JSON; NULL: we have no value for it. */
+static const char *known_name(int id)
+{
+    static const char *const names[] = {[DUCKDB_BOOLEAN] = "BOOLEAN",
+                                        [DUCKDB_TINYINT] = "TINYINT",
+                                        [DUCKDB_SMALLINT] = "SMALLINT",
+                                        [DUCKDB_INTEGER] = "INTEGER",
+                                        [DUCKDB_BIGINT] = "BIGINT",
+                                        [DUCKDB_UTINYINT] = "UTINYINT",
+                                        [DUCKDB_USMALLINT] = "USMALLINT",
+                                        [DUCKDB_UINTEGER] = "UINTEGER",
+                                        [DUCKDB_UBIGINT] = "UBIGINT",
+                                        [DUCKDB_FLOAT] = "FLOAT",
+                                        [DUCKDB_DOUBLE] = "DOUBLE",
+                                        [DUCKDB_VARCHAR] = "VARCHAR",
+                                        [DUCKDB_BLOB] = "BLOB"};
+    return id >= 0 && (size_t)id < sizeof names / sizeof names[0] ? names[id] : NULL;
+}
+
 static bool is_known(const dt_type *t)
 {
     for (int i = 0; i < t->n; i++)
         if (!is_known(&t->child[i])) return false;
-    return (t->id >= DUCKDB_BOOLEAN && t->id <= DUCKDB_DOUBLE) || t->id == DUCKDB_VARCHAR || t->id == DUCKDB_BLOB ||
-           t->id == DUCKDB_LIST || t->id == DUCKDB_STRUCT;
+    return known_name(t->id) || t->id == DUCKDB_LIST || t->id == DUCKDB_STRUCT;
+}
+
+/* What is not known becomes it: numbers too large for us reals, all else texts. */
+static void make_known(dt_type *t)
+{
+    for (int i = 0; i < t->n; i++) make_known(&t->child[i]);
+    const bool number = t->id == DUCKDB_DECIMAL || t->id == DUCKDB_HUGEINT || t->id == DUCKDB_UHUGEINT;
+    if (!is_known(t)) t->id = number ? DUCKDB_DOUBLE : DUCKDB_VARCHAR;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -333,19 +358,38 @@ static dt_err put_name(buffer *sql, const char *name)
     return put_word(sql, "\"");
 }
 
-/* Numbers too large for us become reals, and what else is not known a text. */
+/* A known type, as SQL has it. */
+static dt_err put_type(buffer *sql, const dt_type *t)
+{
+    if (t->id != DUCKDB_LIST && t->id != DUCKDB_STRUCT) return put_word(sql, known_name(t->id));
+    if (t->id == DUCKDB_LIST) {
+        DT_TRY(put_type(sql, t->child));
+        return put_word(sql, "[]");
+    }
+    DT_TRY(put_word(sql, "STRUCT"));
+    for (int i = 0; i < t->n; i++) {
+        DT_TRY(put_word(sql, i > 0 ? "," : "("));
+        DT_TRY(put_name(sql, t->child[i].name));
+        DT_TRY(put_word(sql, " "));
+        DT_TRY(put_type(sql, &t->child[i]));
+    }
+    return put_word(sql, ")");
+}
+
+/* Columns with something in them that is not known are cast, each part that is known to what it was. */
 static dt_err write_select(const parquet *p, buffer *sql)
 {
     for (int i = 0; i < p->row.n; i++) {
         dt_type *t = &p->row.child[i];
-        const bool cast = !is_known(t),
-                   number = t->id == DUCKDB_DECIMAL || t->id == DUCKDB_HUGEINT || t->id == DUCKDB_UHUGEINT;
+        const bool cast = !is_known(t);
         DT_TRY(put_word(sql, i > 0 ? "," : "SELECT "));
         DT_TRY(put_word(sql, cast ? "CAST(" : ""));
         DT_TRY(put_name(sql, t->name));
         if (!cast) continue;
-        DT_TRY(put_word(sql, number ? " AS DOUBLE)" : " AS VARCHAR)"));
-        t->id = number ? DUCKDB_DOUBLE : DUCKDB_VARCHAR; /* what it was made of is freed with it */
+        make_known(t);
+        DT_TRY(put_word(sql, " AS "));
+        DT_TRY(put_type(sql, t));
+        DT_TRY(put_word(sql, ")"));
     }
     DT_TRY(put_word(sql, " FROM read_parquet('"));
     DT_TRY(put_word(sql, p->file));

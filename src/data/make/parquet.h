@@ -12,8 +12,8 @@ typedef dt_err dt_row_fn(void *self, const char *text, size_t nbytes, size_t n_b
 bool dt_is_parquet(const dt_input *in);
 
 /** All rows of an open file, in order. A column is a key, null where a row has none; numbers, texts, lists and structs
- *  are JSON's, dates and what else JSON has not are texts, and bytes are {DT_IMAGE_OF_ROW: name}. It holds one chunk
- *  of the file at a time: up to 2048 rows, or a page where that has more.
+ *  are JSON's, dates and what else JSON has not are texts wherever they are, and bytes are {DT_IMAGE_OF_ROW: name}. It
+ *  holds one chunk of the file at a time: up to 2048 rows, or a page where that has more.
  *
  *  DT_ERR_DATA: no DuckDB library (duckdb.h), with what to do; not Parquet, cut short, damaged. DT_ERR_STOP. An error
  *  of fn ends the reading. */
