@@ -220,6 +220,14 @@ expect_text "the line in an array" "bad.json:2: "
 printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 expect_exit "an array without its end" 65
+expect_text "the record that was the last" "bad.json:1: the file ends behind the record"
+printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p",\n "completion": "c",\n{"prompt": "q", "completion": "d"}]' >"$tmp/bad.json"
+run 0 ./dtrain-data --force --skip-bad -o "$tmp/b.h5" "$tmp/bad.json"
+expect_exit "an array with a bracket too few" 65
+expect_text "the lines where its record begins and breaks" "bad.json:2: the record that begins here breaks in line 4: expected a key"
+run 0 bash -c "ulimit -v 3000000; { printf '[\n{\"prompt\": [1,'; yes '{\"prompt\": \"q\", \"completion\": \"d\"},'; } | ./dtrain-data --force --threads 1 --format json -o '$tmp/b.h5' -"
+expect_exit "an array that has no end" 65
+expect_text "is not read into memory whole" "standard input:2: the record that begins here has no end within 256 MiB"
 : >"$tmp/empty.txt"
 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/empty.txt"
 expect_exit "nothing in the input" 65

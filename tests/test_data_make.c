@@ -147,6 +147,54 @@ static void errors_are_told_by_reason(void **state)
     assert_non_null(strstr(stats.problems[2].reason, "kind tokens"));
 }
 
+/* Whether broken records are left out or not: where the next one begins, nothing says. */
+static void an_array_ends_where_its_brackets_do_not_match(void **state)
+{
+    static const struct {
+        const char *text, *begins, *breaks;
+    } cases[] = {
+        {"[{\"text\": \"a\"},\n{\"text\": \"b\",\n{\"text\": \"c\"}]", ":2: ", "line 3: expected a key or }"},
+        {"[{\"text\": \"a\"},\n{\"text\": \"b\"\n\n{\"text\": \"c\"}]", ":2: ", "line 4: expected a key or }"},
+        {"[\n{\"text\": \"a\"\n]", ":2: ", "line 3: expected a }, found a ]"},
+        {"[\n{\"text\": \"a\", \"b\": [\n1}]", ":2: ", "line 3: expected a ], found a }"},
+        {"[\n{\"text\": \"a},\n{\"text\": \"b\"}]", ":2: ", "line 2: expected a quote"},
+        {"[{\"text\": \"a\"},\n{\"text\": \"b\"}\n},\n{\"text\": \"c\"}]", ":2: ", "line 3: expected a comma or ]"},
+        {"[{\"text\": \"a\"}\n{\"text\": \"b\"}]", ":1: ", "line 2: expected a comma or ]"},
+        {"[{\"text\": \"a\"},\n{\"text\":\n", ":2: the file ends inside the record", ""},
+        {"[{\"text\": \"a\"},\n{\"text\": \"b", ":2: the file ends inside the record", ""},
+        {"[\n{\"text\": \"a\"}\n\n", ":2: the file ends behind the record", ""},
+        {"[{\"text\": \"a\"},\n\n", ":3: the file ends inside a JSON array", ""},
+    };
+    dt_make_options o = options();
+    dt_make_stats stats;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int skip = 0; skip < 2; skip++) {
+            o.skip_bad = skip == 1;
+            assert_int_equal(make(cases[i].text, &o, &stats), DT_ERR_DATA);
+            assert_non_null(strstr(dt_error_message(), cases[i].begins));
+            assert_non_null(strstr(dt_error_message(), cases[i].breaks));
+        }
+    dt_error_clear();
+}
+
+static void an_array_goes_on_behind_other_mistakes(void **state)
+{
+    char text[1024];
+    const size_t n = (size_t)snprintf(text, sizeof text,
+                                      "[{\"text\": nothing}, 3, {\"text\": \"they \"said\" so\"}, {\"text\" \"a\"}, "
+                                      "{\"text\": \"}]\\\"[{\", \"deep\": ");
+    memset(text + n, '[', 300);
+    memset(text + n + 300, ']', 300);
+    strcpy(text + n + 600, "}]");
+    dt_make_options o = options();
+    dt_make_stats stats;
+    o.skip_bad = true;
+    assert_int_equal(make(text, &o, &stats), DT_OK);
+    assert_int_equal(stats.n_bad, 4);
+    assert_int_equal(stats.n_documents, 1);
+    assert_int_equal(stats.n_tokens, (int64_t)strlen("}]\"[{") + 1);
+}
+
 static void memory_does_not_grow_with_the_input(void **state)
 {
     dt_make_options o = options();
@@ -325,6 +373,8 @@ int main(void)
         cmocka_unit_test_setup(the_first_error_is_the_one_reported, clear),
         cmocka_unit_test_setup(weights_that_would_be_rounded_away_are_refused, clear),
         cmocka_unit_test_setup(errors_are_told_by_reason, clear),
+        cmocka_unit_test_setup(an_array_ends_where_its_brackets_do_not_match, clear),
+        cmocka_unit_test_setup(an_array_goes_on_behind_other_mistakes, clear),
         cmocka_unit_test_setup(memory_does_not_grow_with_the_input, clear),
         cmocka_unit_test_setup(shards_hold_the_samples_in_order, clear),
         cmocka_unit_test_setup(shards_train_as_the_whole, clear),

@@ -1,6 +1,7 @@
-/* input.c - a record of a JSON array is found by counting brackets outside of strings, and only then given to the
+/* input.c - a record of a JSON array is found by the brackets outside of its strings, and only then given to the
  * parser: an array of any length is read with the memory of one record, and a message names the line where the record
- * begins. */
+ * begins. Brackets that do not match end the reading where this shows, or all that follows would be read as one record;
+ * where it never shows, at a size that no record has. */
 #include "input.h"
 #include "csv.h"
 #include <ctype.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK_NBYTES = 1 << 16, POLL_MS = 100 };
+enum { BLOCK_NBYTES = 1 << 16, POLL_MS = 100, MAX_OPEN = 64, ELEMENT_NBYTES = 1 << 28 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -278,33 +279,85 @@ static dt_err peek(dt_input *in, int *c)
     }
 }
 
+/* Where in an element the next byte is, as its brackets and quotes tell; {0} at its start. */
+typedef struct nesting {
+    int64_t depth;       /* brackets that are open */
+    char open[MAX_OPEN]; /* the outermost of them */
+    char last;           /* the last byte that is no white space, of a text a quote; 0: none yet */
+    bool in_string, escaped;
+} nesting;
+
+/* The bracket that is open; 0: none, or one too deep inside to be known. */
+static char inside(const nesting *at) { return at->depth > 0 && at->depth <= MAX_OPEN ? at->open[at->depth - 1] : 0; }
+
+static const char *open_bracket(nesting *at, char c)
+{
+    if (at->depth == 0 && at->last) return "expected a comma or ] behind it, found another bracket that opens";
+    if (inside(at) == '{' && at->last != ':') return "expected a key or }, found another bracket that opens";
+    if (at->depth < MAX_OPEN) at->open[at->depth] = c;
+    at->depth++;
+    return NULL;
+}
+
+static const char *close_bracket(nesting *at, char c)
+{
+    if (at->depth == 0) return "expected a comma or ] behind it, found a }";
+    if (inside(at) == '{' && c == ']') return "expected a }, found a ]";
+    if (inside(at) == '[' && c == '}') return "expected a ], found a }";
+    at->depth--;
+    return NULL;
+}
+
+/* Take a byte. Returns NULL, or what is wrong with brackets and quotes: then nothing says where the element ends. */
+static const char *step(nesting *at, char c)
+{
+    if (at->in_string) {
+        at->in_string = at->escaped || c != '"';
+        at->escaped = !at->escaped && c == '\\';
+        return c == '\n' ? "expected a quote that closes the text, found the end of the line" : NULL;
+    }
+    const char *wrong = NULL;
+    if (c == '{' || c == '[') wrong = open_bracket(at, c);
+    if (c == '}' || c == ']') wrong = close_bracket(at, c);
+    at->in_string = c == '"';
+    if (!isspace((unsigned char)c)) at->last = c;
+    return wrong;
+}
+
+static dt_err ends_inside(const dt_input *in, const nesting *at, int64_t line)
+{
+    const bool whole = at->depth == 0 && !at->in_string;
+    DT_CHECK(at->last, DT_ERR_DATA, "%s:%" PRId64 ": the file ends inside a JSON array", in->path, in->line);
+    return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record of a JSON array that begins here",
+                   in->path, line, whole ? "behind" : "inside");
+}
+
 /* An element, up to the comma or bracket on the level of the array, which is not taken. */
 static dt_err read_element(dt_input *in, text_buffer *record)
 {
-    int64_t depth = 0;
-    bool in_string = false, escaped = false;
-    for (;;) {
+    const int64_t line = in->line;
+    nesting at = {0};
+    for (bool done = false; !done;) {
         DT_TRY(fill(in));
-        DT_CHECK(in->at < in->end, DT_ERR_DATA, "%s: the file ends inside a JSON array", in->path);
+        if (in->at == in->end) return ends_inside(in, &at, line);
         const char *from = in->buffer + in->at, *p = from, *end = in->buffer + in->end;
-        bool done = false;
         for (; p < end && !done; p += !done) {
-            const char c = *p;
-            in->line += c == '\n';
-            if (in_string) {
-                in_string = escaped || c != '"';
-                escaped = !escaped && c == '\\';
-            } else if (depth == 0 && (c == ',' || c == ']')) {
-                done = true;
-            } else {
-                in_string = c == '"';
-                depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-            }
+            done = at.depth == 0 && !at.in_string && (*p == ',' || *p == ']');
+            const char *wrong = done ? NULL : step(&at, *p);
+            DT_CHECK(!wrong, DT_ERR_DATA,
+                     "%s:%" PRId64 ": the record that begins here breaks in line %" PRId64
+                     ": %s; in an array nothing says where the next one begins, in JSON lines it would",
+                     in->path, line, in->line, wrong);
+            in->line += *p == '\n';
         }
         DT_TRY(append(record, from, (size_t)(p - from)));
         in->at += (size_t)(p - from);
-        if (done) return DT_OK;
+        DT_CHECK(record->n <= ELEMENT_NBYTES, DT_ERR_DATA,
+                 "%s:%" PRId64
+                 ": the record that begins here has no end within %d MiB; in JSON lines it could be longer",
+                 in->path, line, ELEMENT_NBYTES >> 20);
     }
+    return DT_OK;
 }
 
 static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
