@@ -435,6 +435,24 @@ for other in "$tmp/folder/../one.h5" "$tmp/./one.h5"; do
     run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/two.txt"
     expect_exit "two outputs that are one file in another spelling" 64
 done
+for other in "$tmp/new.d/one.h5" "$tmp/new.d/./one.h5"; do
+    run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/new.d/one.h5" "$tmp/two.txt"
+    expect_exit "the same in a folder that is not there yet" 64
+    rm -rf "$tmp/new.d"
+done
+for other in "$tmp/one-00001-of-00002.h5" "$tmp/folder/../one-00007-of-00009.h5"; do
+    for how in "--shards 2" "--shard-size 4"; do
+        run 0 ./dtrain-data $how --validation "$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/two.txt"
+        expect_exit "a validation file with the name of a shard, $how" 64
+    done
+    run 0 ./dtrain-data $rec --shards 2 --index tests/data/rec/x.index.json --items tests/data/rec/x.item.json --catalogue "$other" -o "$tmp/one.h5" tests/data/rec/x.csv
+    expect_exit "a catalogue with the name of a shard" 64
+    expect_text "a catalogue with the name of a shard: why" "is named as the shards of the output .*one.h5 are"
+done
+for other in one-00001-of-002.h5 two-00001-of-00002.h5 one-00001-of-00002 folder/one-00001-of-00002.h5 one-x-of-00002.h5; do
+    run 0 ./dtrain-data --force --shards 2 --documents lines --validation "$tmp/$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/many.txt"
+    expect_exit "another name: $other" 0
+done
 cp "$tmp/i.h5" "$tmp/same.h5"
 run 0 ./dtrain-info --images "$tmp/same.h5" "$tmp/same.h5"
 expect_exit "a picture in the place of its dataset" 64

@@ -162,7 +162,9 @@ typedef struct dt_commit {
  *  NULL: one file each. DT_ERR_WRITE, DT_ERR_STOP. */
 dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n);
 dt_err dt_dataset_commit(dt_dataset_writer *w); /* one, into one file */
-void dt_dataset_discard(dt_dataset_writer *w);  /* give up: nothing stays behind; NULL is fine */
+/** Is it how a shard of the dataset OF is named, whatever their number? */
+bool dt_is_shard_of(const char *path, const char *of);
+void dt_dataset_discard(dt_dataset_writer *w); /* give up: nothing stays behind; NULL is fine */
 
 /* ---- making one from text or records (dtrain-data) --------------------------------------------------------------- */
 

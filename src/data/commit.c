@@ -6,10 +6,12 @@
 #include "writer.h"
 #include "seal.h"
 #include "dtrain/io.h"
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,6 +43,9 @@ typedef struct output {
     hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are numbers */
     hid_t file_type, mem_type, dset;
 } output;
+
+/* Of the path of a dataset what its shards have in their names. */
+static int stem_len(const char *path) { return (int)strlen(path) - (dt_has_ending(path, ".h5") ? 3 : 0); }
 
 static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.shard_nbytes == 0; }
 
@@ -137,12 +142,11 @@ static dt_err cut_by_size(commit *k)
 static dt_err name_shards(commit *k)
 {
     const char *path = k->w->path;
-    const size_t n = strlen(path), stem = n > 3 && strcmp(path + n - 3, ".h5") == 0 ? n - 3 : n;
     for (int64_t i = 0; i < k->n_shards; i++) {
         shard *s = &k->shards[i];
-        const int made =
-            is_alone(k) ? asprintf(&s->path, "%s", path)
-                        : asprintf(&s->path, "%.*s-%05" PRId64 "-of-%05" PRId64 ".h5", (int)stem, path, i, k->n_shards);
+        const int made = is_alone(k) ? asprintf(&s->path, "%s", path)
+                                     : asprintf(&s->path, "%.*s-%05" PRId64 "-of-%05" PRId64 ".h5", stem_len(path),
+                                                path, i, k->n_shards);
         if (made < 0) s->path = NULL;
         if (s->path && asprintf(&s->part, "%s.part", s->path) < 0) s->part = NULL;
         DT_CHECK(s->path && s->part, DT_ERR_MEMORY, "%s: no memory for a file name", path);
@@ -151,6 +155,26 @@ static dt_err name_shards(commit *k)
         DT_TRY(dt_check_output(s->path, true, k->how.inputs, k->how.n_inputs));
     }
     return DT_OK;
+}
+
+/* The dash before a number of a shard's name that ends at end. */
+static const char *number_before(const char *path, const char *end)
+{
+    const char *p = end;
+    while (p > path && isdigit((unsigned char)p[-1])) p--;
+    return end - p >= 5 && p > path && p[-1] == '-' ? p - 1 : NULL;
+}
+
+bool dt_is_shard_of(const char *path, const char *of)
+{
+    char stem[PATH_MAX], stem_of[PATH_MAX];
+    const char *count = dt_has_ending(path, ".h5") ? number_before(path, path + stem_len(path)) : NULL;
+    const bool has_of = count && count - path > 3 && strncmp(count - 3, "-of", 3) == 0;
+    const char *number = has_of ? number_before(path, count - 3) : NULL;
+    if (!number || (size_t)(number - path) >= sizeof stem || (size_t)stem_len(of) >= sizeof stem_of) return false;
+    snprintf(stem, sizeof stem, "%.*s", (int)(number - path), path);
+    snprintf(stem_of, sizeof stem_of, "%.*s", stem_len(of), of);
+    return dt_is_same_place(stem, stem_of);
 }
 
 /* ---- one file ---------------------------------------------------------------------------------------------------- */
@@ -346,11 +370,11 @@ static dt_err write_part(const commit *k, const shard *s)
 /* Shards of an earlier run with another count would be taken along by a glob. */
 static void warn_of_others(const commit *k)
 {
-    const size_t n = strlen(k->w->path), stem = n > 3 && strcmp(k->w->path + n - 3, ".h5") == 0 ? n - 3 : n;
+    const int stem = stem_len(k->w->path);
     char *pattern = NULL, ours[32];
     glob_t found = {0};
     snprintf(ours, sizeof ours, "-of-%05" PRId64 ".h5", k->n_shards);
-    if (asprintf(&pattern, "%.*s-[0-9]*-of-[0-9]*.h5", (int)stem, k->w->path) < 0) return;
+    if (asprintf(&pattern, "%.*s-[0-9]*-of-[0-9]*.h5", stem, k->w->path) < 0) return;
     if (glob(pattern, 0, NULL, &found) == 0)
         for (size_t i = 0; i < found.gl_pathc; i++)
             if (!strstr(found.gl_pathv[i] + stem, ours)) {

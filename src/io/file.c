@@ -51,6 +51,7 @@ static const char *place_of(const char *path, struct stat *folder)
 bool dt_is_same_place(const char *a, const char *b)
 {
     struct stat x, y;
+    if (strcmp(a, b) == 0) return true; /* also where there is no folder yet */
     const char *name = place_of(a, &x), *other = place_of(b, &y);
     return name && other && !strcmp(name, other) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }

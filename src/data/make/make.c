@@ -288,11 +288,7 @@ static dt_err check_output(const make *k, const char *path)
 static dt_err check_outputs(const make *k)
 {
     const dt_make_options *o = k->opt;
-    const char *const outputs[] = {o->output, o->validation, o->rec.catalogue};
-    for (int i = 0; i < 3; i++)
-        for (int j = 0; j < i; j++)
-            DT_CHECK(!outputs[i] || !outputs[j] || !dt_is_same_place(outputs[i], outputs[j]), DT_ERR_USAGE,
-                     "%s: expected different files for output, validation and catalogue", outputs[i]);
+    DT_TRY(dt_outputs_differ(o));
     if (!o->n_shards && !o->shard_nbytes) DT_TRY(check_output(k, o->output));
     if (o->rec.catalogue) DT_TRY(check_output(k, o->rec.catalogue));
     return o->validation ? check_output(k, o->validation) : DT_OK;

@@ -9,6 +9,21 @@
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
+dt_err dt_outputs_differ(const dt_make_options *opt)
+{
+    const char *const outputs[] = {opt->output, opt->validation, opt->rec.catalogue};
+    const bool shards = opt->n_shards || opt->shard_nbytes;
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < i; j++) {
+            if (!outputs[i] || !outputs[j]) continue;
+            DT_CHECK(!dt_is_same_place(outputs[i], outputs[j]), DT_ERR_USAGE,
+                     "%s: expected different files for output, validation and catalogue", outputs[i]);
+            DT_CHECK(j > 0 || !shards || !dt_is_shard_of(outputs[i], outputs[j]), DT_ERR_USAGE,
+                     "%s: is named as the shards of the output %s are: expected another name", outputs[i], outputs[j]);
+        }
+    return DT_OK;
+}
+
 static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
 {
     const dt_make_options *opt = o->opt;
@@ -20,6 +35,7 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
              "a weight key is for datasets of kind sft; these inputs give kind %s", dt_dataset_kind_name(kind));
     DT_TRY(dt_make_folder_of(opt->output));
     if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
+    DT_TRY(dt_outputs_differ(opt));
     DT_CHECK(!o->recipe->images || kind != DT_DATASET_TOKENS, DT_ERR_USAGE,
              "images are for records of kinds sft, preference and prompts; these inputs give kind %s",
              dt_dataset_kind_name(kind));

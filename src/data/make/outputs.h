@@ -21,6 +21,9 @@ typedef struct dt_outputs {
     size_t mask_alloc;
 } dt_outputs;
 
+/** DT_ERR_USAGE: two of the output, which may be shards, the validation file and the catalogue would be one file. What
+ *  two spellings have in common shows only when their folders are there. */
+dt_err dt_outputs_differ(const dt_make_options *opt);
 dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p);
 /** Check that there is something in each file, and make them. */
 dt_err dt_outputs_commit(dt_outputs *o);
