@@ -147,6 +147,21 @@ static void errors_are_told_by_reason(void **state)
     assert_non_null(strstr(stats.problems[2].reason, "kind tokens"));
 }
 
+static void a_ranking_of_another_kind_is_one_record(void **state)
+{
+    static const char *const ranking = "{\"prompt\": \"q\", \"responses\": [\"a\", \"b\", \"c\", \"d\"]}\n";
+    char text[512];
+    dt_make_options o = options();
+    dt_make_stats stats;
+    o.skip_bad = true;
+    snprintf(text, sizeof text, "{\"text\": \"t\"}\n%s%s", ranking, ranking);
+    assert_int_equal(make(text, &o, &stats), DT_OK);
+    assert_int_equal(stats.n_bad, 2);
+    assert_int_equal(stats.n_problems, 1);
+    assert_int_equal(stats.problems[0].n, 2);
+    assert_int_equal(stats.n_documents, 1);
+}
+
 /* Whether broken records are left out or not: where the next one begins, nothing says. */
 static void an_array_ends_where_its_brackets_do_not_match(void **state)
 {
@@ -373,6 +388,7 @@ int main(void)
         cmocka_unit_test_setup(the_first_error_is_the_one_reported, clear),
         cmocka_unit_test_setup(weights_that_would_be_rounded_away_are_refused, clear),
         cmocka_unit_test_setup(errors_are_told_by_reason, clear),
+        cmocka_unit_test_setup(a_ranking_of_another_kind_is_one_record, clear),
         cmocka_unit_test_setup(an_array_ends_where_its_brackets_do_not_match, clear),
         cmocka_unit_test_setup(an_array_goes_on_behind_other_mistakes, clear),
         cmocka_unit_test_setup(memory_does_not_grow_with_the_input, clear),

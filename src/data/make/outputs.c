@@ -205,9 +205,11 @@ static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason)
     return DT_OK;
 }
 
-static dt_err mixed(dt_outputs *o, const dt_sample *s)
+/* A ranking has several samples: it is one record. first: the sample is its first. */
+static dt_err mixed(dt_outputs *o, const dt_sample *s, bool first)
 {
     char reason[300];
+    if (!first) return DT_OK;
     const bool texts = s->kind <= DT_DATASET_SFT && o->stats->kind <= DT_DATASET_SFT;
     snprintf(reason, sizeof reason, "%s is of kind %s, but the first document was of kind %s%s",
              s->text ? "plain text" : "the record", dt_dataset_kind_name(s->kind), dt_dataset_kind_name(o->stats->kind),
@@ -227,11 +229,11 @@ static dt_err name_template(dt_outputs *o)
     return err;
 }
 
-static dt_err write_sample(dt_outputs *o, const dt_sample *s, const sample_data *of)
+static dt_err write_sample(dt_outputs *o, const dt_sample *s, bool first, const sample_data *of)
 {
     if (s->problem) return bad(o, s->item, s->problem);
     if (!o->kind_known) DT_TRY(begin(o, s->kind));
-    if (s->kind != o->stats->kind) return mixed(o, s);
+    if (s->kind != o->stats->kind) return mixed(o, s, first);
     if (s->is_chat && !o->template_named) DT_TRY(name_template(o));
     return s->text ? write_text(o, s, of->ids[0]) : write_record(o, s, of);
 }
@@ -241,7 +243,8 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
     sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records, p->pixels};
     for (int i = 0; i < p->n_samples; i++) {
         const dt_sample *s = &p->samples[i];
-        DT_TRY(write_sample(o, s, &of));
+        const bool first = i == 0 || s[-1].item != s->item; /* of its record */
+        DT_TRY(write_sample(o, s, first, &of));
         for (int side = 0; side < DT_N_SIDES; side++)
             if (of.ids[side]) of.ids[side] += s->n[side];
         if (of.mask) of.mask += s->n[0];
