@@ -135,6 +135,43 @@ bits 3 codes-3 $lora lora.base_quantization=int8 zero.stage=3
 expect "the same bits on three ranks" same_model "$(newest codes)" "$(newest codes-3)"
 expect "which are others" fails same_model "$(newest lora)" "$(newest codes)"
 
+# ---- features behind post_layernorm, and one placeholder for the mean of an image's rows (test_model_vision.c has their numbers)
+expect "a placeholder for each image" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision --image-tokens 1 -o "$tmp/pooled.h5" $fixture/records.jsonl
+whole="data.train=$tmp/pooled.h5,$tmp/texts.h5"
+parts="$whole model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.image_token=60"
+pooled="vision.feature_layer=-1 vision.feature_norm=true vision.image_tokens=mean_pooling vision.projector_type=mlp"
+bits 1 pooled $parts $pooled
+expect_exit "parts joined so" 0
+expect "as much memory as planned" as_planned
+expect "as --plan says" as_plan_says 1 0 vision.train=$all batch.train_batch_size=6 run.reproducible=true $parts $pooled
+expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images, each 1 of them" "$tmp/.plan"
+while read -r np stage more; do
+    bits "$np" "pooled-$np" $parts $pooled zero.stage="$stage" $more
+    expect "$np ranks at stage $stage: the same bits" same_model "$(newest pooled)" "$(newest "pooled-$np")"
+done <<LAYOUTS
+2 2 zero.offload_optimizer=cpu
+3 3 model.activation_checkpointing=block
+LAYOUTS
+bits 1 pooled-start $parts $pooled run.max_steps=1 optimizer.lr=0
+expect "the norm is trained with the tower" grep -q vision_tower.post_layernorm <<<"$(differing pooled-start pooled)"
+bits 1 pooled-head $parts $pooled vision.train=projector,llm checkpoint.export=hf
+expect "and frozen with it" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
+expect_text "transformers has no key for either" "no key for features behind post_layernorm"
+expect_text "which is told of both" "no key for the mean"
+bits 2 pooled-kept $parts $pooled vision.train=projector,llm vision.feature_cache="$tmp/features" zero.stage=3
+expect "with kept features: the same bits" same_model "$(newest pooled-head)" "$(newest pooled-kept)"
+bits 1 pooled-bare $parts ${pooled/feature_norm=true/feature_norm=false} vision.train=projector,llm vision.feature_cache="$tmp/features"
+is "features without the norm are others" "$(ls "$tmp/features" | grep -c '\.bin$')" 2
+bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm zero.stage=2 run.max_steps=1
+expect_exit "what is exported is opened again" 0
+bits 1 pooled-on-said $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm run.max_steps=1 ${pooled/vision.projector_type=mlp/}
+expect "as it is, whether keys say so or not" same_model "$(newest pooled-on)" "$(newest pooled-on-said)"
+run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
+expect_exit "and talks about an image" 0
+wrong "a norm before the last block's output" 65 'vision_feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"
+wrong "CLIP has no such norm" 65 'vision_feature_norm: .*SigLIP' ./dtrain --check "$tmp/tiny.ini" model.path=$hf/clip_llama_text vision.path=$hf/clip vision.feature_norm=true vision.feature_layer=-1 run.output_dir="$tmp/wrong"
+wrong "another number than the model's" 64 'vision.image_tokens: the model of model.path' ./dtrain --check "$tmp/tiny.ini" $whole model.path="$tmp/pooled-head/hf" vision.image_tokens=patch_insert run.output_dir="$tmp/wrong"
+
 # ---- validation, evaluation
 train 2 valid data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" run.max_steps=2 zero.stage=3
 expect_exit "trained on texts, validated on images" 0

@@ -40,6 +40,11 @@ CASES = {
                       projector_hidden_size=18, projector_dropout=0.0),
     "pixel_shuffle": llava("llama", SIGLIP_TOWER, vision_feature_layer=1, vision_feature_select_strategy="full", projector_type="pixel_shuffle",
                            projector_shuffle=2),
+    # as AnyLLM has them: its projectors of what is behind SigLIP's post_layernorm, the mean of what they make as one placeholder
+    "normed": llava("qwen3", SIGLIP_TOWER, vision_feature_layer=-1, vision_feature_select_strategy="full", vision_feature_norm=True),
+    "pooled": llava("qwen2", SIGLIP_TOWER, vision_feature_layer=-1, vision_feature_select_strategy="full", vision_feature_norm=True,
+                    image_tokens="mean_pooling", projector_type="mlp", projector_hidden_size=22, projector_dropout=0.0),
+    "pooled_clip": llava("llama", CLIP_TOWER, vision_feature_layer=-1, image_tokens="mean_pooling"),
 }
 
 
@@ -72,6 +77,30 @@ class Projector(torch.nn.Module):
         return x
 
 
+class AsConfigured:
+    """A model's get_image_features, where config.json has keys that transformers has not: what it projects, and how many rows of it there are."""
+
+    def __init__(self, model, config):
+        self.model, self.config = model, config
+
+    def __call__(self, pixel_values, **_):
+        projected = self.model.multi_modal_projector(features(self.model, self.config, pixel_values))
+        if config_pools(self.config):
+            projected = projected.mean(dim=1, keepdim=True)
+        return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=list(projected))
+
+
+def config_pools(config):
+    return config.get("image_tokens") == "mean_pooling"
+
+
+def features(model, config, pixel_values):
+    """What the projector reads: a hidden state, or what transformers calls the last one, behind SigLIP's norm."""
+    out = model.vision_tower(pixel_values, output_hidden_states=True)
+    x = out.last_hidden_state if config.get("vision_feature_norm") else out.hidden_states[config.get("vision_feature_layer", -2)]
+    return x[:, 1:] if config.get("vision_feature_select_strategy", "default") == "default" else x
+
+
 def saved_name(name):
     """As save_pretrained has it."""
     for ours, theirs in (("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."),
@@ -82,22 +111,29 @@ def saved_name(name):
 
 
 def build(config):
-    own = {k: v for k, v in config.items() if not k.startswith("projector_") or k == "projector_hidden_act"}
+    ours = ("vision_feature_norm", "image_tokens")
+    own = {k: v for k, v in config.items() if (not k.startswith("projector_") or k == "projector_hidden_act") and k not in ours}
     model = transformers.LlavaForConditionalGeneration._from_config(transformers.LlavaConfig(**own), attn_implementation="eager")
     if "projector_type" in config:
         model.model.multi_modal_projector = Projector(config)
+    if any(k in config for k in ours):
+        model.model.get_image_features = AsConfigured(model.model, config)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(weight(saved_name(name), tuple(p.shape)))
     return model.train()
 
 
-def n_tokens(config):
+def n_features(config):
     v = config["vision_config"]
     side = v["image_size"] // v["patch_size"]
     lead = v["model_type"] == "clip_vision_model"
     drop = config.get("vision_feature_select_strategy", "default") == "default"
     return (side * side + lead - drop) // config.get("projector_shuffle", 1) ** 2
+
+
+def n_tokens(config):
+    return 1 if config_pools(config) else n_features(config)
 
 
 def pixels(config, image):
@@ -156,10 +192,7 @@ def train(case, dtype):
 
 
 def tower_features(model, config, image):
-    strategy = config.get("vision_feature_select_strategy", "default")
-    out = model.model.vision_tower(pixels(config, image)[None], output_hidden_states=True)
-    x = out.hidden_states[config.get("vision_feature_layer", -2)]
-    return x[:, 1:] if strategy == "default" else x
+    return features(model.model, config, pixels(config, image)[None])
 
 
 def make(name, config):
@@ -171,6 +204,7 @@ def make(name, config):
     case["n_tokens"] = N
     case["tower_features"] = [[[digits(v) for v in row] for row in tower_features(model, config, k)[0].detach().tolist()] for k in range(2)]
     projected = model.model.multi_modal_projector(tower_features(model, config, 0))[0]
+    projected = projected.mean(dim=0, keepdim=True) if config_pools(config) else projected
     case["features"] = [[digits(v) for v in row] for row in projected.detach().tolist()]
     case["logits"] = [[digits(v) for v in row] for row in last.detach().tolist()]
     case["loss"] = digits(float(loss.detach()))

@@ -4,8 +4,8 @@
 #include "model_expected.h"
 
 enum { MAX_TOK = 96, MAX_SEQ = 4, MAX_IMAGES = 4 };
-static const char *const CASES[] = {"clip_llama", "clip_full", "siglip_qwen2", "linear",
-                                    "mlp",        "deep_mlp",  "pixel_shuffle"};
+static const char *const CASES[] = {"clip_llama", "clip_full",     "siglip_qwen2", "linear", "mlp",
+                                    "deep_mlp",   "pixel_shuffle", "normed",       "pooled", "pooled_clip"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 struct fixture {
@@ -222,7 +222,7 @@ static void rows_of_images_are_those_of_transformers(void **state)
 
 /* ---- features alone ---------------------------------------------------------------------------------------------- */
 
-/* Of the first n images of the batch, `at_once` of them at a time: [n, n_tokens, n_in]. */
+/* Of the first n images of the batch, `at_once` of them at a time: [n, n_features, n_in]. */
 static char *features_of(struct fixture *f, int n, int at_once, bool reproducible, size_t *nbytes)
 {
     const size_t each = dt_vision_feature_nbytes(f->r.mc.vision, f->r.opt.dtype);
@@ -263,7 +263,7 @@ static void features_are_those_of_transformers(void **state)
         struct fixture f;
         size_t nbytes;
         open_fixture(&f, CASES[c], DT_F32);
-        const int64_t N = f.r.mc.vision->n_tokens, W = f.r.mc.vision->projector.n_in;
+        const int64_t N = f.r.mc.vision->n_features, W = f.r.mc.vision->projector.n_in;
         char *features = features_of(&f, 2, 2, false, &nbytes);
         const float *found = (const float *)(const void *)features;
         for (int image = 0; image < 2; image++)

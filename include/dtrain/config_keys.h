@@ -550,6 +550,12 @@
     MAYBE(vision, feature_select, word, 0, 0, "patch|cls_patch", "", \
          "patch: the features of the patches; cls_patch: those of CLIP's class token before them; not set: patch, or " \
          "as in model.path") \
+    MAYBE(vision, feature_norm, boolean, 0, 0, "", "", \
+         "true: the features are what SigLIP's post_layernorm makes of the last hidden state (feature_layer -1), as " \
+         "AnyLLM and nanoVLM have them; not set: false, or as in model.path") \
+    MAYBE(vision, image_tokens, word, 0, 0, "patch_insert|mean_pooling", "", \
+         "placeholders of an image in a text. patch_insert: one for each row that the projector makes; mean_pooling: " \
+         "one, in whose place their mean stands; not set: patch_insert, or as in model.path") \
     TEXT(vision, train, "projector, llm", \
          "what is trained, comma separated: tower, projector, llm (all of the language model), llm:N (its last N " \
          "blocks, without the final norm), embed (its embedding), head (its output layer); with lora.r above 0 llm " \

@@ -40,8 +40,10 @@ typedef struct dt_vision_config {
     int64_t n_rows;               /* what the tower makes of an image: patches, behind CLIP's class token */
     int64_t n_blocks;             /* of the tower */
     int64_t n_used;               /* blocks whose output the features are; those behind are kept in files alone */
+    bool feature_norm;            /* features are what post_layernorm makes of it */
     bool drop_first;              /* features without those of the first row */
-    int64_t n_tokens;             /* placeholders of an image in a text */
+    int64_t n_features;           /* rows of an image in the projector */
+    int64_t n_tokens;             /* placeholders of an image in a text: n_features, or 1, which gets their mean */
     int32_t image_token;          /* the placeholder's id */
     dt_preprocessor preprocessor; /* how its images are made, without json; out_width 0: that is not known, and numbers
                                    * are those that its kind is published with */
@@ -53,12 +55,15 @@ typedef struct dt_vision_config {
     bool features_given;
 } dt_vision_config;
 
-/** Bytes of what the projector reads of an image: [n_tokens, projector.n_in], in row-major order, of the model's
+/** Bytes of what the projector reads of an image: [n_features, projector.n_in], in row-major order, of the model's
  *  activations' type. */
 static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtype dtype)
 {
-    return (size_t)(v->n_tokens * v->projector.n_in) * dt_dtype_size(dtype);
+    return (size_t)(v->n_features * v->projector.n_in) * dt_dtype_size(dtype);
 }
+
+/** Does an image have one placeholder, for the mean of all rows that the projector makes of it? */
+static inline bool dt_vision_pools(const dt_vision_config *v) { return v->n_tokens < v->n_features; }
 
 const char *dt_tower_name(dt_tower tower);                  /* "clip", "siglip" */
 const char *dt_projector_name(dt_projector_type projector); /* "mlp2x_gelu" */

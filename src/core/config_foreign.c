@@ -203,6 +203,7 @@ static const foreign_name keys[] = {
     {"select_layer", "vision", "feature_layer", NULL},
     {"vision_feature_layer", "vision", "feature_layer", NULL},
     {"mm_vision_select_feature", "vision", "feature_select", NULL},
+    {"vision_processor_type", "vision", "image_tokens", NULL},
     {"select_feature", "vision", "feature_select", NULL},
     {"vision_feature_select_strategy", "vision", "feature_select", "default is patch, and full of CLIP cls_patch"},
     {"tune_mm_mlp_adapter", "vision", "train", "true is train = projector"},

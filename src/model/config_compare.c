@@ -168,6 +168,8 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
         {"vision_config.patch_size", a->patch_size, b->patch_size},
         {"vision_feature_layer", a->n_used, b->n_used},
         {"vision_feature_select_strategy", a->drop_first, b->drop_first},
+        {"vision_feature_norm", a->feature_norm, b->feature_norm},
+        {"image_tokens", a->n_tokens, b->n_tokens},
         {"image_token_index", a->image_token, b->image_token},
         {"multimodal_projector_bias", a->projector.bias, b->projector.bias},
         {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},

@@ -89,6 +89,21 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
     return DT_OK;
 }
 
+/* transformers' CLIP has no such norm of patches: its post_layernorm is trained on the class token alone. */
+static dt_err read_feature_norm(const dt_spec *root, dt_vision_config *v)
+{
+    DT_TRY(dt_spec_bool(root, "vision_feature_norm", &v->feature_norm));
+    DT_CHECK(
+        !v->feature_norm || v->tower == DT_TOWER_SIGLIP, root->err,
+        "%s: vision_feature_norm: the features of SigLIP alone have a norm, post_layernorm; expected false for CLIP",
+        root->file);
+    DT_CHECK(!v->feature_norm || v->n_used == v->n_blocks, root->err,
+             "%s: vision_feature_norm: the norm is behind the last block; expected vision_feature_layer -1, found the "
+             "hidden state %" PRId64 " of %" PRId64,
+             root->file, v->n_used, v->n_blocks);
+    return DT_OK;
+}
+
 /* The hidden states of a tower of L blocks are L + 1: what goes into the first, and what each leaves. */
 static dt_err read_features(const dt_spec *root, dt_vision_config *v)
 {
@@ -101,7 +116,7 @@ static dt_err read_features(const dt_spec *root, dt_vision_config *v)
         return dt_spec_bad(root, "vision_feature_select_strategy", "default or full");
     v->n_used = layer < 0 ? L + 1 + layer : layer;
     v->drop_first = strcmp(select, "default") == 0;
-    return DT_OK;
+    return read_feature_norm(root, v);
 }
 
 static dt_err read_projector_type(const dt_spec *root, dt_projector_type *type)
@@ -111,6 +126,16 @@ static dt_err read_projector_type(const dt_spec *root, dt_projector_type *type)
     for (int i = 0; i < DT_N_PROJECTORS; i++)
         if (strcmp(word, PROJECTORS[i].name) == 0) return *type = (dt_projector_type)i, DT_OK;
     return dt_spec_bad(root, "projector_type", "linear, mlp2x_gelu, mlp, deep_mlp or pixel_shuffle");
+}
+
+static dt_err read_image_tokens(const dt_spec *root, dt_vision_config *v)
+{
+    const char *word = "patch_insert";
+    DT_TRY(dt_spec_string(root, "image_tokens", &word));
+    if (strcmp(word, "patch_insert") != 0 && strcmp(word, "mean_pooling") != 0)
+        return dt_spec_bad(root, "image_tokens", "patch_insert or mean_pooling");
+    v->n_tokens = strcmp(word, "mean_pooling") == 0 ? 1 : v->n_features;
+    return DT_OK;
 }
 
 static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n_out)
@@ -144,10 +169,10 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
              "%s: projector_type: pixel_shuffle needs the features of all patches and no others; "
              "vision_feature_select_strategy leaves %" PRId64 " of %" PRId64 " x %" PRId64,
              root->file, n_rows, v->n_side, v->n_side);
-    v->n_tokens = n_rows / (p->shuffle * p->shuffle);
-    DT_CHECK(v->n_tokens > 0, root->err,
+    v->n_features = n_rows / (p->shuffle * p->shuffle);
+    DT_CHECK(v->n_features > 0, root->err,
              "%s: vision_feature_select_strategy: default leaves nothing of an image of one patch", root->file);
-    return DT_OK;
+    return read_image_tokens(root, v);
 }
 
 /* Takes over p's text. */

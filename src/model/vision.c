@@ -1,10 +1,12 @@
 /* vision.c - a tower and a projector beside a language model: from the images of a batch to rows in the place of the
  * embeddings of placeholders, and their gradients back.
  *
- *     features  what the tower's block n_used leaves, [N P, C]
+ *     features  what the tower's block n_used leaves, [N P, C], or what the norm behind the last makes of it
  *     x         of them the rows that are wanted, squares of shuffle x shuffle patches side by side: one gather,
  *              [R, n_in]
- *     y         = projector(x), [R, D]: placeholder k of image i gets row i n_tokens + k, wherever it is shown
+ *     y         = projector(x), [R, D]
+ *     out       y, or the mean of each image's rows, [S, D]: placeholder k of image i gets row i n_tokens + k, wherever
+ *              it is shown
  *
  * The tower is a model over the units behind the language model's, whose numbers the parameter source gets shifted. It
  * takes part in a pass whether there are images or not, so that the order of units is the same on all ranks. Where
@@ -36,9 +38,16 @@ struct hidden {
     float *mean, *rstd; /* [R] */
 };
 
+/** From rows of y to their mean, where an image has one placeholder. */
+struct pool {
+    int32_t *image, *in_order; /* [R]: each row's image; 0, 1 .. */
+    float *sum;                /* [N, D] */
+};
+
 struct vision {
     const dt_vision_config *config;
     dt_model *tower;
+    struct tower_norm norm_stage;
     struct shifted shifted;
     dt_param_source source;
     int projector_unit;
@@ -49,23 +58,25 @@ struct vision {
     struct norm norm[HIDDEN];
     dt_batch batch; /* of the tower: the positions of each image */
     int32_t n_images;
-    int64_t n_places; /* placeholders of the batch: n_rows where no two sequences share an image */
+    int64_t n_places; /* placeholders of the batch: n_shown where no two sequences share an image */
     struct run *run;  /* [max_seq], n_runs of them used */
     int32_t n_runs;
-    int32_t *row_end; /* [max R + 1]: where each row's tokens end in shown_order */
+    int32_t *row_end; /* [max S + 1]: where each row's tokens end in shown_order */
     dt_buf device, staging;
     /* device */
     int32_t *feature_row; /* [max R, shuffle^2]: which rows of the features stand side by side */
-    void *x, *y;
+    void *x, *y, *out;
     struct hidden hidden[HIDDEN];
-    void *dx, *dy, *dhidden[HIDDEN]; /* their gradients */
-    struct span keys;                /* uint64 [R]: of placeholders, for dropout */
-    struct span features;            /* where they are given; x is their place on the device */
+    void *dx, *dy, *dout, *dhidden[HIDDEN]; /* their gradients */
+    struct pool pool;
+    struct span keys;     /* uint64 [R]: for dropout */
+    struct span features; /* where they are given; x is their place on the device */
 };
 
 static int64_t squared(int64_t n) { return n * n; }
-static int64_t max_rows(const dt_model *m, const struct vision *v) { return m->opt.max_images * v->config->n_tokens; }
-static int64_t n_rows(const struct vision *v) { return v->n_images * v->config->n_tokens; }
+static int64_t max_rows(const dt_model *m, const struct vision *v) { return m->opt.max_images * v->config->n_features; }
+static int64_t n_rows(const struct vision *v) { return v->n_images * v->config->n_features; }
+static int64_t n_shown(const struct vision *v) { return v->n_images * v->config->n_tokens; }
 static bool drops(const dt_model *m, const struct vision *v)
 {
     return m->opt.training && v->config->projector.dropout > 0;
@@ -145,7 +156,7 @@ static dt_err find_layers(const dt_model *m, struct vision *v, const dt_unit *u)
 }
 
 /* Of the tower, which has the units from `first` to the projector. */
-static dt_model_options tower_options(const dt_model *m, const struct vision *v)
+static dt_model_options tower_options(const dt_model *m, struct vision *v)
 {
     /* what is not trained gives the same bits in every micro-batch, so that features can be made before */
     const bool invariant = m->opt.batch_invariant || (m->opt.reproducible && !v->tower_trains);
@@ -162,6 +173,8 @@ static dt_model_options tower_options(const dt_model *m, const struct vision *v)
                               .batch_invariant = invariant,
                               .seed = m->opt.seed,
                               .borrows = !(m->opt.training && v->tower_trains) && !v->alone,
+                              .own_stage = v->config->feature_norm ? &dt_tower_norm : NULL,
+                              .own_stage_self = &v->norm_stage,
                               .tower = v->config};
 }
 
@@ -193,21 +206,35 @@ static void place_hidden(const dt_model *m, struct vision *v, struct arena *a, i
     v->dhidden[i] = dt_take(a, dt_vision_trains(m) && m->opt.training ? R : 0, H, m->elem);
 }
 
+/* out, which is y where nothing is pooled; the same of their gradients. */
+static void place_out(const dt_model *m, struct vision *v, struct arena *a)
+{
+    const int64_t N = m->opt.max_images, R = max_rows(m, v), D = v->config->projector.n_out;
+    const bool pools = dt_vision_pools(v->config), learns = dt_vision_trains(m) && m->opt.training;
+    v->y = dt_take(a, R, D, m->elem);
+    v->dy = dt_take(a, learns ? R : 0, D, m->elem);
+    v->out = pools ? dt_take(a, N, D, m->elem) : v->y;
+    v->dout = pools ? dt_take(a, learns ? N : 0, D, m->elem) : v->dy;
+    v->pool = (struct pool){.image = dt_take(a, pools ? R : 0, 1, sizeof(int32_t)),
+                            .in_order = dt_take(a, pools ? R : 0, 1, sizeof(int32_t)),
+                            .sum = dt_take(a, pools ? N : 0, D, sizeof(float))};
+}
+
 static void place(const dt_model *m, struct vision *v, struct arena *device, struct arena *staging)
 {
     const dt_projector_config *p = &v->config->projector;
     const int64_t R = max_rows(m, v);
+    if (v->config->feature_norm && !v->given) dt_tower_norm_place(&v->norm_stage, m, v->tower_trains, device);
     v->features = dt_take_span(staging, device, v->given ? (size_t)(R * p->n_in) * m->elem : 0);
     v->feature_row = dt_take(device, v->given ? 0 : R, squared(p->shuffle), sizeof(int32_t));
     v->x = v->given ? v->features.device : dt_take(device, R, p->n_in, m->elem);
     if (v->alone) return;
-    v->y = dt_take(device, R, p->n_out, m->elem);
+    place_out(m, v, device);
     for (int i = 0; i < p->n_layers - 1; i++) place_hidden(m, v, device, i);
-    v->dy = dt_take(device, dt_vision_trains(m) && m->opt.training ? R : 0, p->n_out, m->elem);
     v->dx = dt_take(device, v->tower_trains && m->opt.training ? R : 0, p->n_in, m->elem);
     v->keys = dt_take_span(staging, device, drops(m, v) ? (size_t)R * sizeof(uint64_t) : 0);
     v->run = dt_take(staging, m->opt.max_seq, 1, sizeof *v->run);
-    v->row_end = dt_take(staging, R + 1, 1, sizeof *v->row_end);
+    v->row_end = dt_take(staging, m->opt.max_images * v->config->n_tokens + 1, 1, sizeof *v->row_end);
 }
 
 dt_err dt_vision_size(const dt_model *m, const dt_unit *units, int n_units, int first, size_t *nbytes)
@@ -261,17 +288,37 @@ static void list_rows(const struct vision *v, int64_t n_images, int32_t *row)
     }
 }
 
+/* The images of the projector's rows. */
+static void list_images(const struct vision *v, int64_t n_images, int32_t *image)
+{
+    for (int64_t r = 0; r < n_images * v->config->n_features; r++) image[r] = (int32_t)(r / v->config->n_features);
+}
+
+static void list_in_order(const struct vision *v, int64_t n_images, int32_t *row)
+{
+    for (int64_t r = 0; r < n_images * v->config->n_features; r++) row[r] = (int32_t)r;
+}
+
+/* n numbers that stay as they are, to the device. */
+static dt_err bring(const dt_model *m, const struct vision *v, int32_t *to, int64_t n,
+                    void (*list)(const struct vision *v, int64_t n_images, int32_t *number))
+{
+    int32_t *number = malloc((size_t)n * sizeof *number);
+    DT_CHECK(number, DT_ERR_MEMORY, "no memory for the numbers of %" PRId64 " features", n);
+    list(v, m->opt.max_images, number);
+    dt_err err = m->ops->copy(m->dev, to, number, (size_t)n * sizeof *number, m->stream);
+    const dt_err waited = m->ops->stream_sync(m->dev, m->stream);
+    free(number);
+    return err != DT_OK ? err : waited;
+}
+
 static dt_err bring_rows(const dt_model *m, const struct vision *v)
 {
-    const int64_t n = max_rows(m, v) * squared(v->config->projector.shuffle);
-    if (n == 0 || v->given) return DT_OK;
-    int32_t *row = malloc((size_t)n * sizeof *row);
-    DT_CHECK(row, DT_ERR_MEMORY, "no memory for the numbers of %" PRId64 " features", n);
-    list_rows(v, m->opt.max_images, row);
-    dt_err err = m->ops->copy(m->dev, v->feature_row, row, (size_t)n * sizeof *row, m->stream);
-    const dt_err waited = m->ops->stream_sync(m->dev, m->stream);
-    free(row);
-    return err != DT_OK ? err : waited;
+    const int64_t R = max_rows(m, v);
+    if (R > 0 && !v->given) DT_TRY(bring(m, v, v->feature_row, R * squared(v->config->projector.shuffle), list_rows));
+    if (R == 0 || v->alone || !dt_vision_pools(v->config)) return DT_OK;
+    DT_TRY(bring(m, v, v->pool.image, R, list_images));
+    return bring(m, v, v->pool.in_order, R, list_in_order);
 }
 
 static dt_err allocate(dt_model *m, struct vision *v)
@@ -328,10 +375,18 @@ void dt_vision_close(dt_model *m)
 
 /* ---- placeholders ------------------------------------------------------------------------------------------------ */
 
-/* The first token that shows a row. */
+/* The first token that shows a row of out. */
 static int32_t first_shown(const dt_model *m, int64_t row)
 {
     return m->host.shown_order[row > 0 ? m->vision->row_end[row - 1] : 0];
+}
+
+/* Of a row of the projector: that of its placeholder, or a number of it. */
+static uint64_t key_of(const dt_model *m, const dt_batch *b, int64_t row)
+{
+    const dt_vision_config *c = m->vision->config;
+    if (!dt_vision_pools(c)) return b->token_key[first_shown(m, row)];
+    return dt_mix64(b->token_key[first_shown(m, row / c->n_features)] + (uint64_t)(row % c->n_features));
 }
 
 static dt_err stage_keys(dt_model *m, const dt_batch *b)
@@ -339,7 +394,7 @@ static dt_err stage_keys(dt_model *m, const dt_batch *b)
     struct vision *v = m->vision;
     if (!v->keys.nbytes || n_rows(v) == 0) return DT_OK;
     uint64_t *key = (uint64_t *)(void *)v->keys.host;
-    for (int64_t r = 0; r < n_rows(v); r++) key[r] = b->token_key[first_shown(m, r)];
+    for (int64_t r = 0; r < n_rows(v); r++) key[r] = key_of(m, b, r);
     return dt_span_ahead(m, &v->keys, (size_t)n_rows(v) * sizeof *key);
 }
 
@@ -376,7 +431,7 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
     for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += is_placeholder(v, b, s, t);
     if (n == 0) return DT_OK;
     const int64_t row = v->n_images > 0 ? b->first_image[s] * per_image : 0;
-    DT_CHECK(row >= 0 && n % per_image == 0 && row + n <= n_rows(v), DT_ERR_DATA,
+    DT_CHECK(row >= 0 && n % per_image == 0 && row + n <= n_shown(v), DT_ERR_DATA,
              "a sequence has %d placeholders (token %d) for at most %" PRId64 " images of %" PRId64
              " placeholders each",
              n, v->config->image_token, v->n_images - row / per_image, per_image);
@@ -393,8 +448,8 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
 static dt_err order_shown(dt_model *m)
 {
     struct vision *v = m->vision;
-    if (n_rows(v) == 0) return DT_OK;
-    dt_sort_tokens(m->host.shown, n_rows(v), m->host.place, v->n_places, v->row_end, m->host.shown_order);
+    if (n_shown(v) == 0) return DT_OK;
+    dt_sort_tokens(m->host.shown, n_shown(v), m->host.place, v->n_places, v->row_end, m->host.shown_order);
     for (int32_t i = 0; i < v->n_images; i++) {
         const int64_t row = i * v->config->n_tokens;
         DT_CHECK(v->row_end[row] > (i > 0 ? v->row_end[row - 1] : 0), DT_ERR_DATA,
@@ -435,7 +490,7 @@ dt_err dt_vision_put(const dt_model *m, void *x)
     const struct vision *v = m->vision;
     for (int32_t i = 0; v && i < v->n_runs; i++) {
         const struct run *k = &v->run[i];
-        DT_TRY(m->ops->scatter_rows(m->dev, dt_at(v->y, k->row * m->C, m->elem), m->device.place + k->first, x, k->n,
+        DT_TRY(m->ops->scatter_rows(m->dev, dt_at(v->out, k->row * m->C, m->elem), m->device.place + k->first, x, k->n,
                                     m->C, m->opt.dtype, m->stream));
     }
     return DT_OK;
@@ -444,15 +499,15 @@ dt_err dt_vision_put(const dt_model *m, void *x)
 dt_err dt_vision_take(const dt_model *m)
 {
     const struct vision *v = m->vision;
-    if (!v || n_rows(v) == 0) return DT_OK;
-    const size_t nbytes = (size_t)(n_rows(v) * m->C) * m->elem;
+    if (!v || n_shown(v) == 0) return DT_OK;
+    const size_t nbytes = (size_t)(n_shown(v) * m->C) * m->elem;
     if (dt_vision_trains(m)) {
-        DT_TRY(m->ops->zero(m->dev, v->dy, nbytes, m->stream));
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.shown, m->device.shown_order, v->dy, v->n_places,
+        DT_TRY(m->ops->zero(m->dev, v->dout, nbytes, m->stream));
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.shown, m->device.shown_order, v->dout, v->n_places,
                                           m->C, m->opt.dtype, m->opt.dtype, m->stream));
     }
     if (m->low_table[LOW_TOKENS].low.r == 0) return DT_OK;
-    DT_TRY(m->ops->zero(m->dev, v->y, nbytes, m->stream)); /* nobody needs it again */
+    DT_TRY(m->ops->zero(m->dev, v->out, nbytes, m->stream)); /* nobody needs it again */
     return dt_vision_put(m, m->s.dx);
 }
 
@@ -526,6 +581,28 @@ static dt_err leave_layer(const dt_model *m, const dt_param_view *w, int i)
 
 static const void *input_of(const struct vision *v, int i) { return i == 0 ? v->x : v->hidden[i - 1].norm; }
 
+/* In fp32, rounded once. */
+static dt_err pool(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    const int64_t n = v->n_images * m->C;
+    if (!dt_vision_pools(v->config)) return DT_OK;
+    DT_TRY(m->ops->zero(m->dev, v->pool.sum, (size_t)n * sizeof(float), m->stream));
+    DT_TRY(m->ops->embedding_backward(m->dev, v->y, v->pool.image, v->pool.in_order, v->pool.sum, n_rows(v), m->C,
+                                      m->opt.dtype, DT_F32, m->stream));
+    DT_TRY(m->ops->scale(m->dev, v->pool.sum, 1.0f / (float)v->config->n_features, v->pool.sum, DT_F32, n, m->stream));
+    return m->ops->convert(m->dev, v->pool.sum, DT_F32, v->out, m->opt.dtype, n, m->stream);
+}
+
+static dt_err pool_backward(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    if (!dt_vision_pools(v->config)) return DT_OK;
+    DT_TRY(m->ops->scale(m->dev, v->dout, 1.0f / (float)v->config->n_features, v->dout, m->opt.dtype,
+                         v->n_images * m->C, m->stream));
+    return m->ops->gather_rows(m->dev, v->dout, v->pool.image, v->dy, n_rows(v), m->C, m->opt.dtype, m->stream);
+}
+
 static dt_err project(const dt_model *m, const dt_param_view *w)
 {
     const struct vision *v = m->vision;
@@ -538,7 +615,7 @@ static dt_err project(const dt_model *m, const dt_param_view *w)
                                  (struct with_product){0}));
         if (!last) DT_TRY(leave_layer(m, w, i));
     }
-    return DT_OK;
+    return pool(m);
 }
 
 dt_err dt_vision_forward(dt_model *m, const dt_batch *b)
@@ -575,6 +652,7 @@ static dt_err project_backward(const dt_model *m, const dt_param_view *w, const 
 {
     const struct vision *v = m->vision;
     const void *dy = v->dy;
+    DT_TRY(pool_backward(m));
     for (int i = v->config->projector.n_layers - 1; i >= 0; i--) {
         const struct linear *l = &v->layer[i];
         void *dx = i > 0 ? v->dhidden[i - 1] : v->tower_trains ? v->dx : NULL;

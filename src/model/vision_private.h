@@ -1,8 +1,8 @@
 /* vision_private.h - what the files of a vision-language model share with the layer loop.
  *
  * Symbols  N images of the micro-batch, P rows of an image in the tower (patches, behind a class token where there is
- *          one), S side of an image and p side of a patch in pixels, C the tower's width, R = N n_tokens rows that the
- *          language model gets, D its width. */
+ *          one), p side of a patch in pixels, C the tower's width, R = N n_features rows of the projector, S = N
+ *          n_tokens rows that the language model gets, D its width. */
 #ifndef DT_MODEL_VISION_PRIVATE_H
 #define DT_MODEL_VISION_PRIVATE_H
 
@@ -13,6 +13,18 @@ int dt_vision_n_units(const dt_vision_config *v);
 dt_err dt_vision_build_units(const dt_vision_config *v, dt_unit *units);
 /** The tower's first unit, of all units of a model; n_units where it has none. */
 int dt_vision_first_unit(const dt_unit *units, int n_units);
+
+/* tower_norm.c */
+/** The stage of a tower whose features have a norm (dt_vision_config.feature_norm), and what it works with; on the
+ *  device. */
+struct tower_norm {
+    float eps;
+    float *mean, *rstd; /* [N P] */
+    float *scratch;     /* of backward */
+};
+extern const dt_stage_ops dt_tower_norm; /* self: struct tower_norm */
+/** m: the language model. trains: is the tower trained? */
+void dt_tower_norm_place(struct tower_norm *n, const dt_model *m, bool trains, struct arena *device);
 
 /* vision.c */
 /** Tower and projector of a model that is being opened, which has none where its list has no such units. first: the

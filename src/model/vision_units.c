@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Blocks whose output is not looked at, and what stands behind the last, are there for the files. */
+/* Blocks whose output is not looked at, and a norm behind the last that is not used, are there for the files. */
 int dt_vision_n_units(const dt_vision_config *v) { return v ? 1 + (int)v->n_blocks + 1 + 1 : 0; }
 
 int dt_vision_first_unit(const dt_unit *units, int n_units)
@@ -40,7 +40,7 @@ double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int
     for (int u = dt_vision_first_unit(units, n_units); u < n_units; u++) {
         const dt_unit *unit = &units[u];
         const double n_rows = unit->role == DT_UNIT_PATCHES     ? n_patches
-                              : unit->role == DT_UNIT_PROJECTOR ? (double)v->n_tokens
+                              : unit->role == DT_UNIT_PROJECTOR ? (double)v->n_features
                                                                 : P;
         if (unit->role == DT_UNIT_CARRIED || (v->features_given && unit->role != DT_UNIT_PROJECTOR)) continue;
         sum += flops_of_products(unit, n_rows, trained);
@@ -121,7 +121,7 @@ static dt_err build_block(const dt_vision_config *v, int64_t layer, dt_unit *u)
 static dt_err build_end(const dt_vision_config *v, dt_unit *u)
 {
     snprintf(u->name, sizeof u->name, "vision.end");
-    u->role = DT_UNIT_CARRIED;
+    u->role = v->feature_norm ? DT_UNIT_OWN : DT_UNIT_CARRIED;
     return add_norm(u, "vision_tower.", "post_layernorm", v->blocks->hidden_size);
 }
 

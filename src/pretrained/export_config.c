@@ -113,25 +113,41 @@ static void edit_language(json_t *root, const dt_model_config *mc, const dt_expo
 }
 
 /* llava-hf has two layers, the second as wide as the language model. */
-static bool is_of_llava(const dt_projector_config *p)
+static bool has_llava_projector(const dt_projector_config *p)
 {
     return p->type == DT_PROJECTOR_MLP2X_GELU && p->hidden_size == p->n_out;
+}
+
+static bool is_of_llava(const dt_vision_config *v)
+{
+    return has_llava_projector(&v->projector) && !v->feature_norm && !dt_vision_pools(v);
+}
+
+static void warn_of_other_programs(const dt_vision_config *v)
+{
+    if (!has_llava_projector(&v->projector))
+        DT_WARN("config.json: transformers has no projector of type %s and hidden_size %lld: the exported model can be "
+                "opened here alone",
+                dt_projector_name(v->projector.type), (long long)v->projector.hidden_size);
+    if (v->feature_norm)
+        DT_WARN("config.json: transformers has no key for features behind post_layernorm (vision.feature_norm): there "
+                "the exported model would be opened with others, so that it can be used here alone");
+    if (dt_vision_pools(v))
+        DT_WARN("config.json: transformers has no key for the mean of an image's rows (vision.image_tokens = "
+                "mean_pooling): the exported model can be used here alone");
 }
 
 /* What transformers has no key for goes where it would say nothing, or else stays. */
 static void edit_vision(json_t *root, const dt_vision_config *v)
 {
-    static const char *const own[] = {"projector_type", "projector_hidden_size", "projector_shuffle",
-                                      "projector_dropout"};
-    for (size_t i = 0; i < sizeof own / sizeof own[0] && is_of_llava(&v->projector); i++) json_object_del(root, own[i]);
+    static const char *const own[] = {"projector_type",    "projector_hidden_size", "projector_shuffle",
+                                      "projector_dropout", "vision_feature_norm",   "image_tokens"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0] && is_of_llava(v); i++) json_object_del(root, own[i]);
     json_object_del(root, "preprocessor_config"); /* a file of its own */
     json_object_set_new(root, "image_seq_length", json_integer(v->n_tokens));
     if (v->tower == DT_TOWER_SIGLIP)
         json_object_set_new(json_object_get(root, "vision_config"), "vision_use_head", json_false());
-    if (!is_of_llava(&v->projector))
-        DT_WARN("config.json: transformers has no projector of type %s and hidden_size %lld: the exported model can be "
-                "opened here alone",
-                dt_projector_name(v->projector.type), (long long)v->projector.hidden_size);
+    warn_of_other_programs(v);
 }
 
 static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)

@@ -28,6 +28,7 @@ static const struct model_key {
     {"projector_type", "projector_type"},       {"projector_hidden_size", "projector_hidden_size"},
     {"projector_shuffle", "projector_shuffle"}, {"projector_dropout", "projector_dropout"},
     {"feature_layer", "vision_feature_layer"},  {"feature_select", "vision_feature_select_strategy"},
+    {"feature_norm", "vision_feature_norm"},    {"image_tokens", "image_tokens"},
 };
 enum { LLAVA_IMAGE_TOKEN = 32000 }; /* of a config.json that gives none */
 enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
@@ -42,7 +43,8 @@ static const char *text_of(const dt_config *cfg, int i)
 {
     const char *const texts[N_MODEL_KEYS] = {cfg->vision_projector_type,    cfg->vision_projector_hidden_size,
                                              cfg->vision_projector_shuffle, cfg->vision_projector_dropout,
-                                             cfg->vision_feature_layer,     cfg->vision_feature_select};
+                                             cfg->vision_feature_layer,     cfg->vision_feature_select,
+                                             cfg->vision_feature_norm,      cfg->vision_image_tokens};
     return texts[i];
 }
 
@@ -50,7 +52,8 @@ static const char *text_of(const dt_config *cfg, int i)
 static json_t *value_of(const dt_config *cfg, int i, bool clip)
 {
     const char *text = text_of(cfg, i), *key = MODEL_KEYS[i].key;
-    if (strcmp(key, "projector_type") == 0) return json_string(text);
+    if (strcmp(key, "projector_type") == 0 || strcmp(key, "image_tokens") == 0) return json_string(text);
+    if (strcmp(key, "feature_norm") == 0) return json_boolean(strcmp(text, "true") == 0);
     if (strcmp(key, "feature_select") == 0) return strategy(text, clip);
     return strcmp(key, "projector_dropout") == 0 ? json_real(strtod(text, NULL))
                                                  : json_integer(strtoll(text, NULL, 10));
@@ -280,8 +283,8 @@ static dt_err take_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 static dt_err check_none(const dt_config *cfg)
 {
     static const char *const keys[] = {
-        "projector_type",    "projector_path", "projector_hidden_size", "projector_shuffle",
-        "projector_dropout", "feature_layer",  "feature_select",        "train",
+        "projector_type", "projector_path", "projector_hidden_size", "projector_shuffle", "projector_dropout",
+        "feature_layer",  "feature_select", "feature_norm",          "image_tokens",      "train",
         "image_token"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "vision", keys[i]), cfg, "vision", keys[i],

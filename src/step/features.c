@@ -48,7 +48,11 @@ size_t dt_task_feature_nbytes(const dt_task *t)
 
 /* ---- which tower ------------------------------------------------------------------------------------------------- */
 
-static bool makes_features(const dt_unit *u) { return u->role == DT_UNIT_PATCHES || u->role == DT_UNIT_ENCODER; }
+/* The tower's own stage is its last norm. */
+static bool makes_features(const dt_unit *u)
+{
+    return u->role == DT_UNIT_PATCHES || u->role == DT_UNIT_ENCODER || u->role == DT_UNIT_OWN;
+}
 
 static void add_number(uint64_t *hash, int64_t x) { *hash = dt_mix64(*hash ^ dt_mix64((uint64_t)x)); }
 static void add_real(uint64_t *hash, double x)
@@ -67,8 +71,9 @@ static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z
                                v->image_size,
                                v->patch_size,
                                v->n_used,
+                               v->feature_norm,
                                v->drop_first,
-                               v->n_tokens,
+                               v->n_features,
                                v->projector.shuffle,
                                b->hidden_size,
                                b->intermediate_size,
@@ -366,7 +371,7 @@ dt_err dt_task_make_features(dt_task *t)
     if (dt_task_feature_nbytes(t) == 0) return DT_OK;
     making k = {.t = t,
                 .dir = t->cfg->vision_feature_cache,
-                .kind = {.dtype = t->model_opt->dtype, .n_rows = v->n_tokens, .width = v->projector.n_in},
+                .kind = {.dtype = t->model_opt->dtype, .n_rows = v->n_features, .width = v->projector.n_in},
                 .n_images = n_images_of(t->train) + n_images_of(t->valid),
                 .n_at_once = (int32_t)dt_max_i64(1, ROWS_AT_ONCE / v->n_rows),
                 .image_nbytes = dt_image_nbytes(v->image_size)};
