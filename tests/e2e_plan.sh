@@ -130,18 +130,25 @@ expect_exit "a GPU for a run on the CPU: 64" 64
 plan --gpu h100 "$tmp/first.ini" zero.stage=2 zero.offload_optimizer=cpu
 expect_text "offload is not predicted" 'not predicted with zero.offload_optimizer = cpu'
 
-# Shared objects of another build are refused before anything of them is used.
+# Shared objects of another build are refused before anything of them is used; auto looks at them where NVIDIA's driver is, here an empty one.
 mkdir "$tmp/stale" && cp ./dtrain "$tmp/stale/"
 stale() { # NAME C-SOURCE
     if ! echo "$2" | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libdtrain_cuda.so" - 2>"$out"; then skip "$1" "no compiler"; return; fi
     for device in cuda auto; do
-        run 0 "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=$device
+        run 0 env LD_LIBRARY_PATH="$tmp/stale" "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=$device
         expect_exit "$1, run.device = $device: 64" 64
         expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: build it again'
     done
     run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda
     expect_exit "$1: a run refuses it, too" 64
 }
+echo | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libcuda.so.1" - 2>"$out" # where there is no compiler stale says so
+if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA's driver" "this machine has it"; else
+    echo broken >"$tmp/stale/libdtrain_cuda.so"
+    run 0 env DTRAIN_LOG=debug "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=auto
+    expect_exit "auto looks at no object where there is no driver" 0
+    expect_text "and says why" 'not cuda: this machine has no NVIDIA driver'
+fi
 stale "an object from before there were versions" 'const long dt_device_cuda_ops[80];'
 stale "an object of other headers" 'const long dt_device_cuda_ops[80]; const char dt_device_cuda_ops_interface[] = "1-2";'
 
