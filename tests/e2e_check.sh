@@ -1,6 +1,5 @@
 #!/bin/bash
 # e2e_check.sh - dtrain --check finds what a run would stumble over, all of it at once, and writes nothing; a run finds the same before its first step.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

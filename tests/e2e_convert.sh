@@ -1,6 +1,5 @@
 #!/bin/bash
 # e2e_convert.sh - Hugging Face directories in and out as users do it: training from one, export at the end, dtrain-convert both ways, and mistakes.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

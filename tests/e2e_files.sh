@@ -1,6 +1,5 @@
 #!/bin/bash
 # e2e_files.sh - what is written, and where it is never written: through links that somebody planted, over an input, into a pipe, to a closed output.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -7,8 +7,9 @@
 #   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
 #
 # With a line "DEVICES: cpu queue" in its source a program or script runs once on each of these devices (src/device/queue.c; seeds in QUEUE_SEEDS,
-# default 0 and 1 for one process, 1 for several; for scripts 1; QUEUE_ONLY leaves out the rest). DTRAIN_DEVICE=queue in the environment puts everything
-# on the queue device.
+# default 0 and 1 for one process, 1 for several; for scripts 1; QUEUE_ONLY leaves out the rest). Of several ranks the queue device gets two, or what
+# the source names first above one: in what order a rank's streams run has little to do with how many others there are. DTRAIN_DEVICE=queue in the
+# environment puts everything on the queue device.
 #
 # A case is what cmocka calls a test, or one of those lines. A crash or a timeout is a failed case. Output of what passes is not shown.
 #
@@ -132,16 +133,19 @@ on_devices() {
     shift 3
     [ -n "${QUEUE_ONLY:-}" ] || each "$counter" "$label" "$@"
     [ -z "${DTRAIN_DEVICE:-}$valgrind" ] && grep -q 'DEVICES:.*queue' "$source" || return 0
+    [ "$np" = "$np_queue" ] || return 0
     for seed in $seeds; do each "$counter" "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
 }
-# With a line "TRANSPORTS: nccl" once more with NCCL between simulated GPUs.
+# With a line "TRANSPORTS: nccl" once more with NCCL between simulated GPUs, at most four of them.
 on_transports() {
     local label=$1 source=$2
     shift 2
+    [ "$np" -le 4 ] || return 0
     [ -z "${DTRAIN_DEVICE:-}$valgrind${QUEUE_ONLY:-}" ] && grep -q 'TRANSPORTS:.*nccl' "$source" && [ -e "$BUILD/libdtrain_cudasim.so" ] || return 0
     each count_cmocka "$label, nccl simulated" env DTRAIN_DEVICE=cudasim DTRAIN_COMM=nccl "$@"
 }
 patterns=("${@:-}")
+np=1 np_queue=1
 seeds=${QUEUE_SEEDS:-0 1} # 0: as late as possible
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
@@ -153,7 +157,9 @@ for source in tests/mpi_*.c; do
     wanted "$t" || continue
     counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
     if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
-    for np in ${NP:-${counts:-1 2 3 4}}; do
+    counts=${NP:-${counts:-1 2 3 4}}
+    case " $counts " in *" 2 "*) np_queue=2 ;; *) np_queue=$(printf '%s\n' $counts | sort -n | awk '$1 > 1 || !n { n = $1 } END { print n }') ;; esac
+    for np in $counts; do
         on_devices count_cmocka "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"
         on_transports "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" "$t"
     done
@@ -162,7 +168,7 @@ done
     t=$BUILD/${source%.c} name=$(basename "$source" .c)
     wanted "$t" && each count_lines "$name (corpus)" $valgrind "$t" "tests/data/fuzz/${name#fuzz_}"
 done
-seeds=1
+seeds=1 np=1 np_queue=1
 if [ -z "$valgrind" ]; then
     TEST_TIMEOUT=$((TEST_TIMEOUT * 4))
     for t in tests/e2e_*.sh; do wanted "$t" && on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"; done
