@@ -287,6 +287,11 @@ static void cuda_versions(const dt_device *dev, char *out, size_t out_size)
                  p->minor, driver, module, runtime, cuda_products_version(cuda_of(dev)));
 }
 
+static void cuda_kernels(const dt_device *dev, char *out, size_t out_size)
+{
+    snprintf(out, out_size, "%s, cuBLASLt %zu", cuda_of(dev)->properties.name, cuda_products_version(cuda_of(dev)));
+}
+
 static const char *cuda_chip_name(const dt_device *dev) { return cuda_of(dev)->properties.name; }
 
 static uint64_t cuda_identity(const dt_device *dev)
@@ -363,6 +368,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .plan = cuda_plan,
     .close = cuda_close,
     .describe = cuda_describe,
+    .kernels = cuda_kernels,
     .chip_name = cuda_chip_name,
     .versions = cuda_versions,
     .own_memory = true,

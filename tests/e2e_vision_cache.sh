@@ -41,6 +41,7 @@ INI
 cache=$tmp/cache
 kept() { train "$@" vision.feature_cache="$cache"; }
 n_files() { ls "$cache" | grep -c "$1"; }
+peak_of() { sed -n 's/.*"memory_device": *\([0-9]*\).*/\1/p' "$tmp/$1/metrics.jsonl" | tail -1; }
 
 # ---- the same bits
 while read -r dtype np stage more; do
@@ -184,3 +185,44 @@ fails_alone 0 features.hash 1 kept 2 unknown data.train="$tmp/images.h5"
 kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
 expect_exit "nor is a list of them believed that is cut short" 0
 e2e_done
+mkfifo "$cache/${good##*/}.fifo" && mv "$cache/${good##*/}.fifo" "$cache/$(basename "$good" .bin)-x.bin"
+RUN_TIMEOUT=60 wrong "a pipe in the place of a file" 65 '-x.bin: it is cut short, or no file of features: remove it' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
+rm "$cache"/*
+mkdir "$cache/images.list" && kept 2 no-list
+for list in "$cache"/*.list; do rm -rf "$list" && mkdir "$list"; done
+kept 2 no-list-again
+expect_exit "where no list can be kept it goes on" 0
+expect_text "with a warning" 'the next run reads all images again: .*\.list'
+expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest no-list-again)"
+
+# ---- pixels that are not what the file was made with leave nothing that others would find
+cache=$tmp/of-altered
+cp "$tmp/images.h5" "$tmp/altered.h5"
+at=$(h5dump -H -p -d /images/pixels "$tmp/altered.h5" | sed -n 's/.*OFFSET *\([0-9]*\).*/\1/p')
+printf '\001\002\003\004' | dd of="$tmp/altered.h5" bs=1 seek=$((${at:-0} + 100)) conv=notrunc status=none
+kept 2 altered data.train="$tmp/altered.h5"
+expect_exit "altered pixels" 65
+expect_text "by the file's name" 'altered.h5: pixels: checksum: expected .*: the file was altered'
+is "leave nothing" "$(ls "$cache" 2>/dev/null | wc -l)" 0
+kept 1 list-alone data.train="$tmp/images.h5"
+rm "$cache"/*.bin
+kept 2 known data.train="$tmp/altered.h5"
+expect_exit "also where the images are known already" 65
+expect_text "by the file's name" 'altered.h5: an image is not what it was'
+is "leave no features" "$(n_files ^features)" 0
+
+# ---- kernels that round in other ways make other features
+if [ "$(./dtrain --version | sed -n 's/^instruction sets: //p')" = "v2 v3 v4" ] && grep -qw avx2 /proc/cpuinfo; then
+    cache=$tmp/kernels
+    DTRAIN_ISA=v2 kept 1 of-v2
+    kept 1 of-this
+    expect_text "another instruction set's are made anew" 'features of 3 of 3 different images are made first'
+    expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest of-this)"
+else skip "another instruction set's features are made anew" "this processor has one"; fi
+
+# ---- memory
+cache=$tmp/fresh
+kept 1 makes
+kept 1 finds
+# lists, pixels and features of three images; the tower has its activations where the model has its own
+expect "features are made in the memory that a run has anyway" [ $(($(peak_of makes) - $(peak_of finds))) -lt 65536 ]

@@ -226,22 +226,27 @@ static void rows_of_images_are_those_of_transformers(void **state)
 static char *features_of(struct fixture *f, int n, int at_once, bool reproducible, size_t *nbytes)
 {
     const size_t each = dt_vision_feature_nbytes(f->r.mc.vision, f->r.opt.dtype);
-    const dt_feature_options opt = {.dtype = f->r.opt.dtype, .max_images = at_once, .reproducible = reproducible};
-    dt_feature_maker *maker;
+    const dt_model_options opt = {.dtype = f->r.opt.dtype,
+                                  .grad_dtype = f->r.opt.dtype,
+                                  .max_tok = 1,
+                                  .max_seq = 1,
+                                  .max_pos = 1,
+                                  .max_images = at_once,
+                                  .reproducible = reproducible};
+    dt_model *m;
     dt_stream *stream;
     char *out = malloc((size_t)n * each);
     assert_non_null(out);
     assert_int_equal(dt_stream_open(&f->r.dev, &stream, "features"), DT_OK);
     assert_int_equal(
-        dt_feature_maker_open(&maker, &f->r.mc, &opt, f->r.units, f->r.n_units, &f->r.dev, &f->r.source, stream, NULL),
-        DT_OK);
+        dt_model_open(&m, &f->r.mc, &opt, f->r.units, f->r.n_units, &f->r.dev, &f->r.source, stream, NULL), DT_OK);
     for (int i = 0; i < n; i += at_once) {
         const int k = n - i < at_once ? n - i : at_once;
         assert_int_equal(
-            dt_feature_maker_run(maker, f->b.pixels + (size_t)i * f->b.image_nbytes, k, out + (size_t)i * each), DT_OK);
+            dt_model_features(m, f->b.pixels + (size_t)i * f->b.image_nbytes, k, out + (size_t)i * each), DT_OK);
     }
-    assert_int_equal(dt_feature_maker_run(maker, NULL, 0, NULL), DT_OK); /* a rank that has no image */
-    dt_feature_maker_close(maker);
+    assert_int_equal(dt_model_features(m, NULL, 0, NULL), DT_OK); /* a rank that has no image */
+    dt_model_close(m);
     dt_stream_close(&f->r.dev, stream);
     *nbytes = (size_t)n * each;
     return out;
@@ -689,19 +694,19 @@ static void operations_of_an_image_are_those_of_its_rows(void **state)
     open_fixture(&f, "clip_llama", DT_F32);
     dt_unit *u = f.r.units;
     const int n = f.r.n_units;
-    assert_true(dt_model_image_flops(&f.r.mc, u, n) ==
+    assert_true(dt_model_image_flops(&f.r.mc, u, n, false) ==
                 4 * kernel * patches + blocks * (6 * block * rows + 12 * square) + 6 * (first + second) * patches);
     dt_units_choose_trained(u, n, projector_alone, NULL);
     const double forward = 2 * kernel * patches + blocks * (2 * block * rows + 4 * square);
-    assert_true(dt_model_image_flops(&f.r.mc, u, n) == forward + (4 * first + 6 * second) * patches);
+    assert_true(dt_model_image_flops(&f.r.mc, u, n, false) == forward + (4 * first + 6 * second) * patches);
     dt_units_choose_trained(u, n, second_block_of_tower, NULL);
-    assert_true(dt_model_image_flops(&f.r.mc, u, n) ==
+    assert_true(dt_model_image_flops(&f.r.mc, u, n, false) ==
                 forward + 4 * block * rows + 8 * square + 4 * (first + second) * patches);
     dt_units_choose_trained(u, n, NULL, NULL);
-    assert_true(dt_model_image_flops(&f.r.mc, u, n) == forward + 2 * (first + second) * patches);
+    assert_true(dt_model_image_flops(&f.r.mc, u, n, false) == forward + 2 * (first + second) * patches);
     dt_vision_config *v = f.r.mc.vision;
     f.r.mc.vision = NULL;
-    assert_true(dt_model_image_flops(&f.r.mc, u, n) == 0);
+    assert_true(dt_model_image_flops(&f.r.mc, u, n, false) == 0);
     f.r.mc.vision = v;
     close_fixture(&f);
 }

@@ -82,9 +82,14 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), voi
 
 /** Images of all its files, one after the other, in samples or not. */
 int64_t dt_loader_n_images(const dt_loader *l);
-/** Of file k, from 0 on: the number of its images, and a number that is the same for the same images; 0: the file does
- *  not tell. false: there is no such file. */
-bool dt_loader_images_of(const dt_loader *l, int k, int64_t *n, uint64_t *key);
+/** Of file k, from 0 on. false: there is no such file. */
+typedef struct dt_images_of_file {
+    const char *path;
+    int64_t n;
+    uint64_t checksum; /* of all their bytes, as dt_checksum, where the file is sealed; else 0 */
+    uint64_t key;      /* the same for the same images; 0: the file does not tell */
+} dt_images_of_file;
+bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f);
 /** Image i of them: pixels [S, S, 3]. Local. DT_ERR_DATA. */
 dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
 /** Where images' features are (feature_nbytes): places [dt_loader_n_images], which is copied; f is borrowed, until

@@ -69,6 +69,9 @@ typedef struct dt_device_ops {
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
     /** What the driver calls the chip, for dt_chip_of ("NVIDIA H100 80GB HBM3"). NULL: it has no such name. */
     const char *(*chip_name)(const dt_device *dev);
+    /** Which kernels compute, where some round in other ways than others do: the instruction set of a processor
+     *  ("v4 with AMX"), the chip. */
+    void (*kernels)(const dt_device *dev, char *out, size_t out_size);
     /** What decides, beside this program, whether it computes right: chip, driver, libraries, with their versions, in a
      *  line; "" where the driver does not tell its version. NULL: nothing that is not this program's. */
     void (*versions)(const dt_device *dev, char *out, size_t out_size);

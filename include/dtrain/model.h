@@ -123,8 +123,8 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
                             double sum_seq_len_squared);
 /** Those of an image on its way to the language model, besides: of the tower's blocks that are used and of the
  *  projector 2 per parameter of matrices and row, 4 or 6 where the gradient passes through, and attention's over the
- *  whole square. 0 for a language model alone. */
-double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units);
+ *  whole square. 0 for a language model alone. features_given: without the tower's. */
+double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units, bool features_given);
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
@@ -192,6 +192,9 @@ typedef struct dt_model_options {
     int32_t max_top;    /* tokens of a sequence that dt_model_top is asked for at most (beam search) */
     int32_t max_listed; /* tokens that dt_model_set_lists gives at most */
     int32_t max_images; /* of a micro-batch; 0: there are none, and a tower works for empty batches alone */
+    /* batches bring what the projector reads of an image in the place of its pixels (dt_vision_feature_nbytes); the
+     * tower, which is not trained, makes features for dt_model_features alone */
+    bool features_given;
     /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut;
      * passes without backward alone */
     bool batch_invariant;
@@ -359,22 +362,12 @@ dt_err dt_model_set_lists(dt_model *m, const int32_t *token, int32_t n);
 /** As dt_model_draw. */
 dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t);
 
-/** The tower of a vision-language model alone: what its projector would read of images. */
-typedef struct dt_feature_maker dt_feature_maker;
-typedef struct dt_feature_options {
-    dt_dtype dtype;     /* of its activations */
-    int32_t max_images; /* at a time */
-    bool reproducible;  /* an image's features have the same bits whatever other images they are made with */
-} dt_feature_options;
-/** Local. All is borrowed for its life, as by dt_model_open: units are those of the whole model, whose features may be
- *  given. Its activations are its own. */
-dt_err dt_feature_maker_open(dt_feature_maker **f, const dt_model_config *mc, const dt_feature_options *opt,
-                             const dt_unit *units, int n_units, dt_device *dev, const dt_param_source *source,
-                             dt_stream *compute, dt_phase *phase);
-void dt_feature_maker_close(dt_feature_maker *f);
-/** pixels [n, S, S, 3] -> features [n, n_tokens, projector.n_in] of the activations' type, both in host memory; n may
- *  be 0. Without dropout. Acquires and releases the tower's units: all ranks at the same point. Synchronous. */
-dt_err dt_feature_maker_run(dt_feature_maker *f, const uint8_t *pixels, int32_t n, void *features);
+/** What the projector would read of images, by the tower of a vision-language model alone: pixels [n, S, S, 3] ->
+ *  features [n, n_features, projector.n_in] of the activations' type, both in host memory; 0 <= n <= max_images.
+ *  Without dropout; where the model is reproducible and does not train the tower, with the same bits whatever other
+ *  images they are made with. Acquires and releases the tower's units: all ranks at the same point. What the model has
+ *  computed is gone. Synchronous. */
+dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *features);
 
 /** Forget the contents of cache slots (all: slot -1). */
 void dt_model_cache_clear(dt_model *m, int32_t slot);

@@ -151,7 +151,7 @@ typedef struct dt_task_ops {
     dt_err (*load)(dt_task *t, const dt_items *items);
 } dt_task_ops;
 
-enum { DT_MAX_TASK_FILES = 8, DT_MAX_SAME_TOWER = 4 };
+enum { DT_MAX_TASK_FILES = 8 };
 
 /** A task of a run. What is lent is there from before `check`, unless another time is named. */
 struct dt_task {
@@ -206,7 +206,7 @@ struct dt_task {
     dt_features *features; /* vision.feature_cache: what batches read; NULL: there are none */
     uint64_t tower_hash;   /* of the tower that made them */
     /* frozen models beside the run's own that get the same batches, and so must have the same tower (dt_scorer) */
-    dt_frozen_model *same_tower[DT_MAX_SAME_TOWER];
+    dt_frozen_model *same_tower[DT_MAX_TASK_FILES];
     int n_same_tower;
     int images; /* number of the sum "images", which is there where model_opt->max_images > 0 */
     /* in begin: what divergences are from (DT_HEAD_DIVERGENCE); its forward of a batch comes before the micro-step's.

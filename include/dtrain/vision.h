@@ -49,10 +49,6 @@ typedef struct dt_vision_config {
                                    * are those that its kind is published with */
     float scale[3], shift[3]; /* an input of the tower is a byte of red, green or blue times the one plus the other */
     dt_projector_config projector;
-    /* batches bring what the projector reads of an image in the place of its pixels (dt_vision_feature_nbytes), and
-     * the tower, which is not trained, is neither opened nor computed; set by the caller, where images have features
-     * already (dt_feature_maker) */
-    bool features_given;
 } dt_vision_config;
 
 /** Bytes of what the projector reads of an image: [n_features, projector.n_in], in row-major order, of the model's

@@ -189,7 +189,7 @@ static dt_err add_source(dt_features *f, const char *path, size_t len)
     char *copy = more ? strndup(path, len) : NULL;
     DT_CHECK(copy, DT_ERR_MEMORY, "no memory for a path");
     source *s = &f->files[f->n_files++];
-    *s = (source){.path = copy, .fd = open(copy, O_RDONLY | O_CLOEXEC)};
+    *s = (source){.path = copy, .fd = open(copy, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     DT_CHECK_ERRNO(s->fd >= 0, DT_ERR_DATA, copy, "cannot be opened");
     DT_TRY(read_head(s, &f->kind, &s->n, &checksum));
     return read_list(f, f->n_files - 1, checksum);
@@ -273,7 +273,8 @@ static void remove_left(const char *dir)
     dt_list_free(names, n);
 }
 
-/* Under a name of its own. Between its making and its lock another process may take it for one that was left. */
+/* Under a name of its own. Between its making and its lock another process may take it for one that was left, and holds
+ * the lock until it has removed it. */
 static dt_err create_part(dt_feature_file *f, const char *dir)
 {
     struct stat st = {0};
@@ -285,7 +286,7 @@ static dt_err create_part(dt_feature_file *f, const char *dir)
         DT_CHECK(f->part, DT_ERR_MEMORY, "no memory for a path");
         DT_TRY(dt_create_file(f->part, &f->fd));
         f->made = true;
-        (void)flock(f->fd, LOCK_EX | LOCK_NB);
+        (void)flock(f->fd, LOCK_EX); /* not known: as it is */
         DT_CHECK_ERRNO(fstat(f->fd, &st) == 0, DT_ERR_WRITE, f->part, NULL);
     }
     return DT_OK;
@@ -381,7 +382,7 @@ bool dt_image_list_read(const char *dir, uint64_t key, dt_image_hash *images, in
     uint64_t sum = 0;
     struct stat st;
     const size_t nbytes = (size_t)n * sizeof *images;
-    const int fd = name_list(path, dir, key) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    const int fd = name_list(path, dir, key) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (fd < 0) return false;
     const bool there = fstat(fd, &st) == 0 && st.st_size == (off_t)(nbytes + sizeof sum) &&
                        dt_read_at(fd, path, 0, images, nbytes) == DT_OK &&

@@ -349,13 +349,14 @@ int64_t dt_loader_n_images(const dt_loader *l)
 }
 
 /* A checksum that is sealed is that of what the file was made with. */
-bool dt_loader_images_of(const dt_loader *l, int k, int64_t *n, uint64_t *key)
+bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f)
 {
     if (k >= l->sources.n_files) return false;
     const dt_dataset *d = l->sources.samples[k].dataset;
-    const bool known = d->info.has_images && d->info.sealed && d->pixels.has_checksum;
-    *n = d->info.n_images;
-    *key = known ? dt_mix64(d->pixels.checksum ^ dt_mix64((uint64_t)*n ^ dt_mix64((uint64_t)d->info.images.size))) : 0;
+    *f = (dt_images_of_file){.path = d->path, .n = d->info.n_images};
+    if (!d->info.has_images || !d->info.sealed || !d->pixels.has_checksum) return true;
+    f->checksum = d->pixels.checksum;
+    f->key = dt_mix64(f->checksum ^ dt_mix64((uint64_t)f->n ^ dt_mix64((uint64_t)d->info.images.size)));
     return true;
 }
 

@@ -87,6 +87,7 @@ void count_describe(const dt_device *dev, char *out, size_t out_size)
 {
     snprintf(out, out_size, "counts, and no more");
 }
+void count_kernels(const dt_device *dev, char *out, size_t out_size) { snprintf(out, out_size, "none"); }
 size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }
 size_t count_overhead(const dt_device *dev) { return dt_device_overhead(count_like(dev)); }
 bool count_on_device(const void *p) { return (uintptr_t)p >= FIRST_ADDRESS; }

@@ -353,6 +353,7 @@ const dt_device_ops dt_device_count_ops = {
     .open = count_device_open,
     .close = count_close,
     .describe = count_describe,
+    .kernels = count_kernels,
     .own_memory = true,
     .memory_free = count_memory_free,
     .overhead = count_overhead,

@@ -14,6 +14,7 @@ dt_err count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes);
 
 /* entries of the table */
 void count_close(dt_device *dev);
+void count_kernels(const dt_device *dev, char *out, size_t out_size);
 void count_describe(const dt_device *dev, char *out, size_t out_size);
 size_t count_memory_free(const dt_device *dev);
 size_t count_overhead(const dt_device *dev);

@@ -221,13 +221,20 @@ static dt_err open_as(dt_device *dev, int n_threads, bool planning)
 static dt_err cpu_open(dt_device *dev, int local_rank, int n_threads) { return open_as(dev, n_threads, false); }
 static dt_err cpu_plan(dt_device *dev, int n_threads) { return open_as(dev, n_threads, true); }
 
+static void cpu_kernels(const dt_device *dev, char *out, size_t out_size)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    snprintf(out, out_size, "%s%s%s", cpu->k->isa, cpu->unit ? " with " : "", cpu->unit ? cpu->unit->name : "");
+}
+
 static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
 {
     const cpu_state *cpu = cpu_of(dev);
     const dnnl_version_t *v = dnnl_version();
-    snprintf(out, out_size, "%s, %d thread%s, kernels %s%s%s, oneDNN %d.%d", cpu->processor, cpu->n_threads,
-             cpu->n_threads == 1 ? "" : "s", cpu->k->isa, cpu->unit ? " with " : "", cpu->unit ? cpu->unit->name : "",
-             v->major, v->minor);
+    char kernels[64];
+    cpu_kernels(dev, kernels, sizeof kernels);
+    snprintf(out, out_size, "%s, %d thread%s, kernels %s, oneDNN %d.%d", cpu->processor, cpu->n_threads,
+             cpu->n_threads == 1 ? "" : "s", kernels, v->major, v->minor);
 }
 
 static size_t cpu_memory_free(const dt_device *dev) { return dt_host_memory_free(); }
@@ -309,6 +316,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .close = cpu_close,
     .make_reproducible = cpu_make_reproducible,
     .describe = cpu_describe,
+    .kernels = cpu_kernels,
     .memory_free = cpu_memory_free,
     .overhead = cpu_overhead,
     .alloc = cpu_alloc,

@@ -404,6 +404,7 @@ const dt_device_ops dt_device_queue_ops = {
     .close = queue_close,
     .make_reproducible = queue_make_reproducible,
     .describe = queue_describe,
+    .kernels = queue_kernels,
     .chip_name = queue_chip_name,
     .versions = queue_versions,
     .distrust = queue_distrust,

@@ -22,6 +22,7 @@ dt_err queue_open(dt_device *dev, int local_rank, int n_threads);
 dt_err queue_plan(dt_device *dev, int n_threads);
 void queue_close(dt_device *dev);
 void queue_make_reproducible(dt_device *dev);
+void queue_kernels(const dt_device *dev, char *out, size_t out_size);
 void queue_describe(const dt_device *dev, char *out, size_t out_size);
 const char *queue_chip_name(const dt_device *dev);
 void queue_versions(const dt_device *dev, char *out, size_t out_size);

@@ -291,6 +291,12 @@ void queue_describe(const dt_device *dev, char *out, size_t out_size)
     snprintf(out, out_size, "queue over %s", below);
 }
 
+void queue_kernels(const dt_device *dev, char *out, size_t out_size)
+{
+    const dt_device *below = &state_of(dev)->below;
+    below->ops->kernels(below, out, out_size);
+}
+
 const char *queue_chip_name(const dt_device *dev)
 {
     const dt_device *below = &state_of(dev)->below;

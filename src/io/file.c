@@ -175,7 +175,7 @@ int dt_open_unnamed(const char *folder)
 dt_err dt_create_file(const char *path, int *fd)
 {
     *fd = -1;
-    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR)
+    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR && errno != EROFS)
         return dt_fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     return *fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, path, "cannot be created");

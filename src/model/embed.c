@@ -77,7 +77,7 @@ dt_err dt_embed_forward(dt_model *m, void *x)
                                          dt_weight(&w, m->wpe), table_rows, m->n_tok, m->C, m->opt.dtype, m->stream));
         if (m->opt.tower) DT_TRY(dt_patches_forward(m, &w, x));
         for (int t = 0; t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_forward(m, (enum low_of)t, &w, x));
-        DT_TRY(dt_vision_put(m, x));
+        if (m->vision) DT_TRY(dt_placeholders_scatter(m, x));
         DT_TRY(embed_dropout(m, x));
     }
     return m->source->params_release(m->source->self, m->embed_unit);
@@ -116,7 +116,7 @@ dt_err dt_embed_backward(dt_model *m)
     if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, m->embed_unit, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
-    if (m->n_tok > 0) DT_TRY(dt_vision_take(m));
+    if (m->n_tok > 0 && m->vision) DT_TRY(dt_placeholders_gather(m));
     if (m->n_tok > 0 && m->opt.tower) DT_TRY(dt_patches_backward(m, &w, &g));
     DT_TRY(token_table_backward(m, &g));
     if (m->n_tok > 0 && dt_is_trained(m->wpe))

@@ -176,8 +176,8 @@ struct image {
     /* [T]; pos: with a rotary table the token's row in it; pos_order: as order, but by position */
     int32_t *token, *pos, *order, *pos_order;
     /* of placeholders: where they are, one sequence after the other; which row of the projector each token shows, and
-     * the order of the places by that */
-    int32_t *place, *shown, *shown_order;
+     * the order of those by that */
+    int32_t *shown_at, *shown, *shown_order;
     /* of a table's adapter [T, r]: the places of A's numbers, and their order by place, of what learns (in training) */
     int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */

@@ -192,10 +192,10 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     i->token = dt_take(&a, n_tok, 1, sizeof(int32_t));
     i->pos = dt_take(&a, n_tok, 1, sizeof(int32_t));
     i->order = dt_take(&a, n_tok, 1, sizeof(int32_t));
-    const int64_t n_place = m->opt.max_images > 0 && m->mc->vision ? n_tok : 0;
-    i->place = dt_take(&a, n_place, 1, sizeof(int32_t));
-    i->shown = dt_take(&a, n_place, 1, sizeof(int32_t));
-    i->shown_order = dt_take(&a, n_place, 1, sizeof(int32_t));
+    const int64_t n_shown = m->opt.max_images > 0 && m->mc->vision ? n_tok : 0;
+    i->shown_at = dt_take(&a, n_shown, 1, sizeof(int32_t));
+    i->shown = dt_take(&a, n_shown, 1, sizeof(int32_t));
+    i->shown_order = dt_take(&a, n_shown, 1, sizeof(int32_t));
     i->pos_order = dt_take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
     for (int t = 0; t < N_LOW_TABLES; t++) {
         const int64_t r = m->low_table[t].low.r;

@@ -30,7 +30,7 @@ static double flops_of_products(const dt_unit *u, double n_rows, bool input_grad
     return sum;
 }
 
-double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units)
+double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units, bool features_given)
 {
     const dt_vision_config *v = mc->vision;
     if (!v) return 0;
@@ -42,7 +42,7 @@ double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int
         const double n_rows = unit->role == DT_UNIT_PATCHES     ? n_patches
                               : unit->role == DT_UNIT_PROJECTOR ? (double)v->n_features
                                                                 : P;
-        if (unit->role == DT_UNIT_CARRIED || (v->features_given && unit->role != DT_UNIT_PROJECTOR)) continue;
+        if (unit->role == DT_UNIT_CARRIED || (features_given && unit->role != DT_UNIT_PROJECTOR)) continue;
         sum += flops_of_products(unit, n_rows, trained);
         trained = trained || is_trained(unit);
         if (unit->role == DT_UNIT_ENCODER) sum += (trained ? 12 : 4) * (double)v->blocks->hidden_size * P * P;

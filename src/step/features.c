@@ -1,16 +1,18 @@
 /* features.c - features of a frozen tower, made before the first step.
  *
  * The different images that no file has yet are cut into files of some GiB, one after the other, and the images of a
- * file into rounds, in each of which every rank makes the features of some and writes them into the file that rank 0
- * has made. There is a vote behind each round, so that a rank that fails, or a signal, ends all of them together; what
- * was published by then is found again. */
+ * file into rounds, in each of which every rank makes the features of some, a micro-batch's at a time, and writes them
+ * into the file that rank 0 has made. There is a vote behind each round, so that a rank that fails, or a signal, ends
+ * all of them together; what was published by then is found again.
+ *
+ * The tower is that of the model in training, and computes in the memory that the model's own passes have later. */
 #include "dtrain/io.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_AT_ONCE = 4096 /* of the tower */, HASHED_AT_ONCE = 256 /* images of a rank, between votes */ };
+enum { ROWS_AT_ONCE = 4096 /* of the tower, of a rank, between votes */, HASHED_AT_ONCE = 256 /* images */ };
 static const int64_t FILE_NBYTES = INT64_C(4) << 30;
 static const double SAY_EVERY_S = 10;
 
@@ -29,13 +31,12 @@ typedef struct making {
     missing *missing; /* sorted by image */
     int64_t n_missing, n_distinct;
     /* to make them */
-    dt_param_source source;
-    dt_feature_maker *maker;
-    int32_t n_at_once;
+    int32_t n_at_once; /* images of a rank and round */
     size_t image_nbytes;
-    uint8_t *pixels;
-    char *features;
+    uint8_t *pixels;     /* [n_at_once] */
+    char *features;      /* [n_at_once] */
     uint64_t *checksums; /* [images of a file] */
+    size_t nbytes;       /* of these arrays, in the ledger */
     double said_s;
     int64_t n_made;
 } making;
@@ -43,7 +44,7 @@ typedef struct making {
 size_t dt_task_feature_nbytes(const dt_task *t)
 {
     const dt_vision_config *v = t->mc->vision;
-    return v && v->features_given ? dt_vision_feature_nbytes(v, t->model_opt->dtype) : 0;
+    return v && t->model_opt->features_given ? dt_vision_feature_nbytes(v, t->model_opt->dtype) : 0;
 }
 
 /* ---- which tower ------------------------------------------------------------------------------------------------- */
@@ -62,7 +63,7 @@ static void add_real(uint64_t *hash, double x)
     add_number(hash, bits);
 }
 
-/* Weights, shape, what happens to a byte, and who computes: devices round in ways of their own. */
+/* Weights, shape, what happens to a byte, and who computes: devices and their kernels round in ways of their own. */
 static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z, uint64_t *hash)
 {
     const dt_vision_config *v = mc->vision;
@@ -85,7 +86,10 @@ static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) add_number(hash, numbers[i]);
     for (int c = 0; c < 3; c++) add_real(hash, (double)v->scale[c]), add_real(hash, (double)v->shift[c]);
     add_real(hash, b->norm_eps);
+    char kernels[256];
+    t->dev->ops->kernels(t->dev, kernels, sizeof kernels);
     *hash = dt_mix64(*hash ^ dt_hash_text(t->dev->ops->name));
+    *hash = dt_mix64(*hash ^ dt_hash_text(kernels));
     return DT_OK;
 }
 
@@ -113,56 +117,70 @@ static dt_err read_image(const making *k, int64_t i, uint8_t *pixels)
     return i < n_train ? dt_loader_image(k->t->train, i, pixels) : dt_loader_image(k->t->valid, i - n_train, pixels);
 }
 
-/* Of this rank, from image `first` on. */
-static dt_err hash_some(making *k, int64_t first, int64_t n)
+/* Of this rank, n from image `first` on, which is the file's image `at`. */
+static dt_err hash_some(making *k, int64_t first, int64_t n, int64_t at, uint64_t *checksum)
 {
     DT_TRY(dt_fault("features.hash"));
-    for (int64_t i = first; i < first + n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         DT_TRY(dt_phase_poll(k->t->phase));
-        DT_TRY(read_image(k, i, k->pixels));
-        k->images[i] = dt_image_hash_of(k->pixels, k->image_nbytes);
+        DT_TRY(read_image(k, first + i, k->pixels));
+        k->images[first + i] = dt_image_hash_of(k->pixels, k->image_nbytes);
+        *checksum += dt_checksum(k->pixels, (at + i) * (int64_t)k->image_nbytes, (int64_t)k->image_nbytes, 1);
     }
     return DT_OK;
 }
 
-/* Images first .. end-1. */
-static dt_err hash_range(making *k, int64_t first, int64_t end)
+/* The n images of a file, from image `first` on. */
+static dt_err hash_range(making *k, int64_t first, int64_t n, uint64_t *checksum)
 {
     dt_comm *comm = k->t->comm;
-    const int64_t each = dt_min_i64(HASHED_AT_ONCE, dt_ceil_div(end - first, comm->nranks)),
-                  round = each * comm->nranks;
-    for (int64_t at = first; at < end; at += round) {
-        const int64_t until = dt_min_i64(at + round, end), own = at + comm->rank * each,
-                      n = dt_min_i64(each, until - own);
+    const int64_t each = dt_min_i64(HASHED_AT_ONCE, dt_ceil_div(n, comm->nranks)), round = each * comm->nranks;
+    *checksum = 0;
+    for (int64_t at = 0; at < n; at += round) {
+        const int64_t end = dt_min_i64(at + round, n), own = at + comm->rank * each;
         dt_phase_enter(k->t->phase, "features", "images");
-        DT_TRY(dt_comm_agree(comm, hash_some(k, own, n)));
-        DT_TRY(dt_comm_join_host(comm, k->images + at, (size_t)(until - at) * sizeof *k->images));
+        DT_TRY(dt_comm_agree(comm, hash_some(k, first + own, dt_min_i64(each, end - own), own, checksum)));
+        DT_TRY(dt_comm_join_host(comm, k->images + first + at, (size_t)(end - at) * sizeof *k->images));
     }
-    return DT_OK;
+    return dt_comm_sum_host_u64(comm, checksum, 1);
 }
 
-/* Of one file, n from `first` on. Rank 0 alone looks for a list, and keeps one where there was none. */
-static dt_err hash_file(making *k, int64_t first, int64_t n, uint64_t key)
+/* The list only saves time: where it cannot be kept, images are read again. */
+static void keep_list(const making *k, uint64_t key, const dt_image_hash *images, int64_t n)
+{
+    if (dt_image_list_write(k->dir, key, images, n) == DT_OK) return;
+    DT_WARN("the next run reads all images again: %s", dt_error_message());
+    dt_error_clear();
+}
+
+/* Of one file, whose first image is `first`. Rank 0 alone looks for a list, and keeps one where there was none. What is
+ * not what the file was made with leaves nothing behind that others would find. */
+static dt_err hash_file(making *k, int64_t first, const dt_images_of_file *f)
 {
     dt_comm *comm = k->t->comm;
     dt_image_hash *images = k->images + first;
-    int64_t known = comm->rank == 0 && key && dt_image_list_read(k->dir, key, images, n);
+    uint64_t checksum;
+    int64_t known = comm->rank == 0 && f->key && dt_image_list_read(k->dir, f->key, images, f->n);
     DT_TRY(dt_comm_broadcast_host(comm, &known, sizeof known, 0));
-    if (known) return dt_comm_broadcast_host(comm, images, (size_t)n * sizeof *images, 0);
-    memset(images, 0, (size_t)n * sizeof *images);
-    DT_TRY(hash_range(k, first, first + n));
-    if (!key) return DT_OK;
-    return dt_comm_agree(comm, comm->rank == 0 ? dt_image_list_write(k->dir, key, images, n) : DT_OK);
+    if (known) return dt_comm_broadcast_host(comm, images, (size_t)f->n * sizeof *images, 0);
+    memset(images, 0, (size_t)f->n * sizeof *images);
+    DT_TRY(hash_range(k, first, f->n, &checksum));
+    if (!f->key) return DT_OK;
+    DT_CHECK(checksum == f->checksum, DT_ERR_DATA,
+             "%s: pixels: checksum: expected %016" PRIx64 ", found %016" PRIx64 ": the file was altered", f->path,
+             f->checksum, checksum);
+    if (comm->rank == 0) keep_list(k, f->key, images, f->n);
+    return DT_OK;
 }
 
 static dt_err hash_images(making *k)
 {
     const dt_loader *const loaders[] = {k->t->train, k->t->valid};
-    int64_t at = 0, n;
-    uint64_t key;
+    int64_t at = 0;
+    dt_images_of_file f;
     for (int i = 0; i < 2; i++)
-        for (int file = 0; loaders[i] && dt_loader_images_of(loaders[i], file, &n, &key); file++, at += n)
-            if (n > 0) DT_TRY(hash_file(k, at, n, key));
+        for (int file = 0; loaders[i] && dt_loader_images_of(loaders[i], file, &f); file++, at += f.n)
+            if (f.n > 0) DT_TRY(hash_file(k, at, &f));
     return DT_OK;
 }
 
@@ -198,13 +216,45 @@ static void say(making *k, const char *what)
     DT_INFO("%s: %" PRId64 " of %" PRId64 " images", what, k->n_made, k->n_missing);
 }
 
-/* This rank's of a round: n from `first` on; none after an error, in a pass that it shares. */
+static const char *file_of(const making *k, int64_t i)
+{
+    const dt_loader *const loaders[] = {k->t->train, k->t->valid};
+    dt_images_of_file f = {.path = ""};
+    for (int at = 0; at < 2; at++)
+        for (int file = 0; loaders[at] && dt_loader_images_of(loaders[at], file, &f); file++, i -= f.n)
+            if (i < f.n) return f.path;
+    return f.path;
+}
+
+/* What a list says of an image may be older than its file. */
+static dt_err read_known(const making *k, const missing *m, uint8_t *pixels)
+{
+    DT_TRY(read_image(k, m->at, pixels));
+    const dt_image_hash found = dt_image_hash_of(pixels, k->image_nbytes);
+    DT_CHECK(dt_image_hash_compare(&found, &m->image) == 0, DT_ERR_DATA,
+             "%s: an image is not what it was when the file was made: the file was altered", file_of(k, m->at));
+    return DT_OK;
+}
+
+/* The tower's passes of a round: on all ranks as many, with the images that this one has. */
+static dt_err run_tower(making *k, int64_t n)
+{
+    const int32_t most = k->t->model_opt->max_images;
+    for (int64_t i = 0; i < k->n_at_once; i += most) {
+        const int64_t now = dt_max_i64(0, dt_min_i64(most, n - i));
+        DT_TRY(dt_model_features(k->t->model, k->pixels + (size_t)i * k->image_nbytes, (int32_t)now,
+                                 k->features + (size_t)i * dt_feature_nbytes(&k->kind)));
+    }
+    return DT_OK;
+}
+
+/* This rank's of a round: n from `first` on; none after an error, in passes that it shares. */
 static dt_err make_some(making *k, const dt_feature_file *f, int64_t base, int64_t first, int64_t n)
 {
     dt_err err = dt_fault("features.make");
     for (int64_t i = 0; i < n && err == DT_OK; i++)
-        err = read_image(k, k->missing[base + first + i].at, k->pixels + (size_t)i * k->image_nbytes);
-    DT_TRY(dt_feature_maker_run(k->maker, k->pixels, err == DT_OK ? (int32_t)n : 0, k->features));
+        err = read_known(k, &k->missing[base + first + i], k->pixels + (size_t)i * k->image_nbytes);
+    DT_TRY(run_tower(k, err == DT_OK ? n : 0));
     for (int64_t i = 0; i < n && err == DT_OK; i++)
         err = dt_feature_file_write(f, first + i, &k->missing[base + first + i].image,
                                     k->features + (size_t)i * dt_feature_nbytes(&k->kind), &k->checksums[first + i]);
@@ -262,18 +312,24 @@ static int64_t images_of_file(const making *k)
     return dt_min_i64(dt_max_i64(1, FILE_NBYTES / (int64_t)dt_feature_nbytes(&k->kind)), k->n_missing);
 }
 
-/* Local. */
-static dt_err open_maker(making *k)
+/* An array of this rank. */
+static void *take(making *k, int64_t n, size_t size)
 {
-    dt_task *t = k->t;
-    const dt_feature_options opt = {
-        .dtype = k->kind.dtype, .max_images = k->n_at_once, .reproducible = t->model_opt->reproducible};
-    k->checksums = malloc((size_t)images_of_file(k) * sizeof *k->checksums);
-    k->features = malloc((size_t)k->n_at_once * dt_feature_nbytes(&k->kind));
+    const size_t nbytes = (size_t)n * size + 1;
+    void *array = calloc(1, nbytes);
+    if (!array) return NULL;
+    dt_ledger_add(k->t->ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    k->nbytes += nbytes;
+    return array;
+}
+
+/* Local. */
+static dt_err prepare_to_make(making *k)
+{
+    k->checksums = take(k, images_of_file(k), sizeof *k->checksums);
+    k->features = take(k, k->n_at_once, dt_feature_nbytes(&k->kind));
     DT_CHECK(k->checksums && k->features, DT_ERR_MEMORY, "no memory for the features of %d images", k->n_at_once);
-    k->source = dt_zero_source(t->zero);
-    return dt_feature_maker_open(&k->maker, t->mc, &opt, t->units, t->n_units, t->dev, &k->source, t->compute,
-                                 t->phase);
+    return DT_OK;
 }
 
 static dt_err make_missing(making *k)
@@ -284,7 +340,7 @@ static dt_err make_missing(making *k)
     DT_INFO("features of %" PRId64 " of %" PRId64 " different images are made first, and kept in %s: %s", k->n_missing,
             k->n_distinct, k->dir, dt_format_bytes((double)k->n_missing * (double)dt_feature_nbytes(&k->kind), text));
     k->n_at_once = (int32_t)dt_min_i64(k->n_at_once, dt_ceil_div(k->n_missing, k->t->comm->nranks));
-    DT_TRY(dt_comm_agree(k->t->comm, open_maker(k)));
+    DT_TRY(dt_comm_agree(k->t->comm, prepare_to_make(k)));
     for (int64_t base = 0; base < k->n_missing; base += n)
         DT_TRY(make_file(k, base, dt_min_i64(n, k->n_missing - base)));
     DT_INFO("features were made in %.1f s", dt_now_s() - begin_s);
@@ -311,10 +367,9 @@ static dt_err open_files(making *k, dt_features **f)
 /* Local. */
 static dt_err prepare(making *k)
 {
-    const size_t n = (size_t)k->n_images + 1;
-    k->pixels = malloc((size_t)k->n_at_once * k->image_nbytes);
-    k->images = calloc(n, sizeof *k->images);
-    k->missing = malloc(n * sizeof *k->missing);
+    k->pixels = take(k, k->n_at_once, k->image_nbytes);
+    k->images = take(k, k->n_images, sizeof *k->images);
+    k->missing = take(k, k->n_images, sizeof *k->missing);
     DT_CHECK(k->pixels && k->images && k->missing, DT_ERR_MEMORY, "no memory for the list of %" PRId64 " images",
              k->n_images);
     return DT_OK;
@@ -357,12 +412,19 @@ static dt_err make_all(making *k)
 
 static void close_making(making *k)
 {
-    dt_feature_maker_close(k->maker);
+    dt_ledger_sub(k->t->ledger, DT_MEM_DATA, DT_ON_HOST, k->nbytes);
     free(k->pixels);
     free(k->images);
     free(k->missing);
     free(k->features);
     free(k->checksums);
+}
+
+/* As many passes as make ROWS_AT_ONCE rows, or one. */
+static int32_t images_at_once(const dt_task *t)
+{
+    const int64_t most = dt_max_i64(1, t->model_opt->max_images);
+    return (int32_t)(most * dt_max_i64(1, ROWS_AT_ONCE / (most * t->mc->vision->n_rows)));
 }
 
 dt_err dt_task_make_features(dt_task *t)
@@ -373,7 +435,7 @@ dt_err dt_task_make_features(dt_task *t)
                 .dir = t->cfg->vision_feature_cache,
                 .kind = {.dtype = t->model_opt->dtype, .n_rows = v->n_features, .width = v->projector.n_in},
                 .n_images = n_images_of(t->train) + n_images_of(t->valid),
-                .n_at_once = (int32_t)dt_max_i64(1, ROWS_AT_ONCE / v->n_rows),
+                .n_at_once = images_at_once(t),
                 .image_nbytes = dt_image_nbytes(v->image_size)};
     DT_TRY(hash_tower(t, t->mc, t->zero, &k.kind.tower));
     DT_CHECK(!t->features || k.kind.tower == t->tower_hash, DT_ERR_USAGE,

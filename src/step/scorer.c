@@ -62,11 +62,11 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
     }
     const dt_err err = settle_images(s, t, path);
     if (err != DT_OK) return dt_frozen_model_close(&s->frozen), err;
-    if (s->frozen.mc.vision && t->mc->vision) s->frozen.mc.vision->features_given = t->mc->vision->features_given;
     s->opt = (dt_model_options){.max_tok = trained->max_tok,
                                 .max_seq = trained->max_seq,
                                 .max_pos = trained->max_pos,
                                 .max_images = trained->max_images,
+                                .features_given = trained->features_given && s->frozen.mc.vision,
                                 .reproducible = trained->reproducible};
     return borrow(s, t);
 }
@@ -80,6 +80,7 @@ dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
                              .max_seq = trained->max_seq,
                              .max_pos = trained->max_pos,
                              .max_images = trained->max_images,
+                             .features_given = trained->features_given,
                              .reproducible = trained->reproducible,
                              .no_adapters = true}};
     return borrow(s, t);
@@ -114,8 +115,10 @@ dt_err dt_scorer_begin(dt_scorer *s, dt_task *t)
     else
         DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     s->opt.lender = t->model;
-    if (!s->is_base && f->mc.vision && f->mc.vision->features_given && t->n_same_tower < DT_MAX_SAME_TOWER)
+    if (!s->is_base && s->opt.features_given) {
+        DT_CHECK(t->n_same_tower < DT_MAX_TASK_FILES, DT_ERR_ARG, "more frozen models than files of a task");
         t->same_tower[t->n_same_tower++] = f;
+    }
     return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),
                                                 t->dev, &f->source, t->compute, t->phase));
 }

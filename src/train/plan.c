@@ -15,7 +15,8 @@ int64_t run_n_param(const dt_run *run)
 double run_flops(const dt_run *run, double n_tok, double n_images)
 {
     const double of_token = dt_model_train_flops(&run->mc, run->units, run->n_units, 1, (double)run->cfg.data_seq_len);
-    return n_tok * of_token + n_images * dt_model_image_flops(&run->mc, run->units, run->n_units);
+    return n_tok * of_token +
+           n_images * dt_model_image_flops(&run->mc, run->units, run->n_units, run->model_opt.features_given);
 }
 
 double run_checkpoint_nbytes(const dt_run *run)

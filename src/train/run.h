@@ -45,7 +45,7 @@ dt_err run_choose_parts(dt_run *run);
 dt_err run_save_parts(dt_run *run);
 bool run_trains_part(const dt_run *run, const dt_tensor *tensor);
 /* vision.feature_cache: once it is known what is trained; local */
-dt_err run_choose_features(dt_run *run);
+dt_err run_check_features(dt_run *run);
 
 /* check.c */
 /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */

@@ -252,6 +252,7 @@ static void fill_model_options(dt_run *run)
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
         .training = run_trains(run),
+        .features_given = run->mc.vision && *cfg->vision_feature_cache,
         .recompute = recompute_of(cfg->model_activation_checkpointing),
         .reproducible = cfg->run_reproducible,
         .library_attention = !strcmp(cfg->model_attention, "cudnn"),
@@ -468,7 +469,7 @@ static dt_err open_model(dt_run *run)
     DT_TRY(adapt_model(run));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
-    DT_TRY(run_choose_features(run));
+    DT_TRY(run_check_features(run));
     DT_TRY(dt_config_blame(&run->cfg, "lora", "base_quantization",
                            dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units)));
     return check_saves(run);

@@ -105,7 +105,7 @@ bool run_trains_part(const dt_run *run, const dt_tensor *tensor)
     return head ? p->head : p->embed || (p->head && run->mc.tie_word_embeddings);
 }
 
-dt_err run_choose_features(dt_run *run)
+dt_err run_check_features(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     if (!*cfg->vision_feature_cache) return DT_OK;
@@ -119,6 +119,5 @@ dt_err run_choose_features(dt_run *run)
                             "one of the two out",
                             cfg->vision_train);
         }
-    run->mc.vision->features_given = true;
     return DT_OK;
 }

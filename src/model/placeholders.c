@@ -1,0 +1,106 @@
+/* placeholders.c - the tokens of a batch that show images: each gets a row of what the projector makes of its image, and
+ * gives its gradient back to it. Placeholder k of image i shows row i n_tokens + k, wherever the image is shown. */
+#include "vision_private.h"
+#include <inttypes.h>
+
+static int64_t n_shown(const struct vision *v) { return v->n_images * v->config->n_tokens; }
+
+void dt_placeholders_place(const dt_model *m, struct arena *host)
+{
+    struct placeholders *p = &m->vision->placeholders;
+    p->run = dt_take(host, m->opt.max_seq, 1, sizeof *p->run);
+    p->row_end = dt_take(host, m->opt.max_images * m->vision->config->n_tokens + 1, 1, sizeof *p->row_end);
+}
+
+int32_t dt_placeholders_first(const dt_model *m, int64_t row)
+{
+    return m->host.shown_order[row > 0 ? m->vision->placeholders.row_end[row - 1] : 0];
+}
+
+static bool is_placeholder(const struct vision *v, const dt_batch *b, int32_t s, int32_t t)
+{
+    const int32_t end = b->prompt_len && b->prompt_len[s] > 0 ? b->prompt_len[s] : INT32_MAX;
+    return b->token[t] == v->config->image_token && b->pos[t] < end;
+}
+
+static void add_run(struct placeholders *p, int64_t first, int64_t row, int64_t n)
+{
+    struct run *last = p->n_runs > 0 ? &p->run[p->n_runs - 1] : NULL;
+    if (last && last->row + last->n == row)
+        last->n += n;
+    else
+        p->run[p->n_runs++] = (struct run){first, row, n};
+}
+
+/* The placeholders of a sequence and the rows that they show, behind those of others. */
+static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
+{
+    const struct vision *v = m->vision;
+    struct placeholders *p = &m->vision->placeholders;
+    const int64_t per_image = v->config->n_tokens;
+    int32_t n = 0;
+    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += is_placeholder(v, b, s, t);
+    if (n == 0) return DT_OK;
+    const int64_t row = v->n_images > 0 ? b->first_image[s] * per_image : 0;
+    DT_CHECK(row >= 0 && n % per_image == 0 && row + n <= n_shown(v), DT_ERR_DATA,
+             "a sequence has %d placeholders (token %d) for at most %" PRId64 " images of %" PRId64
+             " placeholders each",
+             n, v->config->image_token, v->n_images - row / per_image, per_image);
+    add_run(p, p->n, row, n);
+    n = 0;
+    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
+        if (!is_placeholder(v, b, s, t)) continue;
+        m->host.shown_at[p->n++] = t;
+        m->host.shown[t] = (int32_t)row + n++;
+    }
+    return DT_OK;
+}
+
+static dt_err order_shown(dt_model *m)
+{
+    const struct vision *v = m->vision;
+    const struct placeholders *p = &v->placeholders;
+    if (n_shown(v) == 0) return DT_OK;
+    dt_sort_tokens(m->host.shown, n_shown(v), m->host.shown_at, p->n, p->row_end, m->host.shown_order);
+    for (int32_t i = 0; i < v->n_images; i++) {
+        const int64_t row = i * v->config->n_tokens;
+        DT_CHECK(p->row_end[row] > (i > 0 ? p->row_end[row - 1] : 0), DT_ERR_DATA,
+                 "image %d of a batch of %d has no placeholders (token %d)", i, v->n_images, v->config->image_token);
+    }
+    return DT_OK;
+}
+
+dt_err dt_placeholders_find(dt_model *m, const dt_batch *b)
+{
+    struct placeholders *p = &m->vision->placeholders;
+    p->n = p->n_runs = 0;
+    for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++) DT_TRY(find_placeholders(m, b, s));
+    return order_shown(m);
+}
+
+dt_err dt_placeholders_scatter(const dt_model *m, void *x)
+{
+    const struct placeholders *p = &m->vision->placeholders;
+    for (int32_t i = 0; i < p->n_runs; i++) {
+        const struct run *k = &p->run[i];
+        DT_TRY(m->ops->scatter_rows(m->dev, dt_at(m->vision->projector.out, k->row * m->C, m->elem),
+                                    m->device.shown_at + k->first, x, k->n, m->C, m->opt.dtype, m->stream));
+    }
+    return DT_OK;
+}
+
+dt_err dt_placeholders_gather(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    const struct projector *j = &v->projector;
+    if (n_shown(v) == 0) return DT_OK;
+    const size_t nbytes = (size_t)(n_shown(v) * m->C) * m->elem;
+    if (dt_vision_trains(m)) {
+        DT_TRY(m->ops->zero(m->dev, j->dout, nbytes, m->stream));
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.shown, m->device.shown_order, j->dout,
+                                          v->placeholders.n, m->C, m->opt.dtype, m->opt.dtype, m->stream));
+    }
+    if (m->low_table[LOW_TOKENS].low.r == 0) return DT_OK;
+    DT_TRY(m->ops->zero(m->dev, j->out, nbytes, m->stream)); /* nobody needs it again */
+    return dt_placeholders_scatter(m, m->s.dx);
+}

@@ -1,0 +1,224 @@
+/* tower.c - the vision tower of a language model: from the pixels of images to what the projector reads of them, and
+ * the gradients back.
+ *
+ *     features  what the tower's block n_used leaves, [N P, C], or what the norm behind the last makes of it
+ *     x         of them the rows that are wanted, squares of shuffle x shuffle patches side by side: one gather,
+ *              [R, n_in]
+ *
+ * The tower is a model over the units behind the language model's, whose numbers the parameter source gets shifted. It
+ * takes part in a pass whether there are images or not, so that the order of units is the same on all ranks. */
+#include "vision_private.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t squared(int64_t n) { return n * n; }
+
+/* ---- its parameters ---------------------------------------------------------------------------------------------- */
+
+static dt_err shifted_params_acquire(void *self, int unit, dt_param_view *view)
+{
+    const struct shifted_source *s = self;
+    return s->of->params_acquire(s->of->self, s->first + unit, view);
+}
+static dt_err shifted_params_release(void *self, int unit)
+{
+    const struct shifted_source *s = self;
+    return s->of->params_release(s->of->self, s->first + unit);
+}
+static dt_err shifted_grads_acquire(void *self, int unit, dt_grad_view *view)
+{
+    const struct shifted_source *s = self;
+    return s->of->grads_acquire(s->of->self, s->first + unit, view);
+}
+static dt_err shifted_grads_release(void *self, int unit)
+{
+    const struct shifted_source *s = self;
+    return s->of->grads_release(s->of->self, s->first + unit);
+}
+static bool shifted_params_resident(void *self)
+{
+    const struct shifted_source *s = self;
+    return s->of->params_resident(s->of->self);
+}
+
+static void shift_source(struct tower *t, const dt_param_source *of, int first)
+{
+    t->shifted = (struct shifted_source){of, first};
+    t->source = (dt_param_source){.self = &t->shifted,
+                                  .params_acquire = shifted_params_acquire,
+                                  .params_release = shifted_params_release,
+                                  .grads_acquire = shifted_grads_acquire,
+                                  .grads_release = shifted_grads_release,
+                                  .params_resident = of && of->params_resident ? shifted_params_resident : NULL};
+}
+
+/* ---- open -------------------------------------------------------------------------------------------------------- */
+
+static bool any_trained(const dt_unit *units, int n)
+{
+    bool any = false;
+    for (int u = 0; u < n; u++) any = any || units[u].flat_len[DT_TRAINED] > 0;
+    return any;
+}
+
+static bool trains(const dt_model *m) { return m->opt.training && m->vision->tower.trains; }
+
+static dt_model_options options(const dt_model *m)
+{
+    struct vision *v = m->vision;
+    /* what is not trained gives the same bits in every micro-batch, so that features can be made before */
+    const bool invariant = m->opt.batch_invariant || (m->opt.reproducible && !trains(m));
+    const int32_t n = m->opt.max_images > 0 ? m->opt.max_images : 1;
+    return (dt_model_options){.dtype = m->opt.dtype,
+                              .grad_dtype = m->opt.grad_dtype,
+                              .max_tok = (int32_t)(n * v->config->n_rows),
+                              .max_seq = n,
+                              .max_pos = (int32_t)v->config->n_rows,
+                              .max_images = n,
+                              .training = trains(m),
+                              .recompute = m->opt.recompute,
+                              .reproducible = m->opt.reproducible,
+                              .batch_invariant = invariant,
+                              .seed = m->opt.seed,
+                              .borrows = !trains(m),
+                              .own_stage = v->config->feature_norm ? &dt_tower_norm : NULL,
+                              .own_stage_self = &v->tower.norm_stage,
+                              .tower = v->config};
+}
+
+dt_err dt_tower_describe(const dt_model *m, const dt_unit *units, int n_units)
+{
+    struct vision *v = m->vision;
+    struct tower *t = &v->tower;
+    t->units = units;
+    t->n_units = n_units;
+    t->trains = any_trained(units, n_units);
+    DT_CHECK((int64_t)m->opt.max_images * squared(v->config->n_side + 1) <= INT32_MAX, DT_ERR_USAGE,
+             "%d images of %" PRId64 " x %" PRId64 " patches in a micro-batch: rows are counted in 32 bits",
+             m->opt.max_images, v->config->n_side, v->config->n_side);
+    DT_CHECK(!m->opt.features_given || !t->trains, DT_ERR_ARG, "features are given, and their tower is trained");
+    return DT_OK;
+}
+
+void dt_tower_place(const dt_model *m, struct arena *device)
+{
+    const dt_vision_config *c = m->vision->config;
+    struct tower *t = &m->vision->tower;
+    if (c->feature_norm) dt_tower_norm_place(&t->norm_stage, m, t->trains, device);
+    t->row = dt_take(device, dt_vision_max_rows(m), squared(c->projector.shuffle), sizeof(int32_t));
+}
+
+dt_err dt_tower_size(const dt_model *m, size_t *nbytes)
+{
+    const struct vision *v = m->vision;
+    dt_memory memory = {0};
+    dt_model_options opt = options(m);
+    if (opt.borrows) {
+        opt.borrows = false;
+        DT_TRY(dt_model_plan(v->config->blocks, &opt, v->tower.units, v->tower.n_units, m->dev, &memory));
+    }
+    *nbytes = memory.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
+    return DT_OK;
+}
+
+dt_err dt_tower_plan(const dt_model *m, dt_memory *plan)
+{
+    const struct vision *v = m->vision;
+    const dt_model_options opt = options(m);
+    dt_memory memory;
+    DT_TRY(dt_model_plan(v->config->blocks, &opt, v->tower.units, v->tower.n_units, m->dev, &memory));
+    dt_memory_add(plan, &memory);
+    plan->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(opt.max_tok, opt.max_seq);
+    return DT_OK;
+}
+
+dt_err dt_tower_open(dt_model *m, int first)
+{
+    struct vision *v = m->vision;
+    struct tower *t = &v->tower;
+    dt_model_options opt = options(m);
+    opt.lender = m->opt.borrows ? m->opt.lender : m;
+    shift_source(t, m->source, first);
+    DT_TRY(dt_model_open(&t->model, v->config->blocks, &opt, t->units, t->n_units, m->dev, &t->source, m->stream,
+                         m->phase));
+    return dt_batch_alloc(&t->batch, opt.max_tok, opt.max_seq, m->dev->ledger);
+}
+
+void dt_tower_close(dt_model *m)
+{
+    struct tower *t = &m->vision->tower;
+    dt_model_close(t->model);
+    dt_batch_free(&t->batch, m->dev->ledger);
+}
+
+void dt_tower_list_rows(const struct vision *v, int64_t n_images, int32_t *row)
+{
+    const dt_vision_config *c = v->config;
+    const int64_t f = c->projector.shuffle, G = c->n_side / f, lead = c->n_rows - squared(c->n_side);
+    for (int64_t i = 0; i < n_images; i++) {
+        const int64_t base = i * c->n_rows;
+        if (f == 1)
+            for (int64_t r = c->drop_first; r < c->n_rows; r++) *row++ = (int32_t)(base + r);
+        else
+            for (int64_t at = 0; at < squared(G * f); at++) {
+                const int64_t ab = at % squared(f), I = at / squared(f) / G, J = at / squared(f) % G;
+                *row++ = (int32_t)(base + lead + (I * f + ab / f) * c->n_side + J * f + ab % f);
+            }
+    }
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* Sequences of positions, one for each image; sorted by position, those of one position by image. Dropout has keys of
+ * the tokens that show the image. */
+static void fill_batch(const dt_model *m, const uint8_t *pixels, const dt_batch *shown_by)
+{
+    const struct vision *v = m->vision;
+    dt_batch *b = &m->vision->tower.batch;
+    const int32_t P = (int32_t)v->config->n_rows, N = v->n_images;
+    b->n_seq = b->n_images = N;
+    b->n_tok = N * P;
+    b->pixels = (uint8_t *)pixels;
+    for (int32_t i = 0; i < N; i++) {
+        const int64_t row = (int64_t)i * v->config->n_tokens;
+        const uint64_t key = shown_by ? shown_by->token_key[dt_placeholders_first(m, row)] : 0;
+        b->seq_start[i + 1] = (i + 1) * P;
+        for (int32_t r = 0; r < P; r++) {
+            const int32_t t = i * P + r;
+            b->token[t] = b->pos[t] = r;
+            b->token_key[t] = dt_mix64(key + (uint64_t)r);
+            b->order[r * N + i] = t;
+        }
+    }
+}
+
+static int64_t n_gathered(const struct vision *v) { return dt_vision_rows(v) * squared(v->config->projector.shuffle); }
+
+dt_err dt_tower_forward(dt_model *m, const uint8_t *pixels, const dt_batch *shown_by)
+{
+    struct vision *v = m->vision;
+    struct tower *t = &v->tower;
+    fill_batch(m, pixels, shown_by);
+    const dt_err err = dt_model_forward(t->model, &t->batch, m->train && t->model->opt.training, m->step);
+    t->batch.pixels = NULL; /* the caller's */
+    *m->in_use = m;         /* of what a tower borrows nothing else is in use yet */
+    if (err != DT_OK || v->n_images == 0) return err;
+    return m->ops->gather_rows(m->dev, t->model->hidden, t->row, v->x, n_gathered(v), t->model->C, m->opt.dtype,
+                               m->stream);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+dt_err dt_tower_backward(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    dt_model *t = v->tower.model;
+    if (v->n_images > 0) {
+        DT_TRY(m->ops->zero(m->dev, t->s.dx, (size_t)(t->n_tok * t->C) * t->elem, m->stream));
+        DT_TRY(
+            m->ops->scatter_rows(m->dev, v->dx, v->tower.row, t->s.dx, n_gathered(v), t->C, m->opt.dtype, m->stream));
+    }
+    t->have_dx = true;
+    return dt_model_backward(t, &m->vision->tower.batch);
+}
