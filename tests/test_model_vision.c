@@ -238,12 +238,12 @@ static char *features_of(struct fixture *f, int n, int at_once, bool reproducibl
     char *out = malloc((size_t)n * each);
     assert_non_null(out);
     assert_int_equal(dt_stream_open(&f->r.dev, &stream, "features"), DT_OK);
-    assert_int_equal(
-        dt_model_open(&m, &f->r.mc, &opt, f->r.units, f->r.n_units, &f->r.dev, &f->r.source, stream, NULL), DT_OK);
+    assert_int_equal(dt_model_open(&m, &f->r.mc, &opt, f->r.units, f->r.n_units, &f->r.dev, &f->r.source, stream, NULL),
+                     DT_OK);
     for (int i = 0; i < n; i += at_once) {
         const int k = n - i < at_once ? n - i : at_once;
-        assert_int_equal(
-            dt_model_features(m, f->b.pixels + (size_t)i * f->b.image_nbytes, k, out + (size_t)i * each), DT_OK);
+        assert_int_equal(dt_model_features(m, f->b.pixels + (size_t)i * f->b.image_nbytes, k, out + (size_t)i * each),
+                         DT_OK);
     }
     assert_int_equal(dt_model_features(m, NULL, 0, NULL), DT_OK); /* a rank that has no image */
     dt_model_close(m);

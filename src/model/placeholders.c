@@ -1,5 +1,5 @@
-/* placeholders.c - the tokens of a batch that show images: each gets a row of what the projector makes of its image, and
- * gives its gradient back to it. Placeholder k of image i shows row i n_tokens + k, wherever the image is shown. */
+/* placeholders.c - the tokens of a batch that show images: each gets a row of what the projector makes of its image,
+ * and gives its gradient back to it. Placeholder k of image i shows row i n_tokens + k, wherever it is shown. */
 #include "vision_private.h"
 #include <inttypes.h>
 
