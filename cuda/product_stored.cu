@@ -56,14 +56,15 @@ template <class Q, class S> struct stored_operand {
     /* The thread's scale of a step, 0 beyond the matrix. */
     __device__ typename Q::stored_scale load_scale(int64_t step) const
     {
-        const int row = threadIdx.x / S::SCALES;
-        const int64_t term = step * S::BK + threadIdx.x % S::SCALES * Q::BLOCK;
-        return row < n_rows && term < n_terms ? matrix.scale_at(row, term) : typename Q::stored_scale();
+        return has_scale(step) ? matrix.scale_at(scale_row(), scale_term(step)) : typename Q::stored_scale();
     }
-    __device__ void put_scale(unsigned char *stage, const typename Q::stored_scale &s) const
+    __device__ void put_scale(unsigned char *stage, int64_t step, const typename Q::stored_scale &s) const
     {
-        reinterpret_cast<float *>(stage + S::SCALES_AT)[threadIdx.x] = s.value();
+        reinterpret_cast<float *>(stage + S::SCALES_AT)[threadIdx.x] = has_scale(step) ? s.value() : 0.0f;
     }
+    __device__ int scale_row() const { return threadIdx.x / S::SCALES; }
+    __device__ int64_t scale_term(int64_t step) const { return step * S::BK + threadIdx.x % S::SCALES * Q::BLOCK; }
+    __device__ bool has_scale(int64_t step) const { return scale_row() < n_rows && scale_term(step) < n_terms; }
 };
 
 /* One stage: all rows of A by the warp's columns. */
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(p
     };
     tile_sums<S, true> sum(p);
     for (int step = 0; step < S::STAGES - 1; step++) copy(step);
-    for (int step = 0; step < S::STAGES - 1; step++) b.put_scale(stage_of(step), b.load_scale(step));
+    for (int step = 0; step < S::STAGES - 1; step++) b.put_scale(stage_of(step), step, b.load_scale(step));
     for (int64_t step = 0; step < n_steps; step++) {
         const int64_t ahead = step + S::STAGES - 1;
         copy_async_wait<S::STAGES - 2>();
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(p
         const typename Q::stored_scale scale = b.load_scale(ahead);
         multiply_stored<T, Q, S>(sum.chain, stage_of(step), codes);
         sum.end_step(p, step + 1 == n_steps);
-        b.put_scale(stage_of(ahead), scale);
+        b.put_scale(stage_of(ahead), ahead, scale);
     }
     __syncthreads(); /* the ring becomes the tile of C */
     finish_tile<T, S, true>(p, reinterpret_cast<float *>(shared), sum, 0, col0);

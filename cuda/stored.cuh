@@ -99,11 +99,8 @@ struct nf4_matrix {
     __host__ __device__ void move(int64_t n_rows, int64_t n_cols) { from += n_rows * ld + n_cols; }
     struct stored_scale {
         uint8_t block;
-        const float *group; /* NULL: 0 */
-        __device__ float value() const
-        {
-            return group ? __fadd_rn(__fmul_rn(nf4_map[block], group[0]), group[1]) : 0.0f;
-        }
+        const float *group;
+        __device__ float value() const { return __fadd_rn(__fmul_rn(nf4_map[block], group[0]), group[1]); }
     };
     __device__ stored_scale scale_from(int64_t i) const
     {
