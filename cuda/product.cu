@@ -44,11 +44,12 @@ static bool rows_fit(const void *p, int64_t ld, dt_dtype dt)
     return !p || vectors_fit((size_t)ld * dt_dtype_size(dt), p);
 }
 
-/* Rows that are to be batch-invariant are summed in pieces (product_mma.cu). */
+/* Rows that are to be batch-invariant are summed in pieces (product_mma.cu); few rows of a B that is stored with scales
+ * always, so that a piece can have a block of its own. */
 static int64_t piece_of(const dt_matmul *mm)
 {
     enum { PIECES = 8, DEPTH = 128 };
-    if (!mm->batch_invariant) return 0;
+    if (!mm->batch_invariant && mm->b_scaled.how == dt_scaled::DT_SCALE_NONE) return 0;
     return ceil_div(ceil_div(mm->k, PIECES), DEPTH) * DEPTH;
 }
 
@@ -106,7 +107,7 @@ static dt_err own_product(dt_device *dev, const task &t, dt_stream *s)
     const product p = describe(&t.mm, t.a, t.b, t.c);
     if (p.k == 0) return cuda_product_finish(p, t.mm.dt, s);
     if (t.mm.dt == DT_F32) return cuda_product_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
-    if (p.b_scaled.how != dt_scaled::DT_SCALE_NONE) return cuda_product_stored(dev, p, t.mm.dt, t.mm.trans_b, s);
+    if (p.b_scaled.how != dt_scaled::DT_SCALE_NONE) return cuda_product_stored(dev, p, t.mm.dt, s);
     return cuda_product_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);
 }
 
@@ -289,9 +290,8 @@ static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 
 /* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
 
-/* Panels of columns of op(B), as numbers of dt in the workspace, go to the library one after the other: with many rows
- * that costs less than its products are faster than ours. Its own workspace is the other half. Without a library they
- * go to our own kernels. */
+/* Panels of columns of op(B), as numbers of dt in the workspace, go to the library one after the other, or to our own
+ * kernels. The library's own workspace is the other half. */
 static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *s, bool *taken)
 {
     const size_t half = CUDA_WORKSPACE_NBYTES / 2;
@@ -317,17 +317,24 @@ static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *
     return DT_OK;
 }
 
-/* Rows that no kernel of ours can read in whole chunks become numbers first, too. */
+/* Few rows are read as they are stored. For more, and where the kernel for few rows cannot read B, numbers are made of
+ * it first, for the library from MANY_ROWS on.
+ *
+ * MANY_ROWS is derived, not measured: on an H200 numbers of 45M weights took 50 to 140 us (1024 rows of bf16 by panels,
+ * less the same with a matrix of numbers: docs/performance.md) and the library's product of 64 rows 27 to 32 us, where
+ * the kernel that came before this one took 190 to 540 us. */
 static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_stream *s)
 {
-    enum { MANY_ROWS = 256 };
+    enum { MANY_ROWS = 16 };
     bool taken = false;
     if (library && t.mm.m >= MANY_ROWS) DT_TRY(by_panels(dev, t, true, s, &taken));
     if (taken) return DT_OK;
-    if (t.mm.k == 0 || t.mm.dt == DT_F32 || cuda_stored_fits(&t.mm.b_scaled, t.mm.ldb)) return own_product(dev, t, s);
+    if (t.mm.k == 0 || t.mm.dt == DT_F32 || cuda_stored_fits(describe(&t.mm, t.a, t.b, t.c), t.mm.trans_b))
+        return own_product(dev, t, s);
     DT_TRY(by_panels(dev, t, false, s, &taken));
-    DT_CHECK(taken, DT_ERR_ARG, "matmul: rows of %lld weights in four bits, %lld apart: expected a multiple of 8",
-             (long long)t.mm.k, (long long)t.mm.ldb);
+    DT_CHECK(taken, DT_ERR_ARG,
+             "matmul: weights that are stored with scales: %lld terms of a sum, expected at most %lld",
+             (long long)t.mm.k, (long long)(CUDA_WORKSPACE_NBYTES / 2 / dt_dtype_size(t.mm.dt)));
     return DT_OK;
 }
 

@@ -3,7 +3,7 @@
  * product.cu      which way a product takes, and the passes around it
  * product_lt.c    cuBLASLt: the forms that it computes with one rounding, and always the same bits
  * product_mma.cu  our own kernels for bf16 and fp16, on tensor cores
- * product_stored.cu the same for a B that is stored with scales
+ * product_stored.cu few rows of A, and a B that is stored with scales
  * product_int8.cu products in int8
  * product_fma.cu  our own kernels for fp32
  *

@@ -18,6 +18,7 @@ template <int BM_, int BN_, int WM_, int WN_, int BK_, int STAGES_, int BLOCKS_>
         STAGES = STAGES_,
         BLOCKS = BLOCKS_, /* at least, on a processor: for the choice of registers */
         THREADS = BM / WM * (BN / WN) * WARP,
+        ENOUGH = 3,    /* tiles for four processors: with fewer, pieces have blocks of their own */
         C_LD = BN + 8, /* of the tile of C in shared memory: writes of fragments hit each bank once */
     };
     static constexpr size_t ring_nbytes = (size_t)STAGES * (BM + BN) * BK * 2, c_nbytes = sizeof(float) * BM * C_LD;
@@ -220,7 +221,7 @@ __device__ inline void finish_tile(const product &p, float *tile_c, const tile_s
 template <class T> constexpr dt_dtype DTYPE_OF = DT_BF16;
 template <> constexpr dt_dtype DTYPE_OF<__half> = DT_F16;
 
-/* A grid of blocks, one for each tile of C; of each piece where the tiles alone would leave processors without work.
+/* A grid of blocks, one for each tile of C; of each piece where the tiles alone would not keep processors busy.
  * The sums of pieces are added in the same order by one block or by the pass over the parts. */
 template <class T, class S, bool PIECES, class... B>
 static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, void (*kernel)(product, B...), B... b)
@@ -229,7 +230,7 @@ static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, v
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount,
                   n_tiles = ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN), n_pieces = PIECES ? ceil_div(p.k, p.piece) : 1,
                   ld = ceil_div(p.n, 8) * 8;
-    if (n_pieces > 1 && 4 * n_tiles < 3 * n_sm &&
+    if (n_pieces > 1 && 4 * n_tiles < S::ENOUGH * n_sm &&
         n_pieces * p.m * ld <= (int64_t)(CUDA_WORKSPACE_NBYTES / 2 / sizeof(float))) /* B may be in the other half */
         p.n_parts = (int)n_pieces, p.parts = (float *)s->workspace, p.ld_parts = ld;
     launch(s, dim3((unsigned)n_tiles, p.n_parts > 0 ? (unsigned)p.n_parts : 1), S::THREADS, S::shared_nbytes, kernel, p,

@@ -1,147 +1,171 @@
-/* product_stored.cu - products of a 16-bit A with a B that is stored with scales, on tensor cores.
+/* product_stored.cu - products of few rows of a 16-bit A with a B [n, k] that is stored with scales, on tensor cores.
  *
- * What product_mma.cu does, but for the way of B: a thread loads its part of the step that is furthest ahead into
- * registers, as it is stored; the block multiplies the step at hand; then the thread makes numbers of its part, rounds
- * them and puts them into the ring. So B is read as it is stored, and an element of C is the same chain of sums as
- * with a matrix of the rounded numbers. */
+ * Few rows are a matter of memory alone: as many bytes of B should be on their way as with a B of 16 bits. So B goes
+ * through the ring as it is stored (cp.async), beside the tile of A; a warp has columns of C of its own, and makes
+ * numbers of its part of B, rounded, where fragments want them: in registers, right before they are multiplied. An
+ * element of C is the same chain of sums, and has the same pieces, as with a matrix of the rounded numbers.
+ *
+ * Scales come STAGES - 1 steps ahead, too: what they are made of is loaded before a step's products, and they are stored
+ * behind those. What this kernel cannot read becomes a matrix of numbers first (product.cu). */
 #include "product_mma.cuh"
 #include "stored.cuh"
 
-/* B with the outer index o (columns of op(B)), stored [o, k] where K_IN_ROWS, else [k, o]: its tiles for the BO places
- * of o from o0 on, one after the other along k. A thread's chunks lie in one column of chunks. */
-template <class T, class Q, int BO, int BK, bool K_IN_ROWS, int THREADS> struct stored_operand {
-    static constexpr int ROWS = K_IN_ROWS ? BO : BK, COLS = K_IN_ROWS ? BK : BO, CHUNKS = COLS / CHUNK,
-                         STEP = THREADS / CHUNKS /* rows between a thread's chunks */, TURNS = ROWS / STEP;
-    static_assert(THREADS % CHUNKS == 0 && ROWS % STEP == 0 && STEP % 8 == 0, "threads fill a tile in equal turns");
-    Q matrix; /* from the next tile on */
-    int64_t k_left;
-    int o_left;
-    typename Q::template chunk<CHUNK> held[TURNS];
-
-    __device__ stored_operand(const Q &b, const product &p, int64_t o0, const terms &k)
-        : matrix(b), k_left(k.n), o_left(p.n - o0 < BO ? (int)(p.n - o0) : BO)
-    {
-        matrix.move(K_IN_ROWS ? o0 : k.first, K_IN_ROWS ? k.first : o0);
-    }
-    /* The thread's part of the next tile, zeros beyond the matrix. */
-    __device__ void fetch()
-    {
-        const int depth = k_left < BK ? (int)k_left : BK, rows = K_IN_ROWS ? o_left : depth,
-                  cols = K_IN_ROWS ? depth : o_left;
-        const int first = threadIdx.x / CHUNKS, col = threadIdx.x % CHUNKS * CHUNK;
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const int row = first + turn * STEP, left = row < rows ? elems_left(col, cols, CHUNK) : 0;
-            matrix.load(held[turn], row, col, left);
-        }
-        matrix.move(K_IN_ROWS ? 0 : BK, K_IN_ROWS ? BK : 0);
-        k_left -= BK;
-    }
-    /* What was fetched, as numbers of T. */
-    __device__ void put(T *tile) const
-    {
-        const int first = threadIdx.x / CHUNKS, q = threadIdx.x % CHUNKS;
-        T *to = tile + chunk_place<CHUNKS>(first, q) * CHUNK;
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++, to += STEP * COLS) {
-            vec16<T> v;
-#pragma unroll
-            for (int e = 0; e < CHUNK; e++) v.x[e] = from_float<T>(held[turn].number(e));
-            *reinterpret_cast<vec16<T> *>(to) = v;
-        }
-    }
+/* Of m <= BM rows. A stage of the ring: a tile of A, BN rows of B as they are stored, BK elements of each, and their
+ * scales, a float for each thread. */
+template <class Q, int BM, int BK, int STAGES> struct stored_rows : tile_shape<BM, 64, BM, 16, BK, STAGES, 4> {
+    typedef tile_shape<BM, 64, BM, 16, BK, STAGES, 4> tile;
+    enum {
+        IN_CHUNK = 128 / Q::BITS, /* elements in 16 bytes */
+        CHUNKS = BK / IN_CHUNK,
+        SCALES = (BK + Q::BLOCK - 1) / Q::BLOCK, /* of a row */
+        B_AT = BM * BK * 2,
+        SCALES_AT = B_AT + tile::BN * CHUNKS * 16,
+        STAGE = SCALES_AT + tile::THREADS * 4,
+        ENOUGH = 8, /* numbers take warps, too: two blocks for each processor, where four fit */
+    };
+    static constexpr size_t shared_nbytes = (size_t)STAGES * STAGE;
+    static_assert(shared_nbytes >= tile::c_nbytes, "the tile of C fits where the ring was");
+    static_assert(tile::BN * SCALES <= tile::THREADS, "a thread makes one scale of a stage");
 };
 
-/* C = end of (A op(B) + D + bias), one tile of C for each block; TB: B is stored [n, k]; VECTORS: rows of A begin at
- * multiples of 16 bytes. */
-template <class T, class Q, class S, bool TB, bool VECTORS, bool PIECES>
+/* The rows of B from row0 on, in steps of BK terms. */
+template <class Q, class S> struct stored_operand {
+    Q matrix;
+    int64_t n_terms;
+    int n_rows;
+
+    __device__ stored_operand(const Q &b, const product &p, int64_t row0, const terms &k)
+        : matrix(b), n_terms(k.n), n_rows(p.n - row0 < S::BN ? (int)(p.n - row0) : S::BN)
+    {
+        matrix.move(row0, k.first);
+    }
+    /* Chunks are whole: cuda_stored_fits. */
+    __device__ void copy(unsigned char *stage, int64_t step) const
+    {
+        constexpr int TURN = S::THREADS / S::CHUNKS /* rows between a thread's chunks */;
+        static_assert(S::BN % TURN == 0 && TURN % 8 == 0, "threads fill a tile in equal turns");
+        const int row = threadIdx.x / S::CHUNKS, q = threadIdx.x % S::CHUNKS;
+        const int64_t term = step * S::BK + q * S::IN_CHUNK;
+        unsigned char *to = stage + S::B_AT + chunk_place<S::CHUNKS>(row, q) * 16;
+#pragma unroll
+        for (int i = 0; i < S::BN; i += TURN) {
+            const bool there = row + i < n_rows && term < n_terms;
+            copy_async_16(to + i * S::CHUNKS * 16, matrix.bytes(there ? row + i : 0, there ? term : 0), there);
+        }
+    }
+    /* The thread's scale of a step, 0 beyond the matrix. */
+    __device__ typename Q::stored_scale load_scale(int64_t step) const
+    {
+        return has_scale(step) ? matrix.scale_at(scale_row(), scale_term(step)) : typename Q::stored_scale();
+    }
+    __device__ void put_scale(unsigned char *stage, int64_t step, const typename Q::stored_scale &s) const
+    {
+        reinterpret_cast<float *>(stage + S::SCALES_AT)[threadIdx.x] = has_scale(step) ? s.value() : 0.0f;
+    }
+    __device__ int scale_row() const { return threadIdx.x / S::SCALES; }
+    __device__ int64_t scale_term(int64_t step) const { return step * S::BK + threadIdx.x % S::SCALES * Q::BLOCK; }
+    __device__ bool has_scale(int64_t step) const { return scale_row() < n_rows && scale_term(step) < n_terms; }
+};
+
+/* One stage: all rows of A by the warp's columns. */
+template <class T, class Q, class S>
+__device__ inline void multiply_stored(float (&sum)[S::WM / 16][S::WN / 8][4], const unsigned char *stage,
+                                       const typename Q::codes &codes)
+{
+    const int lane = threadIdx.x % WARP, col = threadIdx.x / WARP * S::WN + lane / 4;
+    const float *scale = reinterpret_cast<const float *>(stage + S::SCALES_AT) + col * S::SCALES;
+    float by[S::WN / 8];
+#pragma unroll
+    for (int k = 0; k < S::BK; k += 16) {
+        uint32_t a[S::WM / 16][4];
+#pragma unroll
+        for (int i = 0; i < S::WM / 16; i++)
+            load_fragment<T, S::BM, S::BK, true>(a[i], reinterpret_cast<const T *>(stage), 16 * i, k);
+#pragma unroll
+        for (int j = 0; j < S::WN / 8; j++) {
+            const int at = chunk_place<S::CHUNKS>(col + 8 * j, k / S::IN_CHUNK) * 16 + k % S::IN_CHUNK * Q::BITS / 8;
+            if (k % Q::BLOCK == 0) by[j] = scale[8 * j * S::SCALES + k / Q::BLOCK];
+            float x[4];
+            codes.read(x, stage + S::B_AT + at, lane % 4);
+            const uint32_t b[2] = {pack_pair<T>(__fmul_rn(x[0], by[j]), __fmul_rn(x[1], by[j])),
+                                   pack_pair<T>(__fmul_rn(x[2], by[j]), __fmul_rn(x[3], by[j]))};
+#pragma unroll
+            for (int i = 0; i < S::WM / 16; i++) mma_16816(sum[i][j], a[i], b, T());
+        }
+    }
+}
+
+/* C = end of (A B^T + D + bias), BN columns of C for each block. */
+template <class T, class Q, class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(product p, Q matrix)
 {
-    DYNAMIC_SHARED(T, shared);
-    constexpr int A_ELEMS = S::BM * S::BK, B_ELEMS = S::BN * S::BK, STAGE = A_ELEMS + B_ELEMS;
-    const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
+    DYNAMIC_SHARED(unsigned char, shared);
     const terms mine(p);
-    const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (mine.n + S::BK - 1) / S::BK;
-    operand<T, S::BM, S::BK, true> a(p.a, p.lda, row0, p.m, mine);
-    stored_operand<T, Q, S::BN, S::BK, TB, S::THREADS> b(matrix, p, col0, mine);
-    int filled = 0, read = 0; /* places in the ring */
-    const auto load_a = [&]() {
-        if (a.k_left > 0) a.template load<S::THREADS, VECTORS>(shared + filled * STAGE);
+    const int64_t col0 = blockIdx.x * (int64_t)S::BN, n_steps = (mine.n + S::BK - 1) / S::BK;
+    operand<T, S::BM, S::BK, true> a(p.a, p.lda, 0, p.m, mine);
+    const stored_operand<Q, S> b(matrix, p, col0, mine);
+    const typename Q::codes codes;
+    const auto stage_of = [&](int64_t step) { return shared + (int)step % S::STAGES * S::STAGE; };
+    const auto copy = [&](int64_t step) {
+        if (step < n_steps) {
+            a.template load<S::THREADS, true>(reinterpret_cast<T *>(stage_of(step)));
+            b.copy(stage_of(step), step);
+        }
         copy_async_commit(); /* empty ones at the end, so that the wait counts right */
     };
-    const auto put_b = [&](bool fetched) {
-        if (fetched) b.put(shared + filled * STAGE + A_ELEMS);
-        filled = filled + 1 < S::STAGES ? filled + 1 : 0;
-    };
-    tile_sums<S, PIECES> sum(p);
-    for (int stage = 0; stage < S::STAGES - 1; stage++) {
-        const bool more = b.k_left > 0;
-        if (more) b.fetch();
-        load_a();
-        put_b(more);
-    }
+    tile_sums<S, true> sum(p);
+    for (int step = 0; step < S::STAGES - 1; step++) copy(step);
+    for (int step = 0; step < S::STAGES - 1; step++) b.put_scale(stage_of(step), step, b.load_scale(step));
     for (int64_t step = 0; step < n_steps; step++) {
-        const bool more = b.k_left > 0;
+        const int64_t ahead = step + S::STAGES - 1;
         copy_async_wait<S::STAGES - 2>();
-        __syncthreads(); /* the step's tiles are there, and those of the step before are no longer read */
-        if (more) b.fetch();
-        load_a();
-        multiply_tiles<T, S, false, TB>(sum.chain, shared + read * STAGE, shared + read * STAGE + A_ELEMS);
+        __syncthreads(); /* the step's stage is there, and that of the step before is no longer read */
+        copy(ahead);
+        const typename Q::stored_scale scale = b.load_scale(ahead);
+        multiply_stored<T, Q, S>(sum.chain, stage_of(step), codes);
         sum.end_step(p, step + 1 == n_steps);
-        put_b(more);
-        read = read + 1 < S::STAGES ? read + 1 : 0;
+        b.put_scale(stage_of(ahead), ahead, scale);
     }
     __syncthreads(); /* the ring becomes the tile of C */
-    finish_tile<T, S, PIECES>(p, reinterpret_cast<float *>(shared), sum, row0, col0);
+    finish_tile<T, S, true>(p, reinterpret_cast<float *>(shared), sum, 0, col0);
 }
 
 /* ---- the choice of a kernel -------------------------------------------------------------------------------------- */
 
-template <class T, class Q, class S, bool VECTORS, bool PIECES>
-static dt_err run(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
+template <class T, class Q, int BM, int BK, int STAGES>
+static dt_err run(dt_device *dev, const product &p, dt_stream *s)
 {
+    typedef stored_rows<Q, BM, BK, STAGES> S;
     static bool allowed;
-    if (!allowed) {
-        CUDA_ALLOW_SHARED((product_stored_kernel<T, Q, S, true, VECTORS, PIECES>), S::shared_nbytes);
-        CUDA_ALLOW_SHARED((product_stored_kernel<T, Q, S, false, VECTORS, PIECES>), S::shared_nbytes);
-    }
+    if (!allowed) CUDA_ALLOW_SHARED((product_stored_kernel<T, Q, S>), S::shared_nbytes);
     allowed = true;
-    return launch_tiles<T, S, PIECES>(dev, p, s,
-                                      trans_b ? product_stored_kernel<T, Q, S, true, VECTORS, PIECES>
-                                              : product_stored_kernel<T, Q, S, false, VECTORS, PIECES>,
-                                      Q(p.b, p.ldb, p.b_scaled));
+    return launch_tiles<T, S, true>(dev, p, s, product_stored_kernel<T, Q, S>, Q(p.b, p.ldb, p.b_scaled));
 }
 
-/* As product_mma.cu chooses, but for its largest tile: with a part of B beside all its sums a thread has no registers
- * left. */
-template <class T, class Q> static dt_err run_tiles(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
+/* Four blocks fit on a processor, each with two or three steps on their way. */
+template <class T, class Q> static dt_err run_rows(dt_device *dev, const product &p, dt_stream *s)
 {
-    const bool vectors = vectors_fit((size_t)p.lda * sizeof(T), p.a);
-    if (p.piece > 0) {
-        if (!vectors) return run<T, Q, medium, false, true>(dev, p, trans_b, s);
-        if (p.m <= 16) return run<T, Q, few_rows<16, 4>, true, true>(dev, p, trans_b, s);
-        if (p.m <= 32) return run<T, Q, few_rows<32, 4>, true, true>(dev, p, trans_b, s);
-        if (p.m <= FEW_ROWS) return run<T, Q, few_rows<FEW_ROWS, 3>, true, true>(dev, p, trans_b, s);
-        return run<T, Q, medium, true, true>(dev, p, trans_b, s);
-    }
-    return vectors ? run<T, Q, medium, true, false>(dev, p, trans_b, s)
-                   : run<T, Q, medium, false, false>(dev, p, trans_b, s);
+    if (p.m <= 16) return run<T, Q, 16, 128, 4>(dev, p, s);
+    if (p.m <= 32) return run<T, Q, 32, 128, 3>(dev, p, s);
+    return run<T, Q, FEW_ROWS, 64, 4>(dev, p, s);
 }
 
-template <class T> static dt_err run_stored(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
+template <class T> static dt_err run_stored(dt_device *dev, const product &p, dt_stream *s)
 {
-    return p.b_scaled.how == dt_scaled::DT_SCALE_NF4 ? run_tiles<T, nf4_matrix>(dev, p, trans_b, s)
-                                                     : run_tiles<T, int8_matrix>(dev, p, trans_b, s);
+    return p.b_scaled.how == dt_scaled::DT_SCALE_NF4 ? run_rows<T, nf4_matrix>(dev, p, s)
+                                                     : run_rows<T, int8_matrix>(dev, p, s);
 }
 
-bool cuda_stored_fits(const dt_scaled *how, int64_t ld)
+bool cuda_stored_fits(const product &p, bool trans_b)
 {
-    return how->how != dt_scaled::DT_SCALE_NF4 || ld % CHUNK == 0;
+    const bool nf4 = p.b_scaled.how == dt_scaled::DT_SCALE_NF4;
+    return trans_b && p.m <= FEW_ROWS && vectors_fit((size_t)p.lda * 2, p.a, p.b) &&
+           (p.k | p.ldb) % (nf4 ? nf4_matrix::BLOCK : 16) == 0;
 }
 
-dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, bool trans_b, dt_stream *s)
+dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, dt_stream *s)
 {
-    return dt == DT_BF16 ? run_stored<bf16>(dev, p, trans_b, s) : run_stored<__half>(dev, p, trans_b, s);
+    return dt == DT_BF16 ? run_stored<bf16>(dev, p, s) : run_stored<__half>(dev, p, s);
 }
 
 /* ---- a matrix of the numbers ------------------------------------------------------------------------------------- */

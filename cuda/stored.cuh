@@ -8,6 +8,13 @@
  *                                   moved by are multiples of N, and in nf4 ld, too: a chunk lies in one block
  *     chunk.number(e)               element e of them
  *
+ * and as a kernel reads them that has copied them to shared memory as they are, in BITS each:
+ *
+ *     bytes(row, col)               where they are stored
+ *     scale_at(row, col).value()    the scale of BLOCK elements of a row, in two steps: the first waits for no other
+ *     codes.read(x, at, t)          of 16 elements at `at`, without their scale, 2t, 2t + 1, 2t + 8 and 2t + 9; all
+ *                                   threads of a block make a codes before a barrier
+ *
  * A number of nf4 is a product of a level, which is looked up in memory (a line of the nearest cache, that all threads
  * of a warp read at once), and the block's scale: rounded as on the host, without contraction. */
 #ifndef DTRAIN_STORED_CUH
@@ -17,6 +24,7 @@
 #include "dtrain/nf4.h"
 
 struct int8_matrix {
+    enum { BITS = 8, BLOCK = 1 << 20 /* a row has one scale, whatever its length */ };
     const int8_t *p;
     int64_t ld;
     const float *scale;
@@ -52,12 +60,30 @@ struct int8_matrix {
             for (int e = 0; e < N; e++) c.q.x[e] = e < count ? from[e] : (int8_t)0;
         }
     }
+
+    struct stored_scale {
+        float x;
+        __device__ float value() const { return x; }
+    };
+    __device__ const void *bytes(int64_t row, int64_t col) const { return p + row * ld + col; }
+    __device__ stored_scale scale_at(int64_t row, int64_t) const { return {scale_of(row)}; }
+    struct codes {
+        __device__ void read(float x[4], const void *at, int t) const
+        {
+            const uint16_t *pair = static_cast<const uint16_t *>(at) + t;
+            const unsigned low = pair[0] ^ 0x8080u, high = pair[4] ^ 0x8080u;
+            x[0] = number(low & 0xff), x[1] = number(low >> 8), x[2] = number(high & 0xff), x[3] = number(high >> 8);
+        }
+        /* q from q + 128, put into the last bits of 2^23: an addition costs less than a conversion. */
+        static __device__ float number(unsigned q) { return __uint_as_float(0x4b000000u | q) - (0x1p23f + 128); }
+    };
 };
 
 /* Static: each source that multiplies has its own 1 KB. */
 static __device__ const float nf4_levels[16] = {DT_NF4_LEVELS}, nf4_map[256] = {DT_NF4_MAP};
 
 struct nf4_matrix {
+    enum { BITS = 4, BLOCK = DT_NF4_BLOCK };
     const uint8_t *p;
     int64_t ld;
     const uint8_t *blocks;
@@ -71,11 +97,17 @@ struct nf4_matrix {
     {
     }
     __host__ __device__ void move(int64_t n_rows, int64_t n_cols) { from += n_rows * ld + n_cols; }
-    __device__ float scale_of(int64_t i) const
+    struct stored_scale {
+        uint8_t block;
+        const float *group;
+        __device__ float value() const { return __fadd_rn(__fmul_rn(nf4_map[block], group[0]), group[1]); }
+    };
+    __device__ stored_scale scale_from(int64_t i) const
     {
-        const int64_t block = i / DT_NF4_BLOCK, group = block >> shift;
-        return __fadd_rn(__fmul_rn(nf4_map[blocks[block]], groups[2 * group]), groups[2 * group + 1]);
+        const int64_t block = i / DT_NF4_BLOCK;
+        return {blocks[block], groups + 2 * (block >> shift)};
     }
+    __device__ float scale_of(int64_t i) const { return scale_from(i).value(); }
     __device__ float at(int64_t row, int64_t col) const
     {
         const int64_t i = from + row * ld + col;
@@ -105,6 +137,26 @@ struct nf4_matrix {
         }
     }
     enum { ZEROS = 0x77 };
+
+    __device__ const void *bytes(int64_t row, int64_t col) const { return p + ((from + row * ld + col) >> 1); }
+    __device__ stored_scale scale_at(int64_t row, int64_t col) const { return scale_from(from + row * ld + col); }
+    /* Levels in shared memory, each in a bank of its own. */
+    struct codes {
+        const float *levels;
+        __device__ codes()
+        {
+            __shared__ float near[16];
+            if (threadIdx.x < 16) near[threadIdx.x] = nf4_levels[threadIdx.x];
+            levels = near;
+        }
+        __device__ void read(float x[4], const void *at, int t) const
+        {
+            const vec<uint32_t, 2> q = *static_cast<const vec<uint32_t, 2> *>(at);
+            const uint32_t low = q.x[0] >> 8 * t, high = q.x[1] >> 8 * t;
+            x[0] = levels[low >> 4 & 15], x[1] = levels[low & 15], x[2] = levels[high >> 4 & 15];
+            x[3] = levels[high & 15];
+        }
+    };
 };
 
 #endif

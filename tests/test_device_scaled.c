@@ -9,12 +9,14 @@ static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
 /* One row, tiles of every kind, panels of a B that is too large for one, odd extents at odd places, whole blocks of
- * four bits and more than one group of them. */
+ * four bits and more than one group of them; where rows of B are whole chunks, the last step of several pieces half
+ * full, and so many columns that a block of a GPU computes all pieces. */
 static const struct size {
     int64_t m, n, k, gap;
-} sizes[] = {{1, 1, 1, 0},      {1, 200, 129, 3}, {3, 17, 40, 0},   {16, 64, 128, 8},  {20, 75, 260, 0},
-             {33, 70, 65, 8},   {77, 130, 96, 5}, {64, 48, 16, 0},  {300, 264, 72, 0}, {5, 9, 0, 0},
-             {2, 50, 22000, 0}, {1, 64, 640, 0},  {7, 80, 1088, 64}};
+} sizes[] = {{1, 1, 1, 0},      {1, 200, 129, 3}, {3, 17, 40, 0},    {16, 64, 128, 8},   {20, 75, 260, 0},
+             {33, 70, 65, 8},   {77, 130, 96, 5}, {64, 48, 16, 0},   {300, 264, 72, 0},  {5, 9, 0, 0},
+             {2, 50, 22000, 0}, {1, 64, 640, 0},  {7, 80, 1088, 64}, {20, 130, 192, 64}, {12, 40, 48, 0},
+             {5, 530, 320, 0},  {33, 70, 640, 0}, {40, 530, 192, 0}};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
 /* What goes with a product. */

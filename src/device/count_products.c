@@ -115,20 +115,29 @@ static bool is_worth_cutting(const dt_matmul *mm)
     return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= 0x1p27;
 }
 
-/* Panels of numbers in half of a workspace, each followed by its product: for the library, and where rows of four bits
- * are not whole chunks of our own kernels. */
+/* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? That for fp32 reads any. */
+static bool reads_stored(const product *x)
+{
+    enum { FEW_ROWS = 64 };
+    const dt_matmul *mm = &x->mm;
+    if (mm->dt == DT_F32) return true;
+    return mm->trans_b && mm->m <= FEW_ROWS && whole_row(x->a, mm->lda, mm->dt) && whole_row(x->b, 0, mm->dt) &&
+           (mm->k | mm->ldb) % (mm->b_scaled.how == DT_SCALE_NF4 ? DT_NF4_BLOCK : 16) == 0;
+}
+
+/* Panels of numbers in half of a workspace, each followed by its product: for the library, and where our own kernels
+ * cannot read B as it is stored. */
 static int by_panels(const product *x)
 {
-    enum { MANY_ROWS = 256, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
+    enum { MANY_ROWS = 16, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
     const int64_t fit = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k,
                   most = fit < WHOLE_COLUMNS ? fit : fit / WHOLE_COLUMNS * WHOLE_COLUMNS;
     product panel = *x;
     panel.b = NULL; /* it begins at a multiple of everything */
     panel.mm.n = dt_min_i64(most, x->mm.n);
     panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
-    const bool in_chunks = x->mm.b_scaled.how != DT_SCALE_NF4 || x->mm.dt == DT_F32 || x->mm.ldb % WHOLE_COLUMNS == 0;
     const bool library = !x->mm.batch_invariant && x->mm.m >= MANY_ROWS && by_one_kernel(&panel);
-    if (most == 0 || (in_chunks && !library)) return 1;
+    if (most == 0 || (reads_stored(x) && !library)) return 1;
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
