@@ -214,6 +214,47 @@ def turned():
     many = little[:14] + b"\3" + little[15:18] + b"\x1a\0\0\0" + bytes(4) + b"\5\0\6\0\7\0"
     yield "turned_many.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + many)
     yield "turned_cut.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little[:-8])
+    yield from tagged(image, xmp)
+
+
+def tagged(image, xmp):
+    """Exif and XMP in one file: 6 in XMP counts only where Exif has no such tag, of whatever type and value."""
+
+    def file(*entries, head=b"II*\0", data=b""):
+        exif = head + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4) + data
+        return saved(image, "JPEG", exif=b"Exif\0\0" + exif, xmp=xmp)
+
+    def entry(kind, value, count=1, tag=274):
+        return struct.pack("<HHI", tag, kind, count) + value.ljust(4, b"\0")
+
+    def elsewhere(kind, data, count=1, at=26):
+        return file(entry(kind, struct.pack("<I", at), count), data=data)
+
+    for value in (0, 1, 3):
+        yield f"tag_short{value}.jpeg", file(entry(3, bytes([value])))
+    for value in (0, 1, 3):
+        yield f"tag_byte{value}.jpeg", file(entry(1, bytes([value])))
+    for name, kind in (("long", 4), ("sbyte", 6), ("sshort", 8), ("slong", 9), ("ifd", 13)):
+        yield f"tag_{name}.jpeg", file(entry(kind, b"\3"))
+    yield "tag_sshort1.jpeg", file(entry(8, b"\1"))
+    yield "tag_float.jpeg", file(entry(11, struct.pack("<f", 3)))
+    for name, kind in (("ascii", 2), ("undefined", 7), ("unknown", 14)):
+        yield f"tag_{name}.jpeg", file(entry(kind, b"3\0", 2))
+    yield "tag_minus.jpeg", file(entry(9, struct.pack("<i", -3)))
+    yield "tag_half.jpeg", file(entry(11, struct.pack("<f", 3.5)))
+    yield "tag_double.jpeg", elsewhere(12, struct.pack("<d", 3))
+    yield "tag_long8.jpeg", elsewhere(16, struct.pack("<Q", 3))
+    yield "tag_rational.jpeg", elsewhere(5, struct.pack("<II", 9, 3))
+    yield "tag_rational_half.jpeg", elsewhere(5, struct.pack("<II", 7, 2))
+    yield "tag_rational_nan.jpeg", elsewhere(5, struct.pack("<II", 3, 0))
+    yield "tag_srational.jpeg", elsewhere(10, struct.pack("<ii", -9, -3))
+    yield "tag_bytes.jpeg", elsewhere(1, b"\3" * 5, 5)
+    yield "tag_none.jpeg", file(entry(3, b"\3", 0))
+    yield "tag_behind.jpeg", elsewhere(4, bytes(8), 2, 30)  # values that end behind the file
+    yield "tag_large.jpeg", file(entry(4, b"\x08", 1 << 20), entry(3, b"\3"))  # more values than the file has bytes
+    yield "tag_behind_first.jpeg", file(entry(2, b"\x30", 9, 270), entry(3, b"\3"))
+    yield "tag_twice.jpeg", file(entry(3, b"\3"), entry(3, b"\4"))
+    yield "tag_swapped_head.jpeg", file(entry(3, b"\3"), head=b"II\0*")
 
 
 def loaded(path):
