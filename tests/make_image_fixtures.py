@@ -21,7 +21,8 @@ from transformers.image_utils import load_image
 
 MASK = (1 << 64) - 1
 TEXTS = 64  # of a PNG are looked at; those behind, of which each may take megabytes, count for nothing here
-STRICTER = ("few_rows.png",)  # refused here; Pillow takes a PNG that ends in order with rows missing, and leaves them black
+# Refused here; Pillow takes a PNG that ends in order with rows missing, and leaves them black, and looks at no checksum of the pixels.
+STRICTER = ("few_rows.png", "wrong_checksum.png", "cut_checksum.png")
 
 
 def fnv(array):
@@ -136,10 +137,25 @@ def pngs():
     whole = saved(photo(40, 30), "PNG")
     yield "cut.png", whole[: len(whole) // 2]
     yield "cut_late.png", whole[:-30]
+    late = chunk(b"eXIf", b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x08\0\0\0\0\0\0\0")
+    bare = whole[:-12]
+    yield "no_end.png", bare
+    yield "no_end_checksum.png", bare[:-2]
+    yield "no_end_padded.png", bare + bytes(16)
+    yield "no_end_garbage.png", bare + b"\0\0\0\1\xffabc"
+    yield "cut_end.png", whole[:-2]
+    yield "wrong_end.png", whole[:-2] + b"ab"
+    yield "no_end_turned.png", bare + late[:-1]
+    yield "cut_chunk.png", bare + late[:-5]
+    yield "cut_checksum.png", bare[:-6]
+    yield "wrong_checksum.png", bare[:-4] + bytes(4) + whole[-12:]
     yield "few_rows.png", png_of(width, height, 8, 2, rows[:5])
     yield "bomb.png", png_of(20000, 20000, 8, 2, [b""])
     frames = [photo(16, 12, seed) for seed in range(3)]
-    yield "frames.png", saved(frames[0], "PNG", save_all=True, append_images=frames[1:])
+    animation = saved(frames[0], "PNG", save_all=True, append_images=frames[1:])
+    yield "frames.png", animation
+    yield "frames_cut.png", animation[:-100]
+    yield "frames_turned_late.png", animation[:-12] + late + animation[-12:]  # what is behind the next frame does not count
 
 
 def webps():
