@@ -254,7 +254,8 @@ static void mistakes_are_named_by_file_and_key(void **state)
         {"{\"image_processor_type\": \"LlavaImageProcessor\", \"do_pad\": true, \"image_mean\": 1.5}",
          "p.json: image_mean: expected a number from 0 to 1"},
         {CLIP "\"image_mean\": [1, 1]}", "p.json: image_mean: "},
-        {CLIP "\"rescale_factor\": true}", "p.json: rescale_factor: "}};
+        {CLIP "\"rescale_factor\": true}", "p.json: rescale_factor: "},
+        {CLIP "\"note\": \"\\u0000\"}", "p.json:1:63: not valid JSON"}};
     for (size_t i = 0; i < sizeof WRONG / sizeof WRONG[0]; i++) {
         dt_preprocessor p;
         assert_int_equal(parse(WRONG[i][0], &p), DT_ERR_DATA);

@@ -376,6 +376,11 @@ static void a_preprocessor_is_read_as_dtrain_data_reads_it(void **state)
     assert_int_equal(dt_model_config_set_preprocessor(&mc, "data", "{\"image_processor_type\": 5}"), DT_ERR_DATA);
     assert_int_equal(n_differences(&mc, &again), 0);
     dt_error_clear();
+    assert_int_equal(dt_model_config_set_preprocessor(
+                         &mc, "data", "{\"image_processor_type\": \"CLIPImageProcessor\", \"note\": \"\\u0000\"}"),
+                     DT_ERR_DATA); /* which no config.json may have */
+    assert_non_null(strstr(dt_error_message(), "data:1:"));
+    dt_error_clear();
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
     assert_int_equal(dt_model_config_parse(&mc, "c",

@@ -175,7 +175,7 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     return read_image_tokens(root, v);
 }
 
-/* Takes over p's text. */
+/* p's text is freed: it stands in the configuration's. */
 static void set_preprocessor(dt_vision_config *v, dt_preprocessor *p)
 {
     free(p->json);
@@ -201,15 +201,20 @@ static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
 
 dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, const char *json_text)
 {
-    dt_preprocessor p;
-    json_t *root = json_loads(mc->json, 0, NULL), *object = json_loads(json_text, 0, NULL);
-    char *text =
-        root && json_object_set(root, "preprocessor_config", object) == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    dt_err err = dt_preprocessor_parse(name, json_text, strlen(json_text), &p);
+    dt_preprocessor p = {0};
+    json_t *object, *root = NULL;
+    char *text = NULL;
+    DT_TRY(dt_json_parse(&object, name, json_text, strlen(json_text), 0));
+    dt_err err = dt_preprocessor_from(&(dt_spec){.file = name, .value = object}, &p);
+    if (err == DT_OK) root = json_loads(mc->json, 0, NULL);
+    if (root && json_object_set(root, "preprocessor_config", object) == 0) text = json_dumps(root, JSON_INDENT(2));
     if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the text of the configuration", name);
-    if (err == DT_OK) set_preprocessor(mc->vision, &p);
-    if (err == DT_OK) free(mc->json), mc->json = text;
-    if (err != DT_OK) free(text);
+    if (err == DT_OK) {
+        set_preprocessor(mc->vision, &p);
+        free(mc->json);
+        mc->json = text;
+    }
+    dt_preprocessor_free(&p);
     json_decref(object);
     json_decref(root);
     return err;

@@ -3,6 +3,8 @@
 #include "dtrain/image.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 static dt_err check_preprocessor(const char *where, const dt_data_info *info, const dt_vision_config *v,
@@ -26,7 +28,9 @@ static dt_err settle_preprocessor(const char *where, const dt_data_info *info, d
 {
     if (!*info->images.preprocessor) return DT_OK; /* it is not known */
     if (mc->vision->preprocessor.out_width) return check_preprocessor(where, info, mc->vision, name);
-    return dt_model_config_set_preprocessor(mc, info->image_path, info->images.preprocessor);
+    char attribute[PATH_MAX + 64];
+    snprintf(attribute, sizeof attribute, "%s: attribute preprocessor", info->image_path);
+    return dt_model_config_set_preprocessor(mc, attribute, info->images.preprocessor);
 }
 
 dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name)
