@@ -89,6 +89,31 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
     return DT_OK;
 }
 
+/* As of a language model: each size may be plausible and their product not. In double, where nothing overflows. */
+static dt_err check_tower_total(const dt_spec *s, const dt_vision_config *v)
+{
+    const double C = (double)v->blocks->hidden_size, F = (double)v->blocks->intermediate_size,
+                 P = (double)v->patch_size, n_rows = (double)v->n_rows;
+    const double n = (double)v->n_blocks * (4 * C * C + 2 * C * F) + C * (3 * P * P + n_rows);
+    DT_CHECK(n <= DT_MAX_PARAMETERS, s->err,
+             "%s: %s.hidden_size, intermediate_size, num_hidden_layers, image_size, patch_size: expected at most %.0f "
+             "parameters, found about %.3g",
+             s->file, s->where, DT_MAX_PARAMETERS, n);
+    return DT_OK;
+}
+
+static dt_err check_projector_total(const dt_spec *root, const dt_projector_config *p)
+{
+    const double in = (double)p->n_in, H = (double)p->hidden_size, out = (double)p->n_out;
+    const double n = p->n_layers == 1 ? in * out : in * H + (p->n_layers - 2) * H * H + H * out;
+    DT_CHECK(
+        n <= DT_MAX_PARAMETERS, root->err,
+        "%s: projector_hidden_size, projector_shuffle: expected a projector of at most %.0f parameters, found about "
+        "%.3g; the tower's hidden_size is %" PRId64 ", the language model's %" PRId64,
+        root->file, DT_MAX_PARAMETERS, n, p->n_in / (p->shuffle * p->shuffle), p->n_out);
+    return DT_OK;
+}
+
 /* transformers' CLIP has no such norm of patches: its post_layernorm is trained on the class token alone. */
 static dt_err read_feature_norm(const dt_spec *root, dt_vision_config *v)
 {
@@ -164,6 +189,7 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     }
     p->act = act;
     p->n_in = v->blocks->hidden_size * p->shuffle * p->shuffle;
+    DT_TRY(check_projector_total(root, p));
     const int64_t n_rows = v->n_rows - v->drop_first;
     DT_CHECK(p->shuffle == 1 || n_rows == v->n_side * v->n_side, root->err,
              "%s: projector_type: pixel_shuffle needs the features of all patches and no others; "
@@ -241,6 +267,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
     DT_TRY(read_blocks(&s, &TOWERS[v->tower], v->blocks));
     DT_TRY(read_image_size(&s, v));
+    DT_TRY(check_tower_total(&s, v));
     DT_TRY(read_features(root, v));
     DT_TRY(read_projector(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
