@@ -51,7 +51,7 @@ dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first,
     return DT_OK;
 }
 
-/* Of one text: n_images have their placeholders in it, all of them among its first n_prompt tokens. */
+/* Has a text the placeholders of n_images, all of them among its first n_prompt tokens? */
 static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_images, int64_t n_prompt)
 {
     static const char *const texts[DT_N_DATASET_KINDS][DT_N_SIDES] = {

@@ -48,7 +48,7 @@ static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
     return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
 }
 
-/* Of its blocks, none of which is causal. The positions of an image are its vocabulary, for which it has a table. */
+/* The tower's blocks; none is causal. The positions of an image are its vocabulary, for which it has a table. */
 static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_config *mc)
 {
     mc->family = DT_TOWER;
