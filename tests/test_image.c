@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -117,6 +118,20 @@ static void refusals_say_why(void **state)
         take_message(dt_image_read(path, &image));
         if (!strstr(message, REASONS[i][1])) fail_msg("%s: \"%s\"", REASONS[i][0], message);
     }
+}
+
+/* A text of 1.8 GB in a file of 50 bytes. */
+static void what_a_cut_chunk_says_it_has_takes_no_memory(void **state)
+{
+    static const uint8_t PNG[] = "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x0d\0\0\0\7\x8\2\0\0\0\x5c\x12\x50\x4d"
+                                 "nitytEXta";
+    struct rusage before, after;
+    dt_image image;
+    getrusage(RUSAGE_SELF, &before);
+    assert_int_equal(take_message(dt_image_decode("x", PNG, sizeof PNG, &image)), DT_ERR_DATA);
+    getrusage(RUSAGE_SELF, &after);
+    assert_string_equal(message, "x: the image is cut short");
+    assert_true(after.ru_maxrss - before.ru_maxrss < 500000); /* KB */
 }
 
 /* Resizing alone: an image processor without a crop. */
@@ -343,6 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_decoded_as_pillow_does),
         cmocka_unit_test(refusals_say_why),
+        cmocka_unit_test(what_a_cut_chunk_says_it_has_takes_no_memory),
         cmocka_unit_test(sizes_are_as_pillow_resizes),
         cmocka_unit_test(plain_loops_give_the_same_bytes),
         cmocka_unit_test(processors_are_as_transformers_has_them),

@@ -89,8 +89,9 @@ static void end_at(decoder *d, size_t at, const uint8_t *last)
     d->left = at;
 }
 
-/* A file that is cut short in other places is left as it is, for libpng to find. */
-static void find_end(decoder *d)
+/* DT_ERR_DATA: cut short inside a chunk. libpng would take memory for all that the chunk says it has, and clear it, before
+ * it looked for it. What else is wrong is left to libpng. */
+static dt_err find_end(decoder *d)
 {
     bool pixels = false, animated = false;
     for (size_t at = SIGNATURE;;) {
@@ -99,14 +100,15 @@ static void find_end(decoder *d)
         if (left < HEAD || !is_chunk(chunk) || is_type(chunk, "IEND") ||
             (animated && pixels && is_type(chunk, "fcTL"))) {
             if (pixels) end_at(d, at, NULL);
-            return;
+            return DT_OK;
         }
         const size_t nbytes = HEAD + (size_t)big_endian(chunk);
+        DT_CHECK(left >= nbytes, DT_ERR_DATA, "%s: " DT_IMAGE_CUT, d->name);
         pixels |= is_type(chunk, "IDAT");
         animated |= is_type(chunk, "acTL");
         if (left < nbytes + CHECKSUM) {
-            if (pixels && left >= nbytes) end_at(d, at + nbytes, chunk);
-            return;
+            if (pixels) end_at(d, at + nbytes, chunk);
+            return DT_OK;
         }
         at += nbytes + CHECKSUM;
     }
@@ -222,9 +224,9 @@ static void decode(decoder *d)
 dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
 {
     decoder d = {.name = name, .at = bytes, .left = nbytes, .image = image, .tags = tags};
+    DT_TRY(find_end(&d));
     d.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &d, on_error, say_nothing);
     d.info = d.png ? png_create_info_struct(d.png) : NULL;
-    find_end(&d);
     if (d.info)
         decode(&d);
     else
