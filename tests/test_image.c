@@ -290,8 +290,8 @@ static void files_of_a_directory_are_named(void **state)
     dt_preprocessor_free(&p);
 }
 
-/* A column whose pixels are their numbers, by the nearest to `height` pixels, of which the middle ones are kept: Pillow's
- * running sum. */
+/* A column whose pixels are their numbers, by the nearest to `height` pixels, of which the middle ones are kept:
+ * Pillow's running sum. */
 static void check_nearest(const dt_image *column, int height)
 {
     enum { KEPT = 9 };

@@ -35,8 +35,8 @@ typedef struct dt_image_form {
 } dt_image_form;
 enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
 static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return dt_image_nbytes(f->size); }
-/** What made the images of the dataset at path, which knows it; free with dt_preprocessor_free. DT_ERR_DATA naming file,
- *  attribute and key. */
+/** What made the images of the dataset at path, where that is known; free with dt_preprocessor_free. DT_ERR_DATA naming
+ *  file, attribute and key. */
 dt_err dt_image_form_preprocessor(const dt_image_form *f, const char *path, dt_preprocessor *p);
 /** Did `wanted` make them, or one that does the same? name: whose it is; expected: what messages say is expected.
  *  DT_ERR_DATA naming both, and the first key that they differ in. */

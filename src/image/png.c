@@ -89,8 +89,8 @@ static void end_at(decoder *d, size_t at, const uint8_t *last)
     d->left = at;
 }
 
-/* DT_ERR_DATA: cut short inside a chunk. libpng would take memory for all that the chunk says it has, and clear it, before
- * it looked for it. What else is wrong is left to libpng. */
+/* DT_ERR_DATA: cut short inside a chunk. libpng would take memory for all that the chunk says it has, and clear it,
+ * before it looked for it. What else is wrong is left to libpng. */
 static dt_err find_end(decoder *d)
 {
     bool pixels = false, animated = false;
