@@ -21,7 +21,8 @@ from transformers.image_utils import load_image
 
 MASK = (1 << 64) - 1
 TEXTS = 64  # of a PNG are looked at; those behind, of which each may take megabytes, count for nothing here
-STRICTER = ("few_rows.png",)  # refused here; Pillow takes a PNG that ends in order with rows missing, and leaves them black
+# Refused here; Pillow takes a PNG that ends in order with rows missing, and leaves them black, and looks at no checksum of the pixels.
+STRICTER = ("few_rows.png", "wrong_checksum.png", "cut_checksum.png")
 
 
 def fnv(array):
@@ -136,10 +137,25 @@ def pngs():
     whole = saved(photo(40, 30), "PNG")
     yield "cut.png", whole[: len(whole) // 2]
     yield "cut_late.png", whole[:-30]
+    late = chunk(b"eXIf", b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x08\0\0\0\0\0\0\0")
+    bare = whole[:-12]
+    yield "no_end.png", bare
+    yield "no_end_checksum.png", bare[:-2]
+    yield "no_end_padded.png", bare + bytes(16)
+    yield "no_end_garbage.png", bare + b"\0\0\0\1\xffabc"
+    yield "cut_end.png", whole[:-2]
+    yield "wrong_end.png", whole[:-2] + b"ab"
+    yield "no_end_turned.png", bare + late[:-1]
+    yield "cut_chunk.png", bare + late[:-5]
+    yield "cut_checksum.png", bare[:-6]
+    yield "wrong_checksum.png", bare[:-4] + bytes(4) + whole[-12:]
     yield "few_rows.png", png_of(width, height, 8, 2, rows[:5])
     yield "bomb.png", png_of(20000, 20000, 8, 2, [b""])
     frames = [photo(16, 12, seed) for seed in range(3)]
-    yield "frames.png", saved(frames[0], "PNG", save_all=True, append_images=frames[1:])
+    animation = saved(frames[0], "PNG", save_all=True, append_images=frames[1:])
+    yield "frames.png", animation
+    yield "frames_cut.png", animation[:-100]
+    yield "frames_turned_late.png", animation[:-12] + late + animation[-12:]  # what is behind the next frame does not count
 
 
 def webps():
@@ -214,6 +230,47 @@ def turned():
     many = little[:14] + b"\3" + little[15:18] + b"\x1a\0\0\0" + bytes(4) + b"\5\0\6\0\7\0"
     yield "turned_many.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + many)
     yield "turned_cut.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little[:-8])
+    yield from tagged(image, xmp)
+
+
+def tagged(image, xmp):
+    """Exif and XMP in one file: 6 in XMP counts only where Exif has no such tag, of whatever type and value."""
+
+    def file(*entries, head=b"II*\0", data=b""):
+        exif = head + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4) + data
+        return saved(image, "JPEG", exif=b"Exif\0\0" + exif, xmp=xmp)
+
+    def entry(kind, value, count=1, tag=274):
+        return struct.pack("<HHI", tag, kind, count) + value.ljust(4, b"\0")
+
+    def elsewhere(kind, data, count=1, at=26):
+        return file(entry(kind, struct.pack("<I", at), count), data=data)
+
+    for value in (0, 1, 3):
+        yield f"tag_short{value}.jpeg", file(entry(3, bytes([value])))
+    for value in (0, 1, 3):
+        yield f"tag_byte{value}.jpeg", file(entry(1, bytes([value])))
+    for name, kind in (("long", 4), ("sbyte", 6), ("sshort", 8), ("slong", 9), ("ifd", 13)):
+        yield f"tag_{name}.jpeg", file(entry(kind, b"\3"))
+    yield "tag_sshort1.jpeg", file(entry(8, b"\1"))
+    yield "tag_float.jpeg", file(entry(11, struct.pack("<f", 3)))
+    for name, kind in (("ascii", 2), ("undefined", 7), ("unknown", 14)):
+        yield f"tag_{name}.jpeg", file(entry(kind, b"3\0", 2))
+    yield "tag_minus.jpeg", file(entry(9, struct.pack("<i", -3)))
+    yield "tag_half.jpeg", file(entry(11, struct.pack("<f", 3.5)))
+    yield "tag_double.jpeg", elsewhere(12, struct.pack("<d", 3))
+    yield "tag_long8.jpeg", elsewhere(16, struct.pack("<Q", 3))
+    yield "tag_rational.jpeg", elsewhere(5, struct.pack("<II", 9, 3))
+    yield "tag_rational_half.jpeg", elsewhere(5, struct.pack("<II", 7, 2))
+    yield "tag_rational_nan.jpeg", elsewhere(5, struct.pack("<II", 3, 0))
+    yield "tag_srational.jpeg", elsewhere(10, struct.pack("<ii", -9, -3))
+    yield "tag_bytes.jpeg", elsewhere(1, b"\3" * 5, 5)
+    yield "tag_none.jpeg", file(entry(3, b"\3", 0))
+    yield "tag_behind.jpeg", elsewhere(4, bytes(8), 2, 30)  # values that end behind the file
+    yield "tag_large.jpeg", file(entry(4, b"\x08", 1 << 20), entry(3, b"\3"))  # more values than the file has bytes
+    yield "tag_behind_first.jpeg", file(entry(2, b"\x30", 9, 270), entry(3, b"\3"))
+    yield "tag_twice.jpeg", file(entry(3, b"\3"), entry(3, b"\4"))
+    yield "tag_swapped_head.jpeg", file(entry(3, b"\3"), head=b"II\0*")
 
 
 def loaded(path):

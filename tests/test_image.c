@@ -6,6 +6,8 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -116,6 +118,20 @@ static void refusals_say_why(void **state)
         take_message(dt_image_read(path, &image));
         if (!strstr(message, REASONS[i][1])) fail_msg("%s: \"%s\"", REASONS[i][0], message);
     }
+}
+
+/* A text of 1.8 GB in a file of 50 bytes. */
+static void what_a_cut_chunk_says_it_has_takes_no_memory(void **state)
+{
+    static const uint8_t PNG[] = "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x0d\0\0\0\7\x8\2\0\0\0\x5c\x12\x50\x4d"
+                                 "nitytEXta";
+    struct rusage before, after;
+    dt_image image;
+    getrusage(RUSAGE_SELF, &before);
+    assert_int_equal(take_message(dt_image_decode("x", PNG, sizeof PNG, &image)), DT_ERR_DATA);
+    getrusage(RUSAGE_SELF, &after);
+    assert_string_equal(message, "x: the image is cut short");
+    assert_true(after.ru_maxrss - before.ru_maxrss < 500000); /* KB */
 }
 
 /* Resizing alone: an image processor without a crop. */
@@ -254,7 +270,8 @@ static void mistakes_are_named_by_file_and_key(void **state)
         {"{\"image_processor_type\": \"LlavaImageProcessor\", \"do_pad\": true, \"image_mean\": 1.5}",
          "p.json: image_mean: expected a number from 0 to 1"},
         {CLIP "\"image_mean\": [1, 1]}", "p.json: image_mean: "},
-        {CLIP "\"rescale_factor\": true}", "p.json: rescale_factor: "}};
+        {CLIP "\"rescale_factor\": true}", "p.json: rescale_factor: "},
+        {CLIP "\"note\": \"\\u0000\"}", "p.json:1:63: not valid JSON"}};
     for (size_t i = 0; i < sizeof WRONG / sizeof WRONG[0]; i++) {
         dt_preprocessor p;
         assert_int_equal(parse(WRONG[i][0], &p), DT_ERR_DATA);
@@ -271,6 +288,55 @@ static void files_of_a_directory_are_named(void **state)
     assert_int_equal(take_message(dt_preprocessor_read(DATA "/processors/llava/processor_config.json", &p)), DT_OK);
     assert_true(p.pad && p.out_width == 24);
     dt_preprocessor_free(&p);
+}
+
+/* A column whose pixels are their numbers, by the nearest to `height` pixels, of which the middle ones are kept:
+ * Pillow's running sum. */
+static void check_nearest(const dt_image *column, int height)
+{
+    enum { KEPT = 9 };
+    uint8_t out[3 * KEPT];
+    const int kept = height < KEPT ? height : KEPT, first = (height - kept) / 2;
+    const dt_preprocessor p = {
+        .width = 1, .height = height, .resample = DT_NEAREST, .out_width = 1, .out_height = kept};
+    const double scale = (double)column->height / height;
+    double at = scale * 0.5;
+    assert_int_equal(dt_image_prepare(&p, "column", column, out), DT_OK);
+    for (int i = 0; i < first + kept; i++, at += scale) {
+        if (i < first) continue;
+        const uint8_t *pixel = out + 3 * (i - first);
+        const int got = pixel[0] << 16 | pixel[1] << 8 | pixel[2],
+                  want = at < column->height ? (int)at : column->height - 1;
+        if (got != want) fail_msg("%d to %d: output %d is pixel %d, not %d", column->height, height, i, got, want);
+    }
+}
+
+static void the_nearest_pixel_is_where_a_running_sum_is(void **state)
+{
+    static const int HEIGHTS[] = {1, 2, 3, 7, 1000, 1024, 99991, 1000000};
+    for (size_t k = 0; k < sizeof HEIGHTS / sizeof HEIGHTS[0]; k++) {
+        dt_image column = {1, HEIGHTS[k], malloc(3 * (size_t)HEIGHTS[k])};
+        for (int y = 0; y < column.height; y++)
+            for (int c = 0; c < 3; c++) column.rgb[3 * y + c] = (uint8_t)(y >> (16 - 8 * c));
+        for (int height = 1; height < 3000; height += 1 + height / 5) check_nearest(&column, height);
+        check_nearest(&column, 999983);
+        check_nearest(&column, 4000037);
+        dt_image_free(&column);
+    }
+}
+
+/* 4096 x 4096000000 pixels before the crop. */
+static void the_nearest_pixel_of_a_long_strip_is_found_at_once(void **state)
+{
+    dt_image strip = {1, 1000000, calloc(1000000, 3)};
+    const dt_preprocessor p = {.shortest_edge = 4096, .resample = DT_NEAREST, .out_width = 2, .out_height = 2};
+    uint8_t out[12];
+    const clock_t begin = clock();
+    memset(strip.rgb + 3 * 499999, 7, 6);
+    for (int i = 0; i < 20; i++) assert_int_equal(dt_image_prepare(&p, "strip", &strip, out), DT_OK);
+    assert_true(clock() - begin < 5 * CLOCKS_PER_SEC);
+    for (int i = 0; i < 12; i++) assert_int_equal(out[i], 7);
+    dt_image_free(&strip);
 }
 
 /* A strip so long that padding it to a square would take more than the memory that images may take. */
@@ -292,6 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_decoded_as_pillow_does),
         cmocka_unit_test(refusals_say_why),
+        cmocka_unit_test(what_a_cut_chunk_says_it_has_takes_no_memory),
         cmocka_unit_test(sizes_are_as_pillow_resizes),
         cmocka_unit_test(plain_loops_give_the_same_bytes),
         cmocka_unit_test(processors_are_as_transformers_has_them),
@@ -299,6 +366,8 @@ int main(void)
         cmocka_unit_test(what_two_mean_is_compared),
         cmocka_unit_test(mistakes_are_named_by_file_and_key),
         cmocka_unit_test(files_of_a_directory_are_named),
+        cmocka_unit_test(the_nearest_pixel_is_where_a_running_sum_is),
+        cmocka_unit_test(the_nearest_pixel_of_a_long_strip_is_found_at_once),
         cmocka_unit_test(a_strip_is_not_padded_without_end),
     };
     return cmocka_run_group_tests(tests, open_expected, close_expected);

@@ -376,6 +376,11 @@ static void a_preprocessor_is_read_as_dtrain_data_reads_it(void **state)
     assert_int_equal(dt_model_config_set_preprocessor(&mc, "data", "{\"image_processor_type\": 5}"), DT_ERR_DATA);
     assert_int_equal(n_differences(&mc, &again), 0);
     dt_error_clear();
+    assert_int_equal(dt_model_config_set_preprocessor(
+                         &mc, "data", "{\"image_processor_type\": \"CLIPImageProcessor\", \"note\": \"\\u0000\"}"),
+                     DT_ERR_DATA); /* which no config.json may have */
+    assert_non_null(strstr(dt_error_message(), "data:1:"));
+    dt_error_clear();
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
     assert_int_equal(dt_model_config_parse(&mc, "c",
@@ -383,6 +388,39 @@ static void a_preprocessor_is_read_as_dtrain_data_reads_it(void **state)
                                                  "\"ViTImageProcessor\"}}"),
                      DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "preprocessor_config.image_processor_type"));
+    dt_error_clear();
+}
+
+/* Each size is allowed, all of them together are not. */
+static void towers_and_projectors_beyond_any_memory_are_named(void **state)
+{
+    static const char *const bad[][3] = {
+        {"\"hidden_size\": 1099511627776", "", "vision_config.hidden_size: expected an integer from 1 to 1048576"},
+        {"\"num_hidden_layers\": 1000000000", "",
+         "vision_config.num_hidden_layers: expected an integer from 1 to 4096"},
+        {"\"hidden_size\": 1048576, \"num_hidden_layers\": 4096", "", "vision_config.hidden_size, intermediate_size"},
+        {"\"intermediate_size\": 4194304, \"hidden_size\": 1048576", "",
+         "vision_config.hidden_size, intermediate_size"},
+        {"\"hidden_size\": 1048576, \"num_hidden_layers\": 1, \"image_size\": 16384, \"patch_size\": 1", "",
+         "image_size, patch_size: expected at most 17592186044416 parameters"},
+        {"\"hidden_size\": 1200", ", \"projector_type\": \"deep_mlp\", \"projector_hidden_size\": 4194304",
+         "c: projector_hidden_size, projector_shuffle: expected a projector of at most 17592186044416 parameters"},
+        {"\"hidden_size\": 262144, \"num_hidden_layers\": 1, \"image_size\": 4096, \"patch_size\": 1",
+         ", \"projector_type\": \"pixel_shuffle\", \"projector_shuffle\": 4096, \"vision_feature_select_strategy\": "
+         "\"full\"",
+         "c: projector_hidden_size, projector_shuffle: expected a projector of at most"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[2048];
+        dt_model_config mc;
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"llama\"}, \"vision_config\": "
+                 "{\"model_type\": \"siglip_vision_model\", \"num_attention_heads\": 1, %s}%s}",
+                 bad[i][0], bad[i][1]);
+        dt_error_clear();
+        assert_int_equal(dt_model_config_parse(&mc, "c", text), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), bad[i][2])) fail_msg("%zu: \"%s\"", i, dt_error_message());
+    }
     dt_error_clear();
 }
 
@@ -658,6 +696,7 @@ int main(void)
         cmocka_unit_test(every_field_that_decides_what_a_model_computes_is_compared),
         cmocka_unit_test(names_are_the_words_that_are_read),
         cmocka_unit_test(a_preprocessor_is_read_as_dtrain_data_reads_it),
+        cmocka_unit_test(towers_and_projectors_beyond_any_memory_are_named),
         cmocka_unit_test(towers_and_projectors_are_compared),
         cmocka_unit_test(units_hold_the_tensors_of_the_published_models),
         cmocka_unit_test(matrices_that_one_product_serves_are_adjacent),

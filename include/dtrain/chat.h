@@ -107,8 +107,8 @@ const char *dt_image_name_of(const json_t *image);
 dt_err dt_image_names_list(dt_image_names *names, const json_t *record);
 /** The key of a record that names an image; NULL: there is none. */
 const char *dt_image_key(const json_t *record);
-/** Of a record that lists none, add those that parts of its messages name. DT_ERR_DATA: it does both; a part without a
- *  name beside one with a name. */
+/** Add the images that parts of a record's messages name. DT_ERR_DATA: the record lists images as well, which names
+ *  already holds; one part has a name and another has none. */
 dt_err dt_image_names_take(dt_image_names *names, const dt_messages *m);
 /** Where no message says where the record's n images stand: in front of the first one of a user, as parts of it would.
  *  DT_ERR_MEMORY. */

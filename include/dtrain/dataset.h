@@ -6,6 +6,7 @@
 #define DTRAIN_DATASET_H
 
 #include "dtrain/core.h"
+#include "dtrain/image.h"
 
 /* ---- looking into a file ----------------------------------------------------------------------------------------- */
 
@@ -34,6 +35,13 @@ typedef struct dt_image_form {
 } dt_image_form;
 enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
 static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return dt_image_nbytes(f->size); }
+/** What made the images of the dataset at path, where that is known; free with dt_preprocessor_free. DT_ERR_DATA naming
+ *  file, attribute and key. */
+dt_err dt_image_form_preprocessor(const dt_image_form *f, const char *path, dt_preprocessor *p);
+/** Did `wanted` make them, or one that does the same? name: whose it is; expected: what messages say is expected.
+ *  DT_ERR_DATA naming both, and the first key that they differ in. */
+dt_err dt_image_form_check(const dt_image_form *f, const char *path, const dt_preprocessor *wanted, const char *name,
+                           const char *expected);
 
 typedef struct dt_dataset dt_dataset;
 

@@ -9,7 +9,7 @@
 
 #include "dtrain/core.h"
 
-/** Of an image's bytes. */
+/** A hash of an image's bytes; not cryptographic. */
 typedef struct dt_image_hash {
     uint64_t word[2];
 } dt_image_hash;

@@ -7,8 +7,8 @@
 
 #include "dtrain/spec.h"
 
-/** More is refused before it is decoded: pixels from twice what Pillow warns of on, where it refuses, too; sides where
- *  libpng refuses. */
+/** An image that is larger is refused before it is decoded. Pixels: Pillow's own limit, twice the number at which it
+ *  warns. Sides: libpng's. */
 enum { DT_IMAGE_MAX_PIXELS = 178956970, DT_IMAGE_MAX_FILE_SIDE = 1000000 };
 
 /** A decoded image. {0} to start from; free with dt_image_free. */
@@ -73,7 +73,8 @@ void dt_preprocessor_free(dt_preprocessor *p); /* safe on {0}; leaves {0} behind
 /** The steps on one image.
  *  name  what messages call it
  *  out   [out_height, out_width, 3], the caller's
- *  DT_ERR_MEMORY; DT_ERR_DATA: so long and thin that a step would make more than DT_IMAGE_MAX_PIXELS. */
+ *  DT_ERR_DATA: so long and thin that padding would make a square of more than DT_IMAGE_MAX_PIXELS; resizing has no
+ *  such limit, as only what the crop keeps is computed. DT_ERR_MEMORY. */
 dt_err dt_image_prepare(const dt_preprocessor *p, const char *name, const dt_image *image, uint8_t *out);
 
 /** Write an image as PNG, durably; a file of this name is replaced. DT_ERR_WRITE, DT_ERR_MEMORY. */

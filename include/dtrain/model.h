@@ -71,7 +71,7 @@ void dt_model_config_free(dt_model_config *mc);
 /** A dropout of [model]: of attention, embedding, residual branches and projector alike; negative: the model's own
  *  stays. */
 void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
-/** Of a vision-language model that does not know how its images are made (vision->preprocessor): as this object says,
+/** A vision-language model that does not know how its images are made (vision->preprocessor) takes it from this object,
  *  which becomes part of mc->json. name: what messages call it. DT_ERR_DATA: what is wrong with it; DT_ERR_MEMORY. */
 dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, const char *json_text);
 /** Tell of each field that decides what the model computes and differs, by its name in config.json; in the order of the

@@ -13,10 +13,9 @@ typedef struct dt_spec {
 } dt_spec;
 
 /** Read a file of up to max_nbytes as a JSON object. DT_ERR_DATA: missing, too large, not JSON, a key twice, no object.
- *  root is the caller's (dt_spec_unload); text and nbytes, when not NULL, get the contents of the file, malloc'ed. An
- *  error leaves nothing to free (*text NULL).
- *  Keys may contain U+0000 (dt_json_key). */
-dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **text, size_t *nbytes);
+ *  root is the caller's (dt_spec_unload); flags are dt_json_parse's; text and nbytes, when not NULL, get the contents
+ *  of the file, malloc'ed. An error leaves nothing to free (*text NULL). */
+dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, unsigned flags, char **text, size_t *nbytes);
 void dt_spec_unload(dt_spec *root); /* safe on {0} */
 
 /** root->err "FILE: WHERE.KEY: expected EXPECTED, found VALUE"; key NULL: the value of s itself. */

@@ -16,7 +16,7 @@ static dt_err read_index(text_set *l, const char *path)
     const char *item, *token;
     json_t *levels;
     size_t i = 0;
-    DT_TRY(dt_spec_load(&root, path, MAX_FILE, NULL, NULL));
+    DT_TRY(dt_spec_load(&root, path, MAX_FILE, DT_JSON_NUL_KEYS, NULL, NULL));
     dt_err err = DT_OK;
     json_object_foreach((json_t *)root.value, item, levels)
     {

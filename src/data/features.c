@@ -63,7 +63,7 @@ static int64_t features_at(int64_t n, const dt_feature_kind *k, int64_t row)
     return (list + PAGE - 1) / PAGE * PAGE + row * (int64_t)dt_feature_nbytes(k);
 }
 
-/* Of features that belong to an image. */
+/* The checksum of features that belong to an image. */
 static uint64_t checksum_of(const dt_feature_kind *k, const dt_image_hash *image, const void *features)
 {
     const uint64_t sum = dt_checksum(features, 0, (int64_t)dt_feature_nbytes(k) / 2, 2); /* types of 2 bytes or 4 */

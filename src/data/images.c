@@ -3,8 +3,30 @@
 #include "images.h"
 #include "samples.h"
 #include <inttypes.h>
+#include <limits.h>
+#include <string.h>
 
 enum { PIECE = 4096 };
+
+dt_err dt_image_form_preprocessor(const dt_image_form *f, const char *path, dt_preprocessor *p)
+{
+    char attribute[PATH_MAX + 64];
+    snprintf(attribute, sizeof attribute, "%s: attribute preprocessor", path);
+    return dt_preprocessor_parse(attribute, f->preprocessor, strlen(f->preprocessor), p);
+}
+
+dt_err dt_image_form_check(const dt_image_form *f, const char *path, const dt_preprocessor *wanted, const char *name,
+                           const char *expected)
+{
+    dt_preprocessor own;
+    dt_preprocessor_words of_own, of_wanted;
+    DT_TRY(dt_image_form_preprocessor(f, path, &own));
+    const char *key = dt_preprocessor_differs(&own, wanted, &of_own, &of_wanted);
+    dt_preprocessor_free(&own);
+    DT_CHECK(!key, DT_ERR_DATA, "%s: attribute preprocessor: %s: its images were made with %s; %s has %s: expected %s",
+             path, key, of_own.text, name, of_wanted.text, expected);
+    return DT_OK;
+}
 
 dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 {
@@ -29,7 +51,7 @@ dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first,
     return DT_OK;
 }
 
-/* Of one text: n_images have their placeholders in it, all of them among its first n_prompt tokens. */
+/* Has a text the placeholders of n_images, all of them among its first n_prompt tokens? */
 static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_images, int64_t n_prompt)
 {
     static const char *const texts[DT_N_DATASET_KINDS][DT_N_SIDES] = {

@@ -1,7 +1,6 @@
 /* sources.c - samples are numbered through the files in the order given. Packing works file by file, so that a row lies
  * in one file. */
 #include "sources.h"
-#include "dtrain/image.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
 #include <math.h>
@@ -76,24 +75,15 @@ static dt_err grow(dt_sources *s)
     return DT_OK;
 }
 
-/* Of two texts. */
+/* Both texts are there. */
 static dt_err check_preprocessors(const dt_dataset_info *one, const dt_dataset_info *other)
 {
-    const char *text = one->images.preprocessor, *others = other->images.preprocessor;
-    dt_preprocessor a = {0}, b = {0};
-    dt_preprocessor_words of_a, of_b;
-    const char *key = NULL;
-    dt_err err = dt_preprocessor_parse(one->path, text, strlen(text), &a);
-    if (err == DT_OK) err = dt_preprocessor_parse(other->path, others, strlen(others), &b);
-    if (err == DT_OK) key = dt_preprocessor_differs(&a, &b, &of_a, &of_b);
-    dt_preprocessor_free(&a);
-    dt_preprocessor_free(&b);
-    DT_TRY(err);
-    DT_CHECK(!key, DT_ERR_DATA,
-             "%s: its images were made with another preprocessor_config.json than those of %s: all files of a run must "
-             "agree; %s: %s and %s",
-             other->path, one->path, key, of_b.text, of_a.text);
-    return DT_OK;
+    dt_preprocessor p;
+    DT_TRY(dt_image_form_preprocessor(&one->images, one->path, &p));
+    const dt_err err =
+        dt_image_form_check(&other->images, other->path, &p, one->path, "the same, for all files of a run must agree");
+    dt_preprocessor_free(&p);
+    return err;
 }
 
 /* One tower sees the images of all files. Files without any may stand beside them. */

@@ -41,35 +41,71 @@ typedef struct tiff {
 } tiff;
 
 /* n bytes as a number; 0 beyond the end. */
-static uint32_t number(const tiff *t, size_t at, int n)
+static uint64_t number(const tiff *t, uint64_t at, int n)
 {
-    uint32_t x = 0;
+    uint64_t x = 0;
     if (at > t->nbytes || t->nbytes - at < (size_t)n) return 0;
     for (int i = 0; i < n; i++) x = x << 8 | t->bytes[at + (size_t)(t->big_endian ? i : n - 1 - i)];
     return x;
 }
 
+/* TIFF 6.0 and, from IFD on, its supplements. */
+enum { BYTE = 1, ASCII, SHORT, LONG, RATIONAL, SBYTE, UNDEFINED, SSHORT, SLONG, SRATIONAL, FLOAT, DOUBLE, IFD };
+enum { LONG8 = 16, N_TYPES };
+
+/* Bytes of one value. Entries of any other type are passed over. */
+static const uint8_t SIZE[N_TYPES] = {
+    [BYTE] = 1,   [ASCII] = 1, [SHORT] = 2,     [LONG] = 4,  [RATIONAL] = 8, [SBYTE] = 1, [UNDEFINED] = 1,
+    [SSHORT] = 2, [SLONG] = 4, [SRATIONAL] = 8, [FLOAT] = 4, [DOUBLE] = 8,   [IFD] = 4,   [LONG8] = 8};
+
+/* 2 to 8 where the first value is that number; 1 where it is another, or no number: a BYTE is text to Pillow. */
+static int orientation_at(const tiff *t, uint64_t at, uint64_t type)
+{
+    const uint64_t bits = number(t, at, SIZE[type]); /* negative ones become large ones */
+    const uint32_t half[2] = {(uint32_t)number(t, at, 4), (uint32_t)number(t, at + 4, 4)}, low = (uint32_t)bits;
+    double x = (double)bits;
+    float f;
+    if (type == BYTE || type == ASCII || type == UNDEFINED) return 1;
+    if (type == RATIONAL) x = (double)half[0] / half[1]; /* 0 below: infinite or NaN */
+    if (type == SRATIONAL) x = (double)(int32_t)half[0] / (int32_t)half[1];
+    if (type == FLOAT) memcpy(&f, &low, sizeof f), x = f;
+    if (type == DOUBLE) memcpy(&x, &bits, sizeof x);
+    for (int k = 2; k <= 8; k++)
+        if (x == k) return k;
+    return 1;
+}
+
+static bool open_tiff(tiff *t, const uint8_t *bytes, size_t nbytes)
+{
+    static const char MARK[] = "Exif\0"; /* with the 0 behind it six bytes, once or twice */
+    static const char *const HEADS[] = {"II*\0", "MM\0*", "II\0*", "MM*\0",
+                                        "MM\0+"}; /* the last three as Pillow does */
+    for (int i = 0; i < 2 && nbytes >= 6 && !memcmp(bytes, MARK, 6); i++) bytes += 6, nbytes -= 6;
+    *t = (tiff){bytes, nbytes, nbytes > 0 && bytes[0] == 'M'};
+    for (size_t i = 0; nbytes >= 8 && i < sizeof HEADS / sizeof HEADS[0]; i++)
+        if (!memcmp(bytes, HEADS[i], 4)) return true;
+    return false;
+}
+
+/* 1 to 8 by the first whole entry of this tag; 0: there is none. Entries whose values together are larger than the file
+ * are passed over, and one whose values lie behind its end is the last that is looked at. */
 static int of_exif(const uint8_t *bytes, size_t nbytes)
 {
-    enum { ORIENTATION = 274, SHORT = 3, LONG = 4, ENTRY = 12 };
-    static const char MARK[] = "Exif\0"; /* with the 0 behind it six bytes, once or twice */
-    for (int i = 0; i < 2 && nbytes >= 6 && !memcmp(bytes, MARK, 6); i++) bytes += 6, nbytes -= 6;
-    if (nbytes < 8 || (memcmp(bytes, "II*", 4) && memcmp(bytes, "MM\0*", 4))) return 0;
-    const tiff t = {bytes, nbytes, bytes[0] == 'M'};
-    const size_t directory = number(&t, 4, 4);
-    const uint32_t n = number(&t, directory, 2);
-    int found = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const size_t at = directory + 2 + (size_t)i * ENTRY;
-        if (at + ENTRY > nbytes) break;
-        const uint32_t type = number(&t, at + 2, 2), count = number(&t, at + 4, 4);
-        if (number(&t, at, 2) != ORIENTATION || count < 1 || (type != SHORT && type != LONG)) continue;
-        const int n_value = type == SHORT ? 2 : 4; /* the first value; they lie elsewhere where they have no room */
-        const size_t values = (uint64_t)count * (unsigned)n_value > 4 ? number(&t, at + 8, 4) : at + 8;
-        const uint32_t value = number(&t, values, n_value);
-        found = value <= 8 ? (int)value : 1;
+    enum { ORIENTATION = 274, ENTRY = 12 };
+    tiff t;
+    if (!open_tiff(&t, bytes, nbytes)) return 0;
+    const uint64_t directory = number(&t, 4, 4), n = number(&t, directory, 2);
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t at = directory + 2 + i * ENTRY, type = number(&t, at + 2, 2), count = number(&t, at + 4, 4);
+        if (at + ENTRY > t.nbytes) return 0;
+        const uint64_t size = type < N_TYPES ? count * SIZE[type] : 0; /* values that have no room lie elsewhere */
+        const uint64_t values = size > 4 ? number(&t, at + 8, 4) : at + 8;
+        if (size > 4 && (sum += size) > t.nbytes) continue;
+        if (size && values + size > t.nbytes) return 0;
+        if (size && number(&t, at, 2) == ORIENTATION) return orientation_at(&t, values, type);
     }
-    return found;
+    return 0;
 }
 
 static int of_xmp(const char *xmp)

@@ -1,8 +1,12 @@
 /* png.c - by libpng. Gamma and colour profiles are left alone, alpha is dropped.
  *
+ * Pillow does not ask for IEND: behind the pixels it stops where the file ends between two chunks, at bytes that are no
+ * chunk, and at the next frame of an animation. libpng asks for it, so it is given one there.
+ *
  * Two kinds are converted here: palettes (an index beyond the palette is black), and grey of 16 bits, which Pillow
  * clips at 255 rather than scales. */
 #include "decode.h"
+#include <ctype.h>
 #include <png.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +17,8 @@ typedef struct decoder {
     const char *name;
     const uint8_t *at;
     size_t left;
+    uint8_t end[16]; /* what is read behind the file: the checksum of its last chunk, IEND */
+    size_t end_nbytes;
     dt_image *image;
     dt_image_tags *tags;
     png_structp png;
@@ -34,6 +40,7 @@ static void say_nothing(png_structp png, const char *words) {}
 static void read_bytes(png_structp png, png_bytep out, size_t n)
 {
     decoder *d = png_get_io_ptr(png);
+    if (!d->left) d->at = d->end, d->left = d->end_nbytes, d->end_nbytes = 0;
     if (n > d->left) {
         d->err = dt_fail(DT_ERR_DATA, "%s: " DT_IMAGE_CUT, d->name);
         png_longjmp(png, 1);
@@ -42,6 +49,72 @@ static void read_bytes(png_structp png, png_bytep out, size_t n)
     d->at += n;
     d->left -= n;
 }
+
+/* ---- the end of the file ----------------------------------------------------------------------------------------- */
+
+enum { SIGNATURE = 8, HEAD = 8, CHECKSUM = 4 }; /* a chunk: length, type; data; CRC-32 of type and data */
+
+static uint32_t big_endian(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static uint32_t crc32_of(const uint8_t *bytes, size_t n)
+{
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
+    }
+    return ~crc;
+}
+
+static bool is_type(const uint8_t *chunk, const char *type) { return !memcmp(chunk + 4, type, 4); }
+
+static bool is_chunk(const uint8_t *head)
+{
+    for (int i = 4; i < HEAD; i++)
+        if (!isalnum(head[i]) && head[i] != '_') return false;
+    return true;
+}
+
+/* The file ends at `at`, with IEND; last: a chunk that has all but its checksum, or NULL. */
+static void end_at(decoder *d, size_t at, const uint8_t *last)
+{
+    static const uint8_t IEND[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xae, 0x42, 0x60, 0x82};
+    const uint32_t crc = last ? crc32_of(last + 4, 4 + (size_t)big_endian(last)) : 0;
+    for (int shift = 24; last && shift >= 0; shift -= 8) d->end[d->end_nbytes++] = (uint8_t)(crc >> shift);
+    memcpy(d->end + d->end_nbytes, IEND, sizeof IEND);
+    d->end_nbytes += sizeof IEND;
+    d->left = at;
+}
+
+/* DT_ERR_DATA: cut short inside a chunk. libpng would take memory for all that the chunk says it has, and clear it,
+ * before it looked for it. What else is wrong is left to libpng. */
+static dt_err find_end(decoder *d)
+{
+    bool pixels = false, animated = false;
+    for (size_t at = SIGNATURE;;) {
+        const size_t left = d->left - at;
+        const uint8_t *chunk = d->at + at;
+        if (left < HEAD || !is_chunk(chunk) || is_type(chunk, "IEND") ||
+            (animated && pixels && is_type(chunk, "fcTL"))) {
+            if (pixels) end_at(d, at, NULL);
+            return DT_OK;
+        }
+        const size_t nbytes = HEAD + (size_t)big_endian(chunk);
+        DT_CHECK(left >= nbytes, DT_ERR_DATA, "%s: " DT_IMAGE_CUT, d->name);
+        pixels |= is_type(chunk, "IDAT");
+        animated |= is_type(chunk, "acTL");
+        if (left < nbytes + CHECKSUM) {
+            if (pixels) end_at(d, at + nbytes, chunk);
+            return DT_OK;
+        }
+        at += nbytes + CHECKSUM;
+    }
+}
+
+/* ---- tags -------------------------------------------------------------------------------------------------------- */
 
 /* Hexadecimal digits behind three lines: "", "exif", the length. */
 static dt_err keep_profile(dt_image_tags *tags, const char *text)
@@ -80,6 +153,8 @@ static dt_err keep_tags(decoder *d)
     }
     return DT_OK;
 }
+
+/* ---- pixels ------------------------------------------------------------------------------------------------------ */
 
 /* Each row goes to the end of its place, so that it can be spread out to RGB from the front. */
 static dt_err read_header(decoder *d)
@@ -149,6 +224,7 @@ static void decode(decoder *d)
 dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
 {
     decoder d = {.name = name, .at = bytes, .left = nbytes, .image = image, .tags = tags};
+    DT_TRY(find_end(&d));
     d.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &d, on_error, say_nothing);
     d.info = d.png ? png_create_info_struct(d.png) : NULL;
     if (d.info)

@@ -187,7 +187,7 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
 static dt_err read_file(const char *file, bool inner, dt_preprocessor *p)
 {
     dt_spec root, found;
-    dt_err err = dt_spec_load(&root, file, MAX_FILE, NULL, NULL);
+    dt_err err = dt_spec_load(&root, file, MAX_FILE, 0, NULL, NULL);
     if (err == DT_OK && dt_spec_get(&root, "image_processor", &found))
         err = json_is_object(found.value) ? read_object(&found, p) : dt_spec_bad(&found, NULL, "an object");
     else if (err == DT_OK && !inner)
@@ -221,7 +221,7 @@ dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, 
     dt_spec root = {.file = file};
     json_t *value;
     *p = (dt_preprocessor){0};
-    DT_TRY(dt_json_parse(&value, file, json, nbytes, DT_JSON_NUL_KEYS));
+    DT_TRY(dt_json_parse(&value, file, json, nbytes, 0));
     root.value = value;
     const dt_err err = dt_preprocessor_from(&root, p);
     json_decref(value);

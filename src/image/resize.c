@@ -155,20 +155,37 @@ static dt_err resize_smooth(const dt_image *image, int64_t width, int64_t height
     return err;
 }
 
-/* Where the nearest pixel of output first .. is; the position is a running sum, as Pillow has it. */
+/* scale / 2 after n additions of scale, each rounded: Pillow takes its positions so. Between two powers of two all
+ * steps but the first are equal, and multiples of one unit in the last place, so that any number of them is exact. */
+static double running_sum(double scale, int64_t n)
+{
+    double x = scale * 0.5;
+    while (n > 0) {
+        const double one = x + scale, two = one + scale, step = two - one;
+        int exponent;
+        frexp(x, &exponent);
+        const double end = ldexp(1, exponent);
+        const int64_t k = two < end ? dt_min_i64(n - 2, (int64_t)((end - two) / step) - 1) : 0;
+        x = k > 0 ? two + (double)k * step : one;
+        n -= k > 0 ? 2 + k : 1;
+    }
+    return x;
+}
+
+/* Where the nearest pixels of n outputs from `first` on are. */
 static void nearest(int64_t in, int64_t out, int64_t first, int64_t n, int64_t *at)
 {
     const double scale = (double)in / (double)out;
-    double x = scale * 0.5;
-    for (int64_t i = 0; i < first + n; i++, x += scale)
-        if (i >= first) at[i - first] = dt_min_i64((int64_t)x, in - 1);
+    double x = running_sum(scale, first);
+    for (int64_t i = 0; i < n; i++, x += scale) at[i] = dt_min_i64((int64_t)x, in - 1);
 }
 
 static dt_err resize_nearest(const dt_image *image, int64_t width, int64_t height, window keep, uint8_t *out,
                              size_t stride)
 {
-    int64_t *x = malloc(sizeof *x * (size_t)(keep.width + keep.height)), *y = x + keep.width;
+    int64_t *x = malloc(sizeof *x * (size_t)(keep.width + keep.height));
     DT_CHECK(x, DT_ERR_MEMORY, "no memory to resize an image");
+    int64_t *y = x + keep.width;
     nearest(image->width, width, keep.left, keep.width, x);
     nearest(image->height, height, keep.top, keep.height, y);
     for (int64_t i = 0; i < keep.height; i++)

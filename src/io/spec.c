@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **text, size_t *nbytes)
+dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, unsigned flags, char **text, size_t *nbytes)
 {
     char *bytes;
     size_t n;
@@ -16,7 +16,7 @@ dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **t
     *root = (dt_spec){.file = file};
     if (text) *text = NULL;
     DT_TRY(dt_read_file(file, max_nbytes, &bytes, &n));
-    dt_err err = dt_json_parse(&value, file, bytes, n, DT_JSON_NUL_KEYS);
+    dt_err err = dt_json_parse(&value, file, bytes, n, flags);
     root->value = value;
     if (err == DT_OK && !json_is_object(value)) err = dt_spec_bad(root, NULL, "an object");
     if (err != DT_OK) dt_spec_unload(root);

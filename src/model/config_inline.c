@@ -170,7 +170,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     return DT_OK;
 }
 
-/* As of a model's directory: a file says how images are made beside the one that says what they are for. */
+/* As in a model's directory, a file beside model.config says how images are made. */
 static dt_err read_preprocessor_beside(dt_model_config *mc, const char *file)
 {
     char dir[PATH_MAX] = ".";

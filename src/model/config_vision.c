@@ -48,7 +48,7 @@ static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
     return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
 }
 
-/* Of its blocks, none of which is causal. The positions of an image are its vocabulary, for which it has a table. */
+/* The tower's blocks; none is causal. The positions of an image are its vocabulary, for which it has a table. */
 static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_config *mc)
 {
     mc->family = DT_TOWER;
@@ -86,6 +86,31 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
     v->n_side = v->image_size / v->patch_size;
     v->n_rows = v->n_side * v->n_side + (v->tower == DT_TOWER_CLIP);
     v->blocks->vocab_size = v->blocks->max_position_embeddings = v->n_rows;
+    return DT_OK;
+}
+
+/* As of a language model: each size may be plausible and their product not. In double, where nothing overflows. */
+static dt_err check_tower_total(const dt_spec *s, const dt_vision_config *v)
+{
+    const double C = (double)v->blocks->hidden_size, F = (double)v->blocks->intermediate_size,
+                 P = (double)v->patch_size, n_rows = (double)v->n_rows;
+    const double n = (double)v->n_blocks * (4 * C * C + 2 * C * F) + C * (3 * P * P + n_rows);
+    DT_CHECK(n <= DT_MAX_PARAMETERS, s->err,
+             "%s: %s.hidden_size, intermediate_size, num_hidden_layers, image_size, patch_size: expected at most %.0f "
+             "parameters, found about %.3g",
+             s->file, s->where, DT_MAX_PARAMETERS, n);
+    return DT_OK;
+}
+
+static dt_err check_projector_total(const dt_spec *root, const dt_projector_config *p)
+{
+    const double in = (double)p->n_in, H = (double)p->hidden_size, out = (double)p->n_out;
+    const double n = p->n_layers == 1 ? in * out : in * H + (p->n_layers - 2) * H * H + H * out;
+    DT_CHECK(
+        n <= DT_MAX_PARAMETERS, root->err,
+        "%s: projector_hidden_size, projector_shuffle: expected a projector of at most %.0f parameters, found about "
+        "%.3g; the tower's hidden_size is %" PRId64 ", the language model's %" PRId64,
+        root->file, DT_MAX_PARAMETERS, n, p->n_in / (p->shuffle * p->shuffle), p->n_out);
     return DT_OK;
 }
 
@@ -164,6 +189,7 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     }
     p->act = act;
     p->n_in = v->blocks->hidden_size * p->shuffle * p->shuffle;
+    DT_TRY(check_projector_total(root, p));
     const int64_t n_rows = v->n_rows - v->drop_first;
     DT_CHECK(p->shuffle == 1 || n_rows == v->n_side * v->n_side, root->err,
              "%s: projector_type: pixel_shuffle needs the features of all patches and no others; "
@@ -175,7 +201,7 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     return read_image_tokens(root, v);
 }
 
-/* Takes over p's text. */
+/* p's text is freed: it stands in the configuration's. */
 static void set_preprocessor(dt_vision_config *v, dt_preprocessor *p)
 {
     free(p->json);
@@ -201,15 +227,20 @@ static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
 
 dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, const char *json_text)
 {
-    dt_preprocessor p;
-    json_t *root = json_loads(mc->json, 0, NULL), *object = json_loads(json_text, 0, NULL);
-    char *text =
-        root && json_object_set(root, "preprocessor_config", object) == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    dt_err err = dt_preprocessor_parse(name, json_text, strlen(json_text), &p);
+    dt_preprocessor p = {0};
+    json_t *object, *root = NULL;
+    char *text = NULL;
+    DT_TRY(dt_json_parse(&object, name, json_text, strlen(json_text), 0));
+    dt_err err = dt_preprocessor_from(&(dt_spec){.file = name, .value = object}, &p);
+    if (err == DT_OK) root = json_loads(mc->json, 0, NULL);
+    if (root && json_object_set(root, "preprocessor_config", object) == 0) text = json_dumps(root, JSON_INDENT(2));
     if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the text of the configuration", name);
-    if (err == DT_OK) set_preprocessor(mc->vision, &p);
-    if (err == DT_OK) free(mc->json), mc->json = text;
-    if (err != DT_OK) free(text);
+    if (err == DT_OK) {
+        set_preprocessor(mc->vision, &p);
+        free(mc->json);
+        mc->json = text;
+    }
+    dt_preprocessor_free(&p);
     json_decref(object);
     json_decref(root);
     return err;
@@ -236,6 +267,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
     DT_TRY(read_blocks(&s, &TOWERS[v->tower], v->blocks));
     DT_TRY(read_image_size(&s, v));
+    DT_TRY(check_tower_total(&s, v));
     DT_TRY(read_features(root, v));
     DT_TRY(read_projector(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));

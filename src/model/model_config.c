@@ -154,16 +154,16 @@ static dt_err read_size(const dt_spec *root, const char *own, const char *common
  * matter. */
 static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
 {
-    const double C = (double)mc->hidden_size, D = (double)mc->head_dim, most = 0x1p44;
+    const double C = (double)mc->hidden_size, D = (double)mc->head_dim;
     const double attention = 2 * C * D * (double)(mc->num_attention_heads + mc->num_key_value_heads),
                  mlp = 3 * C * (double)mc->intermediate_size;
     const double n =
         (double)mc->num_hidden_layers * (attention + mlp) +
         C * (2 * (double)mc->vocab_size + (mc->family == DT_GPT2 ? (double)mc->max_position_embeddings : 0));
-    DT_CHECK(n <= most, root->err,
+    DT_CHECK(n <= DT_MAX_PARAMETERS, root->err,
              "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers: expected at most %.0f parameters, "
              "found about %.3g",
-             root->file, most, n);
+             root->file, DT_MAX_PARAMETERS, n);
     return DT_OK;
 }
 

@@ -5,6 +5,9 @@
 #include "dtrain/model.h"
 #include "dtrain/spec.h"
 
+/* Most parameters of a language model, a tower or a projector: counts of elements and bytes stay far below 2^63. */
+#define DT_MAX_PARAMETERS 0x1p44
+
 /** Fill mc from an object; root says what messages call it and what a mistake counts as. On error mc is empty. */
 dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root);
 

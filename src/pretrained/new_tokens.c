@@ -128,7 +128,7 @@ static dt_err edit_tokenizer(job *j, const char *file, char **out)
     char *text;
     size_t nbytes;
     dt_spec root;
-    DT_TRY(dt_spec_load(&root, file, MAX_FILE, &text, &nbytes)); /* as the tokenizer has read it */
+    DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &nbytes)); /* as the tokenizer has read it */
     json_t *had = json_object_get(root.value, "added_tokens");
     json_t *list = json_is_array(had) ? json_copy(had) : json_array();
     mark_reached(j, list);
@@ -148,7 +148,7 @@ static dt_err edit_config(const job *j, const char *file, char **out)
     size_t nbytes;
     char id[16];
     dt_spec root;
-    DT_TRY(dt_spec_load(&root, file, MAX_FILE, &text, &nbytes));
+    DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &nbytes));
     json_t *had = json_object_get(root.value, "added_tokens_decoder"),
            *all = json_is_object(had) ? json_copy(had) : NULL;
     for (size_t i = 0; i < j->n && all; i++) {
@@ -168,7 +168,7 @@ static dt_err edit_config(const job *j, const char *file, char **out)
 static dt_err edit_added(const job *j, const char *file, char **out)
 {
     dt_spec root;
-    DT_TRY(dt_spec_load(&root, file, MAX_FILE, NULL, NULL));
+    DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, NULL, NULL));
     json_t *all = json_deep_copy(root.value);
     for (size_t i = 0; i < j->n; i++)
         if (!j->tokens[i].reached) json_object_set_new(all, j->tokens[i].text, json_integer(j->tokens[i].id));

@@ -137,7 +137,7 @@ static dt_err read_tower(const char *dir, json_t **tower)
              dt_missing_model_hint(dir, errno, hint, sizeof hint));
     DT_CHECK(dt_is_in(file, dir, "config.json"), DT_ERR_DATA,
              "%s: expected a directory of CLIP or SigLIP with a config.json", dir);
-    DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, NULL, NULL));
+    DT_TRY(dt_spec_load(&root, file, VISION_MAX_CONFIG, 0, NULL, NULL));
     const dt_err err = find_tower(&root, tower);
     dt_spec_unload(&root);
     return err;

@@ -14,10 +14,9 @@ dt_err vision_read_preprocessor(const char *dir, json_t **object)
     dt_preprocessor p;
     *object = NULL;
     DT_TRY(dt_preprocessor_find(dir, &p));
-    const bool has = p.json != NULL;
-    if (has) *object = json_loads(p.json, 0, NULL);
+    const dt_err err = p.json ? dt_json_parse(object, dir, p.json, strlen(p.json), 0) : DT_OK;
     dt_preprocessor_free(&p);
-    return !has || *object ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for how its images are made", dir);
+    return err;
 }
 
 dt_err vision_add_preprocessor(char **text, const char *name, const char *dir)

@@ -1,32 +1,22 @@
 /* images.c - a dataset's images were prepared for a tower, and its texts have placeholders for a projector: are they
  * those of this model? */
-#include "dtrain/image.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
-#include <string.h>
-
-static dt_err check_preprocessor(const char *where, const dt_data_info *info, const dt_vision_config *v,
-                                 const char *name)
-{
-    dt_preprocessor p;
-    dt_preprocessor_words of_data, of_model;
-    const char *path = info->image_path, *text = info->images.preprocessor;
-    DT_TRY(dt_preprocessor_parse(path, text, strlen(text), &p));
-    const char *key = dt_preprocessor_differs(&p, &v->preprocessor, &of_data, &of_model);
-    dt_preprocessor_free(&p);
-    DT_CHECK(!key, DT_ERR_DATA,
-             "%s: %s: attribute preprocessor: %s: its images were made with %s; %s has %s: expected a "
-             "dataset that dtrain-data --images made with the preprocessor_config.json of the model",
-             where, path, key, of_data.text, name, of_model.text);
-    return DT_OK;
-}
+#include <limits.h>
+#include <stdio.h>
 
 /* A model that is begun here knows nothing of it: its images are to be made as those that it is trained on. */
 static dt_err settle_preprocessor(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name)
 {
     if (!*info->images.preprocessor) return DT_OK; /* it is not known */
-    if (mc->vision->preprocessor.out_width) return check_preprocessor(where, info, mc->vision, name);
-    return dt_model_config_set_preprocessor(mc, info->image_path, info->images.preprocessor);
+    const dt_preprocessor *p = &mc->vision->preprocessor;
+    const bool known = p->out_width > 0;
+    char file[PATH_MAX + 256];
+    snprintf(file, sizeof file, "%s: %s%s", where, info->image_path, known ? "" : ": attribute preprocessor");
+    if (!known) return dt_model_config_set_preprocessor(mc, file, info->images.preprocessor);
+    return dt_image_form_check(&info->images, file, p, name,
+                               "a dataset that dtrain-data --images made with the preprocessor_config.json of the "
+                               "model");
 }
 
 dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name)

@@ -11,7 +11,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* of a unit; the model bounds all units together by as many: 16 bytes for each stay far below 2^63 */
+/* of a unit; the model bounds language model, tower and projector by as many each: 16 bytes for each stay far below
+ * 2^63 */
 static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }

@@ -1,5 +1,5 @@
 /* budgets.c - chats whose turns are cut one by one (algorithms.md 1.1, turn budgets), so that a long question does not
- * push its answer out. Of L = max_length a turn of |src| and |tgt| tokens gets
+ * push its answer out. With L = max_length, a turn of |src| and |tgt| tokens gets
  *
  *     L |src| / (|src| + |tgt|)     for its question, and
  *     L |tgt| / (|src| + |tgt|)     for its answer,

@@ -162,7 +162,7 @@ typedef struct sample_data {
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-/* Is there anything to learn, or to begin from? */
+/* A sample without targets, a pair with an empty answer, an empty prompt. */
 static bool is_empty(const dt_sample *s, const uint8_t *mask)
 {
     switch (s->kind) {

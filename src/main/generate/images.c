@@ -67,7 +67,7 @@ static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
     return dt_image_path(NULL, p->file, p->images.path[k], path);
 }
 
-/* Each is read when its sequence begins; that it is not there is told before the model is. */
+/* An image is read when its sequence begins. Whether the file is there is checked now, before the model is read. */
 static dt_err find(app *a, int prompt)
 {
     const int n = a->prompts.prompt[prompt].images.n;

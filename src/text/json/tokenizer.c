@@ -117,7 +117,7 @@ static dt_err read_file(dt_json_tokenizer *j, const char *file)
     char *text = NULL;
     size_t n = 0;
     dt_matcher *m = NULL;
-    dt_err err = dt_spec_load(&root, file, MAX_FILE, &text, &n);
+    dt_err err = dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &n);
     if (err == DT_OK)
         snprintf(j->name, sizeof j->name, "tokenizer.json:%016llx", (unsigned long long)dt_hash_bytes(text, n));
     free(text);

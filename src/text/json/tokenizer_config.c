@@ -125,7 +125,7 @@ static dt_err load_beside(const dt_json_tokenizer *j, const char *name, char **p
 {
     *root = (dt_spec){0};
     DT_CHECK(asprintf(path, "%s/%s", j->directory, name) >= 0 || (*path = NULL), DT_ERR_MEMORY, "no memory for a path");
-    return access(*path, F_OK) == 0 ? dt_spec_load(root, *path, MAX_CONFIG, NULL, NULL) : DT_OK;
+    return access(*path, F_OK) == 0 ? dt_spec_load(root, *path, MAX_CONFIG, DT_JSON_NUL_KEYS, NULL, NULL) : DT_OK;
 }
 
 /* A token as a string, or an object with its content. *text NULL: none is named. */
