@@ -3,7 +3,8 @@
  *     bench_image [FILE...]      images; without any, some that are made here: waves with noise, as JPEG and PNG
  *
  * As for CLIP at 336: the shorter side to 336, bicubic, the middle of the other. "resize" is that part alone.
- * PYTHON=... names a Python that has Pillow. The best of several rounds of 0.3 s. */
+ * PYTHON=... names a Python that has Pillow or Pillow-SIMD, which calls itself PIL, too. The best of several rounds of
+ * 0.3 s. */
 #include "dtrain/image.h"
 #include "dtrain/io.h"
 #include <jpeglib.h>
@@ -87,6 +88,7 @@ static void make(char paths[N_MADE][64], const char *folder)
 
 typedef struct rates {
     double all, resize; /* images per second */
+    char version[24];   /* of Pillow; Pillow-SIMD's ends in .postN */
 } rates;
 
 static dt_err one(const char *bytes, size_t n, const dt_preprocessor *p, uint8_t *out, double *resize_s)
@@ -129,7 +131,7 @@ static rates peer(const char *path)
     if (!python) return r;
     snprintf(command, sizeof command,
              "%s -c \"\n"
-             "import io, time; from PIL import Image, ImageOps\n"
+             "import io, time, PIL; from PIL import Image, ImageOps\n"
              "data = open('%s', 'rb').read(); all = resize = 0; now = time.process_time\n"
              "for _ in range(%d):\n"
              "    n = s = t = 0; begin = now()\n"
@@ -140,10 +142,10 @@ static rates peer(const char *path)
              "        x, y = (w - 336) // 2, (h - 336) // 2; image.crop((x, y, x + 336, y + 336)).tobytes()\n"
              "        n += 1; t += now() - a; s = now() - begin\n"
              "    all = max(all, n / s); resize = max(resize, n / t)\n"
-             "print(all, resize)\"",
+             "print(all, resize, PIL.__version__)\"",
              python, path, (int)N_ROUNDS, ROUND_S);
     FILE *f = popen(command, "r");
-    if (f && fscanf(f, "%lf %lf", &r.all, &r.resize) != 2) r = (rates){0};
+    if (f && fscanf(f, "%lf %lf %23s", &r.all, &r.resize, r.version) != 3) r = (rates){0};
     if (f) pclose(f);
     return r;
 }
@@ -162,8 +164,8 @@ static dt_err run(char **paths, int n)
         const rates theirs = peer(paths[k]);
         printf("%-16.16s %10.0f %10.0f", slash ? slash + 1 : paths[k], ours.all, ours.resize);
         if (theirs.all > 0)
-            printf(" %12.0f %12.0f %6.2fx %6.2fx", theirs.all, theirs.resize, ours.all / theirs.all,
-                   ours.resize / theirs.resize);
+            printf(" %12.0f %12.0f %6.2fx %6.2fx  %s", theirs.all, theirs.resize, ours.all / theirs.all,
+                   ours.resize / theirs.resize, theirs.version);
         printf("\n");
         fflush(stdout);
     }

@@ -461,6 +461,35 @@ is "and as large as it should be" "$(od -An -tu1 -j16 -N8 "$tmp/sheet.png" | tr 
 run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
 expect_exit "images of a dataset that has none" 64
 
+# ---- progress: what is done, while the input still comes; 55 images of 224 pixels are a set
+expect "a terminal sees images go by" python3 - "$record" ./dtrain-data --force -o "$tmp/seen.h5" --format json "${large[@]}" - <<'PY'
+import os, pty, re, select, subprocess, sys, time
+record, command = sys.argv[1].encode() + b"\n", sys.argv[2:]
+terminal, theirs = pty.openpty()
+job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs)
+os.close(theirs)
+seen, end = b"", time.time() + 60
+def read_on():
+    global seen
+    try:
+        some = os.read(terminal, 4096) if select.select([terminal], [], [], 0.2)[0] else None
+    except OSError:  # the other side is closed
+        some = b""
+    seen += some or b""
+    return some != b"" and time.time() < end
+job.stdin.write(record * 60)
+job.stdin.flush()
+while not re.search(rb"\r[^\r]*\b55 documents  55 images  [0-9]+ tokens  [^\r]*/s", seen):
+    assert read_on(), seen
+job.stdin.close()
+while read_on():
+    pass
+told = job.stdout.read()
+assert job.wait() == 0 and seen.endswith(b"\r\033[K") and b"\n60 images" in told, (seen, told)  # and leave its line
+PY
+run 0 ./dtrain-data -q --force -o "$tmp/seen.h5" "${large[@]}" "$tmp/large.jsonl"
+is "with -q nothing does" "$code $(grep -c '40 images.*/s' "$out")" "0 0"
+
 # ---- stopped, and killed, with an old file in the place of the new one
 stopped() { # NAME SIGNAL LINE ARGS...: a dataset of lines without end
     local name=$1 signal=$2 line=$3 pid

@@ -57,6 +57,14 @@ done
 expect "which says how many images a micro-batch has" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images, each 9 of them" "$tmp/.plan"
 expect "images are counted" above all1 images_per_second 0
 expect "and what they cost" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
+# the alignment of LLaVA: pretrain, of the projector alone
+for case in "1 0 2" "2 2 1"; do
+    read -r np stage micro <<<"$case"
+    train "$np" "pretrain$np" run.task=pretrain vision.train=projector zero.stage="$stage" batch.micro_batch_size="$micro"
+    [ "$code" = 0 ] || expect_exit "pretrain on $np ranks" 0
+    expect "pretrain on $np ranks, stage $stage: as much memory as planned" as_planned
+    expect "micro-batches of $micro: transformers' losses" like_transformers "pretrain$np" projector
+done
 
 # ---- the same bits. An epoch is four steps of six samples: with images, of which one has none; one with an image and five without; without any; and
 # one sample alone, so that all ranks but one have nothing.
@@ -88,6 +96,33 @@ for dtype in bf16 fp16; do # with master weights in fp32. What rounding may do t
     for np in 2 3; do expect "$dtype: the same bits on $np ranks" same_model "$(newest $dtype)" "$(newest $dtype-$np)"; done
     expect "$dtype: other bits than in fp32" fails same_model "$(newest ref)" "$(newest $dtype)"
 done
+
+# ---- pretrain on captions, as LLaVA's alignment has them
+python3 - $fixture/records.jsonl "$PWD/$pictures" <<'PY' >"$tmp/captions.json"
+import json, os, sys
+records = [r for r in map(json.loads, open(sys.argv[1])) if "image" in r]
+chats = [[{"from": "human", "value": "Say what it is.\\n<image>"}, {"from": "gpt", "value": r["completion"]}] for r in records]
+print(json.dumps([{"image": os.path.join(sys.argv[2], os.path.basename(r["image"])), "conversations": c} for r, c in zip(records, chats)]))
+PY
+images clip_llama --captions -o "$tmp/captions.h5" "$tmp/captions.json"
+captions() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    bits "$np" "$dir" run.task=pretrain data.train="$tmp/captions.h5" vision.train=projector,llm "$@"
+}
+captions 1 captions
+expect_exit "pretrain on captions" 0
+captions 2 captions-2 zero.stage=2
+expect "on two ranks: the same bits" same_model "$(newest captions)" "$(newest captions-2)"
+is "and losses" "$(losses captions-2)" "$(losses captions)"
+captions 3 captions-3 zero.stage=3 model.activation_checkpointing=block
+expect "on three, which share four samples: the same bits" same_model "$(newest captions)" "$(newest captions-3)"
+captions 1 captions-sft run.task=sft
+expect "sft of the same data: the same bits" same_model "$(newest captions)" "$(newest captions-sft)"
+captions 2 captions-kept zero.stage=1 vision.feature_cache="$tmp/captions-features"
+expect "with kept features: the same bits" same_model "$(newest captions)" "$(newest captions-kept)"
+bits 2 mixed run.task=pretrain zero.stage=3
+expect "pretrain with images and texts: the bits of sft on one rank" same_model "$(newest ref)" "$(newest mixed)"
 
 bits 3 part zero.stage=3 run.max_steps=3
 bits 2 part zero.stage=2 checkpoint.resume=auto

@@ -64,14 +64,38 @@ a, b = read(sys.argv[1]), read(sys.argv[2])
 print(*sorted({".".join(k.split(".")[:4]) for k in a.keys() | b.keys() if a.get(k) != b.get(k)}))
 PY
 }
+# What transformers reads of a directory, A, is what it wrote in B: names, types and shapes of all tensors, and every key of config.json but three that
+# name the same otherwise. Logits of B against transformers': test_model_vision.c, e2e_vision_generate.sh.
+opens_as() { # A B N_TOKENS
+    python3 - "$@" <<'PY'
+import json, struct, sys
+def read(path):
+    blob = open(path + "/model.safetensors", "rb").read()
+    header = json.loads(blob[8:8 + struct.unpack("<Q", blob[:8])[0]])
+    kind = header.pop("__metadata__", {}).get("format")
+    return kind, {k: (v["dtype"], v["shape"]) for k, v in header.items()}, json.load(open(path + "/config.json"))
+(kind, found, config), (_, expected, original) = read(sys.argv[1]), read(sys.argv[2])
+assert kind == "pt", kind  # without it transformers refuses the file
+assert config.pop("torch_dtype") == config["dtype"]  # its older name
+assert config.pop("image_seq_length") == int(sys.argv[3]) and original.pop("image_seq_length")
+if original["vision_config"].pop("vision_use_head", False):  # nothing here reads SigLIP's pooling, and without it there are no tensors of it
+    assert config["vision_config"].pop("vision_use_head") is False
+    expected = {k: v for k, v in expected.items() if not k.startswith("vision_tower.head.")}
+assert config == original, (config, original)
+assert found == expected, found.items() ^ expected.items()
+PY
+}
 
 # ---- in and out, bit for bit, under all names
-for case in "clip_llama 1 2" "siglip_qwen2 3 1"; do
-    read -r name np back <<<"$case"
+for case in "clip_llama 1 2 9" "siglip_qwen2 3 1 16"; do
+    read -r name np back n_tokens <<<"$case"
     run "$np" ./dtrain-convert $hf/$name "$tmp/$name.h5"
     expect_exit "$name to a checkpoint on $np ranks" 0
     run "$back" ./dtrain-convert "$tmp/$name.h5" "$tmp/$name"
     expect "$name back on $back ranks is the same" test "$(differing "$tmp/$name" $hf/$name)" = ""
+    expect "and opens as what transformers wrote" opens_as "$tmp/$name" $hf/$name "$n_tokens"
+    train "$back" "trained-$name" model.path=$hf/$name vision.train=tower,projector,llm
+    expect "so does what a run leaves" opens_as "$tmp/trained-$name/hf" $hf/$name "$n_tokens"
 done
 expect "the preprocessor goes along" cmp "$tmp/clip_llama/preprocessor_config.json" $hf/clip_llama/preprocessor_config.json
 expect "and LlavaProcessor's counts are there" has '"num_additional_image_tokens": 1' "$tmp/clip_llama/processor_config.json"
@@ -104,6 +128,7 @@ train 2 lent model.path=$hf/clip_llama_text vision.path="$tmp/names/new" vision.
 expect_exit "a tower of a whole vision-language model" 0
 expect "is that of its CLIP" cmp "$tmp/lent/hf/model.safetensors" $hf/clip_llama/model.safetensors
 expect "whose chat template writes a message's images" has "set image = '<image>'" "$tmp/joined/hf/chat_template.jinja"
+expect "and open as it" opens_as "$tmp/joined/hf" $hf/clip_llama 9
 expect "which wants images as the tower does" cmp "$tmp/joined/hf/preprocessor_config.json" $hf/clip/preprocessor_config.json
 expect "and is described as it" diff <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/clip_llama/config.json" | grep -v 'projection_dim\|torch_dtype') \
     <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/joined/hf/config.json" | grep -v 'projection_dim\|torch_dtype')

@@ -6,6 +6,9 @@ needs torch and transformers; nothing else in the tree does. Weights, tokens and
 configuration and results only: features of two images (tower_features; behind the projector of the first: features), logits of the last token of each sequence, the loss, each tensor's gradient as a norm
 and a product (make_model_fixtures.py), the losses of ten steps of AdamW in fp64, and how far PyTorch's own in fp32 are from them.
 Projectors that transformers does not have are modules of this file in the place of its own.
+
+SIZES are towers of a block or two with the pictures and patches of real ones, in fp64: of one image some rows of features, a product of each with the
+formula's numbers for "row", and what its sequence makes of loss and gradients.
 """
 import json
 import os
@@ -45,6 +48,28 @@ CASES = {
     "pooled": llava("qwen2", SIGLIP_TOWER, vision_feature_layer=-1, vision_feature_select_strategy="full", vision_feature_norm=True,
                     image_tokens="mean_pooling", projector_type="mlp", projector_hidden_size=22, projector_dropout=0.0),
     "pooled_clip": llava("llama", CLIP_TOWER, vision_feature_layer=-1, image_tokens="mean_pooling"),
+    # the head size of SigLIP so400m
+    "siglip_72": llava("llama", dict(SIGLIP_TOWER, hidden_size=144, num_attention_heads=2, image_size=11), vision_feature_layer=-1,
+                       vision_feature_select_strategy="full", vision_feature_norm=True),
+}
+
+
+def sized(kind, image_size, patch_size, width, heads, **more):
+    """What a tower is trained for, but its width and depth; features behind a norm, before or after the blocks, so that they are of size 1."""
+    tower = dict(model_type=f"{kind}_vision_model", hidden_size=width, intermediate_size=20, num_hidden_layers=2 if kind == "clip" else 1,
+                 num_attention_heads=heads, image_size=image_size, patch_size=patch_size)
+    siglip = dict(vision_feature_layer=-1, vision_feature_select_strategy="full", vision_feature_norm=True) if kind == "siglip" else {}
+    config = llava("llama", tower, **siglip, **more)
+    return dict(config, text_config=dict(config["text_config"], max_position_embeddings=1100))
+
+
+SIZES = {
+    "clip_b16_224": sized("clip", 224, 16, 16, 2),  # 196 patches
+    "clip_l14_224": sized("clip", 224, 14, 16, 2),  # 256
+    "clip_l14_336": sized("clip", 336, 14, 64, 1, vision_feature_select_strategy="full"),  # 576, and the class
+    "siglip_b16_224": sized("siglip", 224, 16, 16, 2),  # 196
+    "siglip_so400m_384": sized("siglip", 384, 14, 72, 1),  # 27 x 27 = 729 and 6 pixels left over
+    "siglip_b16_512": sized("siglip", 512, 16, 16, 2),  # 1024
 }
 
 
@@ -192,7 +217,32 @@ def train(case, dtype):
 
 
 def tower_features(model, config, image):
-    return features(model.model, config, pixels(config, image)[None])
+    return features(model.model, config, pixels(config, image)[None].to(next(model.parameters()).dtype))
+
+
+def gradients(case, model):
+    case["grad_norm"], case["grad_dot"] = {}, {}
+    for n, p in model.named_parameters():
+        if p.grad is None:
+            continue
+        n, g = saved_name(n), p.grad.double().numpy().ravel()
+        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
+        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+
+
+def make_sized(name, config):
+    N = n_tokens(config)
+    case = dict(name=name, config=config, lens=[N + 6], images=[1], n_tokens=N)
+    model = build(config).double()
+    loss, _ = loss_of(model, batch(case, 0))
+    loss.backward()
+    side = config["vision_config"]["image_size"] // config["vision_config"]["patch_size"]
+    rows = tower_features(model, config, 0)[0].detach().numpy()
+    case["rows"] = {str(r): [digits(v) for v in rows[r]] for r in (0, side, N - 1)}
+    case["products"] = [digits(v) for v in rows @ numbers("row", rows.shape[1])]
+    case["loss"] = digits(float(loss.detach()))
+    gradients(case, model)
+    return case
 
 
 def make(name, config):
@@ -208,13 +258,7 @@ def make(name, config):
     case["features"] = [[digits(v) for v in row] for row in projected.detach().tolist()]
     case["logits"] = [[digits(v) for v in row] for row in last.detach().tolist()]
     case["loss"] = digits(float(loss.detach()))
-    case["grad_norm"], case["grad_dot"] = {}, {}
-    for n, p in model.named_parameters():
-        if p.grad is None:
-            continue
-        n, g = saved_name(n), p.grad.double().numpy().ravel()
-        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
-        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+    gradients(case, model)
     exact = train(case, torch.float64)
     case["losses"] = [digits(v) for v in exact]
     case["fp32_error"] = digits(max(abs(a - b) / b for a, b in zip(train(case, torch.float32), exact)))
@@ -224,9 +268,10 @@ def make(name, config):
 def main():
     torch.set_num_threads(1)
     os.makedirs(sys.argv[1], exist_ok=True)
-    for name in sys.argv[2:] or CASES:
+    for name in sys.argv[2:] or CASES | SIZES:
+        case = make(name, CASES[name]) if name in CASES else make_sized(name, SIZES[name])
         with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
-            json.dump(make(name, CASES[name]), f, separators=(",", ":"))
+            json.dump(case, f, separators=(",", ":"))
             f.write("\n")
         print(name)
 

@@ -320,6 +320,56 @@ static void a_record_with_a_broken_second_image_leaves_the_next_one_its_own(void
     dt_dataset_close(d);
 }
 
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
+
+typedef struct progress {
+    int n;                      /* reports */
+    int64_t n_images[8];        /* distinct numbers that they named */
+    int64_t nbytes[8], n_total; /* read by then */
+} progress;
+
+static void note(void *self, const dt_make_stats *s)
+{
+    progress *p = self;
+    assert_true(p->n == 0 || s->n_images >= p->n_images[p->n - 1]);
+    if (s->n_images == (p->n ? p->n_images[p->n - 1] : 0)) return;
+    assert_true(p->n < 8);
+    p->n_images[p->n] = s->n_images;
+    p->nbytes[p->n++] = s->nbytes_read;
+    p->n_total = s->nbytes_total;
+}
+
+/* Large images go through in small sets, 24 of 336 x 336 pixels, so that what is told is what is done. */
+static void progress_is_that_of_images(void **state)
+{
+    enum { N = 60, SET = (1 << 23) / (3 * 336 * 336), LINE = 5000, BLOCK = 1 << 16 }; /* blocks are read ahead */
+    static char text[N * LINE + 1];
+    char path[160];
+    progress p = {0};
+    dt_make_options o = with_images();
+    dt_make_stats stats;
+    snprintf(path, sizeof path, "%s/large.json", dir);
+    FILE *f = fopen(path, "w");
+    fputs("{\"image_processor_type\": \"CLIPImageProcessor\", \"size\": 336, \"crop_size\": 336}", f);
+    fclose(f);
+    for (int i = 0; i < N; i++)
+        snprintf(text + (size_t)i * LINE, LINE + 1, "%-*s\n", LINE - 1,
+                 "{\"prompt\": \"<image>\", \"completion\": \"b\", \"image\": \"wide.ppm\"}");
+    o.images.preprocessor = path;
+    o.progress = note;
+    o.progress_self = &p;
+    make_well(text, &o, &stats);
+    assert_int_equal(stats.n_images, N);
+    assert_int_equal(p.n, (N + SET - 1) / SET);
+    assert_int_equal(p.n_total, N * LINE);
+    for (int i = 0; i < p.n; i++) {
+        const int64_t done = (i + 1) * SET < N ? (i + 1) * SET : N;
+        assert_int_equal(p.n_images[i], done);
+        assert_in_range(p.nbytes[i], done * LINE, done * LINE + BLOCK);
+    }
+    unlink(path);
+}
+
 static void options_that_do_not_fit_are_refused(void **state)
 {
 #define REFUSED(change, err, says)                                                                                     \
@@ -479,6 +529,7 @@ int main(void)
         cmocka_unit_test_setup(no_image_is_cut, clear),
         cmocka_unit_test_setup(what_does_not_fit_is_refused, clear),
         cmocka_unit_test_setup(a_record_with_a_broken_second_image_leaves_the_next_one_its_own, clear),
+        cmocka_unit_test_setup(progress_is_that_of_images, clear),
         cmocka_unit_test_setup(options_that_do_not_fit_are_refused, clear),
         cmocka_unit_test_setup(what_is_read_is_not_replaced, clear),
         cmocka_unit_test_setup(no_memory_is_an_error_wherever_it_is_missing, clear),

@@ -4,9 +4,16 @@
 #include "model_expected.h"
 
 enum { MAX_TOK = 96, MAX_SEQ = 4, MAX_IMAGES = 4 };
-static const char *const CASES[] = {"clip_llama", "clip_full",     "siglip_qwen2", "linear", "mlp",
-                                    "deep_mlp",   "pixel_shuffle", "normed",       "pooled", "pooled_clip"};
+static const char *const CASES[] = {"clip_llama",    "clip_full", "siglip_qwen2", "linear",      "mlp",      "deep_mlp",
+                                    "pixel_shuffle", "normed",    "pooled",       "pooled_clip", "siglip_72"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
+/* Pictures and patches of real towers. */
+static const struct {
+    const char *name;
+    int64_t n_features;
+} SIZES[] = {{"clip_b16_224", 196},   {"clip_l14_224", 256},      {"clip_l14_336", 577},
+             {"siglip_b16_224", 196}, {"siglip_so400m_384", 729}, {"siglip_b16_512", 1024}};
+enum { N_SIZES = sizeof SIZES / sizeof SIZES[0] };
 
 struct fixture {
     json_t *root;
@@ -62,13 +69,14 @@ static void open_with(struct fixture *f, const char *name, double dropout, dt_dt
     f->config = json_dumps(json_object_get(f->root, "config"), 0);
     read_list(json_object_get(f->root, "lens"), f->lens, &f->n_seq);
     read_list(json_object_get(f->root, "images"), f->images, &f->n_seq);
-    dt_model_options opt = ref_options(MAX_TOK, 64, dtype);
+    const int32_t n_tok = f->lens[0] > MAX_TOK ? f->lens[0] : MAX_TOK; /* a long one is alone */
+    dt_model_options opt = ref_options(n_tok, n_tok > MAX_TOK ? n_tok : 64, dtype);
     opt.max_images = MAX_IMAGES;
     opt.recompute = recompute;
     if (ref_model_open_part(&f->r, name, f->config, &opt, trained, NULL) != DT_OK)
         fail_msg("%s: %s", name, dt_error_message());
     const int64_t S = f->r.mc.vision->image_size;
-    assert_int_equal(dt_batch_alloc(&f->b, MAX_TOK, MAX_SEQ, &f->r.ledger), DT_OK);
+    assert_int_equal(dt_batch_alloc(&f->b, n_tok, MAX_SEQ, &f->r.ledger), DT_OK);
     assert_int_equal(dt_batch_alloc_images(&f->b, MAX_IMAGES, (size_t)(S * S * 3), &f->r.ledger), DT_OK);
     fill(f, 0);
 }
@@ -277,6 +285,47 @@ static void features_are_those_of_transformers(void **state)
                     assert_near("a feature", CASES[c], expected_feature(&f, image, r, e),
                                 (double)found[(image * N + r) * W + e], 1e-5);
         free(features);
+        close_fixture(&f);
+    }
+}
+
+/* Each to 1e-5, so the product of a row with numbers below 1/2, as a random walk, to sqrt(C) / 2 of that. */
+static void check_rows(const struct fixture *f, const char *name, const float *found)
+{
+    const int64_t C = f->r.mc.vision->blocks->hidden_size, N = f->r.mc.vision->n_features;
+    const json_t *products = json_object_get(f->root, "products"), *row;
+    const char *number_of;
+    json_object_foreach(json_object_get(f->root, "rows"), number_of, row)
+    {
+        const int64_t r = strtoll(number_of, NULL, 10);
+        assert_int_equal(json_array_size(row), C);
+        for (int64_t e = 0; e < C; e++)
+            assert_near("a feature", name, number(json_array_get(row, (size_t)e)), (double)found[r * C + e], 1e-5);
+    }
+    assert_int_equal(json_array_size(products), N);
+    for (int64_t r = 0; r < N; r++) {
+        double product = 0;
+        for (int64_t e = 0; e < C; e++) product += (double)found[r * C + e] * ref_number("row", e);
+        assert_near("a row's product", name, number(json_array_get(products, (size_t)r)), product,
+                    1e-5 * sqrt((double)C) / 2);
+    }
+}
+
+static void pictures_and_patches_of_real_towers_agree_with_transformers(void **state)
+{
+    for (int c = 0; c < N_SIZES; c++) {
+        struct fixture f;
+        size_t nbytes;
+        double loss;
+        open_fixture(&f, SIZES[c].name, DT_F32);
+        assert_int_equal(f.r.mc.vision->n_features, SIZES[c].n_features);
+        char *features = features_of(&f, 1, 1, false, &nbytes);
+        check_rows(&f, SIZES[c].name, (const float *)(const void *)features);
+        free(features);
+        ref_model_forget_grads(&f.r);
+        assert_int_equal(ref_model_grads(&f.r, &f.b, 0, 1, &loss), DT_OK);
+        assert_near("loss", SIZES[c].name, number(json_object_get(f.root, "loss")), loss, 2e-6);
+        check_grads(f.root, &f.r, 2e-8);
         close_fixture(&f);
     }
 }
@@ -718,6 +767,7 @@ int main(void)
         cmocka_unit_test(ten_steps_of_adamw_give_the_losses_of_pytorch),
         cmocka_unit_test(rows_of_images_are_those_of_transformers),
         cmocka_unit_test(features_are_those_of_transformers),
+        cmocka_unit_test(pictures_and_patches_of_real_towers_agree_with_transformers),
         cmocka_unit_test(features_have_the_same_bits_whatever_they_are_made_with),
         cmocka_unit_test(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding),
         cmocka_unit_test(what_is_frozen_does_not_change_the_gradients_of_the_rest),

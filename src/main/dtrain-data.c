@@ -144,7 +144,7 @@ static void show_progress(void *self, const dt_make_stats *s)
     if (now_s - m->last_s < m->every_s) return;
     m->last_s = now_s;
     m->shown = m->terminal;
-    char read[24], total[24], rate[24], left[24], share[48] = "", eta[40] = "", line[256];
+    char read[24], total[24], rate[24], left[24], share[48] = "", eta[40] = "", images[32] = "", line[256];
     dt_format_bytes((double)s->nbytes_read / seconds, rate);
     if (s->nbytes_total > 0 && s->nbytes_read > 0) {
         snprintf(share, sizeof share, " of %s (%.0f%%)", dt_format_bytes((double)s->nbytes_total, total),
@@ -152,8 +152,9 @@ static void show_progress(void *self, const dt_make_stats *s)
         const double left_s = seconds * (double)(s->nbytes_total - s->nbytes_read) / (double)s->nbytes_read;
         snprintf(eta, sizeof eta, "  left %s", dt_format_duration(left_s, left));
     }
-    snprintf(line, sizeof line, "%s%s  %" PRId64 " documents  %" PRId64 " tokens  %s/s%s",
-             dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents,
+    if (s->n_images > 0) snprintf(images, sizeof images, "  %" PRId64 " images", s->n_images);
+    snprintf(line, sizeof line, "%s%s  %" PRId64 " documents%s  %" PRId64 " tokens  %s/s%s",
+             dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents, images,
              s->n_tokens + s->n_validation_tokens, rate, eta);
     if (m->terminal)
         fprintf(stderr, "\r%s \033[K", line), fflush(stderr);
