@@ -146,6 +146,8 @@ def pngs():
     yield "cut_end.png", whole[:-2]
     yield "wrong_end.png", whole[:-2] + b"ab"
     yield "no_end_turned.png", bare + late[:-1]
+    yield "late_wrong_checksum.png", bare + late[:-4] + bytes(4) + whole[-12:]  # behind the pixels no checksum counts
+    yield "early_wrong_checksum.png", whole[:33] + late[:-4] + bytes(4) + whole[33:]
     yield "cut_chunk.png", bare + late[:-5]
     yield "cut_checksum.png", bare[:-6]
     yield "wrong_checksum.png", bare[:-4] + bytes(4) + whole[-12:]

@@ -212,11 +212,13 @@ static void decode(decoder *d)
 {
     if (setjmp(png_jmpbuf(d->png))) return;
     png_set_read_fn(d->png, d, read_bytes);
-    png_set_user_limits(d->png, INT32_MAX, INT32_MAX); /* sizes are checked in dt_image_alloc */
-    png_set_chunk_cache_max(d->png, MAX_TEXTS + 2);    /* it counts down to 1, before it takes one */
+    png_set_user_limits(d->png, INT32_MAX, INT32_MAX);                 /* sizes are checked in dt_image_alloc */
+    png_set_chunk_cache_max(d->png, MAX_TEXTS + 2);                    /* it counts down to 1, before it takes one */
+    png_set_crc_action(d->png, PNG_CRC_NO_CHANGE, PNG_CRC_ERROR_QUIT); /* of what is not pixels: as Pillow */
     d->err = read_header(d);
     if (d->err != DT_OK) return;
     read_rows(d);
+    png_set_crc_action(d->png, PNG_CRC_NO_CHANGE, PNG_CRC_QUIET_USE);
     png_read_end(d->png, d->info);
     d->err = keep_tags(d);
 }
