@@ -325,7 +325,8 @@ static void pictures_and_patches_of_real_towers_agree_with_transformers(void **s
         ref_model_forget_grads(&f.r);
         assert_int_equal(ref_model_grads(&f.r, &f.b, 0, 1, &loss), DT_OK);
         assert_near("loss", SIZES[c].name, number(json_object_get(f.root, "loss")), loss, 2e-6);
-        check_grads(f.root, &f.r, 2e-8);
+        /* that of the keys' biases is a sum over patches, 0 but for rounding: 2e-8 for 16 of them */
+        check_grads(f.root, &f.r, 2e-8 * sqrt((double)SIZES[c].n_features / 16));
         close_fixture(&f);
     }
 }
