@@ -478,6 +478,13 @@ mkdir "$tmp/stopped"
 stopped "texts, SIGTERM" TERM "a document without end" --documents lines
 stopped "images, SIGTERM" TERM "$record" --format json "${large[@]}"
 stopped "images, SIGKILL" KILL "$record" --format json "${large[@]}"
+DTRAIN_FAULT=data.publish:0:1:stop ./dtrain-data -q -o "$tmp/both.h5" "$tmp/lines.txt" &
+wait_for grep -q '^State:.T' /proc/$!/status
+run 0 ./dtrain-data -q --force -o "$tmp/both.h5" README.md
+expect_exit "a dataset that another process writes" 74
+expect_text "is named" 'both.h5.part: another process is writing this output'
+kill -CONT $! && wait $!
+is "and the first one is not harmed" "$? $(field "$tmp/both.h5" tokens) $(cd "$tmp" && echo both*)" "0 44 both.h5"
 idle() { # NAME INPUT: nothing comes, and one signal is enough; fd 3 is the standard input
     local pid
     ./dtrain-data -q -o "$tmp/idle.h5" "$2" <&3 >"$out" 2>&1 &
