@@ -423,6 +423,9 @@ expect_text "how it gets one" "dtrain-convert --add-tokens"
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
 DTRAIN_FAULT=image.read:*:3:error pictures --images $vision/model "$tmp/rank.jsonl"
 expect_text "the images of a ranking are read once" "^12 images"
+DTRAIN_FAULT=image.read:*:1:error pictures --skip-bad --images $vision/model "$tmp/rank.jsonl"
+expect_exit "what is wrong with the machine and not with an image leaves no record out" 70
+expect_text "and names the record" 'rank.jsonl:1: image.read: a fault'
 pictures --images $vision/model $vision/records.jsonl
 run 0 ./dtrain-info --images "$tmp/sheet.png" --n-images 5 "$tmp/i.h5"
 expect_exit "a picture of images" 0

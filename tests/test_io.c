@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -398,6 +399,23 @@ static void a_file_that_another_process_writes_is_left_to_it(void **state)
     dt_error_clear();
 }
 
+static void a_fault_of_the_machine_is_none_of_the_file(void **state)
+{
+    char *text;
+    size_t n;
+    struct rlimit files;
+    const char *path = in_folder(*state, "sound");
+    assert_int_equal(dt_write_file_atomic(path, "x", 1), DT_OK);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, files.rlim_max}), 0);
+    const dt_err err = dt_read_file(path, 100, &text, &n);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(err, DT_ERR_FAULT);
+    assert_says("sound: cannot be opened: Too many open files");
+    assert_int_equal(dt_read_file(in_folder(*state, "absent"), 100, &text, &n), DT_ERR_DATA);
+    dt_error_clear();
+}
+
 static void only_the_file_that_was_made_is_renamed(void **state)
 {
     char path[256], part[280];
@@ -478,6 +496,7 @@ int main(void)
         WITH_FOLDER(a_file_is_replaced_whole),
         WITH_FOLDER(a_file_of_many_pieces_is_copied),
         WITH_FOLDER(a_file_that_another_process_writes_is_left_to_it),
+        WITH_FOLDER(a_fault_of_the_machine_is_none_of_the_file),
         WITH_FOLDER(only_the_file_that_was_made_is_renamed),
         WITH_FOLDER(what_is_written_aside_takes_its_place_whole_or_not_at_all),
         WITH_FOLDER(patterns_give_files_in_order),

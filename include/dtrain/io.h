@@ -114,7 +114,8 @@ bool dt_has_ending(const char *name, const char *ending); /* with something befo
 bool dt_is_file(const char *path);                        /* a regular one, or a link to one */
 bool dt_is_directory(const char *path);
 bool dt_is_same_place(const char *a, const char *b); /* one name in one folder, whether something is there or not */
-/** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes. */
+/** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes;
+ *  DT_ERR_FAULT: it cannot be read for a reason that lies not in the file, such as a disk or too many open files. */
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
 /** Open a file to be read line by line; *f is the caller's to fclose. DT_ERR_DATA: there is none, or it is no regular
  *  file, whose end might never come. */

@@ -63,13 +63,22 @@ static dt_err check_regular(const char *path, const struct stat *st)
     return DT_OK;
 }
 
+/* What says something of the machine is not said of the file: who leaves out damaged files must not leave it out. */
+static dt_err code_of(int number)
+{
+    static const int machine[] = {EIO, ESTALE, EMFILE, ENFILE, ETIMEDOUT, EREMOTEIO};
+    for (size_t i = 0; i < sizeof machine / sizeof machine[0]; i++)
+        if (number == machine[i]) return DT_ERR_FAULT;
+    return number == ENOMEM ? DT_ERR_MEMORY : DT_ERR_DATA;
+}
+
 /* A pipe that nobody writes to must not hold us here. */
 static dt_err open_regular(const char *path, int *fd, struct stat *st)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be opened");
+    if (*fd < 0) return dt_fail_errno(code_of(errno), path, "cannot be opened");
     const dt_err err =
-        fstat(*fd, st) == 0 ? check_regular(path, st) : dt_fail_errno(DT_ERR_DATA, path, "cannot be read");
+        fstat(*fd, st) == 0 ? check_regular(path, st) : dt_fail_errno(code_of(errno), path, "cannot be read");
     if (err != DT_OK) close(*fd);
     return err;
 }
@@ -95,8 +104,10 @@ static dt_err read_open_file(int fd, const struct stat *st, const char *path, si
     *text = malloc(*nbytes + 1);
     DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for its %zu bytes", path, *nbytes);
     (*text)[*nbytes] = '\0';
-    const dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
+    errno = 0; /* of a file that is too short, too */
+    dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
     if (err == DT_OK) return DT_OK;
+    err = code_of(errno);
     free(*text);
     *text = NULL;
     return err;

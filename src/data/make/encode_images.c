@@ -18,7 +18,7 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
         return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
     }
     DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
-    DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0, DT_ERR_DATA,
+    DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0 || errno != ENOENT, DT_ERR_DATA,
              "%s: cannot be opened: %s; --image-folder names the folder that paths of images begin in", called,
              strerror(errno));
     for (int i = 0; i < 2; i++)
