@@ -432,6 +432,18 @@ expect_exit "a picture of images" 0
 expect_text "dtrain-info knows their form" "images       8 of 8 x 8 pixels, each 4 tokens of id 292"
 printf '{"image": "sheet.png", "text": "<image>a"}' >"$tmp/sheet.jsonl" # read as an input: a PNG of 3 x 2 images with lines between
 expect "the picture is one" ./dtrain-data -q --force -o "$tmp/s.h5" --images $vision/model --tokenizer $vision/model "$tmp/sheet.jsonl"
+for name in sq-00000-of-00002.h5 sq-00001-of-00002.h5.part link.ppm; do # the last is a link to the first
+    rm -f "$tmp"/sq-*
+    cp $vision/wide.ppm "$tmp/sq-00000-of-00002.h5"
+    cp $vision/wide.ppm "$tmp/sq-00001-of-00002.h5.part"
+    ln -sf sq-00000-of-00002.h5 "$tmp/link.ppm"
+    printf '{"image": "%s", "text": "<image>a"}\n{"image": "%s/high.ppm", "text": "<image>b"}\n' "$name" "$PWD/$vision" >"$tmp/sq.jsonl"
+    run 0 ./dtrain-data --force --shards 2 -o "$tmp/sq.h5" --images $vision/model --tokenizer $vision/model "$tmp/sq.jsonl"
+    expect_exit "an image where a shard would come, $name" 64
+    expect_text "is named, $name" "sq-0000.-of-00002.h5(.part)?: is an input \\($tmp/$name\\)"
+    expect "and is as it was, $name" cmp "$tmp/$name" $vision/wide.ppm
+done
+rm -f "$tmp"/sq-* "$tmp/link.ppm"
 mkdir -p "$tmp/folder"
 echo text >"$tmp/two.txt"
 for other in "$tmp/folder/../one.h5" "$tmp/./one.h5"; do

@@ -23,6 +23,7 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
              strerror(errno));
     for (int i = 0; i < 2; i++)
         if (recipe->output[i]) DT_TRY(dt_check_output(recipe->output[i], true, (const char *const[]){called}, 1));
+    DT_TRY(dt_shard_names_check(&recipe->shards, called));
     return dt_image_read(called, image);
 }
 

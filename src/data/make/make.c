@@ -356,7 +356,8 @@ static dt_err open_images(make *k)
     k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
     k->recipe.rules.image_text = o->token;
     k->recipe.rules.captions = o->captions;
-    return DT_OK;
+    const bool shards = k->opt->n_shards || k->opt->shard_nbytes;
+    return shards ? dt_shard_names_find(&k->recipe.shards, k->opt->output) : DT_OK;
 }
 
 static dt_err open_all(make *k)
@@ -411,6 +412,7 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     dt_chat_close(k.chat);
     dt_rec_close(&k.rec);
     dt_preprocessor_free(&k.preprocessor);
+    dt_shard_names_free(&k.recipe.shards);
     dt_tokenizer_close(k.tokenizer);
     return err;
 }
