@@ -423,6 +423,13 @@ expect_text "how it gets one" "dtrain-convert --add-tokens"
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
 DTRAIN_FAULT=image.read:*:3:error pictures --images $vision/model "$tmp/rank.jsonl"
 expect_text "the images of a ranking are read once" "^12 images"
+head -c 40 tests/data/image/files/cut.png | tee "$tmp/left.png" >"$tmp/wrong"
+{ for i in one two three four five; do echo "{\"image\": \"$i.png\", \"text\": \"<image>\"}"; done
+  for i in left.png wrong; do echo "{\"image\": \"$i\", \"text\": \"<image>\"}"; done
+  echo "{\"image\": \"$PWD/$vision/wide.ppm\", \"text\": \"<image>a\"}"; } >"$tmp/many.jsonl"
+pictures --skip-bad --image-folder "$tmp" --images $vision/model "$tmp/many.jsonl"
+expect_text "what is wrong with several images is one reason" " 5 x cannot be opened: No such file.*first: $tmp/many.jsonl:1, $tmp/one.png\\)"
+expect_text "and another" " 2 x the image is cut short.*first: $tmp/many.jsonl:6, $tmp/left.png\\)"
 DTRAIN_FAULT=image.read:*:1:error pictures --skip-bad --images $vision/model "$tmp/rank.jsonl"
 expect_exit "what is wrong with the machine and not with an image leaves no record out" 70
 expect_text "and names the record" 'rank.jsonl:1: image.read: a fault'

@@ -27,20 +27,22 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
     return dt_image_read(called, image);
 }
 
-static dt_err add_image(const dt_recipe *recipe, const dt_chunk_item *item, const char *name, dt_chunk *p)
+static dt_err add_image(const dt_recipe *recipe, const char *name, dt_chunk *p, dt_sample *s)
 {
-    char called[PATH_MAX];
+    char called[PATH_MAX] = "";
     dt_image image = {0};
-    DT_TRY(read_image(recipe, p, item, name, called, &image));
-    const dt_err err = dt_image_prepare(recipe->preprocessor, called, &image, p->pixels + p->n_pixels);
+    dt_err err = read_image(recipe, p, s->item, name, called, &image);
+    if (err == DT_OK) err = dt_image_prepare(recipe->preprocessor, called, &image, p->pixels + p->n_pixels);
     dt_image_free(&image);
     if (err == DT_OK) p->n_pixels += dt_image_form_nbytes(recipe->images);
+    const size_t n = strlen(called);
+    if (err != DT_OK && n && !strncmp(dt_error_message(), called, n)) s->n_named = n;
     return err;
 }
 
-static dt_err read_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, const dt_sample *s)
+static dt_err read_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s)
 {
-    for (int i = 0; i < record->images.n; i++) DT_TRY(add_image(recipe, s->item, record->images.path[i], p));
+    for (int i = 0; i < record->images.n; i++) DT_TRY(add_image(recipe, record->images.path[i], p, s));
     return DT_OK;
 }
 
