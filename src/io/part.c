@@ -36,17 +36,17 @@ static int find_held(const char *path)
     return -1;
 }
 
-/* Without the means to hold it, the file is as on a file system without locks. */
-static void hold(const char *path, int fd)
+/* Without a descriptor to hold it, the file is as on a file system without locks. */
+static dt_err hold(const char *path, int fd)
 {
+    char *name = strdup(path);
+    DT_CHECK(name, DT_ERR_MEMORY, "%s: no memory for its name", path);
     pthread_mutex_lock(&held.mutex);
-    char *name = held.n < MAX_HELD ? strdup(path) : NULL;
-    const int own = name ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (own >= 0)
-        held.file[held.n].path = name, held.file[held.n++].fd = own;
-    else
-        free(name);
+    const int own = held.n < MAX_HELD ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (own >= 0) held.file[held.n].path = name, held.file[held.n++].fd = own;
     pthread_mutex_unlock(&held.mutex);
+    if (own < 0) free(name);
+    return DT_OK;
 }
 
 static void let_go(const char *path)
@@ -128,10 +128,14 @@ dt_err dt_create_file(const char *path, int *fd)
         return is_aside(path) && errno == EEXIST ? fail_busy(path)
                                                  : dt_fail_errno(DT_ERR_WRITE, path, "cannot be created");
     if (!is_aside(path)) return DT_OK;
-    if (lock(*fd) && is_named(*fd, path)) return hold(path, *fd), DT_OK;
-    close(*fd); /* between its making and its lock another process took it for one that was left */
+    /* between its making and its lock another process may have taken it for one that was left */
+    const bool ours = lock(*fd) && is_named(*fd, path);
+    const dt_err err = ours ? hold(path, *fd) : fail_busy(path);
+    if (err == DT_OK) return DT_OK;
+    if (ours) unlink(path);
+    close(*fd);
     *fd = -1;
-    return fail_busy(path);
+    return err;
 }
 
 dt_err dt_create_empty_file(const char *path)
