@@ -414,6 +414,7 @@ echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_exit "an image that is not beside its record" 65
 expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; --image-folder"
+expect_text "and the one that goes on without it" "gone.png: .*--skip-bad leaves out records"
 pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_exit "a preprocessor that is not there" 65
 expect_text "is named" "not-here: cannot be opened"
@@ -421,6 +422,8 @@ pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
 expect_exit "a tokenizer without <image>" 64
 expect_text "how it gets one" "dtrain-convert --add-tokens"
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
+pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
+expect_text "what is too long is so by its images" "is short enough: of --max-length each image takes 4 tokens"
 DTRAIN_FAULT=image.read:*:3:error pictures --images $vision/model "$tmp/rank.jsonl"
 expect_text "the images of a ranking are read once" "^12 images"
 head -c 40 tests/data/image/files/cut.png | tee "$tmp/left.png" >"$tmp/wrong"

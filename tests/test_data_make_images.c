@@ -252,9 +252,9 @@ static void what_does_not_fit_is_refused(void **state)
     static const struct {
         const char *record, *says;
     } cases[] = {
-        {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has 0 places of images, the record 1"},
-        {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}", "the text has 2 places of images, the record 1"},
-        {"{" CHAT("<image>", "a") "}", "the text has 1 places of images, the record 0"},
+        {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has no <image> and the record has 1 image"},
+        {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}", "the text has 2 <image> and the record has 1 image"},
+        {"{" CHAT("<image>", "a") "}", "the text has 1 <image> and the record has no image"},
         {"{\"image\": \"none.ppm\", " CHAT("<image>", "a") "}", "none.ppm"},
         {"{\"image\": \"records.jsonl\", " CHAT("<image>", "a") "}", "records.jsonl"},
         {"{\"image\": \"\", " CHAT("<image>", "a") "}", "image: expected a path"},
@@ -268,7 +268,7 @@ static void what_does_not_fit_is_refused(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\"}]}]}", "\"image\"}"},
         {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"chosen\": \"a<image>\", \"rejected\": \"<image>b\"}",
          "belong to its prompt"},
-        {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"completion\": \"c\"}", "the text has 0 places"},
+        {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"completion\": \"c\"}", "the text has no <image>"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         dt_make_options o = with_images();

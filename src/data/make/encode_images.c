@@ -8,13 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char OF_ROW[] = "bytes of an image";
+
 /* From its file, or from the row that it is in. */
 static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
                          char called[PATH_MAX], dt_image *image)
 {
     size_t first, nbytes;
     if (dt_row_bytes(name, item->n_behind, &first, &nbytes)) {
-        snprintf(called, PATH_MAX, "bytes of an image");
+        snprintf(called, PATH_MAX, "%s", OF_ROW);
         return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
     }
     DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
@@ -36,7 +38,7 @@ static dt_err add_image(const dt_recipe *recipe, const char *name, dt_chunk *p, 
     dt_image_free(&image);
     if (err == DT_OK) p->n_pixels += dt_image_form_nbytes(recipe->images);
     const size_t n = strlen(called);
-    if (err != DT_OK && n && !strncmp(dt_error_message(), called, n)) s->n_named = n;
+    if (err != DT_OK && n && strcmp(called, OF_ROW) != 0 && !strncmp(dt_error_message(), called, n)) s->n_named = n;
     return err;
 }
 

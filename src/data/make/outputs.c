@@ -200,7 +200,9 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data 
 static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason, size_t n_named)
 {
     if (item->line == 0) return dt_fail(DT_ERR_DATA, "%s: %s", item->path, reason);
-    if (!o->opt->skip_bad) return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": %s", item->path, item->line, reason);
+    if (!o->opt->skip_bad)
+        return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": %s%s", item->path, item->line, reason,
+                       n_named ? " (--skip-bad leaves out records whose images are missing or damaged)" : "");
     dt_problems_add(o->stats, item, reason, n_named);
     return DT_OK;
 }
@@ -260,10 +262,15 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 static dt_err check_result(const dt_outputs *o)
 {
     const dt_make_stats *s = o->stats;
+    char short_enough[128] = " is short enough";
+    if (o->recipe->images)
+        snprintf(short_enough, sizeof short_enough,
+                 " is short enough: of --max-length each image takes %" PRId64 " tokens, its placeholders",
+                 o->recipe->images->n_tokens);
     const int64_t n = s->n_documents + s->n_validation_documents;
     DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
              o->opt->n_inputs > 1 ? " ..." : "",
-             s->n_too_long  ? " is short enough"
+             s->n_too_long  ? short_enough
              : s->n_dropped ? " has a target"
              : s->n_bad     ? " is well formed"
                             : "");
