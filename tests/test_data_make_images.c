@@ -118,6 +118,20 @@ static void captions_are_trained_on_alone(void **state)
     dt_dataset_close(d);
     assert_int_equal(make("[{\"id\": \"0\", " CHAT("What?", "a") "}]", &o, &stats), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "without any"));
+    dt_error_clear();
+    static const char *const questions[] = {CHAT("<image><image>", "a"), CHAT("<image> and <image>", "a")};
+    for (int q = 0; q < 2; q++) { /* as of every other record */
+        char text[512];
+        snprintf(text, sizeof text, "{\"image\": \"wide.ppm\", %s}\n", questions[q]);
+        assert_int_equal(make(text, &o, &stats), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "the text has 2 <image> and the record has 1 image"));
+        dt_error_clear();
+    }
+    assert_int_equal(make("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("<image>", "a") "}\n", &o, &stats),
+                     DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "the text has 1 <image> and the record has 2 images"));
+    dt_error_clear();
+    make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("What?", "a") "}\n", &o, &stats);
 }
 
 static void placeholders_are_no_targets_whatever_the_mask(void **state)
