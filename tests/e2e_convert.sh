@@ -173,6 +173,16 @@ if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
 else
     skip "no room for an export" "mounting a small tmpfs is not permitted here"
 fi
+# two at a time
+DTRAIN_FAULT=export.publish:0:1:stop ./dtrain-convert --to hf --tokenizer bytes "$hf/llama" "$tmp/both" >"$tmp/first" 2>&1 &
+wait_for grep -q '^State:.T' /proc/$!/status
+run 0 ./dtrain-convert --to hf --shard-size 20KB --tokenizer bytes --force "$hf/gpt2" "$tmp/both"
+expect_exit "a directory that another process writes" 74
+expect_text "is named" 'both/config.json.part: another process is writing this output'
+kill -CONT $! && wait $!
+is "and the first one is not harmed" "$? $(cd "$tmp/both" && echo *) $(cmp "$tmp/both/model.safetensors" "$hf/llama/model.safetensors" && echo same)" \
+    "0 config.json model.safetensors tokenizer.json tokenizer_config.json same"
+
 # the example of the README, in small
 run 0 env RUNS="$tmp/example" SETTINGS=run.max_steps=4 PYTHON=false tools/chat.sh
 expect_exit "chats fine-tune a directory into another" 0

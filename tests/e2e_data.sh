@@ -414,6 +414,7 @@ echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_exit "an image that is not beside its record" 65
 expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; --image-folder"
+expect_text "and the one that goes on without it" "gone.png: .*--skip-bad leaves out records"
 pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_exit "a preprocessor that is not there" 65
 expect_text "is named" "not-here: cannot be opened"
@@ -421,14 +422,38 @@ pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
 expect_exit "a tokenizer without <image>" 64
 expect_text "how it gets one" "dtrain-convert --add-tokens"
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
+pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
+expect_text "what is too long is so by its images" "is short enough: of --max-length each image takes 4 tokens"
 DTRAIN_FAULT=image.read:*:3:error pictures --images $vision/model "$tmp/rank.jsonl"
 expect_text "the images of a ranking are read once" "^12 images"
+head -c 40 tests/data/image/files/cut.png | tee "$tmp/left.png" >"$tmp/wrong"
+{ for i in one two three four five; do echo "{\"image\": \"$i.png\", \"text\": \"<image>\"}"; done
+  for i in left.png wrong; do echo "{\"image\": \"$i\", \"text\": \"<image>\"}"; done
+  echo "{\"image\": \"$PWD/$vision/wide.ppm\", \"text\": \"<image>a\"}"; } >"$tmp/many.jsonl"
+pictures --skip-bad --image-folder "$tmp" --images $vision/model "$tmp/many.jsonl"
+expect_text "what is wrong with several images is one reason" " 5 x cannot be opened: No such file.*first: $tmp/many.jsonl:1, $tmp/one.png\\)"
+expect_text "and another" " 2 x the image is cut short.*first: $tmp/many.jsonl:6, $tmp/left.png\\)"
+DTRAIN_FAULT=image.read:*:1:error pictures --skip-bad --images $vision/model "$tmp/rank.jsonl"
+expect_exit "what is wrong with the machine and not with an image leaves no record out" 70
+expect_text "and names the record" 'rank.jsonl:1: image.read: a fault'
 pictures --images $vision/model $vision/records.jsonl
 run 0 ./dtrain-info --images "$tmp/sheet.png" --n-images 5 "$tmp/i.h5"
 expect_exit "a picture of images" 0
 expect_text "dtrain-info knows their form" "images       8 of 8 x 8 pixels, each 4 tokens of id 292"
 printf '{"image": "sheet.png", "text": "<image>a"}' >"$tmp/sheet.jsonl" # read as an input: a PNG of 3 x 2 images with lines between
 expect "the picture is one" ./dtrain-data -q --force -o "$tmp/s.h5" --images $vision/model --tokenizer $vision/model "$tmp/sheet.jsonl"
+for name in sq-00000-of-00002.h5 sq-00001-of-00002.h5.part link.ppm; do # the last is a link to the first
+    rm -f "$tmp"/sq-*
+    cp $vision/wide.ppm "$tmp/sq-00000-of-00002.h5"
+    cp $vision/wide.ppm "$tmp/sq-00001-of-00002.h5.part"
+    ln -sf sq-00000-of-00002.h5 "$tmp/link.ppm"
+    printf '{"image": "%s", "text": "<image>a"}\n{"image": "%s/high.ppm", "text": "<image>b"}\n' "$name" "$PWD/$vision" >"$tmp/sq.jsonl"
+    run 0 ./dtrain-data --force --shards 2 -o "$tmp/sq.h5" --images $vision/model --tokenizer $vision/model "$tmp/sq.jsonl"
+    expect_exit "an image where a shard would come, $name" 64
+    expect_text "is named, $name" "sq-0000.-of-00002.h5(.part)?: is an input \\($tmp/$name\\)"
+    expect "and is as it was, $name" cmp "$tmp/$name" $vision/wide.ppm
+done
+rm -f "$tmp"/sq-* "$tmp/link.ppm"
 mkdir -p "$tmp/folder"
 echo text >"$tmp/two.txt"
 for other in "$tmp/folder/../one.h5" "$tmp/./one.h5"; do
@@ -507,6 +532,13 @@ mkdir "$tmp/stopped"
 stopped "texts, SIGTERM" TERM "a document without end" --documents lines
 stopped "images, SIGTERM" TERM "$record" --format json "${large[@]}"
 stopped "images, SIGKILL" KILL "$record" --format json "${large[@]}"
+DTRAIN_FAULT=data.publish:0:1:stop ./dtrain-data -q -o "$tmp/both.h5" "$tmp/lines.txt" &
+wait_for grep -q '^State:.T' /proc/$!/status
+run 0 ./dtrain-data -q --force -o "$tmp/both.h5" README.md
+expect_exit "a dataset that another process writes" 74
+expect_text "is named" 'both.h5.part: another process is writing this output'
+kill -CONT $! && wait $!
+is "and the first one is not harmed" "$? $(field "$tmp/both.h5" tokens) $(cd "$tmp" && echo both*)" "0 44 both.h5"
 idle() { # NAME INPUT: nothing comes, and one signal is enough; fd 3 is the standard input
     local pid
     ./dtrain-data -q -o "$tmp/idle.h5" "$2" <&3 >"$out" 2>&1 &

@@ -118,6 +118,20 @@ static void captions_are_trained_on_alone(void **state)
     dt_dataset_close(d);
     assert_int_equal(make("[{\"id\": \"0\", " CHAT("What?", "a") "}]", &o, &stats), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "without any"));
+    dt_error_clear();
+    static const char *const questions[] = {CHAT("<image><image>", "a"), CHAT("<image> and <image>", "a")};
+    for (int q = 0; q < 2; q++) { /* as of every other record */
+        char text[512];
+        snprintf(text, sizeof text, "{\"image\": \"wide.ppm\", %s}\n", questions[q]);
+        assert_int_equal(make(text, &o, &stats), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "the text has 2 <image> and the record has 1 image"));
+        dt_error_clear();
+    }
+    assert_int_equal(make("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("<image>", "a") "}\n", &o, &stats),
+                     DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "the text has 1 <image> and the record has 2 images"));
+    dt_error_clear();
+    make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("What?", "a") "}\n", &o, &stats);
 }
 
 static void placeholders_are_no_targets_whatever_the_mask(void **state)
@@ -252,9 +266,9 @@ static void what_does_not_fit_is_refused(void **state)
     static const struct {
         const char *record, *says;
     } cases[] = {
-        {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has 0 places of images, the record 1"},
-        {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}", "the text has 2 places of images, the record 1"},
-        {"{" CHAT("<image>", "a") "}", "the text has 1 places of images, the record 0"},
+        {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has no <image> and the record has 1 image"},
+        {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}", "the text has 2 <image> and the record has 1 image"},
+        {"{" CHAT("<image>", "a") "}", "the text has 1 <image> and the record has no image"},
         {"{\"image\": \"none.ppm\", " CHAT("<image>", "a") "}", "none.ppm"},
         {"{\"image\": \"records.jsonl\", " CHAT("<image>", "a") "}", "records.jsonl"},
         {"{\"image\": \"\", " CHAT("<image>", "a") "}", "image: expected a path"},
@@ -268,7 +282,7 @@ static void what_does_not_fit_is_refused(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\"}]}]}", "\"image\"}"},
         {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"chosen\": \"a<image>\", \"rejected\": \"<image>b\"}",
          "belong to its prompt"},
-        {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"completion\": \"c\"}", "the text has 0 places"},
+        {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"completion\": \"c\"}", "the text has no <image>"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         dt_make_options o = with_images();

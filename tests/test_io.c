@@ -4,9 +4,12 @@
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -348,6 +351,87 @@ static void a_file_of_many_pieces_is_copied(void **state)
     dt_error_clear();
 }
 
+/* A child that writes PATH aside, says so, and commits when it is let. */
+static pid_t writer_beside(const char *path, int *ready, int *go)
+{
+    int up[2], down[2];
+    assert_true(pipe(up) == 0 && pipe(down) == 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        dt_aside a;
+        char c = 'x';
+        close(down[1]);
+        const bool ok = dt_aside_open(&a, path) == DT_OK && dt_aside_write(&a, "child", 5) == DT_OK &&
+                        write(up[1], &c, 1) == 1 && read(down[0], &c, 1) == 1 && dt_aside_commit(&a) == DT_OK;
+        _exit(ok ? 0 : 1);
+    }
+    close(up[1]);
+    close(down[0]);
+    *ready = up[0];
+    *go = down[1];
+    char c;
+    assert_int_equal(read(*ready, &c, 1), 1);
+    return pid;
+}
+
+static void a_file_that_another_process_writes_is_left_to_it(void **state)
+{
+    char path[256], part[280], *text;
+    size_t n;
+    int ready, go, status;
+    dt_aside a;
+    snprintf(path, sizeof path, "%s", in_folder(*state, "shared"));
+    snprintf(part, sizeof part, "%s.part", path);
+    pid_t pid = writer_beside(path, &ready, &go);
+    assert_int_equal(dt_aside_open(&a, path), DT_ERR_WRITE);
+    assert_says("shared.part: another process is writing this output");
+    dt_remove_part(part);
+    assert_int_equal(write(go, "x", 1), 1);
+    assert_true(waitpid(pid, &status, 0) == pid && status == 0);
+    assert_int_equal(dt_read_file(path, 100, &text, &n), DT_OK);
+    assert_string_equal(text, "child");
+    free(text);
+
+    pid = writer_beside(path, &ready, &go); /* what a killed one left goes */
+    assert_true(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid && access(part, F_OK) == 0);
+    assert_int_equal(dt_write_file_atomic(path, "parent", 6), DT_OK);
+    assert_int_equal(access(part, F_OK), -1);
+    dt_error_clear();
+}
+
+static void a_fault_of_the_machine_is_none_of_the_file(void **state)
+{
+    char *text;
+    size_t n;
+    struct rlimit files;
+    const char *path = in_folder(*state, "sound");
+    assert_int_equal(dt_write_file_atomic(path, "x", 1), DT_OK);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, files.rlim_max}), 0);
+    const dt_err err = dt_read_file(path, 100, &text, &n);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(err, DT_ERR_FAULT);
+    assert_says("sound: cannot be opened: Too many open files");
+    assert_int_equal(dt_read_file(in_folder(*state, "absent"), 100, &text, &n), DT_ERR_DATA);
+    dt_error_clear();
+}
+
+static void only_the_file_that_was_made_is_renamed(void **state)
+{
+    char path[256], part[280];
+    dt_aside a;
+    snprintf(path, sizeof path, "%s", in_folder(*state, "replaced"));
+    snprintf(part, sizeof part, "%s.part", path);
+    assert_int_equal(dt_aside_open(&a, path), DT_OK); /* as on a file system without locks */
+    assert_int_equal(rename(part, in_folder(*state, "elsewhere")), 0);
+    FILE *f = fopen(part, "w");
+    assert_true(f && fclose(f) == 0);
+    assert_int_equal(dt_aside_commit(&a), DT_ERR_WRITE);
+    assert_says("another process has replaced or removed it");
+    assert_true(access(path, F_OK) != 0 && access(part, F_OK) == 0);
+    dt_error_clear();
+}
+
 static void what_is_written_aside_takes_its_place_whole_or_not_at_all(void **state)
 {
     char path[256], part[280], *text;
@@ -411,6 +495,9 @@ int main(void)
         WITH_FOLDER(directories_are_made_with_their_parents),
         WITH_FOLDER(a_file_is_replaced_whole),
         WITH_FOLDER(a_file_of_many_pieces_is_copied),
+        WITH_FOLDER(a_file_that_another_process_writes_is_left_to_it),
+        WITH_FOLDER(a_fault_of_the_machine_is_none_of_the_file),
+        WITH_FOLDER(only_the_file_that_was_made_is_renamed),
         WITH_FOLDER(what_is_written_aside_takes_its_place_whole_or_not_at_all),
         WITH_FOLDER(patterns_give_files_in_order),
     };

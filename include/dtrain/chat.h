@@ -38,6 +38,14 @@ dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t);
 dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap, dt_ids *ids,
                         uint8_t **mask, bool *parted);
 
+/** In words, for texts that do not have as many places as there are images: "the text has 2 <image> and the record has 1
+ *  image". image_text: what marks a place; NULL: it is not known. owner: "the record". Returns out. */
+typedef struct dt_place_words {
+    char text[256];
+} dt_place_words;
+const char *dt_say_places(dt_place_words *out, const char *image_text, int64_t n_places, const char *owner,
+                          int64_t n_images);
+
 /** Ids from first on, in which each image has one placeholder: each becomes a run of n_tokens, and so does its place in
  *  mask (NULL: there is none), which is as long as ids->n_alloc. DT_ERR_DATA: there are more or fewer than n_images. */
 dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_ids *ids, uint8_t **mask, size_t first);

@@ -80,6 +80,10 @@ int64_t dt_loader_n_target(const dt_loader *l, int64_t sample);
  *  each_piece is called before each piece (a few MiB) that is read; its error ends the verification. */
 dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg);
 
+/** The model's placeholder of an image: a file without images may not have it in a text. DT_ERR_DATA naming file and
+ *  sample when it is read, so also from dt_loader_verify. Before the first batch. */
+void dt_loader_refuse_placeholders(dt_loader *l, int32_t token);
+
 /** Images of all its files, one after the other, in samples or not. */
 int64_t dt_loader_n_images(const dt_loader *l);
 /** Of file k, from 0 on. false: there is no such file. */

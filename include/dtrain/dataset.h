@@ -179,7 +179,7 @@ void dt_dataset_discard(dt_dataset_writer *w); /* give up: nothing stays behind;
 /** Records that were left out for one reason: numbers in the reasons apart, they read alike. */
 typedef struct dt_problem {
     int64_t n;
-    char first[512], reason[512]; /* FILE:LINE of the first, and its reason */
+    char first[512], reason[512]; /* FILE:LINE of the first, with the image that it is about; its reason */
 } dt_problem;
 enum { DT_MAX_PROBLEMS = 16 };
 

@@ -114,7 +114,8 @@ bool dt_has_ending(const char *name, const char *ending); /* with something befo
 bool dt_is_file(const char *path);                        /* a regular one, or a link to one */
 bool dt_is_directory(const char *path);
 bool dt_is_same_place(const char *a, const char *b); /* one name in one folder, whether something is there or not */
-/** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes. */
+/** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes;
+ *  DT_ERR_FAULT: it cannot be read for a reason that lies not in the file, such as a disk or too many open files. */
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
 /** Open a file to be read line by line; *f is the caller's to fclose. DT_ERR_DATA: there is none, or it is no regular
  *  file, whose end might never come. */
@@ -139,10 +140,13 @@ dt_err dt_make_dirs(const char *path);
 dt_err dt_make_folder_of(const char *path); /* the directory that this file is to be in */
 /** A new, empty file, open for writing. Whatever has the name (the rest of a killed run, a link that somebody planted)
  *  is removed, never written through: all that this program writes begins here, under the name FINAL.part as a rule.
- *  DT_ERR_WRITE with the reason: a directory, no right. */
+ *  A .part is held until it is renamed (dt_rename_durable) or removed (dt_remove_part), if the file system has locks.
+ *  DT_ERR_WRITE with the reason: a directory, no right, another process that holds it. */
 dt_err dt_create_file(const char *path, int *fd);
 /** The same, closed again: for a library that opens files by name. */
 dt_err dt_create_empty_file(const char *path);
+/** Remove a .part, whoever made it, but not one that another process is writing. Failures are nobody's concern. */
+void dt_remove_part(const char *path);
 /** A file that is written aside, as PATH.part, and takes its place whole. {0} to begin; path is borrowed. */
 typedef struct dt_aside {
     const char *path;
@@ -166,7 +170,9 @@ dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes);
 dt_err dt_check_output(const char *path, bool force, const char *const *inputs, int n_inputs);
 /** That a file may take the place of path: a rename would put one over /dev/null, too, when root asks. DT_ERR_WRITE. */
 dt_err dt_check_replaceable(const char *path);
-/** Rename onto a file or nothing, and make it durable (fsync of the folder). DT_ERR_WRITE. */
+/** Rename onto a file or nothing. DT_ERR_WRITE, also where a .part is no longer the file that this process made. */
+dt_err dt_rename_file(const char *from, const char *to);
+/** The same, made durable (fsync of the folder). */
 dt_err dt_rename_durable(const char *from, const char *to);
 /** Files that match a comma-free pattern, sorted by name; a plain path must exist. DT_ERR_DATA when nothing matches.
  *  Free with dt_list_free. */

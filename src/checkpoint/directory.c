@@ -83,7 +83,7 @@ void ckpt_remove_stale(const char *dir)
         dt_error_clear();
         return;
     }
-    for (int i = 0; i < n; i++) unlink(parts[i].path);
+    for (int i = 0; i < n; i++) dt_remove_part(parts[i].path);
     free_entries(parts, n);
 }
 

@@ -235,7 +235,7 @@ static bool latest_names(const save_job *j)
 static dt_err rename_all(save_job *j)
 {
     if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
-    if (rename(j->part, j->path) != 0) return dt_fail_errno(DT_ERR_WRITE, j->path, "rename failed");
+    DT_TRY(dt_rename_file(j->part, j->path));
     dt_err err = dt_fault("save.latest");
     if (err == DT_OK) err = dt_aside_commit(&j->pointer);  /* same folder: its sync covers both */
     if (err != DT_OK && !latest_names(j)) unlink(j->path); /* the one before is what there is */
@@ -261,7 +261,7 @@ const save_stage save_stages[DT_SAVE_STAGES] = {
 
 void save_close(save_job *j, bool published)
 {
-    if (j->comm->rank == 0 && !published && j->part[0]) unlink(j->part);
+    if (j->comm->rank == 0 && !published && j->part[0]) dt_remove_part(j->part);
     dt_aside_drop(&j->pointer);
     ckpt_image_close(&j->image);
     free(j->slots);

@@ -318,7 +318,7 @@ dt_err dt_dataset_open(dt_dataset **out, const char *path)
         return dt_fail(DT_ERR_MEMORY, "%s: no memory to open the dataset", path);
     }
     d->path = copy;
-    d->fd = -1;
+    d->fd = d->placeholder = -1;
     d->file = H5I_INVALID_HID;
     d->info.n_documents = -1;
     const dt_err err = open_all(d);

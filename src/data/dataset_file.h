@@ -17,6 +17,7 @@ struct dt_dataset {
     dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES], ties;
     dt_array records, record_offsets; /* bytes of JSON */
     dt_array pixels, image_offsets;
+    int32_t placeholder; /* of the model, where the file has no images: no token of it may be one; -1: none is known */
     /* borrowed: batches get images' features from there in the place of pixels; NULL: they do not. [n_images] */
     const dt_features *features;
     const dt_feature_place *feature_places;

@@ -9,6 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#define STRAY_PLACEHOLDER                                                                                              \
+    "token %" PRId32                                                                                                   \
+    " stands for an image in this model, and the dataset has no images: expected one that dtrain-data "                \
+    "--images made, or texts without this token"
+
 enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
 
 static const dt_array *tokens_of(const dt_dataset *d, int side)
@@ -68,6 +73,33 @@ static void widen(int32_t *ids, int64_t n)
     }
 }
 
+/* The sample that token `at` is in: the last that begins at or before it. */
+static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
+{
+    int64_t low = 0, high = d->info.n_documents;
+    while (high - low > 1) {
+        const int64_t mid = low + (high - low) / 2;
+        uint64_t first;
+        DT_TRY(dt_array_read(offsets_of(d, side), mid, 1, &first));
+        *(first <= (uint64_t)at ? &low : &high) = mid;
+    }
+    *sample = low;
+    return DT_OK;
+}
+
+/* A model with images would look for those of these tokens. */
+static dt_err check_placeholders(dt_dataset *d, int side, int64_t first, int64_t n, const int32_t *ids)
+{
+    int64_t i = 0, sample = 0;
+    if (d->placeholder < 0) return DT_OK;
+    while (i < n && ids[i] != d->placeholder) i++;
+    if (i == n) return DT_OK;
+    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: %s[%" PRId64 "]: " STRAY_PLACEHOLDER, d->path,
+             tokens_of(d, side)->name, first + i, d->placeholder);
+    DT_TRY(sample_of(d, side, first + i, &sample));
+    return dt_fail(DT_ERR_DATA, "%s: sample %" PRId64 ": " STRAY_PLACEHOLDER, d->path, sample, d->placeholder);
+}
+
 dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids)
 {
     const dt_array *tokens = tokens_of(d, side);
@@ -77,7 +109,7 @@ dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t 
 
     uint32_t largest = 0;
     for (int64_t i = 0; i < n; i++) largest = (uint32_t)ids[i] > largest ? (uint32_t)ids[i] : largest;
-    if (largest < (uint32_t)d->info.vocab_size) return DT_OK;
+    if (largest < (uint32_t)d->info.vocab_size) return check_placeholders(d, side, first, n, ids);
     int64_t bad = 0;
     while ((uint32_t)ids[bad] < (uint32_t)d->info.vocab_size) bad++;
     return dt_fail(DT_ERR_DATA, "%s: %s[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64,

@@ -356,7 +356,7 @@ dt_err dt_feature_file_publish(dt_feature_file *f, const char *dir, const dt_ima
 
 void dt_feature_file_close(dt_feature_file *f)
 {
-    if (f->made) unlink(f->part);
+    if (f->made) dt_remove_part(f->part);
     if (f->part && f->fd >= 0) close(f->fd);
     free(f->part);
     *f = (dt_feature_file){.fd = -1};

@@ -323,6 +323,14 @@ void dt_loader_close(dt_loader *l)
 const dt_data_info *dt_loader_info(const dt_loader *l) { return &l->info; }
 uint64_t dt_loader_fingerprint(const dt_loader *l) { return l->sources.fingerprint; }
 
+void dt_loader_refuse_placeholders(dt_loader *l, int32_t token)
+{
+    for (int i = 0; i < l->sources.n_files; i++) {
+        dt_dataset *d = l->sources.samples[i].dataset;
+        if (!d->info.has_images) d->placeholder = token;
+    }
+}
+
 dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg)
 {
     for (int i = 0; i < l->sources.n_files; i++)

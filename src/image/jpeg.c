@@ -4,6 +4,7 @@
  * last row is refused, and one with an error behind it. */
 #include "decode.h"
 #include <jpeglib.h>
+#include <jerror.h>
 #include <setjmp.h>
 #include <string.h>
 
@@ -32,8 +33,11 @@ static _Noreturn void leave(j_common_ptr jpeg, dt_err err)
 static void on_error(j_common_ptr jpeg)
 {
     char words[JMSG_LENGTH_MAX];
+    const char *name = ((decoder *)jpeg)->name;
     jpeg->err->format_message(jpeg, words);
-    leave(jpeg, dt_fail(DT_ERR_DATA, "%s: not a valid JPEG: %s", ((decoder *)jpeg)->name, words));
+    leave(jpeg, jpeg->err->msg_code == JERR_OUT_OF_MEMORY
+                    ? dt_fail(DT_ERR_MEMORY, "%s: %s", name, words)
+                    : dt_fail(DT_ERR_DATA, "%s: not a valid JPEG: %s", name, words));
 }
 
 static void say_nothing(j_common_ptr jpeg) {}

@@ -25,13 +25,26 @@ typedef struct decoder {
     png_infop info;
     png_bytepp rows;
     int sample_nbytes; /* of a pixel as libpng gives it: 1 index, 2 grey, 3 RGB */
+    bool no_memory;    /* libpng goes on without some of what found none */
     dt_err err;
 } decoder;
+
+static png_voidp take_memory(png_structp png, png_alloc_size_t n)
+{
+    void *p = malloc(n);
+    ((decoder *)png_get_mem_ptr(png))->no_memory |= !p;
+    return p;
+}
+
+static void give_memory(png_structp png, png_voidp p) { free(p); }
+
+static dt_err fail_memory(const decoder *d) { return dt_fail(DT_ERR_MEMORY, "%s: no memory to decode it", d->name); }
 
 static void on_error(png_structp png, const char *words)
 {
     decoder *d = png_get_error_ptr(png);
-    if (d->err == DT_OK) d->err = dt_fail(DT_ERR_DATA, "%s: not a valid PNG: %s", d->name, words);
+    if (d->err == DT_OK)
+        d->err = d->no_memory ? fail_memory(d) : dt_fail(DT_ERR_DATA, "%s: not a valid PNG: %s", d->name, words);
     png_longjmp(png, 1);
 }
 
@@ -227,12 +240,13 @@ dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_i
 {
     decoder d = {.name = name, .at = bytes, .left = nbytes, .image = image, .tags = tags};
     DT_TRY(find_end(&d));
-    d.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &d, on_error, say_nothing);
+    d.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &d, on_error, say_nothing, &d, take_memory, give_memory);
     d.info = d.png ? png_create_info_struct(d.png) : NULL;
     if (d.info)
         decode(&d);
     else
         d.err = dt_fail(DT_ERR_MEMORY, "%s: libpng has no memory, or is of another version than its header", name);
+    if (d.err == DT_OK && d.no_memory) d.err = fail_memory(&d);
     png_destroy_read_struct(&d.png, &d.info, NULL);
     free(d.rows);
     return d.err;

@@ -17,11 +17,40 @@ static dt_err keep_tags(const WebPDemuxer *demuxer, dt_image_tags *tags)
     return err;
 }
 
+/* libwebp says no more than that it failed: that the parts of the file fit together is what it looks at first, and then
+ * takes memory. */
+static dt_err not_opened(const char *name, const WebPData *data)
+{
+    WebPDemuxState state;
+    WebPDemuxer *demuxer = WebPDemuxPartial(data, &state);
+    WebPDemuxDelete(demuxer);
+    DT_CHECK(state != WEBP_DEMUX_DONE, DT_ERR_MEMORY, "%s: no memory to decode it", name);
+    return dt_fail(DT_ERR_DATA, "%s: not a valid WebP, or cut short", name);
+}
+
+/* Why? The frame is decoded once more, into the image, which has room for it. */
+static dt_err not_decoded(const char *name, const WebPAnimDecoder *decoder, const dt_image *image)
+{
+    WebPIterator frame;
+    WebPDecoderConfig config;
+    const size_t room = 3 * (size_t)image->width * (size_t)image->height;
+    VP8StatusCode status = VP8_STATUS_OUT_OF_MEMORY;
+    if (WebPInitDecoderConfig(&config) && WebPDemuxGetFrame(WebPAnimDecoderGetDemuxer(decoder), 1, &frame)) {
+        config.output.is_external_memory = 1;
+        config.output.u.RGBA = (WebPRGBABuffer){.rgba = image->rgb, .stride = 3 * frame.width, .size = room};
+        status = WebPDecode(frame.fragment.bytes, frame.fragment.size, &config);
+        WebPDemuxReleaseIterator(&frame);
+    }
+    DT_CHECK(status != VP8_STATUS_OUT_OF_MEMORY && status != VP8_STATUS_OK, DT_ERR_MEMORY, "%s: no memory to decode it",
+             name);
+    return dt_fail(DT_ERR_DATA, "%s: not a valid WebP", name);
+}
+
 static dt_err first_frame(const char *name, WebPAnimDecoder *decoder, dt_image *image)
 {
     uint8_t *rgba;
     int at_ms;
-    DT_CHECK(WebPAnimDecoderGetNext(decoder, &rgba, &at_ms), DT_ERR_DATA, "%s: not a valid WebP", name);
+    if (!WebPAnimDecoderGetNext(decoder, &rgba, &at_ms)) return not_decoded(name, decoder, image);
     const size_t n = (size_t)image->width * (size_t)image->height;
     for (size_t i = 0; i < n; i++) memcpy(image->rgb + 3 * i, rgba + 4 * i, 3);
     return DT_OK;
@@ -34,7 +63,7 @@ dt_err dt_decode_webp(const char *name, const uint8_t *bytes, size_t nbytes, dt_
     DT_TRY(dt_image_alloc(name, width, height, image)); /* checks the size before libwebp takes memory for it */
     const WebPData data = {bytes, nbytes};
     WebPAnimDecoder *decoder = WebPAnimDecoderNew(&data, NULL);
-    DT_CHECK(decoder, DT_ERR_DATA, "%s: not a valid WebP, or cut short", name);
+    if (!decoder) return not_opened(name, &data);
     WebPAnimInfo info;
     dt_err err = DT_OK;
     if (!WebPAnimDecoderGetInfo(decoder, &info) || (int)info.canvas_width != width || (int)info.canvas_height != height)

@@ -63,13 +63,22 @@ static dt_err check_regular(const char *path, const struct stat *st)
     return DT_OK;
 }
 
+/* What says something of the machine is not said of the file: who leaves out damaged files must not leave it out. */
+static dt_err code_of(int number)
+{
+    static const int machine[] = {EIO, ESTALE, EMFILE, ENFILE, ETIMEDOUT, EREMOTEIO};
+    for (size_t i = 0; i < sizeof machine / sizeof machine[0]; i++)
+        if (number == machine[i]) return DT_ERR_FAULT;
+    return number == ENOMEM ? DT_ERR_MEMORY : DT_ERR_DATA;
+}
+
 /* A pipe that nobody writes to must not hold us here. */
 static dt_err open_regular(const char *path, int *fd, struct stat *st)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be opened");
+    if (*fd < 0) return dt_fail_errno(code_of(errno), path, "cannot be opened");
     const dt_err err =
-        fstat(*fd, st) == 0 ? check_regular(path, st) : dt_fail_errno(DT_ERR_DATA, path, "cannot be read");
+        fstat(*fd, st) == 0 ? check_regular(path, st) : dt_fail_errno(code_of(errno), path, "cannot be read");
     if (err != DT_OK) close(*fd);
     return err;
 }
@@ -95,8 +104,10 @@ static dt_err read_open_file(int fd, const struct stat *st, const char *path, si
     *text = malloc(*nbytes + 1);
     DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for its %zu bytes", path, *nbytes);
     (*text)[*nbytes] = '\0';
-    const dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
+    errno = 0; /* of a file that is too short, too */
+    dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
     if (err == DT_OK) return DT_OK;
+    err = code_of(errno);
     free(*text);
     *text = NULL;
     return err;
@@ -172,23 +183,6 @@ int dt_open_unnamed(const char *folder)
     return fd;
 }
 
-dt_err dt_create_file(const char *path, int *fd)
-{
-    *fd = -1;
-    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR && errno != EROFS)
-        return dt_fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
-    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return *fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, path, "cannot be created");
-}
-
-dt_err dt_create_empty_file(const char *path)
-{
-    int fd;
-    DT_TRY(dt_create_file(path, &fd));
-    close(fd);
-    return DT_OK;
-}
-
 dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
 {
     int fd;
@@ -197,7 +191,7 @@ dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
     if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, path, "sync failed");
     /* NFS tells of a full disk here */
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
-    if (err != DT_OK) unlink(path);
+    if (err != DT_OK) dt_remove_part(path);
     return err;
 }
 
@@ -233,7 +227,7 @@ dt_err dt_aside_commit(dt_aside *a)
     if (close(a->fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, a->part, "close failed");
     a->fd = -1;
     if (err == DT_OK) err = dt_rename_durable(a->part, a->path);
-    if (err != DT_OK) unlink(a->part);
+    if (err != DT_OK) dt_remove_part(a->part);
     free(a->part);
     a->part = NULL;
     return err;
@@ -243,7 +237,7 @@ void dt_aside_drop(dt_aside *a)
 {
     if (!a->part) return;
     close(a->fd);
-    unlink(a->part);
+    dt_remove_part(a->part);
     free(a->part);
     *a = (dt_aside){.fd = -1};
 }
@@ -284,26 +278,9 @@ dt_err dt_copy_file(const char *from, const char *to)
     if (err == DT_OK) {
         err = copy_pieces(in, from, out, to);
         if (close(out) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, to, "close failed");
-        if (err != DT_OK) unlink(to);
+        if (err != DT_OK) dt_remove_part(to);
     }
     close(in);
-    return err;
-}
-
-/* A rename lives in the folder: until the folder is synced a power failure may undo it. */
-static dt_err sync_folder_of(const char *path)
-{
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    const size_t len = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
-    memcpy(folder, path, len);
-    folder[len] = '\0';
-    const int fd = open(len ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot open its folder");
-    /* EINVAL, EROFS, ENOTSUP: a file system without the notion */
-    const bool failed = fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP;
-    const dt_err err = failed ? dt_fail_errno(DT_ERR_WRITE, path, "sync of its folder failed") : DT_OK;
-    close(fd);
     return err;
 }
 
@@ -340,17 +317,6 @@ dt_err dt_check_replaceable(const char *path)
     if (lstat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return DT_OK;
     return dt_fail(DT_ERR_WRITE, "%s: expected a file or nothing there, found %s", path,
                    S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
-}
-
-dt_err dt_rename_durable(const char *from, const char *to)
-{
-    DT_TRY(dt_check_replaceable(to));
-    DT_CHECK(strlen(to) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", to);
-    if (rename(from, to) != 0) {
-        const int number = errno;
-        return dt_fail(DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", from, to, strerror(number));
-    }
-    return sync_folder_of(to);
 }
 
 /* ---- patterns ---------------------------------------------------------------------------------------------------- */

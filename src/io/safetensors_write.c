@@ -135,6 +135,6 @@ void dt_st_layout_discard(const dt_st_layout *l, const char *dir)
 {
     char path[PATH_MAX];
     for (int f = 0; f < l->n_files; f++)
-        if (join(path, dir, l->names[f], ".part") == DT_OK) unlink(path);
-    if (join_index(l, path, dir, ".part") == DT_OK) unlink(path);
+        if (join(path, dir, l->names[f], ".part") == DT_OK) dt_remove_part(path);
+    if (join_index(l, path, dir, ".part") == DT_OK) dt_remove_part(path);
 }

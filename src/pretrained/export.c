@@ -171,9 +171,9 @@ static dt_err create_files(export_job *j)
     j->made_dir = access(dir, F_OK) != 0;
     DT_TRY(dt_make_dirs(dir));
     j->created = true;
-    tokenizer_files_discard(dir); /* of an export that was killed */
+    DT_TRY(dt_write_file_sync(j->config_part, j->config, strlen(j->config))); /* first: one process at a time */
+    tokenizer_files_discard(dir);                                             /* of an export that was killed */
     DT_TRY(dt_st_layout_create(&j->layout, dir));
-    DT_TRY(dt_write_file_sync(j->config_part, j->config, strlen(j->config)));
     return tokenizer_files_create(j->opt, dir);
 }
 
@@ -375,7 +375,7 @@ static void clean_up(export_job *j, dt_err err)
     if (j->created && err != DT_OK) {
         dt_st_layout_discard(&j->layout, j->opt->dir);
         tokenizer_files_discard(j->opt->dir);
-        unlink(j->config_part);
+        dt_remove_part(j->config_part);
         if (j->made_dir) rmdir(j->opt->dir);
     }
     dt_st_layout_free(&j->layout);

@@ -149,5 +149,5 @@ void tokenizer_files_discard(const char *dir)
 {
     char part[PATH_MAX];
     for (int i = 0; i < N_FILES; i++)
-        if (dt_join_path(part, dir, FILES[i], ".part")) unlink(part);
+        if (dt_join_path(part, dir, FILES[i], ".part")) dt_remove_part(part);
 }

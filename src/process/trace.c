@@ -134,6 +134,6 @@ dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
     }
     err = dt_comm_agree(comm, err);
 done:
-    if (w.f) fclose(w.f), unlink(part);
+    if (w.f) fclose(w.f), dt_remove_part(part);
     return err;
 }

@@ -17,10 +17,11 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value)
     dt_task_need(t, "data", key, value, files);
 }
 
-static dt_err settle_images(const dt_task *t, const dt_loader *l, const char *key)
+static dt_err settle_images(const dt_task *t, dt_loader *l, const char *key)
 {
     const dt_data_info *info = dt_loader_info(l);
     char where[512];
+    if (t->n_units && t->mc->vision) dt_loader_refuse_placeholders(l, t->mc->vision->image_token);
     if (!info->image_path) return DT_OK;
     dt_config_where(t->cfg, "data", key, where, sizeof where);
     DT_CHECK(t->ops->images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", where,

@@ -33,7 +33,8 @@ typedef struct dt_sample {
     dt_pair pair;
     float weight;
     uint64_t hash; /* of what decides between training and validation */
-    char *problem; /* malloc'ed: why this is no sample */
+    char *problem;  /* malloc'ed: why this is no sample */
+    size_t n_named; /* bytes at its beginning that name an image */
 } dt_sample;
 
 typedef struct dt_chunk {

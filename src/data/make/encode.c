@@ -102,6 +102,16 @@ static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8
     return DT_OK;
 }
 
+/* Does each image of the record have its place in the text? */
+static dt_err check_places(const dt_recipe *recipe, const int32_t *id, size_t n, int n_images)
+{
+    dt_place_words words;
+    const size_t found = count_placeholders(recipe->images, id, n);
+    DT_CHECK(found == (size_t)n_images, DT_ERR_DATA, "%s",
+             dt_say_places(&words, recipe->rules.image_text, (int64_t)found, "the record", n_images));
+    return DT_OK;
+}
+
 /* One side of a record: its pieces to ids and mask, with the end of text where it belongs; then the cut. */
 static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *r, dt_side side, dt_chunk *p,
                           dt_sample *s)
@@ -121,8 +131,10 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
         DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
     if (recipe->images) {
         const bool answer = side == DT_SIDE_SECOND && s->kind == DT_DATASET_PROMPTS;
-        DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, answer ? 0 : r->images.n, ids,
-                                      &p->mask[side], first));
+        const int n_images = answer ? 0 : r->images.n;
+        DT_TRY(check_places(recipe, ids->id + first, ids->n - first, n_images));
+        DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, n_images, ids, &p->mask[side],
+                                      first));
     }
     s->parted |= parted;
     s->truncated |= cut;

@@ -5,8 +5,20 @@
 #include "parse_record.h"
 #include "chunk.h"
 #include "dtrain/image.h"
+#include <sys/types.h>
 
 typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
+
+/** Files that stand where shards may come: no image may be one. {0} to start from. */
+typedef struct dt_named_file {
+    char *path;
+    dev_t device;
+    ino_t number;
+} dt_named_file;
+typedef struct dt_shard_names {
+    dt_named_file *file; /* [n] */
+    int n;
+} dt_shard_names;
 
 /** What all samples of a run are made by; shared by the threads. */
 typedef struct dt_recipe {
@@ -19,6 +31,7 @@ typedef struct dt_recipe {
     const dt_preprocessor *preprocessor;
     const char *image_folder; /* NULL: that of the record's file */
     const char *output[2];    /* which no image may be; NULL: none */
+    dt_shard_names shards;    /* nor these */
 } dt_recipe;
 
 /** What is done with a sample of this kind that is too long. */
@@ -33,6 +46,12 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
 /** Append a document of plain text, or a piece of one. Its end and its length are looked at when it is written. */
 dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
                       dt_sample *s);
+
+/** Those that are there now, by their names. */
+dt_err dt_shard_names_find(dt_shard_names *s, const char *output);
+/** DT_ERR_USAGE: the image is one of them, under whatever name. */
+dt_err dt_shard_names_check(const dt_shard_names *s, const char *image);
+void dt_shard_names_free(dt_shard_names *s);
 
 /** Read and prepare the images of a record to the end of the chunk's. DT_ERR_DATA naming one that cannot be read. */
 dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s);

@@ -8,38 +8,43 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char OF_ROW[] = "bytes of an image";
+
 /* From its file, or from the row that it is in. */
 static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
                          char called[PATH_MAX], dt_image *image)
 {
     size_t first, nbytes;
     if (dt_row_bytes(name, item->n_behind, &first, &nbytes)) {
-        snprintf(called, PATH_MAX, "bytes of an image");
+        snprintf(called, PATH_MAX, "%s", OF_ROW);
         return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
     }
     DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
-    DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0, DT_ERR_DATA,
+    DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0 || errno != ENOENT, DT_ERR_DATA,
              "%s: cannot be opened: %s; --image-folder names the folder that paths of images begin in", called,
              strerror(errno));
     for (int i = 0; i < 2; i++)
         if (recipe->output[i]) DT_TRY(dt_check_output(recipe->output[i], true, (const char *const[]){called}, 1));
+    DT_TRY(dt_shard_names_check(&recipe->shards, called));
     return dt_image_read(called, image);
 }
 
-static dt_err add_image(const dt_recipe *recipe, const dt_chunk_item *item, const char *name, dt_chunk *p)
+static dt_err add_image(const dt_recipe *recipe, const char *name, dt_chunk *p, dt_sample *s)
 {
-    char called[PATH_MAX];
+    char called[PATH_MAX] = "";
     dt_image image = {0};
-    DT_TRY(read_image(recipe, p, item, name, called, &image));
-    const dt_err err = dt_image_prepare(recipe->preprocessor, called, &image, p->pixels + p->n_pixels);
+    dt_err err = read_image(recipe, p, s->item, name, called, &image);
+    if (err == DT_OK) err = dt_image_prepare(recipe->preprocessor, called, &image, p->pixels + p->n_pixels);
     dt_image_free(&image);
     if (err == DT_OK) p->n_pixels += dt_image_form_nbytes(recipe->images);
+    const size_t n = strlen(called);
+    if (err != DT_OK && n && strcmp(called, OF_ROW) != 0 && !strncmp(dt_error_message(), called, n)) s->n_named = n;
     return err;
 }
 
-static dt_err read_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, const dt_sample *s)
+static dt_err read_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s)
 {
-    for (int i = 0; i < record->images.n; i++) DT_TRY(add_image(recipe, s->item, record->images.path[i], p));
+    for (int i = 0; i < record->images.n; i++) DT_TRY(add_image(recipe, record->images.path[i], p, s));
     return DT_OK;
 }
 

@@ -76,6 +76,16 @@ static void go_back(dt_chunk *p, const mark *to)
     p->n_pixels = to->pixels;
 }
 
+/* What ends the work for another reason than what the record says (no memory, a disk) has its place, too. */
+static dt_err at_record(dt_err err, const dt_chunk_item *item)
+{
+    char what[512];
+    if (item->line == 0 || (err != DT_ERR_MEMORY && err != DT_ERR_FAULT)) return err;
+    snprintf(what, sizeof what, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s:%" PRId64 ": %s", item->path, item->line, what);
+}
+
 /* What is wrong with a record is its sample's problem, and leaves nothing else behind; any other error ends the
  * chunk. */
 static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
@@ -88,7 +98,7 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
     err = encode_item(k, w, p, item, json, err, which, s);
     *bad = err == DT_ERR_DATA;
     if (err != DT_OK && !*bad) p->n_samples--; /* half made, it would be written like the others */
-    if (!*bad) return err;
+    if (!*bad) return at_record(err, item);
     s->problem = strdup(dt_error_message());
     dt_error_clear();
     go_back(p, &before);
@@ -346,7 +356,8 @@ static dt_err open_images(make *k)
     k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
     k->recipe.rules.image_text = o->token;
     k->recipe.rules.captions = o->captions;
-    return DT_OK;
+    const bool shards = k->opt->n_shards || k->opt->shard_nbytes;
+    return shards ? dt_shard_names_find(&k->recipe.shards, k->opt->output) : DT_OK;
 }
 
 static dt_err open_all(make *k)
@@ -401,6 +412,7 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     dt_chat_close(k.chat);
     dt_rec_close(&k.rec);
     dt_preprocessor_free(&k.preprocessor);
+    dt_shard_names_free(&k.recipe.shards);
     dt_tokenizer_close(k.tokenizer);
     return err;
 }

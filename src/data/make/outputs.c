@@ -197,11 +197,13 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data 
     return count(o, to, (int64_t)(s->n[0] + s->n[1]));
 }
 
-static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason)
+static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason, size_t n_named)
 {
     if (item->line == 0) return dt_fail(DT_ERR_DATA, "%s: %s", item->path, reason);
-    if (!o->opt->skip_bad) return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": %s", item->path, item->line, reason);
-    dt_problems_add(o->stats, item, reason);
+    if (!o->opt->skip_bad)
+        return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": %s%s", item->path, item->line, reason,
+                       n_named ? " (--skip-bad leaves out records whose images are missing or damaged)" : "");
+    dt_problems_add(o->stats, item, reason, n_named);
     return DT_OK;
 }
 
@@ -214,7 +216,7 @@ static dt_err mixed(dt_outputs *o, const dt_sample *s, bool first)
     snprintf(reason, sizeof reason, "%s is of kind %s, but the first document was of kind %s%s",
              s->text ? "plain text" : "the record", dt_dataset_kind_name(s->kind), dt_dataset_kind_name(o->stats->kind),
              texts ? ": --kind tokens or --kind sft converts both" : "");
-    return bad(o, s->item, reason);
+    return bad(o, s->item, reason, 0);
 }
 
 /* At the first conversation: files without one name no template. */
@@ -231,7 +233,7 @@ static dt_err name_template(dt_outputs *o)
 
 static dt_err write_sample(dt_outputs *o, const dt_sample *s, bool first, const sample_data *of)
 {
-    if (s->problem) return bad(o, s->item, s->problem);
+    if (s->problem) return bad(o, s->item, s->problem, s->n_named);
     if (!o->kind_known) DT_TRY(begin(o, s->kind));
     if (s->kind != o->stats->kind) return mixed(o, s, first);
     if (s->is_chat && !o->template_named) DT_TRY(name_template(o));
@@ -260,10 +262,15 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 static dt_err check_result(const dt_outputs *o)
 {
     const dt_make_stats *s = o->stats;
+    char short_enough[128] = " is short enough";
+    if (o->recipe->images)
+        snprintf(short_enough, sizeof short_enough,
+                 " is short enough: of --max-length each image takes %" PRId64 " tokens, its placeholders",
+                 o->recipe->images->n_tokens);
     const int64_t n = s->n_documents + s->n_validation_documents;
     DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
              o->opt->n_inputs > 1 ? " ..." : "",
-             s->n_too_long  ? " is short enough"
+             s->n_too_long  ? short_enough
              : s->n_dropped ? " has a target"
              : s->n_bad     ? " is well formed"
                             : "");

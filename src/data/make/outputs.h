@@ -29,7 +29,7 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p);
 dt_err dt_outputs_commit(dt_outputs *o);
 void dt_outputs_free(dt_outputs *o); /* nothing stays behind of what was not committed */
 
-/** Count a record that is left out, with its reason. */
-void dt_problems_add(dt_make_stats *stats, const dt_chunk_item *item, const char *reason);
+/** Count a record that is left out, with its reason, whose first n_named bytes name an image. */
+void dt_problems_add(dt_make_stats *stats, const dt_chunk_item *item, const char *reason, size_t n_named);
 
 #endif

@@ -15,6 +15,25 @@ dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *r
     return DT_OK;
 }
 
+static int count_in(const char *text, size_t nbytes, const char *what)
+{
+    const size_t n = strlen(what);
+    const char *end = text + nbytes, *at = text;
+    int count = 0;
+    while ((at = memmem(at, (size_t)(end - at), what, n))) count++, at += n;
+    return count;
+}
+
+/* The question goes, and with it the places of its images: it says of all of them where they stand, or of none. */
+static dt_err check_question(const dt_message *question, int n_images, const char *image_text)
+{
+    dt_place_words words;
+    const int found = count_in(question->text, question->nbytes, image_text);
+    DT_CHECK(found == 0 || found == n_images, DT_ERR_DATA, "%s",
+             dt_say_places(&words, image_text, found, "the record", n_images));
+    return DT_OK;
+}
+
 /* What the question says besides is not for a caption: it is one of many ways to ask for it. */
 dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules)
 {
@@ -24,6 +43,7 @@ dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules)
              "expected a question with an image and its caption, found %d messages", m->n);
     const int n_images = r->images.n ? r->images.n : m->images.n;
     DT_CHECK(n_images > 0, DT_ERR_DATA, "expected a caption of an image, found a record without any");
+    DT_TRY(check_question(&m->item[0], n_images, rules->image_text));
     side->wrap = &rules->wrap;
     side->eos = side->eos_target = true;
     for (int i = 0; i < n_images; i++)

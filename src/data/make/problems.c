@@ -1,5 +1,5 @@
 /* problems.c - malformed records that were left out, by reason. Numbers in a reason (which message, which column) do
- * not make another reason of it. */
+ * not make another reason of it, nor does the image that it is about. */
 #include "outputs.h"
 #include <ctype.h>
 #include <inttypes.h>
@@ -19,8 +19,11 @@ static bool alike(const char *a, const char *b)
     return *a == *b;
 }
 
-void dt_problems_add(dt_make_stats *stats, const dt_chunk_item *item, const char *reason)
+void dt_problems_add(dt_make_stats *stats, const dt_chunk_item *item, const char *reason, size_t n_named)
 {
+    const char *image = reason;
+    reason += n_named;
+    if (n_named) reason += strspn(reason, ": ");
     stats->n_bad++;
     for (int i = 0; i < stats->n_problems; i++)
         if (alike(stats->problems[i].reason, reason)) {
@@ -30,6 +33,7 @@ void dt_problems_add(dt_make_stats *stats, const dt_chunk_item *item, const char
     if (stats->n_problems == DT_MAX_PROBLEMS) return;
     dt_problem *p = &stats->problems[stats->n_problems++];
     p->n = 1;
-    snprintf(p->first, sizeof p->first, "%s:%" PRId64, item->path, item->line);
+    snprintf(p->first, sizeof p->first, "%s:%" PRId64 "%s%.*s", item->path, item->line, n_named ? ", " : "",
+             (int)n_named, image);
     snprintf(p->reason, sizeof p->reason, "%s", reason);
 }

@@ -311,12 +311,17 @@ static dt_err show_asked(chat *c, char *path)
     return DT_OK;
 }
 
+static const char *say_places(const chat *c, const char *text, dt_place_words *words)
+{
+    return dt_say_places(words, c->a->reader.image_text, count_places(c, text, strlen(text)), "the message",
+                         c->n_waiting);
+}
+
 static dt_err hear(chat *c, char *text)
 {
+    dt_place_words words;
     if (!places_fit(c, text)) {
-        if (c->a->comm.rank == 0)
-            DT_WARN("a message with %d places of images, for %d images, is left out",
-                    count_places(c, text, strlen(text)), c->n_waiting);
+        if (c->a->comm.rank == 0) DT_WARN("the message is left out: %s", say_places(c, text, &words));
         free(text);
         return DT_OK;
     }
@@ -329,10 +334,10 @@ static dt_err talk(chat *c)
     app *a = c->a;
     DT_TRY(show_given(c));
     if (a->opt.prompt) {
+        dt_place_words words;
         TOGETHER(a, places_fit(c, a->opt.prompt)
                         ? DT_OK
-                        : dt_fail(DT_ERR_DATA, "--prompt: %d places of images, for %d images",
-                                  count_places(c, a->opt.prompt, strlen(a->opt.prompt)), c->n_waiting));
+                        : dt_fail(DT_ERR_DATA, "--prompt: %s", say_places(c, a->opt.prompt, &words)));
         char *text = strdup(a->opt.prompt);
         TOGETHER(a, text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
         return hear(c, text);

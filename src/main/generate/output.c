@@ -52,7 +52,7 @@ dt_err generate_end_output(app *a)
 
 void generate_drop_output(app *a)
 {
-    if (a->part) unlink(a->part);
+    if (a->part) dt_remove_part(a->part);
     free(a->part);
     a->part = NULL;
 }

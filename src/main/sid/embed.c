@@ -202,7 +202,7 @@ dt_err sid_embed(app *a, const char *path)
              "-o: the name is too long");
     const dt_err err = embed(a, &e, path);
     if (e.fd >= 0) close(e.fd);
-    if (err != DT_OK && a->comm.rank == 0) unlink(e.part);
+    if (err != DT_OK && a->comm.rank == 0) dt_remove_part(e.part);
     dt_model_close(e.model);
     dt_frozen_model_close(&e.frozen);
     dt_encoder_close(e.encoder);

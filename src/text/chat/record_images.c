@@ -1,6 +1,7 @@
 /* record_images.c - which images a record has, and where they stand in its texts: for datasets and prompts alike, so
  * that a record means the same in training and in generation. */
 #include "dtrain/chat.h"
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +91,18 @@ dt_err dt_messages_place_images(dt_messages *m, int n)
     if (!first) return DT_OK;
     first->text = dt_text_after_images(m->image_text, n, first->text, &first->nbytes);
     return dt_messages_own(m, (char *)first->text);
+}
+
+const char *dt_say_places(dt_place_words *out, const char *image_text, int64_t n_places, const char *owner,
+                          int64_t n_images)
+{
+    char places[24] = "no", images[24] = "no";
+    if (n_places) snprintf(places, sizeof places, "%" PRId64, n_places);
+    if (n_images) snprintf(images, sizeof images, "%" PRId64, n_images);
+    const char *many = !image_text && n_places > 1 ? "s" : "";
+    snprintf(out->text, sizeof out->text, "the text has %s %.80s%s and %s has %s image%s", places,
+             image_text ? image_text : "placeholder", many, owner, images, n_images > 1 ? "s" : "");
+    return out->text;
 }
 
 char *dt_text_after_images(const char *image_text, int n, const char *text, size_t *nbytes)
