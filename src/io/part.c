@@ -19,6 +19,9 @@
 
 enum { MAX_HELD = 128 }; /* descriptors are scarce: of more files than that, the first ones keep others away */
 
+/* Nothing is there, or nothing can be: what is tried next says so better. */
+static bool is_nothing(int number) { return number == ENOENT || number == ENOTDIR || number == EROFS; }
+
 static struct {
     pthread_mutex_t mutex;
     int n;
@@ -101,7 +104,7 @@ static int remove_left(const char *path)
     int status = 0;
     if (fd >= 0 && (!lock(fd) || !is_named(fd, path)))
         status = EBUSY;
-    else if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR)
+    else if (unlink(path) != 0 && !is_nothing(errno))
         status = errno;
     if (fd >= 0) close(fd);
     return status;
@@ -120,7 +123,7 @@ dt_err dt_create_file(const char *path, int *fd)
 {
     *fd = -1;
     let_go(path);
-    errno = is_aside(path) ? remove_left(path) : unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
+    errno = is_aside(path) ? remove_left(path) : unlink(path) == 0 || is_nothing(errno) ? 0 : errno;
     if (errno == EBUSY && is_aside(path)) return fail_busy(path);
     if (errno != 0) return dt_fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
