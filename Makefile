@@ -287,7 +287,7 @@ install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentatio
 	install -m 644 $(wildcard docs/*.1) $(DEST)/share/man/man1
 	install -m 644 $(DOCUMENTS) $(DEST)/share/doc/dtrain
 	install -m 644 $(wildcard docs/*.md docs/*.svg) $(DEST)/share/doc/dtrain/docs
-	install -m 644 $(wildcard input/*.ini input/*.jsonl) $(DEST)/share/dtrain/input
+	install -m 644 $(wildcard input/*.ini input/*.json input/*.jsonl) $(DEST)/share/dtrain/input
 	for p in $(PROGRAMS); do install -m 644 tools/completion/dtrain.bash $(DEST)/share/bash-completion/completions/$$p || exit 1; done
 	install -m 644 tools/completion/_dtrain $(DEST)/share/zsh/site-functions
 	install -m 755 tools/wandb_offline.py $(wildcard tools/reward_*) $(DEST)/share/dtrain/tools

@@ -193,6 +193,7 @@ bits 1 pooled-head $parts $pooled vision.train=projector,llm checkpoint.export=h
 expect "and frozen with it" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
 expect_text "transformers has no key for either" "no key for features behind post_layernorm"
 expect_text "which is told of both" "no key for the mean"
+expect "and does not take the model for llava" grep -q '"model_type": "dtrain_llava"' "$tmp/pooled-head/hf/config.json"
 bits 2 pooled-kept $parts $pooled vision.train=projector,llm vision.feature_cache="$tmp/features" zero.stage=3
 expect "with kept features: the same bits" same_model "$(newest pooled-head)" "$(newest pooled-kept)"
 bits 1 pooled-bare $parts ${pooled/feature_norm=true/feature_norm=false} vision.train=projector,llm vision.feature_cache="$tmp/features"
@@ -201,6 +202,9 @@ bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,
 expect_exit "what is exported is opened again" 0
 bits 1 pooled-on-said $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm run.max_steps=1 ${pooled/vision.projector_type=mlp/}
 expect "as it is, whether keys say so or not" same_model "$(newest pooled-on)" "$(newest pooled-on-said)"
+cp -r "$tmp/pooled-head/hf" "$tmp/former" && sed -i 's/"dtrain_llava"/"llava"/; s/DtrainLlava/Llava/' "$tmp/former/config.json"
+bits 2 pooled-former $whole model.path="$tmp/former" vision.train=projector,llm zero.stage=2 run.max_steps=1
+expect "as llava, with the same keys, it is the same" same_model "$(newest pooled-on)" "$(newest pooled-former)"
 run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
 expect_exit "and talks about an image" 0
 wrong "a norm before the last block's output" 65 'vision_feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"

@@ -116,6 +116,47 @@ for name in new old; do
     expect "its model is the same: $name" cmp "$tmp/names/$name-out/model.safetensors" $hf/clip_llama/model.safetensors
 done
 
+# ---- two keys say whether the head is the embedding
+loss_of() { # DIR: the loss of its first step
+    rm -rf "$tmp/looked"
+    train 1 looked model.path="$1" run.max_steps=1 optimizer.lr=0 checkpoint.save_steps=0
+    number looked loss | head -1
+}
+with_head() { # FROM TO FACTOR: with a head, FACTOR times the embedding
+    cp -r "$1" "$2"
+    python3 - "$2/model.safetensors" "$3" <<'PY'
+import array, json, struct, sys
+blob = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", blob[:8])[0]
+header, data = json.loads(blob[8:8 + n]), blob[8 + n:]
+embed = header["language_model.model.embed_tokens.weight"]
+head = array.array("f", data[embed["data_offsets"][0]:embed["data_offsets"][1]])
+for i in range(len(head)):
+    head[i] *= float(sys.argv[2])
+header["language_model.lm_head.weight"] = dict(embed, data_offsets=[len(data), len(data) + 4 * len(head)])
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data + head.tobytes())
+PY
+}
+tied_loss=$(loss_of $hf/siglip_qwen2)
+expect "a tied model has a loss" test -n "$tied_loss"
+top='s/^  "tie_word_embeddings": true/  "tie_word_embeddings": false/' text='s/^    "tie_word_embeddings": true/    "tie_word_embeddings": false/'
+while read -r name factor edit same; do
+    if [ "$factor" = 0 ]; then cp -r $hf/siglip_qwen2 "$tmp/$name"; else with_head $hf/siglip_qwen2 "$tmp/$name" "$factor"; fi
+    sed -i "${!edit}" "$tmp/$name/config.json"
+    if cmp -s $hf/siglip_qwen2/config.json "$tmp/$name/config.json"; then not_ok "$name" "config.json is what it was"; fi
+    loss=$(loss_of "$tmp/$name")
+    if [ "$same" = same ]; then is "$name: the loss of the tied model" "$loss" "$tied_loss"
+    else expect "$name: the loss of its own head" test -n "$loss" -a "$loss" != "$tied_loss"; fi
+    expect "$name: goes out with both keys alike" test "$(grep -c "\"tie_word_embeddings\": $([ "$same" = same ] && echo true || echo false)" "$tmp/looked/hf/config.json")" = 2
+done <<TIED
+tied-in-text 0 top same
+tied-at-top 0 text same
+tied-with-a-copy 1 top same
+own-head 0.5 top other
+own-head-at-top 0.5 text other
+TIED
+
 # ---- joined
 expect "LLaVA's file of a projector" renamed $hf/clip_llama "$tmp/names/projector" mm_projector 'multi_modal_projector\.linear_1=>model.mm_projector.0' 'multi_modal_projector\.linear_2=>model.mm_projector.2'
 projector=$tmp/names/projector/model.safetensors

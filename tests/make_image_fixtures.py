@@ -292,11 +292,15 @@ KINDS = {
     "clip_int": ("CLIPImageProcessorPil", {"size": 31, "crop_size": 20, "resample": 2}),
     "clip_wide_crop": ("CLIPImageProcessorPil", {"size": {"shortest_edge": 20}, "crop_size": {"height": 33, "width": 26}}),
     "clip_no_resize": ("CLIPImageProcessorPil", {"do_resize": False, "crop_size": {"height": 30, "width": 35}}),
+    "clip_list": ("CLIPImageProcessorPil", {"size": [40, 28], "crop_size": [20, 25]}),
+    "clip_square": ("CLIPImageProcessorPil", {"use_square_size": True, "crop_size": {"height": 24, "width": 24}}),
     "siglip": ("SiglipImageProcessorPil", {"size": {"height": 28, "width": 28}}),
     "siglip_oblong": ("SiglipImageProcessorPil", {"size": {"height": 18, "width": 40}, "resample": 1}),
     "llava": ("LlavaImageProcessorPil", {"do_pad": True, "size": {"shortest_edge": 24}, "crop_size": {"height": 24, "width": 24}}),
+    "llava_no_mean": ("LlavaImageProcessorPil", {"do_pad": True, "do_normalize": False, "image_mean": None, "size": {"shortest_edge": 24}, "crop_size": {"height": 24, "width": 24}}),
     "llava_no_crop": ("LlavaImageProcessorPil", {"do_pad": True, "do_center_crop": False, "size": {"shortest_edge": 25}}),
 }
+AS_WRITTEN = {"clip_list", "clip_square", "llava_no_mean"}  # what transformers reads and does not write so
 SIZES = [(37, 29), (29, 37), (24, 24), (200, 13), (13, 200), (25, 24), (5, 4), (90, 301)]
 
 
@@ -313,6 +317,10 @@ def processed(folder):
                 json.dump({**old, **options}, f, indent=2)
             with open(os.path.join(where, "processor_config.json"), "w") as f:
                 json.dump({"processor_class": "CLIPProcessor"}, f, indent=2)
+            processor = getattr(transformers, kind).from_pretrained(where)
+        if name in AS_WRITTEN:
+            with open(os.path.join(where, "preprocessor_config.json"), "w") as f:
+                json.dump({"image_processor_type": kind.removesuffix("Pil"), **options}, f, indent=2)
             processor = getattr(transformers, kind).from_pretrained(where)
         if name == "llava":  # as a processor of text and images saves it
             with open(os.path.join(where, "preprocessor_config.json")) as f:

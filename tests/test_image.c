@@ -209,7 +209,7 @@ static void numbers_are_what_is_in_effect(void **state)
                            " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": [9]}",
                            &p),
                      DT_ERR_DATA);
-    assert_non_null(strstr(message, "p.json: crop_size: expected an integer"));
+    assert_non_null(strstr(message, "p.json: crop_size: expected [height, width], found [9]"));
     assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true,"
                            " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": 9}",
                            &p),
@@ -269,6 +269,11 @@ static void mistakes_are_named_by_file_and_key(void **state)
         {CLIP "\"size\": {\"shortest_edge\": 9, \"longest_edge\": 12}}", "p.json: size.longest_edge: "},
         {CLIP "\"size\": {\"height\": 9}}", "p.json: size.width: "},
         {CLIP "\"size\": \"big\"}", "p.json: size: "},
+        {CLIP "\"size\": [9, 0]}", "p.json: size[1]: expected an integer from 1"},
+        {CLIP "\"size\": 50, \"use_square_size\": true}", "p.json: use_square_size: expected false"},
+        {CLIP "\"image_mean\": null}", "p.json: image_mean: expected a number, or three, where do_normalize is true"},
+        {"{\"image_processor_type\": \"SiglipImageProcessor\", \"size\": 50}",
+         "p.json: size: expected {height, width}: a shortest edge keeps the aspect"},
         {CLIP "\"resample\": 6}", "p.json: resample: expected an integer from 0 to 5"},
         {CLIP "\"image_std\": [1, 1, 0]}", "p.json: image_std[2]: "},
         {"{\"image_processor_type\": \"LlavaImageProcessor\", \"do_pad\": true, \"image_mean\": 1.5}",

@@ -424,6 +424,30 @@ static void towers_and_projectors_beyond_any_memory_are_named(void **state)
     dt_error_clear();
 }
 
+/* What transformers takes, too: keys of older files, and either of two that tie. */
+static void what_llava_leaves_out_is_filled_in(void **state)
+{
+#define BARE(layer, tied, of_text)                                                                                     \
+    "{\"model_type\": \"llava\", \"tie_word_embeddings\": " tied                                                       \
+    ", \"text_config\": {\"model_type\": \"llama\", \"tie_word_embeddings\": " of_text                                 \
+    ", \"hidden_size\": 8, \"num_attention_heads\": 2, \"intermediate_size\": 8, \"num_hidden_layers\": 1}, "          \
+    "\"vision_config\": {\"hidden_size\": 8, \"num_attention_heads\": 2, \"image_size\": 8, \"patch_size\": 4}, "      \
+    "\"image_token_index\": 3, \"vision_feature_layer\": " layer "}"
+    dt_model_config a = parsed(BARE("[-3]", "false", "true")), b = parsed(BARE("-3", "true", "false")),
+                    c = parsed(BARE("-3", "false", "false"));
+    assert_int_equal(a.vision->tower, DT_TOWER_CLIP);
+    assert_int_equal(a.vision->n_used, 10);
+    assert_int_equal(n_differences(&a, &b), 0);
+    assert_true(a.tie_word_embeddings && b.tie_word_embeddings && !c.tie_word_embeddings);
+    dt_model_config_free(&a);
+    dt_model_config_free(&b);
+    dt_model_config_free(&c);
+    assert_int_equal(dt_model_config_parse(&a, "c", BARE("[-2, -3]", "true", "true")), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "c: vision_feature_layer: expected one hidden state"));
+    dt_error_clear();
+#undef BARE
+}
+
 static void towers_and_projectors_are_compared(void **state)
 {
     dt_model_config a = parsed(LLAVA "}");
@@ -697,6 +721,7 @@ int main(void)
         cmocka_unit_test(names_are_the_words_that_are_read),
         cmocka_unit_test(a_preprocessor_is_read_as_dtrain_data_reads_it),
         cmocka_unit_test(towers_and_projectors_beyond_any_memory_are_named),
+        cmocka_unit_test(what_llava_leaves_out_is_filled_in),
         cmocka_unit_test(towers_and_projectors_are_compared),
         cmocka_unit_test(units_hold_the_tensors_of_the_published_models),
         cmocka_unit_test(matrices_that_one_product_serves_are_adjacent),

@@ -1,18 +1,29 @@
-"""open_elsewhere.py DIRECTORY ANSWERS [IMAGE...] - open an exported model with transformers and do with it what dtrain-generate did.
+"""Open an exported model with transformers and do with it what dtrain-generate did. The exit status is 1 when it does not do the same.
 
 A language model continues the prompts of dtrain-generate --greedy --jsonl: both continuations are printed, and their tokens must be the same. A reward
 model (or a critic) scores the answers of dtrain-generate --score DIRECTORY --jsonl, one by one and as a padded batch: rewards must be the same but for
-roundings of fp32. A vision-language model continues prompts with images, those of the command line as dtrain-generate's --image or those that the records
-name, from the folder of ANSWERS on: placeholders and tokens must be the same, log-probabilities (--logprobs) but for roundings. The exit status is 1 when they are not.
+roundings of fp32. A vision-language model continues prompts with images (--greedy --jsonl --logprobs): placeholders and tokens must be the same, log-probabilities
+but for roundings. Images are those that the records name, from the folder of ANSWERS on, or those of the command line, which are every prompt's,
+as dtrain-generate's --image are.
+
+Limits: text that was sampled or found by beams is not looked at, nor is a conversation of --chat; all is computed in fp32 on the CPU.
+Needs torch and transformers, of vision-language models pillow, too.
 """
+import argparse
 import json
 import os
 import sys
 
-import torch
-import transformers
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("directory", metavar="DIRECTORY", help="a model as dtrain exports it")
+parser.add_argument("answers", metavar="ANSWERS", help="what dtrain-generate wrote: a JSON line for each answer")
+parser.add_argument("images", metavar="IMAGE", nargs="*", help="the images of every prompt (default: those that the records name)")
+given = parser.parse_args()
 
-directory, answers = sys.argv[1], [json.loads(line) for line in open(sys.argv[2])]
+import torch  # noqa: E402 - --help asks for neither
+import transformers  # noqa: E402
+
+directory, answers = given.directory, [json.loads(line) for line in open(given.answers)]
 
 
 def load(cls):
@@ -57,15 +68,28 @@ def image_paths(answer):
     """What the record says, as a path, {path} or a list of these."""
     named = answer.get("images", answer.get("image", []))
     named = [n["path"] if isinstance(n, dict) else n for n in (named if isinstance(named, list) else [named])]
-    return sys.argv[3:] or [os.path.join(os.path.dirname(sys.argv[2]), n) for n in named]
+    return given.images or [os.path.join(os.path.dirname(given.answers), n) for n in named]
+
+
+def check_images(number, n_images, n_placeholders, n_each):
+    """Else transformers stops with a count of features and tokens."""
+    if n_images * n_each == n_placeholders:
+        return
+    sys.exit(f"answer {number} has {n_placeholders} placeholders, {n_each} for each of {n_placeholders // n_each} images, and {n_images} images are "
+             + ("given; those of the command line are every prompt's" if given.images else "named in its record; the command line may name them"))
 
 
 @torch.no_grad()
 def sees_alike():
     model, processor = load(transformers.LlavaForConditionalGeneration), transformers.AutoProcessor.from_pretrained(directory)
     same, off = True, 0.0
-    for answer in answers:
+    v = model.config
+    n_each = (v.vision_config.image_size // v.vision_config.patch_size) ** 2 + (v.vision_config.model_type == "clip_vision_model" and v.vision_feature_select_strategy == "full")
+    for number, answer in enumerate(answers, 1):
+        if "logprobs" not in answer:
+            sys.exit("an answer has no logprobs; expected what dtrain-generate --greedy --jsonl --logprobs wrote")
         ids, paths = answer["prompt_ids"], image_paths(answer)
+        check_images(number, len(paths), ids.count(getattr(v, "image_token_id", None) or v.image_token_index), n_each)
         images = [transformers.image_utils.load_image(path) for path in paths]
         seen = dict(pixel_values=processor.image_processor(images=images, return_tensors="pt").pixel_values) if images else {}
         if answer.get("prompt", "").count(processor.image_token) == len(images) > 0:
@@ -81,6 +105,8 @@ def sees_alike():
     return same and off < 1e-4
 
 
+if "ids" not in answers[0]:
+    sys.exit(f"{given.answers}: expected what dtrain-generate --greedy --jsonl wrote")
 architecture = transformers.AutoConfig.from_pretrained(directory).architectures[0]
 if architecture.startswith("Llava"):
     sys.exit(not sees_alike())

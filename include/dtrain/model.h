@@ -71,6 +71,12 @@ void dt_model_config_free(dt_model_config *mc);
 /** A dropout of [model]: of attention, embedding, residual branches and projector alike; negative: the model's own
  *  stays. */
 void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
+/** Is it the config.json of a vision-language model? What transformers' LlavaForConditionalGeneration would compute
+ *  otherwise (vision_feature_norm, image_tokens, projectors of other types) is exported with a type of its own, so that
+ *  its AutoModel refuses it. */
+#define DT_OWN_LLAVA "dtrain_llava"
+bool dt_model_is_llava(const json_t *config);
+
 /** A vision-language model that does not know how its images are made (vision->preprocessor) takes it from this object,
  *  which becomes part of mc->json. name: what messages call it. DT_ERR_DATA: what is wrong with it; DT_ERR_MEMORY. */
 dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, const char *json_text);

@@ -12,8 +12,8 @@ enum { MAX_FILE = 1 << 20 };
 static const struct kind {
     const char *name; /* without the ImageProcessor, ImageProcessorFast or FeatureExtractor behind it */
     int shortest_edge, side;
-    bool square;     /* size 224 means {height 224, width 224}, and not the shortest edge */
     bool crop, pads; /* do_pad makes a square, and is not another kind of padding */
+    bool squares;    /* use_square_size is looked at */
     double mean[3], std[3];
 } KINDS[] = {
 #define CLIP_MEAN                                                                                                      \
@@ -24,8 +24,8 @@ static const struct kind {
     {                                                                                                                  \
         0.26862954, 0.26130258, 0.27577711                                                                             \
     }
-    {"CLIP", .shortest_edge = 224, .crop = true, .mean = CLIP_MEAN, .std = CLIP_STD},
-    {"Siglip", .side = 224, .square = true, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
+    {"CLIP", .shortest_edge = 224, .crop = true, .squares = true, .mean = CLIP_MEAN, .std = CLIP_STD},
+    {"Siglip", .side = 224, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
     {"Llava", .shortest_edge = 224, .crop = true, .pads = true, .mean = CLIP_MEAN, .std = CLIP_STD},
 };
 
@@ -85,13 +85,30 @@ static dt_err read_side(const dt_spec *s, const char *key, int *side)
     return *side ? DT_OK : dt_spec_bad(s, key, "an integer");
 }
 
-/* An integer, {"height", "width"} or {"shortest_edge"}; an integer means the latter unless edge is NULL or square. */
-static dt_err read_size(const dt_spec *s, const char *key, bool square, int *edge, int *height, int *width)
+static dt_err read_pair(const dt_spec *list, int *height, int *width)
+{
+    int *const sides[] = {height, width};
+    char expected[64];
+    snprintf(expected, sizeof expected, "an integer from 1 to %d", DT_MAX_IMAGE_SIZE);
+    if (json_array_size(list->value) != 2) return dt_spec_bad(list, NULL, "[height, width]");
+    for (size_t i = 0; i < 2; i++) {
+        const dt_spec item = dt_spec_item(list, i);
+        const json_int_t side = json_is_integer(item.value) ? json_integer_value(item.value) : 0;
+        if (side < 1 || side > DT_MAX_IMAGE_SIZE) return dt_spec_bad(&item, NULL, expected);
+        *sides[i] = (int)side;
+    }
+    return DT_OK;
+}
+
+/* An integer, [height, width], {"height", "width"} or {"shortest_edge"}; an integer means the latter, and a square where
+ * edge is NULL. */
+static dt_err read_size(const dt_spec *s, const char *key, int *edge, int *height, int *width)
 {
     dt_spec size;
     if (!dt_spec_get(s, key, &size)) return DT_OK;
     *height = *width = 0;
     if (edge) *edge = 0;
+    if (json_is_array(size.value)) return read_pair(&size, height, width);
     if (json_is_object(size.value)) {
         if (edge && dt_spec_has(&size, "shortest_edge")) {
             DT_TRY(dt_spec_only(&size, "shortest_edge"));
@@ -101,9 +118,23 @@ static dt_err read_size(const dt_spec *s, const char *key, bool square, int *edg
         DT_TRY(read_side(&size, "height", height));
         return read_side(&size, "width", width);
     }
-    if (edge && !square) return read_side(s, key, edge);
+    if (edge) return read_side(s, key, edge);
     DT_TRY(read_side(s, key, height));
     *width = *height;
+    return DT_OK;
+}
+
+/* Kosmos-2's: of a shortest edge both sides. Newer versions of transformers take 224 for it, whatever the size. */
+static dt_err read_square(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
+{
+    bool square = false;
+    DT_TRY(dt_spec_bool(s, "use_square_size", &square));
+    if (!square || !kind->squares) return DT_OK;
+    if (p->shortest_edge != kind->shortest_edge)
+        return dt_spec_bad(s, "use_square_size",
+                           "false: versions of transformers make other sizes of it; size {height, width} says which");
+    p->height = p->width = p->shortest_edge;
+    p->shortest_edge = 0;
     return DT_OK;
 }
 
@@ -136,8 +167,9 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
     p->shortest_edge = kind->shortest_edge;
     p->height = p->width = kind->side;
     p->crop_height = p->crop_width = 224;
-    DT_TRY(read_size(s, "size", kind->square, &p->shortest_edge, &p->height, &p->width));
-    DT_TRY(read_size(s, "crop_size", true, NULL, &p->crop_height, &p->crop_width));
+    DT_TRY(read_size(s, "size", &p->shortest_edge, &p->height, &p->width));
+    DT_TRY(read_size(s, "crop_size", NULL, &p->crop_height, &p->crop_width));
+    DT_TRY(read_square(s, kind, p));
     DT_TRY(dt_spec_int(s, "resample", DT_NEAREST, DT_HAMMING, &resample));
     p->resample = (dt_resample)resample;
     if (!resize) p->shortest_edge = p->height = p->width = 0;
@@ -147,6 +179,8 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
     p->out_height = crop ? p->crop_height : square ? square : p->height;
     p->out_width = crop ? p->crop_width : square ? square : p->width;
     if (p->out_height) return DT_OK;
+    if (resize && !kind->crop)
+        return dt_spec_bad(s, "size", "{height, width}: a shortest edge keeps the aspect, and images would differ");
     return dt_spec_bad(s, resize ? "do_center_crop" : "do_resize", "true: images would differ in size");
 }
 
@@ -161,6 +195,11 @@ static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preproc
     DT_TRY(dt_spec_real(s, "rescale_factor", 1e-9, 1e9, &p->rescale_factor));
     DT_TRY(read_colour(s, "image_mean", p->pad ? 0 : -1e6, p->pad ? 1 : 1e6, p->mean));
     DT_TRY(read_colour(s, "image_std", 1e-9, 1e9, p->std));
+    const bool no_mean = json_is_null(json_object_get(s->value, "image_mean")),
+               no_std = json_is_null(json_object_get(s->value, "image_std"));
+    if (normalise && (no_mean || no_std))
+        return dt_spec_bad(s, no_mean ? "image_mean" : "image_std", "a number, or three, where do_normalize is true");
+    if (no_mean) p->mean[0] = p->mean[1] = p->mean[2] = 0;
     if (!rescale) p->rescale_factor = 1;
     for (int c = 0; c < 3; c++) {
         p->colour[c] = p->pad ? (uint8_t)(p->mean[c] * 255) : 0; /* of the mean even where it is not subtracted */

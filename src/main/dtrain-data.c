@@ -505,8 +505,7 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
     if (access(path, F_OK) == 0) err = dt_read_file(path, 1 << 24, &text, &n);
     if (err == DT_OK && text) err = dt_json_parse(&config, path, text, n, DT_JSON_LAST_KEY);
     if (err == DT_OK && config) {
-        const char *type = json_string_value(json_object_get(config, "model_type"));
-        if (json_object_get(config, "text_config") && type && strcmp(type, "llava") == 0)
+        if (json_object_get(config, "text_config") && dt_model_is_llava(config))
             err = ask_llava(path, text, o);
         else
             ask_tower(config, o);

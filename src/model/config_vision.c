@@ -39,10 +39,11 @@ static const struct projector {
 const char *dt_tower_name(dt_tower tower) { return TOWERS[tower].name; }
 const char *dt_projector_name(dt_projector_type projector) { return PROJECTORS[projector].name; }
 
+/* Old files of llava leave CLIP's out. */
 static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
 {
-    const char *word = NULL;
-    DT_TRY(dt_spec_need_string(s, "model_type", &word));
+    const char *word = TOWERS[DT_TOWER_CLIP].model_type;
+    DT_TRY(dt_spec_string(s, "model_type", &word));
     for (int i = 0; i < DT_N_TOWERS; i++)
         if (strcmp(word, TOWERS[i].model_type) == 0) return *tower = (dt_tower)i, DT_OK;
     return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
@@ -129,13 +130,28 @@ static dt_err read_feature_norm(const dt_spec *root, dt_vision_config *v)
     return DT_OK;
 }
 
+/* A list of several would be their features side by side. */
+static dt_err read_layer(const dt_spec *root, int64_t L, int64_t *layer)
+{
+    dt_spec list;
+    if (!dt_spec_get(root, "vision_feature_layer", &list) || !json_is_array(list.value))
+        return dt_spec_int(root, "vision_feature_layer", -L - 1, L, layer);
+    if (json_array_size(list.value) != 1) return dt_spec_bad(&list, NULL, "one hidden state");
+    json_t *one = json_pack("{s:O}", "vision_feature_layer", json_array_get(list.value, 0));
+    DT_CHECK(one, DT_ERR_MEMORY, "%s: no memory for vision_feature_layer", root->file);
+    const dt_err err = dt_spec_int(&(dt_spec){.file = root->file, .err = root->err, .value = one},
+                                   "vision_feature_layer", -L - 1, L, layer);
+    json_decref(one);
+    return err;
+}
+
 /* The hidden states of a tower of L blocks are L + 1: what goes into the first, and what each leaves. */
 static dt_err read_features(const dt_spec *root, dt_vision_config *v)
 {
     const int64_t L = v->n_blocks;
     int64_t layer = -2;
     const char *select = "default";
-    DT_TRY(dt_spec_int(root, "vision_feature_layer", -L - 1, L, &layer));
+    DT_TRY(read_layer(root, L, &layer));
     DT_TRY(dt_spec_string(root, "vision_feature_select_strategy", &select));
     if (strcmp(select, "default") != 0 && strcmp(select, "full") != 0)
         return dt_spec_bad(root, "vision_feature_select_strategy", "default or full");

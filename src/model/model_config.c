@@ -265,27 +265,34 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
     return f->family == DT_GPT2 ? read_gpt2(root, mc) : read_llama_like(root, mc);
 }
 
-/* Files of older versions say in the one place or in the other whether the language model's tables are tied. */
+/* Either place may say that the language model's tables are tied, as in transformers. */
 static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
 {
     dt_spec text;
+    bool tied = false;
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     DT_TRY(read_language_model(&text, "llama, mistral, qwen2 or qwen3", mc));
     if (mc->family == DT_GPT2) return dt_spec_bad(&text, "model_type", "llama, mistral, qwen2 or qwen3");
-    DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &mc->tie_word_embeddings));
+    DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
+    mc->tie_word_embeddings |= tied;
     return dt_model_read_vision(root, mc);
+}
+
+bool dt_model_is_llava(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type && (strcmp(type, "llava") == 0 || strcmp(type, DT_OWN_LLAVA) == 0);
 }
 
 dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
 {
-    const char *type = json_string_value(json_object_get(root->value, "model_type"));
     *mc = (dt_model_config){0};
     if (!json_is_object(root->value)) {
         dt_spec whole = *root;
         snprintf(whole.where, sizeof whole.where, "the file");
         return dt_spec_bad(&whole, NULL, "one JSON object");
     }
-    const dt_err err = type && strcmp(type, "llava") == 0
+    const dt_err err = dt_model_is_llava(root->value)
                            ? read_llava(root, mc)
                            : read_language_model(root, "gpt2, llama, mistral, qwen2, qwen3 or llava", mc);
     if (err == DT_OK) mc->json = json_dumps(root->value, JSON_INDENT(2));

@@ -127,14 +127,14 @@ static void warn_of_other_programs(const dt_vision_config *v)
 {
     if (!has_llava_projector(&v->projector))
         DT_WARN("config.json: transformers has no projector of type %s and hidden_size %lld: the exported model can be "
-                "opened here alone",
+                "opened only by dtrain",
                 dt_projector_name(v->projector.type), (long long)v->projector.hidden_size);
     if (v->feature_norm)
-        DT_WARN("config.json: transformers has no key for features behind post_layernorm (vision.feature_norm): there "
-                "the exported model would be opened with others, so that it can be used here alone");
+        DT_WARN("config.json: transformers has no key for features behind post_layernorm (vision.feature_norm): the "
+                "exported model can be opened only by dtrain");
     if (dt_vision_pools(v))
         DT_WARN("config.json: transformers has no key for the mean of an image's rows (vision.image_tokens = "
-                "mean_pooling): the exported model can be used here alone");
+                "mean_pooling): the exported model can be opened only by dtrain");
 }
 
 /* What transformers has no key for goes where it would say nothing, or else stays. */
@@ -142,7 +142,10 @@ static void edit_vision(json_t *root, const dt_vision_config *v)
 {
     static const char *const own[] = {"projector_type",    "projector_hidden_size", "projector_shuffle",
                                       "projector_dropout", "vision_feature_norm",   "image_tokens"};
-    for (size_t i = 0; i < sizeof own / sizeof own[0] && is_of_llava(v); i++) json_object_del(root, own[i]);
+    const bool llava = is_of_llava(v);
+    for (size_t i = 0; i < sizeof own / sizeof own[0] && llava; i++) json_object_del(root, own[i]);
+    json_object_set_new(root, "model_type", json_string(llava ? "llava" : DT_OWN_LLAVA));
+    if (!llava) json_object_set_new(root, "architectures", json_pack("[s]", "DtrainLlavaForConditionalGeneration"));
     json_object_del(root, "preprocessor_config"); /* a file of its own */
     json_object_set_new(root, "image_seq_length", json_integer(v->n_tokens));
     if (v->tower == DT_TOWER_SIGLIP)

@@ -2,6 +2,7 @@
  * and read here. */
 #include "dtrain/pretrained.h"
 #include "dtrain/config.h"
+#include "llava_head.h"
 #include "merge.h"
 #include "peft_locate.h"
 #include "generation_config.h"
@@ -34,6 +35,7 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
     DT_TRY(dt_read_file(config, MAX_CONFIG, &p->model_config, &nbytes));
     DT_CHECK(strlen(p->model_config) == nbytes, DT_ERR_DATA, "%s: expected JSON, found a zero byte", config);
     DT_TRY(vision_add_preprocessor(&p->model_config, config, dir));
+    DT_TRY(llava_settle_head(&p->model_config, config, dir));
     DT_TRY(generation_config_read(&p->generation, dir));
     return tokenizer_dir_has_files(dir) ? copy_text(&p->tokenizer, dir) : DT_OK;
 }

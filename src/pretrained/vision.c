@@ -13,12 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool is_llava(const json_t *root)
-{
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    return type && strcmp(type, "llava") == 0;
-}
-
 /* ---- what the keys say ------------------------------------------------------------------------------------------- */
 
 /* The keys that say what config.json of a joined model says, by its names there. */
@@ -125,6 +119,8 @@ static dt_err find_tower(const dt_spec *root, json_t **tower)
     DT_CHECK(*tower, DT_ERR_MEMORY, "%s: no memory for the configuration of a tower", root->file);
     if (!own && type && (strcmp(type, "clip") == 0 || strcmp(type, "siglip") == 0))
         json_object_set_new(*tower, "model_type", json_sprintf("%s_vision_model", type));
+    if (!own && dt_model_is_llava(root->value))
+        json_object_set_new(*tower, "model_type", json_string("clip_vision_model"));
     forget_file(*tower);
     return DT_OK;
 }
@@ -247,7 +243,7 @@ static bool means_the_same(const dt_pretrained *p, const json_t *root, const cha
 static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 {
     const char *type = json_string_value(json_object_get(json_object_get(root, "vision_config"), "model_type"));
-    const bool clip = type && strcmp(type, "clip_vision_model") == 0;
+    const bool clip = !type || strcmp(type, "clip_vision_model") == 0;
     for (int i = 0; i < N_MODEL_KEYS; i++) {
         if (!*text_of(cfg, i)) continue;
         json_t *wanted = value_of(cfg, i, clip), *has = json_object_get(root, MODEL_KEYS[i].name);
@@ -309,8 +305,10 @@ dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg)
 {
     json_t *root;
     DT_TRY(dt_json_parse(&root, p->config_name, p->model_config, strlen(p->model_config), 0));
-    dt_err err = is_llava(root) ? take_keys(p, cfg, root) : *cfg->vision_path ? join(p, cfg, root) : check_none(cfg);
-    p->has_vision = is_llava(root) || *cfg->vision_path;
+    dt_err err = dt_model_is_llava(root) ? take_keys(p, cfg, root)
+                 : *cfg->vision_path     ? join(p, cfg, root)
+                                         : check_none(cfg);
+    p->has_vision = dt_model_is_llava(root) || *cfg->vision_path;
     if (err == DT_OK && p->has_vision) err = take_projector(p, cfg);
     json_decref(root);
     return err;

@@ -23,8 +23,7 @@ dt_err vision_add_preprocessor(char **text, const char *name, const char *dir)
 {
     json_t *root, *object = NULL;
     DT_TRY(dt_json_parse(&root, name, *text, strlen(*text), 0));
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    const bool missing = type && strcmp(type, "llava") == 0 && !json_object_get(root, "preprocessor_config");
+    const bool missing = dt_model_is_llava(root) && !json_object_get(root, "preprocessor_config");
     dt_err err = missing ? vision_read_preprocessor(dir, &object) : DT_OK;
     if (err == DT_OK && object) {
         json_object_set(root, "preprocessor_config", object);
