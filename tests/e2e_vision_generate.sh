@@ -158,8 +158,7 @@ cat >"$learned/small.json" <<'JSON'
  "text_config": {"model_type": "llama", "vocab_size": 257, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
                  "max_position_embeddings": 64, "bos_token_id": 256, "eos_token_id": 256, "tie_word_embeddings": true}}
 JSON
-echo '{"image_processor_type": "CLIPImageProcessor", "size": 32, "crop_size": 32}' >"$learned/images.json" # as input/vision.ini says
-expect "questions about colours and numbers" ./dtrain-data -q --images "$learned/images.json" --image-tokens 16 --image-token '#' -o "$learned/some.h5" "$learned/some.jsonl"
+expect "questions about colours and numbers" ./dtrain-data -q --images input --image-tokens 16 --image-token '#' -o "$learned/some.h5" "$learned/some.jsonl"
 run 2 ./dtrain input/vision.ini run.output_dir="$learned/run" run.threads=1 run.seed=1 run.max_steps=300 scheduler.warmup_steps=10 optimizer.lr=3e-3 model.config="$learned/small.json" data.train="$learned/some.h5"
 expect_exit "a small model is trained on them" 0
 run 2 ./dtrain-generate "$learned/run/hf" --prompts "$learned/test.jsonl" --greedy --max-new-tokens 8 --jsonl -o "$learned/answers.jsonl" --threads 1

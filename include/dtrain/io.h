@@ -147,6 +147,8 @@ dt_err dt_create_file(const char *path, int *fd);
 dt_err dt_create_empty_file(const char *path);
 /** Remove a .part, whoever made it, but not one that another process is writing. Failures are nobody's concern. */
 void dt_remove_part(const char *path);
+/** Remove a .part that nobody holds; where the file system has no locks it stays, for somebody may. */
+void dt_remove_left_part(const char *path);
 /** A file that is written aside, as PATH.part, and takes its place whole. {0} to begin; path is borrowed. */
 typedef struct dt_aside {
     const char *path;

@@ -10,7 +10,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -256,7 +255,7 @@ void dt_features_close(dt_features *f)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Whoever makes a file holds a lock on it: what is not held, nobody makes. Where locks are not known, it stays. */
+/* Of runs that were killed. */
 static void remove_left(const char *dir)
 {
     char **names, path[PATH_MAX];
@@ -265,31 +264,26 @@ static void remove_left(const char *dir)
         dt_error_clear();
         return;
     }
-    for (int i = 0; i < n; i++) {
-        const int fd = dt_join_path(path, dir, names[i], "") ? open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC) : -1;
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(path);
-        if (fd >= 0) close(fd);
-    }
+    for (int i = 0; i < n; i++)
+        if (dt_join_path(path, dir, names[i], "")) dt_remove_left_part(path);
     dt_list_free(names, n);
 }
 
-/* Under a name of its own. Between its making and its lock another process may take it for one that was left, and holds
- * the lock until it has removed it. */
+/* Under a name of its own. Between its making and its lock another process may take it for one that was left. */
 static dt_err create_part(dt_feature_file *f, const char *dir)
 {
-    struct stat st = {0};
-    for (uint64_t k = dt_mix64((uint64_t)getpid()) ^ (uint64_t)(1e9 * dt_now_s()); st.st_nlink == 0; k++) {
+    enum { TRIES = 3 };
+    uint64_t k = dt_mix64((uint64_t)getpid()) ^ (uint64_t)(1e9 * dt_now_s());
+    dt_err err = DT_ERR_WRITE;
+    for (int i = 0; i < TRIES && err == DT_ERR_WRITE; i++) {
         free(f->part);
-        if (f->fd >= 0) close(f->fd);
-        f->fd = -1, f->part = NULL;
-        if (asprintf(&f->part, "%s/%s%016" PRIx64 "%s", dir, PREFIX, dt_mix64(k), PART) < 0) f->part = NULL;
+        if (asprintf(&f->part, "%s/%s%016" PRIx64 "%s", dir, PREFIX, dt_mix64(k++), PART) < 0) f->part = NULL;
         DT_CHECK(f->part, DT_ERR_MEMORY, "no memory for a path");
-        DT_TRY(dt_create_file(f->part, &f->fd));
-        f->made = true;
-        (void)flock(f->fd, LOCK_EX); /* not known: as it is */
-        DT_CHECK_ERRNO(fstat(f->fd, &st) == 0, DT_ERR_WRITE, f->part, NULL);
+        err = dt_create_file(f->part, &f->fd);
     }
-    return DT_OK;
+    f->made = err == DT_OK;
+    if (f->made) dt_error_clear();
+    return err;
 }
 
 dt_err dt_feature_file_create(dt_feature_file *f, const dt_feature_kind *kind, const char *dir, int64_t n)

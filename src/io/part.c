@@ -87,12 +87,14 @@ static bool is_as_made(const char *path)
     return fd < 0 || is_named(fd, path);
 }
 
-/* false: another process holds it. */
-static bool lock(int fd)
+static bool has_lock(int fd)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    return fcntl(fd, F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
+    return fcntl(fd, F_OFD_SETLK, &whole) == 0;
 }
+
+/* false: another process holds it. */
+static bool lock(int fd) { return has_lock(fd) || (errno != EAGAIN && errno != EACCES); }
 
 /* Whatever has the name goes, unless another process is writing it: EBUSY. Only who has the lock may remove a file, and
  * so what is there cannot become another one's between the look at it and the removal. */
@@ -156,6 +158,13 @@ void dt_remove_part(const char *path)
     else if (is_as_made(path))
         unlink(path);
     let_go(path);
+}
+
+void dt_remove_left_part(const char *path)
+{
+    const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && has_lock(fd) && is_named(fd, path)) unlink(path);
+    if (fd >= 0) close(fd);
 }
 
 /* A rename lives in the folder: until the folder is synced a power failure may undo it. */
