@@ -79,6 +79,7 @@ is "instruction with input" "$(./dtrain-data show "$tmp/s.h5" 3 | tail -n +2)" '
 Assistant:{+ 3<|endoftext|>+}'
 is "system first" "$(./dtrain-data show "$tmp/s.h5" 1 | sed -n 2p)" "Be brief."
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
+expect_text "a template without its tokens" 'warn.*template chatml: the tokenizer has no <\|im_start\|>, <\|im_end\|>: each .*end of text ends the last answer'
 is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
 q<|im_end|>
 <|im_start|>assistant
