@@ -123,6 +123,26 @@ for kind in adapter hf; do
 done
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
 expect_exit "nor is it looked at where none is made" 0
+# what data.seq_len cuts off: answers of 20 bytes and an end behind prompts of 30, of a file of its own with one answer of 2
+seq 1 9 | sed 's/.*/{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aaaaaaaaaaaaaaaaaaa&"}/' >"$tmp/cut.jsonl"
+echo '{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aa"}' >>"$tmp/cut.jsonl"
+data --force -o "$tmp/cut.h5" "$tmp/cut.jsonl"
+cuts() { # NAME PACKING SEQ_LEN WORDS
+    for mode in --check ''; do
+        run 2 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/cut" run.max_steps=1 batch.train_batch_size=2 batch.micro_batch_size=1 run.task=sft \
+            data.train="$tmp/cut.h5" data.packing=$2 data.seq_len=$3
+        is "$1 ($mode)" "$code $(grep -ac 'data.seq_len = ' "$out") $(grep -ao 'cut.h5: data.seq_len = .*' "$out")" "$4"
+        rm -rf "$tmp/cut"
+    done
+}
+cuts "answers that are cut" none 40 "0 1 cut.h5: data.seq_len = 40 cuts 9 of its 10 samples: 99 of their 189 targets are lost"
+cuts "and where they are packed" bfd 40 "0 1 cut.h5: data.seq_len = 40 cuts 9 of its 10 samples: 99 of their 189 targets are lost"
+cuts "none" none 51 "0 0 "
+data --force --documents lines -o "$tmp/cut.h5" "$tmp/text.txt"
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd data.seq_len=100
+expect_text "documents of which the rest is left out" 'cut.h5: data.seq_len = 100 cuts 60 of its 60 samples: [0-9]+ of their [0-9]+ targets are lost'
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd_split data.seq_len=100
+expect "nothing of them is lost where they are split" sh -c "! grep 'are lost' '$out'"
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini"

@@ -79,6 +79,7 @@ is "instruction with input" "$(./dtrain-data show "$tmp/s.h5" 3 | tail -n +2)" '
 Assistant:{+ 3<|endoftext|>+}'
 is "system first" "$(./dtrain-data show "$tmp/s.h5" 1 | sed -n 2p)" "Be brief."
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
+expect_text "a template without its tokens" 'warn.*template chatml: the tokenizer has no <\|im_start\|>, <\|im_end\|>: each .*end of text ends the last answer'
 is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
 q<|im_end|>
 <|im_start|>assistant
@@ -410,6 +411,12 @@ echo '{"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_mo
 echo '{"image_processor_type": "SiglipImageProcessor"}' >"$tmp/tower/preprocessor_config.json"
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect "of one that says nothing the usual ones" grep -q "224 x 224 pixels, each 196 tokens" <(info "$tmp/i.h5")
+awk -v picture="$PWD/$vision/wide.ppm" 'BEGIN {
+    for (i = 0; i < 30000; i++) { places = places "<image>"; list = list (i ? ", " : "") "\"" picture "\"" }
+    printf "{\"text\": \"a\"}\n{\"images\": [%s], \"prompt\": \"%s\", \"completion\": \"y\"}\n", list, places }' >"$tmp/album.jsonl"
+run 0 bash -c "ulimit -v 3000000; ./dtrain-data --force --threads 1 -o '$tmp/i.h5' --images '$tmp/tower' --tokenizer '$tmp/alone' '$tmp/album.jsonl'"
+expect_exit "a record whose images take more memory than there is" 70
+expect_text "is named by its line" "album.jsonl:2: no memory for images of 4515840000 bytes"
 echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_exit "an image that is not beside its record" 65

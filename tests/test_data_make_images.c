@@ -267,7 +267,8 @@ static void what_does_not_fit_is_refused(void **state)
         const char *record, *says;
     } cases[] = {
         {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has no <image> and the record has 1 image"},
-        {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}", "the text has 2 <image> and the record has 1 image"},
+        {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}",
+         "the text has 2 <image> and the record has 1 image"},
         {"{" CHAT("<image>", "a") "}", "the text has 1 <image> and the record has no image"},
         {"{\"image\": \"none.ppm\", " CHAT("<image>", "a") "}", "none.ppm"},
         {"{\"image\": \"records.jsonl\", " CHAT("<image>", "a") "}", "records.jsonl"},

@@ -38,7 +38,7 @@ dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t);
 dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap, dt_ids *ids,
                         uint8_t **mask, bool *parted);
 
-/** In words, for texts that do not have as many places as there are images: "the text has 2 <image> and the record has 1
+/** In words, for a text that has not as many places as there are images: "the text has 2 <image> and the record has 1
  *  image". image_text: what marks a place; NULL: it is not known. owner: "the record". Returns out. */
 typedef struct dt_place_words {
     char text[256];
@@ -139,6 +139,11 @@ typedef struct dt_chat dt_chat;
 dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t);
 void dt_chat_close(dt_chat *c); /* safe on NULL */
 const char *dt_chat_name(const dt_chat *c);
+/** Warn of tokens that the template writes and the tokenizer has not: <|NAME|>, and [NAME] where they are tokens. */
+void dt_chat_warn(const dt_chat *c);
+/** The template, as dt_chat_spec, that a chat_template.jinja of dtrain's beside the tokenizer was written from,
+ *  malloc'ed; NULL: there is none, or it was changed since. */
+char *dt_chat_written(const dt_tokenizer *t);
 /** The template in one line for attributes and configurations, malloc'ed: its name, or the JSON object of the user's
  *  own. dt_chat_open takes it. */
 dt_err dt_chat_spec(const dt_chat *c, char **spec);

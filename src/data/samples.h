@@ -29,6 +29,11 @@ typedef struct dt_sample_counts {
     bool images;      /* are there any? */
 } dt_sample_counts;
 
+/* Documents or records that are cut after T tokens: their targets, and those of them that lie behind the cut. */
+typedef struct dt_cut_counts {
+    int64_t n, n_target, n_lost;
+} dt_cut_counts;
+
 /* Of the thread that fills: as large as the longest sample. */
 typedef struct dt_fill_scratch {
     int32_t *ids;  /* [T + 1] */
@@ -52,7 +57,8 @@ struct dt_samples {
     dt_dataset *dataset; /* borrowed */
     dt_samples_options opt;
     int64_t n_samples;
-    int64_t n_dropped;  /* documents or records without any target, pairs without an answer */
+    int64_t n_dropped; /* documents or records without any target, pairs without an answer */
+    dt_cut_counts cut;
     int64_t n_too_long; /* pairs; records that seq_len would cut where they have images */
     int64_t n_ties;     /* pairs, left out */
     int64_t max_tok;    /* tokens of a sample, at most: T; of prompts those of the longest */

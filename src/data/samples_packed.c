@@ -91,6 +91,10 @@ static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint6
         const int64_t end = (int64_t)offset[i + 1], whole = end - (int64_t)offset[i];
         if (whole < 2) c->set->n_dropped++;
         if (whole < 2) continue;
+        if (whole > T && !c->set->opt.split) {
+            dt_cut_counts *cut = &c->set->cut;
+            *cut = (dt_cut_counts){cut->n + 1, cut->n_target + whole - 1, cut->n_lost + whole - dt_max_i64(T, 1)};
+        }
         const int64_t n_pieces = c->set->opt.split ? (whole + T - 1) / T : 1;
         DT_TRY(reserve(c->p, n_pieces, false, c->set->dataset->path));
         for (int64_t k = 0; k < n_pieces; k++) {

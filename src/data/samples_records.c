@@ -23,7 +23,8 @@ typedef struct window {
 typedef struct scan {
     dt_samples *set;
     dt_records *r;
-    uint32_t *n_target; /* of a block's records; likewise weight */
+    uint32_t *n_target; /* of a block's records; likewise the others */
+    uint32_t *n_lost;   /* targets behind the cut */
     float *weight;
     int64_t block_alloc;
     /* the error of the lowest chunk: which one is reported must not depend on threads */
@@ -73,9 +74,12 @@ static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t 
     dt_err err = DT_OK;
     for (int64_t i = from; i < to && err == DT_OK; i++) {
         const int64_t first = (int64_t)offset[i], n = cut(s, offset[i + 1] - offset[i]);
-        const bool whole = n == (int64_t)(offset[i + 1] - offset[i]); /* what is cut off is not read ahead */
-        err = targets_of(s->set->dataset, &w, first, n, whole ? (int64_t)offset[to] : first + n, &s->n_target[i]);
-        if (err == DT_OK && !whole) err = look_behind_cut(s, first + n, (int64_t)offset[i + 1], &s->n_target[i]);
+        const int64_t end = (int64_t)offset[i + 1], read_end = (int64_t)offset[to];
+        s->n_lost[i] = 0;
+        err = targets_of(s->set->dataset, &w, first, n, read_end, &s->n_target[i]);
+        if (first + n == end || err != DT_OK) continue;
+        err = targets_of(s->set->dataset, &w, first + n - 1, end - first - n + 1, read_end, &s->n_lost[i]);
+        if (err == DT_OK) err = look_behind_cut(s, first + n, end, &s->n_target[i]);
     }
     free(w.bytes);
     return err;
@@ -108,6 +112,13 @@ dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number)
     return DT_OK;
 }
 
+static void count_cut(scan *s, uint64_t n_tok, uint32_t n_target, uint32_t n_lost)
+{
+    dt_cut_counts *c = &s->set->cut;
+    if (n_tok <= (uint64_t)s->set->opt.seq_len || n_target == CUT_IMAGE) return;
+    *c = (dt_cut_counts){c->n + 1, c->n_target + n_target + n_lost, c->n_lost + n_lost};
+}
+
 /* Records first .. first+n-1, counted: kept with their lengths, or listed as dropped where no target is left. */
 static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offset)
 {
@@ -115,6 +126,7 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
     if (r->weight) DT_TRY(dt_dataset_read_weights(s->set->dataset, first, n, s->weight));
     for (int64_t i = 0; i < n; i++) {
         r->n_cut += s->n_target[i] == CUT_IMAGE;
+        count_cut(s, offset[i + 1] - offset[i], s->n_target[i], s->n_lost[i]);
         if (s->n_target[i] == 0 || s->n_target[i] == CUT_IMAGE) {
             DT_TRY(dt_records_drop(r, s->set, first + i));
             continue;
@@ -134,7 +146,9 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
         if (n_target) s->n_target = n_target;
         float *weight = realloc(s->weight, (size_t)n * sizeof *weight);
         if (weight) s->weight = weight;
-        DT_CHECK(n_target && weight, DT_ERR_MEMORY, "%s: no memory to count targets", s->set->dataset->path);
+        uint32_t *n_lost = realloc(s->n_lost, (size_t)n * sizeof *n_lost);
+        if (n_lost) s->n_lost = n_lost;
+        DT_CHECK(n_target && weight && n_lost, DT_ERR_MEMORY, "%s: no memory to count targets", s->set->dataset->path);
         s->block_alloc = n;
     }
     const bool large = offset[n] - offset[0] > 1 << 20; /* below, starting threads costs more than it saves */
@@ -192,6 +206,7 @@ dt_err dt_records_scan(dt_records *r, dt_samples *set)
     const dt_err err = dt_dataset_each_block(set->dataset, scan_block, &s);
     free(s.n_target);
     free(s.weight);
+    free(s.n_lost);
     return err;
 }
 

@@ -121,6 +121,16 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     return DT_OK;
 }
 
+/* What is trained on no longer. Planning opens files again and again, and says nothing. */
+static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
+{
+    const dt_cut_counts *c = &set->cut;
+    if (c->n_lost == 0 || opt->rank > 0 || opt->planning) return;
+    DT_WARN("%s: data.seq_len = %" PRId64 " cuts %" PRId64 " of its %" PRId64 " samples: %" PRId64 " of their %" PRId64
+            " targets are lost",
+            set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents, c->n_lost, c->n_target);
+}
+
 static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *opt)
 {
     const dt_samples_ops *ops = NULL;
@@ -132,6 +142,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     DT_TRY(grow(s));
     dt_samples *set = &s->samples[s->n_files];
     DT_TRY(dt_samples_open(set, ops, d, &lo));
+    warn_of_cut(set, opt);
     s->n_files++; /* from here on set, and with it d, is the sources' to close */
     s->n_samples += set->n_samples;
     s->n_tokens += d->info.n_tokens;

@@ -36,6 +36,30 @@ static dt_err open_tokenizer(app *a)
     return dt_encoder_open(&a->encoder, a->tok);
 }
 
+/* What the model was trained with, as dt_chat_spec: its checkpoint says so, or its directory. NULL: neither does. */
+static char *trained_template(const app *a)
+{
+    dt_chat *c = NULL;
+    char *spec = NULL;
+    const char *name = a->frozen.from.chat_template;
+    if (!name) return dt_chat_written(a->tok);
+    if (dt_chat_open(&c, name, a->tok) != DT_OK || dt_chat_spec(c, &spec) != DT_OK) dt_error_clear();
+    dt_chat_close(c);
+    return spec;
+}
+
+/* Of a template that was asked for. */
+static void warn_of_template(const app *a)
+{
+    char *asked = NULL, *trained = trained_template(a);
+    dt_chat_warn(a->reader.chat);
+    if (dt_chat_spec(a->reader.chat, &asked) != DT_OK) dt_error_clear();
+    if (asked && trained && strcmp(asked, trained) != 0)
+        DT_WARN("--chat-template: the model was trained with the template %.200s, not %.200s", trained, asked);
+    free(asked);
+    free(trained);
+}
+
 /* The tokens that end a sequence: the model's, and in conversations the end of a turn. */
 static dt_err find_ends(app *a)
 {
@@ -43,6 +67,7 @@ static dt_err find_ends(app *a)
     const int32_t own = a->tok ? dt_tokenizer_get_info(a->tok)->eos : -1,
                   turn = a->reader.chat ? dt_chat_end_token(a->reader.chat) : -1;
     a->n_eos = dt_ends_of_text(own, &a->frozen.from.generation, &a->frozen.mc, turn, a->eos);
+    if (a->reader.chat && a->opt.chat_template && a->comm.rank == 0) warn_of_template(a);
     return DT_OK;
 }
 

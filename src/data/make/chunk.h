@@ -32,7 +32,7 @@ typedef struct dt_sample {
     uint64_t image_names; /* a hash of their paths */
     dt_pair pair;
     float weight;
-    uint64_t hash; /* of what decides between training and validation */
+    uint64_t hash;  /* of what decides between training and validation */
     char *problem;  /* malloc'ed: why this is no sample */
     size_t n_named; /* bytes at its beginning that name an image */
 } dt_sample;

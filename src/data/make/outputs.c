@@ -224,6 +224,7 @@ static dt_err name_template(dt_outputs *o)
 {
     char *spec;
     o->template_named = true;
+    dt_chat_warn(o->recipe->rules.chat);
     DT_TRY(dt_chat_spec(o->recipe->rules.chat, &spec));
     dt_err err = dt_dataset_set_template(o->train, spec);
     if (err == DT_OK && o->validation) err = dt_dataset_set_template(o->validation, spec);

@@ -37,15 +37,36 @@ static size_t token_here(const dt_tokenizer *t, const char *text, int32_t *id)
     return *id >= 0 && dt_tokenizer_is_special(t, *id) ? n : 0;
 }
 
+/* Length of what is meant as a token, whether the tokenizer has it or not; 0: plain text. */
+static size_t token_meant(const dt_chat *c, const char *text)
+{
+    const bool bracket = *text == '[';
+    if (bracket ? !c->form.brackets : strncmp(text, "<|", 2) != 0) return 0;
+    const size_t n = strcspn(text, bracket ? "] \n" : "> \n");
+    if (bracket) return text[n] == ']' ? n + 1 : 0;
+    return text[n] == '>' && n > 3 && text[n - 1] == '|' ? n + 1 : 0;
+}
+
+static void note_missing(dt_chat *c, const char *text)
+{
+    char name[64];
+    const size_t n = token_meant(c, text), have = strlen(c->missing);
+    if (n == 0 || n >= sizeof name) return;
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
+    if (dt_tokenizer_find(c->tokenizer, name) >= 0 || strstr(c->missing, name)) return;
+    if (have + n + 3 < sizeof c->missing)
+        snprintf(c->missing + have, sizeof c->missing - have, "%s%s", have ? ", " : "", name);
+}
+
 /* A text of the template into spans: {bos}, {eos} and special tokens by their ids, the rest as text. */
-static dt_err cut(const dt_chat *c, const char *text, dt_parts *p)
+static dt_err cut(dt_chat *c, const char *text, dt_parts *p)
 {
     const char *from = text ? text : "";
     for (const char *at = from; *at;) {
         int32_t id;
         const size_t n = token_here(c->tokenizer, at, &id);
         if (n == 0) {
-            at++;
+            note_missing(c, at++);
             continue;
         }
         DT_TRY(add_part(p, (dt_span){.text = from, .nbytes = (size_t)(at - from)}));
@@ -55,7 +76,7 @@ static dt_err cut(const dt_chat *c, const char *text, dt_parts *p)
     return add_part(p, (dt_span){.text = from, .nbytes = strlen(from)});
 }
 
-static dt_err cut_turn(const dt_chat *c, const dt_turn_template *f, dt_turn_parts *t)
+static dt_err cut_turn(dt_chat *c, const dt_turn_template *f, dt_turn_parts *t)
 {
     DT_TRY(cut(c, f->prefix, &t->prefix));
     DT_TRY(cut(c, f->lead, &t->lead));
@@ -164,6 +185,15 @@ static dt_chat *open_own_jinja(const dt_tokenizer *t)
     return c;
 }
 
+char *dt_chat_written(const dt_tokenizer *t)
+{
+    char *spec = NULL;
+    dt_chat *c = open_own_jinja(t);
+    if (c && dt_chat_spec(c, &spec) != DT_OK) dt_error_clear();
+    dt_chat_close(c);
+    return spec;
+}
+
 dt_err dt_chat_open(dt_chat **out, const char *name, const dt_tokenizer *t)
 {
     *out = strcmp(name, "auto") == 0 ? open_own_jinja(t) : NULL;
@@ -185,6 +215,14 @@ void dt_chat_close(dt_chat *c)
 }
 
 const char *dt_chat_name(const dt_chat *c) { return c->form.name; }
+
+void dt_chat_warn(const dt_chat *c)
+{
+    if (!c->missing[0]) return;
+    DT_WARN("template %s: the tokenizer has no %s: each becomes several tokens of text%s", c->form.name, c->missing,
+            dt_chat_end_token(c) < 0 ? ", and the tokenizer's end of text ends the last answer in training" : "");
+}
+
 /* JSON on one line. What begins a comment or a variable in a configuration stands inside strings only, and is written
  * as an escape. */
 static char *spec_of_json(const json_t *root)

@@ -21,7 +21,8 @@ struct dt_chat {
     dt_parts begin, think_off;
     dt_turn_parts turns[DT_N_ROLES];
     dt_wrap wrap;
-    bool wrapped; /* BOS comes from the tokenizer */
+    char missing[256]; /* tokens that the tokenizer has not */
+    bool wrapped;      /* BOS comes from the tokenizer */
 };
 
 /** The length of a text without white space at its end, as Python's str.rstrip has it. */

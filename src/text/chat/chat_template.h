@@ -29,6 +29,7 @@ typedef struct dt_chat_template {
     const char *input_join;   /* NULL: a newline */
     const char *input_system; /* the system message of an instruction with an input; NULL: as without */
     dt_system_position system;
+    bool brackets;    /* [INST] and the like are tokens */
     bool trim;        /* white space around contents is left out */
     bool trim_answer; /* the same of the assistant's alone */
 } dt_chat_template;
