@@ -5,8 +5,8 @@
  * numbers of its part of B, rounded, where fragments want them: in registers, right before they are multiplied. An
  * element of C is the same chain of sums, and has the same pieces, as with a matrix of the rounded numbers.
  *
- * Scales come STAGES - 1 steps ahead, too: what they are made of is loaded before a step's products, and they are stored
- * behind those. What this kernel cannot read becomes a matrix of numbers first (product.cu). */
+ * Scales come STAGES - 1 steps ahead, too: what they are made of is loaded before a step's products, and they are
+ * stored behind those. What this kernel cannot read becomes a matrix of numbers first (product.cu). */
 #include "product_mma.cuh"
 #include "stored.cuh"
 
