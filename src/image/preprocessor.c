@@ -100,8 +100,8 @@ static dt_err read_pair(const dt_spec *list, int *height, int *width)
     return DT_OK;
 }
 
-/* An integer, [height, width], {"height", "width"} or {"shortest_edge"}; an integer means the latter, and a square where
- * edge is NULL. */
+/* An integer, [height, width], {"height", "width"} or {"shortest_edge"}; an integer means the latter, and a square
+ * where edge is NULL. */
 static dt_err read_size(const dt_spec *s, const char *key, int *edge, int *height, int *width)
 {
     dt_spec size;
