@@ -172,6 +172,7 @@ expect "which are others" fails same_model "$(newest lora)" "$(newest codes)"
 
 # ---- features behind post_layernorm, and one placeholder for the mean of an image's rows (test_model_vision.c has their numbers)
 expect "a placeholder for each image" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision --image-tokens 1 -o "$tmp/pooled.h5" $fixture/records.jsonl
+expect "and one for each row" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision -o "$tmp/rows.h5" $fixture/records.jsonl
 whole="data.train=$tmp/pooled.h5,$tmp/texts.h5"
 parts="$whole model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.image_token=60"
 pooled="vision.feature_layer=-1 vision.feature_norm=true vision.image_tokens=mean_pooling vision.projector_type=mlp"
@@ -207,8 +208,9 @@ bits 2 pooled-former $whole model.path="$tmp/former" vision.train=projector,llm 
 expect "as llava, with the same keys, it is the same" same_model "$(newest pooled-on)" "$(newest pooled-former)"
 run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
 expect_exit "and talks about an image" 0
-wrong "a norm before the last block's output" 65 'vision_feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"
-wrong "CLIP has no such norm" 65 'vision_feature_norm: .*SigLIP' ./dtrain --check "$tmp/tiny.ini" model.path=$hf/clip_llama_text vision.path=$hf/clip vision.feature_norm=true vision.feature_layer=-1 run.output_dir="$tmp/wrong"
+wrong "a norm before the last block's output" 64 'vision.feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"
+wrong "CLIP has no such norm" 64 'vision.feature_norm: .*SigLIP' ./dtrain --check "$tmp/tiny.ini" model.path=$hf/clip_llama_text vision.path=$hf/clip vision.feature_norm=true vision.feature_layer=-1 run.output_dir="$tmp/wrong"
+wrong "the mean of an image is one row" 65 '16 placeholders an image; the model makes 1 row of it .*--image-tokens 1 ' ./dtrain --check "$tmp/tiny.ini" $parts $pooled data.train="$tmp/rows.h5" run.output_dir="$tmp/wrong"
 wrong "another number than the model's" 64 'vision.image_tokens: the model of model.path' ./dtrain --check "$tmp/tiny.ini" $whole model.path="$tmp/pooled-head/hf" vision.image_tokens=patch_insert run.output_dir="$tmp/wrong"
 
 # ---- validation, evaluation
@@ -246,9 +248,9 @@ expect "and is the same on three ranks" same_model "$(newest dpo-lora)" "$(newes
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
 check "a model without a tower" 65 'train: .*images.h5 has images, and the model has no vision tower' model.path=$hf/clip_llama_text
 check "of validation, too" 65 'validation: .*images.h5 has images' model.path=$hf/clip_llama_text data.train="$tmp/texts.h5" data.validation="$tmp/images.h5"
-check "images of another size" 65 'images.h5: images of 14 x 14 pixels; vision_config.image_size of the model is 17' model.path=$hf/siglip_qwen2
+check "images of another size" 65 'images.h5: images of 14 x 14 pixels; vision_config.image_size of the model is 17; make it again: dtrain-data --images tests/data/vision/hf/siglip_qwen2$' model.path=$hf/siglip_qwen2
 images siglip_qwen2 -o "$tmp/many.h5" --image-tokens 7 $fixture/records.jsonl
-check "another number of placeholders" 65 'many.h5: attribute image_tokens: 7 placeholders an image; the model makes 16 rows' model.path=$hf/siglip_qwen2 data.train="$tmp/many.h5"
+check "another number of placeholders" 65 'many.h5: attribute image_tokens: 7 placeholders an image; the model makes 16 rows of it .*; make it again: dtrain-data --image-tokens 16 --images tests/data/vision/hf/siglip_qwen2$' model.path=$hf/siglip_qwen2 data.train="$tmp/many.h5"
 sed 's/0.48145466/0.5/' $hf/clip/preprocessor_config.json >"$tmp/other.json"
 expect "other means" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/other.json" --image-tokens 9 -o "$tmp/means.h5" $fixture/records.jsonl
 check "another preprocessor" 65 'means.h5: attribute preprocessor: image_mean: its images were made with 0.5, 0.4578275.*; the model has 0.48145' data.train="$tmp/means.h5"

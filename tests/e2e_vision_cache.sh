@@ -125,6 +125,9 @@ normalised preprocessor_config.json s/0.48145466/0.5/
 activated config.json s/"quick_gelu"/"gelu"/
 CHANGES
 wrong "a tower that is trained" 64 'vision.feature_cache: features are kept of a tower that stays as it is, and vision.train = projector,tower' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$cache" vision.train=projector,tower
+for path in "$tmp/tiny.ini" "$tmp/tiny.ini/below" /proc/features; do
+    wrong "$path for kept features" 64 'vision.feature_cache: (expected a directory|cannot write in /proc)' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$path"
+done
 wrong "no tower" 64 'vision.feature_cache: the model has no vision tower' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$cache" model.path=$hf/clip_llama_text data.train="$tmp/texts.h5"
 
 # ---- some are there

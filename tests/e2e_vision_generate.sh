@@ -99,6 +99,13 @@ import json, sys
 found = [json.loads(line)["prompt_ids"] for line in open(sys.argv[1])]
 assert [ids.count(60) for ids in found] == [9, 9, 9] and found[0] == found[1] == found[2], found' "$tmp/text"
 
+run 1 ./dtrain-convert --to hf --chat-template chatml $hf/clip_llama "$tmp/talks"
+generate 0 "$tmp/talks" --max-new-tokens 1 --prompt "what is it?" --image "$files/rgb.jpg"
+expect_text "a question to a model of conversations, as it is" 'talks has a chat template, and a prompt goes to the model as it is: --chat --prompt'
+expect_text "one token has no rate of its own" '1 new token in .*1 rank.; prompts at [0-9.]* tokens/s$'
+generate 0 "$tmp/talks" --max-new-tokens 1 --prompt "<image> " --image "$files/rgb.jpg"
+expect "an image alone is no question" test "$(grep -c 'chat template' "$out")" = 0
+
 # ---- conversations
 generate 0 "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --prompt "what is it?" --image "$files/rgb.jpg"
 expect_exit "a message with an image" 0

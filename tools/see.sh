@@ -41,4 +41,7 @@ say "right answers about $tests images of other combinations"
 answers() { awk -v what="$1" -f tools/see/answers.awk "$data/test.jsonl" "$data/see-align.jsonl" "$data/see-sft.jsonl" "$data/test.svg"; }
 answers table | tee "$data/table.txt"
 answers picture >"$data/answers.svg"
-ls "$data/sheet.png" "$data/answers.svg"
+say "to look at"
+printf '%s  %s\n' "$data/table.txt" "the table above; other processors give somewhat other figures" "$data/sheet.png" "100 images of the training data, as the tower gets them" \
+    "$data/answers.svg" "images of the test and the answers of the fine-tuned model, wrong ones in red"
+printf 'ask it: ./dtrain-generate %s --prompt "#. How many? " --image %s --greedy\n' "$runs/see-sft/hf" "$data/$(sed -n '1s/.*"image": *"\([^"]*\)".*/\1/p' "$data/test.jsonl")"

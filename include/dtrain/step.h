@@ -256,6 +256,9 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value);
 /** In open: every rank has read its own copy of a file other than datasets, whose path lives as long as t; the run
  *  compares fingerprints over the ranks (dt_comm_same_file). Local. */
 void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);
+/** dt_loader_open for the files of data.key, which is opt->where: what is wrong with a file is told behind that key.
+ *  Local. */
+dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt);
 /** What a task reads of [data]. */
 typedef struct dt_task_data {
     bool training, validation;
@@ -267,9 +270,11 @@ typedef struct dt_task_data {
 void dt_task_open_data(dt_task *t, const dt_task_data *what);
 /** Do the images of these files fit what a model takes: their size, placeholders, preprocessing? A model that does not
  *  know the last (dt_model_config_set_preprocessor) takes it from them, before it is opened; so files of validation
- *  are held to what those of training say. where: head of messages; name: of the model. Files without images fit.
+ *  are held to what those of training say. where: head of messages; name: of the model; dir: the directory that says
+ *  how its images are made, for messages (NULL: there is none). Files without images fit.
  *  Local, alike on all ranks. DT_ERR_DATA naming file and attribute. */
-dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name);
+dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name,
+                        const char *dir);
 /** Add a micro-batch of this rank to the sum "images", where there is one. Local. */
 void dt_task_count_images(dt_task *t, const dt_batch *b);
 /** Bytes of an image's features where vision.feature_cache has batches bring them; 0: they bring images. Local. */

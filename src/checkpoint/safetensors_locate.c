@@ -28,6 +28,14 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
+/* What a tensor that is missing or too many may mean. */
+static const char *hint(const locate_job *job, const char *name)
+{
+    if (dt_stored_section_of(name) == DT_STORED_PROJECTOR && !job->has[DT_STORED_LANGUAGE])
+        return ": it has a projector of another type than vision.projector_type says";
+    return dt_stored_head_hint(name, dt_safetensors_find(&job->s, DT_STORED_SCORE));
+}
+
 static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
 {
     dt_tensor plain;
@@ -37,7 +45,7 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s.n_files == 1 ? job->s.files[0] : job->path,
-             t->name, dt_stored_head_hint(t->name, dt_safetensors_find(&job->s, DT_STORED_SCORE)));
+             t->name, hint(job, t->name));
     return take(job, found, t, location);
 }
 
@@ -69,7 +77,7 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     for (int i = 0; i < s->n_tensors; i++)
         DT_CHECK(job->used[i] || may_be_left(job, s->tensors[i].name, slots, n_slots), DT_ERR_DATA,
                  "%s: tensor `%.200s`: this model has no such tensor%s", s->files[s->tensors[i].file],
-                 s->tensors[i].name, dt_stored_head_hint(s->tensors[i].name, dt_safetensors_find(s, DT_STORED_SCORE)));
+                 s->tensors[i].name, hint(job, s->tensors[i].name));
     return DT_OK;
 }
 

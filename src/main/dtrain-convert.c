@@ -212,8 +212,8 @@ static bool is_empty(const char *dir)
 static dt_err check_no_input(const app *a)
 {
     char path[PATH_MAX];
-    const char *from = a->frozen.from.path, *const file = path;
-    DT_TRY(dt_check_output(a->opt.to, true, &from, 1));
+    const char *from = a->frozen.from.path, *const file = path, *const both[] = {from, a->opt.from};
+    DT_TRY(dt_check_output(a->opt.to, true, both, 2));
     DIR *d = opendir(from);
     if (!d) return DT_OK; /* a checkpoint */
     dt_err err = DT_OK;
@@ -350,10 +350,21 @@ static dt_err choose_new_tokens(app *a)
     return err;
 }
 
+/* Without it images would be made ready by a guess, or not at all. */
+static void warn_of_images(const app *a)
+{
+    const dt_vision_config *v = a->frozen.mc.vision;
+    if (v && !v->preprocessor.out_width && a->comm.rank == 0)
+        DT_WARN("%s: no preprocessor_config.json, which says how images are made ready: %s", a->opt.from,
+                a->kind == KIND_HF ? "the new directory has the one that is usual for such towers"
+                                   : "the checkpoint does not know it either");
+}
+
 static dt_err choose(app *a)
 {
     DT_TRY(choose_kind(a));
     if (a->comm.rank == 0) DT_TRY(check_target(a));
+    warn_of_images(a);
     DT_TRY(choose_dtype(a));
     DT_TRY(choose_tokenizer(a));
     DT_TRY(choose_new_tokens(a));
@@ -438,9 +449,12 @@ static void say_what_was_done(const app *a)
 {
     const dt_new_tokens *more = &a->new_tokens;
     const int64_t end = (int64_t)more->first_id + more->n_added;
-    if (a->opt.add_tokens)
-        DT_INFO("%s: %d tokens, of which %d are new, with the ids from %d on", a->opt.add_tokens, (int)more->n_listed,
-                (int)more->n_added, (int)more->first_id);
+    if (a->opt.add_tokens && more->n_added == 0)
+        DT_INFO("%s: %d token%s, none of them new", a->opt.add_tokens, (int)more->n_listed,
+                more->n_listed == 1 ? "" : "s");
+    else if (a->opt.add_tokens)
+        DT_INFO("%s: %d token%s, %d of them new, with the ids from %d on", a->opt.add_tokens, (int)more->n_listed,
+                more->n_listed == 1 ? "" : "s", (int)more->n_added, (int)more->first_id);
     const dt_model_config *mc = &a->frozen.mc;
     int64_t n_param = unties(a) ? mc->vocab_size * mc->hidden_size : 0; /* a head besides */
     char size[24];

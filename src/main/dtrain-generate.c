@@ -300,24 +300,28 @@ static dt_err converse(app *a)
     return generate_chat(a, &decoder, &g, (int32_t)len);
 }
 
-static double rate(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
+double generate_rate(int64_t n_tok, double seconds) { return seconds > 1e-4 ? (double)n_tok / seconds : 0; }
 
 static dt_err report_speed(app *a, const dt_generate_stats *stats)
 {
     int64_t sums[2] = {stats->n_prompt_tok, stats->n_new_tok};
-    double seconds = stats->seconds, each[2] = {rate((double)sums[0], stats->prompt_seconds),
-                                                rate((double)sums[1], stats->seconds - stats->prompt_seconds)};
+    double seconds = stats->seconds, each[2] = {generate_rate(sums[0], stats->prompt_seconds),
+                                                generate_rate(sums[1], stats->seconds - stats->prompt_seconds)};
     if (!a->opt.stream) { /* where all ranks did the same it is counted once */
         DT_TRY(dt_comm_reduce_host_i64(&a->comm, sums, 2, DT_SUM));
         DT_TRY(dt_comm_reduce_host_f64(&a->comm, &seconds, 1, DT_MAX));
         DT_TRY(dt_comm_reduce_host_f64(&a->comm, each, 2, DT_SUM));
     }
-    if (a->comm.rank == 0)
-        fprintf(stderr,
-                "dtrain-generate: %" PRId64 " new tokens in %.3f s: %.1f tokens/s (%d sequence%s, %" PRId64
-                " prompt tokens, %d rank%s); prompts at %.1f, new tokens at %.1f tokens/s\n",
-                sums[1], seconds, rate((double)sums[1], seconds), a->n_seqs, a->n_seqs == 1 ? "" : "s", sums[0],
-                a->comm.nranks, a->comm.nranks == 1 ? "" : "s", each[0], each[1]);
+    if (a->comm.rank > 0) return DT_OK;
+    fprintf(stderr,
+            "dtrain-generate: %" PRId64 " new token%s in %.3f s: %.1f tokens/s (%d sequence%s, %" PRId64
+            " prompt token%s, %d rank%s)",
+            sums[1], sums[1] == 1 ? "" : "s", seconds, generate_rate(sums[1], seconds), a->n_seqs,
+            a->n_seqs == 1 ? "" : "s", sums[0], sums[0] == 1 ? "" : "s", a->comm.nranks,
+            a->comm.nranks == 1 ? "" : "s");
+    if (each[0] > 0) fprintf(stderr, "; prompts at %.1f tokens/s", each[0]);
+    if (each[1] > 0) fprintf(stderr, "%s new tokens at %.1f tokens/s", each[0] > 0 ? "," : ";", each[1]);
+    fputc('\n', stderr);
     return DT_OK;
 }
 

@@ -293,10 +293,11 @@ static void print_model(const file_info *f)
     printf("  model        ");
     if (json_is_object(model)) {
         const char *type = json_string_value(json_object_get(model, "model_type"));
-        const json_int_t layers = model_number(model, "num_hidden_layers", "n_layer"),
-                         hidden = model_number(model, "hidden_size", "n_embd"),
-                         heads = model_number(model, "num_attention_heads", "n_head"),
-                         vocab = model_number(model, "vocab_size", "vocab_size");
+        const json_t *text = json_object_get(model, "text_config"), *language = text ? text : model;
+        const json_int_t layers = model_number(language, "num_hidden_layers", "n_layer"),
+                         hidden = model_number(language, "hidden_size", "n_embd"),
+                         heads = model_number(language, "num_attention_heads", "n_head"),
+                         vocab = model_number(language, "vocab_size", "vocab_size");
         printf("%s", type ? type : "of unnamed type");
         if (layers >= 0) printf(", %" JSON_INTEGER_FORMAT " layers", layers);
         if (hidden >= 0) printf(", hidden %" JSON_INTEGER_FORMAT, hidden);
@@ -350,8 +351,12 @@ static void print_text(const file_info *f, const options *o)
             printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
         if (f->images.size)
             printf("  images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64
-                   " tokens of id %" PRId32 "\n",
-                   f->n_images, f->images.size, f->images.size, f->images.n_tokens, f->images.token);
+                   " token%s of id %" PRId32 "\n",
+                   f->n_images, f->images.size, f->images.size, f->images.n_tokens, f->images.n_tokens == 1 ? "" : "s",
+                   f->images.token);
+        if (o->images)
+            printf("  picture      %s has the first %" PRId64 " of them\n", o->images,
+                   dt_min_i64(o->n_images, f->n_images));
     }
     print_verdict(f);
     if (o->tensors || !f->is_checkpoint)

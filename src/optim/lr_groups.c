@@ -89,12 +89,55 @@ static bool see_run(void *self, const char *run)
     return false;
 }
 
+/* The first tensor that it would name, if all were trained; NULL: none. */
+static const char *frozen_name(const char *pattern, const dt_unit *units, int n_units)
+{
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++)
+            if (any_run(units[u].tensors[i].name, is_named, (void *)pattern)) return units[u].tensors[i].name;
+    return NULL;
+}
+
+static dt_err is_frozen(const dt_config *cfg, const char *pattern, const char *name)
+{
+    static const char *const parts[][2] = {{"vision_tower.", "tower"}, {"multi_modal_projector.", "projector"}};
+    const char *part = strncmp(name, "language_model.", strlen("language_model.")) == 0 ? "llm" : NULL;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strncmp(name, parts[i][0], strlen(parts[i][0])) == 0) part = parts[i][1];
+    if (part)
+        return dt_config_fail(cfg, "optimizer", "lr_groups",
+                              "'%s' names what is not trained: vision.train = %s, without %s; leave one of the two out",
+                              pattern, cfg->vision_train, part);
+    return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' names tensors, but none that is trained", pattern);
+}
+
+/* What LLaVA and others call a part; NULL: nothing that is trained. */
+static const char *part_meant(const char *pattern, const dt_unit *units, int n_units)
+{
+    static const char *const parts[][2] = {{"projector", "multi_modal_projector"},
+                                           {"vision", "vision_tower"},
+                                           {"visual", "vision_tower"},
+                                           {"tower", "vision_tower"},
+                                           {"llm", "language_model"}};
+    for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
+        for (int u = 0; u < n_units && strstr(pattern, parts[k][0]); u++)
+            for (int i = 0; i < units[u].n_tensors; i++)
+                if (units[u].tensors[i].trainable && strstr(units[u].tensors[i].name, parts[k][1])) return parts[k][1];
+    return NULL;
+}
+
 static dt_err no_tensor(const dt_config *cfg, const char *pattern, const dt_unit *units, int n_units)
 {
     nearest l = {.pattern = pattern};
+    const char *frozen = frozen_name(pattern, units, n_units);
+    if (frozen) return is_frozen(cfg, pattern, frozen);
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++)
             if (units[u].tensors[i].trainable) any_run(units[u].tensors[i].name, see_run, &l);
+    const char *part = part_meant(pattern, units, n_units);
+    if (part)
+        return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' names no tensor that is trained; it is %s here",
+                              pattern, part);
     return dt_config_fail(cfg, "optimizer", "lr_groups",
                           "'%s' names no tensor that is trained; the nearest are %s, %s, %s", pattern, l.run[0],
                           l.run[1], l.run[2]);

@@ -105,6 +105,16 @@ static void forget_file(json_t *part)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_del(part, keys[i]);
 }
 
+/* Of CLIP and SigLIP, whole or their vision model alone; NULL: of all else. */
+static const char *tower_type(const json_t *root)
+{
+    static const char *const types[] = {"clip", "siglip", "clip_vision_model", "siglip_vision_model"};
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    for (size_t i = 0; i < sizeof types / sizeof types[0] && type; i++)
+        if (strcmp(type, types[i]) == 0) return type;
+    return NULL;
+}
+
 /* What vision_config is to be: of a whole CLIP or SigLIP a part of its config.json. Old files do not repeat the type
  * there. */
 static dt_err find_tower(const dt_spec *root, json_t **tower)
@@ -115,6 +125,8 @@ static dt_err find_tower(const dt_spec *root, json_t **tower)
     json_t *own = json_object_get(whole ? part.value : root->value, "model_type");
     DT_CHECK(whole || own, DT_ERR_DATA, "%s: expected the config.json of CLIP or SigLIP, which has a model_type",
              root->file);
+    if (!whole && !tower_type(root->value))
+        return dt_spec_bad(root, "model_type", "clip_vision_model or siglip_vision_model, a vision tower");
     *tower = json_deep_copy(whole ? part.value : root->value);
     DT_CHECK(*tower, DT_ERR_MEMORY, "%s: no memory for the configuration of a tower", root->file);
     if (!own && type && (strcmp(type, "clip") == 0 || strcmp(type, "siglip") == 0))
@@ -182,24 +194,99 @@ static dt_err name_parts(dt_pretrained *p, const dt_config *cfg)
     return DT_OK;
 }
 
-static dt_err join(dt_pretrained *p, const dt_config *cfg, json_t *language)
+static dt_err check_language(const dt_pretrained *p, const dt_config *cfg)
 {
-    json_t *tower = NULL, *preprocessor = NULL;
-    int64_t token = -1;
-    const char *tokenizer = *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer;
     DT_CONFIG_CHECK(!p->path || p->kind == DT_PRETRAINED_HF, cfg, "vision", "path",
                     "a tower is joined with the directory of a language model, and %s is a checkpoint; dtrain-convert "
                     "makes a directory of it",
                     p->path);
-    DT_TRY(find_token(cfg, tokenizer, &token));
-    DT_TRY(dt_config_lead_to(cfg, "vision", "path", read_tower(cfg->vision_path, &tower)));
-    const dt_err err = vision_read_preprocessor(cfg->vision_path, &preprocessor);
-    if (err != DT_OK) return json_decref(tower), err;
-    json_t *root = make_text(cfg, language, tower, preprocessor, token);
-    const dt_err made = take_text(p, root);
+    return DT_OK;
+}
+
+static bool is_model(const json_t *root)
+{
+    dt_model_config mc = {0};
+    char *text = json_dumps(root, 0);
+    const bool is = text && dt_model_config_parse(&mc, "", text) == DT_OK;
+    if (!is) dt_error_clear();
+    dt_model_config_free(&mc);
+    free(text);
+    return is;
+}
+
+static dt_err parse(const char *name, const json_t *root)
+{
+    dt_model_config mc = {0};
+    char *text = json_dumps(root, 0);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for its text", name);
+    const dt_err err = dt_model_config_parse(&mc, name, text);
+    dt_model_config_free(&mc);
+    free(text);
+    return err;
+}
+
+/* The key that the message names; else the one without which there would be a model, or the first. Those that depend on
+ * others stand behind them. */
+static const char *key_to_blame(const dt_config *cfg, const json_t *root, const char *message)
+{
+    const char *first = NULL;
+    for (int i = 0; i < N_MODEL_KEYS; i++) {
+        const char *at = *text_of(cfg, i) ? strstr(message, MODEL_KEYS[i].name) : NULL;
+        if (at && at[strlen(MODEL_KEYS[i].name)] == ':') return MODEL_KEYS[i].key;
+    }
+    json_t *without = json_copy((json_t *)root);
+    json_object_set_new(without, "image_token_index", json_integer(0));
+    const bool token = is_model(without);
+    json_decref(without);
+    if (token) return "image_token";
+    for (int i = N_MODEL_KEYS - 1; i >= 0; i--) {
+        if (!*text_of(cfg, i)) continue;
+        first = MODEL_KEYS[i].key;
+        without = json_copy((json_t *)root);
+        json_object_del(without, MODEL_KEYS[i].name);
+        const bool is = is_model(without);
+        json_decref(without);
+        if (is) break;
+    }
+    return first;
+}
+
+/* What is wrong is the language model's own, the tower's, or what keys say of the two. */
+static dt_err check_joined(const dt_pretrained *p, const dt_config *cfg, const json_t *language, const json_t *root)
+{
+    char file[PATH_MAX];
+    DT_TRY(parse(p->config_name, language));
+    json_t *bare = json_copy((json_t *)root);
+    for (int i = 0; i < N_MODEL_KEYS; i++)
+        if (*text_of(cfg, i)) json_object_del(bare, MODEL_KEYS[i].name);
+    json_object_set_new(bare, "image_token_index", json_integer(0));
+    const dt_err err = parse(dt_is_in(file, cfg->vision_path, "config.json") ? file : cfg->vision_path, bare);
+    json_decref(bare);
+    DT_TRY(dt_config_lead_to(cfg, "vision", "path", err));
+    if (parse(cfg->vision_path, root) == DT_OK) return DT_OK;
+    char *message = strdup(dt_error_message());
+    dt_error_clear();
+    const char *key = message ? key_to_blame(cfg, root, message) : NULL;
+    free(message);
+    return dt_config_blame(cfg, "vision", key ? key : "path", parse(cfg->vision_path, root));
+}
+
+static dt_err join(dt_pretrained *p, const dt_config *cfg, json_t *language)
+{
+    json_t *tower = NULL, *preprocessor = NULL, *alone = json_deep_copy(language);
+    int64_t token = -1;
+    const char *tokenizer = *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer;
+    dt_err err = check_language(p, cfg);
+    if (err == DT_OK) err = dt_config_lead_to(cfg, "vision", "path", read_tower(cfg->vision_path, &tower));
+    if (err == DT_OK) err = find_token(cfg, tokenizer, &token);
+    if (err == DT_OK) err = vision_read_preprocessor(cfg->vision_path, &preprocessor);
+    json_t *root = err == DT_OK ? make_text(cfg, language, tower, preprocessor, token) : NULL;
+    if (err != DT_OK) json_decref(tower);
+    if (err == DT_OK) err = check_joined(p, cfg, alone, root);
+    if (err == DT_OK) err = take_text(p, root);
     json_decref(root);
-    DT_TRY(made);
-    return name_parts(p, cfg);
+    json_decref(alone);
+    return err == DT_OK ? name_parts(p, cfg) : err;
 }
 
 /* ---- a model that has images already ----------------------------------------------------------------------------- */
@@ -289,6 +376,14 @@ static dt_err check_none(const dt_config *cfg)
     return DT_OK;
 }
 
+static dt_err refuse_tower(const dt_pretrained *p, const dt_config *cfg, const char *type)
+{
+    return dt_config_fail(cfg, "model", "path",
+                          "%s is a vision tower (model_type %s), not a language model; expected the directory of the "
+                          "language model that is to have it, and the tower's in vision.path",
+                          p->path, type);
+}
+
 static dt_err take_projector(dt_pretrained *p, const dt_config *cfg)
 {
     if (!*cfg->vision_projector_path) return DT_OK;
@@ -305,9 +400,11 @@ dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg)
 {
     json_t *root;
     DT_TRY(dt_json_parse(&root, p->config_name, p->model_config, strlen(p->model_config), 0));
-    dt_err err = dt_model_is_llava(root) ? take_keys(p, cfg, root)
-                 : *cfg->vision_path     ? join(p, cfg, root)
-                                         : check_none(cfg);
+    const char *tower = p->path ? tower_type(root) : NULL;
+    dt_err err = tower                     ? refuse_tower(p, cfg, tower)
+                 : dt_model_is_llava(root) ? take_keys(p, cfg, root)
+                 : *cfg->vision_path       ? join(p, cfg, root)
+                                           : check_none(cfg);
     p->has_vision = dt_model_is_llava(root) || *cfg->vision_path;
     if (err == DT_OK && p->has_vision) err = take_projector(p, cfg);
     json_decref(root);

@@ -42,7 +42,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
                                    .phase = t->phase};
     if (*r->opt.from_file) return open_replay(r, t);
     if (!*opt.files || dt_config_doubted(cfg, "data", key)) return DT_OK; /* told already */
-    DT_TRY(dt_loader_open(loader, &opt));
+    DT_TRY(dt_task_open_loader(t, key, loader, &opt));
     const char *images = dt_loader_info(*loader)->image_path;
     DT_CHECK(!images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", opt.where, images,
              cfg->run_task);

@@ -1,6 +1,7 @@
 /* datasets.c - the datasets of [data], for tasks whose batches come from them. */
 #include "dtrain/step.h"
 #include <stdio.h>
+#include <string.h>
 
 void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected)
 {
@@ -26,7 +27,8 @@ static dt_err settle_images(const dt_task *t, dt_loader *l, const char *key)
     dt_config_where(t->cfg, "data", key, where, sizeof where);
     DT_CHECK(t->ops->images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", where,
              info->image_path, t->ops->name);
-    return t->n_units ? dt_settle_images(where, info, t->mc, "the model") : DT_OK;
+    const char *dir = *t->cfg->vision_path ? t->cfg->vision_path : t->cfg->model_path;
+    return t->n_units ? dt_settle_images(where, info, t->mc, "the model", dir) : DT_OK;
 }
 
 void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
@@ -34,6 +36,13 @@ void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
     if (t->n_files == DT_MAX_TASK_FILES) return; /* no task has as many */
     t->file[t->n_files].path = path;
     t->file[t->n_files++].fingerprint = fingerprint;
+}
+
+dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt)
+{
+    const dt_err err = dt_loader_open(l, opt);
+    if (err != DT_ERR_DATA || strncmp(dt_error_message(), opt->where, strlen(opt->where)) == 0) return err;
+    return dt_config_lead_to(t->cfg, "data", key, err);
 }
 
 static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *what, const char *key, const char *files)
@@ -66,7 +75,7 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .ledger = t->ledger,
         .phase = t->phase,
     };
-    DT_TRY(dt_loader_open(l, &opt));
+    DT_TRY(dt_task_open_loader(t, key, l, &opt));
     return settle_images(t, *l, key);
 }
 

@@ -46,7 +46,7 @@ static dt_err settle_images(dt_scorer *s, const dt_task *t, const char *path)
 {
     const dt_loader *const loaders[] = {t->train, t->valid};
     for (int i = 0; i < 2; i++)
-        if (loaders[i]) DT_TRY(dt_settle_images(path, dt_loader_info(loaders[i]), &s->frozen.mc, s->name));
+        if (loaders[i]) DT_TRY(dt_settle_images(path, dt_loader_info(loaders[i]), &s->frozen.mc, s->name, path));
     return DT_OK;
 }
 

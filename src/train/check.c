@@ -13,13 +13,10 @@
 /* ---- where the run writes ---------------------------------------------------------------------------------------- */
 
 /* The directory itself, or the nearest one above that is there. */
-static dt_err find_existing(const dt_run *run, char dir[PATH_MAX])
+static dt_err find_existing(const char *where, const char *path, char dir[PATH_MAX])
 {
-    char where[512];
     struct stat st;
-    dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
-    DT_CHECK(snprintf(dir, PATH_MAX, "%s", run->cfg.run_output_dir) < PATH_MAX, DT_ERR_USAGE,
-             "%s: the path is too long", where);
+    DT_CHECK(snprintf(dir, PATH_MAX, "%s", path) < PATH_MAX, DT_ERR_USAGE, "%s: the path is too long", where);
     while (stat(dir, &st) != 0) {
         DT_CHECK(errno == ENOENT || errno == ENOTDIR, DT_ERR_USAGE, "%s: %s: %s", where, dir, strerror(errno));
         char *slash = strrchr(dir, '/');
@@ -31,9 +28,9 @@ static dt_err find_existing(const dt_run *run, char dir[PATH_MAX])
 }
 
 /* Only making a file tells: access(2) knows nothing of quotas, and nothing at all when root asks. */
-static dt_err check_writable(const dt_run *run, const char *dir)
+static dt_err check_writable(const char *where, const char *dir)
 {
-    char where[512], probe[PATH_MAX + 32];
+    char probe[PATH_MAX + 32];
     snprintf(probe, sizeof probe, "%s/.dtrain-probe-XXXXXX", dir);
     const int fd = mkstemp(probe);
     const int why = errno;
@@ -42,8 +39,8 @@ static dt_err check_writable(const dt_run *run, const char *dir)
         unlink(probe);
         return DT_OK;
     }
-    return dt_fail(why == ENOSPC || why == EDQUOT ? DT_ERR_WRITE : DT_ERR_USAGE, "%s: cannot write in %s: %s",
-                   dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), dir, strerror(why));
+    return dt_fail(why == ENOSPC || why == EDQUOT ? DT_ERR_WRITE : DT_ERR_USAGE, "%s: cannot write in %s: %s", where,
+                   dir, strerror(why));
 }
 
 static int64_t n_checkpoints(const dt_run *run)
@@ -117,15 +114,27 @@ static dt_err check_exports(const dt_run *run)
 
 static dt_err check_output_dir(const dt_run *run)
 {
-    char dir[PATH_MAX];
+    char where[512], dir[PATH_MAX];
     if (!*run->cfg.run_output_dir || dt_config_doubted(&run->cfg, "run", "output_dir")) return DT_OK;
-    DT_TRY(find_existing(run, dir));
-    DT_TRY(check_writable(run, dir));
+    dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
+    DT_TRY(find_existing(where, run->cfg.run_output_dir, dir));
+    DT_TRY(check_writable(where, dir));
     DT_TRY(check_lock(run));
     if (!run_trains(run)) return DT_OK;
     DT_TRY(check_pointers(run));
     DT_TRY(check_exports(run));
     return check_space(run, dir);
+}
+
+/* Where features are kept. One that is there may have all of them, and be read alone. */
+static dt_err check_feature_cache(const dt_run *run)
+{
+    char where[512], dir[PATH_MAX];
+    const char *path = run->cfg.vision_feature_cache;
+    if (!*path || dt_config_doubted(&run->cfg, "vision", "feature_cache")) return DT_OK;
+    dt_config_where(&run->cfg, "vision", "feature_cache", where, sizeof where);
+    DT_TRY(find_existing(where, path, dir));
+    return strcmp(dir, path) == 0 ? DT_OK : check_writable(where, dir);
 }
 
 /* ---- where states are offloaded to ------------------------------------------------------------------------------- */
@@ -175,6 +184,7 @@ bool run_check_settings(dt_run *run)
     if (!dt_config_doubted(&run->cfg, "log", "report_to")) dt_mistakes_add(m, check_report(run));
     const dt_err dir = check_output_dir(run);
     dt_mistakes_add(m, dir);
+    dt_mistakes_add(m, check_feature_cache(run));
     warn_of_schedule(run);
     if (dt_config_given(&run->cfg, "data", "validation_steps") && run->cfg.data_validation_steps > 0 &&
         !*run->cfg.data_validation)

@@ -78,6 +78,15 @@ static dt_err open_from_keys(dt_run *run)
     return DT_OK;
 }
 
+static dt_err check_takes_images(const dt_run *run, bool has_tower)
+{
+    DT_CONFIG_CHECK(run->task.ops->images || !has_tower, &run->cfg, "run", "task",
+                    "%s takes language models alone, and the model has a vision tower; expected pretrain, sft, dpo or "
+                    "eval",
+                    run->cfg.run_task);
+    return DT_OK;
+}
+
 /* Whoever reads the model of model.path once more, or leaves out of a checkpoint what is there, finds the language
  * model alone. */
 static dt_err check_joined(const dt_run *run)
@@ -85,6 +94,7 @@ static dt_err check_joined(const dt_run *run)
     static const char *const tasks[] = {"pretrain", "sft", "eval"};
     const dt_config *cfg = &run->cfg;
     const bool joined = run->pretrained.tower || run->pretrained.projector;
+    DT_TRY(check_takes_images(run, run->pretrained.has_vision));
     bool may = !joined;
     for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) may = may || strcmp(cfg->run_task, tasks[i]) == 0;
     DT_CONFIG_CHECK(may, cfg, "vision", run->pretrained.tower ? "path" : "projector_path",
@@ -453,10 +463,7 @@ static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
-    DT_CONFIG_CHECK(run->task.ops->images || !run->mc.vision, &run->cfg, "run", "task",
-                    "%s takes language models alone, and the model has a vision tower; expected pretrain, sft, dpo or "
-                    "eval",
-                    run->cfg.run_task);
+    DT_TRY(check_takes_images(run, run->mc.vision != NULL));
     const bool none = run->task.ops->no_dropout && run->cfg.model_dropout < 0;
     dt_model_config_set_dropout(&run->mc, none ? 0 : run->cfg.model_dropout);
     if (run->mc.vision && *run->cfg.vision_projector_dropout)

@@ -67,6 +67,21 @@ dt_err run_save_parts(dt_run *run)
     return save_module(run, p->head && !run->mc.tie_word_embeddings, "lm_head");
 }
 
+/* What is asked for and would not be looked at. */
+static void warn_of_projector(const dt_run *run)
+{
+    const dt_projector_config *p = &run->mc.vision->projector;
+    const struct {
+        const char *key;
+        bool used;
+    } keys[] = {{"projector_hidden_size", p->n_layers > 1},
+                {"projector_shuffle", p->type == DT_PROJECTOR_PIXEL_SHUFFLE},
+                {"projector_dropout", p->norm}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0); i++)
+        if (!keys[i].used && dt_config_differs(&run->cfg, "vision", keys[i].key))
+            DT_WARN("vision.%s is not used: a projector of type %s has none", keys[i].key, dt_projector_name(p->type));
+}
+
 dt_err run_choose_parts(dt_run *run)
 {
     char **words;
@@ -74,6 +89,7 @@ dt_err run_choose_parts(dt_run *run)
     dt_err err = DT_OK;
     run->parts = (struct run_parts){0};
     if (!run->mc.vision) return DT_OK;
+    warn_of_projector(run);
     DT_TRY(dt_config_split(run->cfg.vision_train, &words, &n));
     for (int i = 0; i < n && err == DT_OK; i++) err = read_word(run, words[i]);
     dt_list_free(words, n);

@@ -76,6 +76,8 @@ void generate_print_settings(const app *a);
 /* sequences.c: from prompts to sequences, whose they are, and results to all ranks */
 dt_err generate_make_sequences(app *a);
 int generate_owner(const app *a, int sequence);
+/** Tokens per second; 0: there was no time to speak of, as where the only new token came with its prompt. */
+double generate_rate(int64_t n_tok, double seconds);
 dt_err generate_fetch_from(app *a, int from); /* collective */
 
 /* images.c */

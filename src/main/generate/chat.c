@@ -302,7 +302,7 @@ static dt_err show_asked(chat *c, char *path)
     dt_err unread = DT_OK;
     if (c->a->reader.n_image_tokens > 0 && *path) {
         DT_TRY(show(c, path, &unread));
-        console_note(&c->console, "%s", unread == DT_OK ? "an image of the next message" : dt_error_message());
+        console_note(&c->console, "%s", unread == DT_OK ? "the image goes with your next message" : dt_error_message());
         dt_error_clear();
         return DT_OK;
     }
@@ -382,11 +382,13 @@ static void report(const chat *c)
 {
     const dt_generate_stats *t = &c->total;
     const double prompt_s = t->prompt_seconds, new_s = t->seconds - t->prompt_seconds;
-    fprintf(stderr,
-            "dtrain-generate: %" PRId64 " new tokens at %.1f tokens/s, %" PRId64 " read at %.1f tokens/s, %" PRId64
-            " kept\n",
-            t->n_new_tok, new_s > 0 ? (double)t->n_new_tok / new_s : 0, t->n_prompt_tok,
-            prompt_s > 0 ? (double)t->n_prompt_tok / prompt_s : 0, c->n_kept);
+    fprintf(stderr, "dtrain-generate: %" PRId64 " new token%s", t->n_new_tok, t->n_new_tok == 1 ? "" : "s");
+    if (generate_rate(t->n_new_tok, new_s) > 0)
+        fprintf(stderr, " at %.1f tokens/s", generate_rate(t->n_new_tok, new_s));
+    fprintf(stderr, "; %" PRId64 " tokens of the conversation read", t->n_prompt_tok);
+    if (generate_rate(t->n_prompt_tok, prompt_s) > 0)
+        fprintf(stderr, " at %.1f tokens/s", generate_rate(t->n_prompt_tok, prompt_s));
+    fprintf(stderr, ", %" PRId64 " kept from before\n", c->n_kept);
 }
 
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)

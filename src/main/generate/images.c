@@ -11,6 +11,23 @@ enum { PASS_PATCHES = 4096 };
 
 size_t generate_image_nbytes(const app *a) { return dt_image_nbytes(a->frozen.mc.vision->image_size); }
 
+/* Of a model that was trained on conversations: a question without their form is often answered by nothing. A prompt of
+ * images alone is continued by a caption, and means no question. */
+static void warn_of_raw_prompt(const app *a)
+{
+    const options *o = &a->opt;
+    const char *known = a->reader.chat_template, *text = o->prompt;
+    const bool has = (known && strcmp(known, "auto") != 0) || dt_tokenizer_get_info(a->tok)->chat_template;
+    if (o->n_images == 0 || o->chat || !has || a->comm.rank > 0) return;
+    const size_t n = strlen(a->image_text);
+    while (text && *text && (strncmp(text, a->image_text, n) == 0 || *text == ' ' || *text == '\n'))
+        text += *text == ' ' || *text == '\n' ? 1 : n;
+    if (text && !*text) return;
+    DT_WARN("%s has a chat template, and a prompt goes to the model as it is: --chat --prompt TEXT asks it as it was "
+            "trained",
+            a->frozen.from.path);
+}
+
 dt_err generate_describe_images(app *a)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
@@ -28,6 +45,7 @@ dt_err generate_describe_images(app *a)
     DT_CHECK(a->image_text, DT_ERR_MEMORY, "no memory for the name of token %" PRId32, v->image_token);
     DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer has no token %" PRId32 ", the placeholder of images",
              a->frozen.from.path, v->image_token);
+    warn_of_raw_prompt(a);
     return DT_OK;
 }
 

@@ -295,6 +295,18 @@ static void print_checkpoints(const run_info *r)
     if (best && !isfinite(loss)) printf("  best         %s (named by %s/best)\n", base_name(best), r->folder);
 }
 
+static void print_vision(const run_info *r)
+{
+    const dt_vision_config *v = r->mc.vision;
+    if (!v) return;
+    printf("  vision       %s tower, %" PRId64 " layers, hidden %" PRId64 ", images of %" PRId64 " x %" PRId64
+           " pixels, each %" PRId64 " token%s; projector %s\n",
+           dt_tower_name(v->tower), v->n_blocks, v->blocks->hidden_size, v->image_size, v->image_size, v->n_tokens,
+           v->n_tokens == 1 ? "" : "s", dt_projector_name(v->projector.type));
+    if (r->has_config)
+        printf("  trained      %s%s\n", r->cfg.vision_train, r->cfg.lora_r > 0 ? " (llm: its adapters)" : "");
+}
+
 static void print_text(const run_info *r)
 {
     printf("%s\n  kind         run\n", r->dir);
@@ -305,6 +317,7 @@ static void print_text(const run_info *r)
                ", %" PRId64 " parameters\n",
                dt_model_architecture(&r->mc), r->mc.num_hidden_layers, r->mc.hidden_size, r->mc.num_attention_heads,
                r->mc.vocab_size, r->n_param);
+    if (r->has_model) print_vision(r);
     if (r->has_config && *r->cfg.data_train) printf("  data         %s\n", r->cfg.data_train);
     print_state(r);
     print_metrics(r);
