@@ -57,6 +57,8 @@ typedef struct dt_preprocessor {
 dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p);
 /** The same of a directory that may have neither: p->json is NULL then. */
 dt_err dt_preprocessor_find(const char *dir, dt_preprocessor *p);
+/** Mean and standard deviation of an image processor ("CLIPImageProcessor") whose file says nothing of them. */
+void dt_preprocessor_usual(const char *type, double mean[3], double std[3]);
 /** The same from the text of a JSON object; file is what messages call it. */
 dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p);
 /** The same from an object that is parsed. */

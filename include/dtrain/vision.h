@@ -61,7 +61,12 @@ static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtyp
 /** Does an image have one placeholder, for the mean of all rows that the projector makes of it? */
 static inline bool dt_vision_pools(const dt_vision_config *v) { return v->n_tokens < v->n_features; }
 
-const char *dt_tower_name(dt_tower tower);                  /* "clip", "siglip" */
+const char *dt_tower_name(dt_tower tower);       /* "clip", "siglip" */
+const char *dt_tower_model_type(dt_tower tower); /* in a config.json: "clip_vision_model" */
+int64_t dt_tower_patch_size(dt_tower tower);     /* where a config.json does not say it */
+/** The tower that a config.json's model_type (may be NULL) names, of a whole model or of the tower alone: "clip",
+ *  "clip_vision_model". false: it names none. */
+bool dt_tower_find(const char *model_type, dt_tower *tower);
 const char *dt_projector_name(dt_projector_type projector); /* "mlp2x_gelu" */
 
 #endif

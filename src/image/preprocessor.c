@@ -42,6 +42,12 @@ static const struct kind *kind_of(const char *type)
     return NULL;
 }
 
+void dt_preprocessor_usual(const char *type, double mean[3], double std[3])
+{
+    const struct kind *k = kind_of(type);
+    for (int c = 0; c < 3; c++) mean[c] = k->mean[c], std[c] = k->std[c];
+}
+
 static dt_err read_kind(const dt_spec *s, const struct kind **kind)
 {
     const char *type = "", *key = "feature_extractor_type";

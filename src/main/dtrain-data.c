@@ -472,23 +472,16 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
     return DT_OK;
 }
 
-/* Of a patch, where config.json does not say it, as that of siglip-base-patch16-224; 0: no tower is called so. */
-static int64_t usual_patch(const char *type)
-{
-    if (!type) return 0;
-    return strcmp(type, "clip") == 0 || strcmp(type, "clip_vision_model") == 0       ? 32
-           : strcmp(type, "siglip") == 0 || strcmp(type, "siglip_vision_model") == 0 ? 16
-                                                                                     : 0;
-}
-
 /* A tower alone, CLIP's or SigLIP's: its patches, as a projector that keeps their number has them. */
 static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
                  *size = json_object_get(tower, "image_size"), *patch = json_object_get(tower, "patch_size");
-    const int64_t S = size ? (int64_t)json_integer_value(size) : 224,
-                  P = patch ? (int64_t)json_integer_value(patch)
-                            : usual_patch(json_string_value(json_object_get(config, "model_type")));
+    dt_tower kind;
+    const bool known = dt_tower_find(json_string_value(json_object_get(config, "model_type")), &kind);
+    const int64_t S = size ? (int64_t)json_integer_value(size) : 224, P = patch   ? (int64_t)json_integer_value(patch)
+                                                                          : known ? dt_tower_patch_size(kind)
+                                                                                  : 0;
     if (P < 1 || S < P || S > DT_MAX_IMAGE_SIZE) return;
     o->size = S;
     if (!o->n_tokens) o->n_tokens = (S / P) * (S / P);

@@ -10,16 +10,10 @@ static const struct tower {
     dt_activation act;
     double eps;
     int64_t patch_size;
-    double mean[3], std[3];
+    const char *processor; /* that its images are made with, where nothing says how */
 } TOWERS[DT_N_TOWERS] = {
-    [DT_TOWER_CLIP] = {"clip",
-                       "clip_vision_model",
-                       DT_ACT_QUICK_GELU,
-                       1e-5,
-                       32,
-                       {0.48145466, 0.4578275, 0.40821073},
-                       {0.26862954, 0.26130258, 0.27577711}},
-    [DT_TOWER_SIGLIP] = {"siglip", "siglip_vision_model", DT_ACT_GELU_TANH, 1e-6, 16, {0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}},
+    [DT_TOWER_CLIP] = {"clip", "clip_vision_model", DT_ACT_QUICK_GELU, 1e-5, 32, "CLIPImageProcessor"},
+    [DT_TOWER_SIGLIP] = {"siglip", "siglip_vision_model", DT_ACT_GELU_TANH, 1e-6, 16, "SiglipImageProcessor"},
 };
 
 static const struct projector {
@@ -37,6 +31,15 @@ static const struct projector {
 };
 
 const char *dt_tower_name(dt_tower tower) { return TOWERS[tower].name; }
+const char *dt_tower_model_type(dt_tower tower) { return TOWERS[tower].model_type; }
+int64_t dt_tower_patch_size(dt_tower tower) { return TOWERS[tower].patch_size; }
+bool dt_tower_find(const char *model_type, dt_tower *tower)
+{
+    for (int i = 0; model_type && i < DT_N_TOWERS; i++)
+        if (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0)
+            return *tower = (dt_tower)i, true;
+    return false;
+}
 const char *dt_projector_name(dt_projector_type projector) { return PROJECTORS[projector].name; }
 
 /* Old files of llava leave CLIP's out. */
@@ -231,11 +234,9 @@ static void set_preprocessor(dt_vision_config *v, dt_preprocessor *p)
 
 static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
 {
-    const struct tower *t = &TOWERS[v->tower];
     dt_preprocessor p = {.rescale_factor = 1 / 255.0};
     dt_spec s;
-    memcpy(p.mean, t->mean, sizeof p.mean);
-    memcpy(p.std, t->std, sizeof p.std);
+    dt_preprocessor_usual(TOWERS[v->tower].processor, p.mean, p.std);
     if (dt_spec_get(root, "preprocessor_config", &s)) DT_TRY(dt_preprocessor_from(&s, &p));
     set_preprocessor(v, &p);
     return DT_OK;

@@ -105,34 +105,33 @@ static void forget_file(json_t *part)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_del(part, keys[i]);
 }
 
-/* Of CLIP and SigLIP, whole or their vision model alone; NULL: of all else. */
-static const char *tower_type(const json_t *root)
+static bool is_tower(const json_t *root, dt_tower *tower)
 {
-    static const char *const types[] = {"clip", "siglip", "clip_vision_model", "siglip_vision_model"};
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    for (size_t i = 0; i < sizeof types / sizeof types[0] && type; i++)
-        if (strcmp(type, types[i]) == 0) return type;
-    return NULL;
+    return dt_tower_find(json_string_value(json_object_get(root, "model_type")), tower);
+}
+
+static bool is_clip(const json_t *root)
+{
+    dt_tower tower;
+    return is_tower(root, &tower) && tower == DT_TOWER_CLIP;
 }
 
 /* What vision_config is to be: of a whole CLIP or SigLIP a part of its config.json. Old files do not repeat the type
  * there. */
 static dt_err find_tower(const dt_spec *root, json_t **tower)
 {
-    const char *type = json_string_value(json_object_get(root->value, "model_type"));
+    dt_tower type;
     dt_spec part;
-    const bool whole = dt_spec_get(root, "vision_config", &part);
+    const bool known = is_tower(root->value, &type), whole = dt_spec_get(root, "vision_config", &part);
     json_t *own = json_object_get(whole ? part.value : root->value, "model_type");
     DT_CHECK(whole || own, DT_ERR_DATA, "%s: expected the config.json of CLIP or SigLIP, which has a model_type",
              root->file);
-    if (!whole && !tower_type(root->value))
+    if (!whole && !known)
         return dt_spec_bad(root, "model_type", "clip_vision_model or siglip_vision_model, a vision tower");
     *tower = json_deep_copy(whole ? part.value : root->value);
     DT_CHECK(*tower, DT_ERR_MEMORY, "%s: no memory for the configuration of a tower", root->file);
-    if (!own && type && (strcmp(type, "clip") == 0 || strcmp(type, "siglip") == 0))
-        json_object_set_new(*tower, "model_type", json_sprintf("%s_vision_model", type));
-    if (!own && dt_model_is_llava(root->value))
-        json_object_set_new(*tower, "model_type", json_string("clip_vision_model"));
+    if (!own && (known || dt_model_is_llava(root->value)))
+        json_object_set_new(*tower, "model_type", json_string(dt_tower_model_type(known ? type : DT_TOWER_CLIP)));
     forget_file(*tower);
     return DT_OK;
 }
@@ -154,8 +153,7 @@ static dt_err read_tower(const char *dir, json_t **tower)
 /* The parts are the new text's. */
 static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, json_t *preprocessor, int64_t token)
 {
-    const char *type = json_string_value(json_object_get(tower, "model_type"));
-    const bool clip = type && strcmp(type, "clip_vision_model") == 0;
+    const bool clip = is_clip(tower);
     json_t *root = json_pack("{s:s, s:O, s:o, s:I, s:i, s:o, s:s, s:b, s:s}", "model_type", "llava", "text_config",
                              language, "vision_config", tower, "image_token_index", (json_int_t)token,
                              "vision_feature_layer", -2, "vision_feature_select_strategy", strategy("patch", clip),
@@ -329,8 +327,8 @@ static bool means_the_same(const dt_pretrained *p, const json_t *root, const cha
 /* Of a model that is whole a key can say what is there, but for dropout, which is the run's own. */
 static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 {
-    const char *type = json_string_value(json_object_get(json_object_get(root, "vision_config"), "model_type"));
-    const bool clip = !type || strcmp(type, "clip_vision_model") == 0;
+    const json_t *tower = json_object_get(root, "vision_config");
+    const bool clip = is_clip(tower) || !json_object_get(tower, "model_type");
     for (int i = 0; i < N_MODEL_KEYS; i++) {
         if (!*text_of(cfg, i)) continue;
         json_t *wanted = value_of(cfg, i, clip), *has = json_object_get(root, MODEL_KEYS[i].name);
@@ -400,11 +398,12 @@ dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg)
 {
     json_t *root;
     DT_TRY(dt_json_parse(&root, p->config_name, p->model_config, strlen(p->model_config), 0));
-    const char *tower = p->path ? tower_type(root) : NULL;
-    dt_err err = tower                     ? refuse_tower(p, cfg, tower)
-                 : dt_model_is_llava(root) ? take_keys(p, cfg, root)
-                 : *cfg->vision_path       ? join(p, cfg, root)
-                                           : check_none(cfg);
+    dt_tower tower;
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    dt_err err = p->path && is_tower(root, &tower) ? refuse_tower(p, cfg, type)
+                 : dt_model_is_llava(root)         ? take_keys(p, cfg, root)
+                 : *cfg->vision_path               ? join(p, cfg, root)
+                                                   : check_none(cfg);
     p->has_vision = dt_model_is_llava(root) || *cfg->vision_path;
     if (err == DT_OK && p->has_vision) err = take_projector(p, cfg);
     json_decref(root);
