@@ -223,7 +223,7 @@ static void a_group_without_tensors_names_the_nearest(void **state)
     dt_lr_groups g;
     dt_units_choose_trained(units, N_UNITS, is_no_head, NULL);
     assert_int_equal(assign("lm_head:1", &g, units), DT_ERR_USAGE);
-    assert_non_null(strstr(dt_error_message(), "'lm_head' names no tensor that is trained"));
+    assert_non_null(strstr(dt_error_message(), "'lm_head' names tensors, but none that is trained"));
     dt_error_clear();
     assert_int_equal(assign("weight:1", &g, units), DT_OK);
     assert_int_equal(units[2].tensors[2].lr_group, 0);
