@@ -13,7 +13,8 @@ dt_err __wrap_dt_image_alloc(const char *name, int64_t width, int64_t height, dt
 static const char CLIP[] = "{\"image_processor_type\": \"CLIPImageProcessor\", \"size\": 24, \"crop_size\": 20}",
                   LLAVA[] = "{\"image_processor_type\": \"LlavaImageProcessor\", \"size\": 9, \"crop_size\": 11, "
                             "\"do_pad\": true, \"resample\": 2}",
-                  SIGLIP[] = "{\"image_processor_type\": \"SiglipImageProcessor\", \"size\": [16, 16], \"resample\": 1}";
+                  SIGLIP[] =
+                      "{\"image_processor_type\": \"SiglipImageProcessor\", \"size\": [16, 16], \"resample\": 1}";
 
 static void must(bool holds)
 {
