@@ -221,7 +221,25 @@ if [ "$(./dtrain --version | sed -n 's/^instruction sets: //p')" = "v2 v3 v4" ] 
     kept 1 of-this
     expect_text "another instruction set's are made anew" 'features of 3 of 3 different images are made first'
     expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest of-this)"
+    cat >"$tmp/older" <<'SH'
+#!/bin/sh
+[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" != 1 ] || export DTRAIN_ISA=v2
+exec "$@"
+SH
+    chmod +x "$tmp/older"
+    for i in 1 2; do
+        RUN_TIMEOUT=60 run 2 "$tmp/older" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/older-$i" vision.feature_cache="$cache"
+        expect_exit "ranks with kernels of different kinds" 0
+    done
+    expect_text "find what they made together" "features of 3 different images are in $cache"
 else skip "another instruction set's features are made anew" "this processor has one"; fi
+
+# ---- images that no sample shows
+cat "$tmp/few.jsonl" "$tmp/texts.jsonl" >"$tmp/mixed.jsonl"
+data_of clip_llama -o "$tmp/mixed.h5" "$tmp/mixed.jsonl"
+RUN_TIMEOUT=60 kept 2 unseen data.seq_len=8 data.train="$tmp/mixed.h5"
+expect_exit "where no sample with an image fits there is nothing to make" 0
+expect_text "and nothing is made" 'done: 4 steps'
 
 # ---- memory
 cache=$tmp/fresh

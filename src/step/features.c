@@ -63,7 +63,20 @@ static void add_real(uint64_t *hash, double x)
     add_number(hash, bits);
 }
 
-/* Weights, shape, what happens to a byte, and who computes: devices and their kernels round in ways of their own. */
+/* Who computes: devices and their kernels round in ways of their own. Of ranks that differ the least and the largest
+ * number tell; of ranks that are alike these are one, however many there are. */
+static dt_err hash_kernels(const dt_task *t, uint64_t *hash)
+{
+    char kernels[256];
+    t->dev->ops->kernels(t->dev, kernels, sizeof kernels);
+    const int64_t own = (int64_t)(dt_hash_text(t->dev->ops->name) ^ dt_mix64(dt_hash_text(kernels)));
+    int64_t ends[2] = {own, ~own};
+    DT_TRY(dt_comm_reduce_host_i64(t->comm, ends, 2, DT_MAX));
+    for (int i = 0; i < 2; i++) add_number(hash, ends[i]);
+    return DT_OK;
+}
+
+/* Weights, shape, what happens to a byte, and who computes. Collective. */
 static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z, uint64_t *hash)
 {
     const dt_vision_config *v = mc->vision;
@@ -86,11 +99,7 @@ static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) add_number(hash, numbers[i]);
     for (int c = 0; c < 3; c++) add_real(hash, (double)v->scale[c]), add_real(hash, (double)v->shift[c]);
     add_real(hash, b->norm_eps);
-    char kernels[256];
-    t->dev->ops->kernels(t->dev, kernels, sizeof kernels);
-    *hash = dt_mix64(*hash ^ dt_hash_text(t->dev->ops->name));
-    *hash = dt_mix64(*hash ^ dt_hash_text(kernels));
-    return DT_OK;
+    return hash_kernels(t, hash);
 }
 
 static dt_err check_same_towers(const making *k)
@@ -400,6 +409,7 @@ static dt_err make_all(making *k)
     DT_TRY(hash_images(k));
     DT_TRY(open_files(k, f));
     find_missing(k, *f);
+    if (k->t->model_opt->max_images == 0) k->n_missing = k->n_distinct = 0; /* no sample shows one */
     if (k->n_missing > 0) {
         DT_TRY(make_missing(k));
         dt_features_close(*f);
