@@ -15,7 +15,8 @@
 #   reuse       what comes in for the next turn is put where this one reads
 #
 # For each number the tests of that file's operations run until one fails, on the simulator and on the one that looks for races. Prints a line
-# for each: killed by which test, or SURVIVED. Exit status: how many survived. MUTANTS="3 17": those numbers alone; EVERY=10: each tenth.
+# for each: killed by which test, or SURVIVED. Exit status: how many survived. MUTANTS="3 17": those numbers alone; EVERY=10: each tenth;
+# JOBS=8: as many at a time (as there are cores otherwise).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 files=${*:-$(echo cuda/*.cu cuda/[^p]*.cuh cuda/p[^t]*.cuh cuda/device.c cuda/nccl.c)} # ptx.cuh has a twin
@@ -106,7 +107,8 @@ perl -0777 -i -ne '
     }gex;
     print "#include \"mutant.h\"\n$_"' $files 2>list || exit 70
 tests=(tests/test_device_*.c tests/mpi_comm.c)
-make -s -j2 BUILD=build/release CUDA=0 SIM_FLAGS="-O2 -g -march=native" programs cudasim $(printf "build/release/%s " "${tests[@]%.c}") >build.log 2>&1 ||
+jobs=${JOBS:-$(nproc)}
+make -s -j"$jobs" BUILD=build/release CUDA=0 SIM_FLAGS="-O2 -g -march=native" programs cudasim $(printf "build/release/%s " "${tests[@]%.c}") >build.log 2>&1 ||
     { tail -5 build.log; exit 70; }
 
 # The quickest first; what only an order shows, last.
@@ -137,19 +139,19 @@ training() {
     cat "$out"
     exit "$code"
 }
-run() { # DEVICE:TEST
+run() { # DEVICE:TEST LOG
     local device=${1%:*} test=${1#*:}
     case $1 in
-    *:training) (DTRAIN_DEVICE=$device training) >test.log 2>&1 ;;
-    nccl:*) DTRAIN_DEVICE=cudasim_races DTRAIN_COMM=nccl timeout 1200 $MPIRUN -np 2 build/release/tests/"$test" >test.log 2>&1 ;;
-    *) DTRAIN_DEVICE=$device timeout 1200 build/release/tests/"$test" >test.log 2>&1 ;;
+    *:training) (DTRAIN_DEVICE=$device training) >"$2" 2>&1 ;;
+    nccl:*) DTRAIN_DEVICE=cudasim_races DTRAIN_COMM=nccl timeout 1200 $MPIRUN -np 2 build/release/tests/"$test" >"$2" 2>&1 ;;
+    *) DTRAIN_DEVICE=$device timeout 1200 build/release/tests/"$test" >"$2" 2>&1 ;;
     esac
 }
-verdict() { # FILE
-    local t
-    for t in $(tests_of "$1"); do
-        run "$t" && continue
-        if [ $? = 124 ]; then echo "killed by $t, which hangs"; else echo "killed by $t$(grep -qaE 'a race |nobody has waited' test.log && echo ', a race')"; fi
+verdict() { # NUMBER FILE
+    local t log=log.$1
+    for t in $(tests_of "$2"); do
+        run "$t" "$log" && continue
+        if [ $? = 124 ]; then echo "killed by $t, which hangs"; else echo "killed by $t$(grep -qaE 'a race |nobody has waited' "$log" && echo ', a race')"; fi
         return
     done
     echo SURVIVED
@@ -159,14 +161,16 @@ wanted() { # NUMBER
 }
 if [ -z "${MUTANTS:-}" ]; then
     for t in $(for f in $files; do tests_of "$f"; done | tr ' ' '\n' | sort -u); do
-        run "$t" || { echo "$t fails with nothing made wrong: see $tree/test.log"; exit 70; }
+        run "$t" log || { echo "$t fails with nothing made wrong: see $tree/log"; exit 70; }
     done
 fi
-survivors=0
-while read -r number place in class; do
+try() { # NUMBER FILE FUNCTION CLASS
+    printf '%3d  %-26s %-28s %-10s %s\n' "$@" "$(DTRAIN_MUTANT=$1 verdict "$1" "$2" </dev/null)"
+}
+while read -r number place in class || { wait; false; }; do
     wanted "$number" || continue
-    v=$(DTRAIN_MUTANT=$number verdict "$place" </dev/null)
-    printf '%3d  %-26s %-28s %-10s %s\n' "$number" "$place" "$in" "$class" "$v"
-    [ "$v" != SURVIVED ] || survivors=$((survivors + 1))
-done <list
-exit $survivors
+    [ "$(jobs -rp | wc -l)" -lt "$jobs" ] || wait -n
+    try "$number" "$place" "$in" "$class" &
+done <list | tee table
+survivors=$(grep -c 'SURVIVED$' table)
+exit $((survivors < 255 ? survivors : 255))

@@ -10,8 +10,11 @@ typedef struct patch_values {
 
 static void make_values(const dt_patches *p, patch_values *values)
 {
-    for (int c = 0; c < 3; c++)
-        for (int v = 0; v < 256; v++) dt_set_element(values->of[c], p->dt, v, fmaf((float)v, p->scale[c], p->shift[c]));
+    for (int i = 0; i < 3 * 256; i++) {
+        const int c = i / 256, v = i % 256;
+        /* cppcheck-suppress uninitvar ; this is what fills it */
+        dt_set_element(values->of[c], p->dt, v, fmaf((float)v, p->scale[c], p->shift[c]));
+    }
 }
 
 /* The patch whose upper left pixel is at corner; nbytes: of an element, known to the compiler. */

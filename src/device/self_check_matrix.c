@@ -106,7 +106,7 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
                 aux = w->epilogue == DT_EPILOGUE_ACT ? room(c, dt, m * mm.ld_aux) : put(c, dt, m * mm.ld_aux, 3),
                 to = w->accumulate ? put(c, mm.c_dtype, m * mm.ldc, 1) : room(c, mm.c_dtype, m * mm.ldc),
                 sums = w->accumulate ? put(c, mm.sums_dtype, n_sums, 1) : room(c, mm.sums_dtype, n_sums);
-    c->product = &mm;
+    c->product = &mm; // cppcheck-suppress autoVariables ; nobody looks after end_product
     EACH_DEVICE (c) {
         mm.int8 = (dt_int8_product){w->int8, 0.99f};
         if (w->stored != DT_F32)

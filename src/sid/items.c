@@ -118,7 +118,7 @@ static void put_value(FILE *f, const json_t *value, bool *any)
     if (json_is_real(value)) snprintf(number, sizeof number, "%.17g", json_real_value(value));
     if (json_is_number(value)) put(f, number, any);
     put(f, json_string_value(value), any);
-    if (json_is_array(value)) json_array_foreach(value, i, part) put_value(f, part, any);
+    json_array_foreach(value, i, part) { put_value(f, part, any); }
 }
 
 /* A text other than the title may be a list that Python has written. */

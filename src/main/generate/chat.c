@@ -91,7 +91,8 @@ static uint8_t *make_room(chat *c, size_t nbytes)
     dt_ledger_sub(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, c->n_bytes);
     dt_ledger_add(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     c->n_bytes = nbytes;
-    return c->pixels = grown;
+    c->pixels = grown;
+    return grown;
 }
 
 static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
