@@ -137,6 +137,11 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
         return;
     }
     const nccl_note *n = &t->notes[k % N_NOTES];
+    const cudaError_t state = cudaEventQuery(n->behind);
+    if (state != cudaSuccess && state != cudaErrorNotReady) { /* every event answers so: none tells where it was */
+        snprintf(out, out_size, "; the GPU has failed: %s", cudaGetErrorName(state));
+        return;
+    }
     snprintf(out, out_size, "; the GPU is at collective %lld%s, %s in phase %s%s%s: %s", (long long)n->number,
              k == first && first > 0 ? " or before" : "", n->kind, n->phase, *n->unit ? ", unit " : "", n->unit,
              state_of_note(n));

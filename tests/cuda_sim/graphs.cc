@@ -57,14 +57,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    SIM_PASSES("cudaStreamEndCapture");
     const std::lock_guard<std::mutex> lock(graphs_lock);
     const auto found = captured.find(stream);
     if (found == captured.end()) return cudaErrorInvalidResourceHandle;
     *graph = found->second;
     captured.erase(found);
     n_captured--;
-    return cudaSuccess;
+    return sim_passes("cudaStreamEndCapture");
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
