@@ -162,6 +162,9 @@ fails "NCCL finds that a GPU has failed" 70 'NCCL: all_gather: .*; the GPU: cuda
 fails "a GPU fails before a product of the library is tried" 70 'the GPU failed in work .*cudaErrorIllegalAddress' cublasLtMatmul:1:1:illegal precision.dtype=bf16
 CUDA_SIM_FAIL=cublasLtMatmul:0:1:illegal train 1 blamed batch.train_batch_size=2 precision.dtype=bf16
 expect "the library is not blamed for it" sh -c "grep -q cudaErrorIllegalAddress '$out' && ! grep -q 'cuBLASLt .* computes wrong' '$out'"
+CUDA_SIM_FAIL=cudaStreamDestroy:1:1:hang RUN_TIMEOUT=120 train 2 wedged batch.train_batch_size=2 run.max_steps=1 comm.timeout=25
+expect_exit "a driver that does not come back when the run is done: nobody waits for ever" 76
+expect_text "each says where it is" 'rank 0 .*no progress for [0-9]* s \(comm.timeout\): .*phase close'
 fails "a GPU fails while the host waits" 70 'NCCL: exchange between GPUs: .*phase [a-z]+.*; the GPU has failed: cudaErrorIllegalAddress' \
-    ncclAllGather:1:1:hang,ncclCommGetAsyncError:1:6:illegal comm.backend=nccl zero.stage=2
+    ncclAllGather:1:1:hang,ncclCommGetAsyncError:1:30:illegal comm.backend=nccl zero.stage=2
 e2e_done
