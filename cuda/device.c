@@ -41,11 +41,26 @@ dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
+/* The first memory that is asked for: here it shows that others have all of it. */
+static dt_err alloc_workspace(dt_stream *s)
+{
+    char asked[24], left[24], all[24];
+    size_t nbytes_left = 0, nbytes = 0;
+    const cudaError_t error = cudaMalloc(&s->workspace, CUDA_WORKSPACE_NBYTES);
+    if (error == cudaSuccess) return DT_OK;
+    if (error != cudaErrorMemoryAllocation || cudaMemGetInfo(&nbytes_left, &nbytes) != cudaSuccess)
+        return cuda_fail(error, "cudaMalloc", __FILE__, __LINE__);
+    return dt_fail(DT_ERR_MEMORY,
+                   "not enough cuda memory for a stream: %s requested, %s of %s free; nvidia-smi tells which processes "
+                   "have the rest",
+                   dt_format_bytes(CUDA_WORKSPACE_NBYTES, asked), dt_format_bytes((double)nbytes_left, left),
+                   dt_format_bytes((double)nbytes, all));
+}
+
 static dt_err open_stream(dt_stream *s)
 {
     DT_CUDA(cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking));
-    DT_CUDA(cudaMalloc(&s->workspace, CUDA_WORKSPACE_NBYTES));
-    return DT_OK;
+    return alloc_workspace(s);
 }
 
 static void close_stream(dt_stream *s)

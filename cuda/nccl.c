@@ -41,11 +41,16 @@ typedef struct nccl_state {
 
 static nccl_state *state_of(const dt_comm *comm) { return comm->impl; }
 
+/* What CUDA refuses NCCL is a fault of this rank's GPU, and not of the exchange: it has failed, or has no more
+ * memory. */
 static dt_err nccl_fail(const nccl_state *t, ncclResult_t result, const char *what)
 {
     const char *more = t && t->nccl ? ncclGetLastError(t->nccl) : "";
-    return dt_fail(DT_ERR_COMM, "NCCL: %s: %s%s%s (NCCL_DEBUG=WARN in the environment says more)", what,
-                   ncclGetErrorString(result), *more ? ": " : "", more);
+    const cudaError_t error = result == ncclUnhandledCudaError ? cudaGetLastError() : cudaSuccess;
+    return dt_fail(result == ncclUnhandledCudaError ? DT_ERR_FAULT : DT_ERR_COMM,
+                   "NCCL: %s: %s%s%s%s%s (NCCL_DEBUG=WARN in the environment says more)", what,
+                   ncclGetErrorString(result), *more ? ": " : "", more, error != cudaSuccess ? "; the GPU: " : "",
+                   error != cudaSuccess ? cudaGetErrorString(error) : "");
 }
 
 static double now_s(void)
@@ -132,6 +137,11 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
         return;
     }
     const nccl_note *n = &t->notes[k % N_NOTES];
+    const cudaError_t state = cudaEventQuery(n->behind);
+    if (state != cudaSuccess && state != cudaErrorNotReady) { /* every event answers so: none tells where it was */
+        snprintf(out, out_size, "; the GPU has failed: %s", cudaGetErrorName(state));
+        return;
+    }
     snprintf(out, out_size, "; the GPU is at collective %lld%s, %s in phase %s%s%s: %s", (long long)n->number,
              k == first && first > 0 ? " or before" : "", n->kind, n->phase, *n->unit ? ", unit " : "", n->unit,
              state_of_note(n));
@@ -183,7 +193,8 @@ static void free_state(dt_comm *comm)
     comm->impl = NULL;
 }
 
-/* A rank that cannot go on says so before the others wait for it inside NCCL. */
+/* A rank that cannot go on says so before the others wait for it inside NCCL. One that fails there leaves, and ends the
+ * job: they would hear of it only when their time is over. */
 static dt_err nccl_open(dt_comm *comm)
 {
     ncclUniqueId id;
@@ -195,7 +206,7 @@ static dt_err nccl_open(dt_comm *comm)
     }
     err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = dt_comm_broadcast_host(comm, &id, sizeof id, 0);
-    if (err == DT_OK) err = dt_comm_agree(comm, connect_ranks(comm, id));
+    if (err == DT_OK) err = connect_ranks(comm, id);
     if (err == DT_OK) return DT_OK;
     if (state_of(comm) && state_of(comm)->nccl) ncclCommAbort(state_of(comm)->nccl);
     free_state(comm);

@@ -263,6 +263,14 @@ static void warn_of_form(cuda_library *library, const dt_matmul *mm)
     library->warned = true;
 }
 
+/* A trial waits for all that was queued before it, and may be the first to meet an error of that. */
+static bool gpu_has_failed(const dt_stream *s)
+{
+    const cudaError_t state = cudaStreamQuery(s->handle);
+    (void)cudaGetLastError(); /* that it is at work is no error of the next launch */
+    return state != cudaSuccess && state != cudaErrorNotReady;
+}
+
 /* May the library be used for this form? Tried once against exact sums of small integers. */
 static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
 {
@@ -270,7 +278,9 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
     if (*v == UNTRIED) {
         const dt_matmul form = dt_trial_form(mm, 40, 48, 32, 8);
         trial t = {.library = library, .stream = s};
-        *v = dt_product_is_right(&form, run_on_copies, &t) ? RIGHT : WRONG;
+        const bool right = dt_product_is_right(&form, run_on_copies, &t);
+        if (!right && gpu_has_failed(s)) return false; /* as the kernel says that takes the product */
+        *v = right ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(library, mm);
     }
     return *v == RIGHT;

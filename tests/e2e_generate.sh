@@ -167,6 +167,10 @@ for stage in 0 3; do
     expect_exit "a_rank_that_hangs_at_stage_${stage}_is_given_up" 76
     expect_text "and_says_so_at_stage_$stage" 'no progress for [0-9]+ s .*phase'
 done
+export DTRAIN_FAULT=comm.devices:1:1:hang
+generate 2 "${many[@]}" --timeout 1
+unset DTRAIN_FAULT
+expect_exit a_rank_that_hangs_before_there_is_a_model_is_given_up 76
 
 run 0 ./dtrain-generate --help
 expect_exit help 0

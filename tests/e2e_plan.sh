@@ -138,8 +138,9 @@ stale() { # NAME C-SOURCE
         expect_exit "$1, run.device = $device: 64" 64
         expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: build it again'
     done
-    run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda
+    run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda comm.backend=nccl
     expect_exit "$1: a run refuses it, too" 64
+    expect "$1: and has no advice for a transport" sh -c "! grep -q 'comm.backend' '$out'"
 }
 echo | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libcuda.so.1" - 2>"$out" # where there is no compiler stale says so
 if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA's driver" "this machine has it"; else
@@ -150,6 +151,11 @@ if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA'
 fi
 stale "an object from before there were versions" 'const long dt_device_cuda_ops[80];'
 stale "an object of other headers" 'const long dt_device_cuda_ops[80]; const char dt_device_cuda_ops_interface[] = "1-2";'
+if [ -e "$tmp/stale/libdtrain_cuda.so" ]; then # of pages that are not there reading ends a program
+    truncate -s $(($(stat -c %s "$tmp/stale/libdtrain_cuda.so") / 2)) "$tmp/stale/libdtrain_cuda.so"
+    run 0 "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=cuda
+    expect_text "an object that is cut short is not opened" 'libdtrain_cuda.so is cut short: build it again \(make\), or copy it again'
+fi
 
 # The least number of ranks is exact, and what is advised is not set already.
 plan --ranks 8 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"

@@ -391,7 +391,10 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
     comm->dev = dev;
     comm->use_shared_memory = shared_memory;
     dt_err err = choose_together(comm, backend, &ops);
-    if (err == DT_OK) err = dt_comm_agree(comm, ops->open(comm));
+    if (err == DT_OK) {
+        err = ops->open(comm);
+        comm->mpi->apart = err != DT_OK && !dt_comm_failed_together(comm);
+    }
     if (err) {
         comm->dev = NULL;
         return err;

@@ -26,6 +26,7 @@ struct dt_comm_mpi {
     size_t max_message;         /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
     MPI_Comm check;             /* of comm->check; made when it is first used */
     bool differ;                /* comm->check has found that ranks differ: nothing is exchanged any more */
+    bool apart; /* this rank has failed where the others wait for it and hear of nothing: it agrees on no error */
 };
 
 static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)

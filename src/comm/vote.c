@@ -138,6 +138,7 @@ dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
 {
     if (comm && comm->counts) return err;
     DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_agree: communicator not open");
+    if (err != DT_OK && comm->mpi->apart) return err; /* main ends the job */
     struct {
         int rank, err;
     } mine = {err ? owner_of(comm, err) : INT_MAX, (int)err}, lowest;

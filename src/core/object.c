@@ -3,10 +3,12 @@
 #include "dtrain/core.h"
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Beside the program (a build folder), in the folder above (tests), where make install puts it, or in the build folder
@@ -28,6 +30,19 @@ static bool find_object(const char *file, char *path, size_t path_size)
     return false;
 }
 
+/* The table of sections is a file's end: what a copy to a full disk has cut short would be mapped, and reading it ends
+ * the program by a signal. What is no ELF file is left to the loader to refuse. */
+static bool is_cut_short(const char *path)
+{
+    ElfW(Ehdr) head;
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const bool is_elf = fd >= 0 && fstat(fd, &st) == 0 && read(fd, &head, sizeof head) == (ssize_t)sizeof head &&
+                        !memcmp(head.e_ident, ELFMAG, SELFMAG);
+    if (fd >= 0) close(fd);
+    return is_elf && head.e_shoff + (uint64_t)head.e_shentsize * head.e_shnum > (uint64_t)st.st_size;
+}
+
 /* A stale object's table may have other entries, or the same in another order: it must not be looked into. */
 static bool is_of_these_headers(void *object, const char *symbol)
 {
@@ -43,6 +58,10 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
     *stale = false;
     if (!find_object(file, path, sizeof path)) {
         snprintf(why, why_size, "this program was built without it: there is no %s", file);
+        return NULL;
+    }
+    if (is_cut_short(path)) {
+        snprintf(why, why_size, "%s is cut short: build it again (make), or copy it again", path);
         return NULL;
     }
     void *object = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* again: the one that is loaded */

@@ -365,6 +365,7 @@ static dt_err run(app *a, dt_err parsed)
 {
     const options *o = &a->opt;
     DT_TRY(dt_comm_open(&a->comm));
+    a->comm.timeout_s = o->timeout_s;
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     dt_phase_enter(&a->phase, "start", "");
     TOGETHER(a, parsed);
@@ -389,9 +390,10 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, generate_describe_images(a));
     DT_TRY(prepare_prompts(a));
     if (o->verbose && a->comm.rank == 0) generate_print_settings(a);
+    TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
-    TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
+    dt_phase_enter(&a->phase, "load", "");
     const dt_zero_options kept = {.stage = (int)o->stage};
     const dt_err err = dt_frozen_model_load(&a->frozen, &kept, o->dtype, &a->comm, &a->dev, NULL, &a->phase);
     dt_watchdog_stop(a->watchdog);

@@ -93,6 +93,7 @@ static dt_err run(app *a, dt_err parsed)
 {
     const options *o = &a->opt;
     DT_TRY(dt_comm_open(&a->comm));
+    a->comm.timeout_s = o->timeout_s;
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     dt_phase_enter(&a->phase, "start", "");
     TOGETHER(a, parsed);
@@ -105,8 +106,10 @@ static dt_err run(app *a, dt_err parsed)
     /* by its shape: of the rest no rank reads all */
     if (!o->model)
         DT_TRY(dt_comm_same_file(&a->comm, a->embeddings, dt_mix64((uint64_t)a->rows.n) + (uint64_t)a->rows.width));
+    TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
+    dt_phase_enter(&a->phase, "load", "");
     a->sid = (dt_sid){.comm = &a->comm,
                       .dev = &a->dev,
                       .phase = &a->phase,
@@ -114,7 +117,6 @@ static dt_err run(app *a, dt_err parsed)
                       .n_codes = o->codes,
                       .n_levels = (int)o->levels,
                       .seed = (uint64_t)o->seed};
-    TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
     if (o->model) DT_TRY(sid_embed(a, a->embeddings));
     if (o->model) TOGETHER(a, open_embeddings(a));
     DT_TRY(sid_make_codes(a));

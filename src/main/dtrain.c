@@ -4,6 +4,7 @@
 #include "dtrain/io.h"
 #include "tool/tool.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -251,6 +252,25 @@ static void tell(dt_err err, bool speaks)
            *dt_error_message() ? dt_error_message() : "failed without a message");
 }
 
+/* Ranks wait for each other here, too, and one may not come: it was stopped, or its GPU's driver does not give memory
+ * back. The run's own watchdog ends with the run, so another one limits all of it, to more than a busy machine
+ * takes. */
+static void close_together(dt_run *run, dt_comm *comm)
+{
+    enum { LEAST_S = 30 };
+    dt_watchdog *watchdog = NULL;
+    dt_phase phase = {0};
+    dt_comm place = {0}; /* what it says of comm, which goes away */
+    memcpy(place.host, comm->host, sizeof place.host);
+    dt_phase_enter(&phase, "close", "");
+    if (dt_watchdog_start(&watchdog, &phase, &place, fmax(comm->timeout_s, LEAST_S)) != DT_OK) dt_error_clear();
+    dt_run_close(run);
+    dt_comm_close(comm);
+    dt_device_close(&run->dev);
+    dt_comm_stop();
+    dt_watchdog_stop(watchdog);
+}
+
 static int run_ranks(const options *o)
 {
     dt_comm comm = {0};
@@ -268,10 +288,7 @@ static int run_ranks(const options *o)
 
     tell(err, dt_comm_speaks(&comm));
     dt_comm_leave(&comm, err);
-    dt_run_close(&run);
-    dt_comm_close(&comm);
-    dt_device_close(&run.dev);
-    dt_comm_stop();
+    close_together(&run, &comm);
     return dt_exit_code(err);
 }
 

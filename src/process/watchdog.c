@@ -58,14 +58,14 @@ static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 }
 
 /* Print it with where this rank is, let the others speak, and end the job. */
-static void give_up(dt_watchdog *w, const char *why)
+static void give_up(dt_watchdog *w, dt_err err, const char *why)
 {
     const char *unit = atomic_load(&w->phase->unit);
     char where[512];
     dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, %s", why, w->comm->host,
            (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *unit ? ", unit " : "", unit,
            dt_comm_where(w->comm, where, sizeof where));
-    if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(DT_ERR_COMM));
+    if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(err));
 }
 
 static void *watch(void *arg)
@@ -77,12 +77,13 @@ static void *watch(void *arg)
         const double idle_s = count_idle(w, now_s - last_s, pause_s);
         char why[64];
         snprintf(why, sizeof why, "no progress for %.0f s (comm.timeout)", idle_s);
-        if (dt_comm_poll(w->comm) != DT_OK) {
-            give_up(w, dt_error_message());
+        const dt_err found = dt_comm_poll(w->comm);
+        if (found != DT_OK) {
+            give_up(w, found, dt_error_message());
             break;
         }
         if (idle_s <= w->timeout_s) continue;
-        give_up(w, why);
+        give_up(w, DT_ERR_COMM, why);
         break;
     }
     return NULL;

@@ -183,7 +183,7 @@ static dt_err open_all(dt_run *run)
     const dt_err devices = dt_comm_find_devices(run->comm, &run->dev);
     dt_mistakes_add(m, devices);
     run->most_sharing = run->comm->most_sharing;
-    if (!dt_config_doubted(&run->cfg, "comm", "backend"))
+    if (run->dev.ops && !dt_config_doubted(&run->cfg, "comm", "backend"))
         dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend, &run->dev)));
     run_open_task(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));

@@ -1,5 +1,6 @@
 /* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said of a mistake. */
 #include "block.h"
+#include "faults.h"
 #include "graphs.h"
 #include "host.h"
 #include "race.h"
@@ -408,7 +409,8 @@ static void launch_kernel(const sim_launch &launch)
 
 void sim_run(const sim_launch &launch)
 {
-    const cudaError_t error = sim_check_launch(launch);
+    cudaError_t error = sim_passes("launch");
+    if (error == cudaSuccess) error = sim_check_launch(launch);
     if (error != cudaSuccess) {
         sim_fail(error);
         return;

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cublasLt.h>
+#include "faults.h"
 #include "library.h"
 #include <math.h>
 #include <stdio.h>
@@ -161,6 +162,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t x, const vo
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_nbytes,
                               cudaStream_t stream)
 {
+    if (sim_passes("cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
     const bool ta = x->transposed[0] == CUBLAS_OP_T, tb = x->transposed[1] == CUBLAS_OP_T;
     const bool gelu_of_it = (x->epilogue & CUBLASLT_EPILOGUE_GELU) != 0, slope = x->epilogue == CUBLASLT_EPILOGUE_DGELU;
     const float scale = *static_cast<const float *>(alpha), add = *static_cast<const float *>(beta);

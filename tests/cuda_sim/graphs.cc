@@ -1,4 +1,5 @@
 /* graphs.cc - twins of CUDA's graphs: see graphs.h. */
+#include "faults.h"
 #include "graphs.h"
 #include <map>
 #include <mutex>
@@ -46,6 +47,7 @@ bool sim_keep_launch(const sim_launch &launch)
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode)
 {
+    SIM_PASSES("cudaStreamBeginCapture");
     const std::lock_guard<std::mutex> lock(graphs_lock);
     if (!stream || captured.count(stream)) return cudaErrorInvalidResourceHandle;
     captured[stream] = new cudaGraphOfSim;
@@ -61,11 +63,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     *graph = found->second;
     captured.erase(found);
     n_captured--;
-    return cudaSuccess;
+    return sim_passes("cudaStreamEndCapture");
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
+    SIM_PASSES("cudaGraphInstantiateWithFlags");
     *exec = new cudaGraphExecOfSim{graph->work};
     return cudaSuccess;
 }
@@ -73,6 +76,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t gra
 /* What it holds is of the stream that it was captured from, on which this device launches it. */
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
+    SIM_PASSES("cudaGraphLaunch");
     if (sim_is_captured(stream)) return cudaErrorStreamCaptureUnsupported;
     for (const auto &work : exec->work) work();
     return cudaSuccess;

@@ -4,6 +4,7 @@
  * bytes and end less than 256 bytes before that page, pinned memory begins with a page; the bytes between its end and
  * the page must keep their value. Addresses are used again only when all have been. */
 #include "block.h"
+#include "faults.h"
 #include "graphs.h"
 #include "host.h"
 #include "memory.h"
@@ -177,6 +178,7 @@ static cudaError_t release(space *s, void *ptr)
 
 cudaError_t cudaMalloc(void **ptr, size_t nbytes)
 {
+    SIM_PASSES("cudaMalloc");
     *ptr = nullptr;
     if (sim_captures()) return sim_fail(cudaErrorStreamCaptureUnsupported);
     if (nbytes == 0) return cudaSuccess;
@@ -187,22 +189,26 @@ cudaError_t cudaMalloc(void **ptr, size_t nbytes)
 }
 cudaError_t cudaFree(void *ptr)
 {
+    SIM_PASSES("cudaFree");
     const cudaError_t error = release(&device, ptr);
     return error == cudaSuccess ? error : sim_fail(error);
 }
 cudaError_t cudaHostAlloc(void **ptr, size_t nbytes, unsigned)
 {
+    SIM_PASSES("cudaHostAlloc");
     *ptr = allocate(&pinned, nbytes);
     return *ptr ? cudaSuccess : sim_fail(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaMallocHost(void **ptr, size_t nbytes) { return cudaHostAlloc(ptr, nbytes, cudaHostAllocDefault); }
 cudaError_t cudaFreeHost(void *ptr)
 {
+    SIM_PASSES("cudaFreeHost");
     const cudaError_t error = release(&pinned, ptr);
     return error == cudaSuccess ? error : sim_fail(error);
 }
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 {
+    SIM_PASSES("cudaMemGetInfo");
     *total = SIM_DEVICE_NBYTES;
     *left = SIM_DEVICE_NBYTES - n_allocated;
     return cudaSuccess;
@@ -233,6 +239,7 @@ static bool kind_holds(const void *dst, const void *src, enum cudaMemcpyKind kin
  * came from the device. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+    SIM_PASSES("cudaMemcpyAsync");
     if (!kind_holds(dst, src, kind)) return sim_fail(cudaErrorInvalidValue);
     if (sim_keep(stream, [=] { cudaMemcpyAsync(dst, src, nbytes, kind, stream); })) return cudaSuccess;
     check_side("a copy", src, nbytes);
@@ -255,6 +262,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcp
 }
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t stream)
 {
+    SIM_PASSES("cudaMemsetAsync");
     if (sim_keep(stream, [=] { cudaMemsetAsync(dst, value, nbytes, stream); })) return cudaSuccess;
     check_side("a fill", dst, nbytes);
     const stream_op op = streams_begin(stream, "fill", nullptr);

@@ -1,6 +1,7 @@
 /* nccl_twin.c - NCCL over MPI, for the simulator of CUDA, whose memory is the host's. As NCCL does it refuses an id
  * that is not rank 0's. With CUDA_SIM_HANG=N the Nth collective, on every rank that is told so, never comes to an
  * end on its stream, while the host goes on. */
+#include "faults.h"
 #include "library.h"
 #include "nccl.h"
 #include <mpi.h>
@@ -34,12 +35,14 @@ const char *ncclGetLastError(ncclComm_t comm) { return ""; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
+    SIM_NCCL_PASSES("ncclGetUniqueId");
     memset(id, 0x3c, sizeof *id);
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
+    SIM_NCCL_PASSES("ncclCommInitRankConfig");
     ncclUniqueId right;
     ncclGetUniqueId(&right);
     if (memcmp(&id, &right, sizeof id) != 0 || config->blocking) return ncclInvalidArgument;
@@ -49,10 +52,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 {
+    SIM_NCCL_PASSES("ncclCommGetAsyncError");
     *result = ncclSuccess;
     return ncclSuccess;
 }
-ncclResult_t ncclCommFinalize(ncclComm_t comm) { return ncclSuccess; }
+ncclResult_t ncclCommFinalize(ncclComm_t comm) { return (ncclResult_t)sim_nccl_passes("ncclCommFinalize"); }
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     MPI_Comm_free(&comm->world);
@@ -67,9 +71,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 static ncclResult_t result_of(int code) { return code ? ncclSystemError : ncclSuccess; }
 
-ncclResult_t ncclGroupStart(void) { return ncclSuccess; }
+ncclResult_t ncclGroupStart(void) { return (ncclResult_t)sim_nccl_passes("ncclGroupStart"); }
 ncclResult_t ncclGroupEnd(void)
 {
+    SIM_NCCL_PASSES("ncclGroupEnd");
     sim_library_goes_on();
     const int code = hangs(group_stream) ? 0 : MPI_Waitall(n_group, group, MPI_STATUSES_IGNORE);
     sim_library_pauses();
@@ -80,6 +85,7 @@ ncclResult_t ncclGroupEnd(void)
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
+    SIM_NCCL_PASSES("ncclSend");
     if (n_group == MOST) return ncclInvalidArgument;
     group_stream = stream;
     sim_library_begins(stream, "ncclSend");
@@ -90,6 +96,7 @@ ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int p
 }
 ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
 {
+    SIM_NCCL_PASSES("ncclRecv");
     if (n_group == MOST) return ncclInvalidArgument;
     sim_library_begins(stream, "ncclRecv");
     sim_library_touches(recv, count, true);
@@ -100,6 +107,7 @@ ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, n
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream)
 {
+    SIM_NCCL_PASSES("ncclAllGather");
     if (hangs(stream)) return ncclSuccess;
     /* then the rank's own piece is read, and not written */
     const bool in_place = (const char *)send == (char *)recv + (size_t)comm->rank * count;
@@ -115,6 +123,7 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream)
 {
+    SIM_NCCL_PASSES("ncclBroadcast");
     if (hangs(stream)) return ncclSuccess;
     sim_library_begins(stream, "ncclBroadcast");
     sim_library_touches(send, comm->rank == root ? count : 0, false);

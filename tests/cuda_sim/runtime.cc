@@ -1,5 +1,6 @@
 /* runtime.cc - twins of CUDA's runtime: errors, the one device, and which launches are possible. */
 #include "block.h"
+#include "faults.h"
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -17,7 +18,11 @@ cudaError_t sim_fail(cudaError_t error)
     return error;
 }
 
-cudaError_t cudaGetLastError(void) { return static_cast<cudaError_t>(last_error.exchange(cudaSuccess)); }
+cudaError_t cudaGetLastError(void)
+{
+    SIM_PASSES("cudaGetLastError");
+    return static_cast<cudaError_t>(last_error.exchange(cudaSuccess));
+}
 cudaError_t cudaPeekAtLastError(void) { return static_cast<cudaError_t>(last_error.load()); }
 
 const char *cudaGetErrorName(cudaError_t error)
@@ -37,6 +42,10 @@ const char *cudaGetErrorName(cudaError_t error)
         return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady:
         return "cudaErrorNotReady";
+    case cudaErrorECCUncorrectable:
+        return "cudaErrorECCUncorrectable";
+    case cudaErrorIllegalAddress:
+        return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure:
         return "cudaErrorLaunchFailure";
     case cudaErrorNotSupported:
@@ -56,7 +65,11 @@ cudaError_t cudaGetDeviceCount(int *n)
     *n = 1;
     return cudaSuccess;
 }
-cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
+cudaError_t cudaInitDevice(int device, unsigned, unsigned)
+{
+    SIM_PASSES("cudaInitDevice");
+    return cudaSetDevice(device);
+}
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : sim_fail(cudaErrorInvalidValue); }
 cudaError_t cudaGetDevice(int *device)
 {
@@ -67,6 +80,7 @@ cudaError_t cudaGetDevice(int *device)
 /* An H100's limits, and few multiprocessors: kernels that launch some blocks for each should not need minutes. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
+    SIM_PASSES("cudaGetDeviceProperties");
     if (device != 0) return sim_fail(cudaErrorInvalidValue);
     *p = {};
     snprintf(p->name, sizeof p->name, "simulated GPU");
@@ -134,6 +148,7 @@ static std::map<const void *, int> allowed; /* dynamic shared memory that kernel
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
 {
+    SIM_PASSES("cudaFuncSetAttribute");
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > SHARED_MOST) return sim_fail(cudaErrorInvalidValue);
     const std::lock_guard<std::mutex> lock(allowed_lock);

@@ -1,5 +1,6 @@
 /* streams.cc - twins of CUDA's streams and events, and what streams.h says of their clocks. */
 #include "block.h"
+#include "faults.h"
 #include "graphs.h"
 #include "host.h"
 #include "library.h"
@@ -311,6 +312,8 @@ void sim_library_pauses(void) { sim_be_the_device(false); }
 
 /* ---- streams ---------------------------------------------------------------------------------------------------- */
 
+/* A wait that fails (faults.h) has waited all the same: a device that has failed works on nothing any more. */
+
 static void host_learns(const stream_clock &clock)
 {
     take_in(&host, clock);
@@ -326,6 +329,7 @@ static void wait_while(const std::atomic<bool> &stuck)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
+    SIM_PASSES("cudaStreamCreateWithFlags");
     const std::lock_guard<std::mutex> lock(streams_lock);
     int slot = 0;
     while (slot < MAX_STREAMS && in_use[slot]) slot++;
@@ -342,6 +346,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 /* Its slot is free for another one where the host has seen the end of all that it did. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    SIM_PASSES("cudaStreamDestroy");
     const std::lock_guard<std::mutex> lock(streams_lock);
     const int slot = stream->slot;
     in_use[slot] = host.at[slot] < clocks[slot].at[slot];
@@ -354,10 +359,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (sim_is_captured(stream)) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> lock(streams_lock);
     host_learns(*clock_of(stream));
-    return cudaSuccess;
+    return sim_passes("cudaStreamSynchronize");
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
+    SIM_PASSES("cudaStreamQuery");
     return stream && stream->stuck ? cudaErrorNotReady : cudaStreamSynchronize(stream);
 }
 cudaError_t cudaDeviceSynchronize(void)
@@ -365,10 +371,11 @@ cudaError_t cudaDeviceSynchronize(void)
     const std::lock_guard<std::mutex> lock(streams_lock);
     for (int i = 0; i < MAX_STREAMS; i++) take_in(&host, clocks[i]);
     watch(true);
-    return cudaSuccess;
+    return sim_passes("cudaDeviceSynchronize");
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+    SIM_PASSES("cudaStreamWaitEvent");
     if (!event) return sim_fail(cudaErrorInvalidResourceHandle);
     if (sim_is_captured(stream)) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> lock(streams_lock);
@@ -381,17 +388,20 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
+    SIM_PASSES("cudaEventCreateWithFlags");
     *event = new cudaEventOfSim{{}, !(flags & cudaEventDisableTiming), {}, {false}};
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    SIM_PASSES("cudaEventDestroy");
     delete event;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    SIM_PASSES("cudaEventRecord");
     if (sim_is_captured(stream)) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> lock(streams_lock);
     clock_gettime(CLOCK_MONOTONIC, &event->at);
@@ -405,14 +415,16 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     wait_while(event->unreached);
     const std::lock_guard<std::mutex> lock(streams_lock);
     host_learns(event->clock);
-    return cudaSuccess;
+    return sim_passes("cudaEventSynchronize");
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    SIM_PASSES("cudaEventQuery");
     return event->unreached ? cudaErrorNotReady : cudaEventSynchronize(event);
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
+    SIM_PASSES("cudaEventElapsedTime");
     if (!from->timed || !to->timed) return sim_fail(cudaErrorInvalidResourceHandle);
     *ms = (float)(to->at.tv_sec - from->at.tv_sec) * 1e3f + (float)(to->at.tv_nsec - from->at.tv_nsec) * 1e-6f;
     return cudaSuccess;

@@ -1,0 +1,34 @@
+/* faults.h - calls of CUDA's runtime and of NCCL that fail where a test asks for it. CUDA_SIM_FAIL=CALL:RANK:NTH:ERROR,
+ * several with commas: CALL is a function's name, or launch for kernels; RANK may be *. ERROR: memory, value, handle;
+ * illegal, ecc and launch, behind which the device has failed and every later call returns the same; of NCCL alone
+ * system and remote. What CUDA refuses is ncclUnhandledCudaError there. hang: the call never returns. */
+#ifndef CUDA_SIM_FAULTS_H
+#define CUDA_SIM_FAULTS_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** At the begin of a call: cudaSuccess, or what it is to return. */
+cudaError_t sim_passes(const char *call);
+/** The same for a call of NCCL: a ncclResult_t. */
+int sim_nccl_passes(const char *call);
+
+#define SIM_PASSES(call)                                                                                               \
+    do {                                                                                                               \
+        const cudaError_t passes_ = sim_passes(call);                                                                  \
+        if (passes_ != cudaSuccess) return passes_;                                                                    \
+    } while (0)
+
+#define SIM_NCCL_PASSES(call)                                                                                          \
+    do {                                                                                                               \
+        const int passes_ = sim_nccl_passes(call);                                                                     \
+        if (passes_ != 0) return (ncclResult_t)passes_;                                                                \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif
