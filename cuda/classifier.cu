@@ -342,7 +342,7 @@ __device__ static void write_gradient(const dt_classifier &cl, const gradient_te
             if (ASKED) {
                 float factor = fmaf(g.slope, d, g.base);
                 if (ref) factor = fmaf(g.kl, d - fmaf(y[i], inv_t, -g.ref_max), factor);
-                x[i] = (e > 0.0f ? e * factor : 0.0f) - g.shift;
+                x[i] = (e == 0.0f ? 0.0f : e * factor) - g.shift; /* a NaN goes on */
             } else {
                 x[i] = g.base * e;
             }

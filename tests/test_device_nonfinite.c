@@ -535,6 +535,22 @@ static void a_positive_infinity_shows_where_the_negative_has_a_limit(void **stat
     }
 }
 
+/* Nor has such a row a gradient, whichever of its terms are asked for. */
+static void an_infinite_logit_shows_in_the_gradient(void **state)
+{
+    for (int t = 0; t < N_TYPES; t++)
+        for (int how = 0; how < 3; how++) {
+            call c = {.f = *state, .dt = types[t], .how = how};
+            make_classifier(&c);
+            poison(&c.in[0], 11, 0x7f800000u);
+            run_classifier(&c);
+            bool in_gradient = false;
+            for (int64_t i = 0; i < VOCAB; i++) in_gradient = in_gradient || !isfinite(ref_get(&c.out[0], i));
+            assert_true(in_gradient);
+            for (int i = 0; i < MAX_ARRAYS; i++) ref_drop(&c.in[i]), ref_drop(&c.out[i]);
+        }
+}
+
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
 static bool gradient_is_finite(ref_model *r)
@@ -610,6 +626,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_no_number_shows_in_an_output),
         cmocka_unit_test(a_positive_infinity_shows_where_the_negative_has_a_limit),
+        cmocka_unit_test(an_infinite_logit_shows_in_the_gradient),
         cmocka_unit_test(a_bad_parameter_shows_in_the_loss),
     };
     int failed = 0;

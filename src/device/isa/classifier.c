@@ -161,7 +161,7 @@ INLINE void form_block(float *restrict block, const float *z, const float *ref, 
         const float d = z[i] * inv_t - g->max, e = exp_below(d);
         float factor = FMA(g->slope, d, g->base);
         if (ref) factor = FMA(g->kl, d - (ref[i] * inv_t - g->ref_max), factor);
-        block[i] = (e > 0.0f ? e * factor : 0.0f) - g->shift;
+        block[i] = (e == 0.0f ? 0.0f : e * factor) - g->shift; /* a NaN goes on */
     }
 }
 
