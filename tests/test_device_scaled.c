@@ -8,7 +8,7 @@
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
-/* One row, tiles of every kind, panels of a B that is too large for one, odd extents at odd places, whole blocks of
+/* One row, tiles of every kind, long sums, odd extents at odd places, whole blocks of
  * four bits and more than one group of them; where rows of B are whole chunks, the last step of several pieces half
  * full, and so many columns that a block of a GPU computes all pieces. */
 static const struct size {
@@ -153,6 +153,19 @@ static void products_are_those_of_the_numbers(void **state)
             for (int t = 0; t < N_TYPES; t++) check(*state, &forms[k], &sizes[i], types[t]);
 }
 
+/* A GPU makes numbers of 9 million weights in two panels of columns, the second of which is narrower; for 16 rows the
+ * library gets them. */
+static void numbers_of_a_large_matrix_are_made_in_panels(void **state)
+{
+    static const struct size few = {2, 10, 900000, 0}, many = {16, 10, 900000, 0};
+    static const form columns = {.trans_b = false}, rows = {.trans_b = true, .bias = true, .addend = true},
+                      nf4_columns = {.nf4 = true}, nf4_rows = {.trans_b = true, .nf4 = true, .finer = 3};
+    check(*state, &columns, &few, DT_BF16);
+    check(*state, &nf4_columns, &few, DT_F16);
+    check(*state, &rows, &many, DT_F16);
+    check(*state, &nf4_rows, &many, DT_BF16);
+}
+
 /* ---- from weights to int8 ---------------------------------------------------------------------------------------- */
 
 static void a_row_is_rounded_to_even(void **state)
@@ -216,7 +229,9 @@ int main(void)
         cmocka_unit_test(what_comes_back_is_half_a_step_away),
         cmocka_unit_test(what_is_no_number_shows),
     };
+    const struct CMUnitTest large[] = {cmocka_unit_test(numbers_of_a_large_matrix_are_made_in_panels)};
     int failed = cmocka_run_group_tests_name("as it comes", tests, open_device, close_device);
+    failed += cmocka_run_group_tests_name("large", large, open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
     failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
     unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
