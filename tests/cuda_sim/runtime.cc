@@ -1,5 +1,6 @@
 /* runtime.cc - twins of CUDA's runtime: errors, the one device, and which launches are possible. */
 #include "block.h"
+#include "thread.h"
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -51,27 +52,55 @@ const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(erro
 
 /* ---- the device ------------------------------------------------------------------------------------------------- */
 
+/* One, or as many as a test wants; a process works on one of them. */
+static int n_gpus()
+{
+    const char *text = getenv("DTRAIN_SIM_GPUS");
+    return text ? atoi(text) : 1;
+}
+static bool is_there(int device) { return device >= 0 && device < n_gpus(); }
+
+static std::atomic<int> of_process{-1}; /* that a thread has chosen */
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 1;
+    *n = n_gpus();
     return cudaSuccess;
 }
-cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : sim_fail(cudaErrorInvalidValue); }
+cudaError_t cudaInitDevice(int device, unsigned, unsigned)
+{
+    return is_there(device) ? cudaSuccess : sim_fail(cudaErrorInvalidValue);
+}
+cudaError_t cudaSetDevice(int device)
+{
+    if (!is_there(device)) return sim_fail(cudaErrorInvalidValue);
+    sim_this_thread()->gpu = device;
+    of_process = device;
+    return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = sim_this_thread()->gpu;
     return cudaSuccess;
+}
+
+void sim_uses_gpu(const char *call)
+{
+    const int mine = sim_this_thread()->gpu;
+    if (of_process >= 0 && mine != of_process)
+        sim_wrong("%s by a thread that has not chosen the GPU: it would be on GPU %d, and the program works on GPU %d",
+                  call, mine, of_process.load());
 }
 
 /* An H100's limits, and few multiprocessors: kernels that launch some blocks for each should not need minutes. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
-    if (device != 0) return sim_fail(cudaErrorInvalidValue);
+    if (!is_there(device)) return sim_fail(cudaErrorInvalidValue);
+    const char *name = getenv("DTRAIN_SIM_NAME");
     *p = {};
-    snprintf(p->name, sizeof p->name, "simulated GPU");
-    const int pid = getpid(); /* each process has one of its own */
-    memcpy(p->uuid.bytes, &pid, sizeof pid);
+    snprintf(p->name, sizeof p->name, "%s", name ? name : "simulated GPU");
+    const int number = n_gpus() > 1 ? device + 1 : getpid(); /* where there is one, each process has one of its own */
+    memcpy(p->uuid.bytes, &number, sizeof number);
     p->totalGlobalMem = SIM_DEVICE_NBYTES;
     p->sharedMemPerBlock = SHARED_USUAL;
     p->sharedMemPerBlockOptin = SHARED_MOST;
