@@ -148,5 +148,9 @@ expect_exit "a collective that never ends on the GPU ends the run" 76
 expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it has begun, and waits for other ranks"
 numbers=$(sed -n 's/.*, collective \([0-9]*\); the GPU is at collective \([0-9]*\),.*/\1 \2/p' "$out" | head -1)
 expect "while the host was ahead of it ($numbers)" test "${numbers% *}" -gt "${numbers#* }"
-unset DTRAIN_SIM_GPUS
+export DTRAIN_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
+train 2 parts $tiny
+expect_text "parts of GPUs exchange by MPI, where nobody asks for NCCL" \
+    "comm.backend = auto: mpi: NCCL may refuse two parts of one GPU \(MIG\), and this is $DTRAIN_SIM_NAME; mpi serves it"
+unset DTRAIN_SIM_GPUS DTRAIN_SIM_NAME
 e2e_done
