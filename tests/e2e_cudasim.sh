@@ -36,6 +36,11 @@ sees direction 'refused: cudaErrorInvalidValue' $both
 sees copy_beyond 'a copy of 44 bytes at byte 3960 of allocation [0-9]* \(4000 bytes of device memory\)' $both
 sees copy_freed 'a copy of 40 bytes at 0x[0-9a-f]*, where no device memory is allocated' $both
 sees pinned_beyond 'byte 4 was written behind an allocation of 4000 bytes' $both
+for asks in captured_query captured_alloc; do sees $asks 'refused: cudaErrorStreamCaptureUnsupported' $both; done
+sees captured_copy 'a copy from or to the host is captured' $both
+export CUDA_SIM_DEVICES=2
+sees other_thread 'cudaMalloc by a thread that has not chosen the GPU: it would be on GPU 0, and the program works on GPU 1' $both
+unset CUDA_SIM_DEVICES
 for touches in host_reads host_writes; do
     if grep -qw pku /proc/cpuinfo; then
         sees $touches 'the host touches byte [0-9]* of allocation [0-9]* \(4000 bytes of device memory\)' $both
@@ -55,6 +60,10 @@ done
 sees both_down 'copy to the host on stream 1 writes 1200 bytes at byte 0 .* of pinned memory\), which copy to the host on stream 2 writes' $both
 sees on_device_reused 'copy to the device on stream 1 writes 1200 bytes .* which copy to the host on stream 2 reads' $both
 sees freed 'of device memory\) is freed while .* may be at work there' $both
+sees no_show 'what thread [0-9]* copied to shared memory was not shown to products' $both
+sees no_open 'a product of a group without group_open since the last wait' $both
+sees no_close 'a lane ends, and products of its group are under way' $both
+sees touched 'writes a sum of a product of its group before it has waited for that' $both
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
 # Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.
@@ -123,6 +132,7 @@ expect_exit "nor in generation" 0
 # What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and a workspace of 32 of its default stream), and where it hangs.
 export DTRAIN_DEVICE=cudasim
 tiny="run.max_steps=1 batch.train_batch_size=4"
+export CUDA_SIM_DEVICES=2 # of one process: a thread that has not chosen the rank's GPU is noticed
 train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true
 expect_exit "a step with a trace" 0
 expect "the trace is what streams can have done" python3 tests/check_trace.py "$tmp/traced/trace.json" 2 host compute communication
@@ -133,11 +143,16 @@ for what in "forward block.0" "backward block.1" "head head" "update embed"; do
     expect "a tool sees the range $what" grep -qx "push $what" "$tmp/nvtx"
 done
 expect "as many ranges end as begin" test "$(grep -c ^push "$tmp/nvtx")" = "$(grep -c ^pop "$tmp/nvtx")"
-CUDA_SIM_HANG=6 RUN_TIMEOUT=60 train 2 hang run.max_steps=1 batch.train_batch_size=2 comm.backend=nccl zero.stage=2 comm.timeout=2
+CUDA_SIM_HANG=6 train 2 hang run.max_steps=1 batch.train_batch_size=2 comm.backend=nccl zero.stage=2 comm.timeout=8
 expect_exit "a collective that never ends on the GPU ends the run" 76
 expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it has begun, and waits for other ranks"
 numbers=$(sed -n 's/.*, collective \([0-9]*\); the GPU is at collective \([0-9]*\),.*/\1 \2/p' "$out" | head -1)
 expect "while the host was ahead of it ($numbers)" test "${numbers% *}" -gt "${numbers#* }"
+export CUDA_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
+train 2 parts $tiny
+expect_text "parts of GPUs exchange by MPI, where nobody asks for NCCL" \
+    "comm.backend = auto: mpi: NCCL may refuse two parts of one GPU \(MIG\), and this is $CUDA_SIM_NAME; mpi serves it"
+unset CUDA_SIM_DEVICES CUDA_SIM_NAME
 
 # A GPU, or NCCL, that fails on one rank: it says what and ends the job, with comm.timeout at half an hour.
 fails() { # NAME EXIT REGEX CUDA_SIM_FAIL ARGS...

@@ -41,6 +41,8 @@ static void other_names_find_none(void **state)
                                           "CUDA simulator"};
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) assert_null(dt_chip_of(unknown[i]));
     assert_null(dt_chip_of(NULL));
+    assert_true(dt_chip_is_part("NVIDIA A100-SXM4-40GB MIG 3g.20gb"));
+    assert_false(dt_chip_is_part("NVIDIA A100-SXM4-40GB") || dt_chip_is_part(NULL));
     assert_null(dt_chip_named("h10"));
 }
 

@@ -166,6 +166,27 @@ static void forward_is_softmax_attention(void **state)
     }
 }
 
+/* A device may cut long sequences otherwise; max_q_len and max_kv_len tell it, and are bounds. */
+static void bits_do_not_depend_on_the_bounds_of_lengths(void **state)
+{
+    enum { LONG = 4096 };
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (dt_dtype dt = DT_F32; dt <= DT_F16; dt++) {
+            problem p;
+            make_problem(&p, &cases[i], dt, WHOLE_GAPS);
+            const int64_t n_out = p.at.n_tok * p.at.o_ld;
+            ref_array out = ref_new(dt, n_out), again = ref_new(dt, n_out);
+            dt_attention at = described(f, &p.at);
+            RUN(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL);
+            at = described(f, &p.at);
+            at.max_q_len = at.max_kv_len = LONG;
+            RUN(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(again), NULL);
+            assert_memory_equal(out.p, again.p, ref_bytes(&out));
+            ref_drop(&out), ref_drop(&again), drop_problem(&p);
+        }
+}
+
 /* As above: scores, e^x and a mean of |v| <= 1; P stays float. */
 static void check_rows(fixture *f, const attention_case *c, dt_dtype dt, int how)
 {
@@ -478,6 +499,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reference_gradient_is_that_of_the_reference),
         cmocka_unit_test(forward_is_softmax_attention),
+        cmocka_unit_test(bits_do_not_depend_on_the_bounds_of_lengths),
         cmocka_unit_test(rows_of_generation_do_not_depend_on_one_another),
         cmocka_unit_test(keys_may_lie_in_two_places),
         cmocka_unit_test(shared_keys_are_for_generation),

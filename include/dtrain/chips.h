@@ -24,6 +24,8 @@ typedef struct dt_chip {
 const dt_chip *dt_chip_named(const char *name);
 /** The chip that a driver calls so ("NVIDIA H100 80GB HBM3"); NULL: not in the table. NULL is no name. */
 const dt_chip *dt_chip_of(const char *driver_name);
+/** Is that the name of a part of a GPU (MIG), which has no row? NULL: no. */
+bool dt_chip_is_part(const char *driver_name);
 /** The names for --gpu, comma separated. */
 const char *dt_chip_names(void);
 /** The peak of matrix products in that type, as this program computes them: fp32 is not rounded to TF32. */

@@ -4,6 +4,7 @@
  * gathered once, when the communicator is opened, and is the same table on every rank; a collective then computes its
  * course from arguments and table alone. */
 #include "dtrain/comm.h"
+#include "dtrain/chips.h"
 #include "internal.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -304,6 +305,16 @@ static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char
     return NULL;
 }
 
+/* A part of a GPU (MIG) is a device of its own, but at the GPU's address, by which NCCL, up to 2.30, takes two for one
+ * GPU and refuses them. Who asks for nccl may have a newer one, or a part of each of several GPUs. */
+static bool may_be_refused(const dt_device *dev, char *why, size_t why_size)
+{
+    const char *name = dev->ops->chip_name ? dev->ops->chip_name(dev) : NULL;
+    if (!dt_chip_is_part(name)) return false;
+    snprintf(why, why_size, "NCCL may refuse two parts of one GPU (MIG), and this is %s; mpi serves it", name);
+    return true;
+}
+
 /* NULL, and why. auto: why not nccl. */
 static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int most_sharing, char *why,
                                  size_t why_size)
@@ -316,6 +327,7 @@ static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int 
         return NULL;
     }
     const dt_comm_ops *nccl = find_nccl(dev, most_sharing, why, why_size);
+    if (nccl && is_auto && may_be_refused(dev, why, why_size)) nccl = NULL;
     return nccl || !is_auto ? nccl : &dt_comm_mpi_ops;
 }
 

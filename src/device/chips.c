@@ -49,10 +49,12 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-/* A part of a chip (MIG) has another name and other peaks. */
+bool dt_chip_is_part(const char *driver_name) { return driver_name && has_word(driver_name, "MIG"); }
+
+/* A part has other peaks. */
 static bool is_called(const dt_chip *chip, const char *driver_name)
 {
-    if (has_word(driver_name, "MIG")) return false;
+    if (dt_chip_is_part(driver_name)) return false;
     for (int i = 0; i < 3 && chip->words[i]; i++)
         if (!has_word(driver_name, chip->words[i])) return false;
     return true;

@@ -25,11 +25,13 @@ void begin(check *c, const char *fmt, ...)
     c->n_forms++;
 }
 
-/* Elements begin anywhere, as shards do: at most 3 elements behind a multiple of 256 bytes. */
+/* Elements begin anywhere, as shards do: at most 3 elements behind a multiple of 256 bytes. That would leave kernels
+ * for whole chunks of 16 bytes to chance: their cases set whole. */
 static array place(check *c, dt_dtype dt, size_t elem_size, int64_t n, bool may_change)
 {
     const size_t nbytes = (size_t)n * elem_size, from = (c->used + 511) / 256 * 256,
-                 shift = dt_mix64(c->draws++) % 4 ? 0 : (size_t)(1 + dt_mix64(c->draws) % 3) * elem_size;
+                 drawn = dt_mix64(c->draws++) % 4 ? 0 : (size_t)(1 + dt_mix64(c->draws) % 3) * elem_size,
+                 shift = c->whole ? 0 : drawn;
     const array a = {from + shift, dt, elem_size, n};
     if (c->n_places == CHECK_MAX_ARRAYS || a.at + nbytes + 256 > ARENA_NBYTES) {
         if (c->err == DT_OK) c->err = dt_fail(DT_ERR_ARG, "self-check: %s: no room", c->what);

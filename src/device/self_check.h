@@ -34,6 +34,7 @@ typedef struct check {
     int side; /* which device works */
     dt_err err;
     uint64_t draws;
+    bool whole;     /* arrays begin at multiples of 256 bytes, as those of training do; else some do not */
     char what[160]; /* the form that is being checked */
     bool wrong;     /* something of it was */
     /* products: by which form the device's library may be left, and whether it was, so that the case is run again */

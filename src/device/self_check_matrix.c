@@ -89,7 +89,7 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
                     .ldd = n + 2 * odd,
                     .addend_dtype = w->float_addend ? DT_F32 : dt,
                     .epilogue = w->epilogue,
-                    .act = (dt_activation)((m + form) % DT_N_ACT),
+                    .act = c->whole ? DT_ACT_GELU_TANH : (dt_activation)((m + form) % DT_N_ACT),
                     .ld_aux = n + odd,
                     .sums_of = w->sums_of,
                     .sums_dtype = !w->narrow_sums ? DT_F32
@@ -141,11 +141,14 @@ static bool has_form(const struct product_way *w, int form)
 static void products(check *c, dt_dtype dt)
 {
     static const int64_t sizes[][3] = {{1, 1, 1}, {77, 131, 95}, {128, 192, 64}, {3, 520, 259}, {300, 40, 512}};
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* what a library takes: its GELU, too */
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
                 while (has_form(&WAYS[w], form) && product(c, &WAYS[w], dt, sizes[s], form)) {
                 }
+    }
+    c->whole = false;
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -155,6 +158,7 @@ typedef struct attention_form {
     int n_heads, n_kv_heads, head_dim, window;
     bool bidirectional;
     float dropout_p;
+    int longest; /* bound of the lengths, by which kernels are chosen; 0: their maximum */
 } attention_form;
 
 enum { N_SEQ = 4, N_TOK = 65 + 1 + 0 + 130 };
@@ -175,8 +179,8 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
                         .n_kv_heads = f->n_kv_heads,
                         .head_dim = f->head_dim,
                         .n_tok = N_TOK,
-                        .max_q_len = 130,
-                        .max_kv_len = 130,
+                        .max_q_len = f->longest ? f->longest : 130,
+                        .max_kv_len = f->longest ? f->longest : 130,
                         .q_ld = width + 2 * kv_width,
                         .kv_ld = width + 2 * kv_width,
                         .o_ld = width,
@@ -186,8 +190,8 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
                         .dt = dt,
                         .dropout_p = f->dropout_p,
                         .dropout_key = 77};
-    begin(c, "attention_forward, attention_backward, %s, %d heads of %d, %s", f->name, f->n_heads, f->head_dim,
-          dt_dtype_name(dt));
+    begin(c, "attention_forward, attention_backward, %s, %d heads of %d, %s%s", f->name, f->n_heads, f->head_dim,
+          dt_dtype_name(dt), c->whole ? "" : ", arrays anywhere");
     const int64_t scratch_elems = LARGER_OF(c, attention_scratch_elems, &how);
     const array q_start = put_bytes(c, Q_START, sizeof *Q_START, N_SEQ + 1),
                 kv_len = put_bytes(c, Q_LEN, sizeof *Q_LEN, N_SEQ), keys = put_bytes(c, key, sizeof *key, N_TOK),
@@ -252,9 +256,14 @@ static void attentions(check *c, dt_dtype dt)
         {"causal", 2, 2, 64, 0, false, 0},       {"grouped keys", 6, 2, 72, 0, false, 0},
         {"window", 2, 1, 128, 33, false, 0},     {"both directions", 3, 3, 80, 0, true, 0},
         {"narrow heads", 2, 1, 20, 0, false, 0}, {"heads of 96", 2, 1, 96, 0, false, 0},
-        {"dropout", 2, 2, 64, 0, false, 0.25f},
+        {"dropout", 2, 2, 64, 0, false, 0.25f},  {"as long sequences", 2, 1, 128, 0, false, 0, 4096},
     };
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) attention(c, &forms[i], dt);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
+        for (int whole = 0; whole < 2; whole++) {
+            c->whole = whole;
+            attention(c, &forms[i], dt);
+        }
+    c->whole = false;
     attention_over_a_cache(c, dt);
 }
 

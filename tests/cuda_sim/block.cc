@@ -298,6 +298,8 @@ static void run_lane()
     block.launch->lane(block.launch->context);
     const int me = block.current;
     sim_copies_forget(&block.lanes[me].copies);
+    block.lanes[me].hides_copies = false;
+    sim_products_end(me / WARP);
     warp_of(me)->running &= ~bit_of(me);
     warp_of(me)->ended |= bit_of(me);
     leave();
@@ -409,6 +411,7 @@ static void launch_kernel(const sim_launch &launch)
 
 void sim_run(const sim_launch &launch)
 {
+    sim_uses_gpu("a launch");
     cudaError_t error = sim_passes("launch");
     if (error == cudaSuccess) error = sim_check_launch(launch);
     if (error != cudaSuccess) {

@@ -35,6 +35,7 @@ struct sim_lane_state {
     void *mine;
     const void *pc; /* that it goes on at */
     pending_copies copies;
+    bool hides_copies; /* some have landed, and were not shown to products of groups */
 };
 
 /* Sets of the lanes of a warp; each lane is in one of them. */
@@ -63,10 +64,15 @@ sim_range sim_dynamic_shared(); /* all that there is of it, in use or not */
 bool sim_is_shared(const void *p, size_t nbytes);
 /** Forget the copies of a lane that ended. */
 void sim_copies_forget(pending_copies *copies);
+/** A lane of the warp has ended: no product of its group may be under way. */
+void sim_products_end(int warp);
 /** Is this launch possible? Else the error that CUDA gives. */
 cudaError_t sim_check_launch(const sim_launch &launch);
 /** Note an error for cudaGetLastError, and return it. */
 cudaError_t sim_fail(cudaError_t error);
+/** The call works on the GPU that its thread has chosen, which must be the program's: cudaSetDevice is for one
+ *  thread. */
+void sim_uses_gpu(const char *call);
 /** Its symbol, where it has one that others see; else NULL. */
 const char *sim_kernel_name(const void *kernel);
 

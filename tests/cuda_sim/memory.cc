@@ -180,6 +180,7 @@ cudaError_t cudaMalloc(void **ptr, size_t nbytes)
 {
     SIM_PASSES("cudaMalloc");
     *ptr = nullptr;
+    sim_uses_gpu("cudaMalloc");
     if (sim_captures()) return sim_fail(cudaErrorStreamCaptureUnsupported);
     if (nbytes == 0) return cudaSuccess;
     if (nbytes > SIM_DEVICE_NBYTES - n_allocated || !(*ptr = allocate(&device, nbytes)))
@@ -190,12 +191,15 @@ cudaError_t cudaMalloc(void **ptr, size_t nbytes)
 cudaError_t cudaFree(void *ptr)
 {
     SIM_PASSES("cudaFree");
+    if (sim_captures()) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const cudaError_t error = release(&device, ptr);
     return error == cudaSuccess ? error : sim_fail(error);
 }
 cudaError_t cudaHostAlloc(void **ptr, size_t nbytes, unsigned)
 {
     SIM_PASSES("cudaHostAlloc");
+    sim_uses_gpu("cudaHostAlloc");
+    if (sim_captures()) return sim_fail(cudaErrorStreamCaptureUnsupported);
     *ptr = allocate(&pinned, nbytes);
     return *ptr ? cudaSuccess : sim_fail(cudaErrorMemoryAllocation);
 }
@@ -209,6 +213,7 @@ cudaError_t cudaFreeHost(void *ptr)
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 {
     SIM_PASSES("cudaMemGetInfo");
+    sim_uses_gpu("cudaMemGetInfo");
     *total = SIM_DEVICE_NBYTES;
     *left = SIM_DEVICE_NBYTES - n_allocated;
     return cudaSuccess;
@@ -241,6 +246,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cuda
 {
     SIM_PASSES("cudaMemcpyAsync");
     if (!kind_holds(dst, src, kind)) return sim_fail(cudaErrorInvalidValue);
+    if (sim_is_captured(stream) && (!sim_is_device(dst) || !sim_is_device(src)))
+        sim_wrong("a copy from or to the host is captured: a graph is of device memory alone");
     if (sim_keep(stream, [=] { cudaMemcpyAsync(dst, src, nbytes, kind, stream); })) return cudaSuccess;
     check_side("a copy", src, nbytes);
     check_side("a copy", dst, nbytes);

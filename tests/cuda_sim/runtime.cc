@@ -1,10 +1,12 @@
-/* runtime.cc - twins of CUDA's runtime: errors, the one device, and which launches are possible. */
+/* runtime.cc - twins of CUDA's runtime: errors, the devices, and which launches are possible. */
 #include "block.h"
 #include "faults.h"
+#include "thread.h"
 #include <atomic>
 #include <map>
 #include <mutex>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -60,32 +62,57 @@ const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(erro
 
 /* ---- the device ------------------------------------------------------------------------------------------------- */
 
+/* A process has one of its own, or with CUDA_SIM_DEVICES=N sees the N that the machine has, and works on one. */
+static int n_gpus()
+{
+    const char *text = getenv("CUDA_SIM_DEVICES");
+    return text ? atoi(text) : 1;
+}
+static bool is_there(int device) { return device >= 0 && device < n_gpus(); }
+
+static std::atomic<int> of_process{-1}; /* that a thread has chosen */
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 1;
+    *n = n_gpus();
     return cudaSuccess;
 }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned)
 {
     SIM_PASSES("cudaInitDevice");
-    return cudaSetDevice(device);
+    return is_there(device) ? cudaSuccess : sim_fail(cudaErrorInvalidValue);
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : sim_fail(cudaErrorInvalidValue); }
+cudaError_t cudaSetDevice(int device)
+{
+    if (!is_there(device)) return sim_fail(cudaErrorInvalidValue);
+    sim_this_thread()->gpu = device;
+    of_process = device;
+    return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = sim_this_thread()->gpu;
     return cudaSuccess;
+}
+
+void sim_uses_gpu(const char *call)
+{
+    const int mine = sim_this_thread()->gpu;
+    if (of_process >= 0 && mine != of_process)
+        sim_wrong("%s by a thread that has not chosen the GPU: it would be on GPU %d, and the program works on GPU %d",
+                  call, mine, of_process.load());
 }
 
 /* An H100's limits, and few multiprocessors: kernels that launch some blocks for each should not need minutes. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
     SIM_PASSES("cudaGetDeviceProperties");
-    if (device != 0) return sim_fail(cudaErrorInvalidValue);
+    if (!is_there(device)) return sim_fail(cudaErrorInvalidValue);
+    const char *name = getenv("CUDA_SIM_NAME");
     *p = {};
-    snprintf(p->name, sizeof p->name, "simulated GPU");
-    const int pid = getpid(); /* each process has one of its own */
-    memcpy(p->uuid.bytes, &pid, sizeof pid);
+    snprintf(p->name, sizeof p->name, "%s", name ? name : "simulated GPU");
+    const int number = getenv("CUDA_SIM_DEVICES") ? device + 1 : getpid();
+    memcpy(p->uuid.bytes, &number, sizeof number);
     p->totalGlobalMem = SIM_DEVICE_NBYTES;
     p->sharedMemPerBlock = SHARED_USUAL;
     p->sharedMemPerBlockOptin = SHARED_MOST;

@@ -330,6 +330,7 @@ static void wait_while(const std::atomic<bool> &stuck)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     SIM_PASSES("cudaStreamCreateWithFlags");
+    sim_uses_gpu("cudaStreamCreate");
     const std::lock_guard<std::mutex> lock(streams_lock);
     int slot = 0;
     while (slot < MAX_STREAMS && in_use[slot]) slot++;
@@ -368,6 +369,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 }
 cudaError_t cudaDeviceSynchronize(void)
 {
+    if (sim_captures()) return sim_fail(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> lock(streams_lock);
     for (int i = 0; i < MAX_STREAMS; i++) take_in(&host, clocks[i]);
     watch(true);
@@ -389,6 +391,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     SIM_PASSES("cudaEventCreateWithFlags");
+    sim_uses_gpu("cudaEventCreate");
     *event = new cudaEventOfSim{{}, !(flags & cudaEventDisableTiming), {}, {false}};
     return cudaSuccess;
 }
@@ -412,6 +415,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    if (sim_captures()) return sim_fail(cudaErrorStreamCaptureUnsupported);
     wait_while(event->unreached);
     const std::lock_guard<std::mutex> lock(streams_lock);
     host_learns(event->clock);
@@ -420,7 +424,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     SIM_PASSES("cudaEventQuery");
-    return event->unreached ? cudaErrorNotReady : cudaEventSynchronize(event);
+    return event->unreached && !sim_captures() ? cudaErrorNotReady : cudaEventSynchronize(event);
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {

@@ -5,6 +5,7 @@
 #include "streams.h"
 
 struct sim_thread {
+    int gpu;            /* that cudaSetDevice chose for it */
     int device_depth;   /* calls of sim_be_the_device that are open (memory.h) */
     stream_op call;     /* of a library (library.h) */
     size_t stepping[8]; /* pages that are open for one instruction (host.cc) */

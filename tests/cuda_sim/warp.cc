@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 #include <stdlib.h>
 #include <string.h>
+#include <vector>
 
 typedef __nv_bfloat16 bf16;
 #include <sim_ptx.h>
@@ -144,39 +145,126 @@ template <class T> static float element(const void *p, int row, int column, cons
     return (float)x;
 }
 
+/* A product that was asked for, by the warp's lanes. */
+struct queued_product {
+    sim_group_product of[WARP];
+    uint32_t a[WARP][4];      /* as it was: it must not change */
+    float before[WARP][8][4]; /* what it adds to, where no other product is under way to there */
+    bool behind_another;
+    int group, warp;
+    void (*compute)(const queued_product &);
+};
+struct product_queue {
+    std::vector<queued_product> all;
+    int n_groups; /* that were closed */
+    bool open;
+};
+static product_queue queues[MAX_WARPS];
+
+static bool is_nan_of_ours(const float *x)
+{
+    uint32_t u;
+    memcpy(&u, x, sizeof u);
+    return u == 0xffffffffu;
+}
+
 /* This warp's 16 rows. B is [64 rows][16] where A is in shared memory, else [16 rows][64]. */
-template <class T> static void group_multiply_warp(void *const brought[32], uint32_t lanes)
+template <class T> static void compute_product(const queued_product &p)
 {
     static float a[16][16], b[16][64];
-    const int first = block.current / WARP % 4 * 16;
-    const sim_group_product *one = static_cast<sim_group_product *>(brought[0]);
-    whole_warp(lanes, "group_multiply");
-    for (int l = 0; l < WARP; l++) {
-        const sim_group_product *mine = static_cast<sim_group_product *>(brought[l]);
-        if (mine->a_at != one->a_at || mine->b_at != one->b_at || !mine->a != !one->a || mine->add != one->add)
-            sim_wrong("group_multiply: lanes of a warp want different products");
-        for (int i = 0; i < 4 && mine->a; i++) {
+    const sim_group_product *one = &p.of[0];
+    for (int l = 0; l < WARP && one->a; l++)
+        for (int i = 0; i < 4; i++) {
             T pair[2];
-            memcpy(pair, &mine->a[i], sizeof pair);
+            memcpy(pair, &p.a[l][i], sizeof pair);
             for (int j = 0; j < 2; j++) a[l / 4 + i % 2 * 8][l % 4 * 2 + j + i / 2 * 8] = (float)pair[j];
         }
-    }
     for (int i = 0; i < 16 && one->a_at; i++)
-        for (int k = 0; k < 16; k++) a[i][k] = element<T>(one->a_at, first + i, k, "group_multiply");
+        for (int k = 0; k < 16; k++) a[i][k] = element<T>(one->a_at, p.warp % 4 * 16 + i, k, "group_multiply");
     for (int k = 0; k < 16; k++)
         for (int j = 0; j < 64; j++)
             b[k][j] =
                 one->a_at ? element<T>(one->b_at, j, k, "group_multiply") : element<T>(one->b_at, k, j, "group_add");
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 64; j++) {
-            float *d = &static_cast<sim_group_product *>(brought[i % 8 * 4 + j % 8 / 2])->d[j / 8][i / 8 * 2 + j % 2];
-            float sum = one->add ? *d : 0.0f;
+            const int lane = i % 8 * 4 + j % 8 / 2, e = i / 8 * 2 + j % 2;
+            float *d = &p.of[lane].d[j / 8][e];
+            float sum = !one->add ? 0.0f : p.behind_another ? *d : p.before[lane][j / 8][e];
             for (int k = 0; k < 16; k++) sum += a[i][k] * b[k][j];
             *d = sum;
         }
 }
-void sim_group_multiplied_bf16(void *const brought[32], uint32_t lanes) { group_multiply_warp<bf16>(brought, lanes); }
-void sim_group_multiplied_half(void *const brought[32], uint32_t lanes) { group_multiply_warp<__half>(brought, lanes); }
+
+/* Registers are left alone while a product is under way. */
+static void check_registers(const queued_product &p)
+{
+    for (int l = 0; l < WARP; l++) {
+        for (int i = 0; i < 32 && !p.behind_another; i++)
+            if (!is_nan_of_ours(&p.of[l].d[i / 4][i % 4]))
+                sim_wrong("lane %d writes a sum of a product of its group before it has waited for that", l);
+        if (p.of[l].a && memcmp(p.of[l].a, p.a[l], sizeof p.a[l]) != 0)
+            sim_wrong("lane %d changes the left operand of a product of its group before it has waited for that", l);
+    }
+}
+
+template <class T> static void queue_product(void *const brought[32], uint32_t lanes)
+{
+    whole_warp(lanes, "group_multiply");
+    product_queue *queue = &queues[block.current / WARP];
+    const sim_group_product *one = static_cast<sim_group_product *>(brought[0]);
+    queued_product p = {};
+    p.group = queue->n_groups, p.warp = block.current / WARP, p.compute = compute_product<T>;
+    if (!queue->open) sim_wrong("a product of a group without group_open since the last wait");
+    for (int i = 0; i < block.launch->threads; i++)
+        if (block.lanes[i].hides_copies)
+            sim_wrong("a product of a group, and what thread %d copied to shared memory was not shown to products", i);
+    for (const queued_product &q : queue->all) p.behind_another |= q.of[0].d == one->d;
+    for (int l = 0; l < WARP; l++) {
+        const sim_group_product *mine = static_cast<sim_group_product *>(brought[l]);
+        if (mine->a_at != one->a_at || mine->b_at != one->b_at || !mine->a != !one->a || mine->add != one->add)
+            sim_wrong("group_multiply: lanes of a warp want different products");
+        p.of[l] = *mine;
+        if (mine->a) memcpy(p.a[l], mine->a, sizeof p.a[l]);
+        if (p.behind_another) continue;
+        memcpy(p.before[l], mine->d, sizeof p.before[l]);
+        memset(mine->d, 0xff, sizeof p.before[l]);
+    }
+    queue->all.push_back(p);
+}
+void sim_group_multiplied_bf16(void *const brought[32], uint32_t lanes) { queue_product<bf16>(brought, lanes); }
+void sim_group_multiplied_half(void *const brought[32], uint32_t lanes) { queue_product<__half>(brought, lanes); }
+
+void sim_group_opened(void *const[32], uint32_t lanes)
+{
+    whole_warp(lanes, "group_open");
+    queues[block.current / WARP].open = true;
+}
+void sim_group_closed(void *const[32], uint32_t lanes)
+{
+    whole_warp(lanes, "group_close");
+    queues[block.current / WARP].n_groups++;
+}
+void sim_group_waited(void *const brought[32], uint32_t lanes)
+{
+    product_queue *queue = &queues[block.current / WARP];
+    const int end = queue->n_groups - *static_cast<int *>(brought[0]);
+    size_t n = 0;
+    whole_warp(lanes, "group_wait");
+    while (n < queue->all.size() && queue->all[n].group < end) n++;
+    for (size_t i = 0; i < n; i++) check_registers(queue->all[i]);
+    for (size_t i = 0; i < n; i++) queue->all[i].compute(queue->all[i]);
+    queue->all.erase(queue->all.begin(), queue->all.begin() + (ptrdiff_t)n);
+    queue->open = false;
+}
+
+void sim_show_to_products() { block.lanes[block.current].hides_copies = false; }
+
+void sim_products_end(int warp)
+{
+    if (!queues[warp].all.empty()) sim_wrong("a lane ends, and products of its group are under way");
+    queues[warp].n_groups = 0;
+    queues[warp].open = false;
+}
 
 /* ---- copies that run behind a thread's back --------------------------------------------------------------------- */
 
@@ -196,6 +284,7 @@ static void land_before(pending_copies *copies, int group)
         const pending_copy *copy = &copies->all[copies->first++];
         land(copy);
         race_copy_ended(copy->dst, copy->nbytes, block.current);
+        block.lanes[block.current].hides_copies = true;
     }
     if (copies->first == copies->n) copies->first = copies->n = 0;
 }

@@ -2,6 +2,7 @@
  * end with a line that says what it did; `wrong right` runs what uses all of it as it should, and must print "right"
  * (tests/e2e_cudasim.sh). */
 #include "ptx.cuh"
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { TILE = 64, PITCH = 40, DEPTH = 32 };
@@ -45,6 +46,32 @@ template <leave_out out> __global__ void tile_kernel(const bf16 *a, const bf16 *
         }
         if (out != NO_BARRIER_BEFORE) __syncthreads();
     }
+    for (int j = 0; j < TILE / 8; j++)
+        for (int i = 0; i < 4; i++)
+            c[(warp * 16 + lane / 4 + i / 2 * 8) * TILE + j * 8 + lane % 4 * 2 + i % 2] = sum[j][i];
+}
+
+/* C [64,64] = A [64,64] B^T by products of a group of four warps. */
+enum group_mistake { NO_GROUP_MISTAKE, NO_SHOW, NO_OPEN, NO_CLOSE, TOUCHED };
+template <group_mistake m> __global__ void group_kernel(const bf16 *a, const bf16 *b, float *c)
+{
+    DYNAMIC_SHARED(bf16, tiles);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    float sum[8][4];
+    for (int i = threadIdx.x; i < 2 * TILE * 8; i += blockDim.x) {
+        const int row = i / 8 % TILE, chunk = i % 8;
+        copy_async_16(tiles + i / 8 * TILE + (chunk ^ row % 8) * 8, (i / 8 < TILE ? a : b) + row * TILE + chunk * 8,
+                      true);
+    }
+    copy_async_commit();
+    copy_async_wait<0>();
+    if (m != NO_SHOW) show_to_products();
+    __syncthreads();
+    if (m != NO_OPEN) group_open();
+    for (int k = 0; k < 4; k++) group_multiply(sum, tiles + k * 16, tiles + TILE * TILE + k * 16, k > 0);
+    if (m != NO_CLOSE) group_close();
+    if (m == TOUCHED) sum[3][1] = 0;
+    group_wait<0>();
     for (int j = 0; j < TILE / 8; j++)
         for (int i = 0; i < 4; i++)
             c[(warp * 16 + lane / 4 + i / 2 * 8) * TILE + j * 8 + lane % 4 * 2 + i % 2] = sum[j][i];
@@ -163,18 +190,16 @@ template <class T> static void move(T *dst, const T *src, int n)
 
 /* ---- kernels that use what they may ------------------------------------------------------------------------------ */
 
-/* Small integers: all sums are exact. */
-template <leave_out out> static bool product_is_right()
+/* Small integers: all sums are exact. queue: the kernel of C = A B^T, [TILE,K] each. */
+template <int K, class Queue> static bool product_is_right(Queue queue)
 {
-    enum { K = 160 };
     static bf16 a_host[TILE * K], b_host[TILE * K];
     static float c_host[TILE * TILE];
     bf16 *a = device_array<bf16>(TILE * K), *b = device_array<bf16>(TILE * K);
     float *c = device_array<float>(TILE * TILE);
     for (int i = 0; i < TILE * K; i++) a_host[i] = (float)(i * 7 % 11 - 5), b_host[i] = (float)(i * 5 % 13 - 6);
     move(a, a_host, TILE * K), move(b, b_host, TILE * K);
-    launch(stream(), dim3(1), 128, 4 * TILE * PITCH * sizeof(bf16), tile_kernel<out>, (const bf16 *)a, (const bf16 *)b,
-           c, (int)K);
+    queue((const bf16 *)a, (const bf16 *)b, c);
     bool right = cudaGetLastError() == cudaSuccess;
     move(c_host, c, TILE * TILE);
     for (int i = 0; i < TILE * TILE; i++) {
@@ -183,6 +208,19 @@ template <leave_out out> static bool product_is_right()
         right = right && c_host[i] == sum;
     }
     return right;
+}
+template <leave_out out> static bool tiles_are_right()
+{
+    enum { K = 160 };
+    return product_is_right<K>([](const bf16 *a, const bf16 *b, float *c) {
+        launch(stream(), dim3(1), 128, 4 * TILE * PITCH * sizeof(bf16), tile_kernel<out>, a, b, c, (int)K);
+    });
+}
+template <group_mistake m> static bool groups_are_right()
+{
+    return product_is_right<TILE>([](const bf16 *a, const bf16 *b, float *c) {
+        launch(stream(), dim3(1), 128, 2 * TILE * TILE * sizeof(bf16), group_kernel<m>, a, b, c);
+    });
 }
 
 static bool sums_are_right(float *x)
@@ -290,6 +328,43 @@ static bool pinned_beyond(float *)
     return true;
 }
 
+/* ---- what a thread may not do ------------------------------------------------------------------------------------ */
+
+static void begin_capture() { must(cudaStreamBeginCapture(stream()->handle, cudaStreamCaptureModeThreadLocal)); }
+
+static bool captured_query(float *)
+{
+    cudaEvent_t event;
+    must(cudaEventCreate(&event));
+    must(cudaEventRecord(event, stream(1)->handle));
+    begin_capture();
+    must(cudaEventQuery(event));
+    return true;
+}
+static bool captured_alloc(float *)
+{
+    begin_capture();
+    return pinned_array(10) != nullptr;
+}
+static bool captured_copy(float *x)
+{
+    float *host = pinned_array(10);
+    begin_capture();
+    must(cudaMemcpyAsync(host, x, 40, cudaMemcpyDeviceToHost, stream()->handle));
+    return true;
+}
+
+/* It begins on GPU 0, whatever the others have chosen. */
+static void *allocate(void *) { return device_array<float>(10); }
+static bool other_thread(float *)
+{
+    pthread_t thread;
+    must(cudaSetDevice(1));
+    pthread_create(&thread, nullptr, allocate, nullptr);
+    pthread_join(thread, nullptr);
+    return true;
+}
+
 /* ---- main -------------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -332,8 +407,10 @@ static const struct {
     const char *name;
     bool (*run)(float *x);
 } wrong_kinds[] = {
-    {"direction", direction},   {"copy_beyond", copy_beyond}, {"copy_freed", copy_freed},
-    {"host_reads", host_reads}, {"host_writes", host_writes}, {"pinned_beyond", pinned_beyond},
+    {"direction", direction},           {"copy_beyond", copy_beyond},       {"copy_freed", copy_freed},
+    {"host_reads", host_reads},         {"host_writes", host_writes},       {"pinned_beyond", pinned_beyond},
+    {"captured_query", captured_query}, {"captured_alloc", captured_alloc}, {"captured_copy", captured_copy},
+    {"other_thread", other_thread},
 };
 
 int main(int argc, char **argv)
@@ -349,10 +426,15 @@ int main(int argc, char **argv)
     for (const auto &w : wrong_kinds)
         if (!strcmp(name, w.name)) right = w.run(x);
     if (!strcmp(name, "right"))
-        right = sums_are_right(x) && product_is_right<NOTHING>() && halves_are_right(NO_MISTAKE);
-    if (!strcmp(name, "no_wait")) right = product_is_right<NO_WAIT>();
-    if (!strcmp(name, "no_barrier_after")) right = product_is_right<NO_BARRIER_AFTER>();
-    if (!strcmp(name, "no_barrier_before")) right = product_is_right<NO_BARRIER_BEFORE>();
+        right = sums_are_right(x) && tiles_are_right<NOTHING>() && groups_are_right<NO_GROUP_MISTAKE>() &&
+                halves_are_right(NO_MISTAKE);
+    if (!strcmp(name, "no_wait")) right = tiles_are_right<NO_WAIT>();
+    if (!strcmp(name, "no_barrier_after")) right = tiles_are_right<NO_BARRIER_AFTER>();
+    if (!strcmp(name, "no_barrier_before")) right = tiles_are_right<NO_BARRIER_BEFORE>();
+    if (!strcmp(name, "no_show")) right = groups_are_right<NO_SHOW>();
+    if (!strcmp(name, "no_open")) right = groups_are_right<NO_OPEN>();
+    if (!strcmp(name, "no_close")) right = groups_are_right<NO_CLOSE>();
+    if (!strcmp(name, "touched")) right = groups_are_right<TOUCHED>();
     must(cudaDeviceSynchronize());
     cudaFree(x);
     free(host);

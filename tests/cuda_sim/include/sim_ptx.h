@@ -53,7 +53,8 @@ void copy_async_commit();
 void sim_copy_async_wait(int left);
 template <int left> static inline void copy_async_wait() { sim_copy_async_wait(left); }
 
-/* Products of a group: a warp's part of them at once, when its lanes have come. */
+/* Products of a group, a warp's part of them: computed when the warp waits for them, from what lies in shared memory
+ * then. Until then their registers are NaN, and those of their left operand must stay as they are. */
 struct sim_group_product {
     float (*d)[4];
     const uint32_t *a; /* in registers, or */
@@ -77,10 +78,16 @@ template <class T> static inline void group_add(float (&d)[8][4], const uint32_t
 {
     sim_group({d, a, nullptr, b, true}, T());
 }
-static inline void group_open() {}
-static inline void group_close() {}
-template <int left> static inline void group_wait() {}
-static inline void show_to_products() {}
+sim_together sim_group_opened, sim_group_closed, sim_group_waited;
+static inline void group_open() { sim_meet(sim_group_opened, "group_open", 0xffffffffu, nullptr); }
+static inline void group_close() { sim_meet(sim_group_closed, "group_close", 0xffffffffu, nullptr); }
+template <int left> static inline void group_wait()
+{
+    int groups = left;
+    sim_meet(sim_group_waited, "group_wait", 0xffffffffu, &groups);
+}
+void sim_show_to_products();
+static inline void show_to_products() { sim_show_to_products(); }
 template <class Registers> static inline void hold(Registers &) {}
 
 #endif
