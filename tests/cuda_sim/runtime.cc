@@ -1,9 +1,10 @@
-/* runtime.cc - twins of CUDA's runtime: errors, the one device, and which launches are possible. */
+/* runtime.cc - twins of CUDA's runtime: errors, the devices, and which launches are possible. */
 #include "block.h"
 #include <atomic>
 #include <map>
 #include <mutex>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -51,27 +52,51 @@ const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(erro
 
 /* ---- the device ------------------------------------------------------------------------------------------------- */
 
+/* A process has one of its own, or with CUDA_SIM_DEVICES=N sees the N that the machine has. */
+static int n_devices(bool *shared)
+{
+    const char *text = getenv("CUDA_SIM_DEVICES");
+    *shared = text != nullptr;
+    return text ? atoi(text) : 1;
+}
+static bool is_there(int device)
+{
+    bool shared;
+    return device >= 0 && device < n_devices(&shared);
+}
+static thread_local int current;
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 1;
+    bool shared;
+    *n = n_devices(&shared);
     return cudaSuccess;
 }
-cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : sim_fail(cudaErrorInvalidValue); }
+cudaError_t cudaInitDevice(int device, unsigned, unsigned)
+{
+    return is_there(device) ? cudaSuccess : sim_fail(cudaErrorInvalidValue);
+}
+cudaError_t cudaSetDevice(int device)
+{
+    if (!is_there(device)) return sim_fail(cudaErrorInvalidValue);
+    current = device;
+    return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = current;
     return cudaSuccess;
 }
 
 /* An H100's limits, and few multiprocessors: kernels that launch some blocks for each should not need minutes. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
-    if (device != 0) return sim_fail(cudaErrorInvalidValue);
+    bool shared;
+    if (device < 0 || device >= n_devices(&shared)) return sim_fail(cudaErrorInvalidValue);
     *p = {};
     snprintf(p->name, sizeof p->name, "simulated GPU");
-    const int pid = getpid(); /* each process has one of its own */
-    memcpy(p->uuid.bytes, &pid, sizeof pid);
+    const int number = shared ? device : getpid();
+    memcpy(p->uuid.bytes, &number, sizeof number);
     p->totalGlobalMem = SIM_DEVICE_NBYTES;
     p->sharedMemPerBlock = SHARED_USUAL;
     p->sharedMemPerBlockOptin = SHARED_MOST;
