@@ -128,12 +128,16 @@ expect_exit "a step with a trace" 0
 expect "the trace is what streams can have done" python3 tests/check_trace.py "$tmp/traced/trace.json" 2 host compute communication
 expect "the breakdown has the GPU's time" grep -q '"ms/forward_min": [0-9]' "$tmp/traced/metrics.jsonl"
 # The ranks of a node take its GPUs in turn.
-tiny_gpus() { CUDA_SIM_DEVICES=2 train "$1" "gpus-$1" $tiny batch.train_batch_size=6 run.self_check=never; }
-tiny_gpus 2
+on_two_gpus() { CUDA_SIM_DEVICES=2 CUDA_SIM_NAME="NVIDIA H100 80GB HBM3" train "$1" "gpus-$1" $tiny batch.train_batch_size=6 run.self_check=never; }
+on_two_gpus 2
 expect_text "two ranks on two GPUs have one each" "^comm.backend = auto: nccl"
-tiny_gpus 3
+on_two_gpus 3
 expect_text "three share them" "^2 ranks share a device, its memory and its time"
 expect_text "and are not left to NCCL" "^comm.backend = auto: mpi: NCCL wants a GPU for each rank, and 2 ranks share one"
+for np in 2 3; do # in fp32
+    peaks=$(number gpus-$np flops_per_second | awk '{ print $1 / (2 * 66.9e12) }')
+    near "MFU of $np ranks is a part of the peaks of both GPUs" "$(number gpus-$np mfu)" "$peaks" 1e-4
+done
 CUDA_SIM_NVTX=$tmp/nvtx train 1 ranges $tiny
 expect_text "a run says what the driver took" "^device memory after a step: .*; driver, code and libraries have 155 MiB \(planned: 544 MiB\)"
 for what in "forward block.0" "backward block.1" "head head" "update embed"; do

@@ -94,7 +94,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     bool shared;
     if (device < 0 || device >= n_devices(&shared)) return sim_fail(cudaErrorInvalidValue);
     *p = {};
-    snprintf(p->name, sizeof p->name, "simulated GPU");
+    const char *name = getenv("CUDA_SIM_NAME");
+    snprintf(p->name, sizeof p->name, "%s", name ? name : "simulated GPU");
     const int number = shared ? device : getpid();
     memcpy(p->uuid.bytes, &number, sizeof number);
     p->totalGlobalMem = SIM_DEVICE_NBYTES;
