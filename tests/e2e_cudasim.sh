@@ -62,7 +62,7 @@ holds() { # DEVICE TEST [ONE OF ITS TESTS]
     run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"}
     expect_exit "$2 on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
-for test in layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
+for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
 for test in layers patches heads optimizer classifier; do holds cudasim_races test_device_$test; done
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
 holds cudasim test_model_graphs
