@@ -18,6 +18,10 @@ sees() { # NAME REGEX DEVICE...
 for device in cudasim cudasim_races; do
     run 0 "$tests/${device}_wrong" right
     expect_text "$device: a kernel without a mistake is right" '^right$'
+    run 0 "$tests/${device}_wrong" fresh
+    expect_text "$device: memory is NaN until it is written" '^right$'
+    run 0 "$tests/${device}_wrong" order
+    expect_text "$device: blocks run, and warps take turns, in an order that is drawn" '^right$'
 done
 both="cudasim cudasim_races"
 sees mask 'thread 5 of 128: __shfl_xor_sync with mask ffff0000, which does not name lane 5' $both
