@@ -63,7 +63,7 @@ for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_b
 
 # Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.
 holds() { # DEVICE TEST [ONE OF ITS TESTS]
-    run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"}
+    RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few beside others
     expect_exit "$2 on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
 for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
