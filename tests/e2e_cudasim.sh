@@ -18,6 +18,10 @@ sees() { # NAME REGEX DEVICE...
 for device in cudasim cudasim_races; do
     run 0 "$tests/${device}_wrong" right
     expect_text "$device: a kernel without a mistake is right" '^right$'
+    run 0 "$tests/${device}_wrong" fresh
+    expect_text "$device: memory is NaN until it is written" '^right$'
+    run 0 "$tests/${device}_wrong" order
+    expect_text "$device: blocks run, and warps take turns, in an order that is drawn" '^right$'
 done
 both="cudasim cudasim_races"
 sees mask 'thread 5 of 128: __shfl_xor_sync with mask ffff0000, which does not name lane 5' $both
@@ -68,10 +72,10 @@ for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_b
 
 # Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.
 holds() { # DEVICE TEST [ONE OF ITS TESTS]
-    run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"}
+    RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few beside others
     expect_exit "$2 on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
-for test in layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
+for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
 for test in layers patches heads optimizer classifier; do holds cudasim_races test_device_$test; done
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
 holds cudasim test_model_graphs
@@ -137,6 +141,17 @@ train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_cloc
 expect_exit "a step with a trace" 0
 expect "the trace is what streams can have done" python3 tests/check_trace.py "$tmp/traced/trace.json" 2 host compute communication
 expect "the breakdown has the GPU's time" grep -q '"ms/forward_min": [0-9]' "$tmp/traced/metrics.jsonl"
+# The ranks of a node take its GPUs in turn.
+on_two_gpus() { CUDA_SIM_DEVICES=2 CUDA_SIM_NAME="NVIDIA H100 80GB HBM3" train "$1" "gpus-$1" $tiny batch.train_batch_size=6 run.self_check=never; }
+on_two_gpus 2
+expect_text "two ranks on two GPUs have one each" "^comm.backend = auto: nccl"
+on_two_gpus 3
+expect_text "three share them" "^2 ranks share a device, its memory and its time"
+expect_text "and are not left to NCCL" "^comm.backend = auto: mpi: NCCL wants a GPU for each rank, and 2 ranks share one"
+for np in 2 3; do # in fp32
+    peaks=$(number gpus-$np flops_per_second | awk '{ print $1 / (2 * 66.9e12) }')
+    near "MFU of $np ranks is a part of the peaks of both GPUs" "$(number gpus-$np mfu)" "$peaks" 1e-4
+done
 CUDA_SIM_NVTX=$tmp/nvtx train 1 ranges $tiny
 expect_text "a run says what the driver took" "^device memory after a step: .*; driver, code and libraries have 155 MiB \(planned: 544 MiB\)"
 for what in "forward block.0" "backward block.1" "head head" "update embed"; do

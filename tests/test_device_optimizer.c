@@ -224,6 +224,21 @@ static void an_unknown_backend_names_those_built(void **state)
     dt_device_close(&dev), dt_device_close(&dev);
 }
 
+/* Who has put a device in the place of the CPU, on a machine that lacks it, reads of that one. */
+static void a_device_in_the_place_of_another_is_named(void **state)
+{
+    const char *set = getenv("DTRAIN_DEVICE");
+    char before[64];
+    dt_device dev;
+    dt_ledger ledger = {0};
+    snprintf(before, sizeof before, "%s", set ? set : "");
+    setenv("DTRAIN_DEVICE", "tpu", 1);
+    assert_int_equal(dt_device_open(&dev, "cpu", 0, 0, &ledger), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "no device tpu: "));
+    dt_error_clear();
+    set ? setenv("DTRAIN_DEVICE", before, 1) : unsetenv("DTRAIN_DEVICE");
+}
+
 static void streams_and_events(void **state)
 {
     fixture *f = *state;
@@ -263,6 +278,7 @@ int main(void)
         cmocka_unit_test(buffers_are_zeroed_aligned_and_counted),
         cmocka_unit_test(too_much_memory_is_named),
         cmocka_unit_test(an_unknown_backend_names_those_built),
+        cmocka_unit_test(a_device_in_the_place_of_another_is_named),
         cmocka_unit_test(streams_and_events),
     };
     int failed = cmocka_run_group_tests_name("device", device_tests, open_device, close_device);

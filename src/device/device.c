@@ -56,7 +56,7 @@ static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_t
     char why[512];
     bool stale;
     const dt_device_ops *ops = find_backend(name, &stale, why, sizeof why);
-    DT_CHECK(ops && is_there(ops, why, sizeof why), DT_ERR_USAGE, "no device %s: %s", name, why);
+    DT_CHECK(ops && is_there(ops, why, sizeof why), DT_ERR_USAGE, "no device %s: %s", instead(name), why);
     *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
     const dt_err err = ops->open(dev, local_rank, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};

@@ -1,7 +1,9 @@
 /* wrong.cu - does the simulator see what is wrong? `wrong NAME` runs the kernel or the program of that name, which must
- * end with a line that says what it did; `wrong right` runs what uses all of it as it should, and must print "right"
+ * end with a line that says what it did; `wrong right` runs what uses all of it as it should, and must print "right",
+ * as must "fresh" and "order", which look at what memory holds and in what order blocks and warps run
  * (tests/e2e_cudasim.sh). */
 #include "ptx.cuh"
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -235,6 +237,68 @@ static bool sums_are_right(float *x)
     return right;
 }
 
+/* What nobody wrote is no number. */
+__global__ void unwritten_kernel(float *y)
+{
+    DYNAMIC_SHARED(float, dynamic);
+    __shared__ float fixed[WARP];
+    if (!y) fixed[threadIdx.x] = 0; /* never: what nothing writes a compiler may take for 0 */
+    y[threadIdx.x] = dynamic[threadIdx.x];
+    y[WARP + threadIdx.x] = fixed[threadIdx.x];
+}
+
+static bool fresh_is_nan()
+{
+    enum { N = 1000 };
+    static float host[N];
+    float *device = device_array<float>(N), *pinned = pinned_array(N), *y = device_array<float>(2 * WARP);
+    bool right = true;
+    for (int i = 0; i < N; i++) right = right && isnan(pinned[i]);
+    move(host, device, N);
+    for (int i = 0; i < N; i++) right = right && isnan(host[i]);
+    launch(stream(), dim3(1), WARP, WARP * sizeof(float), unwritten_kernel, y);
+    right = right && cudaGetLastError() == cudaSuccess;
+    move(host, y, 2 * WARP);
+    for (int i = 0; i < 2 * WARP; i++) right = right && isnan(host[i]);
+    return right;
+}
+
+/* Each warp says four times that it is there: block and warp go to the next place of a list. */
+enum { BLOCKS = 8, WARPS = 4, TIMES = 4, PLACES = BLOCKS * WARPS * TIMES };
+__global__ void list_kernel(int *n, int *list)
+{
+    const int me = blockIdx.x * WARPS + threadIdx.x / WARP;
+    for (int i = 0; i < TIMES; i++) {
+        if (threadIdx.x % WARP == 0) list[atomicAdd(n, 1)] = me;
+        __syncwarp();
+    }
+}
+
+/* Blocks do not run from first to last, nor warps, and not twice in the same order. */
+static bool order_is_drawn()
+{
+    enum { TURNS = 8 };
+    static int host[TURNS][PLACES];
+    static const int zero[1] = {0};
+    int *n = device_array<int>(1), *list = device_array<int>(PLACES);
+    int blocks_fall = 0, warps_fall = 0, others = 0, resumed = 0;
+    for (int turn = 0; turn < TURNS; turn++) {
+        move(n, zero, 1);
+        launch(stream(), dim3(BLOCKS), WARPS * WARP, 0, list_kernel, n, list);
+        move(host[turn], list, PLACES);
+        for (int i = 1; i < PLACES; i++) {
+            const int is = host[turn][i], was = host[turn][i - 1];
+            blocks_fall += is / WARPS < was / WARPS;
+            warps_fall += is / WARPS == was / WARPS && is < was;
+        }
+        for (int i = 1; i < PLACES; i++) /* a warp goes on after others had their turn */
+            for (int k = 0; k < i - 1 && host[turn][i] != host[turn][i - 1]; k++)
+                resumed += host[turn][k] == host[turn][i];
+        others += turn > 0 && memcmp(host[turn], host[0], sizeof host[0]) != 0;
+    }
+    return blocks_fall > 0 && warps_fall > 0 && resumed > 0 && others > 0;
+}
+
 /* ---- programs of two streams ------------------------------------------------------------------------------------- */
 
 /* N floats go to the device in two halves and come back with 1 added, by way of two buffers of pinned memory, up and
@@ -428,6 +492,8 @@ int main(int argc, char **argv)
     if (!strcmp(name, "right"))
         right = sums_are_right(x) && tiles_are_right<NOTHING>() && groups_are_right<NO_GROUP_MISTAKE>() &&
                 halves_are_right(NO_MISTAKE);
+    if (!strcmp(name, "fresh")) right = fresh_is_nan();
+    if (!strcmp(name, "order")) right = order_is_drawn();
     if (!strcmp(name, "no_wait")) right = tiles_are_right<NO_WAIT>();
     if (!strcmp(name, "no_barrier_after")) right = tiles_are_right<NO_BARRIER_AFTER>();
     if (!strcmp(name, "no_barrier_before")) right = tiles_are_right<NO_BARRIER_BEFORE>();

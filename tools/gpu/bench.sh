@@ -39,16 +39,16 @@ ours() { # B T KEYS...: leaves $tmp/ours: tokens/s, FLOP/s, peak bytes
     until_steps "$tmp/run" $last "$limit" "$tmp/ours.log" ./dtrain /dev/stdin run.output_dir="$tmp/run" run.device="$device" run.max_steps=100000 \
         data.train="$tmp/noise.h5" data.seq_len="$t" batch.micro_batch_size="$b" precision.dtype=bf16 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 \
         "${@/#/model.}" $dropout ${DTRAIN_ARGS:-} || status=1
-    cat "$tmp/ours.log" "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log"
+    cat "$tmp/ours.log" "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log" 2>/dev/null
     [ $status = 0 ] || { grep -vE '^(planned|per rank|by place)' "$tmp/ours.log" | tail -5 >&2; return 1; }
     echo "$(median_of "$tmp/run" tokens_per_second 5 $last) $(median_of "$tmp/run" flops_per_second 5 $last) $(median_of "$tmp/run" memory_device $last $last)" >"$tmp/ours"
 }
 
-one_model() { # LINE of MODELS
-    local name b t best
+one_model() { # LINE of MODELS. Status 1: dtrain did not come to its steps
+    local name b t best status=0
     read -r name b t keys <<<"$1"
     echo "== $name" >>"$OUT/bench-steps.log"
-    ours "$b" "$t" $keys || echo "0 0 0" >"$tmp/ours"
+    ours "$b" "$t" $keys || { status=1; echo "0 0 0" >"$tmp/ours"; }
     : >"$tmp/peer"
     if [ -n "$PYTHON" ]; then
         plainly env OMP_NUM_THREADS=8 timeout -k 5 "$limit" "$PYTHON" tests/peer_pytorch.py --device "$device" --batch "$b" --seq "$t" --steps "$steps" --ways "$ways" $keys \
@@ -58,23 +58,27 @@ one_model() { # LINE of MODELS
     best=$(sort -gr -k2 "$tmp/peer" | head -1)
     awk -v name="$name" -v shape="$b x $t" -v peak="$peak" -v ours="$(cat "$tmp/ours")" -v best="$best" 'BEGIN {
         split(ours, o, " "); split(best, p, " "); per_token = o[1] > 0 ? o[2] / o[1] : 0
-        printf "| %s | %s | %.0f | %.1f | %.1f | %s | %s | %s | %s |\n", name, shape, o[1], 100 * o[2] / (peak * 1e12), o[3] / 2^30,
+        if (o[1] > 0) mine = sprintf("%.0f | %.1f | %.1f", o[1], 100 * o[2] / (peak * 1e12), o[3] / 2^30)
+        else mine = "- | - | -"
+        printf "| %s | %s | %s | %s | %s | %s | %s |\n", name, shape, mine,
             p[2] ? sprintf("%.0f (%s)", p[2], p[1]) : "-", p[2] && per_token ? sprintf("%.1f", 100 * p[2] * per_token / (peak * 1e12)) : "-",
-            p[3] ? p[3] : "-", p[2] ? sprintf("%.2f", o[1] / p[2]) : "-" }' | tee -a "$OUT/bench.md"
+            p[3] ? p[3] : "-", p[2] && per_token ? sprintf("%.2f", o[1] / p[2]) : "-" }' | tee -a "$OUT/bench.md"
     sed 's/^/    PyTorch, /; s/ \([0-9.]*\) \([0-9.]*\) \([0-9.]*\)$/: \1 tokens\/s, \2 GiB, first step after \3 s/' "$tmp/peer"
+    return $status
 }
 
 run_steps() { # all, or names
-    local line name found=
+    local line name found= status=0
     head -c 40000000 /dev/urandom >"$tmp/noise"
     ./dtrain-data -q --format text -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || return 1 # ids do not matter to the time
     rm "$tmp/noise"
     printf '\n| model | batch | dtrain, tokens/s | MFU, %% | GiB | PyTorch, tokens/s | MFU, %% | GiB | ratio |\n|---|---|---|---|---|---|---|---|---|\n' | tee -a "$OUT/bench.md"
     while read -r line; do
         name=${line%% *}
-        case ",$1," in *",$name,"* | ,all,) one_model "$line"; found=yes ;; esac
+        case ",$1," in *",$name,"* | ,all,) one_model "$line" || status=1; found=yes ;; esac
     done <<<"$MODELS"
     [ -n "$found" ] || { echo "bench.sh: no model named $1"; return 1; }
+    return $status
 }
 
 run_operations() {
