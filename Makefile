@@ -219,9 +219,10 @@ test-cudasim: programs tests-build  ## all operations of the CUDA device on the 
 ON_SIM = DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) TEST_TIMEOUT=3600 BUILD=$(BUILD)
 test-reproducible: programs  ## run.reproducible on every layout: all ranks x stages x offloads x threads of each model (MODELS="plain tied"; an hour)
 	@$(FOR_TESTS) REPRODUCIBLE=full MODELS="$(MODELS)" bash tests/e2e_reproducible.sh
-mutants:  ## leave out each wait and each copy in turn, one of the tests must fail (docs/testing.md has the last table)
+mutants: mutants-host mutants-cuda  ## make each line of two kinds wrong in turn: one of the tests must fail (docs/testing.md has the last tables; hours)
+mutants-host:  ## each wait and each copy left out
 	@$(FOR_TESTS) tests/mutants.sh
-mutants-cuda:  ## the same for each barrier, wait, shuffle and guard of the CUDA kernels, on the simulator
+mutants-cuda:  ## each barrier, shuffle, guard, event, stride and the like of the CUDA device made wrong, on the simulator
 	@$(FOR_TESTS) tests/mutants_cuda.sh
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
 	$(MAKEAGAIN) SAN=1 CUDA=0 check
@@ -241,9 +242,9 @@ fuzz-build: $(FUZZ)
 test-gpu: test-setup  ## the tests with the GPU in the place of the CPU, and trainings on it against the CPU's
 	$(MAKEAGAIN) programs tests-build
 	@$(FOR_TESTS) tools/gpu/run.sh suite
-bench-gpu: setup  ## figures of the GPU, beside PyTorch's where that is found
+bench-gpu: setup  ## figures of the GPU, beside PyTorch's where that is found (PARTS="steps=all grpo": tools/gpu/bench.sh has the list)
 	$(MAKEAGAIN) programs benches
-	@$(FOR_TESTS) tools/gpu/run.sh bench
+	@$(FOR_TESTS) tools/gpu/run.sh bench $(PARTS)
 gpu-bundle: test-setup  ## build/gpu-bundle.tar.xz: what these need on a bare GPU machine
 	$(MAKEAGAIN) programs tests-build benches
 	@$(FOR_TESTS) tools/gpu/pack.sh
@@ -311,6 +312,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-host mutants-cuda bench programs cudasim tests-build benches sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(SID:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)

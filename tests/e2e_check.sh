@@ -19,17 +19,30 @@ check
 expect_exit "what is right passes" 0
 expect "and nothing is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
 
+# Without an input file the device alone is looked at.
+run 2 ./dtrain --check run.threads=1
+expect_exit "a device alone passes" 0
+expect_text "and is described once" "^check passed: device .*, 1 thread"
+DTRAIN_DEVICE=queue run 1 ./dtrain --check run.device=cpu
+expect_text "its arithmetic is tried" "^self-check: [0-9]+ operations and forms agree with the CPU"
+DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_DEVICE=queue DTRAIN_QUEUE_DEVICES=2 run 2 ./dtrain --check run.device=cpu
+expect_exit "what is wrong on one rank of two ends both" 70
+run 2 ./dtrain --check run.devise=cpu run.threads=0 optimizer.lr=x
+finds "mistakes of settings without a file" 64 2 'run.devise' 'optimizer.lr'
+run 0 ./dtrain run.device=cpu
+expect_text "a run wants an input file" "error: .*run.device=cpu"
+
 # All at once: of the file, of the command line, of what they mean together, of files.
 sed -e 's/^seed = .*/seed = x/' -e 's/^lr = .*/learning_rate = 1/' -e 's/^\[checkpoint\]/[checkpoints]/' "$tmp/tiny.ini" >"$tmp/bad.ini"
 set -- run.output_dir=/proc/dtrain/x log.report_to=wandb,jsonl batch.train_batch_size=25 batch.micro_batch_size=2 lr=1e-3 \
-    data.validation="$tmp/missing.h5" model.tokenizer="$tmp/nowhere" optimizer.betas=0.9 comm.backend=nccl run.device=cuda
+    data.validation="$tmp/missing.h5" model.tokenizer="$tmp/nowhere" optimizer.betas=0.9 run.device=cuda
 for what in --check ""; do
     for np in 1 2; do
         run $np ./dtrain $what "$tmp/bad.ini" "$@"
-        finds "every mistake at once ($([ -n "$what" ] && echo check || echo run), $np ranks)" 64 12 \
+        finds "every mistake at once ($([ -n "$what" ] && echo check || echo run), $np ranks)" 64 11 \
             'bad.ini:[0-9]+: \[run\] seed: expected an integer' 'bad.ini:[0-9]+: \[optimizer\] learning_rate.*lr in \[optimizer\]' \
             'bad.ini:[0-9]+: \[checkpoints\]: unknown section' 'did you mean optimizer.lr=1e-3' 'run.output_dir: cannot write in /proc' \
-            'log.report_to: .*wandb' 'train_batch_size = 25 is no multiple' 'missing.h5' 'optimizer.betas' 'comm.backend.*nccl' \
+            'log.report_to: .*wandb' 'train_batch_size = 25 is no multiple' 'missing.h5' 'optimizer.betas' \
             'run.device.*cuda' 'nowhere'
     done
 done

@@ -58,7 +58,7 @@ sees waited_too_late "$down .* on stream 1 writes" $both
 sees recorded_too_early "$down test.* on stream 1 writes" cudasim_races
 sees other_event "${down/byte 0/byte 1200} .* on stream 1 writes" $both
 sees up_reused 'the host writes byte 28 of allocation [0-9]* \(1232 bytes of pinned memory\), which copy to the device on stream 1 reads' $both
-for early in down_read other_stream; do
+for early in down_read other_stream asked_once; do
     sees $early 'the host reads byte 0 of allocation [0-9]* \(1232 bytes of pinned memory\), which copy to the host on stream 2 writes' $both
 done
 sees both_down 'copy to the host on stream 1 writes 1200 bytes at byte 0 .* of pinned memory\), which copy to the host on stream 2 writes' $both

@@ -6,7 +6,7 @@
 shape="model_type=gpt2 num_hidden_layers=1 num_attention_heads=2 vocab_size=257 max_position_embeddings=64"
 figures=$tmp/figures
 run 0 env OUT="$figures" DEVICE=cpu STEPS=1 LIMIT=60 PYTHON= MODELS_OF="bad 1 32 $shape hidden_size=63
-good 1 32 $shape hidden_size=64" tools/gpu/bench.sh steps=all
+good 1 32 $shape hidden_size=64 zero.offload_optimizer=cpu" tools/gpu/bench.sh steps=all
 expect_exit "a model that cannot be run is a failure" 1
 expect_text "what was wrong is said" 'model.hidden_size: expected a multiple of num_attention_heads=2, found 63'
 expect_text "it has no figures" '^\| bad \| 1 x 32 \| - \| - \| - \| - \| - \| - \| - \|$'

@@ -133,7 +133,11 @@ typedef struct dt_run {
     dt_base base; /* pretrained by its full path, and what is frozen there: for checkpoints that leave it out */
 } dt_run;
 
-typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;
+typedef enum dt_mode {
+    DT_MODE_RUN,
+    DT_MODE_CHECK,
+    DT_MODE_CHECK_DEVICE /* the configuration may lack all that a run needs */
+} dt_mode;
 
 /** Run or check what run->cfg asks for. Collective. */
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode);

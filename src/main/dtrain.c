@@ -7,12 +7,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "usage: dtrain [options] input.ini [section.key=value ...]\n"
+    "       dtrain --check section.key=value ...\n"
     "  trains as the file says; settings on the command line win. Under mpirun or srun: on all ranks.\n"
     "\n"
-    "  --check                 open and validate all that the run would use, take no step\n"
+    "  --check                 open and validate all that the run would use, take no step; with settings\n"
+    "                          but no input file (run.device=cuda): does the device compute right?\n"
     "  --force                 take over the output_dir of another run that is certainly dead\n"
     "  --plan                  memory per rank and communication per step for every ZeRO stage and\n"
     "                          offload, and which zero.stage = auto would take; with\n"
@@ -50,7 +53,7 @@ typedef struct options {
     const char *filter; /* of --keys */
     bool force;
     const char *plan_option; /* the last one given that only --plan takes; NULL: none */
-    const char *input;
+    const char *input;       /* NULL: --check of the device alone */
     int n_overrides;
     const char *const *overrides;
 } options;
@@ -133,6 +136,8 @@ static dt_err take_option(options *o, int c, const char *name)
     return DT_OK;
 }
 
+static bool is_setting(const char *text) { return strchr(text, '=') && access(text, F_OK) != 0; }
+
 static dt_err take_arguments(options *o, int argc, char **argv)
 {
     if (o->action == ACTION_KEYS) {
@@ -140,7 +145,9 @@ static dt_err take_arguments(options *o, int argc, char **argv)
         DT_CHECK(argc <= 1, DT_ERR_USAGE, "--keys takes at most one section or section.key");
     } else if (o->action <= ACTION_PLAN) {
         DT_CHECK(argc >= 1, DT_ERR_USAGE, "expected an input file (see dtrain --help)");
-        o->input = argv[0], o->n_overrides = argc - 1, o->overrides = (const char *const *)argv + 1;
+        const bool alone = o->action == ACTION_CHECK && is_setting(argv[0]);
+        o->input = alone ? NULL : argv[0];
+        o->n_overrides = argc - !alone, o->overrides = (const char *const *)argv + !alone;
     }
     return DT_OK;
 }
@@ -221,13 +228,14 @@ static dt_err adopt_check(dt_config *cfg)
 static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
     dt_config *cfg = &run->cfg;
+    const char *name = o->input ? o->input : "no input file";
     char *text = NULL;
     dt_err err = DT_OK;
     if (comm->rank == 0) {
         char *input = NULL;
-        err = dt_config_read_file(o->input, &input);
+        if (o->input) err = dt_config_read_file(o->input, &input);
         if (err == DT_OK)
-            err = dt_config_read(cfg, o->input, input, o->n_overrides, o->overrides, DT_VARIABLES_MUST_BE_SET,
+            err = dt_config_read(cfg, name, input ? input : "", o->n_overrides, o->overrides, DT_VARIABLES_MUST_BE_SET,
                                  &run->mistakes);
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_check(cfg));
@@ -237,7 +245,7 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
     }
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
     if ((err = dt_comm_share_text(comm, &text, NULL)) != DT_OK) goto done;
-    if (comm->rank) err = dt_config_parse(cfg, o->input, text, 0, NULL);
+    if (comm->rank) err = dt_config_parse(cfg, name, text, 0, NULL);
     err = dt_comm_agree(comm, err);
 done:
     free(text);
@@ -271,6 +279,11 @@ static void close_together(dt_run *run, dt_comm *comm)
     dt_watchdog_stop(watchdog);
 }
 
+static dt_mode mode_of(const options *o)
+{
+    return o->action == ACTION_RUN ? DT_MODE_RUN : o->input ? DT_MODE_CHECK : DT_MODE_CHECK_DEVICE;
+}
+
 static int run_ranks(const options *o)
 {
     dt_comm comm = {0};
@@ -284,7 +297,7 @@ static int run_ranks(const options *o)
     if (err == DT_OK && !comm.threads)
         DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
     if (err == DT_OK) err = share_config(o, &comm, &run);
-    if (err == DT_OK) err = dt_run_main(&run, &comm, o->action == ACTION_CHECK ? DT_MODE_CHECK : DT_MODE_RUN);
+    if (err == DT_OK) err = dt_run_main(&run, &comm, mode_of(o));
 
     tell(err, dt_comm_speaks(&comm));
     dt_comm_leave(&comm, err);

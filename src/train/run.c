@@ -165,14 +165,21 @@ static dt_err open_device(dt_run *run, int local_rank, int n_threads)
     return run_open_host(run, n_threads, false);
 }
 
+/* 0: a mistake. */
+static int find_threads(dt_run *run)
+{
+    int n_threads = 0;
+    char where[512];
+    dt_config_where(&run->cfg, "run", "threads", where, sizeof where);
+    dt_mistakes_add(&run->mistakes, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads));
+    return n_threads;
+}
+
 /* All that can be wrong with what the user asks for, looked for on every rank and reported at once. */
 static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
-    int n_threads = 0;
-    char where[512];
-    dt_config_where(&run->cfg, "run", "threads", where, sizeof where);
-    dt_mistakes_add(m, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads));
+    const int n_threads = find_threads(run);
     if (!dt_config_doubted(&run->cfg, "zero", "shard_group"))
         dt_mistakes_add(m, at_key(run, "zero", "shard_group",
                                   dt_comm_group(run->comm, !strcmp(run->cfg.zero_shard_group, "node"))));
@@ -252,6 +259,22 @@ static dt_err prepare(dt_run *run)
     DT_TRY(run_settle_gathered(run, run->comm->local_nranks));
     describe(run);
     if (run->comm->rank == 0) check_world_size(run);
+    return DT_OK;
+}
+
+static dt_err prepare_device(dt_run *run)
+{
+    dt_mistakes *m = &run->mistakes;
+    char text[256];
+    const int n_threads = find_threads(run);
+    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
+        dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
+    dt_mistakes_add(m, dt_comm_find_devices(run->comm, &run->dev));
+    DT_TRY(run_agree(run, dt_mistakes_end(m)));
+    DT_TRY(check_same_device(run));
+    DT_TRY(check_device(run));
+    run->dev.ops->describe(&run->dev, text, sizeof text);
+    DT_INFO("check passed: device %s", text);
     return DT_OK;
 }
 
@@ -356,7 +379,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     run->comm = comm, run->nranks = comm->nranks;
     comm->timeout_s = run->cfg.comm_timeout;
     comm->phase = &run->phase, comm->check = run->cfg.comm_check;
-    run->only_check = mode == DT_MODE_CHECK;
+    run->only_check = mode != DT_MODE_RUN;
     if (!run->only_check) {
         run->phase.stop_asked = dt_signals_pending;
         run_stop_open(run);
@@ -365,6 +388,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     DT_TRY(dt_watchdog_start(&run->watchdog, &run->phase, comm, run->cfg.comm_timeout));
     DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_wall_clock_breakdown, run->cfg.log_trace,
                             &run->ledger));
+    if (mode == DT_MODE_CHECK_DEVICE) return prepare_device(run);
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
         /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how

@@ -7,6 +7,8 @@
  *     record, wait            the event takes the stream's clock, the stream that waits takes in the event's
  *     the host waits          for a stream, an event, the device, or asks and hears that it is done: it takes in theirs
  *
+ * Who asks for an event that the host has not waited for hears up to twice that it is not done.
+ *
  * Each stretch of device and pinned memory knows its last write and the reads since. An access that another stream's
  * clock does not know ends the program; so does memory that is freed while an operation that nobody waited for may work
  * on it. Threads of the host count as one: how they wait for each other is not seen.

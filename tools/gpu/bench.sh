@@ -9,8 +9,7 @@
 # the causal half of the squares (dt_model_train_flops). Memory: the ledger's peak against PyTorch's allocator's.
 # lora, vision: steps with adapters, and of a vision-language model, beside PEFT and transformers (tests/bench_lora.sh, bench_vision.sh).
 # grpo: rollouts and steps of GRPO and PPO (tests/bench_grpo.sh), beside TRL, or a plain loop of PyTorch where that is not installed.
-# Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below. DTRAIN_ARGS: further settings of dtrain, as for a model that
-# has its states in host memory.
+# Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below. DTRAIN_ARGS: further settings of dtrain.
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
@@ -21,7 +20,7 @@ steps=${STEPS:-20} peak=${PEAK:-989} ways=${WAYS:-compiled,master,master+cudnn} 
 tmp=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 
-# name, sequences, tokens of each, keys of [model]; the intermediate size of GPT-2 is four times its width
+# name, sequences, tokens of each, keys of [model], or SECTION.KEY for dtrain alone; the intermediate size of GPT-2 is four times its width
 MODELS='gpt2-124m 32 1024 model_type=gpt2 hidden_size=768 num_hidden_layers=12 num_attention_heads=12 vocab_size=50257 max_position_embeddings=1024
 gpt2-350m 16 1024 model_type=gpt2 hidden_size=1024 num_hidden_layers=24 num_attention_heads=16 vocab_size=50257 max_position_embeddings=1024
 gpt2-1.5b 8 1024 model_type=gpt2 hidden_size=1600 num_hidden_layers=48 num_attention_heads=25 vocab_size=50257 max_position_embeddings=1024
@@ -29,16 +28,20 @@ llama-1b 4 2048 model_type=llama hidden_size=2048 intermediate_size=8192 num_hid
 qwen2.5-0.5b 16 1024 model_type=qwen2 hidden_size=896 intermediate_size=4864 num_hidden_layers=24 num_attention_heads=14 num_key_value_heads=2 head_dim=64 vocab_size=151936 max_position_embeddings=32768 rope_theta=1000000 tie_word_embeddings=true
 qwen2.5-1.5b 8 1024 model_type=qwen2 hidden_size=1536 intermediate_size=8960 num_hidden_layers=28 num_attention_heads=12 num_key_value_heads=2 head_dim=128 vocab_size=151936 max_position_embeddings=131072 rope_theta=1000000 tie_word_embeddings=true
 qwen2.5-7b 4 2048 model_type=qwen2 hidden_size=3584 intermediate_size=18944 num_hidden_layers=28 num_attention_heads=28 num_key_value_heads=4 head_dim=128 vocab_size=152064 max_position_embeddings=131072 rope_theta=1000000 activation_checkpointing=selective
+qwen2.5-7b-offload 4 2048 model_type=qwen2 hidden_size=3584 intermediate_size=18944 num_hidden_layers=28 num_attention_heads=28 num_key_value_heads=4 head_dim=128 vocab_size=152064 max_position_embeddings=131072 rope_theta=1000000 activation_checkpointing=block zero.offload_optimizer=cpu
 llama-8b 1 4096 model_type=llama hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 num_attention_heads=32 num_key_value_heads=8 head_dim=128 vocab_size=128256 max_position_embeddings=131072 rope_theta=500000 activation_checkpointing=selective'
 MODELS=${MODELS_OF:-$MODELS}
 
 ours() { # B T KEYS...: leaves $tmp/ours: tokens/s, FLOP/s, peak bytes
-    local b=$1 t=$2 status=0 dropout= last=$((steps + 4))
+    local b=$1 t=$2 status=0 dropout= last=$((steps + 4)) key keys=()
     shift 2
     [ "${1#model_type=gpt2}" = "$1" ] || dropout=model.dropout=0
+    for key; do
+        case ${key%%=*} in *.*) keys+=("$key") ;; *) keys+=("model.$key") ;; esac
+    done
     until_steps "$tmp/run" $last "$limit" "$tmp/ours.log" ./dtrain /dev/stdin run.output_dir="$tmp/run" run.device="$device" run.max_steps=100000 \
         data.train="$tmp/noise.h5" data.seq_len="$t" batch.micro_batch_size="$b" precision.dtype=bf16 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 \
-        "${@/#/model.}" $dropout ${DTRAIN_ARGS:-} || status=1
+        "${keys[@]}" $dropout ${DTRAIN_ARGS:-} || status=1
     cat "$tmp/ours.log" "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log" 2>/dev/null
     [ $status = 0 ] || { grep -vE '^(planned|per rank|by place)' "$tmp/ours.log" | tail -5 >&2; return 1; }
     echo "$(median_of "$tmp/run" tokens_per_second 5 $last) $(median_of "$tmp/run" flops_per_second 5 $last) $(median_of "$tmp/run" memory_device $last $last)" >"$tmp/ours"
@@ -51,7 +54,7 @@ one_model() { # LINE of MODELS. Status 1: dtrain did not come to its steps
     ours "$b" "$t" $keys || { status=1; echo "0 0 0" >"$tmp/ours"; }
     : >"$tmp/peer"
     if [ -n "$PYTHON" ]; then
-        plainly env OMP_NUM_THREADS=8 timeout -k 5 "$limit" "$PYTHON" tests/peer_pytorch.py --device "$device" --batch "$b" --seq "$t" --steps "$steps" --ways "$ways" $keys \
+        plainly env OMP_NUM_THREADS=8 timeout -k 5 "$limit" "$PYTHON" tests/peer_pytorch.py --device "$device" --batch "$b" --seq "$t" --steps "$steps" --ways "$ways" $(tr ' ' '\n' <<<"$keys" | grep -v '^[^=]*\.') \
             >"$tmp/peer" 2>"$tmp/peer.log" || grep -E '^[a-z]+[+a-z]*: ' "$tmp/peer.log" | cut -c 1-160 >&2
         cat "$tmp/peer.log" "$tmp/peer" >>"$OUT/bench-steps.log"
     fi
