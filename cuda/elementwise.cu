@@ -12,7 +12,7 @@ struct identity {
 static dt_err copy_elems(dt_stream *s, const void *src, void *dst, dt_dtype dt, int64_t n)
 {
     if (src == dst) return DT_OK;
-    DT_CUDA(cudaMemcpyAsync(dst, src, (size_t)n * dt_dtype_size(dt), cudaMemcpyDefault, s->handle));
+    DT_CUDA(cudaMemcpyAsync(dst, src, (size_t)n * dt_dtype_size(dt), cudaMemcpyDeviceToDevice, s->handle));
     return DT_OK;
 }
 

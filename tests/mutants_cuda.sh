@@ -50,7 +50,8 @@ perl -0777 -i -ne '
         print STDERR "$n $ARGV ", $in // "-", " $what\n";
         return "mutant($n)";
     };
-    s{(?<barrier>(?:__sync(?:threads|warp)|copy_async_commit|copy_async_wait)(?:<[^;()]*>)?\(\))(?=;)|
+    s{(?<comment>/\*.*?\*/|//[^\n]*)|
+      (?<barrier>(?:__sync(?:threads|warp)|copy_async_commit|copy_async_wait)(?:<[^;()]*>)?\(\))(?=;)|
       (?<vote>__(?:any|all|ballot)_sync\()0xffffffffu|
       (?<call>__shfl_(?<kind>\w*)sync|copy_async_(?:8|16))(?<args>\((?:[^()]++|(?&args))*\))|
       \bif[ ](?!\(!?[A-Z]+\))(?<if>\((?:[^()]++|(?&if))*\))[ ](?<leave>return|continue);|
@@ -62,7 +63,9 @@ perl -0777 -i -ne '
       \*[ ](?<stride>(?:\w+(?:\.|->))*(?:\w+_)?ld[abcd]?)\b(?![(<])|
       (?<lane>\blane[ ][/%][ ](?:2|4|8|16)\b)|
       \bwhich[ ]\^[ ]1\b}{
-        if ($+{barrier}) {
+        if ($+{comment}) {
+            $+{comment};
+        } elsif ($+{barrier}) {
             my $code = $+{barrier};
             "(" . $note->($-[0], "barrier") . " ? (void)0 : $code)";
         } elsif ($+{vote}) {
@@ -104,7 +107,7 @@ perl -0777 -i -ne '
         } else {
             "which ^ !" . $note->($-[0], "reuse");
         }
-    }gex;
+    }gesx;
     print "#include \"mutant.h\"\n$_"' $files 2>list || exit 70
 tests=(tests/test_device_*.c tests/mpi_comm.c)
 jobs=${JOBS:-$(nproc)}
