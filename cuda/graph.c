@@ -21,8 +21,10 @@ static dt_err make(dt_graph **graph, cudaGraph_t recorded, dt_stream *s)
     dt_graph *g = *graph = calloc(1, sizeof *g);
     DT_CHECK(g, DT_ERR_MEMORY, "no memory for a graph");
     g->stream = s;
-    DT_CUDA(cudaGraphInstantiateWithFlags(&g->exec, recorded, 0));
-    return DT_OK;
+    const cudaError_t error = cudaGraphInstantiateWithFlags(&g->exec, recorded, 0);
+    if (error == cudaSuccess) return DT_OK;
+    (void)cudaGetLastError(); /* who has no graph may go on without: it is not an error of the next operation */
+    return cuda_fail(error, "cudaGraphInstantiate", __FILE__, __LINE__);
 }
 
 dt_err cuda_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)

@@ -132,9 +132,15 @@ expect_exit "steps with states in host memory, and saves beside them: no race, i
 expect "what was planned is what is held, each stream counted" as_planned
 run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 2 --greedy
 expect_exit "nor in generation" 0
+export DTRAIN_DEVICE=cudasim
+generates() { run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 6 --greedy; }
+generates
+grep -v 'new tokens in' "$out" >"$tmp/graphs"
+CUDA_SIM_FAIL=cudaGraphInstantiateWithFlags:0:2:memory generates
+expect_text "a driver without room for another graph: is said" "no room for another CUDA graph \(.*cudaErrorMemoryAllocation"
+expect "and the text is the same" sh -c "grep -vE 'no room for another|new tokens in' '$out' | cmp - '$tmp/graphs'"
 
 # What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and a workspace of 32 of its default stream), and where it hangs.
-export DTRAIN_DEVICE=cudasim
 tiny="run.max_steps=1 batch.train_batch_size=4"
 export CUDA_SIM_DEVICES=2 # of one process: a thread that has not chosen the rank's GPU is noticed
 train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true

@@ -24,6 +24,7 @@ struct step_graph {
 struct graphs {
     struct step_graph at[N_GRAPHS];
     uint64_t clock;
+    bool full; /* the driver had no room for another */
 };
 
 dt_err dt_graphs_open(dt_model *m)
@@ -107,6 +108,16 @@ static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, co
     return err != DT_OK ? err : ended;
 }
 
+/* A step can do without its graph: so do this one and all that have none yet. */
+static dt_err go_without(dt_model *m)
+{
+    DT_WARN("no room for another CUDA graph (%s): steps of generation that have none run without, which is slower",
+            dt_error_message());
+    dt_error_clear();
+    m->graphs->full = true;
+    return DT_OK;
+}
+
 dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue, const void *how)
 {
     struct step_graph *g = NULL;
@@ -114,7 +125,9 @@ dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue
     DT_TRY(find(m, key, &g));
     const bool is_new = g->used == 0;
     g->used = ++m->graphs->clock;
-    if (is_new) return queue(m, how);
-    if (!g->graph) DT_TRY(record(m, g, queue, how));
-    return m->ops->graph_launch(m->dev, g->graph, m->stream);
+    if (!is_new && !g->graph && !m->graphs->full) {
+        const dt_err err = record(m, g, queue, how);
+        DT_TRY(err == DT_ERR_MEMORY ? go_without(m) : err);
+    }
+    return g->graph ? m->ops->graph_launch(m->dev, g->graph, m->stream) : queue(m, how);
 }
