@@ -53,14 +53,20 @@ typedef struct cuda_state {
 
 static inline cuda_state *cuda_of(const dt_device *dev) { return (cuda_state *)dev->impl; }
 
+/** The operation that the process has queued last, on whichever stream. */
+extern const char *cuda_last_operation;
+
 /** The stream of an operation, which is noted as its last. */
 static inline dt_stream *cuda_stream(const dt_device *dev, dt_stream *stream, const char *op)
 {
     dt_stream *s = stream ? stream : &cuda_of(dev)->first;
     s->last = op;
+    __atomic_store_n(&cuda_last_operation, op, __ATOMIC_RELAXED);
     return s;
 }
 
+/** Has the GPU failed for good with this error? */
+bool cuda_is_lost(cudaError_t error);
 /** Record an error of the runtime: what was called, its name and words. DT_ERR_MEMORY for want of memory, else
  *  DT_ERR_FAULT. An error of work that was queued before may be returned by any call. */
 dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line);

@@ -5,9 +5,11 @@
 
 #define GIB(nbytes) ((double)(nbytes) / (1 << 30))
 
-/* After one of these the process has no more use of the GPU: every later call returns it again, at once, so nothing
- * that follows can hang, and no number from the device can be trusted. The rank ends by the way of any DT_ERR_FAULT. */
-static bool is_sticky(cudaError_t error)
+const char *cuda_last_operation;
+
+/* Those of which CUDA says that the process must be started anew to go on with CUDA, errors of the hardware, and what
+ * CUDA itself does not know. Every later call returns it again, or does not return. */
+bool cuda_is_lost(cudaError_t error)
 {
     switch (error) {
     case cudaErrorIllegalAddress:
@@ -19,7 +21,13 @@ static bool is_sticky(cudaError_t error)
     case cudaErrorLaunchFailure:
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
+    case cudaErrorTensorMemoryLeak:
     case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorExternalDevice:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorUnknown:
         return true;
     default:
         return false;
@@ -31,10 +39,11 @@ static bool is_sticky(cudaError_t error)
 dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line)
 {
     const char *name = cudaGetErrorName(error), *words = cudaGetErrorString(error);
-    if (is_sticky(error))
-        return dt_fail(DT_ERR_FAULT,
-                       "the GPU failed in work that was queued before %s (%s:%d): %s: %s; " FIND_THE_PLACE, call, file,
-                       line, name, words);
+    const char *last = __atomic_load_n(&cuda_last_operation, __ATOMIC_RELAXED);
+    if (cuda_is_lost(error))
+        return dt_device_fail("the GPU failed in work that was queued before %s (%s:%d): %s: %s; the last operation "
+                              "queued was %s; " FIND_THE_PLACE,
+                              call, file, line, name, words, last ? last : "none");
     const dt_err err = error == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_FAULT;
     return dt_fail(err, "%s: %s: %s (%s:%d)", call, name, words, file, line);
 }
@@ -63,8 +72,12 @@ static dt_err open_stream(dt_stream *s)
     return alloc_workspace(s);
 }
 
+/* The GPU may never answer: the end of the process, which is near, gives all of it back. */
+static bool is_lost(void) { return dt_device_failure() != NULL; }
+
 static void close_stream(dt_stream *s)
 {
+    if (is_lost()) return;
     if (s->workspace) cudaFree(s->workspace);
     if (s->handle) cudaStreamDestroy(s->handle);
     *s = (dt_stream){0};
@@ -94,14 +107,24 @@ static void cuda_stream_destroy(dt_device *dev, dt_stream *stream)
  * known. */
 static dt_err surfaced(cudaError_t error, const char *what, const char *last)
 {
+    char message[512];
     if (error == cudaSuccess) return DT_OK;
-    return dt_fail(DT_ERR_FAULT, "%s: %s: %s; the last operation queued there was %s; " FIND_THE_PLACE, what,
-                   cudaGetErrorName(error), cudaGetErrorString(error), last ? last : "none");
+    snprintf(message, sizeof message, "%s: %s: %s; the last operation queued there was %s; " FIND_THE_PLACE, what,
+             cudaGetErrorName(error), cudaGetErrorString(error), last ? last : "none");
+    return cuda_is_lost(error) ? dt_device_fail("%s", message) : dt_fail(DT_ERR_FAULT, "%s", message);
+}
+
+/* In front of what waits for the GPU. */
+static dt_err not_lost(void)
+{
+    const char *failure = dt_device_failure();
+    return failure ? dt_fail(DT_ERR_FAULT, "%s", failure) : DT_OK;
 }
 
 static dt_err cuda_stream_sync(dt_device *dev, dt_stream *stream)
 {
     const dt_stream *s = stream ? stream : &cuda_of(dev)->first;
+    DT_TRY(not_lost());
     return surfaced(cudaStreamSynchronize(s->handle), "waiting for a stream of the GPU", s->last);
 }
 
@@ -120,7 +143,7 @@ static dt_err cuda_event_create(dt_device *dev, dt_event **event)
 static void cuda_event_destroy(dt_device *dev, dt_event *event)
 {
     if (!event) return;
-    cudaEventDestroy(event->handle);
+    if (!is_lost()) cudaEventDestroy(event->handle);
     free(event);
 }
 
@@ -144,6 +167,7 @@ static dt_err cuda_event_wait(dt_device *dev, dt_event *event, dt_stream *stream
 static dt_err cuda_event_sync(dt_device *dev, dt_event *event)
 {
     if (!event->recorded) return DT_OK;
+    DT_TRY(not_lost());
     return surfaced(cudaEventSynchronize(event->handle), "waiting for an event of the GPU", event->last);
 }
 
@@ -166,7 +190,7 @@ static dt_err cuda_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to
 static void cuda_close(dt_device *dev)
 {
     cuda_state *cuda = cuda_of(dev);
-    if (!cuda) return;
+    if (!cuda || is_lost()) return;
     cuda_cudnn_close(cuda);
     cuda_products_close(cuda);
     cuda_clock_close(cuda);
@@ -351,6 +375,7 @@ static dt_err cuda_alloc(dt_device *dev, dt_place place, size_t nbytes, void **p
 
 static void cuda_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 {
+    if (place != DT_ON_HOST && is_lost()) return;
     if (place == DT_ON_DEVICE)
         cudaFree(ptr);
     else if (place == DT_ON_PINNED)

@@ -59,6 +59,6 @@ dt_err cuda_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
 void cuda_graph_destroy(dt_device *dev, dt_graph *graph)
 {
     if (!graph) return;
-    if (graph->exec) cudaGraphExecDestroy(graph->exec);
+    if (graph->exec && !dt_device_failure()) cudaGraphExecDestroy(graph->exec);
     free(graph);
 }

@@ -41,16 +41,31 @@ typedef struct nccl_state {
 
 static nccl_state *state_of(const dt_comm *comm) { return comm->impl; }
 
-/* What CUDA refuses NCCL is a fault of this rank's GPU, and not of the exchange: it has failed, or has no more
- * memory. */
-static dt_err nccl_fail(const nccl_state *t, ncclResult_t result, const char *what)
+/* What CUDA has refused to this thread, or the error with which the GPU has failed, of which NCCL may know nothing. */
+static cudaError_t error_of_gpu(const dt_comm *comm)
 {
-    const char *more = t && t->nccl ? ncclGetLastError(t->nccl) : "";
-    const cudaError_t error = result == ncclUnhandledCudaError ? cudaGetLastError() : cudaSuccess;
-    return dt_fail(result == ncclUnhandledCudaError ? DT_ERR_FAULT : DT_ERR_COMM,
-                   "NCCL: %s: %s%s%s%s%s (NCCL_DEBUG=WARN in the environment says more)", what,
-                   ncclGetErrorString(result), *more ? ": " : "", more, error != cudaSuccess ? "; the GPU: " : "",
-                   error != cudaSuccess ? cudaGetErrorString(error) : "");
+    const cuda_state *cuda = cuda_of(comm->dev);
+    const cudaError_t refused = cudaGetLastError();
+    (void)cudaSetDevice(cuda->ordinal); /* of the watchdog's thread, which has none yet */
+    const cudaError_t state = cudaStreamQuery(cuda->first.handle);
+    if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* no error of the next launch */
+    return cuda_is_lost(state) ? state : refused;
+}
+
+/* A GPU that has failed, whatever NCCL makes of it, or that has no more memory for NCCL, is a fault of this rank, and
+ * not of the exchange. */
+static dt_err nccl_fail(const dt_comm *comm, ncclResult_t result, const char *what)
+{
+    const nccl_state *t = state_of(comm);
+    const char *more = t->nccl ? ncclGetLastError(t->nccl) : "";
+    const cudaError_t error = error_of_gpu(comm);
+    const bool own = result == ncclUnhandledCudaError || cuda_is_lost(error), tell = own && error != cudaSuccess;
+    char message[1024];
+    snprintf(message, sizeof message, "NCCL: %s: %s%s%.500s%s%s (NCCL_DEBUG=WARN in the environment says more)", what,
+             ncclGetErrorString(result), *more ? ": " : "", more, tell ? "; the GPU: " : "",
+             tell ? cudaGetErrorString(error) : "");
+    if (cuda_is_lost(error)) return dt_device_fail("%s", message);
+    return dt_fail(own ? DT_ERR_FAULT : DT_ERR_COMM, "%s", message);
 }
 
 static double now_s(void)
@@ -66,6 +81,7 @@ static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
     nccl_state *t = state_of(comm);
     const double begin_s = now_s();
     while (result == ncclInProgress) {
+        DT_TRY(dt_comm_may_join(comm)); /* the watchdog may know */
         if (now_s() - begin_s > comm->timeout_s)
             return dt_fail(DT_ERR_COMM, "NCCL: %s: no answer from the other ranks within %.0f s (comm.timeout)", what,
                            comm->timeout_s);
@@ -73,7 +89,7 @@ static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
         const ncclResult_t asked = ncclCommGetAsyncError(t->nccl, &result);
         if (asked != ncclSuccess) result = asked;
     }
-    return result == ncclSuccess ? DT_OK : nccl_fail(t, result, what);
+    return result == ncclSuccess ? DT_OK : nccl_fail(comm, result, what);
 }
 
 /* ---- which collective the GPU is at ------------------------------------------------------------------------------ */
@@ -89,13 +105,21 @@ static dt_err make_notes(nccl_state *t)
 
 static void free_notes(nccl_state *t)
 {
+    if (dt_device_failure()) return; /* nothing is given back to it */
     for (int i = 0; i < N_NOTES; i++) {
         if (t->notes[i].before) cudaEventDestroy(t->notes[i].before);
         if (t->notes[i].behind) cudaEventDestroy(t->notes[i].behind);
     }
 }
 
-/* An event that cannot be recorded is no error of the collective: the device's next operation has it, too. */
+/* An event that cannot be recorded is no error of the collective: the device's next operation has it, too. But a GPU
+ * that has failed is given no collective. */
+static void record(cudaEvent_t event, cudaStream_t stream)
+{
+    const cudaError_t error = cudaEventRecord(event, stream);
+    if (cuda_is_lost(error)) (void)cuda_fail(error, "a collective", __FILE__, __LINE__);
+}
+
 static nccl_note *note_before(const dt_comm *comm, const char *kind, cudaStream_t stream)
 {
     nccl_state *t = state_of(comm);
@@ -104,14 +128,14 @@ static nccl_note *note_before(const dt_comm *comm, const char *kind, cudaStream_
     n->number = atomic_load(&comm->sequence), n->kind = kind;
     n->phase = comm->phase ? atomic_load(&comm->phase->name) : "";
     n->unit = comm->phase ? atomic_load(&comm->phase->unit) : "";
-    (void)cudaEventRecord(n->before, stream);
+    record(n->before, stream);
     atomic_fetch_add(&t->n_notes, 1);
     return n;
 }
 
 static void note_behind(nccl_note *n, cudaStream_t stream)
 {
-    (void)cudaEventRecord(n->behind, stream);
+    record(n->behind, stream);
     atomic_store(&n->queued, true);
 }
 
@@ -130,6 +154,10 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
     const long long end = atomic_load(&t->n_notes), first = end > N_NOTES ? end - N_NOTES : 0;
     long long k = first;
     *out = '\0';
+    if (dt_device_failure()) {
+        snprintf(out, out_size, "; the GPU has failed");
+        return;
+    }
     (void)cudaSetDevice(cuda_of(comm->dev)->ordinal); /* of this thread, which has none yet */
     while (k < end && is_done(&t->notes[k % N_NOTES])) k++;
     if (k == end) {
@@ -202,7 +230,7 @@ static dt_err nccl_open(dt_comm *comm)
     dt_err err = make_state(comm);
     if (err == DT_OK && comm->rank == 0) {
         const ncclResult_t result = ncclGetUniqueId(&id);
-        if (result != ncclSuccess) err = nccl_fail(NULL, result, "ncclGetUniqueId");
+        if (result != ncclSuccess) err = nccl_fail(comm, result, "ncclGetUniqueId");
     }
     err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = dt_comm_broadcast_host(comm, &id, sizeof id, 0);
@@ -213,12 +241,17 @@ static dt_err nccl_open(dt_comm *comm)
     return err;
 }
 
+static dt_err finalise(dt_comm *comm)
+{
+    DT_TRY(dt_comm_may_join(comm));
+    return settle(comm, ncclCommFinalize(state_of(comm)->nccl), "closing");
+}
+
 /* All ranks are here, and no work is queued. What does not end in order is cut off. */
 static void nccl_close(dt_comm *comm)
 {
     nccl_state *t = state_of(comm);
-    const dt_err err = settle(comm, ncclCommFinalize(t->nccl), "closing");
-    if (err == DT_OK)
+    if (finalise(comm) == DT_OK)
         ncclCommDestroy(t->nccl);
     else
         ncclCommAbort(t->nccl);
@@ -231,7 +264,7 @@ static dt_err nccl_poll(const dt_comm *comm)
     ncclResult_t result = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(t->nccl, &result);
     if (asked != ncclSuccess) result = asked;
-    return result == ncclSuccess || result == ncclInProgress ? DT_OK : nccl_fail(t, result, "exchange between GPUs");
+    return result == ncclSuccess || result == ncclInProgress ? DT_OK : nccl_fail(comm, result, "exchange between GPUs");
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
@@ -239,8 +272,15 @@ static dt_err nccl_poll(const dt_comm *comm)
 #define DT_NCCL(comm, call)                                                                                            \
     do {                                                                                                               \
         const ncclResult_t r_ = (call);                                                                                \
-        if (r_ != ncclSuccess && r_ != ncclInProgress) return nccl_fail(state_of(comm), r_, #call);                    \
+        if (r_ != ncclSuccess && r_ != ncclInProgress) return nccl_fail(comm, r_, #call);                              \
     } while (0)
+
+static dt_err begin_group(dt_comm *comm)
+{
+    DT_TRY(dt_comm_may_join(comm));
+    DT_NCCL(comm, ncclGroupStart());
+    return DT_OK;
+}
 
 typedef struct reduction {
     const char *send;
@@ -260,7 +300,7 @@ static dt_err reduce_flat(dt_comm *comm, const reduction *d, int64_t done, int64
 {
     const nccl_state *t = state_of(comm);
     const size_t nbytes = (size_t)n * dt_dtype_size(d->send_dt);
-    DT_NCCL(comm, ncclGroupStart());
+    DT_TRY(begin_group(comm));
     for (int k = 0; k < t->n_slots; k++) {
         /* slots are in order of rank; every rank meets its neighbours first */
         const int r = comm->nranks > 1 ? (comm->rank + 1 + k) % comm->nranks : 0, slot = r > comm->rank ? r - 1 : r;
@@ -313,7 +353,7 @@ static dt_err add_in_node(dt_comm *comm, const reduction *d, const node_staging 
     const nccl_state *t = state_of(comm);
     const int me = comm->local_rank;
     const size_t elem = dt_dtype_size(d->send_dt), nbytes = (size_t)n * elem;
-    DT_NCCL(comm, ncclGroupStart());
+    DT_TRY(begin_group(comm));
     for (int node = 0; node < g->n_nodes; node++)
         for (int k = 1; k <= g->n_near; k++) {
             const int l = (me + k) % comm->local_nranks, slot = node * g->n_near + (l > me ? l - 1 : l),
@@ -346,7 +386,7 @@ static dt_err add_nodes(dt_comm *comm, const reduction *d, const node_staging *g
 {
     const nccl_state *t = state_of(comm);
     const size_t nbytes = (size_t)n * sizeof(float);
-    DT_NCCL(comm, ncclGroupStart());
+    DT_TRY(begin_group(comm));
     for (int k = 1; k < g->n_nodes; k++) {
         const int node = (comm->node + k) % g->n_nodes, slot = node > comm->node ? node - 1 : node,
                   r = dt_comm_rank_of(comm, node, comm->local_rank);
@@ -367,7 +407,7 @@ static dt_err add_nodes(dt_comm *comm, const reduction *d, const node_staging *g
     return nccl_fold_pieces(s, &fold);
 }
 
-/* An error of the device keeps no rank from joining. */
+/* An error of the device keeps no rank from joining, but one with which it has failed. */
 static dt_err reduce_by_nodes(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n,
                               dt_stream *s)
 {
@@ -410,7 +450,7 @@ static dt_err exchange_parts(dt_comm *comm, bool in_node, char *buf, size_t stri
     dt_stream *s = cuda_stream(comm->dev, stream, kind);
     nccl_note *note = note_before(comm, kind, s->handle);
     const int n = in_node ? comm->local_nranks : comm->n_nodes, me = in_node ? comm->local_rank : comm->node;
-    DT_NCCL(comm, ncclGroupStart());
+    DT_TRY(begin_group(comm));
     for (int k = 1; k < n; k++) {
         const int i = (me + k) % n,
                   r = in_node ? dt_comm_rank_of(comm, comm->node, i) : dt_comm_rank_of(comm, i, comm->local_rank);
@@ -436,6 +476,7 @@ static dt_err nccl_all_gather(dt_comm *comm, const void *send, void *recv, size_
     if (comm->n_groups > 1) return gather_in_node(comm, send, recv, nbytes, stream);
     dt_stream *s = cuda_stream(comm->dev, stream, "all_gather");
     nccl_note *note = note_before(comm, "all_gather", s->handle);
+    DT_TRY(dt_comm_may_join(comm));
     DT_TRY(settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), "all_gather"));
     note_behind(note, s->handle);
     return DT_OK;
@@ -451,6 +492,7 @@ static dt_err nccl_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, 
     if (nbytes == 0) return DT_OK;
     dt_stream *s = cuda_stream(comm->dev, stream, "broadcast");
     nccl_note *note = note_before(comm, "broadcast", s->handle);
+    DT_TRY(dt_comm_may_join(comm));
     DT_TRY(settle(comm, ncclBroadcast(buf, buf, nbytes, ncclInt8, root, state_of(comm)->nccl, s->handle), "broadcast"));
     note_behind(note, s->handle);
     return DT_OK;

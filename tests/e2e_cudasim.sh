@@ -1,6 +1,6 @@
 #!/bin/bash
 # e2e_cudasim.sh - the simulator of CUDA (docs/testing.md): what it sees, and on it the CUDA device's operations against the references, races
-# and late streams. Trainings on it are those of e2e_cuda.sh.
+# and late streams. Trainings on it are those of e2e_cuda.sh, GPUs that fail those of e2e_cudasim_fails.sh.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 tests=${BUILD:-build/release}/tests
@@ -174,33 +174,4 @@ train 2 parts $tiny
 expect_text "parts of GPUs exchange by MPI, where nobody asks for NCCL" \
     "comm.backend = auto: mpi: NCCL may refuse two parts of one GPU \(MIG\), and this is $CUDA_SIM_NAME; mpi serves it"
 unset CUDA_SIM_DEVICES CUDA_SIM_NAME
-
-# A GPU, or NCCL, that fails on one rank: it says what and ends the job, with comm.timeout at half an hour.
-fails() { # NAME EXIT REGEX CUDA_SIM_FAIL ARGS...
-    local name=$1 want=$2 regex=$3 what=$4
-    shift 4
-    CUDA_SIM_FAIL=$what RUN_TIMEOUT=60 kill_at_once train 2 fails batch.train_batch_size=2 run.max_steps=10 checkpoint.save_steps=1 "$@"
-    expect_exit "$name: $want" "$want"
-    expect_text "$name: rank 1 says so" "rank 1 .*error: $regex"
-    expect "$name: nobody else does" [ "$(grep -c 'error: ' "$out")" = 1 ]
-}
-fails "no memory for the first stream" 70 'not enough cuda memory for a stream: 32.0 MiB requested, 16.0 GiB of 16.0 GiB free' \
-    cudaMalloc:1:1:memory comm.backend=nccl
-fails "NCCL does not connect a rank" 76 'NCCL: connecting the ranks' ncclCommInitRankConfig:1:1:system comm.backend=nccl
-for backend in nccl mpi; do
-    fails "a kernel fails, $backend" 70 'the GPU failed in work .*cudaErrorIllegalAddress.*CUDA_LAUNCH_BLOCKING=1' launch:1:150:illegal \
-        comm.backend=$backend zero.stage=3 checkpoint.async=true
-    train 2 fails batch.train_batch_size=2 run.max_steps=2 zero.stage=1
-    expect_text "and the run goes on from what it had saved" 'resumed from .*step-0000000'
-    rm -rf "$tmp/fails"
-done
-fails "NCCL finds that a GPU has failed" 70 'NCCL: all_gather: .*; the GPU: cudaErrorECCUncorrectable' ncclAllGather:1:2:ecc comm.backend=nccl zero.stage=2
-fails "a GPU fails before a product of the library is tried" 70 'the GPU failed in work .*cudaErrorIllegalAddress' cublasLtMatmul:1:1:illegal precision.dtype=bf16
-CUDA_SIM_FAIL=cublasLtMatmul:0:1:illegal train 1 blamed batch.train_batch_size=2 precision.dtype=bf16
-expect "the library is not blamed for it" sh -c "grep -q cudaErrorIllegalAddress '$out' && ! grep -q 'cuBLASLt .* computes wrong' '$out'"
-CUDA_SIM_FAIL=cudaStreamDestroy:1:1:hang RUN_TIMEOUT=120 train 2 wedged batch.train_batch_size=2 run.max_steps=1 comm.timeout=25
-expect_exit "a driver that does not come back when the run is done: nobody waits for ever" 76
-expect_text "each says where it is" 'rank 0 .*no progress for [0-9]* s \(comm.timeout\): .*phase close'
-fails "a GPU fails while the host waits" 70 'NCCL: exchange between GPUs: .*phase [a-z]+.*; the GPU has failed: cudaErrorIllegalAddress' \
-    ncclAllGather:1:1:hang,ncclCommGetAsyncError:1:30:illegal comm.backend=nccl zero.stage=2
 e2e_done

@@ -14,6 +14,10 @@
  * rank all the same, with whatever its buffers held: keep the error for the next vote. DT_ERR_ARG alone means that
  * the rank did not join.
  *
+ * A rank whose device has failed for good (dt_device_fail) has nothing to give and no use for what it would get: it
+ * begins no collective of any kind, nor an exchange inside of one. All return DT_ERR_COMM with the device's message,
+ * so the rank passes it up, and dt_comm_leave ends the job with the exit code of DT_ERR_FAULT.
+ *
  * With comm->check every collective, of tensors and of host values, is preceded by an exchange of what it is. Where
  * ranks differ all of them get DT_ERR_COMM, which names a rank that differs from most, what it calls and what they
  * call; later collectives return it again and exchange nothing. */
@@ -110,7 +114,7 @@ dt_err dt_comm_open(dt_comm *comm);
 _Noreturn void dt_comm_abort(int code);
 /** A program is about to end, with this error, which has been told. Returns when nobody waits for this rank: all is
  *  well, all ranks know of the error, or there is one rank. Else ends the job: the others wait in a collective, and
- *  finalising would hang. */
+ *  finalising would hang. So it does where the device has failed, which may never answer to being closed. */
 void dt_comm_leave(const dt_comm *comm, dt_err err);
 /** After dt_comm_leave and dt_comm_close: end MPI. */
 void dt_comm_stop(void);
@@ -218,6 +222,10 @@ bool dt_comm_speaks(const dt_comm *comm);
 /** Did the last agreement or vote end in an error, so that all ranks know of it and may end in order? False after an
  *  error of this rank alone. */
 bool dt_comm_failed_together(const dt_comm *comm);
+
+/** For transports: DT_ERR_COMM with the device's message where that has failed. In front of every exchange that a copy
+ *  or a kernel of the same collective comes before. Local. */
+dt_err dt_comm_may_join(const dt_comm *comm);
 
 /** Has an exchange that was queued on a GPU failed? For the watchdog: from any thread, does not wait. DT_ERR_COMM. */
 dt_err dt_comm_poll(const dt_comm *comm);

@@ -18,6 +18,7 @@
  *   - The same call gives the same bits on the same number of threads, and on any number once the device was made
  *     reproducible.
  *   - Errors: DT_ERR_ARG (contract), DT_ERR_FAULT (device or library; its own text in the message), DT_ERR_MEMORY.
+ *     A device that has failed for good says so once for the process (dt_device_fail).
  */
 #ifndef DTRAIN_DEVICE_H
 #define DTRAIN_DEVICE_H
@@ -343,6 +344,13 @@ dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, d
  *  dt_device_open_to_plan. */
 dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger);
 void dt_device_close(dt_device *dev); /* safe on {0} */
+
+/** For a backend: a device of this process has failed for good. None of its numbers can be trusted, and whatever it is
+ *  asked for fails or never returns. From then on no collective begins (comm.h), nothing waits for the device or is
+ *  given back to it, and dt_comm_leave ends the job. The first message is kept. Any thread. Returns DT_ERR_FAULT. */
+dt_err dt_device_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/** That message; NULL: none has failed. Any thread. */
+const char *dt_device_failure(void);
 
 /** Does the device compute what the CPU computes? Runs every operation on random numbers on both, n_threads for the
  * CPU, in about a second. DT_ERR_FAULT lists those that differ, where and by how much. Products that a library

@@ -128,8 +128,19 @@ static dt_err agree_on(const dt_comm *comm, const dt_collective *c)
     return tell_difference(comm, &mine);
 }
 
+/* No other rank hears of it but by the end of the job. */
+dt_err dt_comm_may_join(const dt_comm *comm)
+{
+    const char *failure = dt_device_failure();
+    if (!failure) return DT_OK;
+    if (comm->mpi) comm->mpi->failed_rank = -1;
+    dt_error_clear(); /* of whatever this rank kept for the next vote */
+    return dt_fail(DT_ERR_COMM, "%s", failure);
+}
+
 dt_err dt_comm_next(dt_comm *comm, const dt_collective *c)
 {
+    DT_TRY(dt_comm_may_join(comm));
     if (!comm->counts && comm->mpi->differ) return DT_ERR_COMM; /* its message stands */
     comm->sequence++;
     return comm->check ? agree_on(comm, c) : DT_OK;

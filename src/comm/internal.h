@@ -55,7 +55,8 @@ typedef struct dt_collective {
     bool accumulate, ordered;  /* of a reduction of tensors */
     bool on_tensors;           /* in the same phase and for the same unit on all ranks */
 } dt_collective;
-/** The next collective begins: number it and, with comm->check, agree on what it is. DT_ERR_COMM where ranks differ. */
+/** The next collective begins: number it and, with comm->check, agree on what it is. DT_ERR_COMM where ranks differ, or
+ *  this one may not join. */
 dt_err dt_comm_next(dt_comm *comm, const dt_collective *c);
 
 /** MPI_Bcast of any size. */

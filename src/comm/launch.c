@@ -182,6 +182,7 @@ void dt_comm_leave(const dt_comm *comm, dt_err err)
 {
     int nranks = 0;
     if (err == DT_OK || dt_comm_failed_together(comm)) return;
+    if (dt_device_failure()) dt_comm_abort(dt_exit_code(DT_ERR_FAULT));
     /* comm may not be open */
     if (MPI_Comm_size(MPI_COMM_WORLD, &nranks) != MPI_SUCCESS || nranks > 1) dt_comm_abort(dt_exit_code(err));
 }

@@ -169,7 +169,7 @@ static dt_err give_pinned(dt_comm *comm, dt_stream *stream)
 }
 
 /** The first error stands, but for one of the exchange itself. A copy that fails does not keep this rank out of the
- *  exchange. */
+ *  exchange, unless the device has failed with it. */
 static dt_err first(dt_err err, dt_err then) { return err == DT_OK || then == DT_ERR_COMM ? then : err; }
 
 static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype send_dt, char *recv, dt_dtype recv_dt,

@@ -109,6 +109,7 @@ static dt_err gather_round(gathering *g)
 
 dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes)
 {
+    DT_TRY(dt_comm_may_join(comm));
     const size_t round = comm->n_nodes > 1 || !dt_transport_of(comm)->shared
                              ? dt_min_size(ROUND_NBYTES, comm->mpi->max_message)
                              : SIZE_MAX;
@@ -144,6 +145,7 @@ static dt_err replicate_round(dt_comm *c, char *buf, size_t stride, int nbytes)
 
 dt_err dt_transport_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes)
 {
+    DT_TRY(dt_comm_may_join(comm));
     const size_t round = dt_min_size(ROUND_NBYTES, comm->mpi->max_message);
     for (size_t done = 0; done < nbytes; done += round)
         DT_TRY(replicate_round(comm, (char *)buf + done, stride, (int)dt_min_size(round, nbytes - done)));

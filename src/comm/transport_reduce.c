@@ -225,6 +225,7 @@ dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype sen
                                    int64_t count, bool accumulate, bool ordered)
 {
     if (count == 0) return DT_OK;
+    DT_TRY(dt_comm_may_join(comm));
     reduction d = {.comm = comm,
                    .t = dt_transport_of(comm),
                    .send = send,

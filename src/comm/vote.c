@@ -201,6 +201,7 @@ dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes)
 
 dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
 {
+    DT_TRY(dt_comm_may_join(comm));
     for (size_t done = 0; done < nbytes;) {
         const size_t n = nbytes - done < comm->mpi->max_message ? nbytes - done : comm->mpi->max_message;
         DT_MPI(MPI_Bcast((char *)buf + done, (int)n, MPI_BYTE, root, comm->mpi->world));

@@ -94,6 +94,32 @@ static const char *first_there(void)
     return "cpu";
 }
 
+/* ---- a device that has failed for good --------------------------------------------------------------------------- */
+
+/* Of the process, as CUDA's own state is, whose errors come back to every thread and from every call. */
+static struct {
+    atomic_bool begun, told;
+    char message[2048];
+} failure;
+
+dt_err dt_device_fail(const char *fmt, ...)
+{
+    char message[sizeof failure.message];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    if (!atomic_exchange(&failure.begun, true)) {
+        memcpy(failure.message, message, sizeof message);
+        atomic_store(&failure.told, true);
+    }
+    return dt_fail(DT_ERR_FAULT, "%s", message);
+}
+
+const char *dt_device_failure(void) { return atomic_load(&failure.told) ? failure.message : NULL; }
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     *dev = (dt_device){0};

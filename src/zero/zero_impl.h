@@ -2,7 +2,7 @@
  *
  * Local errors and collectives. A local error (an injected fault, a kernel) does not keep a rank from a collective that
  * the others have begun: it joins with whatever it has and then returns its error, so all ranks reach the next vote.
- * Only DT_ERR_COMM leaves at once. */
+ * Only DT_ERR_COMM leaves at once; it is also what a rank gets whose device has failed. */
 #ifndef DTRAIN_ZERO_IMPL_H
 #define DTRAIN_ZERO_IMPL_H
 

@@ -58,9 +58,15 @@ static const struct {
     const char *word;
     cudaError_t error;
     bool lasts;
-} errors[] = {{"memory", cudaErrorMemoryAllocation, false},      {"value", cudaErrorInvalidValue, false},
-              {"handle", cudaErrorInvalidResourceHandle, false}, {"illegal", cudaErrorIllegalAddress, true},
-              {"ecc", cudaErrorECCUncorrectable, true},          {"launch", cudaErrorLaunchFailure, true}};
+} errors[] = {{"memory", cudaErrorMemoryAllocation, false},
+              {"value", cudaErrorInvalidValue, false},
+              {"handle", cudaErrorInvalidResourceHandle, false},
+              {"illegal", cudaErrorIllegalAddress, true},
+              {"ecc", cudaErrorECCUncorrectable, true},
+              {"launch", cudaErrorLaunchFailure, true},
+              {"nvlink", cudaErrorNvlinkUncorrectable, true},
+              {"contained", cudaErrorContained, true},
+              {"unknown", cudaErrorUnknown, true}};
 
 /* What the device returns for this word, or NULL; from now on, where it has failed. */
 static cudaError_t error_of(const char *word)
@@ -80,8 +86,15 @@ cudaError_t sim_passes(const char *call)
     return error == cudaSuccess ? error : sim_fail(error);
 }
 
+/* Who joins others with a GPU that has failed is told so; the watchdog may ask, and whoever ends may abort. */
+static void refuse_if_failed(const char *call)
+{
+    if (failed && strcmp(call, "ncclCommGetAsyncError") != 0) sim_wrong("%s is called for a GPU that has failed", call);
+}
+
 int sim_nccl_passes(const char *call)
 {
+    refuse_if_failed(call);
     const char *word = pass(call);
     if (error_of(word) != cudaSuccess) return ncclUnhandledCudaError;
     if (!word) return ncclSuccess;

@@ -46,6 +46,12 @@ const char *cudaGetErrorName(cudaError_t error)
         return "cudaErrorNotReady";
     case cudaErrorECCUncorrectable:
         return "cudaErrorECCUncorrectable";
+    case cudaErrorNvlinkUncorrectable:
+        return "cudaErrorNvlinkUncorrectable";
+    case cudaErrorContained:
+        return "cudaErrorContained";
+    case cudaErrorUnknown:
+        return "cudaErrorUnknown";
     case cudaErrorIllegalAddress:
         return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure:

@@ -22,6 +22,8 @@ typedef enum cudaError {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorECCUncorrectable = 214,
+    cudaErrorNvlinkUncorrectable = 220,
+    cudaErrorContained = 226,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
@@ -33,8 +35,12 @@ typedef enum cudaError {
     cudaErrorInvalidAddressSpace = 717,
     cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
+    cudaErrorTensorMemoryLeak = 721,
     cudaErrorNotSupported = 801,
-    cudaErrorStreamCaptureUnsupported = 900
+    cudaErrorMpsClientTerminated = 810,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorExternalDevice = 911,
+    cudaErrorUnknown = 999
 } cudaError_t;
 
 typedef struct cudaStreamOfSim *cudaStream_t;
