@@ -91,4 +91,13 @@ for nth in 1 40; do
     says "a GPU fails in generation, launch $nth" 70 '.*cudaErrorIllegalAddress'
     leaves "a GPU fails in generation, launch $nth"
 done
+
+# Where one rank alone cannot have NCCL, the log has its reason.
+cat >"$tmp/one_part.sh" <<'END'
+[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || export CUDA_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
+exec "$@"
+END
+run 2 sh "$tmp/one_part.sh" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/part" $small run.max_steps=1
+expect_exit "one rank has a part of a GPU" 0
+expect_text "and its reason is told" 'comm.backend = auto: mpi: rank 1 on host .*: NCCL may refuse two parts of one GPU'
 e2e_done

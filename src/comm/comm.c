@@ -377,16 +377,30 @@ dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_sh
     return sent;
 }
 
+/* Of all ranks or none; of the first that has not, why. */
+static dt_err all_have_nccl(dt_comm *comm, bool have, char *why, size_t why_size, bool *all)
+{
+    char own[512];
+    int64_t first = have ? comm->nranks : comm->rank;
+    DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
+    *all = first == comm->nranks;
+    if (*all || first == 0) return DT_OK; /* who speaks is rank 0 */
+    snprintf(own, sizeof own, "rank %d on host %s: %.400s", comm->rank, comm->host, why);
+    DT_TRY(dt_comm_broadcast_host(comm, own, sizeof own, (int)first));
+    snprintf(why, why_size, "%s", own);
+    return DT_OK;
+}
+
 /* All ranks take the same: with auto, nccl where all have it. */
 static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_ops **ops)
 {
     char why[512];
+    bool all = true;
     *ops = choose(backend, comm->dev, comm->nranks, comm->most_sharing, why, sizeof why);
     DT_TRY(dt_comm_agree(comm, *ops ? DT_OK : dt_fail(DT_ERR_USAGE, "comm.backend = %s: %s", backend, why)));
-    int64_t not_mpi = *ops != &dt_comm_mpi_ops;
-    DT_TRY(dt_comm_reduce_host_i64(comm, &not_mpi, 1, DT_MIN));
-    if (!not_mpi) *ops = &dt_comm_mpi_ops;
     if (strcmp(backend, "auto") != 0) return DT_OK;
+    DT_TRY(all_have_nccl(comm, *ops != &dt_comm_mpi_ops, why, sizeof why, &all));
+    if (!all) *ops = &dt_comm_mpi_ops;
     const bool on_gpus = comm->nranks > 1 && strcmp(comm->dev->ops->name, "cuda") == 0;
     dt_log(on_gpus ? DT_LOG_INFO : DT_LOG_DEBUG, "comm.backend = auto: %s%s%s", (*ops)->name,
            on_gpus && *why ? ": " : "", on_gpus ? why : "");
