@@ -205,13 +205,14 @@ static void cuda_close(dt_device *dev)
 #define DT_CUDA_ARCHS "80"
 #endif
 
-static bool is_new_enough(int ordinal, char *why, size_t why_size)
+static bool is_new_enough(int ordinal, int n, char *why, size_t why_size)
 {
     struct cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, ordinal) != cudaSuccess || 10 * p.major + p.minor >= atoi(DT_CUDA_ARCHS))
         return true;
-    snprintf(why, why_size, "GPU %d is a %s (sm_%d%d), and this program was built for sm_%d and later", ordinal, p.name,
-             p.major, p.minor, atoi(DT_CUDA_ARCHS));
+    snprintf(why, why_size, "GPU %d is a %s (sm_%d%d), and this program was built for sm_%d and later%s", ordinal,
+             p.name, p.major, p.minor, atoi(DT_CUDA_ARCHS),
+             n > 1 ? "; name the others in CUDA_VISIBLE_DEVICES to leave it out" : "");
     return false;
 }
 
@@ -241,7 +242,7 @@ static bool cuda_is_there(char *why, size_t why_size)
     if (error != cudaSuccess) n = 0;
     if (n == 0) say_driver(error, why, why_size);
     for (int i = 0; i < n; i++)
-        if (!is_new_enough(i, why, why_size)) return false;
+        if (!is_new_enough(i, n, why, why_size)) return false;
     return n > 0;
 }
 
