@@ -286,11 +286,6 @@ float2 *stats_in(float *scratch) { return reinterpret_cast<float2 *>(((size_t)sc
 
 } // namespace
 
-int64_t cuda_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
-{
-    return 2 * (int64_t)at->n_tok * at->n_heads + 1 + cuda_cudnn_scratch_elems(at);
-}
-
 dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
                                const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
                                float *scratch, dt_stream *stream)

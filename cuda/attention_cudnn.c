@@ -15,33 +15,6 @@
  * and against our own kernels. What differs is not used. */
 #include "attention_cudnn.h"
 
-/* Bytes of scratch behind lse and delta, so that a plan knows them without the library. */
-typedef struct scratch_sizes {
-    int64_t each_nbytes; /* dK of each query head where heads share keys, and dV alike */
-    int64_t work_nbytes; /* the library's: for a fixed order it keeps all of dS in 16 bits, and somewhat more */
-} scratch_sizes;
-
-enum { TILE = 128, BESIDE_NBYTES = 2 << 20, ALIGNED = 256 };
-#define MOST_NBYTES ((int64_t)4 << 30) /* beyond that backward is not the library's */
-
-static scratch_sizes sizes_of(const dt_attention *at)
-{
-    const int64_t len = at->max_q_len, n_seq = len > 0 ? (at->n_tok + len - 1) / len : 0,
-                  padded = (len + TILE - 1) / TILE * TILE;
-    scratch_sizes s = {0};
-    s.work_nbytes = 2 * n_seq * at->n_heads * padded * padded + BESIDE_NBYTES;
-    if (at->dt == DT_F32 || s.work_nbytes > MOST_NBYTES) return (scratch_sizes){0};
-    if (at->n_heads != at->n_kv_heads) s.each_nbytes = 2 * (int64_t)at->n_tok * at->n_heads * at->head_dim;
-    return s;
-}
-
-int64_t cuda_cudnn_scratch_elems(const dt_attention *at)
-{
-    const scratch_sizes s = sizes_of(at);
-    if (!at->by_library || s.work_nbytes == 0) return 0;
-    return (2 * s.each_nbytes + s.work_nbytes + ALIGNED) / (int64_t)sizeof(float);
-}
-
 #ifdef DT_HAVE_CUDNN
 #include "dnn.h"
 #include <math.h>
@@ -86,7 +59,7 @@ static shape shape_of(const dt_attention *at)
 /* Floats of lse, and of delta. */
 static int64_t lse_elems(const shape *s) { return s->n_seq * s->len * s->n_heads; }
 
-static size_t aligned(size_t n) { return (n + ALIGNED - 1) / ALIGNED * ALIGNED; }
+static size_t aligned(size_t n) { return (n + 255) / 256 * 256; }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
@@ -245,9 +218,9 @@ static void make_plan(const struct cuda_cudnn *c, const dt_attention *at, const 
     else
         build_forward(&b);
     if (backward)
-        cudnn_plan_make(g, (size_t)sizes_of(at).work_nbytes, plan);
-    else if (taken <= CUDA_WORKSPACE_NBYTES)
-        cudnn_plan_make(g, CUDA_WORKSPACE_NBYTES - taken, plan);
+        cudnn_plan_make(g, (size_t)dt_gpu_attention_library_scratch(at).work_nbytes, plan);
+    else if (taken <= DT_GPU_WORKSPACE_NBYTES)
+        cudnn_plan_make(g, DT_GPU_WORKSPACE_NBYTES - taken, plan);
     else
         snprintf(why, why_size, "lse of so many tokens does not fit into a stream's workspace");
     free(g);
@@ -312,7 +285,7 @@ static dt_err queue_backward(const struct cuda_cudnn *c, const prepared *p, cons
                              const float *lse, float *scratch, dt_stream *s)
 {
     const int64_t n = lse_elems(&p->shape);
-    const scratch_sizes sizes = sizes_of(at);
+    const dt_gpu_attention_library sizes = dt_gpu_attention_library_scratch(at);
     char *each = (char *)(scratch + 2 * n), *work = each + 2 * sizes.each_nbytes;
     given[LSE] = scratch;
     given[DELTA] = scratch + n;

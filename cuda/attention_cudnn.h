@@ -15,8 +15,6 @@ dt_err cuda_cudnn_forward(dt_device *dev, const dt_attention *at, const void *q,
 dt_err cuda_cudnn_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
                            const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
                            float *scratch, dt_stream *s, bool *taken);
-/** Floats of scratch besides the two for each query of each head. */
-int64_t cuda_cudnn_scratch_elems(const dt_attention *at);
 void cuda_cudnn_close(cuda_state *cuda);
 
 /* attention_trial.c */

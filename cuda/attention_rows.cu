@@ -281,7 +281,7 @@ dt_err rows(dt_device *dev, dt_stream *s, const dt_attention &at, const attentio
     /* a block on every other processor reads about as fast as the memory gives */
     const bool few = 2 * n_tiles <= cuda_of(dev)->properties.multiProcessorCount;
     row_parts parts = {nullptr, (int)n_splits, (int)n_rows};
-    if (few && n_splits > 1 && n_splits < 65536 && nbytes <= CUDA_WORKSPACE_NBYTES) parts.at = (float *)s->workspace;
+    if (few && n_splits > 1 && n_splits < 65536 && nbytes <= DT_GPU_WORKSPACE_NBYTES) parts.at = (float *)s->workspace;
     const dim3 grid((unsigned)n_tiles, parts.at ? (unsigned)n_splits : 1);
     CUDA_ALLOW_SHARED((rows_kernel<T, W>), shape::NBYTES);
     launch(s, grid, shape::THREADS, shape::NBYTES, rows_kernel<T, W>, at, cut, a, parts, vectors);

@@ -41,7 +41,7 @@ static void place(trial *t, size_t *used)
         t->lse[i] = (float *)(t->memory + take(used, t->lse_nbytes));
     }
     t->scratch =
-        (float *)(t->memory + take(used, (size_t)cuda_attention_scratch_elems(t->dev, &t->at) * sizeof(float)));
+        (float *)(t->memory + take(used, (size_t)dt_gpu_attention_scratch_elems(t->dev, &t->at) * sizeof(float)));
     t->starts = (int32_t *)(t->memory + take(used, (2 * (size_t)t->at.n_seq + 1) * sizeof(int32_t)));
 }
 

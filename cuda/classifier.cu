@@ -434,8 +434,3 @@ dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, d
     CUDA_LAUNCHED();
     return DT_OK;
 }
-
-int64_t cuda_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
-{
-    return dt_gpu_classifier_rows(n_vocab, n_tok);
-}

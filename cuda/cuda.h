@@ -14,14 +14,12 @@ extern "C" {
 #endif
 #include "dtrain/device.h"
 #include "dtrain/device_check.h"
+#include "dtrain/gpu_sizes.h"
 
-/* Each stream has some device memory for what an operation needs while it runs: sums of blocks, a library's workspace.
- * Operations of one stream follow each other, so they share it. */
-enum { CUDA_WORKSPACE_NBYTES = 32 << 20 };
-
+/* Operations of one stream follow each other, so they share its workspace. */
 struct dt_stream {
     cudaStream_t handle;
-    void *workspace;  /* [CUDA_WORKSPACE_NBYTES] */
+    void *workspace;  /* [DT_GPU_WORKSPACE_NBYTES] */
     const char *last; /* name of the operation that was queued last: for the message of a fault */
 };
 
@@ -158,7 +156,8 @@ dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight
                                const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
                                bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
                                dt_stream *stream);
-int64_t cuda_norm_scratch_elems(const dt_device *dev, int64_t width);
+/** Blocks, at most, whose sums go into the scratch of a norm. */
+int64_t cuda_norm_parts(const dt_device *dev);
 
 /* product.cu */
 dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
@@ -169,16 +168,13 @@ dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void
 dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
                                const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
                                float *scratch, dt_stream *stream);
-int64_t cuda_attention_scratch_elems(const dt_device *dev, const dt_attention *at);
 dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
                               size_t why_size);
 
 /* classifier.cu, tokens.cu */
 dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
-int64_t cuda_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
                         const double *uniform, int32_t *token, void *scratch, dt_stream *stream);
-size_t cuda_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows);
 dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
                        float *logit, dt_stream *stream);
 dt_err cuda_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,

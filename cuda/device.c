@@ -55,14 +55,14 @@ static dt_err alloc_workspace(dt_stream *s)
 {
     char asked[24], left[24], all[24];
     size_t nbytes_left = 0, nbytes = 0;
-    const cudaError_t error = cudaMalloc(&s->workspace, CUDA_WORKSPACE_NBYTES);
+    const cudaError_t error = cudaMalloc(&s->workspace, DT_GPU_WORKSPACE_NBYTES);
     if (error == cudaSuccess) return DT_OK;
     if (error != cudaErrorMemoryAllocation || cudaMemGetInfo(&nbytes_left, &nbytes) != cudaSuccess)
         return cuda_fail(error, "cudaMalloc", __FILE__, __LINE__);
     return dt_fail(DT_ERR_MEMORY,
                    "not enough cuda memory for a stream: %s requested, %s of %s free; nvidia-smi tells which processes "
                    "have the rest",
-                   dt_format_bytes(CUDA_WORKSPACE_NBYTES, asked), dt_format_bytes((double)nbytes_left, left),
+                   dt_format_bytes(DT_GPU_WORKSPACE_NBYTES, asked), dt_format_bytes((double)nbytes_left, left),
                    dt_format_bytes((double)nbytes, all));
 }
 
@@ -278,14 +278,12 @@ static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
     return err;
 }
 
-/* The GPU that is planned for may not be here: sizes that follow from the number of its processors are those of an
- * H100. */
+/* No GPU is needed to ask cuDNN what it would do on an H100. */
 static dt_err cuda_plan(dt_device *dev, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
     DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: %zu bytes of state", sizeof *cuda);
     cuda->planning = true;
-    cuda->properties.multiProcessorCount = 132;
     cuda->n_threads = n_threads;
     dev->impl = cuda;
     return DT_OK;
@@ -348,14 +346,6 @@ static size_t cuda_memory_free(const dt_device *dev)
     return !cuda_of(dev)->planning && cudaMemGetInfo(&left, &total) == cudaSuccess ? left : SIZE_MAX;
 }
 
-/* The workspace of the default stream, whether it is there already or not, so that a plan and what follows it agree;
- * and what the driver keeps for a process, which no call tells. Other streams are in the ledger. */
-static size_t cuda_overhead(const dt_device *dev)
-{
-    static const size_t context_nbytes = (size_t)512 << 20; /* an estimate, not measured */
-    return CUDA_WORKSPACE_NBYTES + context_nbytes;
-}
-
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static dt_err cuda_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
@@ -415,11 +405,11 @@ const dt_device_ops dt_device_cuda_ops = {
     .own_memory = true,
     .identity = cuda_identity,
     .memory_free = cuda_memory_free,
-    .overhead = cuda_overhead,
+    .overhead = dt_gpu_overhead,
     .memory_taken = cuda_memory_taken,
     .alloc = cuda_alloc,
     .free = cuda_free,
-    .stream_nbytes = CUDA_WORKSPACE_NBYTES,
+    .stream_nbytes = DT_GPU_WORKSPACE_NBYTES,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
     .stream_sync = cuda_stream_sync,
@@ -454,12 +444,12 @@ const dt_device_ops dt_device_cuda_ops = {
     .rmsnorm_backward = cuda_rmsnorm_backward,
     .layernorm_forward = cuda_layernorm_forward,
     .layernorm_backward = cuda_layernorm_backward,
-    .norm_scratch_elems = cuda_norm_scratch_elems,
+    .norm_scratch_elems = dt_gpu_norm_scratch_elems,
     .heads_forward = cuda_heads_forward,
     .heads_backward = cuda_heads_backward,
     .attention_forward = cuda_attention_forward,
     .attention_backward = cuda_attention_backward,
-    .attention_scratch_elems = cuda_attention_scratch_elems,
+    .attention_scratch_elems = dt_gpu_attention_scratch_elems,
     .attention_prepare = cuda_attention_prepare,
     .act_forward = cuda_act_forward,
     .act_backward = cuda_act_backward,
@@ -467,9 +457,9 @@ const dt_device_ops dt_device_cuda_ops = {
     .glu_backward = cuda_glu_backward,
     .dropout = cuda_dropout,
     .classifier = cuda_classifier,
-    .classifier_rows = cuda_classifier_rows,
+    .classifier_rows = dt_gpu_classifier_rows,
     .draw_tokens = cuda_draw_tokens,
-    .draw_scratch_nbytes = cuda_draw_scratch_nbytes,
+    .draw_scratch_nbytes = dt_gpu_draw_scratch_nbytes,
     .top_tokens = cuda_top_tokens,
     .log_softmax_at = cuda_log_softmax_at,
     .adamw_step = cuda_adamw_step,

@@ -325,8 +325,8 @@ static dt_err backward(dt_device *dev, dt_stream *s, const dt_heads *h, const T 
                                  {dq, dk},
                                  h->pos,
                                  h->cos_sin};
-    const int64_t most = cuda_norm_scratch_elems(dev, 1) / 2, /* blocks that scratch has room for */
-        turns = ceil_div(h->n_tok * h->n_heads, THREADS / f.shape.lanes), n_parts = turns < most ? turns : most;
+    const int64_t turns = ceil_div(h->n_tok * h->n_heads, THREADS / f.shape.lanes),
+                  n_parts = dt_min_i64(turns, cuda_norm_parts(dev));
     if (n_parts > 0) launch(s, (unsigned)n_parts, THREADS, 0, heads_backward_kernel<T>, f, scratch);
     CUDA_LAUNCHED();
     return cuda_add_parts(s, scratch, n_parts, h->head_dim, dq_norm, dk_norm, gt, accumulate);

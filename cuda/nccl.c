@@ -20,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { STAGING_NBYTES = 64 << 20, LEAST_PIECE = 256 << 10, LINE = 64, N_NOTES = 256 };
+enum { LINE = 64, N_NOTES = 256 };
 
 /* A collective that was queued. */
 typedef struct nccl_note {
@@ -177,27 +177,14 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
 
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
 
-static size_t staging_nbytes(int n_slots)
-{
-    const size_t least = (size_t)n_slots * LEAST_PIECE;
-    return least > STAGING_NBYTES ? least : STAGING_NBYTES;
-}
-
-/* One rank sends to itself, so that one GPU tries all of it. */
-static int slots(int nranks) { return nranks > 1 ? nranks - 1 : 1; }
-
-static void nccl_plan(int nranks, dt_memory *memory)
-{
-    memory->at[DT_MEM_STAGING][DT_ON_DEVICE] += staging_nbytes(slots(nranks));
-}
-
 static dt_err make_state(dt_comm *comm)
 {
     nccl_state *t = calloc(1, sizeof *t);
     comm->impl = t;
     DT_CHECK(t, DT_ERR_MEMORY, "no memory for the transport");
-    t->n_slots = slots(comm->nranks);
-    DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, staging_nbytes(t->n_slots), DT_MEM_STAGING));
+    const dt_nccl_staging staging = dt_nccl_staging_of(comm->nranks);
+    t->n_slots = staging.n_pieces;
+    DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, staging.nbytes, DT_MEM_STAGING));
     DT_TRY(make_notes(t));
     return comm->dev->ops->event_create(comm->dev, &t->free);
 }
@@ -505,7 +492,6 @@ const dt_comm_ops dt_comm_nccl_ops = {
     .name = "nccl",
     .open = nccl_open,
     .close = nccl_close,
-    .plan = nccl_plan,
     .poll = nccl_poll,
     .where = nccl_where,
     .reduce_scatter = nccl_reduce_scatter,

@@ -178,10 +178,10 @@ __global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *
 /* Most threads of a block; blocks on a multiprocessor. */
 enum { BACKWARD_THREADS = 512, BLOCKS_AN_SM = 2 };
 
-/* Blocks, each of which leaves partial sums of dweight (and dbias). */
-static int64_t n_parts_of(const dt_device *dev)
+/* Each block leaves partial sums of dweight (and dbias). */
+int64_t cuda_norm_parts(const dt_device *dev)
 {
-    return (int64_t)BLOCKS_AN_SM * cuda_of(dev)->properties.multiProcessorCount;
+    return dt_min_i64((int64_t)BLOCKS_AN_SM * cuda_of(dev)->properties.multiProcessorCount, DT_GPU_NORM_PARTS);
 }
 
 /* Vectors of a thread: their sums stay in registers. */
@@ -385,10 +385,7 @@ static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *wei
 }
 
 /* Blocks where each of n_turns would have work. */
-static int64_t n_parts_for(const dt_device *dev, int64_t n_turns)
-{
-    return n_turns < n_parts_of(dev) ? n_turns : n_parts_of(dev);
-}
+static int64_t n_parts_for(const dt_device *dev, int64_t n_turns) { return dt_min_i64(n_turns, cuda_norm_parts(dev)); }
 
 template <class T, bool layer, bool wide>
 static dt_err launch_backward(dt_stream *s, int64_t n_parts, int threads, const T *x, const T *weight,
@@ -479,5 +476,3 @@ dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight
     });
     return DT_OK;
 }
-
-int64_t cuda_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * n_parts_of(dev) * width; }

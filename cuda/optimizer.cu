@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(THREADS) finish_kernel(const typename Op::sum 
 template <class Op, class R> static dt_err reduce(dt_stream *s, Op op, const void *x, dt_dtype dt, int64_t n, R *result)
 {
     typename Op::sum *part = (typename Op::sum *)s->workspace;
-    static_assert(MAX_BLOCKS * sizeof *part <= CUDA_WORKSPACE_NBYTES, "partial sums fit");
+    static_assert(MAX_BLOCKS * sizeof *part <= DT_GPU_WORKSPACE_NBYTES, "partial sums fit");
     int n_parts = 0;
     CUDA_BY_DTYPE(dt, T, s->last, {
         n_parts = n_blocks<T>(n);

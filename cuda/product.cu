@@ -184,7 +184,7 @@ static dt_err with_pass(dt_device *dev, const task &t, dt_stream *s, bool *taken
     part.mm.accumulate = rest.mm.accumulate = false;
     part.mm.epilogue = DT_EPILOGUE_NONE;
     (bias_is_left ? part : rest).mm.bias = NULL;
-    DT_TRY(by_one_kernel(dev, part, CUDA_WORKSPACE_NBYTES, s, taken));
+    DT_TRY(by_one_kernel(dev, part, DT_GPU_WORKSPACE_NBYTES, s, taken));
     if (!*taken) return DT_OK;
     rest.mm.addend = part.c, rest.mm.ldd = part.mm.ldc, rest.mm.addend_dtype = mm->c_dtype;
     rest.mm.k = 0;
@@ -194,7 +194,7 @@ static dt_err with_pass(dt_device *dev, const task &t, dt_stream *s, bool *taken
 
 static dt_err by_library(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
-    DT_TRY(by_one_kernel(dev, t, CUDA_WORKSPACE_NBYTES, s, taken));
+    DT_TRY(by_one_kernel(dev, t, DT_GPU_WORKSPACE_NBYTES, s, taken));
     return *taken ? DT_OK : with_pass(dev, t, s, taken);
 }
 
@@ -236,7 +236,7 @@ static task terms_of(const task &t, int64_t p0, int64_t k)
  * kernel adds the last terms and all else, and rounds once. The library's workspace is the other half. */
 static dt_err cut_terms(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
-    const size_t half = CUDA_WORKSPACE_NBYTES / 2;
+    const size_t half = DT_GPU_WORKSPACE_NBYTES / 2;
     const int64_t k = t.mm.k - t.mm.k % WHOLE, room = (int64_t)(half / sizeof(float)) / t.mm.n;
     if (t.mm.accumulate || t.mm.addend || room == 0) return DT_OK;
     for (int64_t i = 0; i < t.mm.m; i += room) {
@@ -294,7 +294,7 @@ static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
  * kernels. The library's own workspace is the other half. */
 static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *s, bool *taken)
 {
-    const size_t half = CUDA_WORKSPACE_NBYTES / 2;
+    const size_t half = DT_GPU_WORKSPACE_NBYTES / 2;
     const int64_t fit = (int64_t)(half / dt_dtype_size(t.mm.dt)) / t.mm.k,
                   most = fit < WHOLE ? fit : fit / WHOLE * WHOLE;
     const bool tb = t.mm.trans_b;
@@ -334,7 +334,7 @@ static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_str
     DT_TRY(by_panels(dev, t, false, s, &taken));
     DT_CHECK(taken, DT_ERR_ARG,
              "matmul: weights that are stored with scales: %lld terms of a sum, expected at most %lld",
-             (long long)t.mm.k, (long long)(CUDA_WORKSPACE_NBYTES / 2 / dt_dtype_size(t.mm.dt)));
+             (long long)t.mm.k, (long long)(DT_GPU_WORKSPACE_NBYTES / 2 / dt_dtype_size(t.mm.dt)));
     return DT_OK;
 }
 

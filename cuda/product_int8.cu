@@ -316,7 +316,7 @@ template <class T> static dt_err run(const int8_call &call, dt_stream *s)
 dt_err cuda_product_int8(const product &p, const dt_matmul *mm, dt_stream *s)
 {
     const float threshold = mm->int8.threshold;
-    const dt_gpu_int8_places place = dt_gpu_int8_workspace(p.k, CUDA_WORKSPACE_NBYTES);
+    const dt_gpu_int8_places place = dt_gpu_int8_workspace(p.k);
     char *at = (char *)s->workspace;
     int8_call c = {};
     c.p = p;

@@ -246,7 +246,7 @@ static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const 
     }
     if (mm->bias) mine.bias = device[3];
     if (mm->addend) mine.addend = device[4];
-    DT_TRY(run(t->library, &mine, device[0], device[1], device[2], CUDA_WORKSPACE_NBYTES, t->stream, &taken));
+    DT_TRY(run(t->library, &mine, device[0], device[1], device[2], DT_GPU_WORKSPACE_NBYTES, t->stream, &taken));
     DT_CUDA(cudaMemcpyAsync(c, device[2], nbytes, cudaMemcpyDeviceToHost, stream));
     DT_CUDA(cudaStreamSynchronize(stream));
     return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no such product");

@@ -231,7 +231,7 @@ static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, v
                   n_tiles = ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN), n_pieces = PIECES ? ceil_div(p.k, p.piece) : 1,
                   ld = ceil_div(p.n, 8) * 8;
     if (n_pieces > 1 && 4 * n_tiles < S::ENOUGH * n_sm &&
-        n_pieces * p.m * ld <= (int64_t)(CUDA_WORKSPACE_NBYTES / 2 / sizeof(float))) /* B may be in the other half */
+        n_pieces * p.m * ld <= (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float))) /* B may be in the other half */
         p.n_parts = (int)n_pieces, p.parts = (float *)s->workspace, p.ld_parts = ld;
     launch(s, dim3((unsigned)n_tiles, p.n_parts > 0 ? (unsigned)p.n_parts : 1), S::THREADS, S::shared_nbytes, kernel, p,
            b...);

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
 static int64_t n_row_slices(int64_t m, int64_t n, int64_t n_tiles)
 {
     enum { BLOCKS = 1056, MOST_ROWS = 4096, LEAST_ROWS = 64 }; /* 1056: twice what an H100 runs at once */
-    const int64_t room = (int64_t)(CUDA_WORKSPACE_NBYTES / sizeof(float)) / n, most = ceil_div(m, LEAST_ROWS);
+    const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / sizeof(float)) / n, most = ceil_div(m, LEAST_ROWS);
     int64_t slices = n_tiles < BLOCKS ? BLOCKS / n_tiles : 1;
     if (slices < ceil_div(m, MOST_ROWS)) slices = ceil_div(m, MOST_ROWS);
     if (slices > most) slices = most;
@@ -114,7 +114,7 @@ static dt_err bias_sums(dt_stream *s, const T *dy, int64_t m, int64_t n, int64_t
 dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
                           dt_dtype gt, bool accumulate, dt_stream *stream)
 {
-    const int64_t most = (int64_t)(CUDA_WORKSPACE_NBYTES / sizeof(float));
+    const int64_t most = (int64_t)(DT_GPU_WORKSPACE_NBYTES / sizeof(float));
     DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG, "bias_backward: row distance %" PRId64 " of %" PRId64 " columns", ld, n);
     DT_CHECK(n <= most, DT_ERR_ARG, "bias_backward: %" PRId64 " columns, more than %" PRId64, n, most);
     if (n == 0) return DT_OK;

@@ -390,8 +390,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* A block has what it needs in shared memory. */
-size_t cuda_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows) { return 0; }
-
 dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
                         const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
 {

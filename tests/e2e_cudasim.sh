@@ -145,6 +145,9 @@ tiny="run.max_steps=1 batch.train_batch_size=4"
 export CUDA_SIM_DEVICES=2 # of one process: a thread that has not chosen the rank's GPU is noticed
 train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true
 expect_exit "a step with a trace" 0
+planned_without_it() { (unset DTRAIN_DEVICE; as_plan_says "$@"); }
+expect "is planned to the byte" as_planned
+expect "by --plan, where no GPU is" planned_without_it 2 2 run.device=cuda $tiny comm.backend=nccl log.trace=true log.wall_clock_breakdown=true
 expect "the trace is what streams can have done" python3 tests/check_trace.py "$tmp/traced/trace.json" 2 host compute communication
 expect "the breakdown has the GPU's time" grep -q '"ms/forward_min": [0-9]' "$tmp/traced/metrics.jsonl"
 # The ranks of a node take its GPUs in turn.

@@ -7,7 +7,7 @@ plan() { run 0 ./dtrain --plan "$@"; }
 rows() { # NAME [apart]: the four stages; where the device's memory is apart three with the optimizer offloaded, one with the parameters too; within 100 columns
     expect "$1: every stage and offload, within 100 columns" awk -v apart="${2:-}" '
         /^with zero.offload/ { with++ } /^[0-3]  / { row[with + 0] = row[with + 0] $1 } /^offload to cpu: the same memory/ { said = 1 }
-        length > 100 && !/error:|ini:|is not there|this program was built/ { wide = 1 }
+        length > 100 && !/error:|ini:|is not there/ { wide = 1 }
         END { exit row[0] != "0123" || wide || (apart ? row[1] != "123" || row[2] != "3" || with != 2 || said : with > 0 || !said) }' "$out"
 }
 
@@ -129,18 +129,37 @@ expect_exit "a GPU for a run on the CPU: 64" 64
 plan --gpu h100 "$tmp/first.ini" zero.stage=2 zero.offload_optimizer=cpu
 expect_text "offload is not predicted" 'not predicted with zero.offload_optimizer = cpu'
 
+# A plan for GPUs is the same to the byte with CUDA's objects, without them, and beside those of another build.
+mkdir "$tmp/bare" "$tmp/stale" && cp ./dtrain "$tmp/bare/" && cp ./dtrain "$tmp/stale/"
+same_plan() { # NAME PROGRAM ARGS...
+    local name=$1 program=$2
+    shift 2
+    set -- --host-memory 2T --device-memory 80G "$@"
+    ./dtrain --plan "$@" >"$tmp/.here" 2>/dev/null
+    run 0 "$program" --plan "$@"
+    expect "$name" cmp "$tmp/.here" <("$program" --plan "$@" 2>/dev/null)
+}
+for keys in "zero.stage=3" "zero.stage=auto comm.backend=nccl" "zero.stage=2 model.attention=cudnn data.document_mask=false"; do
+    same_plan "a plan without CUDA: $keys" "$tmp/bare/dtrain" --gpu h100 --ranks 8 input/llama-1b.ini $keys
+    expect_exit "which is one: $keys" 0
+    same_plan "on nodes, without CUDA: $keys" "$tmp/bare/dtrain" --ranks 16 --ranks-per-node 4 input/llama-1b.ini run.device=cuda $keys
+done
+# Beside states, activations and staging, a GPU has workspaces of 32 MiB for its streams, and 0.5 GiB for the driver.
+run 0 "$tmp/bare/dtrain" --plan --gpu h100 --ranks 8 input/llama-1b.ini zero.stage=3
+expect_text "what a GPU holds" '^  device +309M +618M +1.85G +841M +2.37G .* 638M 6.63G$'
+
 # Shared objects of another build are refused before anything of them is used; auto looks at them where NVIDIA's driver is, here an empty one.
-mkdir "$tmp/stale" && cp ./dtrain "$tmp/stale/"
 stale() { # NAME C-SOURCE
     if ! echo "$2" | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libdtrain_cuda.so" - 2>"$out"; then skip "$1" "no compiler"; return; fi
     for device in cuda auto; do
-        run 0 env LD_LIBRARY_PATH="$tmp/stale" "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=$device
+        LD_LIBRARY_PATH=$tmp/stale${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=$device
         expect_exit "$1, run.device = $device: 64" 64
         expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: build it again'
     done
     run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda comm.backend=nccl
-    expect_exit "$1: a run refuses it, too" 64
+    expect_exit "$1: refused with nccl, too" 64
     expect "$1: and has no advice for a transport" sh -c "! grep -q 'comm.backend' '$out'"
+    same_plan "$1: a plan does not look at it" "$tmp/stale/dtrain" --ranks 8 "$tmp/first.ini" run.device=cuda
 }
 echo | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libcuda.so.1" - 2>"$out" # where there is no compiler stale says so
 if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA's driver" "this machine has it"; else
@@ -153,7 +172,7 @@ stale "an object from before there were versions" 'const long dt_device_cuda_ops
 stale "an object of other headers" 'const long dt_device_cuda_ops[80]; const char dt_device_cuda_ops_interface[] = "1-2";'
 if [ -e "$tmp/stale/libdtrain_cuda.so" ]; then # of pages that are not there reading ends a program
     truncate -s $(($(stat -c %s "$tmp/stale/libdtrain_cuda.so") / 2)) "$tmp/stale/libdtrain_cuda.so"
-    run 0 "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=cuda
+    run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda
     expect_text "an object that is cut short is not opened" 'libdtrain_cuda.so is cut short: build it again \(make\), or copy it again'
 fi
 
@@ -190,12 +209,10 @@ plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.stage
 expect_text "a configured stage has a verdict" '^zero.stage = 3, as in this configuration, fits$'
 expect_text "the places of one memory are a line" '^stage 3 by place: device [0-9.]+G, pinned [0-9.]+[MK], host [0-9.]+M, in one memory$'
 
-# A device with memory of its own: a row for each place below that of a stage, and each memory bounds its own places. The
-# program that was built without cuda plans for it with the CPU's sizes.
+# A device with memory of its own: a row for each place below that of a stage, and each memory bounds its own places.
 plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
 expect_exit "70B on devices of 80 GB" 0
 rows "70B on devices" apart
-[ -e "$BUILD/libdtrain_cuda.so" ] || expect_text "how its sizes are known" '^no device cuda: .*: planned with the cpu.s sizes'
 expect_text "both memories are named" '^device memory per rank: 80.0G, a device.s$'
 expect_text "each" '^host memory per rank: 275G, --host-memory divided by the ranks of a node$'
 expect "what a stage has in its places is its row" awk '

@@ -1,5 +1,6 @@
 /* test_count.c - the device that counts: its clocks order what runs beside each other, a block has the launches that it
- * had, and on the simulator of CUDA (DTRAIN_DEVICE=cudasim) the CUDA device makes as many. */
+ * had, and on the simulator of CUDA (DTRAIN_DEVICE=cudasim) the CUDA device makes as many, and has the sizes of a
+ * plan. */
 #include "model_fixture.h"
 #include "dtrain/chips.h"
 #include "dtrain/comm.h"
@@ -14,7 +15,7 @@
 enum { MOST_LAUNCHES = 4096 };
 typedef struct fixture {
     dt_ledger ledger;
-    dt_device like, dev;
+    dt_device dev;
     dt_count_sink sink;
     dt_launch launch[MOST_LAUNCHES];
     int n;
@@ -35,15 +36,13 @@ static int open_count(void **state)
     fixture *f = calloc(1, sizeof *f);
     *state = f;
     f->sink = (dt_count_sink){take, f};
-    if (dt_device_open_host(&f->like, 1, true, &f->ledger) != DT_OK) return -1;
-    return dt_count_open(&f->dev, &f->like, &f->sink, &f->ledger) == DT_OK ? 0 : -1;
+    return dt_count_open(&f->dev, &f->sink, &f->ledger) == DT_OK ? 0 : -1;
 }
 
 static int close_count(void **state)
 {
     fixture *f = *state;
     dt_device_close(&f->dev);
-    dt_device_close(&f->like);
     const bool all = atomic_load(&f->ledger.total_now) == 0;
     free(f);
     return all ? 0 : -1;
@@ -302,10 +301,7 @@ static void a_step_has_the_launches_of_the_cuda_device(void **state)
         (void)of_step(r.model, &b, simulated, &counter); /* the library's forms are tried, weights are copied */
         ref_model_forget_grads(&r);
         const launches cuda = of_step(r.model, &b, simulated, &counter);
-        const dt_device like = f->like;
-        f->like = r.dev; /* its sizes */
         const launches mine = launches_of(f, cases[i].shape, 1, cases[i].dtype);
-        f->like = like;
         if (memcmp(&cuda, &mine, sizeof mine) != 0)
             fail_msg("{%s} in %s: the CUDA device makes %d, %d, %d launches, %d, %d, %d are counted", cases[i].shape,
                      dt_dtype_name(cases[i].dtype), cuda.forward, cuda.head, cuda.backward, mine.forward, mine.head,
@@ -387,6 +383,42 @@ static void a_product_has_the_launches_of_the_cuda_device(void **state)
     if (!counter) skip();
 }
 
+/* ---- and has the sizes of a plan --------------------------------------------------------------------------------- */
+
+static void expect_sizes(const dt_device *planned, const dt_device *cuda, int64_t n)
+{
+    const dt_device_ops *p = planned->ops, *c = cuda->ops;
+    const dt_token_rows rows = {.n_rows = n, .n_vocab = 1000 * n, .logits_ld = 1000 * n};
+    dt_attention at = {.n_seq = 2, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .dt = DT_BF16};
+    at.n_tok = 2 * (int32_t)n, at.max_q_len = at.max_kv_len = (int32_t)n;
+    assert_int_equal(p->norm_scratch_elems(planned, n), c->norm_scratch_elems(cuda, n));
+    assert_int_equal(p->classifier_rows(planned, 1000 * n, n), c->classifier_rows(cuda, 1000 * n, n));
+    assert_int_equal(p->draw_scratch_nbytes(planned, &rows), c->draw_scratch_nbytes(cuda, &rows));
+    for (int by_library = 0; by_library < 2; by_library++) {
+        at.by_library = by_library;
+        assert_int_equal(p->attention_scratch_elems(planned, &at), c->attention_scratch_elems(cuda, &at));
+    }
+}
+
+static void a_plan_has_the_sizes_of_the_cuda_device(void **state)
+{
+    dt_ledger ledger = {0};
+    dt_device planned, cuda;
+    assert_int_equal(dt_device_open_to_plan(&planned, "cuda", 1, &ledger), DT_OK); /* everywhere */
+    assert_string_equal(planned.ops->name, "cuda");
+    assert_true(planned.ops->own_memory && dt_device_overhead(&planned) > (size_t)512 << 20);
+    assert_int_equal(dt_device_open(&cuda, "cpu", 0, 1, &ledger), DT_OK);
+    const bool is_cuda = find_counter(&cuda) != NULL;
+    for (int64_t n = 1; is_cuda && n < 20000; n = 3 * n + 5) expect_sizes(&planned, &cuda, n);
+    if (is_cuda) {
+        assert_int_equal(planned.ops->stream_nbytes, cuda.ops->stream_nbytes);
+        assert_int_equal(dt_device_overhead(&planned), dt_device_overhead(&cuda));
+    }
+    dt_device_close(&cuda);
+    dt_device_close(&planned);
+    if (!is_cuda) skip();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +428,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_block_has_the_launches_that_it_had, open_count, close_count),
         cmocka_unit_test_setup_teardown(a_step_has_the_launches_of_the_cuda_device, open_count, close_count),
         cmocka_unit_test_setup_teardown(a_product_has_the_launches_of_the_cuda_device, open_count, close_count),
+        cmocka_unit_test(a_plan_has_the_sizes_of_the_cuda_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

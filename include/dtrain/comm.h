@@ -60,8 +60,6 @@ typedef struct dt_comm_ops {
     const char *name; /* value of comm.backend that selects it */
     dt_err (*open)(dt_comm *comm);
     void (*close)(dt_comm *comm);
-    /** Add what a rank of nranks holds of staging. NULL: dt_comm_plan knows. */
-    void (*plan)(int nranks, dt_memory *memory);
     /** Has an exchange under way failed? From any thread. NULL: what fails says so where it is called. */
     dt_err (*poll)(const dt_comm *comm);
     /** What the device is at, in words, from any thread. NULL: exchanges are done when their call returns. */
@@ -239,8 +237,15 @@ typedef struct dt_comm_shape {
     bool shared_memory;
     bool by_node; /* dt_comm_group */
 } dt_comm_shape;
-/** The staging that a rank would hold. Local. */
+/** The staging that a rank would hold. Local. On a device that was opened to plan, "nccl" is taken to be there. */
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape);
+
+/** The staging of a rank of the transport nccl: pieces of the other ranks, on the device. */
+typedef struct dt_nccl_staging {
+    int n_pieces;
+    size_t nbytes;
+} dt_nccl_staging;
+dt_nccl_staging dt_nccl_staging_of(int nranks);
 
 /** For a plan: rank 0 of ranks that are not there, on a device that counts (dtrain/count.h): collectives on tensors
  *  queue the launches of the transport nccl. Without MPI: votes and reductions of host values are this rank's own, and

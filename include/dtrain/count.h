@@ -30,11 +30,13 @@ typedef struct dt_count_sink {
     void *self;
 } dt_count_sink;
 
-/** like: a device that answers questions for sizes (dt_device_open_to_plan); borrowed, as sink is, for dev's life. */
-dt_err dt_count_open(dt_device *dev, const dt_device *like, const dt_count_sink *sink, dt_ledger *ledger);
+/** sink: borrowed for dev's life. NULL: the device is asked for sizes, which are a GPU's, and for nothing else. */
+dt_err dt_count_open(dt_device *dev, const dt_count_sink *sink, dt_ledger *ledger);
 /** When all that is queued by now is done, on every stream. */
 void dt_count_now(const dt_device *dev, double seconds[DT_COUNT_CLOCKS]);
 /** For a transport: queue a launch that is not an operation of the table. */
 void dt_count_queue(dt_device *dev, dt_stream *stream, const dt_launch *launch);
+
+extern const dt_device_ops dt_device_count_ops;
 
 #endif

@@ -60,8 +60,8 @@ typedef struct dt_device_ops {
     bool (*is_there)(char *why, size_t why_size);
 
     dt_err (*open)(dt_device *dev, int local_rank, int n_threads);
-    /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free): the device itself
-     *  is not touched. NULL: open does nothing more that matters. */
+    /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free), or, of a device
+     *  with a library for attention, what attention_prepare asks that: the device itself is not touched. */
     dt_err (*plan)(dt_device *dev, int n_threads);
     void (*close)(dt_device *dev);
     /** From now on results do not depend on the number of threads, which may cost time. NULL: they never do. */
@@ -337,8 +337,7 @@ static inline void dt_stream_end(const dt_device *dev, dt_stream *stream)
  *  puts another device ("queue", "cuda") in the place of the CPU. */
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger);
 /** For --plan: a device that answers questions for sizes and does nothing else; nothing is allocated on it, and it need
- *  not be there ("auto": the first that is). One that this program was built without is taken to have the CPU's sizes
- *  and memory of its own. */
+ *  not be there ("auto": the first that is). For "cuda" neither CUDA nor its object is needed: dtrain/gpu_sizes.h. */
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
 /** The CPU itself, whatever DTRAIN_DEVICE says: for what is computed in host memory beside another device. planning: as
  *  dt_device_open_to_plan. */

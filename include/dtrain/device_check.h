@@ -8,23 +8,6 @@
 /** DT_ERR_ARG for a description that contradicts dt_matmul. */
 dt_err dt_matmul_check(const dt_matmul *mm);
 
-/** dt_device_ops.classifier_rows of a GPU, of any kind, so that a plan knows it without one. */
-int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok);
-
-/** Where a product in int8 of depth k keeps what in a GPU's workspace of `nbytes`, in bytes from its start, likewise. k
- *  is at most DT_INT8_MOST_K, and nbytes at least 16 MiB. */
-enum { DT_GPU_INT8_SPLITS = 16 /* of the rows of A, for marks */, DT_GPU_INT8_CHUNK = 16 /* codes */ };
-typedef struct dt_gpu_int8_places {
-    size_t marks;      /* uint8_t [DT_GPU_INT8_SPLITS][k] */
-    size_t n_outliers; /* int [1] */
-    size_t outliers;   /* int [k] */
-    size_t scale;      /* float [rows] */
-    size_t codes;      /* int8_t [rows][ld] */
-    int64_t ld;        /* a multiple of DT_GPU_INT8_CHUNK */
-    int64_t rows;      /* of A that are there at a time: above 0 */
-} dt_gpu_int8_places;
-dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k, size_t nbytes);
-
 /* DT_ERR_ARG, naming what contradicts the description's contract (device.h, device_ops.h). */
 dt_err dt_patches_check(const dt_patches *p);
 dt_err dt_heads_check(const dt_heads *h, bool has_v);

@@ -5,6 +5,7 @@
  * course from arguments and table alone. */
 #include "dtrain/comm.h"
 #include "dtrain/chips.h"
+#include "dtrain/count.h"
 #include "internal.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -292,6 +293,8 @@ static const dt_comm_ops *load_nccl(char *why, size_t why_size)
     return dt_object_symbol(file, "dt_comm_nccl_ops", &stale, why, why_size);
 }
 
+/* On a device that counts, as one that was opened to plan does, the counted transport stands for it, whether it is
+ * here or not. */
 static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char *why, size_t why_size)
 {
     const char *device = dev->ops ? dev->ops->name : "none";
@@ -300,6 +303,8 @@ static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char
     else if (most_sharing > 1)
         snprintf(why, why_size, "NCCL wants a GPU for each rank, and %d ranks share one; mpi serves them",
                  most_sharing);
+    else if (dev->ops == &dt_device_count_ops)
+        return &dt_comm_count_ops;
     else
         return load_nccl(why, why_size);
     return NULL;
@@ -338,13 +343,22 @@ dt_err dt_comm_has_backend(const char *backend, const dt_device *dev)
     return DT_OK;
 }
 
+/* One rank sends to itself, so that one GPU tries all of it. */
+dt_nccl_staging dt_nccl_staging_of(int nranks)
+{
+    enum { USUAL = 64 << 20, LEAST_PIECE = 256 << 10 };
+    const int n = nranks > 1 ? nranks - 1 : 1;
+    const size_t least = (size_t)n * LEAST_PIECE;
+    return (dt_nccl_staging){n, least > USUAL ? least : USUAL};
+}
+
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape)
 {
     char why[512];
     dt_memory memory = {0};
     const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
-    if (!ops || !ops->plan) return dt_comm_mpi_plan(shape, dev->ops->host_accessible);
-    ops->plan(shape->nranks, &memory);
+    if (!ops || ops == &dt_comm_mpi_ops) return dt_comm_mpi_plan(shape, dev->ops->host_accessible);
+    memory.at[DT_MEM_STAGING][DT_ON_DEVICE] = dt_nccl_staging_of(shape->nranks).nbytes;
     return memory;
 }
 

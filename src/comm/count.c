@@ -4,7 +4,7 @@
  * A reduce-scatter sends each rank its piece, and folds what has come; where the order is free nodes add up first, and
  * send each other sums (cuda/nccl.c). An all-gather is NCCL's: a piece enters a node once, by the adapters of all its
  * ranks, and is passed on inside. In groups of a node nothing leaves it. */
-#include "dtrain/comm.h"
+#include "internal.h"
 #include "dtrain/count.h"
 
 static double others_in_node(const dt_comm *comm) { return dt_min_i64(comm->nranks, comm->local_nranks) - 1; }
@@ -77,11 +77,11 @@ static dt_err count_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root,
     return DT_OK;
 }
 
-static const dt_comm_ops count_ops = {.name = "count",
-                                      .reduce_scatter = count_reduce_scatter,
-                                      .all_gather = count_all_gather,
-                                      .replicate = count_replicate,
-                                      .broadcast = count_broadcast};
+const dt_comm_ops dt_comm_count_ops = {.name = "count",
+                                       .reduce_scatter = count_reduce_scatter,
+                                       .all_gather = count_all_gather,
+                                       .replicate = count_replicate,
+                                       .broadcast = count_broadcast};
 
 void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node)
 {
@@ -93,6 +93,6 @@ void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_p
                       .even_nodes = nranks <= ranks_per_node || nranks % ranks_per_node == 0,
                       .host = "planned",
                       .dev = dev,
-                      .ops = &count_ops,
+                      .ops = &dt_comm_count_ops,
                       .counts = true};
 }

@@ -66,7 +66,7 @@ dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root);
 dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi);
 void dt_comm_vote_close(struct dt_comm_mpi *mpi);
 
-extern const dt_comm_ops dt_comm_mpi_ops;
+extern const dt_comm_ops dt_comm_mpi_ops, dt_comm_count_ops;
 dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible);
 
 #endif

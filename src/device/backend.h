@@ -8,4 +8,7 @@
  *  here. */
 const dt_device_ops *dt_device_backend(const char *name, bool *stale, char *why, size_t why_size);
 
+/** dt_device_open_to_plan, likewise. */
+dt_err dt_device_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
+
 #endif

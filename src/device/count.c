@@ -22,7 +22,6 @@ struct dt_event {
 };
 
 typedef struct count_state {
-    const dt_device *like;
     const dt_count_sink *sink;
     uintptr_t next; /* address that is free */
     clock_s host_s; /* how far the host has come */
@@ -32,7 +31,6 @@ typedef struct count_state {
 
 static count_state *state_of(const dt_device *dev) { return dev->impl; }
 static dt_stream *stream_of(const dt_device *dev, dt_stream *s) { return s ? s : &state_of(dev)->first; }
-const dt_device *count_like(const dt_device *dev) { return state_of(dev)->like; }
 
 /* a waits for b. */
 static void wait_for(clock_s a, const clock_s b)
@@ -68,11 +66,11 @@ void dt_count_now(const dt_device *dev, double seconds[DT_COUNT_CLOCKS])
 
 /* ---- open, close, memory ----------------------------------------------------------------------------------------- */
 
-dt_err dt_count_open(dt_device *dev, const dt_device *like, const dt_count_sink *sink, dt_ledger *ledger)
+dt_err dt_count_open(dt_device *dev, const dt_count_sink *sink, dt_ledger *ledger)
 {
     count_state *c = calloc(1, sizeof *c);
     DT_CHECK(c, DT_ERR_MEMORY, "no memory for a device that counts");
-    *c = (count_state){.like = like, .sink = sink, .next = FIRST_ADDRESS};
+    *c = (count_state){.sink = sink, .next = FIRST_ADDRESS};
     *dev = (dt_device){.ops = &dt_device_count_ops, .impl = c, .ledger = ledger};
     return DT_OK;
 }
@@ -89,7 +87,7 @@ void count_describe(const dt_device *dev, char *out, size_t out_size)
 }
 void count_kernels(const dt_device *dev, char *out, size_t out_size) { snprintf(out, out_size, "none"); }
 size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }
-size_t count_overhead(const dt_device *dev) { return dt_device_overhead(count_like(dev)); }
+size_t count_memory_taken(const dt_device *dev) { return SIZE_MAX; }
 bool count_on_device(const void *p) { return (uintptr_t)p >= FIRST_ADDRESS; }
 
 dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)

@@ -5,7 +5,7 @@
  * The launches are those of cuda/, which a test compares with what the simulator of CUDA is given. A sequence is taken
  * to be as long as the others of its batch: their lengths are device memory. */
 #include "count_private.h"
-#include "dtrain/device_check.h"
+#include "dtrain/gpu_sizes.h"
 #include <string.h>
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
@@ -100,13 +100,14 @@ static dt_err norm_forward(dt_device *dev, const char *op, int64_t n_rows, int64
     return MOVES(op, (double)n_rows * (2 * (double)width * size_of(dt) + sizeof(float)));
 }
 
-/* The sums of blocks for the weights' gradients are added by a launch of their own. */
+/* The sums of blocks for the weights' gradients are added by a launch of their own. Blocks: of an H100. */
+enum { PARTS = 2 * 132 };
+
 static dt_err norm_backward(dt_device *dev, const char *op, int64_t n_rows, int64_t width, bool add_to_dx,
                             int n_gradients, dt_dtype dt, dt_stream *s)
 {
-    const double parts = (double)count_like(dev)->ops->norm_scratch_elems(count_like(dev), width) / 2;
     DT_TRY(MOVES(op, (double)n_rows * (double)width * size_of(dt) * (add_to_dx ? 4 : 3)));
-    return n_gradients > 0 ? MOVES(op, n_gradients * parts * sizeof(float)) : DT_OK;
+    return n_gradients > 0 ? MOVES(op, n_gradients * PARTS * (double)width * sizeof(float)) : DT_OK;
 }
 
 static dt_err count_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd,
@@ -140,11 +141,6 @@ static dt_err count_layernorm_backward(dt_device *dev, const void *x, const void
                          s);
 }
 
-static int64_t count_norm_scratch_elems(const dt_device *dev, int64_t width)
-{
-    return count_like(dev)->ops->norm_scratch_elems(count_like(dev), width);
-}
-
 /* Heads of q and k, and others, each `passes` times, with the angles of their tokens. */
 static double moved_heads(const dt_heads *h, int others, int passes)
 {
@@ -162,11 +158,11 @@ static dt_err count_heads_backward(dt_device *dev, const dt_heads *h, const void
                                    const float *rstd_k, void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt,
                                    bool accumulate, float *scratch, dt_stream *s)
 {
-    const double parts = (double)count_norm_scratch_elems(dev, h->head_dim) / 2;
     if (!h->q_norm && !h->cos_sin) return DT_OK;
     DT_TRY(MOVES("heads_backward", moved_heads(h, 0, h->q_norm ? 3 : 2)));
     if (!dq_norm && !dk_norm) return DT_OK;
-    return MOVES("heads_backward", ((dq_norm != NULL) + (dk_norm != NULL)) * parts * sizeof(float));
+    return MOVES("heads_backward",
+                 ((dq_norm != NULL) + (dk_norm != NULL)) * PARTS * (double)h->head_dim * sizeof(float));
 }
 
 static dt_err count_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
@@ -255,9 +251,13 @@ static dt_err count_attention_backward(dt_device *dev, const dt_attention *at, c
     return attends(dev, s, op, at, 1, 3 * queries + 2 * keys);
 }
 
-static int64_t count_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
+/* As if the library took all that it may be given. */
+static dt_err count_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
+                                      size_t why_size)
 {
-    return count_like(dev)->ops->attention_scratch_elems(count_like(dev), at);
+    *ready = DT_READY_FORWARD | DT_READY_BACKWARD;
+    *why = '\0';
+    return DT_OK;
 }
 
 /* ---- the classifier, choosing tokens ----------------------------------------------------------------------------- */
@@ -270,11 +270,6 @@ static dt_err count_classifier(dt_device *dev, const dt_classifier *cl, float *l
                  n * ((cl->ref_logits ? 2 : 1) * sizeof(float) + (writes ? size_of(cl->dlogits_dtype) : 0)));
 }
 
-static int64_t count_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
-{
-    return dt_gpu_classifier_rows(n_vocab, n_tok);
-}
-
 static double logits_nbytes(const dt_token_rows *rows)
 {
     return (double)rows->n_rows * (double)rows->n_vocab * sizeof(float);
@@ -284,11 +279,6 @@ static dt_err count_draw_tokens(dt_device *dev, const dt_token_rows *rows, const
                                 const double *uniform, int32_t *token, void *scratch, dt_stream *s)
 {
     return MOVES("draw_tokens", logits_nbytes(rows));
-}
-
-static size_t count_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
-{
-    return count_like(dev)->ops->draw_scratch_nbytes(count_like(dev), rows);
 }
 
 static dt_err count_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k,
@@ -349,17 +339,19 @@ static dt_err count_device_open(dt_device *dev, int local_rank, int n_threads)
 }
 
 const dt_device_ops dt_device_count_ops = {
-    .name = "count",
+    .name = "cuda",
     .open = count_device_open,
     .close = count_close,
     .describe = count_describe,
     .kernels = count_kernels,
     .own_memory = true,
     .memory_free = count_memory_free,
-    .overhead = count_overhead,
+    .overhead = dt_gpu_overhead,
+    .memory_taken = count_memory_taken,
     .alloc = count_alloc,
     .free = count_free,
     .alloc_zeroes = true,
+    .stream_nbytes = DT_GPU_WORKSPACE_NBYTES,
     .stream_create = count_stream_create,
     .stream_destroy = count_stream_destroy,
     .stream_sync = count_stream_sync,
@@ -388,21 +380,22 @@ const dt_device_ops dt_device_count_ops = {
     .rmsnorm_backward = count_rmsnorm_backward,
     .layernorm_forward = count_layernorm_forward,
     .layernorm_backward = count_layernorm_backward,
-    .norm_scratch_elems = count_norm_scratch_elems,
+    .norm_scratch_elems = dt_gpu_norm_scratch_elems,
     .heads_forward = count_heads_forward,
     .heads_backward = count_heads_backward,
     .attention_forward = count_attention_forward,
     .attention_backward = count_attention_backward,
-    .attention_scratch_elems = count_attention_scratch_elems,
+    .attention_scratch_elems = dt_gpu_attention_scratch_elems,
+    .attention_prepare = count_attention_prepare,
     .act_forward = count_act_forward,
     .act_backward = count_act_backward,
     .glu_forward = count_glu_forward,
     .glu_backward = count_glu_backward,
     .dropout = count_dropout,
     .classifier = count_classifier,
-    .classifier_rows = count_classifier_rows,
+    .classifier_rows = dt_gpu_classifier_rows,
     .draw_tokens = count_draw_tokens,
-    .draw_scratch_nbytes = count_draw_scratch_nbytes,
+    .draw_scratch_nbytes = dt_gpu_draw_scratch_nbytes,
     .top_tokens = count_top_tokens,
     .log_softmax_at = count_log_softmax_at,
     .adamw_step = count_adamw_step,

@@ -5,8 +5,6 @@
 
 #include "dtrain/count.h"
 
-/** The device whose sizes it has. */
-const dt_device *count_like(const dt_device *dev);
 bool count_on_device(const void *p); /* an address of device memory? */
 
 /** Launches that move bytes in device memory alone; they return DT_OK, as an operation does. */
@@ -17,7 +15,7 @@ void count_close(dt_device *dev);
 void count_kernels(const dt_device *dev, char *out, size_t out_size);
 void count_describe(const dt_device *dev, char *out, size_t out_size);
 size_t count_memory_free(const dt_device *dev);
-size_t count_overhead(const dt_device *dev);
+size_t count_memory_taken(const dt_device *dev);
 dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
 void count_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
 dt_err count_stream_create(dt_device *dev, dt_stream **stream);
@@ -36,7 +34,5 @@ dt_err count_event_time(dt_device *dev, dt_event *event, double *at_s);
 dt_err count_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s);
 dt_err count_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
                            dt_dtype gt, bool accumulate, dt_stream *s);
-
-extern const dt_device_ops dt_device_count_ops;
 
 #endif

@@ -2,10 +2,10 @@
  * makes where cuBLASLt has no kernel for the whole: an activation, sums for gradients of biases, the edges of odd
  * extents. It is the same choice, from the same description and addresses. */
 #include "count_private.h"
-#include "dtrain/device_check.h"
+#include "dtrain/gpu_sizes.h"
 #include "dtrain/nf4.h"
 
-enum { WHOLE = 8, WORKSPACE_NBYTES = 32 << 20 }; /* of cuda/product.cu and cuda/cuda.h */
+enum { WHOLE = 8 }; /* of cuda/product.cu */
 
 /* Of a weight: half a byte, and its part of its block and of the group's two floats. */
 #define NF4_NBYTES (0.5 + 1.0 / DT_NF4_BLOCK + 8.0 / DT_NF4_BLOCK / DT_NF4_GROUP)
@@ -80,7 +80,7 @@ static product with_terms(const product *x, int64_t k)
  * kernel. */
 static int cut_terms(const product *x, int64_t k)
 {
-    const int64_t room = (int64_t)(WORKSPACE_NBYTES / 2 / sizeof(float)) / x->mm.n;
+    const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float)) / x->mm.n;
     product most = with_terms(x, k);
     if (x->mm.accumulate || x->mm.addend || room == 0) return 0;
     most.mm.ldc = x->mm.n, most.mm.c_dtype = DT_F32;
@@ -145,7 +145,7 @@ static int by_panels(const product *x)
  * (cuda/product_int8.cu). */
 static int in_int8(const dt_matmul *mm)
 {
-    const int64_t rows = dt_gpu_int8_workspace(mm->k, WORKSPACE_NBYTES).rows;
+    const int64_t rows = dt_gpu_int8_workspace(mm->k).rows;
     return (mm->int8.threshold > 0 ? 2 : 0) + 2 * (int)dt_ceil_div(mm->m, rows);
 }
 

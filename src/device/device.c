@@ -1,5 +1,6 @@
 /* device.c - which backends this binary has, and buffers that know who pays for them. */
 #include "dtrain/device.h"
+#include "dtrain/count.h"
 #include "backend.h"
 #include "queue.h"
 #include <dlfcn.h>
@@ -10,6 +11,7 @@
 /* Devices in shared objects of their own. The last two are for tests: the sources of the first on a simulator of CUDA
  * (tests/cuda_sim), and on one that looks for races. */
 static const char *const OBJECTS[] = {"cuda", "cudasim", "cudasim_races"};
+enum { N_OBJECTS = sizeof OBJECTS / sizeof OBJECTS[0] };
 
 /* Tests put another device in the place of the CPU. */
 static const char *instead(const char *name)
@@ -18,14 +20,20 @@ static const char *instead(const char *name)
     return wanted && *wanted && !strcmp(name, "cpu") ? wanted : name;
 }
 
+static bool is_object(const char *name)
+{
+    size_t i = 0;
+    while (i < N_OBJECTS && strcmp(name, OBJECTS[i]) != 0) i++;
+    return i < N_OBJECTS;
+}
+
 const dt_device_ops *dt_device_backend(const char *name, bool *stale, char *why, size_t why_size)
 {
     *why = '\0';
     *stale = false;
     if (!strcmp(name, "cpu")) return &dt_device_cpu_ops;
     if (!strcmp(name, "queue")) return &dt_device_queue_ops;
-    for (size_t i = 0; i < sizeof OBJECTS / sizeof OBJECTS[0]; i++) {
-        if (strcmp(name, OBJECTS[i]) != 0) continue;
+    if (is_object(name)) {
         char file[64];
         snprintf(file, sizeof file, "libdtrain_%s.so", name);
         return dt_object_symbol(file, "dt_device_cuda_ops", stale, why, why_size);
@@ -131,22 +139,24 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
     return DT_OK;
 }
 
-dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
+/* What a GPU holds is known without the object that drives one. */
+dt_err dt_device_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
 {
     char why[512];
     bool stale;
     *dev = (dt_device){0};
-    if (!strcmp(name, "auto")) name = first_there();
-    const dt_device_ops *ops = find_backend(name, &stale, why, sizeof why);
-    DT_CHECK(!stale, DT_ERR_USAGE, "no device %s: %s", name, why);
-    if (!ops) {
-        DT_INFO("no device %s: %s: planned with the cpu's sizes, in memory of its own", name, why);
-        ops = &dt_device_queue_ops;
-    }
+    if (is_object(name)) return dt_count_open(dev, NULL, ledger);
+    const dt_device_ops *ops = dt_device_backend(name, &stale, why, sizeof why);
+    DT_CHECK(ops, DT_ERR_USAGE, "no device %s: %s", name, why);
     *dev = (dt_device){.ops = ops, .ledger = ledger};
-    const dt_err err = ops->plan ? ops->plan(dev, n_threads) : ops->open(dev, 0, n_threads);
+    const dt_err err = ops->plan(dev, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
     return err;
+}
+
+dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
+{
+    return dt_device_plan(dev, instead(strcmp(name, "auto") != 0 ? name : first_there()), n_threads, ledger);
 }
 
 dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger)

@@ -189,31 +189,6 @@ dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t 
     return DT_OK;
 }
 
-/* At most 4096 rows and 768 MiB of logits, in equal chunks. Each chunk reads the vocabulary matrix twice and reads and
- * writes its gradient, so many rows are wanted; products of fewer than some thousand rows do not fill a GPU. */
-int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok)
-{
-    enum { MOST = 4096, STEP = 128 };
-    const int64_t fit = ((int64_t)768 << 20) / (n_vocab * (int64_t)sizeof(float)) / STEP * STEP,
-                  most = fit < STEP ? STEP : dt_min_i64(fit, MOST), chunks = (n_tok + most - 1) / most,
-                  even = (n_tok + chunks - 1) / chunks, rows = (even + STEP - 1) / STEP * STEP;
-    return dt_min_i64(rows, n_tok);
-}
-
-static size_t in_pieces(size_t nbytes) { return (nbytes + 255) / 256 * 256; }
-
-dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k, size_t nbytes)
-{
-    enum { ROWS = 64 };
-    dt_gpu_int8_places w = {.ld = dt_ceil_div(k, DT_GPU_INT8_CHUNK) * DT_GPU_INT8_CHUNK};
-    w.n_outliers = w.marks + in_pieces(DT_GPU_INT8_SPLITS * (size_t)k);
-    w.outliers = w.n_outliers + in_pieces(sizeof(int));
-    w.scale = w.outliers + in_pieces((size_t)k * sizeof(int));
-    w.rows = (int64_t)(nbytes - w.scale - in_pieces(1)) / (w.ld + (int64_t)sizeof(float)) / ROWS * ROWS;
-    w.codes = w.scale + in_pieces((size_t)w.rows * sizeof(float));
-    return w;
-}
-
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 /* The same numbers as integers and as elements: -2 .. 2, without a period that divides a row. */

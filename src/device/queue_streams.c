@@ -222,13 +222,13 @@ static dt_err read_sizes(queue_state *q)
 
 static dt_err open_below(queue_state *q, int n_threads)
 {
-    const char *name = getenv("DTRAIN_QUEUE_BELOW");
+    const char *wanted = getenv("DTRAIN_QUEUE_BELOW"), *name = wanted && *wanted ? wanted : "cpu";
     char why[512];
     bool stale;
-    q->below.ops = dt_device_backend(name && *name ? name : "cpu", &stale, why, sizeof why);
+    if (q->planning) return dt_device_plan(&q->below, name, n_threads, q->below.ledger);
+    q->below.ops = dt_device_backend(name, &stale, why, sizeof why);
     DT_CHECK(q->below.ops, DT_ERR_USAGE, "DTRAIN_QUEUE_BELOW=%s: %s", name, why);
-    const dt_device_ops *ops = q->below.ops;
-    return q->planning ? ops->plan(&q->below, n_threads) : ops->open(&q->below, q->below.local_rank, n_threads);
+    return q->below.ops->open(&q->below, q->below.local_rank, n_threads);
 }
 
 static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, int local_rank, int n_threads,

@@ -193,7 +193,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
 {
     dt_run *run = s->run;
     dt_task *t = &s->task;
-    DT_TRY(dt_count_open(&s->dev, &run->dev, sink, &s->ledger));
+    DT_TRY(dt_count_open(&s->dev, sink, &s->ledger));
     dt_comm_open_counted(&s->comm, &s->dev, with->nranks, with->ranks_per_node, with->strategy.by_node);
     DT_TRY(dt_stream_open(&s->dev, &s->compute, "compute"));
     s->main = run->main;
