@@ -98,8 +98,8 @@ static void products_longer_than_a_block(void **state)
     }
 }
 
-/* A vocabulary's size: C is written slab by slab. GPT-2's as the head has it: logits, the gradient of its input, that of
- * its weights. */
+/* A vocabulary's size: C is written slab by slab. GPT-2's as the head has it: logits, the gradient of its input, that
+ * of its weights. */
 static void products_as_large_as_a_vocabulary(void **state)
 {
     enum { GPT2 = 50257, PLAIN = 0, A_TRANSPOSED = 1, B_TRANSPOSED = 2 };

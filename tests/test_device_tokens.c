@@ -253,8 +253,8 @@ static void the_largest_fall_and_ties_go_to_the_lower_id(void **state)
     for (int i = 0; i < 200; i++) check_top(*state, i, draw_vocab(i));
 }
 
-/* Double throughout; logarithms: some 2^-50 of |z|/T <= 12; and a sum of n terms in a row, each of which rounds it by at
- * most 2^-54 of it, equal terms to the same side. At T = 1 the host's own number where sums have its order. */
+/* Double throughout; logarithms: some 2^-50 of |z|/T <= 12; and a sum of n terms in a row, each of which rounds it by
+ * at most 2^-54 of it, equal terms to the same side. At T = 1 the host's own number where sums have its order. */
 static void check_log(fixture *f, int i, int64_t n)
 {
     enum { K = 4 };
