@@ -70,15 +70,33 @@ sees no_close 'a lane ends, and products of its group are under way' $both
 sees touched 'writes a sum of a product of its group before it has waited for that' $both
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
-# Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.
-holds() { # DEVICE TEST [ONE OF ITS TESTS]
+# What waits for a timeout does so beside the rest.
+unset DTRAIN_DEVICE # the CPU is the CPU here
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+never_ends() {
+    DTRAIN_DEVICE=cudasim CUDA_SIM_DEVICES=2 CUDA_SIM_HANG=6 train 2 hang run.max_steps=1 batch.train_batch_size=2 comm.backend=nccl zero.stage=2 comm.timeout=25
+    expect_exit "a collective that never ends on the GPU ends the run" 76
+    expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it has begun, and waits for other ranks"
+    numbers=$(sed -n 's/.*, collective \([0-9]*\); the GPU is at collective \([0-9]*\),.*/\1 \2/p' "$out" | head -1)
+    expect "while the host was ahead of it ($numbers)" test "${numbers% *}" -gt "${numbers#* }"
+}
+beside never_ends
+
+# Operations against the plain references. Where all cases take minutes or hours it is one in TEST_EVERY (tests/device_fixture.h), which has every shape;
+# all of them: `make test-cudasim`.
+holds() { # DEVICE TEST [THOSE OF ITS TESTS]
     RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few beside others
-    expect_exit "$2 on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
+    expect_exit "$2${3:+, $3}, on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
 for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
 for test in layers patches heads optimizer classifier; do holds cudasim_races test_device_$test; done
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
 holds cudasim test_model_graphs
+TEST_EVERY=5 holds cudasim test_device_attention
+TEST_EVERY=19 holds cudasim test_device_matmul
+TEST_EVERY=37 holds cudasim test_device_rows
+TEST_EVERY=5 holds cudasim test_device_int8
+for part in 'what_is*' 'a*_infinit*'; do TEST_EVERY=13 holds cudasim test_device_nonfinite "$part"; done
 holds cudasim test_device_attention_library plans_that_fail_are_left
 
 # What a device that counts counts (dtrain --plan --gpu) is what the CUDA device makes.
@@ -86,8 +104,6 @@ holds cudasim test_count
 
 # Late streams, in bf16. Another order of sums lets an element that is kept fall to the other side of a rounding, which is 2^-8 of it; a loss
 # is the mean of 8 x 31 tokens, where that is random: within 2^-8 / sqrt(248) = 2.5e-4.
-unset DTRAIN_DEVICE # the CPU is the CPU here
-make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 small="run.max_steps=3 batch.train_batch_size=8"
 train 1 cpu $small precision.dtype=bf16
 expect_exit "bf16: trains on the CPU" 0
@@ -167,14 +183,10 @@ for what in "forward block.0" "backward block.1" "head head" "update embed"; do
     expect "a tool sees the range $what" grep -qx "push $what" "$tmp/nvtx"
 done
 expect "as many ranges end as begin" test "$(grep -c ^push "$tmp/nvtx")" = "$(grep -c ^pop "$tmp/nvtx")"
-CUDA_SIM_HANG=6 train 2 hang run.max_steps=1 batch.train_batch_size=2 comm.backend=nccl zero.stage=2 comm.timeout=8
-expect_exit "a collective that never ends on the GPU ends the run" 76
-expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it has begun, and waits for other ranks"
-numbers=$(sed -n 's/.*, collective \([0-9]*\); the GPU is at collective \([0-9]*\),.*/\1 \2/p' "$out" | head -1)
-expect "while the host was ahead of it ($numbers)" test "${numbers% *}" -gt "${numbers#* }"
 export CUDA_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
 train 2 parts $tiny
 expect_text "parts of GPUs exchange by MPI, where nobody asks for NCCL" \
     "comm.backend = auto: mpi: NCCL may refuse two parts of one GPU \(MIG\), and this is $CUDA_SIM_NAME; mpi serves it"
 unset CUDA_SIM_DEVICES CUDA_SIM_NAME
+beside_end
 e2e_done

@@ -34,6 +34,12 @@ goes_on() { # whatever failed, what it had saved is whole
     expect_text "$name: which is there" 'resumed from .*step-0000000'
 }
 
+does_not_come_back() {
+    CUDA_SIM_FAIL=cudaStreamDestroy:1:1:hang RUN_TIMEOUT=120 train 2 wedged $small run.max_steps=1 comm.timeout=25
+    expect_exit "a driver that does not come back when the run is done: nobody waits for ever" 76
+    expect_text "each says where it is" 'rank 0 .*no progress for [0-9]* s \(comm.timeout\): .*phase close'
+}
+beside does_not_come_back # it waits more than it works
 fails "no memory for the first stream" 70 'not enough cuda memory for a stream: 32.0 MiB requested, 16.0 GiB of 16.0 GiB free' \
     cudaMalloc:1:1:memory comm.backend=nccl
 fails "NCCL does not connect a rank" 76 'NCCL: connecting the ranks' ncclCommInitRankConfig:1:1:system comm.backend=nccl
@@ -48,20 +54,21 @@ lost "a GPU fails before a product of the library is tried" 'the GPU failed in w
 CUDA_SIM_FAIL=cublasLtMatmul:0:1:illegal RUN_TIMEOUT=60 train 1 blamed $small precision.dtype=bf16
 expect_exit "one rank alone ends, too" 70
 expect "the library is not blamed for it" sh -c "grep -q cudaErrorIllegalAddress '$out' && ! grep -q 'cuBLASLt .* computes wrong' '$out'"
-CUDA_SIM_FAIL=cudaStreamDestroy:1:1:hang RUN_TIMEOUT=120 train 2 wedged $small run.max_steps=1 comm.timeout=25
-expect_exit "a driver that does not come back when the run is done: nobody waits for ever" 76
-expect_text "each says where it is" 'rank 0 .*no progress for [0-9]* s \(comm.timeout\): .*phase close'
 fails "a GPU fails while the host waits" 70 'NCCL: exchange between GPUs: .*; the GPU: cudaErrorIllegalAddress.*phase [a-z]+.*; the GPU has failed' \
     ncclAllGather:1:1:hang,ncclCommGetAsyncError:1:30:illegal comm.backend=nccl zero.stage=2
 
-# Every stage and transport, at launches of forward, backward, norm and update.
-for stage in 0 2 3; do
-    for backend in mpi nccl; do
-        for nth in 30 46 61; do
-            lost "stage $stage, $backend, launch $nth" ".*cudaErrorIllegalAddress" launch:1:$nth:illegal comm.backend=$backend zero.stage=$stage
-        done
-    done
-done
+# Stages and transports, at launches of forward, backward, norm and update.
+while read -r stage backend nth; do
+    lost "stage $stage, $backend, launch $nth" ".*cudaErrorIllegalAddress" launch:1:"$nth":illegal comm.backend="$backend" zero.stage="$stage"
+done <<LAUNCHES
+0 mpi 30
+0 nccl 61
+2 mpi 46
+2 mpi 47
+2 nccl 46
+3 mpi 61
+3 nccl 30
+LAUNCHES
 # Each of these ends the job, however the device's call comes by it; and is not given anything back, or waited for.
 lost "an error of NVLink, found by a wait" 'waiting for .*cudaErrorNvlinkUncorrectable.*last operation' cudaStreamSynchronize:1:9:nvlink comm.backend=nccl
 lost "a contained error, found by a copy" '.*cudaErrorContained' cudaMemcpyAsync:1:30:contained comm.backend=mpi zero.stage=2
@@ -100,4 +107,5 @@ END
 run 2 sh "$tmp/one_part.sh" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/part" $small run.max_steps=1
 expect_exit "one rank has a part of a GPU" 0
 expect_text "and its reason is told" 'comm.backend = auto: mpi: rank 1 on host .*: NCCL may refuse two parts of one GPU'
+beside_end
 e2e_done

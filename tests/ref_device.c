@@ -474,6 +474,8 @@ static const char *other_device(void)
     return name && *name && strcmp(name, "cpu") != 0 && strcmp(name, "queue") != 0 ? name : NULL;
 }
 
+bool ref_is_cpu(void) { return !other_device(); }
+
 int ref_n_isas(void)
 {
     int n = 1;

@@ -101,6 +101,7 @@ int64_t ref_order(const float *logits, const uint32_t *allowed, int64_t n, int32
 
 /* ---- instruction sets -------------------------------------------------------------------------------------------- */
 
+bool ref_is_cpu(void);           /* or the queue device over it: not another device, which has no instruction sets */
 int ref_n_isas(void);            /* kernels that were built and run here */
 const char *ref_take_isa(int i); /* devices opened from now on use the i-th; its name */
 

@@ -124,6 +124,7 @@ static void check_rows(fixture *f, rows *x, double scale)
     ref_drop(&was), free(z64), free(q64), free(grad);
 }
 
+enum { GPT2 = 50257 };
 static const int64_t sizes[] = {1, 3, 17, 1024, 5001};
 
 static void log_probabilities_and_their_gradient(void **state)
@@ -149,6 +150,19 @@ static void all_terms_and_their_gradients(void **state)
             x.weight = !(way & 8 && way & 3);
             if (sizes[i] > 4 && !(way & 4)) ref_set(&x.z, 3, -INFINITY), ref_set(&x.q, 3, -INFINITY);
             check_rows(*state, &x, way & 16 ? 15 : 4);
+            drop_rows(&x);
+        }
+}
+
+/* With the loss and squared probabilities, and with all terms. */
+static void the_vocabulary_of_gpt2(void **state)
+{
+    for (int all = 0; all < 2; all++)
+        for (int t = 0; t < N_TYPES; t++) {
+            rows x = make_rows(GPT2, all ? 0.7f : 1, 5, types[t]);
+            x.squares = true, x.entropy = x.kl = all;
+            x.cl.label_smoothing = all ? 0.1f : 0, x.cl.z_loss = all ? 1e-3f : 0;
+            check_rows(*state, &x, 5);
             drop_rows(&x);
         }
 }
@@ -289,6 +303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_probabilities_and_their_gradient),
         cmocka_unit_test(all_terms_and_their_gradients),
+        cmocka_unit_test(the_vocabulary_of_gpt2),
         cmocka_unit_test(gradients_are_those_of_the_objective),
         cmocka_unit_test(nothing_diverges_from_itself),
         cmocka_unit_test(results_do_not_depend_on_what_else_is_asked),

@@ -276,6 +276,30 @@ static void a_frequent_token_is_summed_once(void **state)
     }
 }
 
+/* GPT-2's vocabulary, first and last row among those that are used; the others stay as they were. */
+static void embedding_of_a_large_vocabulary(void **state)
+{
+    fixture *f = *state;
+    enum { V = 50257, N = 5 };
+    static const int32_t token[N] = {V - 1, 0, 31999, V - 1, 32768}, order[N] = {1, 2, 4, 0, 3};
+    for (int way = 0; way < 2 * N_TYPES; way++) {
+        const dt_dtype dt = types[way % N_TYPES];
+        const int64_t width = way < N_TYPES ? 3 : 72;
+        ref_array wte = ref_random(dt, V * width, 1, 1), out = ref_new(dt, N * width),
+                  dout = ref_random(dt, N * width, 2, 1), grad = ref_random(DT_F32, V * width, 3, 1);
+        double *want = ref_doubles(&grad);
+        RUN(embedding_forward, ARR(token, N), NULL, ON(wte), NULL, ON(out), N, width, dt);
+        RUN(embedding_backward, ON(dout), ARR(token, N), ARR(order, N), ON(grad), N, width, dt, DT_F32);
+        for (int64_t i = 0; i < N * width; i++) {
+            const int64_t at = token[i / width] * width + i % width;
+            assert_true(ref_get(&out, i) == ref_get(&wte, at));
+            want[at] += ref_get(&dout, i);
+        }
+        assert_true(ref_near(&grad, want, 0x1p-24 * 4, "embedding gradient"));
+        ref_drop(&wte), ref_drop(&out), ref_drop(&dout), ref_drop(&grad), free(want);
+    }
+}
+
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 typedef struct norm_case {
@@ -488,6 +512,7 @@ int main(void)
         cmocka_unit_test(gated_units),
         cmocka_unit_test(embedding_and_its_gradient),
         cmocka_unit_test(a_frequent_token_is_summed_once),
+        cmocka_unit_test(embedding_of_a_large_vocabulary),
         cmocka_unit_test(norms_and_their_gradients),
         cmocka_unit_test(norm_gradients_may_go_over_dy),
         cmocka_unit_test(dropout_takes_the_word_of_its_place),

@@ -5,7 +5,7 @@
 #include "host_sampler.h"
 #include <math.h>
 
-enum { MAX_ROWS = 5, MAX_VOCAB = 3000, MAX_WORDS = (MAX_VOCAB + 31) / 32 };
+enum { MAX_ROWS = 5, MAX_DRAWN = 3000, MAX_VOCAB = 50257 /* GPT-2's */, MAX_WORDS = (MAX_VOCAB + 31) / 32 };
 
 static double uniform(int i, int purpose) { return dt_sampler_uniform(99, (uint64_t)i, (uint64_t)purpose); }
 
@@ -42,10 +42,11 @@ static void find_possible(rows *x)
         }
 }
 
-static rows make_rows(int i)
+static int64_t draw_vocab(int i) { return 1 + (int64_t)(uniform(i, 0) * (i % 3 ? 70 : MAX_DRAWN - 1)); }
+
+static rows make_rows(int i, int64_t n)
 {
-    const int64_t n = i % 3 ? 1 + (int64_t)(uniform(i, 0) * 70) : 1 + (int64_t)(uniform(i, 0) * (MAX_VOCAB - 1)),
-                  words = (n + 31) / 32;
+    const int64_t words = (n + 31) / 32;
     rows x = {.at = {.n_rows = 1 + i % MAX_ROWS, .n_vocab = n, .logits_ld = n + i % 4},
               .masked = i & 1,
               .penalised = i % 5 == 2,
@@ -58,7 +59,7 @@ static rows make_rows(int i)
         if (i % 4 == 0) z[k] = rintf(z[k]); /* ties */
         if (uniform(i, (int)k) < 0.05) z[k] = -INFINITY;
     }
-    for (int k = 0; k < MAX_ROWS * MAX_WORDS; k++) {
+    for (int k = 0; k < MAX_ROWS * words; k++) {
         x.allowed[k] = (uint32_t)dt_mix64((uint64_t)(i * 10000 + k));
         x.seen[k] = (uint32_t)(dt_mix64((uint64_t)(i * 10000 + k)) >> 32);
     }
@@ -90,7 +91,7 @@ static dt_token_rows on_device_rows(fixture *f, const rows *x)
     if (x->masked) at.allowed = ARR(x->allowed, at.allowed_ld ? at.n_rows * at.allowed_ld : words);
     if (x->penalised) at.seen = ARR(x->seen, at.seen_ld ? at.n_rows * at.seen_ld : words);
     if (!x->listed) return at;
-    at.list = ARR(x->list, MAX_VOCAB + MAX_ROWS);
+    at.list = ARR(x->list, at.n_vocab + MAX_ROWS);
     at.list_start = ARR(x->list_start, MAX_ROWS);
     at.list_len = ARR(x->list_len, MAX_ROWS);
     return at;
@@ -103,7 +104,7 @@ static dt_choice make_choice(int i)
     return (dt_choice){.repetition_penalty = 0.5 + uniform(i, 7),
                        .greedy = i % 11 == 0,
                        .temperature = scale * (0.2 + 2 * uniform(i, 1)),
-                       .top_k = i % 5 ? (int64_t)(uniform(i, 2) * (i % 7 == 1 ? MAX_VOCAB : 20)) : 0,
+                       .top_k = i % 5 ? (int64_t)(uniform(i, 2) * (i % 7 == 1 ? MAX_DRAWN : 20)) : 0,
                        .top_p = i % 3 ? uniform(i, 3) + 1e-3 < 1 ? uniform(i, 3) + 1e-3 : 1 : 1,
                        .min_p = i % 7 ? 0 : 0.3 * uniform(i, 4)};
 }
@@ -128,67 +129,76 @@ static void draw(fixture *f, const rows *x, const dt_choice *how, const double *
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
-static void draws_are_those_of_the_sampler(void **state)
+static void check_sampler(fixture *f, int i, int64_t n)
 {
-    for (int i = 0; i < 300; i++) {
-        rows x = make_rows(i);
-        const dt_choice how = make_choice(i);
-        dt_sampling sampling = dt_sampling_default();
-        sampling.greedy = how.greedy, sampling.temperature = how.temperature;
-        sampling.top_k = how.top_k, sampling.top_p = how.top_p, sampling.min_p = how.min_p, sampling.seed = 5;
-        double u[MAX_ROWS];
-        int32_t token[MAX_ROWS] = {0};
-        for (uint64_t r = 0; r < MAX_ROWS; r++) u[r] = dt_sampler_uniform(5, (uint64_t)i, r);
-        draw(*state, &x, &how, u, token);
-        host_sampler s = host_sampler_open(&sampling, x.at.n_vocab);
-        for (int64_t r = 0; r < x.at.n_rows; r++) {
-            float row[MAX_VOCAB];
-            const uint32_t *mask = mask_of(&x, r);
-            penalised_row(&x, &how, r, row);
-            for (int64_t v = 0; v < x.at.n_vocab && mask; v++)
-                if (!(mask[v / 32] >> v % 32 & 1)) row[v] = -INFINITY;
-            assert_int_equal(token[r], host_sampler_draw(&s, row, NULL, 0, (uint64_t)i, (uint64_t)r));
-        }
-        host_sampler_close(&s);
-        ref_drop(&x.z);
+    rows x = make_rows(i, n);
+    const dt_choice how = make_choice(i);
+    dt_sampling sampling = dt_sampling_default();
+    sampling.greedy = how.greedy, sampling.temperature = how.temperature;
+    sampling.top_k = how.top_k, sampling.top_p = how.top_p, sampling.min_p = how.min_p, sampling.seed = 5;
+    double u[MAX_ROWS];
+    int32_t token[MAX_ROWS] = {0};
+    for (uint64_t r = 0; r < MAX_ROWS; r++) u[r] = dt_sampler_uniform(5, (uint64_t)i, r);
+    draw(f, &x, &how, u, token);
+    host_sampler s = host_sampler_open(&sampling, n);
+    for (int64_t r = 0; r < x.at.n_rows; r++) {
+        float row[MAX_VOCAB];
+        const uint32_t *mask = mask_of(&x, r);
+        penalised_row(&x, &how, r, row);
+        for (int64_t v = 0; v < n && mask; v++)
+            if (!(mask[v / 32] >> v % 32 & 1)) row[v] = -INFINITY;
+        assert_int_equal(token[r], host_sampler_draw(&s, row, NULL, 0, (uint64_t)i, (uint64_t)r));
     }
+    host_sampler_close(&s);
+    ref_drop(&x.z);
 }
 
-/* The id whose share of [0, 1) holds u; -1 where u is so near a border that roundings decide: sums of 3000 terms in
- * another order differ by less than 3000 2^-53. */
+static void draws_are_those_of_the_sampler(void **state)
+{
+    for (int i = 0; i < 300; i++) check_sampler(*state, i, draw_vocab(i));
+}
+
+/* The id whose share of [0, 1) holds u; -1 where u is so near a border that roundings decide: sums of 50257 terms in
+ * another order differ by less than 50257 2^-53. */
 static int32_t ref_draw(const double *p, int64_t n, double u)
 {
     double sum = 0;
     for (int32_t v = 0; v < n; v++) {
         sum += p[v];
-        if (p[v] > 0 && fabs(sum - u) < 1e-12) return -1;
+        if (p[v] > 0 && fabs(sum - u) < 6e-12) return -1;
         if (p[v] > 0 && sum > u) return v;
     }
     return -1;
 }
 
+/* How many of the rows have a token that roundings do not decide. */
+static int check_plain(fixture *f, int i, int64_t n)
+{
+    rows x = make_rows(i, n);
+    const dt_choice how = make_choice(i);
+    double p[MAX_VOCAB], u[MAX_ROWS];
+    int32_t token[MAX_ROWS] = {0};
+    int n_drawn = 0;
+    for (int r = 0; r < MAX_ROWS; r++) u[r] = uniform(i, 100 + r);
+    draw(f, &x, &how, u, token);
+    for (int64_t r = 0; r < x.at.n_rows; r++) {
+        float z[MAX_VOCAB];
+        penalised_row(&x, &how, r, z);
+        assert_int_equal(ref_choice(&how, z, mask_of(&x, r), n, p), has_choice(&x, r));
+        if (!has_choice(&x, r)) assert_int_equal(token[r], -1);
+        if (!has_choice(&x, r)) continue;
+        const int32_t want = ref_draw(p, n, u[r]);
+        if (want >= 0) assert_int_equal(token[r], want);
+        n_drawn += want >= 0;
+    }
+    ref_drop(&x.z);
+    return n_drawn;
+}
+
 static void draws_are_those_of_the_plain_loop(void **state)
 {
     int n_drawn = 0;
-    for (int i = 0; i < 300; i++) {
-        rows x = make_rows(i);
-        const dt_choice how = make_choice(i);
-        double p[MAX_VOCAB], u[MAX_ROWS];
-        int32_t token[MAX_ROWS] = {0};
-        for (int r = 0; r < MAX_ROWS; r++) u[r] = uniform(i, 100 + r);
-        draw(*state, &x, &how, u, token);
-        for (int64_t r = 0; r < x.at.n_rows; r++) {
-            float z[MAX_VOCAB];
-            penalised_row(&x, &how, r, z);
-            assert_int_equal(ref_choice(&how, z, mask_of(&x, r), x.at.n_vocab, p), has_choice(&x, r));
-            if (!has_choice(&x, r)) assert_int_equal(token[r], -1);
-            if (!has_choice(&x, r)) continue;
-            const int32_t want = ref_draw(p, x.at.n_vocab, u[r]);
-            if (want >= 0) assert_int_equal(token[r], want);
-            n_drawn += want >= 0;
-        }
-        ref_drop(&x.z);
-    }
+    for (int i = 0; i < 300; i++) n_drawn += check_plain(*state, i, draw_vocab(i));
     assert_true(n_drawn > 800);
 }
 
@@ -219,56 +229,70 @@ static void a_draw_inverts_the_distribution_in_the_order_of_ids(void **state)
 
 /* ---- the largest, log-probabilities ------------------------------------------------------------------------------ */
 
-static void the_largest_fall_and_ties_go_to_the_lower_id(void **state)
+static void check_top(fixture *f, int i, int64_t n)
 {
-    fixture *f = *state;
-    for (int i = 0; i < 200; i++) {
-        rows x = make_rows(i);
-        const int64_t n = x.at.n_vocab, k = i % 10 == 0 ? n : 1 + (int64_t)(uniform(i, 5) * (double)(n < 60 ? n : 60));
-        const dt_token_rows at = on_device_rows(f, &x);
-        int32_t *token = calloc((size_t)(x.at.n_rows * k), sizeof *token), id[MAX_VOCAB];
-        float *logit = calloc((size_t)(x.at.n_rows * k), sizeof *logit);
-        RUN(top_tokens, &at, ON(x.z), k, ARR(token, x.at.n_rows * k), ARR(logit, x.at.n_rows * k));
-        for (int64_t r = 0; r < x.at.n_rows; r++) {
-            const float *z = (float *)x.z.p + r * x.at.logits_ld;
-            const int64_t found = ref_order(z, mask_of(&x, r), n, id);
-            for (int64_t j = 0; j < k; j++) {
-                assert_int_equal(token[r * k + j], j < found ? id[j] : -1);
-                assert_true(logit[r * k + j] == (j < found ? z[id[j]] : -INFINITY));
-            }
+    rows x = make_rows(i, n);
+    const int64_t k = i % 10 == 0 ? n : 1 + (int64_t)(uniform(i, 5) * (double)(n < 60 ? n : 60));
+    const dt_token_rows at = on_device_rows(f, &x);
+    int32_t *token = calloc((size_t)(x.at.n_rows * k), sizeof *token), id[MAX_VOCAB];
+    float *logit = calloc((size_t)(x.at.n_rows * k), sizeof *logit);
+    RUN(top_tokens, &at, ON(x.z), k, ARR(token, x.at.n_rows * k), ARR(logit, x.at.n_rows * k));
+    for (int64_t r = 0; r < x.at.n_rows; r++) {
+        const float *z = (float *)x.z.p + r * x.at.logits_ld;
+        const int64_t found = ref_order(z, mask_of(&x, r), n, id);
+        for (int64_t j = 0; j < k; j++) {
+            assert_int_equal(token[r * k + j], j < found ? id[j] : -1);
+            assert_true(logit[r * k + j] == (j < found ? z[id[j]] : -INFINITY));
         }
-        free(token), free(logit), ref_drop(&x.z);
     }
+    free(token), free(logit), ref_drop(&x.z);
 }
 
-/* Double throughout; logarithms and 3000 terms: some 2^-50 of |z|/T <= 12. At T = 1 the host's own number where sums
- * have its order. */
+static void the_largest_fall_and_ties_go_to_the_lower_id(void **state)
+{
+    for (int i = 0; i < 200; i++) check_top(*state, i, draw_vocab(i));
+}
+
+/* Double throughout; logarithms: some 2^-50 of |z|/T <= 12; and a sum of n terms in a row, each of which rounds it by
+ * at most 2^-54 of it, equal terms to the same side. At T = 1 the host's own number where sums have its order. */
+static void check_log(fixture *f, int i, int64_t n)
+{
+    enum { K = 4 };
+    const bool host_order = strcmp(OPS(f)->name, "cuda") != 0;
+    rows x = make_rows(i, n);
+    const double inv_t = i & 4 ? 1 : 0.5 + uniform(i, 6), error = 0x1p-47 + 0x1p-54 * (double)n;
+    const dt_token_rows at = on_device_rows(f, &x);
+    int32_t token[MAX_ROWS * K] = {0};
+    double logp[MAX_ROWS * K] = {0};
+    for (int k = 0; k < MAX_ROWS * K; k++) token[k] = k % K == 3 ? -1 : (int32_t)(uniform(i, 20 + k) * (double)n);
+    RUN(log_softmax_at, &at, ON(x.z), inv_t, K, ARR(token, MAX_ROWS * K), ARR(logp, MAX_ROWS * K));
+    for (int64_t r = 0; r < x.at.n_rows; r++) {
+        const float *z = (float *)x.z.p + r * x.at.logits_ld;
+        double sum = 0;
+        for (int64_t v = 0; v < n; v++) sum += exp((double)z[v] * inv_t);
+        for (int64_t k = r * K; k < (r + 1) * K; k++) {
+            const double want = token[k] < 0 ? -INFINITY : (double)z[token[k]] * inv_t - log(sum);
+            assert_true(logp[k] == want || fabs(logp[k] - want) <= error);
+            if (token[k] >= 0 && inv_t == 1 && host_order)
+                assert_true(logp[k] == (double)z[token[k]] - dt_log_sum_exp(z, n));
+        }
+    }
+    ref_drop(&x.z);
+}
+
 static void log_probabilities_of_chosen_tokens(void **state)
 {
-    fixture *f = *state;
-    const bool host_order = strcmp(OPS(f)->name, "cuda") != 0;
-    for (int i = 0; i < 100; i++) {
-        enum { K = 4 };
-        rows x = make_rows(i);
-        const int64_t n = x.at.n_vocab;
-        const double inv_t = i & 4 ? 1 : 0.5 + uniform(i, 6);
-        const dt_token_rows at = on_device_rows(f, &x);
-        int32_t token[MAX_ROWS * K] = {0};
-        double logp[MAX_ROWS * K] = {0};
-        for (int k = 0; k < MAX_ROWS * K; k++) token[k] = k % K == 3 ? -1 : (int32_t)(uniform(i, 20 + k) * (double)n);
-        RUN(log_softmax_at, &at, ON(x.z), inv_t, K, ARR(token, MAX_ROWS * K), ARR(logp, MAX_ROWS * K));
-        for (int64_t r = 0; r < x.at.n_rows; r++) {
-            const float *z = (float *)x.z.p + r * x.at.logits_ld;
-            double sum = 0;
-            for (int64_t v = 0; v < n; v++) sum += exp((double)z[v] * inv_t);
-            for (int64_t k = r * K; k < (r + 1) * K; k++) {
-                const double want = token[k] < 0 ? -INFINITY : (double)z[token[k]] * inv_t - log(sum);
-                assert_true(logp[k] == want || fabs(logp[k] - want) <= 0x1p-46);
-                if (token[k] >= 0 && inv_t == 1 && host_order)
-                    assert_true(logp[k] == (double)z[token[k]] - dt_log_sum_exp(z, n));
-            }
-        }
-        ref_drop(&x.z);
+    for (int i = 0; i < 100; i++) check_log(*state, i, draw_vocab(i));
+}
+
+/* Plain, masked, penalised and from a list, with ties and without: make_rows. */
+static void all_of_it_with_the_vocabulary_of_gpt2(void **state)
+{
+    for (int i = 1; i <= 4; i *= 2) {
+        check_sampler(*state, i, MAX_VOCAB);
+        check_plain(*state, i, MAX_VOCAB);
+        check_top(*state, i, MAX_VOCAB);
+        check_log(*state, i, MAX_VOCAB);
     }
 }
 
@@ -310,7 +334,7 @@ static void a_row_without_numbers_gives_no_token(void **state)
 static void what_cannot_be_is_refused(void **state)
 {
     fixture *f = *state;
-    rows x = make_rows(2);
+    rows x = make_rows(2, draw_vocab(2));
     const dt_choice cold = {.temperature = 0, .top_p = 1};
     double u[MAX_ROWS] = {0};
     int32_t token[64] = {0};
@@ -333,6 +357,7 @@ int main(void)
         cmocka_unit_test(a_draw_inverts_the_distribution_in_the_order_of_ids),
         cmocka_unit_test(the_largest_fall_and_ties_go_to_the_lower_id),
         cmocka_unit_test(log_probabilities_of_chosen_tokens),
+        cmocka_unit_test(all_of_it_with_the_vocabulary_of_gpt2),
         cmocka_unit_test(a_row_without_numbers_gives_no_token),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

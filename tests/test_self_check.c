@@ -188,6 +188,47 @@ static void a_small_mistake_is_found(void **state)
     expect_named(f, "not today");
 }
 
+/* Kernels for arrays in whole chunks of 16 bytes, as those of training are: of the gradient of a matrix, of the
+ * gradients of heads of 64, and of long sequences. */
+static bool is_whole(const void *a, const void *b, const void *c)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+}
+static dt_err without_last_term_where_whole(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c,
+                                            dt_stream *stream)
+{
+    const bool gradient = mm->trans_a && !mm->trans_b && mm->accumulate && mm->c_dtype == DT_F32 && mm->dt == DT_BF16,
+               whole = mm->n % 8 == 0 && mm->k % 8 == 0 && is_whole(a, b, c);
+    return (gradient && whole ? without_last_term : right->matmul)(dev, mm, a, b, c, stream);
+}
+static dt_err without_a_key_where_whole(dt_device *dev, const dt_attention *at, const void *q, const void *k,
+                                        const void *v, const void *out, const float *lse, const void *dout, void *dq,
+                                        void *dk, void *dv, float *scratch, dt_stream *stream)
+{
+    const bool whole = is_whole(q, out, dout) && is_whole(dq, dk, dv);
+    DT_TRY(right->attention_backward(dev, at, q, k, v, out, lse, dout, dq, dk, dv, scratch, stream));
+    if (whole && at->dt == DT_F16 && at->head_dim == 64 && at->dropout_p == 0) memset(dk, 0, 2);
+    return DT_OK;
+}
+static dt_err without_an_element_of_long(dt_device *dev, const dt_attention *at, const void *q, const void *k,
+                                         const void *v, void *out, float *lse, dt_stream *stream)
+{
+    DT_TRY(right->attention_forward(dev, at, q, k, v, out, lse, stream));
+    if (at->max_q_len >= 2048 && at->dt == DT_BF16) memset(out, 0, 2);
+    return DT_OK;
+}
+static void kernels_of_training_are_tried(void **state)
+{
+    fixture *f = *state;
+    right = f->right;
+    f->ops.matmul = without_last_term_where_whole;
+    expect_named(f, "matmul 300x40x512, A'B, bf16, added to a gradient");
+    f->ops.attention_backward = without_a_key_where_whole;
+    expect_named(f, "causal, 2 heads of 64, fp16");
+    f->ops.attention_forward = without_an_element_of_long;
+    expect_named(f, "as long sequences, 2 heads of 128, bf16");
+}
+
 static dt_err unordered(dt_device *dev, dt_event *event, dt_stream *stream) { return DT_OK; }
 
 static void streams_that_do_not_wait_are_found(void **state)
@@ -207,6 +248,7 @@ int main(void)
         cmocka_unit_test(the_kernels_of_other_instruction_sets_pass),
         cmocka_unit_test(an_operation_that_does_nothing_is_named),
         cmocka_unit_test(a_small_mistake_is_found),
+        cmocka_unit_test(kernels_of_training_are_tried),
         cmocka_unit_test(streams_that_do_not_wait_are_found),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

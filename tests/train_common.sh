@@ -5,6 +5,8 @@
 #   train NP DIR ARGS...   runs ./dtrain on tiny.ini with output in $tmp/DIR
 #   losses DIR             "step loss" of every training line of DIR's metrics
 #   close_losses A B TOL   every step of A is in B and the losses agree to relative TOL
+#   close_numbers A B METRIC TOL   is it the same in each line of their metrics, but for a part TOL?
+#   close_weights A B TOL  does no weight of their last checkpoints differ by more than TOL?
 #   data ARGS...           dtrain-data with the tokenizer of bytes; the script ends where that fails
 #   trl_runs TASK          "NAME<tab>START<tab>DATA<tab>KEYS" of each run of tests/data/TASK/trl.json (tests/trl_runs.py), a line each
 #   like_trl DIR TASK NAME is the run in DIR, which has exported its model in fp32, what TRL made of NAME?
@@ -112,6 +114,16 @@ close_losses() {
     [ -s "$tmp/.a" ] && awk -v tol="$3" 'NR == FNR { want[$1] = $2; n++; next }
         { if (!($1 in want)) bad = 1; d = $2 - want[$1]; if (d < 0) d = -d; if (d > tol * want[$1]) { print "step", $1, $2, "and", want[$1]; bad = 1 } m++ }
         END { exit bad || n != m }' "$tmp/.a" "$tmp/.b"
+}
+
+close_numbers() {
+    paste -d' ' <(number "$1" "$3") <(number "$2" "$3") | awk -v tol="$4" '
+        { d = $1 - $2; if (NF != 2 || !((d < 0 ? -d : d) <= tol * $1)) { print "line", NR ":", $0; bad = 1 } } END { exit bad || !NR }'
+}
+# A line of numbers that differ begins with their place. Of checksums, attributes which differ wherever a bit does, it does not.
+close_weights() {
+    h5diff -r -d "$3" "$(newest "$1")" "$(newest "$2")" /model /model >"$tmp/.weights" 2>&1
+    [ $? -le 1 ] && ! grep -E '^\[|not comparable' "$tmp/.weights"
 }
 
 ranks_of() { for p in $(pgrep -f "run.output_dir=$tmp/$1( |\$)"); do [ "$(cat "/proc/$p/comm" 2>/dev/null)" != dtrain ] || echo "$p"; done; }
