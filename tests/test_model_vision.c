@@ -212,7 +212,8 @@ static double distance_of_features(struct fixture *f, double *largest)
 
 /* A number is rounded by 0.4 times the unit of its type (2^-24, 2^-8, 2^-11) on average, some 25 times on its way
  * through blocks and projector: 2 units, as a random walk. 4 units bound what 16 bits make of it (1.1 to 2.1 were seen:
- * 4e-3 to 8e-3 in bf16). Both sides of fp32 round, and sums inside of products do, too: 16. */
+ * 4e-3 to 8e-3 in bf16). Both sides of fp32 round, and so do sums inside of products, in chains that are the
+ * longer the fewer numbers a register holds (18 units were seen with 8): 32. */
 static void rows_of_images_are_those_of_transformers(void **state)
 {
     for (int c = 0; c < N_CASES; c++)
@@ -222,7 +223,7 @@ static void rows_of_images_are_those_of_transformers(void **state)
             open_fixture(&f, CASES[c], (dt_dtype)t);
             make_transparent(&f);
             const double found = distance_of_features(&f, &largest);
-            assert_near("distance of rows", CASES[c], 0, found, t == DT_F32 ? 16 * UNIT[t] : 4 * UNIT[t]);
+            assert_near("distance of rows", CASES[c], 0, found, t == DT_F32 ? 32 * UNIT[t] : 4 * UNIT[t]);
             if (t == DT_F32) assert_near("largest difference of rows", CASES[c], 0, largest, 1e-5);
             close_fixture(&f);
         }

@@ -207,15 +207,14 @@ static dt_err without_a_key_where_whole(dt_device *dev, const dt_attention *at, 
 {
     const bool whole = is_whole(q, out, dout) && is_whole(dq, dk, dv);
     DT_TRY(right->attention_backward(dev, at, q, k, v, out, lse, dout, dq, dk, dv, scratch, stream));
-    if (whole && at->dt == DT_F16 && at->head_dim == 64 && at->dropout_p == 0) memset(dk, 0, 2);
+    if (whole && at->dt == DT_F16 && at->head_dim == 64 && at->dropout_p == 0) DT_TRY(right->zero(dev, dk, 2, stream));
     return DT_OK;
 }
 static dt_err without_an_element_of_long(dt_device *dev, const dt_attention *at, const void *q, const void *k,
                                          const void *v, void *out, float *lse, dt_stream *stream)
 {
     DT_TRY(right->attention_forward(dev, at, q, k, v, out, lse, stream));
-    if (at->max_q_len >= 2048 && at->dt == DT_BF16) memset(out, 0, 2);
-    return DT_OK;
+    return at->max_q_len >= 2048 && at->dt == DT_BF16 ? right->zero(dev, out, 2, stream) : DT_OK;
 }
 static void kernels_of_training_are_tried(void **state)
 {
