@@ -275,5 +275,7 @@ HOOKS(8)
 HOOKS(16)
 void __tsan_read_range(void *p, size_t n) { touch(p, n, READ, block.current, __builtin_return_address(0)); }
 void __tsan_write_range(void *p, size_t n) { touch(p, n, WRITE, block.current, __builtin_return_address(0)); }
+/* Of the host: what cuda_stream notes. */
+void __tsan_atomic64_store(volatile int64_t *p, int64_t x, int) { __atomic_store_n(p, x, __ATOMIC_SEQ_CST); }
 }
 #endif
