@@ -13,7 +13,7 @@ others="$others|dt_swap_wait|dt_swap_read|dt_swap_write|dt_saver_hold"
 others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_zero_state_fetch|dt_span_wait|dt_span_to_device|dt_span_ahead|dt_span_to_host|dt_model_sync|copy_on|sync|sid_wait"
 files=${*:-$(ls src/*/*.c | grep -v '^src/device/')}
 programs='test_zero_overlap test_zero_streams test_model_step test_model_head test_model_stages test_model_decode test_model_graphs test_model_reference
- test_model_vision test_generate_vision test_generate test_beams test_timeline test_count mpi_comm mpi_zero mpi_zero_offload mpi_zero_fault mpi_run mpi_checkpoint mpi_checkpoint_async
+ test_model_vision test_model_vision_units test_generate_vision test_generate test_beams test_timeline test_count mpi_comm mpi_zero mpi_zero_offload mpi_zero_fault mpi_run mpi_checkpoint mpi_checkpoint_async
  mpi_pretrained mpi_export mpi_generate mpi_task mpi_sid'
 tree=build/mutants
 export DTRAIN_DEVICE=queue TEST_RESULTS=/dev/null
@@ -59,7 +59,7 @@ verdict() { # file: prints who killed it
     src/comm/*) all="mpi_comm $programs" ;;
     src/sid/*) all="mpi_sid $programs" ;;
     src/zero/*) all="test_zero_overlap test_zero_streams mpi_zero_offload mpi_zero $programs" ;;
-    src/model/vision.c | src/model/patches.c) all="test_model_vision $programs" ;;
+    src/model/vision.c | src/model/patches.c) all="test_model_vision test_model_vision_units $programs" ;;
     src/model/*) all="test_model_step $programs" ;;
     src/checkpoint/saver.c) all="mpi_checkpoint_async $programs" ;;
     src/checkpoint/*) all="mpi_checkpoint $programs" ;;

@@ -290,7 +290,7 @@ static void all_of_it_with_the_vocabulary_of_gpt2(void **state)
 {
     for (int i = 1; i <= 4; i *= 2) {
         check_sampler(*state, i, MAX_VOCAB);
-        check_plain(*state, i, MAX_VOCAB);
+        assert_true(check_plain(*state, i, MAX_VOCAB) > 0);
         check_top(*state, i, MAX_VOCAB);
         check_log(*state, i, MAX_VOCAB);
     }
