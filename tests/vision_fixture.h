@@ -1,5 +1,5 @@
-/* vision_fixture.h - tiny vision-language models of tests/data/vision (tests/make_vision_fixtures.py), with their batches
- * of sequences and images. */
+/* vision_fixture.h - tiny vision-language models of tests/data/vision (tests/make_vision_fixtures.py), with their
+ * batches of sequences and images. */
 #ifndef TESTS_VISION_FIXTURE_H
 #define TESTS_VISION_FIXTURE_H
 
