@@ -207,6 +207,11 @@ expect_text "by name" "lora.base_quantization: no linear layer of this model's b
 nf4 1 refused tests/data/hf/llama
 expect_exit "matrices of one product whose blocks of nf4 would run into one another: refused" 64
 expect_text "by name" "lora.base_quantization: nf4 has blocks of 64 weights: model.layers.0.self_attn.q_proj.weight has 1200"
+sed -E 's/("vocab_size":) .*/\1 257/; s/("hidden_size":) .*,/\1 32,/; s/("num_(attention|key_value)_heads":) .*,/\1 4,/; s/("head_dim":) .*,/\1 8,/
+    s/("intermediate_size":) .*,/\1 33,/' tests/data/hf/llama/config.json >"$tmp/odd.json"
+nf4 1 refused "" model.config="$tmp/odd.json"
+expect_text "so are those behind others that fit" "lora.base_quantization: nf4 has blocks of 64 weights: model.layers.0.mlp.gate_proj.weight has 1056"
+expect "and nothing that only follows from it is told" [ "$(grep -c 'error: ' "$out")" = 1 ]
 int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_funcs=length ppo.value_path="$(newest rm)"
 expect_exit "a critic of int8 is refused" 65
 expect_text "by name" "stored as int8 .lora.base_quantization., and the critic is trained whole"

@@ -407,6 +407,7 @@ static dt_err run(app *a, dt_err parsed)
 static void close_all(app *a)
 {
     dt_watchdog_stop(a->watchdog);
+    dt_watchdog *watchdog = dt_watchdog_of_closing(&a->comm);
     dt_model_close(a->judging);
     dt_model_close(a->model);
     dt_frozen_model_close(&a->judge);
@@ -426,6 +427,8 @@ static void close_all(app *a)
     dt_tokenizer_close(a->tok);
     dt_comm_close(&a->comm);
     dt_device_close(&a->dev);
+    dt_comm_stop();
+    dt_watchdog_stop(watchdog);
 }
 
 int main(int argc, char **argv)
@@ -444,6 +447,5 @@ int main(int argc, char **argv)
     generate_drop_output(&a);
     dt_comm_leave(&a.comm, err);
     close_all(&a);
-    dt_comm_stop();
     return code;
 }

@@ -126,6 +126,7 @@ static dt_err run(app *a, dt_err parsed)
 static void close_all(app *a)
 {
     dt_watchdog_stop(a->watchdog);
+    dt_watchdog *watchdog = dt_watchdog_of_closing(&a->comm);
     for (int64_t l = 0; l < a->opt.levels && a->books; l++) dt_sid_book_free(&a->books[l]);
     for (int64_t l = 0; l < a->opt.levels && a->code; l++) free(a->code[l]);
     free(a->books);
@@ -135,6 +136,8 @@ static void close_all(app *a)
     dt_sid_items_free(&a->items);
     dt_comm_close(&a->comm);
     dt_device_close(&a->dev);
+    dt_comm_stop();
+    dt_watchdog_stop(watchdog);
 }
 
 int main(int argc, char **argv)
@@ -150,6 +153,5 @@ int main(int argc, char **argv)
     const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
     dt_comm_leave(&a.comm, err);
     close_all(&a);
-    dt_comm_stop();
     return code;
 }

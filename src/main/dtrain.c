@@ -4,7 +4,6 @@
 #include "dtrain/io.h"
 #include "tool/tool.h"
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -260,18 +259,9 @@ static void tell(dt_err err, bool speaks)
            *dt_error_message() ? dt_error_message() : "failed without a message");
 }
 
-/* Ranks wait for each other here, too, and one may not come: it was stopped, or its GPU's driver does not give memory
- * back. The run's own watchdog ends with the run, so another one limits all of it, to more than a busy machine
- * takes. */
 static void close_together(dt_run *run, dt_comm *comm)
 {
-    enum { LEAST_S = 30 };
-    dt_watchdog *watchdog = NULL;
-    dt_phase phase = {0};
-    dt_comm place = {0}; /* what it says of comm, which goes away */
-    memcpy(place.host, comm->host, sizeof place.host);
-    dt_phase_enter(&phase, "close", "");
-    if (dt_watchdog_start(&watchdog, &phase, &place, fmax(comm->timeout_s, LEAST_S)) != DT_OK) dt_error_clear();
+    dt_watchdog *watchdog = dt_watchdog_of_closing(comm);
     dt_run_close(run);
     dt_comm_close(comm);
     dt_device_close(&run->dev);

@@ -8,11 +8,13 @@
  *
  * It also asks the transport: a thread that waits for a GPU, which waits for a rank that is gone, asks nobody. */
 #include "dtrain/process.h"
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-enum { SPEAK_FIRST_S = 2, STOOD_STILL_S = 5 };
+enum { SPEAK_FIRST_S = 2, STOOD_STILL_S = 5, LEAST_OF_CLOSING_S = 30 /* more than a busy machine takes */ };
 
 struct dt_watchdog {
     pthread_t thread;
@@ -23,6 +25,8 @@ struct dt_watchdog {
     const dt_comm *comm;
     double timeout_s;
     double seen_since_s, idle_s; /* the phase's last change that was seen, and what has been counted since */
+    dt_phase closing;
+    dt_comm place; /* what is said of comm, which closing frees */
 };
 
 /* Wait for s seconds or until told to stop; true: stop. */
@@ -89,11 +93,8 @@ static void *watch(void *arg)
     return NULL;
 }
 
-dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm *comm, double timeout_s)
+static dt_err start(dt_watchdog *w)
 {
-    dt_watchdog *w = calloc(1, sizeof *w);
-    DT_CHECK(w, DT_ERR_MEMORY, "no memory for the watchdog");
-    w->phase = phase, w->comm = comm, w->timeout_s = timeout_s;
     pthread_mutex_init(&w->mutex, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -104,8 +105,29 @@ dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm
         free(w);
         return dt_fail(DT_ERR_FAULT, "cannot start the watchdog thread");
     }
+    return DT_OK;
+}
+
+dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm *comm, double timeout_s)
+{
+    dt_watchdog *w = calloc(1, sizeof *w);
+    DT_CHECK(w, DT_ERR_MEMORY, "no memory for the watchdog");
+    w->phase = phase, w->comm = comm, w->timeout_s = timeout_s;
+    DT_TRY(start(w));
     *out = w;
     return DT_OK;
+}
+
+dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
+{
+    dt_watchdog *w = calloc(1, sizeof *w);
+    if (!w) return NULL;
+    memcpy(w->place.host, comm->host, sizeof w->place.host);
+    dt_phase_enter(&w->closing, "close", "");
+    w->phase = &w->closing, w->comm = &w->place, w->timeout_s = fmax(comm->timeout_s, LEAST_OF_CLOSING_S);
+    if (start(w) == DT_OK) return w;
+    dt_error_clear();
+    return NULL;
 }
 
 void dt_watchdog_stop(dt_watchdog *w)

@@ -448,15 +448,25 @@ static dt_err check_saves(const dt_run *run)
     return DT_OK;
 }
 
-/* Nobody knows which model it would be without adapters that have a mistake: it is as if there were none. */
+/* Nobody knows which model it would be without a mistake that was found: it is as if there were none. */
+static dt_err drop_units(dt_run *run, dt_err err)
+{
+    dt_model_free_units(run->units, run->n_units);
+    run->units = NULL, run->n_units = 0;
+    return err;
+}
+
 static dt_err adapt_model(dt_run *run)
 {
     const bool doubted = dt_config_doubted(&run->cfg, "lora", NULL);
     const dt_err err = doubted ? DT_OK : attach_adapters(run);
-    if (err == DT_OK && !doubted) return DT_OK;
-    dt_model_free_units(run->units, run->n_units);
-    run->units = NULL, run->n_units = 0;
-    return err;
+    return err == DT_OK && !doubted ? DT_OK : drop_units(run, err);
+}
+
+static dt_err store_base(dt_run *run)
+{
+    const dt_err err = dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units);
+    return err == DT_OK ? DT_OK : drop_units(run, dt_config_blame(&run->cfg, "lora", "base_quantization", err));
 }
 
 static dt_err open_model(dt_run *run)
@@ -477,8 +487,7 @@ static dt_err open_model(dt_run *run)
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
     DT_TRY(run_check_features(run));
-    DT_TRY(dt_config_blame(&run->cfg, "lora", "base_quantization",
-                           dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units)));
+    DT_TRY(store_base(run));
     return check_saves(run);
 }
 
