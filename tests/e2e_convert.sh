@@ -179,6 +179,19 @@ if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
 else
     skip "no room for an export" "mounting a small tmpfs is not permitted here"
 fi
+# a rank that does not come is given up, wherever it is waited for
+while read -r point from to; do
+    export DTRAIN_FAULT=$point:1:1:hang
+    run 2 ./dtrain-convert --to "$to" --tokenizer bytes --timeout 1 "$from" "$tmp/given-up-$point"
+    unset DTRAIN_FAULT
+    expect_exit "a rank that hangs at $point is given up" 76
+    expect_text "the others say where they are, at $point" 'rank 0 .*no progress for [0-9]+ s .*phase [a-z]+'
+done <<POINTS
+comm.devices $hf/llama hf
+load.read $tmp/gpt2.h5 hf
+save.write $hf/gpt2 checkpoint
+export.write $hf/gpt2 hf
+POINTS
 # two at a time
 DTRAIN_FAULT=export.publish:0:1:stop ./dtrain-convert --to hf --tokenizer bytes "$hf/llama" "$tmp/both" >"$tmp/first" 2>&1 &
 wait_for grep -q '^State:.T' /proc/$!/status

@@ -9,9 +9,9 @@ typedef struct dt_watchdog dt_watchdog;
 /** A thread that ends the job with exit code 76 when the phase has not changed for timeout_s, after every rank said
  *  where it stands. Time in which this process was stopped does not count. */
 dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
-/** One for the end of a program, where ranks wait for each other, too, and one may not come: it was stopped, or its GPU's
- *  driver does not give memory back. It has the timeout of comm, but at least 30 s, and needs comm only in this call.
- *  Where it cannot be started the end is not watched: NULL. */
+/** One for the end of a program, where ranks wait for each other, too, and one may not come: it was stopped, or its
+ *  GPU's driver does not give memory back. It has the timeout of comm, but at least 30 s, and needs comm only in this
+ *  call. Where it cannot be started the end is not watched: NULL. */
 dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm);
 void dt_watchdog_stop(dt_watchdog *w); /* safe on NULL */
 

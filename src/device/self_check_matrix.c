@@ -253,14 +253,10 @@ static void attention_over_a_cache(check *c, dt_dtype dt)
 static void attentions(check *c, dt_dtype dt)
 {
     static const attention_form forms[] = {
-        {"causal", 2, 2, 64, 0, false, 0, 0},
-        {"grouped keys", 6, 2, 72, 0, false, 0, 0},
-        {"window", 2, 1, 128, 33, false, 0, 0},
-        {"both directions", 3, 3, 80, 0, true, 0, 0},
-        {"narrow heads", 2, 1, 20, 0, false, 0, 0},
-        {"heads of 96", 2, 1, 96, 0, false, 0, 0},
-        {"dropout", 2, 2, 64, 0, false, 0.25f, 0},
-        {"as long sequences", 2, 1, 128, 0, false, 0, 4096},
+        {"causal", 2, 2, 64, 0, false, 0, 0},       {"grouped keys", 6, 2, 72, 0, false, 0, 0},
+        {"window", 2, 1, 128, 33, false, 0, 0},     {"both directions", 3, 3, 80, 0, true, 0, 0},
+        {"narrow heads", 2, 1, 20, 0, false, 0, 0}, {"heads of 96", 2, 1, 96, 0, false, 0, 0},
+        {"dropout", 2, 2, 64, 0, false, 0.25f, 0},  {"as long sequences", 2, 1, 128, 0, false, 0, 4096},
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
         for (int whole = 0; whole < 2; whole++) {

@@ -5,6 +5,7 @@
 #include "dtrain/frozen_model.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
+#include "dtrain/process.h"
 #include "dtrain/token_list.h"
 #include "tool/together.h"
 #include "tool/tool.h"
@@ -50,6 +51,8 @@ static const char usage[] =
     "                     lists them) or a JSON file; a directory gets it as chat_template.jinja\n"
     "                     (default: the one that the checkpoint was trained with)\n"
     "  --force            write into a directory that is not empty, over a file that exists\n"
+    "  --timeout S        seconds without progress after which the run ends with exit code 76\n"
+    "                     (default 1800)\n"
     "  -h, --help         this text\n"
     "  -V, --version      version, commit and build\n"
     "\n"
@@ -63,13 +66,15 @@ typedef struct options {
     enum kind kind;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
-    double noise;
+    double noise, timeout_s;
     bool force, help, version;
 } options;
 
 typedef struct app {
     options opt;
     dt_comm comm;
+    dt_phase phase;
+    dt_watchdog *watchdog;
     dt_ledger ledger;
     dt_device dev;
     dt_frozen_model frozen;
@@ -105,7 +110,7 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 256, ADAPTER, ADD_TOKENS, NOISE, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
+    enum { TO = 256, ADAPTER, ADD_TOKENS, NOISE, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE, TIMEOUT };
     static const struct option table[] = {{"to", 1, 0, TO},
                                           {"adapter", 1, 0, ADAPTER},
                                           {"add-tokens", 1, 0, ADD_TOKENS},
@@ -115,9 +120,10 @@ static dt_err parse_options(options *o, int argc, char **argv)
                                           {"tokenizer", 1, 0, TOKENIZER},
                                           {"chat-template", 1, 0, TEMPLATE},
                                           {"force", 0, 0, FORCE},
+                                          {"timeout", 1, 0, TIMEOUT},
                                           TOOL_OPTIONS,
                                           {0}};
-    *o = (options){.shard_size = DT_ST_SHARD_SIZE};
+    *o = (options){.shard_size = DT_ST_SHARD_SIZE, .timeout_s = 1800};
     uint64_t nbytes;
     for (int c, at;;) {
         DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
@@ -151,6 +157,11 @@ static dt_err parse_options(options *o, int argc, char **argv)
             break;
         case FORCE:
             o->force = true;
+            break;
+        case TIMEOUT:
+            DT_TRY(tool_parse_real("timeout", optarg, &o->timeout_s));
+            DT_CHECK(o->timeout_s >= 1 && o->timeout_s <= 1e9, DT_ERR_USAGE,
+                     "--timeout: expected seconds from 1 to 1e9, found '%s'", optarg);
             break;
         case 'V':
             o->version = true;
@@ -419,9 +430,9 @@ static dt_err write_checkpoint(app *a)
         together(&a->comm, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
     const dt_ckpt_meta meta = {.loss_scale = 1, .config = config, .model_config = model_config};
     if (err == DT_OK && ends_in_h5(a->opt.to))
-        err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, NULL);
+        err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, &a->phase);
     else if (err == DT_OK)
-        err = dt_checkpoint_save(&a->comm, a->frozen.zero, &meta, a->opt.to, 0, NULL);
+        err = dt_checkpoint_save(&a->comm, a->frozen.zero, &meta, a->opt.to, 0, &a->phase);
     free(config);
     free(model_config);
     return err;
@@ -442,7 +453,7 @@ static dt_err write_directory(app *a)
                                  .new_rows_noise = a->opt.noise,
                                  .generation_from =
                                      a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
-    return dt_export(&a->comm, a->frozen.zero, &e, NULL);
+    return dt_export(&a->comm, a->frozen.zero, &e, &a->phase);
 }
 
 static void say_what_was_done(const app *a)
@@ -474,8 +485,11 @@ static dt_err run(app *a, dt_err parsed)
 {
     const dt_zero_options stage_3 = {.stage = 3};
     DT_TRY(dt_comm_open(&a->comm));
+    a->comm.timeout_s = a->opt.timeout_s;
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     TOGETHER(a, parsed);
+    dt_phase_enter(&a->phase, "start", "");
+    TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     a->frozen.adapter = a->opt.adapter;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
@@ -483,10 +497,27 @@ static dt_err run(app *a, dt_err parsed)
     if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
-    TOGETHER(a, dt_frozen_model_load(&a->frozen, &stage_3, a->kept, &a->comm, &a->dev, NULL, NULL));
+    dt_phase_enter(&a->phase, "load", "");
+    TOGETHER(a, dt_frozen_model_load(&a->frozen, &stage_3, a->kept, &a->comm, &a->dev, NULL, &a->phase));
+    dt_phase_enter(&a->phase, "write", "");
     TOGETHER(a, a->kind == KIND_HF ? write_directory(a) : write_checkpoint(a));
     say_what_was_done(a);
     return DT_OK;
+}
+
+static void close_all(app *a)
+{
+    dt_watchdog_stop(a->watchdog);
+    dt_watchdog *watchdog = dt_watchdog_of_closing(&a->comm);
+    dt_frozen_model_close(&a->frozen);
+    dt_new_tokens_free(&a->new_tokens);
+    free(a->full_tokenizer);
+    free(a->chat_template);
+    free(a->jinja);
+    dt_comm_close(&a->comm);
+    dt_device_close(&a->dev);
+    dt_comm_stop();
+    dt_watchdog_stop(watchdog);
 }
 
 int main(int argc, char **argv)
@@ -501,13 +532,6 @@ int main(int argc, char **argv)
     const dt_err err = run(&a, parsed);
     const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
     dt_comm_leave(&a.comm, err);
-    dt_frozen_model_close(&a.frozen);
-    dt_new_tokens_free(&a.new_tokens);
-    free(a.full_tokenizer);
-    free(a.chat_template);
-    free(a.jinja);
-    dt_comm_close(&a.comm);
-    dt_device_close(&a.dev);
-    dt_comm_stop();
+    close_all(&a);
     return code;
 }
