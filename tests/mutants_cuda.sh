@@ -119,6 +119,7 @@ tests_of() { # FILE
     case $1 in
     */device.c) echo "cudasim_races:training" ;;
     */nccl*) echo "nccl:mpi_comm" ;;
+    */attention_turn*) echo "cudasim:test_device_attention_library cudasim_races:test_device_attention_library" ;;
     */attention*) echo "cudasim:test_device_attention cudasim_races:test_device_attention" ;;
     */classifier*) echo "cudasim_races:test_device_classifier" ;;
     */optimizer*) echo "cudasim_races:test_device_optimizer" ;;

@@ -180,8 +180,7 @@ static void what_a_library_refuses_it_names(void **state)
     drop_problem(&p);
 }
 
-/* The simulator's cuDNN has plans that cannot be run. */
-static void plans_that_fail_are_left(void **state)
+static void plans_are_left(const char *how, const char *because)
 {
     const char *name = getenv("DTRAIN_DEVICE");
     dt_device dev;
@@ -190,7 +189,7 @@ static void plans_that_fail_are_left(void **state)
     int ready = -1;
     char why[512];
     if (!name || !strstr(name, "cudasim")) skip();
-    setenv("CUDA_SIM_CUDNN", "yes", 1);
+    setenv("CUDA_SIM_CUDNN", how, 1);
     assert_int_equal(dt_device_open(&dev, "cpu", 0, 1, &ledger), DT_OK);
     const library_case small = {1, 16, 2, 1, 16, 0, false};
     make_problem(&p, &small, DT_BF16);
@@ -198,12 +197,54 @@ static void plans_that_fail_are_left(void **state)
         p.at.bidirectional = backward; /* another shape */
         assert_int_equal(dev.ops->attention_prepare(&dev, &p.at, backward, &ready, why, sizeof why), DT_OK);
         assert_int_equal(ready, 0);
-        assert_string_equal(why, "forward cannot be run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
+        assert_string_equal(why, because);
     }
     assert_string_equal(dt_error_message(), "");
     drop_problem(&p);
     dt_device_close(&dev);
     unsetenv("CUDA_SIM_CUDNN");
+}
+
+/* The simulator's cuDNN. */
+static void plans_that_fail_are_left(void **state)
+{
+    plans_are_left("fails", "forward cannot be run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
+}
+static void plans_that_compute_nothing_are_left(void **state)
+{
+    plans_are_left("idle", "forward computes other numbers than dtrain's own kernels");
+}
+
+/* lse lies by token and head in dtrain, by head and token in the library. */
+static void an_order_of_lse_becomes_the_other(void **state)
+{
+    enum { N = 3, ROWS = 5, COLS = 37 };
+    fixture *f = *state;
+    Dl_info info;
+    dt_err (*turn)(const float *, float *, int64_t, int64_t, int64_t, dt_stream *) = NULL;
+    void *object = dladdr(OPS(f), &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    void *found = object ? dlsym(object, "cuda_turn") : NULL;
+    if (!found) {
+        print_message("SKIPPED: the device %s has no library\n", OPS(f)->name);
+        skip();
+    }
+    memcpy(&turn, &found, sizeof turn);
+    ref_array from = ref_random(DT_F32, N * ROWS * COLS, 1, 1.0), to = ref_new(DT_F32, N * ROWS * COLS);
+    dt_stream *s;
+    assert_int_equal(dt_stream_open(&f->dev, &s, "turn"), DT_OK);
+    const float *there = ON(from);
+    float *result = ON(to);
+    assert_int_equal(OPS(f)->stream_sync(&f->dev, NULL), DT_OK);
+    const dt_err err = turn(there, result, N, ROWS, COLS, s);
+    assert_int_equal(OPS(f)->stream_sync(&f->dev, s), DT_OK);
+    assert_int_equal(back_to_host(f, "turn", err), DT_OK);
+    dt_stream_close(&f->dev, s);
+    for (int i = 0; i < N; i++)
+        for (int row = 0; row < ROWS; row++)
+            for (int col = 0; col < COLS; col++)
+                assert_true(ref_get(&to, (i * COLS + col) * ROWS + row) ==
+                            ref_get(&from, (i * ROWS + row) * COLS + col));
+    ref_drop(&from), ref_drop(&to);
 }
 
 /* cuDNN's heuristics ask for a driver: on a machine without one the toolkit's stub will do. */
@@ -248,6 +289,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_library_computes_attention_and_its_gradient),
         cmocka_unit_test(what_a_library_refuses_it_names),
         cmocka_unit_test(plans_that_fail_are_left),
+        cmocka_unit_test(plans_that_compute_nothing_are_left),
+        cmocka_unit_test(an_order_of_lse_becomes_the_other),
         cmocka_unit_test(an_h100_has_engines_for_all_graphs),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
