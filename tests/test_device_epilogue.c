@@ -191,6 +191,34 @@ static void activations_of_products(void **state)
             }
 }
 
+/* Of a large product with an odd extent a library may take the multiples of 8: in columns, rows (A transposed) or terms,
+ * the last in several panels of rows. */
+static void large_products_with_one_odd_extent(void **state)
+{
+    static const struct odd_case {
+        int64_t size[3];
+        int form;
+        dt_dtype dt;
+        dt_epilogue epilogue;
+        bool with_addend;
+    } cases[] = {
+        {{264, 16384, 35}, 2, DT_BF16, DT_EPILOGUE_ACT, false},
+        {{264, 1029, 520}, 0, DT_F16, DT_EPILOGUE_ACT_BACKWARD, true},
+        {{517, 1032, 264}, 1, DT_BF16, DT_EPILOGUE_ACT, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct odd_case *c = &cases[i];
+        dt_matmul mm = make_form(c->size, c->form, c->dt, c->dt);
+        mm.lda = (mm.lda + 7) / 8 * 8, mm.ldb = (mm.ldb + 7) / 8 * 8, mm.ldc = (mm.ldc + 7) / 8 * 8;
+        mm.ldd = mm.ldc + 8, mm.ld_aux = mm.ldc + 16;
+        mm.epilogue = c->epilogue, mm.act = DT_ACT_GELU_TANH;
+        work w = make_work(&mm);
+        w.with_addend = c->with_addend;
+        check_work(*state, &w, "large product with an odd extent");
+        drop_work(&w);
+    }
+}
+
 /* The bits of a product into aux, and of the activation's own call. A library may start from the product as it was
  * before it was rounded into aux, but where it is told not to. */
 static void an_epilogue_is_the_two_calls(void **state)
@@ -344,7 +372,9 @@ int main(void)
         cmocka_unit_test(bias_gradients_are_those_of_their_own_call),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
+    const struct CMUnitTest large[] = {cmocka_unit_test(large_products_with_one_odd_extent)};
     int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
+    failed += cmocka_run_group_tests_name("what a library may take in parts", large, open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
     failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
     unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");

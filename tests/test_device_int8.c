@@ -17,7 +17,7 @@ enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
 typedef struct form {
     float threshold;
-    bool bias, addend, accumulate, activation, batch_invariant, float_c;
+    bool bias, addend, float_addend, accumulate, activation, batch_invariant, float_c;
 } form;
 static const form forms[] = {
     {.threshold = 0},
@@ -48,7 +48,9 @@ static product random_product(const form *how, const struct size *s, dt_dtype dt
     if (how->float_c) x.mm.c_dtype = DT_F32;
     if (how->activation) x.mm.epilogue = DT_EPILOGUE_ACT, x.mm.act = DT_ACT_SILU;
     x.a = ref_random(dt, s->m * x.mm.lda, 1, 1), x.bias = ref_random(dt, s->n, 2, 1);
-    x.addend = ref_random(dt, s->m * x.mm.ldd, 3, 1), x.c = ref_random(x.mm.c_dtype, s->m * x.mm.ldc, 4, 1);
+    if (how->float_addend) x.mm.addend_dtype = DT_F32;
+    x.addend = ref_random(x.mm.addend_dtype, s->m * x.mm.ldd, 3, 1),
+    x.c = ref_random(x.mm.c_dtype, s->m * x.mm.ldc, 4, 1);
     for (int64_t i = 0; i < x.a.n; i++)
         if (any(i) % 150 == 7) ref_set(&x.a, i, 16 * ref_get(&x.a, i));
     x.q = malloc((size_t)(s->n * x.mm.ldb + 1)), x.scale = malloc((size_t)(s->n + 1) * sizeof *x.scale);
@@ -239,24 +241,31 @@ static void outliers_take_no_memory(void **state)
     assert_int_equal(held[0], held[1]);
 }
 
+static const void *row_of(const ref_array *a, int64_t row, int64_t ld)
+{
+    return (const char *)a->p + (size_t)(row * ld) * dt_dtype_size(a->dt);
+}
+
 /* On a GPU rows become int8 as many at a time as a stream's workspace has room for. */
 static void panels_of_rows_do_not_matter(void **state)
 {
     fixture *f = *state;
     const struct size s = {300, 3, DT_INT8_MOST_K, 0}, few = {10, 3, DT_INT8_MOST_K, 0};
-    const form how = {.threshold = 0};
-    if (strcmp(OPS(f)->name, "cuda") != 0 || getenv("TEST_EVERY"))
-        skip(); /* 150 MB of numbers; panels of the CPU have 512 rows: sizes */
-    product all = random_product(&how, &s, DT_BF16);
-    run(f, &all);
-    for (int64_t first = 0; first < s.m; first += s.m - few.m) {
-        product part = random_product(&how, &few, DT_BF16);
-        memcpy(part.a.p, (char *)all.a.p + first * s.k * 2, ref_bytes(&part.a));
-        run(f, &part);
-        assert_memory_equal(part.c.p, (char *)all.c.p + first * s.n * 2, ref_bytes(&part.c));
-        drop(&part);
+    static const form ways[] = {{.addend = true}, {.addend = true, .float_addend = true, .float_c = true}};
+    if (strcmp(OPS(f)->name, "cuda") != 0) skip(); /* panels of the CPU have 512 rows: sizes */
+    for (int way = 0; way < 2; way++) {
+        product all = random_product(&ways[way], &s, DT_BF16);
+        run(f, &all);
+        for (int64_t first = 0; first < s.m; first += s.m - few.m) {
+            product part = random_product(&ways[way], &few, DT_BF16);
+            memcpy(part.a.p, row_of(&all.a, first, all.mm.lda), ref_bytes(&part.a));
+            memcpy(part.addend.p, row_of(&all.addend, first, all.mm.ldd), ref_bytes(&part.addend));
+            run(f, &part);
+            assert_memory_equal(part.c.p, row_of(&all.c, first, all.mm.ldc), ref_bytes(&part.c));
+            drop(&part);
+        }
+        drop(&all);
     }
-    drop(&all);
 }
 
 /* ---- numbers that are none, and what cannot be ------------------------------------------------------------------- */
