@@ -191,8 +191,8 @@ static void activations_of_products(void **state)
             }
 }
 
-/* Of a large product with an odd extent a library may take the multiples of 8: in columns, rows (A transposed) or terms,
- * the last in several panels of rows. */
+/* Of a large product with an odd extent a library may take the multiples of 8: in columns, rows (A transposed) or
+ * terms, the last in several panels of rows. */
 static void large_products_with_one_odd_extent(void **state)
 {
     static const struct odd_case {
