@@ -349,6 +349,21 @@ static void expect_same_dx_without_weights(fixture *f, const norm_case *k, ref_a
     ref_drop(&dx), ref_drop(&scratch);
 }
 
+/* Of LayerNorm's weight and bias one may be frozen. */
+static void expect_each_gradient_alone(fixture *f, const norm_case *k, ref_array *x, ref_array *w, ref_array *mean,
+                                       ref_array *rstd, ref_array *dy, const ref_array *dw, const ref_array *db)
+{
+    for (int bias = 0; bias < 2; bias++) {
+        const ref_array *want = bias ? db : dw;
+        ref_array one = ref_new(want->dt, want->n), dx = ref_new(x->dt, x->n),
+                  scratch = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, k->width));
+        RUN(layernorm_backward, ON(*x), ON(*w), ON(*mean), ON(*rstd), ON(*dy), ON(dx), false, bias ? NULL : ON(one),
+            bias ? ON(one) : NULL, want->dt, false, k->n_rows, k->width, ON(scratch), x->dt);
+        assert_memory_equal(one.p, want->p, ref_bytes(want));
+        ref_drop(&one), ref_drop(&dx), ref_drop(&scratch);
+    }
+}
+
 static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt, bool layer, bool add)
 {
     const float eps = 1e-5f;
@@ -383,6 +398,7 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
             k->group, k->group_ld, k->y_group_ld, ON(scratch), dt);
     }
     expect_same_dx_without_weights(f, k, &x, &w, &mean, &rstd, &dy, add ? &dx_start : NULL, &dx, layer);
+    if (layer && !add) expect_each_gradient_alone(f, k, &x, &w, &mean, &rstd, &dy, &dw, &db);
     const double large = 1 + ref_largest(rstd64, k->n_rows); /* a row of one element may have any variance */
     ref_array y_dense = dense(k, &y, k->y_group_ld), dx_dense = dense(k, &dx, k->group_ld);
     assert_true(ref_near(&rstd, rstd64, norm_error(k) * large, "rstd"));
