@@ -227,6 +227,25 @@ static void a_draw_inverts_the_distribution_in_the_order_of_ids(void **state)
     ref_drop(&x.z);
 }
 
+/* The sum of all weights may be rounded below the share that is asked for, as with a number of 1: then it is the last
+ * token that has a weight, not the last of all. */
+static void behind_all_weights_comes_the_last_that_has_one(void **state)
+{
+    static const int last[] = {0, 5, 31, 32, 199, 298};
+    enum { N = 299 };
+    for (size_t n = 0; n < sizeof last / sizeof last[0]; n++) {
+        rows x = {.at = {.n_rows = 1, .n_vocab = N, .logits_ld = N}};
+        const dt_choice how = {.temperature = 1, .top_p = 1};
+        const double u = 1;
+        int32_t token = -1;
+        x.z = ref_random(DT_F32, N, 1, 3);
+        for (int64_t i = last[n] + 1; i < N; i++) ref_set(&x.z, i, -INFINITY);
+        draw(*state, &x, &how, &u, &token);
+        assert_int_equal(token, last[n]);
+        ref_drop(&x.z);
+    }
+}
+
 /* ---- the largest, log-probabilities ------------------------------------------------------------------------------ */
 
 static void check_top(fixture *f, int i, int64_t n)
@@ -355,6 +374,7 @@ int main(void)
         cmocka_unit_test(draws_are_those_of_the_sampler),
         cmocka_unit_test(draws_are_those_of_the_plain_loop),
         cmocka_unit_test(a_draw_inverts_the_distribution_in_the_order_of_ids),
+        cmocka_unit_test(behind_all_weights_comes_the_last_that_has_one),
         cmocka_unit_test(the_largest_fall_and_ties_go_to_the_lower_id),
         cmocka_unit_test(log_probabilities_of_chosen_tokens),
         cmocka_unit_test(all_of_it_with_the_vocabulary_of_gpt2),
