@@ -403,7 +403,8 @@ dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choi
 
 /* ---- the largest ------------------------------------------------------------------------------------------------- */
 
-/* list [SORTED], ascending: bitonic (Batcher, AFIPS 1968); thread i keeps place i. */
+/* list [SORTED], ascending: bitonic (Batcher, AFIPS 1968); thread i keeps place i, the only one that it may read before
+ * another barrier. */
 __device__ static void sort(uint64_t *list)
 {
     const int i = threadIdx.x;
@@ -415,7 +416,6 @@ __device__ static void sort(uint64_t *list)
             __syncthreads();
             list[i] = keep_smaller == (own < other) ? own : other;
         }
-    __syncthreads();
 }
 
 /* token and logit [k] of row r, which is block r's: the next SORTED of the list at a time, collected, then sorted. */

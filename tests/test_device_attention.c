@@ -3,9 +3,11 @@
 #include "device_fixture.h"
 #include <math.h>
 
+enum { MAX_SEQ = 70 };
+
 /* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout, bidirectional. */
 typedef struct attention_case {
-    int n_seq, n_q[4], n_kv[4]; /* n_kv 0: as n_q */
+    int n_seq, n_q[MAX_SEQ], n_kv[MAX_SEQ]; /* n_kv 0: as n_q */
     int n_heads, n_kv_heads, head_dim, window;
     float dropout_p;
     bool bidirectional;
@@ -31,11 +33,21 @@ static const attention_case cases[] = {
     {2, {64, 17}, {0}, 2, 2, 64, 0, 0.25f, true},
     {3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, 0, 0, true}, /* fewer keys than queries, too */
     {2, {81, 144}, {0}, 2, 2, 72, 0, 0, true},            /* SigLIP so400m's heads */
+    {70,                                                  /* packed documents: more than a warp has lanes, twice */
+     {3, 0, 5, 1, 9, 2, 4, 0, 7, 1, 6, 2, 3, 8, 1, 0, 5, 2, 4, 1, 3, 6, 0, 2, 9, 1, 4, 2, 7, 1, 3, 8, 5,  0, 2,
+      6, 1, 3, 4, 0, 7, 2, 1, 5, 3, 9, 0, 1, 4, 2, 6, 1, 3, 0, 8, 2, 5, 1, 4, 7, 2, 0, 3, 6, 9, 1, 0, 70, 2, 5},
+     {0},
+     2,
+     1,
+     64,
+     0,
+     0,
+     false},
 };
 
 typedef struct problem {
     dt_attention at;
-    int32_t q_start[5], kv_start[4], kv_len[4];
+    int32_t q_start[MAX_SEQ + 1], kv_start[MAX_SEQ], kv_len[MAX_SEQ];
     uint64_t token_key[512];
     int64_t n_kv_rows;
     ref_array q, k, v, dout;
@@ -275,7 +287,7 @@ static void check_shared(fixture *f, const attention_case *c, const int32_t *sha
 {
     if (!is_tried()) return;
     problem p;
-    int32_t kv_start[4], shared_start[4], n_rows = 2;
+    int32_t kv_start[MAX_SEQ], shared_start[MAX_SEQ], n_rows = 2;
     make_problem(&p, c, dt, how);
     p.at.batch_invariant = true;
     for (int s = 0; s < c->n_seq; s++) n_rows = 2 + shared[s] > n_rows ? 2 + shared[s] : n_rows;
