@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
         const attention_range queries = queries_of(at, t, t.first, n);
         const int64_t at_key = (t.kv_row + t.first) * at.kv_ld + t.head * d;
         dk.clear(), dv.clear();
-        /* the last tile's k and v were read before the loop's later barriers */
+        /* no barrier is needed: all had read the k and v of the tile before when they passed the last one below */
         load_rows(k, a.k + at_key, at.kv_ld, n, TILE, d);
         load_rows(v, a.v + at_key, at.kv_ld, n, TILE, d);
         for (int head = t.head * group; head < (t.head + 1) * group; head++)

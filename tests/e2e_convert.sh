@@ -192,6 +192,9 @@ load.read $tmp/gpt2.h5 hf
 save.write $hf/gpt2 checkpoint
 export.write $hf/gpt2 hf
 POINTS
+run 2 ./dtrain-convert --timeout 0 "$hf/gpt2" "$tmp/never.h5"
+expect_exit "no time at all is refused" 64
+expect_text "by name" "--timeout: expected a number from 1 to 1e.09, found '0'"
 # two at a time
 DTRAIN_FAULT=export.publish:0:1:stop ./dtrain-convert --to hf --tokenizer bytes "$hf/llama" "$tmp/both" >"$tmp/first" 2>&1 &
 wait_for grep -q '^State:.T' /proc/$!/status

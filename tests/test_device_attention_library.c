@@ -205,7 +205,7 @@ static void plans_are_left(const char *how, const char *because)
     unsetenv("CUDA_SIM_CUDNN");
 }
 
-/* The simulator's cuDNN. */
+/* Plans of the simulator's cuDNN. */
 static void plans_that_fail_are_left(void **state)
 {
     plans_are_left("fails", "forward cannot be run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");

@@ -139,8 +139,7 @@ static dt_err parse_options(options *o, int argc, char **argv)
             o->add_tokens = optarg;
             break;
         case NOISE:
-            DT_TRY(tool_parse_real("noise", optarg, &o->noise));
-            DT_CHECK(o->noise >= 0 && o->noise <= 1, DT_ERR_USAGE, "--noise: expected 0 to 1, found %s", optarg);
+            DT_TRY(tool_parse_between("noise", optarg, 0, 1, &o->noise));
             break;
         case DTYPE:
             DT_TRY(parse_dtype(optarg, &o->dtype));
@@ -159,9 +158,7 @@ static dt_err parse_options(options *o, int argc, char **argv)
             o->force = true;
             break;
         case TIMEOUT:
-            DT_TRY(tool_parse_real("timeout", optarg, &o->timeout_s));
-            DT_CHECK(o->timeout_s >= 1 && o->timeout_s <= 1e9, DT_ERR_USAGE,
-                     "--timeout: expected seconds from 1 to 1e9, found '%s'", optarg);
+            DT_TRY(tool_parse_between("timeout", optarg, 1, 1e9, &o->timeout_s));
             break;
         case 'V':
             o->version = true;

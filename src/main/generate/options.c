@@ -231,10 +231,7 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
     case THREADS:
         return tool_parse_int(name, text, 0, 4096, &o->threads);
     case TIMEOUT:
-        DT_TRY(tool_parse_real(name, text, &o->timeout_s));
-        DT_CHECK(o->timeout_s >= 1 && o->timeout_s <= 1e9, DT_ERR_USAGE,
-                 "--timeout: expected seconds from 1 to 1e9, found '%s'", text);
-        return DT_OK;
+        return tool_parse_between(name, text, 1, 1e9, &o->timeout_s);
     default:
         return parse_token_option(o, id, name, text);
     }

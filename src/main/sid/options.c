@@ -104,14 +104,6 @@ static dt_err parse_method(const char *text, sid_method *method)
     return dt_fail(DT_ERR_USAGE, "--method: expected rqvae, kmeans or balanced, found '%s'", text);
 }
 
-static dt_err parse_real(const char *name, const char *text, double low, double high, double *value)
-{
-    DT_TRY(tool_parse_real(name, text, value));
-    DT_CHECK(*value >= low && *value <= high, DT_ERR_USAGE, "--%s: expected a number from %g to %g, found '%s'", name,
-             low, high, text);
-    return DT_OK;
-}
-
 /* Sizes between commas; 0 alone: none. */
 static dt_err parse_hidden(options *o, const char *text)
 {
@@ -173,7 +165,7 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (numbers[i].id == id) return tool_parse_int(name, text, numbers[i].low, numbers[i].high, numbers[i].value);
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
-        if (reals[i].id == id) return parse_real(name, text, reals[i].low, reals[i].high, reals[i].value);
+        if (reals[i].id == id) return tool_parse_between(name, text, reals[i].low, reals[i].high, reals[i].value);
     if (id == DTYPE) {
         DT_CHECK(dt_dtype_find(text, &o->dtype), DT_ERR_USAGE, "--dtype: expected fp32, bf16 or fp16, found '%s'",
                  text);

@@ -101,6 +101,14 @@ dt_err tool_parse_real(const char *name, const char *text, double *value)
     return DT_OK;
 }
 
+dt_err tool_parse_between(const char *name, const char *text, double low, double high, double *value)
+{
+    DT_TRY(tool_parse_real(name, text, value));
+    DT_CHECK(*value >= low && *value <= high, DT_ERR_USAGE, "--%s: expected a number from %g to %g, found '%s'", name,
+             low, high, text);
+    return DT_OK;
+}
+
 dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes)
 {
     DT_CHECK(dt_parse_bytes(text, nbytes) && *nbytes > 0, DT_ERR_USAGE,

@@ -30,9 +30,11 @@ int tool_end(dt_err err);
  *  without one. */
 dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at);
 
-/** A whole number from low to high, and a finite one. name: the option's, without dashes. DT_ERR_USAGE. */
+/** A whole number from low to high, a finite one, and one from low to high. name: the option's, without dashes.
+ *  DT_ERR_USAGE. */
 dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value);
 dt_err tool_parse_real(const char *name, const char *text, double *value);
+dt_err tool_parse_between(const char *name, const char *text, double low, double high, double *value);
 dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes); /* above 0; units as in dt_parse_bytes */
 
 /** Version, commit, compiler and its flags, devices and libraries, on standard output. */
