@@ -80,6 +80,10 @@ test-setup:
 check: programs tests-build  ## the tests alone (ONLY=pattern runs those whose name contains it)
 	@$(FOR_TESTS) SAN=$(SAN) tests/run.sh $(ONLY)
 FOR_TESTS = BUILD=$(BUILD) MPICC="$(MPICC)" MPIRUN="$(MPIRUN)" HDF5="$(HDF5)"
+test-full: test-setup  ## make test, then the campaigns (tests/full_*.sh): signals at random moments, every flipped bit of a file (an hour or more)
+	$(MAKEAGAIN) full
+full: programs tests-build
+	@$(FOR_TESTS) SAN=$(SAN) FULL=1 tests/run.sh $(ONLY)
 bench: setup  ## tables of figures (the machine should be idle)
 	$(MAKEAGAIN) programs benches
 	@$(FOR_TESTS) tools/bench.sh $(ONLY)
@@ -312,6 +316,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-host mutants-cuda bench programs cudasim tests-build benches sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup test-full full check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-host mutants-cuda bench programs cudasim tests-build benches sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs kernels lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(SID:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -4,6 +4,7 @@
 #   BUILD/tests/test_*   cmocka, one process
 #   BUILD/tests/mpi_*    cmocka under mpirun, at 1 2 3 4 ranks, or at those in a line "// NP: 1 2 8" of its source, or in NP
 #   BUILD/tests/fuzz/*   replay of the corpus tests/data/fuzz/NAME
+#   tests/full_*.sh      campaigns, with FULL=1 only (make test-full); they print what e2e scripts print
 #   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
 #
 # With a line "DEVICES: cpu queue" in its source a program or script runs once on each of these devices (src/device/queue.c; seeds in QUEUE_SEEDS,
@@ -172,6 +173,7 @@ seeds=1 np=1 np_queue=1
 if [ -z "$valgrind" ]; then
     TEST_TIMEOUT=$((TEST_TIMEOUT * 4))
     for t in tests/e2e_*.sh; do wanted "$t" && on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"; done
+    [ -z "${FULL:-}" ] || for t in tests/full_*.sh; do wanted "$t" && each count_lines "$(basename "$t" .sh)" bash "$t"; done
 fi
 while [ -n "$running" ]; do show_ended; done
 [ ! -e "$work/counts" ] || read -r passed bad skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' "$work/counts")
