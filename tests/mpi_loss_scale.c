@@ -96,7 +96,7 @@ static bool same_weights(const char *path, const json_t *one)
     const char *name;
     json_t *tensor;
     hid_t file;
-    if (dt_h5_open(path, &file) != DT_OK) return false;
+    if (dt_h5_open(path, &file, NULL) != DT_OK) return false;
     bool ok = true;
     json_object_foreach(json_object_get(one, "tensors"), name, tensor) ok =
         same_tensor(file, name, tensor, number(json_object_get(one, "drift"), "moved")) && ok;

@@ -141,7 +141,7 @@ static bool read_table(const struct fixture *f, const char *name, int64_t step, 
     hid_t file;
     snprintf(path, sizeof path, "%s/%s/checkpoints/step-%08d.h5", f->dir, name, (int)step);
     dt_h5_lock();
-    bool ok = dt_h5_open(path, &file) == DT_OK;
+    bool ok = dt_h5_open(path, &file, NULL) == DT_OK;
     const hid_t dset = ok ? dt_h5_open_array(file, "/table/model/table.weight") : -1;
     ok = dset >= 0 && dt_h5_inspect(dset, path, "table", &a) == DT_OK && a.n_elems == 64 &&
          dt_h5_read_run(dset, path, "table", &a, 0, 64, table) == DT_OK;

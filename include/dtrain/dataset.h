@@ -65,6 +65,7 @@ typedef struct dt_dataset_info {
     dt_image_form images; /* has_images */
     bool has_weights, has_margins, has_safety, has_ties, has_answers, has_records, has_images, has_checksums;
     bool sealed; /* has a checksum of everything except the arrays, too; it was verified when the file was opened */
+    bool has_block_checksums; /* every block is verified when it is read for the first time */
 } dt_dataset_info;
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 

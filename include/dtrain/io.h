@@ -18,9 +18,18 @@ dt_err dt_h5_fail(dt_err err, const char *path, const char *what);
 #define dt_h5_fail(err, ...) ((dt_h5_fail)(err, __VA_ARGS__), (err))
 #endif
 
-/** Open for reading, without HDF5's file lock (not every parallel file system has one). DT_ERR_DATA: missing, not HDF5,
- *  cut short. */
-dt_err dt_h5_open(const char *path, hid_t *file);
+/** Open for reading, without HDF5's file lock, which not every parallel file system has. The only place where a file of
+ *  the user is given to HDF5: its seal (seal.h) is verified first. Between dt_h5_lock and dt_h5_unlock. Local.
+ *
+ *  sealed  out, or NULL: the file has a seal, and it matches
+ *
+ *  DT_ERR_DATA: missing, not HDF5, cut short, altered outside of its arrays, or its seal is gone. */
+dt_err dt_h5_open(const char *path, hid_t *file, bool *sealed);
+/** Verify the seal of a file without HDF5. *sealed: it has one. Local. Errors as above. */
+dt_err dt_h5_check_seal(const char *path, bool *sealed);
+/** Can HDF5 list this file without crashing? For files without a seal: a forked child lists it first. Local; not in an
+ *  MPI program. DT_ERR_DATA: the child crashed, or took more than a minute. */
+dt_err dt_h5_survives(const char *path);
 
 /** Attribute readers and writers on an open object. Missing or of the wrong class or shape: DT_ERR_DATA naming path and
  *  attribute. Text is malloc'ed. HDF5 1.10 may crash on variable-length text whose heap is damaged; our own files hold

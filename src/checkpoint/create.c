@@ -46,6 +46,7 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     char *base = NULL;
     DT_TRY(dt_h5_write_text(file, path, "format", "dtrain-checkpoint"));
     DT_TRY(dt_h5_write_i64(file, path, "version", own->base ? CKPT_VERSION : CKPT_VERSION_WHOLE));
+    DT_TRY(dt_h5_write_i64(file, path, "sealed", 1)); /* a file that has lost its seal was changed */
     DT_TRY(dt_h5_write_i64(file, path, "step", m->step));
     DT_TRY(dt_h5_write_i64(file, path, "samples", m->samples));
     DT_TRY(dt_h5_write_i64(file, path, "tokens", m->tokens));
@@ -196,17 +197,17 @@ static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, i
                                const int64_t *offsets)
 {
     const int n = n_slots + items->n_items;
-    ckpt_extent *extents = malloc(((size_t)n + 1) * sizeof *extents);
-    DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the offsets of %d arrays", n);
+    dt_byte_range *arrays = malloc(((size_t)n + 1) * sizeof *arrays);
+    DT_CHECK(arrays, DT_ERR_MEMORY, "no memory for the offsets of %d arrays", n);
     for (int i = 0; i < n_slots; i++) {
         const int64_t size = (int64_t)dt_dtype_size(ckpt_slot_dtype(&slots[i]));
-        extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
+        arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
     }
     for (int i = n_slots; i < n; i++) {
         const dt_item *item = &items->item[i - n_slots];
-        extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = item->n * (int64_t)dt_item_size(item->type)};
+        arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = item->n * (int64_t)dt_item_size(item->type)};
     }
-    ckpt_image_leave_out(image, extents, n);
+    ckpt_image_leave_out(image, arrays, n);
     return DT_OK;
 }
 

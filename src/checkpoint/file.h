@@ -4,6 +4,7 @@
 
 #include "dtrain/checkpoint.h"
 #include "dtrain/io.h"
+#include "dtrain/seal.h"
 #include "dtrain/stored.h"
 #include <limits.h>
 
@@ -22,25 +23,27 @@ static inline dt_dtype ckpt_slot_dtype(const dt_stored_slot *s)
 hid_t ckpt_slot_open(hid_t file, const dt_stored_slot *s, char *name, size_t name_size);
 dt_st_type ckpt_type_of(dt_h5_type t);
 
-/** Bytes that a tensor takes in the file. */
-typedef struct ckpt_extent {
-    int64_t offset, nbytes; /* offset -1: none */
-} ckpt_extent;
-
 /** The file's metadata while HDF5 works on it: a file in memory, sparse, as long as the checkpoint (image.c). {.fd =
  *  -1} to start from. */
 typedef struct ckpt_image {
     int fd;
     char path[32];
-    ckpt_extent *extents; /* of the arrays that are left out, by offset */
-    int n_extents;
+    dt_byte_range *arrays; /* those that are left out, by offset */
+    int n_arrays;
 } ckpt_image;
 dt_err ckpt_image_open(ckpt_image *m);
 void ckpt_image_close(ckpt_image *m); /* safe on {.fd = -1} */
 dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes);
-/** Say where the arrays are that others write; extents, malloc'ed, is the image's from now on. */
-void ckpt_image_leave_out(ckpt_image *m, ckpt_extent *extents, int n);
-/** Write all but those into the file at path, open as fd. buffer: of CKPT_COPY_NBYTES. DT_ERR_WRITE. */
+/** Say where the arrays are that others write (offset -1: it has no elements); arrays, malloc'ed, is the image's from
+ *  now on. */
+void ckpt_image_leave_out(ckpt_image *m, dt_byte_range *arrays, int n);
+/** Bytes of the complete file: what HDF5 made, file_size, and the seal. */
+static inline int64_t ckpt_sealed_size(const ckpt_image *m, int64_t file_size)
+{
+    return file_size + dt_seal_nbytes(m->n_arrays);
+}
+/** Write all but those arrays into the file at path, open as fd for reading and writing, and the seal after it.
+ *  buffer: of CKPT_COPY_NBYTES. DT_ERR_WRITE. */
 enum { CKPT_COPY_NBYTES = 1 << 20 };
 dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size, char *buffer);
 

@@ -26,8 +26,8 @@ void ckpt_image_close(ckpt_image *m)
 {
     if (m->fd >= 0) close(m->fd);
     m->fd = -1;
-    free(m->extents);
-    m->extents = NULL;
+    free(m->arrays);
+    m->arrays = NULL;
 }
 
 dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes)
@@ -40,14 +40,16 @@ dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes)
 
 static int by_offset(const void *a, const void *b)
 {
-    const ckpt_extent *x = a, *y = b;
+    const dt_byte_range *x = a, *y = b;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-void ckpt_image_leave_out(ckpt_image *m, ckpt_extent *extents, int n)
+void ckpt_image_leave_out(ckpt_image *m, dt_byte_range *arrays, int n)
 {
-    qsort(extents, (size_t)n, sizeof *extents, by_offset);
-    m->extents = extents, m->n_extents = n;
+    m->arrays = arrays, m->n_arrays = 0;
+    for (int i = 0; i < n; i++)
+        if (arrays[i].offset >= 0 && arrays[i].nbytes > 0) arrays[m->n_arrays++] = arrays[i];
+    qsort(arrays, (size_t)m->n_arrays, sizeof *arrays, by_offset);
 }
 
 /* What is zero is so in the file already: it was reserved, or is a hole. */
@@ -70,11 +72,10 @@ static dt_err copy(const ckpt_image *m, int fd, const char *path, int64_t begin,
 dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size, char *buffer)
 {
     int64_t at = 0;
-    dt_err err = DT_OK;
-    for (int i = 0; i < m->n_extents && err == DT_OK; i++) {
-        if (m->extents[i].offset < 0) continue; /* an array without elements has no place */
-        err = copy(m, fd, path, at, m->extents[i].offset, buffer);
-        at = m->extents[i].offset + m->extents[i].nbytes;
+    for (int i = 0; i < m->n_arrays; i++) {
+        DT_TRY(copy(m, fd, path, at, m->arrays[i].offset, buffer));
+        at = m->arrays[i].offset + m->arrays[i].nbytes;
     }
-    return err == DT_OK ? copy(m, fd, path, at, file_size, buffer) : err;
+    DT_TRY(copy(m, fd, path, at, file_size, buffer));
+    return dt_seal_write(fd, path, file_size, m->arrays, m->n_arrays);
 }

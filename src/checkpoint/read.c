@@ -64,7 +64,7 @@ static dt_err check_format(hid_t file, const char *path)
 
 dt_err ckpt_file_open(const char *path, hid_t *file)
 {
-    DT_TRY(dt_h5_open(path, file));
+    DT_TRY(dt_h5_open(path, file, NULL));
     const dt_err err = check_format(*file, path);
     if (err == DT_OK) return DT_OK;
     H5Fclose(*file);

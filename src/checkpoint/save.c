@@ -136,7 +136,7 @@ static dt_err reserve(const save_job *j)
 {
     if (truncate(j->part, (off_t)j->file_size) != 0)
         return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be extended to its full size");
-    return dt_reserve_file(j->part, j->file_size, "a checkpoint");
+    return dt_reserve_file(j->part, ckpt_sealed_size(&j->image, j->file_size), "a checkpoint");
 }
 
 static dt_err create(save_job *j)
@@ -204,10 +204,10 @@ static dt_err add_sums(save_job *j) { return dt_comm_sum_host_u64(j->comm, j->su
 
 /* ---- rank 0: publish ------------------------------------------------------------------------------- */
 
-/* The image around the tensors, then everything to the disk. */
+/* The image around the tensors and the seal, then everything to the disk. */
 static dt_err write_metadata(const save_job *j)
 {
-    const int fd = open(j->part, O_WRONLY | O_CLOEXEC);
+    const int fd = open(j->part, O_RDWR | O_CLOEXEC);
     if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be opened again");
     dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size, j->chunks->raw);
     if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");

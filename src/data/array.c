@@ -6,9 +6,11 @@
  * lies outside the file (external files, virtual datasets) is refused, because a dataset is one file whose size and
  * head all ranks compare. */
 #include "array.h"
+#include "blocks.h"
 #include "dtrain/dataset.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -141,6 +143,7 @@ static dt_err open_locked(dt_array *a, hid_t file, int64_t file_nbytes, int type
     DT_TRY(find_offset(a, file, file_nbytes, little_endian));
     a->has_checksum = dt_h5_has(a->dset, "checksum");
     if (a->has_checksum) DT_TRY(dt_h5_read_u64(a->dset, a->path, "checksum", &a->checksum));
+    if (dt_h5_has(a->dset, "first_block")) DT_TRY(dt_h5_read_i64(a->dset, a->path, "first_block", &a->first_block));
     if (a->offset >= 0) {
         H5Dclose(a->dset);
         a->dset = H5I_INVALID_HID;
@@ -151,7 +154,7 @@ static dt_err open_locked(dt_array *a, hid_t file, int64_t file_nbytes, int type
 dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name,
                      int types)
 {
-    *a = (dt_array){.path = path, .name = name, .dset = H5I_INVALID_HID, .fd = fd, .offset = -1};
+    *a = (dt_array){.path = path, .name = name, .dset = H5I_INVALID_HID, .fd = fd, .offset = -1, .first_block = -1};
     dt_h5_lock();
     const dt_err err = open_locked(a, file, file_nbytes, types);
     dt_h5_unlock();
@@ -165,10 +168,11 @@ void dt_array_close(dt_array *a)
         H5Dclose(a->dset);
         dt_h5_unlock();
     }
+    free((void *)a->verified);
     *a = (dt_array){0};
 }
 
-static dt_err read_plain(const dt_array *a, int64_t first, int64_t n, char *out)
+static dt_err read_bytes(const dt_array *a, int64_t first, int64_t n, char *out)
 {
     int64_t at = a->offset + first * a->elem_size, left = n * a->elem_size;
     while (left > 0) {
@@ -184,6 +188,12 @@ static dt_err read_plain(const dt_array *a, int64_t first, int64_t n, char *out)
         left -= got;
     }
     return DT_OK;
+}
+
+static dt_err read_plain(const dt_array *a, int64_t first, int64_t n, void *out)
+{
+    DT_TRY(read_bytes(a, first, n, out));
+    return dt_blocks_verify(a, first, n, out);
 }
 
 static dt_err read_h5(const dt_array *a, int64_t first, int64_t n, void *out)

@@ -24,6 +24,9 @@ typedef struct dt_array {
     int image_size; /* S; 0: elements are numbers */
     bool has_checksum;
     uint64_t checksum;
+    int64_t first_block;       /* index of its first block's checksum in /block_checksums; -1: it has none */
+    int64_t sums_offset;       /* of that checksum in the file, once blocks are attached (blocks.h) */
+    _Atomic uint8_t *verified; /* [blocks / 8]: a bit a block; NULL: blocks are not verified */
 } dt_array;
 
 /** Open /name of an HDF5 file and check its dimensions, that it is of one of the types, and wholly inside the file.
@@ -39,7 +42,8 @@ static inline uint64_t dt_array_checksum(const void *elems, int64_t first, int64
                   : dt_checksum(elems, first, n, (size_t)elem_size);
 }
 
-/** Elements first .. first+n-1 in the machine's byte order. DT_ERR_DATA when the file gives fewer. */
+/** Elements first .. first+n-1 in the machine's byte order. Blocks that are read for the first time are verified, where
+ *  the file has their checksums. DT_ERR_DATA: the file gives fewer, or a block was altered. */
 dt_err dt_array_read(const dt_array *a, int64_t first, int64_t n, void *out);
 
 #endif

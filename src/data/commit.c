@@ -3,9 +3,10 @@
  * can be said any more.
  *
  * All files are complete beside their names before the first takes its name. */
+#include "blocks.h"
 #include "writer.h"
-#include "seal.h"
 #include "dtrain/io.h"
+#include "dtrain/seal.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { COPY_NBYTES = 1 << 20 };
@@ -31,7 +33,8 @@ typedef struct commit {
     dt_commit how;
     shard *shards;
     int64_t n_shards;
-    char *buffer; /* [COPY_NBYTES], or of one image that has more */
+    char *buffer;   /* [COPY_NBYTES], or of one image that has more */
+    uint64_t *sums; /* of the blocks that a buffer can hold */
 } commit;
 
 /* An array of a file, and the range of the temporary array that it is. */
@@ -42,6 +45,7 @@ typedef struct output {
     uint64_t base;      /* what is taken off its elements: offsets count from the shard's first token */
     hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are numbers */
     hid_t file_type, mem_type, dset;
+    int64_t first_block; /* in /block_checksums; -1: that array itself */
 } output;
 
 /* Of the path of a dataset what its shards have in their names. */
@@ -194,6 +198,7 @@ static dt_err create_array(const shard *s, hid_t file, output *o)
     if (plist >= 0) H5Pclose(plist);
     if (link >= 0) H5Pclose(link);
     if (o->dset < 0) return dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
+    if (o->first_block >= 0) DT_TRY(dt_h5_write_i64(o->dset, s->part, "first_block", o->first_block));
     return dt_h5_write_u64(o->dset, s->part, "checksum", 0); /* has its place; the value follows the copying */
 }
 
@@ -254,20 +259,25 @@ static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_
 }
 
 /* From the temporary array to the file, a buffer at a time, summed on the way; offsets count from the shard's start. */
-static dt_err copy_array(const commit *k, const shard *s, const output *o)
+static dt_err copy_array(const commit *k, const shard *s, const output *o, const output *blocks, uint64_t *blocks_sum)
 {
     const int64_t piece = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
-    uint64_t sum = 0;
+    int64_t block = o->first_block;
+    dt_block_sums sums = {0};
     for (int64_t first = 0; first < o->n; first += piece) {
         const int64_t n = o->n - first < piece ? o->n - first : piece;
         DT_CHECK(!k->how.stop || !atomic_load(k->how.stop), DT_ERR_STOP, "stopped before %s was complete", s->path);
         DT_TRY(dt_temp_array_read(o->from, o->first + first, n, k->buffer));
         uint64_t *offset = (uint64_t *)(void *)k->buffer;
         for (int64_t i = 0; o->base && i < n; i++) offset[i] -= o->base;
-        sum += dt_array_checksum(k->buffer, first, n, o->from->elem_size, o->image_size > 0);
         DT_TRY(write_piece(s, o, first, n, k->buffer));
+        const int n_sums = dt_block_sums_add(&sums, k->buffer, first, n, o->from->elem_size, o->image_size > 0,
+                                             first + n == o->n, k->sums);
+        if (n_sums > 0) DT_TRY(write_piece(s, blocks, block, n_sums, (const char *)k->sums));
+        *blocks_sum += dt_checksum(k->sums, block, n_sums, sizeof *k->sums);
+        block += n_sums;
     }
-    return set_checksum(s, o, sum);
+    return set_checksum(s, o, sums.total);
 }
 
 static void output_types(output *o, dt_column c)
@@ -312,7 +322,29 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     return n;
 }
 
-/* Where the arrays lie; empty ones have no place. */
+/* The checksums of the blocks of n outputs: one array, which follows them. */
+static output list_blocks(output *outputs, int n)
+{
+    int64_t n_blocks = 0;
+    for (int i = 0; i < n; i++) {
+        outputs[i].first_block = n_blocks;
+        n_blocks += dt_blocks_of(outputs[i].n * outputs[i].from->elem_size);
+    }
+    return (output){.name = "block_checksums",
+                    .n = n_blocks,
+                    .file_type = H5T_STD_U64LE,
+                    .mem_type = H5T_NATIVE_UINT64,
+                    .dset = -1,
+                    .first_block = -1};
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const dt_byte_range *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* The offsets of arrays; empty ones have none. Of the checksums of blocks nothing: the seal covers them. */
 static int find_ranges(const output *outputs, int n, dt_byte_range ranges[DT_N_COLUMNS])
 {
     int n_ranges = 0;
@@ -321,21 +353,37 @@ static int find_ranges(const output *outputs, int n, dt_byte_range ranges[DT_N_C
         if (at != HADDR_UNDEF)
             ranges[n_ranges++] = (dt_byte_range){(int64_t)at, outputs[i].n * outputs[i].from->elem_size};
     }
+    qsort(ranges, (size_t)n_ranges, sizeof *ranges, by_offset);
     return n_ranges;
 }
 
 static dt_err fill_file(const commit *k, const shard *s, hid_t file, dt_byte_range ranges[DT_N_COLUMNS], int *n_ranges)
 {
-    output outputs[DT_N_COLUMNS];
+    output outputs[DT_N_COLUMNS + 1];
     const int n = list_outputs(k->w, s, outputs);
+    output *blocks = &outputs[n];
+    uint64_t blocks_sum = 0;
+    *blocks = list_blocks(outputs, n);
     dt_err err = write_attributes(k->w, s, file);
-    for (int i = 0; i < n && err == DT_OK; i++) err = create_array(s, file, &outputs[i]);
+    for (int i = 0; i <= n && err == DT_OK; i++) err = create_array(s, file, &outputs[i]);
     if (err == DT_OK) err = claim_space(s, file);
-    for (int i = 0; i < n && err == DT_OK; i++) err = copy_array(k, s, &outputs[i]);
+    for (int i = 0; i < n && err == DT_OK; i++) err = copy_array(k, s, &outputs[i], blocks, &blocks_sum);
+    if (err == DT_OK) err = set_checksum(s, blocks, blocks_sum);
     if (err == DT_OK) *n_ranges = find_ranges(outputs, n, ranges);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i <= n; i++)
         if (outputs[i].dset >= 0 && H5Dclose(outputs[i].dset) < 0 && err == DT_OK)
             err = dt_h5_fail(DT_ERR_WRITE, s->part, outputs[i].name);
+    return err;
+}
+
+static dt_err seal_part(const char *part, const dt_byte_range *ranges, int n)
+{
+    struct stat st;
+    const int fd = open(part, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, part, "cannot be opened again");
+    dt_err err = fstat(fd, &st) == 0 ? dt_seal_write(fd, part, (int64_t)st.st_size, ranges, n)
+                                     : dt_fail_errno(DT_ERR_WRITE, part, NULL);
+    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, part, "close failed");
     return err;
 }
 
@@ -372,7 +420,7 @@ static dt_err write_part(const commit *k, const shard *s)
         file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file, ranges, &n_ranges);
     if (file >= 0 && H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, s->part, "cannot close");
     dt_h5_unlock();
-    if (err == DT_OK) err = dt_seal_write(s->part, ranges, n_ranges);
+    if (err == DT_OK) err = seal_part(s->part, ranges, n_ranges);
     return err == DT_OK ? sync_part(s) : err;
 }
 
@@ -406,8 +454,10 @@ static dt_err prepare(commit *k)
         if (w->column[c].path) DT_TRY(dt_temp_array_finish(&w->column[c]));
     DT_TRY(is_alone(k) ? add_shard(k, 0, w->n_documents) : k->how.n_shards ? cut_equal(k) : cut_by_size(k));
     DT_TRY(name_shards(k));
-    k->buffer = malloc((size_t)dt_max_i64(COPY_NBYTES, w->column[DT_COL_PIXELS].elem_size));
-    DT_CHECK(k->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", w->path);
+    const size_t nbytes = (size_t)dt_max_i64(COPY_NBYTES, w->column[DT_COL_PIXELS].elem_size);
+    k->buffer = malloc(nbytes);
+    k->sums = malloc((nbytes / DT_BLOCK_NBYTES + 2) * sizeof *k->sums);
+    DT_CHECK(k->buffer && k->sums, DT_ERR_MEMORY, "%s: no memory for a buffer", w->path);
     for (int64_t i = 0; i < k->n_shards; i++) DT_TRY(write_part(k, &k->shards[i]));
     return DT_OK;
 }
@@ -428,6 +478,7 @@ static void end(commit *k, bool failed)
     }
     free(k->shards);
     free(k->buffer);
+    free(k->sums);
     dt_dataset_discard(k->w);
 }
 

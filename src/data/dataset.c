@@ -2,7 +2,7 @@
  * where they are. When every array is contiguous HDF5's handle is closed again: an open training run then holds one
  * descriptor a file and no lock of HDF5. */
 #include "dataset_file.h"
-#include "seal.h"
+#include "blocks.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -50,24 +50,7 @@ static dt_err open_plain(dt_dataset *d)
              S_ISDIR(st.st_mode) ? "folder" : "special file");
     DT_CHECK(st.st_size > 0, DT_ERR_DATA, "%s: the file is empty", d->path);
     d->file_nbytes = (int64_t)st.st_size;
-    DT_TRY(refuse_text(d));
-    /* before HDF5, which may fault on damaged metadata */
-    return dt_seal_check(d->fd, d->path, d->file_nbytes, &d->info.sealed);
-}
-
-/* File locks are left out where the file system has none (some parallel ones): reading needs none. */
-static dt_err open_hdf5(dt_dataset *d)
-{
-    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    if (access < 0) return dt_h5_fail(DT_ERR_FAULT, d->path, "open");
-    H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-#if H5_VERSION_GE(1, 10, 7)
-    H5Pset_file_locking(access, true, true);
-#endif
-    d->file = H5Fopen(d->path, H5F_ACC_RDONLY, access);
-    const dt_err err = d->file < 0 ? dt_h5_fail(DT_ERR_DATA, d->path, "not a readable HDF5 file") : DT_OK;
-    H5Pclose(access);
-    return err;
+    return refuse_text(d);
 }
 
 static dt_err read_kind(dt_dataset *d)
@@ -106,11 +89,6 @@ static dt_err read_attributes(dt_dataset *d)
     DT_TRY(dt_h5_read_i64(d->file, d->path, "vocab_size", &d->info.vocab_size));
     DT_CHECK(d->info.vocab_size >= 1 && d->info.vocab_size <= INT32_MAX, DT_ERR_DATA,
              "%s: attribute vocab_size: expected 1 to %d, found %" PRId64, d->path, INT32_MAX, d->info.vocab_size);
-    DT_CHECK(d->info.sealed || !dt_h5_has(d->file, "sealed"), DT_ERR_DATA,
-             "%s: has lost the checksum of its header: it was cut short or changed after dtrain-data made it; make it "
-             "again (or, where it was changed on purpose, "
-             "remove its attribute `sealed`)",
-             d->path);
     if (dt_h5_has(d->file, "tokenizer")) DT_TRY(dt_h5_read_text(d->file, d->path, "tokenizer", &d->tokenizer));
     if (dt_h5_has(d->file, "chat_template"))
         DT_TRY(dt_h5_read_text(d->file, d->path, "chat_template", &d->chat_template));
@@ -144,11 +122,19 @@ static bool has_array(const dt_dataset *d, const char *name)
     return H5Lexists(d->file, name, H5P_DEFAULT) > 0;
 }
 
+static bool has_array_locked(const dt_dataset *d, const char *name)
+{
+    dt_h5_lock();
+    const bool has = has_array(d, name);
+    dt_h5_unlock();
+    return has;
+}
+
 /* Runs under the lock; says which of the optional arrays are there. */
 static dt_err open_head(dt_dataset *d, bool *has_offsets)
 {
     dt_dataset_info *i = &d->info;
-    DT_TRY(open_hdf5(d));
+    DT_TRY(dt_h5_open(d->path, &d->file, &i->sealed));
     DT_TRY(read_attributes(d));
     *has_offsets = has_array(d, "offsets");
     i->has_weights = i->kind == DT_DATASET_SFT && has_array(d, "weights");
@@ -267,6 +253,22 @@ static dt_err open_texts(dt_dataset *d, bool has_offsets)
     return kind == DT_DATASET_PROMPTS ? open_prompts(d) : DT_OK;
 }
 
+/* Where the file has checksums of blocks, every array is verified as it is read. */
+static dt_err attach_blocks(dt_dataset *d, const dt_array *arrays[DT_N_ARRAYS])
+{
+    d->info.has_block_checksums = has_array_locked(d, "block_checksums");
+    if (!d->info.has_block_checksums) return DT_OK;
+    dt_array sums;
+    dt_err err = open_one(d, &sums, "block_checksums", DT_ARRAY_U64);
+    for (int i = 0; i < DT_N_ARRAYS && err == DT_OK; i++)
+        if (arrays[i]->path) {
+            err = dt_blocks_attach((dt_array *)arrays[i], &sums);
+            d->info.has_block_checksums &= arrays[i]->verified || arrays[i]->n_elems == 0;
+        }
+    dt_array_close(&sums);
+    return err;
+}
+
 static void close_hdf5(dt_dataset *d)
 {
     dt_h5_lock();
@@ -288,6 +290,7 @@ static dt_err open_all(dt_dataset *d)
 
     const dt_array *arrays[DT_N_ARRAYS];
     dt_dataset_arrays(d, arrays);
+    DT_TRY(attach_blocks(d, arrays));
     bool needs_hdf5 = false;
     d->info.has_checksums = true;
     for (int i = 0; i < DT_N_ARRAYS; i++) {

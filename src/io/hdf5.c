@@ -6,12 +6,15 @@
  * is written variable-length there. Both forms are read. Numbers are read through the widest type of their own
  * signedness, because HDF5 clips what does not fit without a word. */
 #include "dtrain/io.h"
+#include "dtrain/seal.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_TEXT = 256 << 20 }; /* bytes; a longer attribute is taken for damage */
 enum { HEADER_TEXT = 60000 };  /* bytes of text that fit an object header of the old format */
@@ -43,14 +46,27 @@ dt_err(dt_h5_fail)(dt_err err, const char *path, const char *what)
     return dt_fail(err, "%s: %s%s%s", path, what, text[0] ? ": " : "", text);
 }
 
-/* HDF5's innermost word for another kind of file is a remark about signatures; here it is said plainly. */
-dt_err dt_h5_open(const char *path, hid_t *file)
+/* The raw bytes first: HDF5 may crash on metadata that is damaged. */
+dt_err dt_h5_check_seal(const char *path, bool *sealed)
 {
     struct stat st;
-    *file = -1;
-    DT_CHECK_ERRNO(stat(path, &st) == 0, DT_ERR_DATA, path, NULL);
-    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected an HDF5 file, found %s", path,
-             S_ISDIR(st.st_mode) ? "a directory" : "no regular file");
+    *sealed = false;
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_DATA, path, "cannot be opened");
+    dt_err err = DT_OK;
+    if (fstat(fd, &st) != 0)
+        err = dt_fail_errno(DT_ERR_DATA, path, NULL);
+    else if (!S_ISREG(st.st_mode))
+        err = dt_fail(DT_ERR_DATA, "%s: expected an HDF5 file, found a %s", path,
+                      S_ISDIR(st.st_mode) ? "directory" : "special file");
+    else
+        err = dt_seal_check(fd, path, (int64_t)st.st_size, sealed);
+    close(fd);
+    return err;
+}
+
+static dt_err open_file(const char *path, hid_t *file)
+{
     DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: is not an HDF5 file, or has lost its beginning", path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access >= 0 && H5Pset_file_locking(access, false, true) >= 0) *file = H5Fopen(path, H5F_ACC_RDONLY, access);
@@ -58,6 +74,22 @@ dt_err dt_h5_open(const char *path, hid_t *file)
         *file >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, "cannot be opened: cut short, damaged, or of a later HDF5");
     if (access >= 0) H5Pclose(access);
     return err;
+}
+
+dt_err dt_h5_open(const char *path, hid_t *file, bool *sealed)
+{
+    bool has_seal;
+    *file = -1;
+    DT_TRY(dt_h5_check_seal(path, &has_seal));
+    DT_TRY(open_file(path, file));
+    if (sealed) *sealed = has_seal;
+    if (has_seal || !dt_h5_has(*file, "sealed")) return DT_OK;
+    H5Fclose(*file);
+    *file = -1;
+    return dt_fail(DT_ERR_DATA,
+                   "%s: has lost the checksum of its header: it was cut short or changed by another program; restore "
+                   "the file or make it again (or, where it was changed on purpose, delete its attribute `sealed`)",
+                   path);
 }
 
 bool dt_h5_has(hid_t obj, const char *name) { return H5Aexists(obj, name) > 0; }

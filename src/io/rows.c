@@ -114,7 +114,7 @@ static dt_err look_at(hid_t dset, const char *name, void *ctx)
 static dt_err open_h5(dt_rows *r, const char *array)
 {
     struct search s = {.path = r->path};
-    DT_TRY(dt_h5_open(r->path, &r->file));
+    DT_TRY(dt_h5_open(r->path, &r->file, NULL));
     if (array)
         r->name = strdup(array);
     else

@@ -139,9 +139,10 @@ static dt_err open_as_training_does(file_info *f, const options *o)
 
 static dt_err collect(file_info *f, const options *o)
 {
-    hid_t file;
+    hid_t file = H5I_INVALID_HID;
     dt_h5_lock();
-    dt_err err = dt_h5_open(f->path, &file);
+    dt_err err = dt_h5_survives(f->path);
+    if (err == DT_OK) err = dt_h5_open(f->path, &file, &f->sealed);
     if (err == DT_OK) err = read_format(file, f);
     if (err == DT_OK && !f->is_checkpoint) { /* HDF5 does not open a file a second time in another way */
         H5Fclose(file);
@@ -149,7 +150,7 @@ static dt_err collect(file_info *f, const options *o)
         dt_h5_unlock();
         err = open_as_training_does(f, o);
         dt_h5_lock();
-        if (err == DT_OK) err = dt_h5_open(f->path, &file);
+        if (err == DT_OK) err = dt_h5_open(f->path, &file, NULL);
     }
     dt_h5_unlock();
     if (err == DT_OK && f->is_checkpoint) err = dt_checkpoint_read_meta(f->path, &f->meta);
