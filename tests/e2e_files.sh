@@ -69,6 +69,13 @@ expect_text "dtrain-info says that the header has a checksum" "header +verified"
 agree "changed bits of the header are refused by both" 0 800 12
 agree "and those of the end" $((nbytes - 48)) "$nbytes" 8
 agree "changed bits anywhere, with data.verify" 0 "$nbytes" 12 data.verify=true
+agree "changed bits anywhere, where training reads them" 0 "$nbytes" 24
+flip "$tmp/flipped.h5" $((nbytes / 2)) 3
+for np in 2 3; do
+    rm -rf "$tmp/flip"
+    train $np flip run.max_steps=1 data.train="$tmp/flipped.h5" comm.timeout=20
+    expect_exit "a damaged block on $np ranks: 65" 65
+done
 for np in 1 2 3; do
     train $np verified$np run.max_steps=1 data.verify=true data.validation="$tmp/valid.h5" comm.timeout=5
     expect_exit "data.verify of good files on $np ranks" 0

@@ -34,6 +34,7 @@ typedef struct dt_loader_options {
     int64_t vocab_size;    /* of the model: token ids must be below */
     size_t feature_nbytes; /* batches have features of so many bytes in the place of images; 0: they have images */
     bool planning; /* no batch and no thread is made: what it holds and what it knows of the files can be asked */
+    bool verified; /* the caller verifies whole files: nothing is said of files that cannot be verified by blocks */
     dt_ledger *ledger;
     dt_phase *phase; /* told of each file that is opened, and polled; may be NULL */
 } dt_loader_options;

@@ -131,6 +131,21 @@ static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
             set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents, c->n_lost, c->n_target);
 }
 
+/* Once, for all files of the list. */
+static void warn_of_unverified(const dt_sources *s, const dt_loader_options *opt)
+{
+    const char *first = NULL;
+    int n = 0;
+    for (int i = 0; i < s->n_files; i++)
+        if (!s->samples[i].dataset->info.has_block_checksums) {
+            if (n++ == 0) first = s->samples[i].dataset->path;
+        }
+    if (n == 0 || opt->verified || opt->rank > 0 || opt->planning) return;
+    DT_WARN("%s%s: without checksums of its blocks, as files of earlier versions or other programs are: damaged data "
+            "would be trained on; make it again with dtrain-data, or set data.verify = true",
+            first, n > 1 ? " and others" : "");
+}
+
 static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *opt)
 {
     const dt_samples_ops *ops = NULL;
@@ -226,6 +241,7 @@ dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
     DT_TRY(dt_config_split(opt->files ? opt->files : "", &items, &n));
     const dt_err err = open_items(s, items, n, opt);
     dt_list_free(items, n);
+    if (err == DT_OK) warn_of_unverified(s, opt);
     if (err != DT_OK) dt_sources_close(s);
     return err;
 }

@@ -72,6 +72,7 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .vocab_size = t->mc->vocab_size,
         .feature_nbytes = dt_task_feature_nbytes(t),
         .planning = !t->comm,
+        .verified = cfg->data_verify,
         .ledger = t->ledger,
         .phase = t->phase,
     };
