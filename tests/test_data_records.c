@@ -172,7 +172,8 @@ static void preferences_have_two_sides(void **state)
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}], "
          "\"rejected\": [{\"role\": \"user\", "
-         "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}]}",
+         "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}]}\n"
+         "{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\"}",
          "User: q\nAssistant:{ same$}", "User: q\nAssistant:{ same$}"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", \"value\": "
          "\"c\"}, "

@@ -71,6 +71,10 @@ typedef struct dt_message {
     const char *text;
     size_t nbytes;
     unsigned learn;
+    /* of an assistant, from a field of their own; NULL: the text may contain them. The key is for messages */
+    const char *thoughts, *thoughts_key;
+    size_t n_thoughts;
+    const char *no_loss; /* the field that takes this answer out of the loss; NULL: none does */
 } dt_message;
 
 /** Names of images, paths or bytes of a row, borrowed. {0} to start from. */
@@ -88,17 +92,38 @@ typedef struct dt_messages {
     dt_image_names images;  /* those that parts of type image name, NULL for one without a name */
 } dt_messages;
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes); /* learn 0; text borrowed */
+/** The same in front of the others. */
+dt_err dt_messages_add_first(dt_messages *m, dt_role role, const char *text, size_t nbytes);
 /** A malloc'ed text that lives as long as the messages; taken over, also in failure. DT_ERR_MEMORY, also of NULL. */
 dt_err dt_messages_own(dt_messages *m, char *text);
 /** Add a JSON list of messages; texts are borrowed from it, or joined from [{"type": "text", "text": ...}] and owned.
  *  Images of a message, {"type": "image"}, come first in its text, each as image_text and a line's end, as llava-hf's
  *  templates write them.
- *  role_key and text_key: "role", "content", or ShareGPT's "from", "value". DT_ERR_DATA saying what in which message;
- *  what names the list. */
+ *  role_key and text_key: "role", "content", or ShareGPT's "from", "value". Fields of a message: reasoning_content,
+ *  reasoning or thinking are the thoughts of an answer; weight, loss_scale, loss, train or training of 0 or false take
+ *  it out of the loss. DT_ERR_DATA saying what in which message, also for fields that are not supported and change what
+ *  a conversation says, such as tool_calls; what names the list. */
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
                          const char *text_key);
 void dt_messages_clear(dt_messages *m); /* keeps the memory for the next conversation */
 void dt_messages_free(dt_messages *m);
+
+/* ---- fields of records ------------------------------------------------------------------------------------------- */
+
+/** Does a field hold anything? Null, "", [] and {} do not, nor do the texts "[]", "{}" and "null"; NULL: absent. */
+bool dt_field_is_set(const json_t *value);
+/** Which fields of a record are looked at: videos and audio, arguments of a chat template, descriptions of tools, those
+ *  that name targets by token. */
+enum { DT_FIELDS_MEDIA = 1, DT_FIELDS_CHAT = 2, DT_FIELDS_TOOLS = 4, DT_FIELDS_TARGETS = 8 };
+/** DT_ERR_DATA naming a field that would change what is trained on or asked, and is not supported: videos, tools,
+ *  labels, ... */
+dt_err dt_record_check_fields(const json_t *record, unsigned which);
+/** The same for a field of a message. turn: its number, for the error. */
+dt_err dt_message_check_fields(const json_t *message, size_t turn);
+/** Does dt_messages_parse read this field of a message, or refuse it? */
+bool dt_message_field_is_known(const char *key);
+/** The system message of a record, from `system` or `system_prompt`; NULL: none. DT_ERR_DATA: no text, or both. */
+dt_err dt_record_system(const json_t *record, const json_t **system);
 
 /* ---- images of records ------------------------------------------------------------------------------------------- */
 

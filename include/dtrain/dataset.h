@@ -91,6 +91,8 @@ typedef struct dt_pair {
     float margin;                       /* 0 where the file has none */
     dt_safety safety[DT_N_SIDES];       /* unknown where the file has none */
     bool tie;                           /* neither is better */
+    /* counted when a file is written, not kept for each pair: both texts are equal; scores prefer the rejected one */
+    bool equal, contradicted;
 } dt_pair;
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* preference */
 
@@ -184,6 +186,24 @@ typedef struct dt_problem {
 } dt_problem;
 enum { DT_MAX_PROBLEMS = 16 };
 
+/** Fields of records that nothing reads: how many records, or messages, have one of a name. */
+enum { DT_MAX_FIELDS = 64, DT_FIELD_NAME_SIZE = 64 };
+typedef struct dt_field_count {
+    char name[DT_FIELD_NAME_SIZE]; /* of a message: messages[].NAME; cut to fit */
+    int64_t n;
+} dt_field_count;
+typedef struct dt_field_counts {
+    dt_field_count field[DT_MAX_FIELDS]; /* in the order of the input */
+    int n;
+    int64_t n_others; /* fields of more names */
+} dt_field_counts;
+
+/** Pairs with something in common. */
+typedef struct dt_pair_count {
+    int64_t n;
+    char first[512]; /* FILE:LINE of the first */
+} dt_pair_count;
+
 typedef struct dt_make_stats {
     int64_t nbytes_read, nbytes_total; /* total -1: not known (standard input) */
     int64_t n_documents, n_tokens;     /* training file; tokens of both sides */
@@ -196,6 +216,9 @@ typedef struct dt_make_stats {
     int64_t n_images;    /* in both files */
     dt_problem problems[DT_MAX_PROBLEMS];
     int n_problems; /* the rest of n_bad had other reasons */
+    dt_field_counts ignored;
+    int64_t n_pairs;                   /* in both files, without ties */
+    dt_pair_count equal, contradicted; /* of these: equal answers; scores that prefer the rejected one */
     dt_dataset_kind kind;
     int n_shards; /* files of the output */
 } dt_make_stats;

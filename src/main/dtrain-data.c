@@ -186,6 +186,39 @@ static void report_left_out(const dt_make_options *o, const dt_make_stats *s, co
                 s->n_parted, noun);
 }
 
+/* The most frequent first. */
+static int compare_counts(const void *a, const void *b)
+{
+    const dt_field_count *x = a, *y = b;
+    return x->n != y->n ? (x->n < y->n ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+static void report_ignored(const dt_make_stats *s)
+{
+    enum { MOST = 20 }; /* names listed */
+    dt_field_counts c = s->ignored;
+    char list[MOST * (DT_FIELD_NAME_SIZE + 24)] = "";
+    int n = 0;
+    if (c.n == 0) return;
+    qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
+    for (int i = 0; i < c.n && i < MOST; i++)
+        n += snprintf(list + n, sizeof list - (size_t)n, "%s%s (%" PRId64 ")", i ? ", " : "", c.field[i].name,
+                      c.field[i].n);
+    DT_INFO("ignored fields: %s%s", list, c.n > MOST ? ", and others" : "");
+}
+
+static void report_pairs(const dt_make_stats *s)
+{
+    if (s->equal.n)
+        DT_WARN("%" PRId64 " of %" PRId64 " pairs have equal answers after encoding, which teach nothing (first: %s)",
+                s->equal.n, s->n_pairs, s->equal.first);
+    if (s->contradicted.n)
+        DT_WARN("%" PRId64 " of %" PRId64
+                " pairs prefer the answer with the lower score, or have a negative margin (first: %s)%s",
+                s->contradicted.n, s->n_pairs, s->contradicted.first,
+                2 * s->contradicted.n > s->n_pairs ? ": are chosen and rejected exchanged?" : "");
+}
+
 static void report(const dt_make_options *o, const dt_make_stats *s, double seconds)
 {
     const char *noun = s->kind == DT_DATASET_TOKENS ? "documents" : "samples";
@@ -197,6 +230,8 @@ static void report(const dt_make_options *o, const dt_make_stats *s, double seco
         DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->validation, dt_dataset_kind_name(s->kind),
                 s->n_validation_documents, noun, s->n_validation_tokens);
     report_left_out(o, s, noun);
+    report_ignored(s);
+    report_pairs(s);
     report_problems(s);
     DT_INFO("%s read in %.1f s, %s/s", dt_format_bytes((double)s->nbytes_read, text), seconds,
             dt_format_bytes((double)s->nbytes_read / (seconds + 1e-9), rate));

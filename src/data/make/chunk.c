@@ -82,6 +82,8 @@ void dt_chunk_clear(dt_chunk *p)
     for (int i = 0; i < p->n_samples; i++) free(p->samples[i].problem);
     p->n_samples = p->n_items = 0;
     p->n_text = p->n_records = p->n_pixels = 0;
+    p->ignored.n = 0;
+    p->ignored.n_others = 0;
     p->err = DT_OK;
     if (p->text_alloc > KEPT_NBYTES) {
         free(p->text);

@@ -52,6 +52,7 @@ typedef struct dt_chunk {
     size_t n_records, records_alloc;
     uint8_t *pixels;               /* images, one after the other */
     size_t n_pixels, pixels_alloc; /* bytes */
+    dt_field_counts ignored;       /* of its records */
     dt_err err;                    /* after the samples: what ended the work on this chunk */
     char message[1024];
 } dt_chunk;

@@ -157,6 +157,9 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
     s->is_chat = record->is_chat;
     DT_TRY(encode_side(recipe, e, record, DT_SIDE_FIRST, p, s));
     if (s->has_second) DT_TRY(encode_side(recipe, e, record, DT_SIDE_SECOND, p, s));
+    if (s->kind == DT_DATASET_PREFERENCE && s->n[0] == s->n[1] && s->n[0] > 0)
+        s->pair.equal = memcmp(p->ids[0].id + p->ids[0].n - s->n[0], p->ids[1].id + p->ids[1].n - s->n[1],
+                               s->n[0] * sizeof *p->ids[0].id) == 0;
     if (record->fields) DT_TRY(dt_chunk_add_record(p, s, record->fields));
     const int32_t *ids =
         p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */

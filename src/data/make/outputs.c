@@ -177,6 +177,20 @@ static bool is_empty(const dt_sample *s, const uint8_t *mask)
     }
 }
 
+static void count_pair(dt_pair_count *c, const dt_chunk_item *item)
+{
+    if (c->n++ == 0) snprintf(c->first, sizeof c->first, "%s:%" PRId64, item->path, item->line);
+}
+
+/* Neither is expected of a tie. */
+static void count_pairs(dt_make_stats *stats, const dt_sample *s)
+{
+    if (s->kind != DT_DATASET_PREFERENCE || s->pair.tie) return;
+    stats->n_pairs++;
+    if (s->pair.equal) count_pair(&stats->equal, s->item);
+    if (s->pair.contradicted) count_pair(&stats->contradicted, s->item);
+}
+
 static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data *of)
 {
     const uint8_t *mask = of->mask;
@@ -186,6 +200,7 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data 
     }
     o->stats->n_truncated += s->truncated;
     o->stats->n_parted += s->parted;
+    count_pairs(o->stats, s);
     dt_dataset_writer *to = choose(o, s->hash);
     DT_TRY(dt_dataset_add(to, of->ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
     if (s->has_second) DT_TRY(dt_dataset_add_side(to, DT_SIDE_SECOND, of->ids[1], (int64_t)s->n[1]));
@@ -254,6 +269,7 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
         if (of.record) of.record += s->n_record;
         if (s->n_images) of.pixels += (size_t)s->n_images * dt_image_form_nbytes(o->recipe->images);
     }
+    dt_add_ignored(&o->stats->ignored, &p->ignored);
     o->stats->nbytes_read = p->nbytes_read;
     return p->err == DT_OK ? DT_OK : dt_fail(p->err, "%s", p->message);
 }
@@ -275,6 +291,11 @@ static dt_err check_result(const dt_outputs *o)
              : s->n_dropped ? " has a target"
              : s->n_bad     ? " is well formed"
                             : "");
+    DT_CHECK(s->equal.n == 0 || s->equal.n < s->n_pairs, DT_ERR_DATA,
+             "%s: all %" PRId64
+             " pairs have equal answers, so there is nothing to learn: expected two different answers in chosen and "
+             "rejected, or a longer --max-length",
+             o->opt->inputs[0], s->n_pairs);
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
              "all %" PRId64
              " documents went to the %s file: a fraction of %g needs more documents (plain text can be split: "

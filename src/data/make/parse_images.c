@@ -41,6 +41,9 @@ dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules)
     dt_text_side *side = &r->side[0];
     DT_CHECK(m->n == 2 && m->item[0].role == DT_ROLE_USER && m->item[1].role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
              "expected a question with an image and its caption, found %d messages", m->n);
+    DT_TRY(dt_check_no_loss(m, 0, "a caption is trained on whole"));
+    DT_CHECK(m->item[1].n_thoughts == 0, DT_ERR_DATA, "message 1: %s: a caption has no thoughts; remove the field",
+             m->item[1].thoughts_key);
     const int n_images = r->images.n ? r->images.n : m->images.n;
     DT_CHECK(n_images > 0, DT_ERR_DATA, "expected a caption of an image, found a record without any");
     DT_TRY(check_question(&m->item[0], n_images, rules->image_text));

@@ -28,6 +28,55 @@ bool dt_record_is_pair(const json_t *json)
            (dt_has(json, "response_0") && dt_has(json, "response_1")) || ranked(json);
 }
 
+dt_form dt_pair_form(const json_t *json)
+{
+    return dt_has(json, "chosen") && dt_has(json, "rejected") ? DT_FORM_PAIR
+           : dt_has(json, "chosen_response")                  ? DT_FORM_RESPONSES
+           : ranked(json)                                     ? DT_FORM_RANKING
+                                                              : DT_FORM_PKU;
+}
+
+const char *dt_pair_prompt_key(const json_t *json)
+{
+    static const char *const keys[] = {"prompt", "conversations", "question", "instruction", "input"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        if (has_value(json, keys[k])) return keys[k];
+    return NULL;
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* What published data call the scores of both answers. */
+static const char *const scores[][DT_N_SIDES] = {
+    {"score_chosen", "score_rejected"},           {"chosen_score", "rejected_score"},
+    {"chosen-score", "rejected-score"},           {"chosen_rating", "rejected_rating"},
+    {"rating_chosen", "rating_rejected"},         {"chosen-rating", "rejected-rating"},
+    {"chosen_avg_rating", "rejected_avg_rating"}, {"chosen_reward", "rejected_reward"},
+    {"reward_chosen", "reward_rejected"}};
+enum { N_SCORES = sizeof scores / sizeof scores[0] };
+
+static bool has_scores(const json_t *json, int i)
+{
+    return json_is_number(json_object_get(json, scores[i][0])) && json_is_number(json_object_get(json, scores[i][1]));
+}
+
+bool dt_is_score_of(const json_t *json, const char *key)
+{
+    for (int i = 0; i < N_SCORES; i++)
+        if (has_scores(json, i) && (strcmp(key, scores[i][0]) == 0 || strcmp(key, scores[i][1]) == 0)) return true;
+    return false;
+}
+
+/* Does a score or the margin say that the rejected answer is the better one? */
+static bool is_contradicted(const json_t *json)
+{
+    for (int i = 0; i < N_SCORES; i++)
+        if (has_scores(json, i) && json_number_value(json_object_get(json, scores[i][0])) <
+                                       json_number_value(json_object_get(json, scores[i][1])))
+            return true;
+    return json_number_value(json_object_get(json, "margin")) < 0;
+}
+
 typedef struct words {
     const char *text;
     size_t n;
@@ -37,17 +86,28 @@ static words words_of(const json_t *text) { return (words){json_string_value(tex
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
+static dt_err add_as_chat(dt_parsed_record *r, const json_t *json, dt_side s, const dt_rules *rules, words prompt,
+                          words completion)
+{
+    dt_messages *m = &r->messages[s];
+    DT_TRY(dt_add_history(m, json));
+    DT_TRY(dt_messages_add(m, DT_ROLE_USER, prompt.text, prompt.n));
+    DT_TRY(dt_begin_with_system(m, json, false));
+    const int n_prompt = m->n;
+    DT_TRY(dt_messages_add(m, DT_ROLE_ASSISTANT, completion.text, completion.n));
+    dt_learn_completion(m, n_prompt);
+    return dt_render_side(r, s, rules, 0);
+}
+
 /* join stands between prompt and completion, and belongs to the prompt. */
-static dt_err add_texts(dt_parsed_record *r, const dt_rules *rules, words prompt, const char *join,
+static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules *rules, words prompt, const char *join,
                         const words completion[DT_N_SIDES])
 {
+    if (!rules->as_chat) DT_TRY(dt_check_context(json, false));
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_text_side *side = &r->side[s];
         if (rules->as_chat) {
-            DT_TRY(dt_messages_add(&r->messages[s], DT_ROLE_USER, prompt.text, prompt.n));
-            DT_TRY(dt_messages_add(&r->messages[s], DT_ROLE_ASSISTANT, completion[s].text, completion[s].n));
-            dt_learn_completion(&r->messages[s], 1);
-            DT_TRY(dt_render_side(r, (dt_side)s, rules, 0));
+            DT_TRY(add_as_chat(r, json, (dt_side)s, rules, prompt, completion[s]));
             continue;
         }
         side->wrap = &rules->wrap;
@@ -68,15 +128,15 @@ static size_t common_prompt(words a, words b)
     return n > 0 ? n - 1 : 0;
 }
 
-static dt_err read_text_pair(dt_parsed_record *r, const json_t *prompt, const json_t *chosen, const json_t *rejected,
-                             const dt_rules *rules)
+static dt_err read_text_pair(dt_parsed_record *r, const json_t *json, const json_t *prompt,
+                             const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
 {
-    words side[DT_N_SIDES] = {words_of(chosen), words_of(rejected)};
-    if (prompt) return add_texts(r, rules, words_of(prompt), "", side);
+    words side[DT_N_SIDES] = {words_of(completion[0]), words_of(completion[1])};
+    if (prompt) return add_texts(r, json, rules, words_of(prompt), "", side);
     const size_t n = common_prompt(side[0], side[1]);
     const words common = {side[0].text, n};
     for (int s = 0; s < DT_N_SIDES; s++) side[s] = (words){side[s].text + n, side[s].n - n};
-    return add_texts(r, rules, common, "", side);
+    return add_texts(r, json, rules, common, "", side);
 }
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
@@ -103,7 +163,9 @@ static dt_err add_completion(dt_messages *m, const json_t *completion, const cha
 
 static bool equal(const dt_message *a, const dt_message *b)
 {
-    return a->role == b->role && a->nbytes == b->nbytes && memcmp(a->text, b->text, a->nbytes) == 0;
+    return a->role == b->role && a->nbytes == b->nbytes && memcmp(a->text, b->text, a->nbytes) == 0 &&
+           a->n_thoughts == b->n_thoughts &&
+           (a->n_thoughts == 0 || memcmp(a->thoughts, b->thoughts, a->n_thoughts) == 0);
 }
 
 /* Messages that both begin with, but for the last of each. */
@@ -114,40 +176,82 @@ static int common_messages(const dt_messages *a, const dt_messages *b)
     return n;
 }
 
-static dt_err render_pair(dt_parsed_record *r, int n_prompt, const dt_rules *rules)
+/* n_prompt: messages of the prompt, a system message of the record not counted. */
+static dt_err render_pair(dt_parsed_record *r, const json_t *json, int n_prompt, const dt_rules *rules)
 {
+    const bool tools = dt_pair_prompt_key(json) && strcmp(dt_pair_prompt_key(json), "conversations") == 0;
     for (int s = 0; s < DT_N_SIDES; s++) {
-        dt_learn_completion(&r->messages[s], n_prompt);
+        dt_messages *m = &r->messages[s];
+        const int n = m->n;
+        DT_TRY(dt_check_no_loss(m, n_prompt, "a preference compares whole answers"));
+        DT_TRY(dt_begin_with_system(m, json, tools));
+        dt_learn_completion(m, n_prompt + m->n - n);
         DT_TRY(dt_render_side(r, (dt_side)s, rules, 0));
     }
     return DT_OK;
 }
 
 /* prompt: a list, or a text (which lists that begin with a question repeat), or NULL. */
-static dt_err read_chat_pair(dt_parsed_record *r, const json_t *prompt, const char *prompt_key,
+static dt_err read_chat_pair(dt_parsed_record *r, const json_t *json, const json_t *prompt, const char *prompt_key,
                              const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
 {
     static const char *const names[DT_N_SIDES] = {"chosen", "rejected"};
     int n_prompt = 0;
+    DT_TRY(dt_check_context(json, true));
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_messages *m = &r->messages[s];
-        if (prompt && json_is_array(prompt)) DT_TRY(add_list(m, prompt, prompt_key));
+        if (json_is_array(prompt)) DT_TRY(add_list(m, prompt, prompt_key));
         n_prompt = m->n;
         DT_TRY(add_completion(m, completion[s], names[s]));
     }
-    if (prompt && json_is_array(prompt)) return render_pair(r, n_prompt, rules);
-    const dt_message *first = &r->messages[0].item[0];
-    if (prompt && first->role == DT_ROLE_ASSISTANT) { /* the text is the question */
+    if (json_is_array(prompt)) return render_pair(r, json, n_prompt, rules);
+    if (prompt && r->messages[0].item[0].role == DT_ROLE_ASSISTANT) { /* the text is the question */
         const words w = words_of(prompt);
-        for (int s = 0; s < DT_N_SIDES; s++) {
-            dt_messages *m = &r->messages[s];
-            DT_TRY(dt_messages_add(m, DT_ROLE_USER, w.text, w.n));
-            memmove(m->item + 1, m->item, (size_t)(m->n - 1) * sizeof *m->item);
-            m->item[0] = (dt_message){.role = DT_ROLE_USER, .text = w.text, .nbytes = w.n};
-        }
-        return render_pair(r, 1, rules);
+        for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_messages_add_first(&r->messages[s], DT_ROLE_USER, w.text, w.n));
+        return render_pair(r, json, 1, rules);
     }
-    return render_pair(r, common_messages(&r->messages[0], &r->messages[1]), rules);
+    return render_pair(r, json, common_messages(&r->messages[0], &r->messages[1]), rules);
+}
+
+/* A question or an instruction is a user's turn; the answers may be texts or messages. */
+static dt_err read_question_pair(dt_parsed_record *r, const json_t *json, const char *key,
+                                 const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
+{
+    static const char *const names[DT_N_SIDES] = {"chosen", "rejected"};
+    const json_t *question;
+    int n_prompt = 0;
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        dt_messages *m = &r->messages[s];
+        bool input = false;
+        DT_TRY(dt_add_history(m, json));
+        if (strcmp(key, "instruction") == 0) {
+            DT_TRY(dt_add_instruction(m, json, rules, &input));
+        } else {
+            DT_TRY(dt_required_text(json, key, &question));
+            DT_TRY(dt_messages_add(m, DT_ROLE_USER, json_string_value(question), json_string_length(question)));
+        }
+        n_prompt = m->n;
+        DT_TRY(add_completion(m, completion[s], names[s]));
+        DT_CHECK(m->item[n_prompt].role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
+                 "%s: expected an answer to %s, found a message that is none", names[s], key);
+        const char *system = input && rules->chat ? dt_chat_input_system(rules->chat) : NULL;
+        const json_t *own;
+        DT_TRY(dt_record_system(json, &own));
+        if (system && !own) {
+            DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, system, strlen(system)));
+            n_prompt++;
+        }
+    }
+    return render_pair(r, json, n_prompt, rules);
+}
+
+/* A list of messages that begins with the question itself. */
+static bool is_whole(const json_t *completion)
+{
+    const json_t *first = json_array_get(completion, 0), *role = json_object_get(first, "role");
+    const char *name = json_string_value(role ? role : json_object_get(first, "from"));
+    dt_role known;
+    return name && dt_role_parse(name, &known) && known != DT_ROLE_ASSISTANT;
 }
 
 /* ---- the forms --------------------------------------------------------------------------------------------------- */
@@ -155,15 +259,16 @@ static dt_err read_chat_pair(dt_parsed_record *r, const json_t *prompt, const ch
 static dt_err read_completions(dt_parsed_record *r, const json_t *json, const json_t *const completion[DT_N_SIDES],
                                const dt_rules *rules)
 {
-    const char *key = dt_has(json, "prompt") ? "prompt" : "conversations";
-    const json_t *prompt = json_object_get(json, key);
-    if (json_is_null(prompt)) prompt = NULL;
+    const char *key = dt_pair_prompt_key(json);
+    const json_t *prompt = key ? json_object_get(json, key) : NULL;
+    if (key && strcmp(key, "prompt") != 0 && strcmp(key, "conversations") != 0)
+        return is_whole(completion[0]) ? read_chat_pair(r, json, NULL, NULL, completion, rules)
+                                       : read_question_pair(r, json, key, completion, rules);
     DT_CHECK(!prompt || json_is_string(prompt) || json_is_array(prompt), DT_ERR_DATA,
              "%s: expected a text or a list of messages", key);
     const bool texts = json_is_string(completion[0]) && json_is_string(completion[1]);
-    if (texts && (!prompt || json_is_string(prompt)))
-        return read_text_pair(r, prompt, completion[0], completion[1], rules);
-    return read_chat_pair(r, prompt, key, completion, rules);
+    if (texts && (!prompt || json_is_string(prompt))) return read_text_pair(r, json, prompt, completion, rules);
+    return read_chat_pair(r, json, prompt, key, completion, rules);
 }
 
 static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
@@ -171,22 +276,34 @@ static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rule
     const json_t *tie = json_object_get(json, "tie");
     DT_CHECK(!tie || json_is_null(tie) || json_is_boolean(tie), DT_ERR_DATA, "tie: expected true or false");
     r->pair.tie = json_is_true(tie);
+    r->pair.contradicted = !r->pair.tie && is_contradicted(json);
     return read_completions(
         r, json, (const json_t *const[DT_N_SIDES]){json_object_get(json, "chosen"), json_object_get(json, "rejected")},
         rules);
 }
 
-/* By how much completion a is better than b: their ranks (1 is the best), scores, or places in the list. */
-static dt_err compare_ranked(const json_t *json, size_t n, size_t a, size_t b, double *better)
+/* By how much completion a is better than b by their ranks (1 is the best) or scores; 0 where the record has none. */
+static dt_err compare_by(const json_t *json, bool ranks, size_t n, size_t a, size_t b, double *better)
 {
-    const bool ranks = has_value(json, "ranks");
     const json_t *list = json_object_get(json, ranks ? "ranks" : "scores");
-    *better = 1;
+    *better = 0;
     if (!list || json_is_null(list)) return DT_OK;
     const json_t *x = json_array_get(list, a), *y = json_array_get(list, b);
     DT_CHECK(json_is_array(list) && json_array_size(list) == n && json_is_number(x) && json_is_number(y), DT_ERR_DATA,
              "%s: expected %zu numbers, one for each response", ranks ? "ranks" : "scores", n);
     *better = (json_number_value(x) - json_number_value(y)) * (ranks ? -1 : 1);
+    return DT_OK;
+}
+
+/* The same by ranks, else scores, else places in the list. Ranks that scores contradict are noted. */
+static dt_err compare_ranked(const json_t *json, size_t n, size_t a, size_t b, double *better, bool *contradicted)
+{
+    double by_scores;
+    *better = 1;
+    DT_TRY(compare_by(json, false, n, a, b, &by_scores));
+    if (has_value(json, "scores")) *better = by_scores;
+    if (has_value(json, "ranks")) DT_TRY(compare_by(json, true, n, a, b, better));
+    *contradicted = *better * by_scores < 0;
     return DT_OK;
 }
 
@@ -203,7 +320,7 @@ static dt_err read_ranking(dt_parsed_record *r, const json_t *json, const dt_rul
     size_t a = 0, left = (size_t)which;
     for (; left >= n - 1 - a; a++) left -= n - 1 - a;
     const size_t b = a + 1 + left;
-    DT_TRY(compare_ranked(json, n, a, b, &better));
+    DT_TRY(compare_ranked(json, n, a, b, &better, &r->pair.contradicted));
     r->pair.tie = better == 0;
     const json_t *one = json_array_get(list, a), *other = json_array_get(list, b);
     const bool as_listed = better >= 0;
@@ -237,7 +354,9 @@ static dt_err read_responses(dt_parsed_record *r, const json_t *json, const dt_r
                        &r->pair.safety[0]));
     DT_TRY(read_safety(list ? json_array_get(labels, 1) : json_object_get(labels, "rejected"), "safety_labels",
                        &r->pair.safety[1]));
-    return add_texts(r, rules, words_of(prompt), "\n", (const words[DT_N_SIDES]){words_of(chosen), words_of(rejected)});
+    r->pair.contradicted = is_contradicted(json);
+    return add_texts(r, json, rules, words_of(prompt), "\n",
+                     (const words[DT_N_SIDES]){words_of(chosen), words_of(rejected)});
 }
 
 /* PKU-SafeRLHF as published: two answers, and the numbers of the better and of the safer one. */
@@ -256,7 +375,7 @@ static dt_err read_pku(dt_parsed_record *r, const json_t *json, const dt_rules *
         const char *label = (chosen ^ s) ? "is_response_1_safe" : "is_response_0_safe";
         DT_TRY(read_safety(json_object_get(json, label), label, &r->pair.safety[s]));
     }
-    return add_texts(r, rules, words_of(prompt), "\n",
+    return add_texts(r, json, rules, words_of(prompt), "\n",
                      (const words[DT_N_SIDES]){words_of(response[chosen]), words_of(response[!chosen])});
 }
 
@@ -269,7 +388,14 @@ dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *ru
                  "margin: expected a number");
         r->pair.margin = (float)json_number_value(margin);
     }
-    if (dt_has(json, "chosen") && dt_has(json, "rejected")) return read_chosen(r, json, rules);
-    if (dt_has(json, "chosen_response")) return read_responses(r, json, rules);
-    return ranked(json) ? read_ranking(r, json, rules, which) : read_pku(r, json, rules);
+    switch (r->form) {
+    case DT_FORM_PAIR:
+        return read_chosen(r, json, rules);
+    case DT_FORM_RESPONSES:
+        return read_responses(r, json, rules);
+    case DT_FORM_RANKING:
+        return read_ranking(r, json, rules, which);
+    default:
+        return read_pku(r, json, rules);
+    }
 }

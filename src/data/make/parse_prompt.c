@@ -54,9 +54,12 @@ static dt_err keep_fields(dt_parsed_record *r, const json_t *json)
     return DT_OK;
 }
 
-static dt_err add_question(dt_parsed_record *r, const json_t *text, const dt_rules *rules)
+static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t *text, const dt_rules *rules)
 {
-    DT_TRY(dt_messages_add(&r->messages[0], DT_ROLE_USER, json_string_value(text), json_string_length(text)));
+    dt_messages *m = &r->messages[0];
+    DT_TRY(dt_add_history(m, json));
+    DT_TRY(dt_messages_add(m, DT_ROLE_USER, json_string_value(text), json_string_length(text)));
+    DT_TRY(dt_begin_with_system(m, json, false));
     return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
 }
 
@@ -67,16 +70,19 @@ dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *
     DT_TRY(add_answer(r, json_object_get(json, "answer")));
     if (!prompt) {
         DT_TRY(dt_required_text(json, "question", &question));
-        return add_question(r, question, rules);
+        return add_question(r, json, question, rules);
     }
     if (json_is_array(prompt)) {
         DT_TRY(dt_messages_parse(&r->messages[0], prompt, "prompt", "role", "content"));
         DT_CHECK(r->messages[0].item[r->messages[0].n - 1].role != DT_ROLE_ASSISTANT, DT_ERR_DATA,
                  "prompt: expected a question at its end, found an answer");
+        DT_TRY(dt_check_context(json, true));
+        DT_TRY(dt_begin_with_system(&r->messages[0], json, false));
         return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
     }
     DT_CHECK(json_is_string(prompt), DT_ERR_DATA, "prompt: expected a text or a list of messages");
-    if (rules->as_chat) return add_question(r, prompt, rules);
+    if (rules->as_chat) return add_question(r, json, prompt, rules);
+    DT_TRY(dt_check_context(json, false));
     r->side[0].wrap = &rules->wrap;
     return dt_add_json_text(&r->side[0].pieces, prompt, true);
 }

@@ -37,6 +37,14 @@ void dt_learn_completion(dt_messages *m, int first)
                            (i > first || m->item[i].role != DT_ROLE_ASSISTANT ? (unsigned)DT_LEARN_HEADER : 0);
 }
 
+dt_err dt_check_no_loss(const dt_messages *m, int first, const char *why)
+{
+    for (int i = first; i < m->n; i++)
+        DT_CHECK(!m->item[i].no_loss, DT_ERR_DATA, "message %d: %s takes the answer out of the loss, but %s", i,
+                 m->item[i].no_loss, why);
+    return DT_OK;
+}
+
 /* The end of text stands behind an answer whose template ends it with no token of its own. */
 dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags)
 {
@@ -53,16 +61,17 @@ dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, 
     return dt_chat_render(rules->chat, m->item, m->n, flags, &s->pieces);
 }
 
-static dt_err write_json(dt_parsed_record *r, const json_t *value, size_t *nbytes)
+/* ---- fine-tuning ------------------------------------------------------------------------------------------------- */
+
+/* Answers that a field takes out of the loss. */
+static dt_err apply_no_loss(dt_messages *m, const dt_rules *rules)
 {
-    free(r->owned);
-    r->owned = json_dumps(value, JSON_ENCODE_ANY | JSON_PRESERVE_ORDER);
-    DT_CHECK(r->owned, DT_ERR_MEMORY, "no memory for a value written as JSON");
-    *nbytes = strlen(r->owned);
+    const bool whole = rules->mask == DT_MASK_FULL || (!rules->any_kind && rules->kind == DT_DATASET_TOKENS);
+    if (whole) return dt_check_no_loss(m, 0, "--mask full and --kind tokens train on the whole text");
+    for (int i = 0; i < m->n; i++)
+        if (m->item[i].no_loss) m->item[i].learn = 0;
     return DT_OK;
 }
-
-/* ---- fine-tuning ------------------------------------------------------------------------------------------------- */
 
 /* Which turns of a chat are trained on: all answers, or with mask completion the last one. */
 static dt_err render_chat(dt_parsed_record *r, const dt_rules *rules)
@@ -74,50 +83,18 @@ static dt_err render_chat(dt_parsed_record *r, const dt_rules *rules)
     if (rules->mask == DT_MASK_COMPLETION && last >= 0) m->item[last].learn = DT_LEARN_CONTENT | DT_LEARN_AFTER;
     for (int i = 0; i < m->n && rules->mask != DT_MASK_COMPLETION; i++)
         if (m->item[i].role == DT_ROLE_ASSISTANT) m->item[i].learn = DT_LEARN_CONTENT;
+    DT_TRY(apply_no_loss(m, rules));
     return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
 }
 
 static dt_err read_chat(dt_parsed_record *r, const json_t *json, const char *key, const dt_rules *rules)
 {
-    DT_TRY(dt_messages_parse(&r->messages[0], json_object_get(json, key), key, "role", "content"));
-    return render_chat(r, rules);
-}
-
-/* ShareGPT: tools stand in the system message, as text or as JSON. */
-static dt_err add_system(dt_parsed_record *r, const json_t *json)
-{
-    const json_t *system, *tools = json_object_get(json, "tools");
-    DT_TRY(dt_optional_text(json, "system", &system));
-    size_t n_tools = 0;
-    const char *tools_text = NULL;
-    if (json_is_array(tools) || json_is_object(tools)) {
-        DT_TRY(write_json(r, tools, &n_tools));
-        tools_text = r->owned;
-    } else {
-        DT_TRY(dt_optional_text(json, "tools", &tools));
-        if (tools) tools_text = json_string_value(tools), n_tools = json_string_length(tools);
-    }
-    if (!system && !tools_text) return DT_OK;
-    if (!tools_text)
-        return dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, json_string_value(system), json_string_length(system));
-    const size_t n_system = system ? json_string_length(system) : 0, gap = system ? 2 : 0;
-    char *joined = malloc(n_system + gap + n_tools + 1);
-    DT_CHECK(joined, DT_ERR_MEMORY, "no memory for a system message");
-    if (system) memcpy(joined, json_string_value(system), n_system);
-    memcpy(joined + n_system, "\n\n", gap);
-    memcpy(joined + n_system + gap, tools_text, n_tools);
-    free(r->owned);
-    r->owned = joined;
-    return dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, joined, n_system + gap + n_tools);
-}
-
-static dt_err read_sharegpt(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
-{
-    DT_TRY(add_system(r, json));
-    const json_t *list = json_object_get(json, "conversations");
-    const bool roles = dt_has(json_array_get(list, 0), "role"); /* both spellings are met under this key */
-    DT_TRY(dt_messages_parse(&r->messages[0], list, "conversations", roles ? "role" : "from",
-                             roles ? "content" : "value"));
+    const json_t *list = json_object_get(json, key);
+    const bool sharegpt = r->form == DT_FORM_CONVERSATIONS,
+               roles = !sharegpt || dt_has(json_array_get(list, 0), "role"); /* both spellings are met there */
+    DT_TRY(dt_messages_parse(&r->messages[0], list, key, roles ? "role" : "from", roles ? "content" : "value"));
+    DT_TRY(dt_check_context(json, true));
+    DT_TRY(dt_begin_with_system(&r->messages[0], json, sharegpt));
     return render_chat(r, rules);
 }
 
@@ -127,61 +104,62 @@ static dt_err render_completion(dt_parsed_record *r, int n_prompt, const dt_rule
     dt_learn_completion(m, n_prompt);
     for (int i = n_prompt; i < m->n && rules->mask == DT_MASK_ASSISTANT; i++)
         m->item[i].learn = m->item[i].role == DT_ROLE_ASSISTANT ? DT_LEARN_CONTENT : 0;
+    DT_TRY(apply_no_loss(m, rules));
     return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
 }
 
-static dt_err add_turn(dt_parsed_record *r, dt_role role, const json_t *text)
+static dt_err add_turn(dt_messages *m, dt_role role, const json_t *text)
 {
-    return dt_messages_add(&r->messages[0], role, json_string_value(text), json_string_length(text));
+    return dt_messages_add(m, role, json_string_value(text), json_string_length(text));
 }
 
 /* {prompt, completion}: texts, or messages of which the completion's are the answer. */
 static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt = json_object_get(json, "prompt"), *completion = json_object_get(json, "completion");
-    if (json_is_array(prompt) && json_is_array(completion)) {
-        DT_TRY(dt_messages_parse(&r->messages[0], prompt, "prompt", "role", "content"));
-        const int n_prompt = r->messages[0].n;
-        DT_TRY(dt_messages_parse(&r->messages[0], completion, "completion", "role", "content"));
-        return render_completion(r, n_prompt, rules);
-    }
-    DT_CHECK(json_is_string(prompt) && json_is_string(completion), DT_ERR_DATA,
+    const bool lists = json_is_array(prompt) && json_is_array(completion);
+    dt_messages *m = &r->messages[0];
+    DT_CHECK(lists || (json_is_string(prompt) && json_is_string(completion)), DT_ERR_DATA,
              "prompt and completion: expected two texts or two lists of messages");
-    if (rules->as_chat) {
-        DT_TRY(add_turn(r, DT_ROLE_USER, prompt));
-        DT_TRY(add_turn(r, DT_ROLE_ASSISTANT, completion));
-        return render_completion(r, 1, rules);
+    if (!lists && !rules->as_chat) {
+        dt_text_side *s = &r->side[0];
+        DT_TRY(dt_check_context(json, false));
+        s->wrap = &rules->wrap;
+        s->eos = s->eos_target = true;
+        DT_TRY(dt_add_json_text(&s->pieces, prompt, false));
+        return dt_add_json_text(&s->pieces, completion, true);
     }
-    dt_text_side *s = &r->side[0];
-    s->wrap = &rules->wrap;
-    s->eos = s->eos_target = true;
-    DT_TRY(dt_add_json_text(&s->pieces, prompt, false));
-    return dt_add_json_text(&s->pieces, completion, true);
+    DT_TRY(lists ? dt_check_context(json, true) : dt_add_history(m, json));
+    DT_TRY(lists ? dt_messages_parse(m, prompt, "prompt", "role", "content") : add_turn(m, DT_ROLE_USER, prompt));
+    DT_TRY(dt_begin_with_system(m, json, false));
+    const int n_prompt = m->n;
+    DT_TRY(lists ? dt_messages_parse(m, completion, "completion", "role", "content")
+                 : add_turn(m, DT_ROLE_ASSISTANT, completion));
+    return render_completion(r, n_prompt, rules);
 }
 
-/* {instruction, input, output}: a user's turn of instruction and input, joined as the template has it, and an
- * answer. */
+/* {instruction, input, output, system, history}: a user's turn of instruction and input, and an answer. Answers of the
+ * history are trained on, too, as in LLaMA-Factory, unless only the completion is asked for. */
 static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
-    const json_t *question, *input, *answer = json_object_get(json, "output");
-    if (!answer) answer = json_object_get(json, "response");
-    DT_TRY(dt_required_text(json, "instruction", &question));
+    dt_messages *m = &r->messages[0];
+    const json_t *answer = json_object_get(json, "output"), *response = json_object_get(json, "response");
+    DT_CHECK(!dt_field_is_set(answer) || !dt_field_is_set(response), DT_ERR_DATA,
+             "output and response: expected one of them");
+    if (!dt_field_is_set(answer) && response) answer = response;
     DT_CHECK(json_is_string(answer), DT_ERR_DATA, "output (or response): expected a text");
-    DT_TRY(dt_optional_text(json, "input", &input));
-    const char *join = input && rules->chat ? dt_chat_input_join(rules->chat) : "\n";
-    const size_t n_question = json_string_length(question), n_join = input ? strlen(join) : 0,
-                 n_input = input ? json_string_length(input) : 0;
-    free(r->owned);
-    r->owned = malloc(n_question + n_join + n_input + 1);
-    DT_CHECK(r->owned, DT_ERR_MEMORY, "no memory for an instruction of %zu bytes", n_question + n_input);
-    memcpy(r->owned, json_string_value(question), n_question);
-    memcpy(r->owned + n_question, join, n_join);
-    if (input) memcpy(r->owned + n_question + n_join, json_string_value(input), n_input);
+    DT_TRY(dt_add_history(m, json));
+    for (int i = 0; i < m->n && rules->mask != DT_MASK_COMPLETION; i++)
+        if (m->item[i].role == DT_ROLE_ASSISTANT) m->item[i].learn = DT_LEARN_CONTENT;
+    bool input;
+    DT_TRY(dt_add_instruction(m, json, rules, &input));
+    DT_TRY(dt_begin_with_system(m, json, false));
     const char *system = input && rules->chat ? dt_chat_input_system(rules->chat) : NULL;
-    if (system) DT_TRY(dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, system, strlen(system)));
-    DT_TRY(dt_messages_add(&r->messages[0], DT_ROLE_USER, r->owned, n_question + n_join + n_input));
-    DT_TRY(add_turn(r, DT_ROLE_ASSISTANT, answer));
-    return render_completion(r, system ? 2 : 1, rules);
+    if (system && m->item[0].role != DT_ROLE_SYSTEM)
+        DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, system, strlen(system)));
+    const int n_prompt = m->n;
+    DT_TRY(add_turn(m, DT_ROLE_ASSISTANT, answer));
+    return render_completion(r, n_prompt, rules);
 }
 
 static dt_err read_text(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
@@ -231,15 +209,35 @@ static bool is_chat_record(const json_t *json)
            (dt_has(json, "prompt") && dt_has(json, "completion")) || dt_has(json, "instruction");
 }
 
-/* Which of the known records it is shows in its keys. */
 static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
-    if (dt_has(json, "messages")) return read_chat(r, json, "messages", rules);
-    if (dt_has(json, "conversations")) return read_sharegpt(r, json, rules);
-    if (dt_has(json, "conversation")) return read_chat(r, json, "conversation", rules);
-    if (dt_has(json, "prompt") && dt_has(json, "completion")) return read_completion(r, json, rules);
-    if (!dt_has(json, "instruction")) return read_text(r, json, rules); /* with images */
-    return read_instruction(r, json, rules);
+    switch (r->form) {
+    case DT_FORM_MESSAGES:
+        return read_chat(r, json, "messages", rules);
+    case DT_FORM_CONVERSATIONS:
+        return read_chat(r, json, "conversations", rules);
+    case DT_FORM_CONVERSATION:
+        return read_chat(r, json, "conversation", rules);
+    case DT_FORM_COMPLETION:
+        return read_completion(r, json, rules);
+    case DT_FORM_INSTRUCTION:
+        return read_instruction(r, json, rules);
+    default:
+        return read_text(r, json, rules); /* with images */
+    }
+}
+
+/* Which of the known records it is shows in its keys. */
+static dt_form form_of(const json_t *json, dt_dataset_kind kind)
+{
+    if (kind == DT_DATASET_PREFERENCE) return dt_pair_form(json);
+    if (kind == DT_DATASET_PROMPTS) return DT_FORM_PROMPT;
+    if (kind == DT_DATASET_TOKENS) return DT_FORM_TEXT;
+    if (dt_has(json, "messages")) return DT_FORM_MESSAGES;
+    if (dt_has(json, "conversations")) return DT_FORM_CONVERSATIONS;
+    if (dt_has(json, "conversation")) return DT_FORM_CONVERSATION;
+    if (dt_has(json, "prompt") && dt_has(json, "completion")) return DT_FORM_COMPLETION;
+    return dt_has(json, "instruction") ? DT_FORM_INSTRUCTION : DT_FORM_TEXT;
 }
 
 static const char *description(dt_dataset_kind kind)
@@ -316,8 +314,11 @@ dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *
 {
     reset(r, rules);
     DT_CHECK(json_is_object(json), DT_ERR_DATA, "expected a JSON object");
+    r->form = DT_FORM_REC;
     if (rules->rec) return dt_parse_rec(r, json, rules, which);
     DT_TRY(find_kind(json, rules, &r->kind));
+    r->form = form_of(json, r->kind);
+    DT_TRY(dt_check_fields(r, json, rules));
     DT_TRY(dt_list_images(r, json, rules));
     switch (r->kind) {
     case DT_DATASET_PREFERENCE:

@@ -360,10 +360,12 @@ static dt_err put_view(render *r, view v, bool target) { return dt_pieces_text(r
 static dt_err put_thoughts(render *r, int i, view *answer)
 {
     static const char begin[] = "<think>\n", end[] = "\n</think>\n\n";
-    const bool target = r->message[i].learn & DT_LEARN_CONTENT, last = i + 1 == r->n;
-    view thoughts;
-    const bool has = part_thoughts(answer, &thoughts);
+    const dt_message *m = &r->message[i];
+    const bool target = m->learn & DT_LEARN_CONTENT, last = i + 1 == r->n;
+    view thoughts = {m->thoughts, m->n_thoughts};
+    const bool has = m->thoughts ? thoughts.n > 0 : part_thoughts(answer, &thoughts);
     if (i <= r->last_query || !(last || thoughts.n)) return DT_OK;
+    if (m->thoughts) thoughts = without_newlines(thoughts);
     while (answer->n > 0 && *answer->text == '\n') answer->text++, answer->n--;
     if (!has) return put(r, &r->c->think_off, false);
     DT_TRY(put_view(r, (view){begin, strlen(begin)}, target));
@@ -470,8 +472,20 @@ static bool is_tool_response(const dt_message *m)
            memcmp(m->text + m->nbytes - n_end, end, n_end) == 0;
 }
 
+/* Thoughts from a field of their own have a place only in templates that know them. */
+static dt_err check_thoughts(const dt_chat *c, const dt_message *messages, int n)
+{
+    for (int i = 0; i < n && !c->form.think_off; i++)
+        DT_CHECK(messages[i].n_thoughts == 0, DT_ERR_DATA,
+                 "message %d: %s: the template %s has no block of thoughts; expected one that has it (--template "
+                 "qwen3), or thoughts in the text of the answer; without the field the answer alone is used",
+                 i, messages[i].thoughts_key, c->form.name);
+    return DT_OK;
+}
+
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out)
 {
+    DT_TRY(check_thoughts(c, messages, n));
     render r = {.c = c, .message = messages, .n = n, .flags = flags, .last_user = -1, .last_query = n - 1, .out = out};
     for (int i = 0; i < n; i++)
         if (messages[i].role == DT_ROLE_USER) r.last_user = i;

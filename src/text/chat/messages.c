@@ -43,6 +43,15 @@ dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nb
     return DT_OK;
 }
 
+dt_err dt_messages_add_first(dt_messages *m, dt_role role, const char *text, size_t nbytes)
+{
+    DT_TRY(dt_messages_add(m, role, text, nbytes));
+    const dt_message first = m->item[m->n - 1];
+    memmove(m->item + 1, m->item, (size_t)(m->n - 1) * sizeof *m->item);
+    m->item[0] = first;
+    return DT_OK;
+}
+
 dt_err dt_messages_own(dt_messages *m, char *text)
 {
     char **more = text ? realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more) : NULL;
@@ -56,16 +65,26 @@ dt_err dt_messages_own(dt_messages *m, char *text)
 static bool is_image(const dt_messages *m, const json_t *part)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
-    return m->image_text && type && strcmp(type, "image") == 0;
+    return m->image_text && type && (strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0);
 }
 
+/* OpenAI's part is {type: image_url, image_url: {url}}. */
 static dt_err note_image(dt_messages *m, const json_t *part)
 {
-    static const char *const keys[] = {"image", "path", "url"};
+    static const char *const keys[] = {"image", "path", "url", "image_url"};
     const char *path = NULL;
-    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !path; k++)
-        path = dt_image_name_of(json_object_get(part, keys[k]));
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !path; k++) {
+        const json_t *image = json_object_get(part, keys[k]), *url = json_object_get(image, "url");
+        path = dt_image_name_of(url ? url : image);
+    }
     return dt_image_names_add(&m->images, path);
+}
+
+static const char *type_name(const json_t *value)
+{
+    static const char *const names[] = {"an object", "a list", "a text", "a number",
+                                        "a number",  "true",   "false",  "null"};
+    return value ? names[json_typeof(value)] : "nothing";
 }
 
 static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes, int *n_images)
@@ -84,8 +103,10 @@ static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
         DT_CHECK(json_is_string(text) &&
                      (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
-                 DT_ERR_DATA, "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}%s",
-                 turn, i, m->image_text ? " or {\"type\": \"image\"}" : "");
+                 DT_ERR_DATA,
+                 "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}%s, found %s%.40s",
+                 turn, i, m->image_text ? " or {\"type\": \"image\"}" : "",
+                 json_is_string(type) ? "type " : type_name(part), json_is_string(type) ? json_string_value(type) : "");
         *nbytes += json_string_length(text);
     }
     return DT_OK;
@@ -96,7 +117,8 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
 {
     if (json_is_string(content))
         return dt_messages_add(m, role, json_string_value(content), json_string_length(content));
-    DT_CHECK(json_is_array(content), DT_ERR_DATA, "message %zu: content: expected a text", turn);
+    DT_CHECK(json_is_array(content), DT_ERR_DATA, "message %zu: content: expected a text, found %s", turn,
+             type_name(content));
     size_t nbytes, i;
     int n_images;
     const json_t *part;
@@ -117,6 +139,58 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
     return dt_messages_add(m, role, text, nbytes);
 }
 
+/* Thoughts of an answer, under the name that DeepSeek and Qwen, OpenRouter, or gpt-oss give them. */
+static dt_err read_thoughts(dt_message *out, const json_t *message, size_t turn)
+{
+    static const char *const keys[] = {"reasoning_content", "reasoning", "thinking"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *value = json_object_get(message, keys[k]);
+        if (!value || json_is_null(value)) continue;
+        DT_CHECK(json_is_string(value), DT_ERR_DATA, "message %zu: %s: expected a text, found %s", turn, keys[k],
+                 type_name(value));
+        const size_t n = json_string_length(value);
+        if (n > 0) {
+            DT_CHECK(out->role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
+                     "message %zu: %s: only an answer has thoughts; remove the field", turn, keys[k]);
+            DT_CHECK(out->n_thoughts == 0, DT_ERR_DATA, "message %zu: %s and %s: expected one of them", turn,
+                     out->thoughts_key, keys[k]);
+        }
+        if (out->n_thoughts > 0) continue;
+        out->thoughts = json_string_value(value);
+        out->n_thoughts = n;
+        out->thoughts_key = keys[k];
+    }
+    return DT_OK;
+}
+
+/* Is the answer trained on? 0 and false say no, under the names of OpenAI, ms-swift and Axolotl. */
+static dt_err read_loss(dt_message *out, const json_t *message, size_t turn)
+{
+    static const char *const keys[] = {"weight", "loss_scale", "loss", "train", "training"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *value = json_object_get(message, keys[k]);
+        if (!value || json_is_null(value)) continue;
+        const double number = json_is_number(value) ? json_number_value(value) : json_is_true(value);
+        DT_CHECK((json_is_boolean(value) || json_is_number(value)) && (number == 0 || number == 1), DT_ERR_DATA,
+                 "message %zu: %s: expected 0 or false (the answer is not trained on), or 1 or true; other weights are "
+                 "those of whole records (--weight-key)",
+                 turn, keys[k]);
+        DT_CHECK(number == 0 || out->role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
+                 "message %zu: %s: only answers are trained on: expected 0 or false, or an assistant's message "
+                 "(--mask full trains on all messages)",
+                 turn, keys[k]);
+        if (number == 0 && out->role == DT_ROLE_ASSISTANT) out->no_loss = keys[k];
+    }
+    return DT_OK;
+}
+
+static dt_err read_fields(dt_messages *m, const json_t *message, size_t turn)
+{
+    dt_message *out = &m->item[m->n - 1];
+    DT_TRY(read_thoughts(out, message, turn));
+    return read_loss(out, message, turn);
+}
+
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
                          const char *text_key)
 {
@@ -126,6 +200,7 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
     json_array_foreach(list, i, message)
     {
         const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key);
+        DT_TRY(dt_message_check_fields(message, i));
         DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", i,
                  role_key, text_key);
         dt_role role = DT_ROLE_USER;
@@ -134,6 +209,7 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
                  "function_call)",
                  i, json_string_value(name));
         DT_TRY(read_content(m, content, i, role));
+        DT_TRY(read_fields(m, message, i));
     }
     return DT_OK;
 }

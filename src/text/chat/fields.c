@@ -1,0 +1,108 @@
+/* fields.c - fields of records and messages that other programs read and dtrain does not. One that changes what is
+ * trained on or asked is refused by name: to ignore it would train on something else than the record says. */
+#include "dtrain/chat.h"
+
+#include <string.h>
+
+bool dt_field_is_set(const json_t *value)
+{
+    static const char *const empty[] = {"", "[]", "{}", "null"};
+    if (!value || json_is_null(value)) return false;
+    if (json_is_array(value)) return json_array_size(value) > 0;
+    if (json_is_object(value)) return json_object_size(value) > 0;
+    if (!json_is_string(value)) return true;
+    for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++)
+        if (strcmp(json_string_value(value), empty[i]) == 0) return false;
+    return true;
+}
+
+#define AS_TEXT "write them into the messages as the model's template does, or leave the record out"
+#define NO_ARGUMENTS                                                                                                   \
+    "arguments of a chat template are not supported; write what they change into the messages, or remove the field"
+#define NOT_READ "dtrain reads texts and images; leave the record out, or remove the field"
+#define BY_TOKEN                                                                                                       \
+    "targets are chosen by --mask, and in messages by weight, loss or train; remove the field, or rename it if it is " \
+    "something else"
+
+typedef struct refused_field {
+    unsigned which;
+    const char *key, *reason;
+} refused_field;
+
+static const refused_field of_records[] = {
+    {DT_FIELDS_MEDIA, "videos", NOT_READ},
+    {DT_FIELDS_MEDIA, "video", NOT_READ},
+    {DT_FIELDS_MEDIA, "audios", NOT_READ},
+    {DT_FIELDS_MEDIA, "audio", NOT_READ},
+    {DT_FIELDS_TOOLS, "tools", "descriptions of tools are not supported; " AS_TEXT},
+    {DT_FIELDS_TOOLS, "functions", "descriptions of tools are not supported; " AS_TEXT},
+    {DT_FIELDS_CHAT, "chat_template_kwargs", NO_ARGUMENTS},
+    {DT_FIELDS_CHAT, "enable_thinking", NO_ARGUMENTS},
+    {DT_FIELDS_TARGETS, "input_ids", BY_TOKEN},
+    {DT_FIELDS_TARGETS, "labels", BY_TOKEN},
+    {DT_FIELDS_TARGETS, "loss_mask", BY_TOKEN},
+    {DT_FIELDS_TARGETS, "completion_mask", BY_TOKEN},
+    {DT_FIELDS_TARGETS, "assistant_masks", BY_TOKEN},
+};
+
+static const refused_field of_messages[] = {
+    {0, "tool_calls", "calls of tools are not supported; " AS_TEXT},
+    {0, "function_call", "calls of tools are not supported; " AS_TEXT},
+    {0, "tools", "descriptions of tools are not supported; " AS_TEXT},
+    {0, "functions", "descriptions of tools are not supported; " AS_TEXT},
+    {0, "refusal", "a refusal is not read as an answer; write it into content, or leave the record out"},
+    {0, "audio", NOT_READ},
+    {0, "audios", NOT_READ},
+    {0, "video", NOT_READ},
+    {0, "videos", NOT_READ},
+    {0, "images", "images of a message are parts of its content, {\"type\": \"image\", \"image\": PATH}"},
+    {0, "train_detail", "parts of an answer cannot be left out of the loss; split the record, or leave it out"},
+    {0, "training_detail", "parts of an answer cannot be left out of the loss; split the record, or leave it out"},
+};
+
+dt_err dt_record_check_fields(const json_t *record, unsigned which)
+{
+    for (size_t i = 0; i < sizeof of_records / sizeof of_records[0]; i++) {
+        const refused_field *f = &of_records[i];
+        const json_t *value = f->which & which ? json_object_get(record, f->key) : NULL;
+        /* one number or word under these names is no mask */
+        if (f->which == DT_FIELDS_TARGETS && !json_is_array(value)) continue;
+        DT_CHECK(!dt_field_is_set(value), DT_ERR_DATA, "%s: %s", f->key, f->reason);
+    }
+    return DT_OK;
+}
+
+dt_err dt_message_check_fields(const json_t *message, size_t turn)
+{
+    for (size_t i = 0; i < sizeof of_messages / sizeof of_messages[0]; i++)
+        DT_CHECK(!dt_field_is_set(json_object_get(message, of_messages[i].key)), DT_ERR_DATA, "message %zu: %s: %s",
+                 turn, of_messages[i].key, of_messages[i].reason);
+    return DT_OK;
+}
+
+bool dt_message_field_is_known(const char *key)
+{
+    static const char *const read[] = {"role",      "content",  "from",   "value",      "reasoning_content",
+                                       "reasoning", "thinking", "weight", "loss_scale", "loss",
+                                       "train",     "training"};
+    for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
+        if (strcmp(read[i], key) == 0) return true;
+    for (size_t i = 0; i < sizeof of_messages / sizeof of_messages[0]; i++)
+        if (strcmp(of_messages[i].key, key) == 0) return true;
+    return false;
+}
+
+dt_err dt_record_system(const json_t *record, const json_t **system)
+{
+    static const char *const keys[] = {"system", "system_prompt"};
+    *system = NULL;
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *value = json_object_get(record, keys[k]);
+        if (!value || json_is_null(value)) continue;
+        DT_CHECK(json_is_string(value), DT_ERR_DATA, "%s: expected a text", keys[k]);
+        if (json_string_length(value) == 0) continue;
+        DT_CHECK(!*system, DT_ERR_DATA, "system and system_prompt: expected one of them");
+        *system = value;
+    }
+    return DT_OK;
+}
