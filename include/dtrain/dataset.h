@@ -61,6 +61,8 @@ typedef struct dt_dataset_info {
     int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
     int token_nbytes;        /* 2 or 4 */
+    /* pairs that are no ties: with equal texts, with scores that prefer the rejected one; -1: not counted */
+    int64_t n_equal_pairs, n_contradicted_pairs;
     int64_t n_images;
     dt_image_form images; /* has_images */
     bool has_weights, has_margins, has_safety, has_ties, has_answers, has_records, has_images, has_checksums;
@@ -95,6 +97,9 @@ typedef struct dt_pair {
     bool equal, contradicted;
 } dt_pair;
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* preference */
+
+/** Count the pairs with equal texts that are no ties, reading all tokens. each_piece as dt_dataset_verify. */
+dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n);
 
 /** The fields of the record that prompt i was made of (kind prompts), for reward functions: a JSON object of all but
  *  prompt, prompt_ids, completion and completion_ids; "{}" where the file has none. Malloc'ed, with a 0 behind it.

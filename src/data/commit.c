@@ -218,6 +218,23 @@ static dt_err write_image_attributes(const dt_image_form *form, const shard *s, 
     return dt_h5_write_text(file, s->part, "preprocessor", form->preprocessor);
 }
 
+/* How many of a shard's pairs have equal texts, and how many are contradicted by their scores. */
+static dt_err write_pair_counts(const dt_dataset_writer *w, const shard *s, hid_t file)
+{
+    uint8_t marks[4096];
+    int64_t n_equal = 0, n_contradicted = 0;
+    for (int64_t first = 0; first < s->n; first += (int64_t)sizeof marks) {
+        const int64_t n = dt_min_i64((int64_t)sizeof marks, s->n - first);
+        DT_TRY(dt_temp_array_read(&w->column[DT_COL_PAIR_MARKS], s->first + first, n, marks));
+        for (int64_t i = 0; i < n; i++) {
+            n_equal += (marks[i] & DT_MARK_EQUAL) != 0;
+            n_contradicted += (marks[i] & DT_MARK_CONTRADICTED) != 0;
+        }
+    }
+    DT_TRY(dt_h5_write_i64(file, s->part, "equal_pairs", n_equal));
+    return dt_h5_write_i64(file, s->part, "contradicted_pairs", n_contradicted);
+}
+
 static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t file)
 {
     DT_TRY(dt_h5_write_text(file, s->part, "format", "dtrain-dataset"));
@@ -228,6 +245,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1));
     if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));
     if (w->images.size) DT_TRY(write_image_attributes(&w->images, s, file));
+    if (w->kind == DT_DATASET_PREFERENCE) DT_TRY(write_pair_counts(w, s, file));
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 

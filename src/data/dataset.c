@@ -112,6 +112,18 @@ static dt_err read_image_attributes(dt_dataset *d)
     return DT_OK;
 }
 
+/* Of files that dtrain-data has made since it counts them. */
+static dt_err read_pair_counts(dt_dataset *d)
+{
+    dt_dataset_info *i = &d->info;
+    i->n_equal_pairs = i->n_contradicted_pairs = -1;
+    if (i->kind != DT_DATASET_PREFERENCE || !dt_h5_has(d->file, "equal_pairs")) return DT_OK;
+    DT_TRY(dt_h5_read_i64(d->file, d->path, "equal_pairs", &i->n_equal_pairs));
+    return dt_h5_has(d->file, "contradicted_pairs")
+               ? dt_h5_read_i64(d->file, d->path, "contradicted_pairs", &i->n_contradicted_pairs)
+               : DT_OK;
+}
+
 static bool has_array(const dt_dataset *d, const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -136,6 +148,7 @@ static dt_err open_head(dt_dataset *d, bool *has_offsets)
     dt_dataset_info *i = &d->info;
     DT_TRY(dt_h5_open(d->path, &d->file, &i->sealed));
     DT_TRY(read_attributes(d));
+    DT_TRY(read_pair_counts(d));
     *has_offsets = has_array(d, "offsets");
     i->has_weights = i->kind == DT_DATASET_SFT && has_array(d, "weights");
     i->has_margins = i->kind == DT_DATASET_PREFERENCE && has_array(d, "margins");

@@ -333,8 +333,14 @@ void dt_loader_refuse_placeholders(dt_loader *l, int32_t token)
 
 dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg)
 {
-    for (int i = 0; i < l->sources.n_files; i++)
-        DT_TRY(dt_dataset_verify(l->sources.samples[i].dataset, each_piece, arg));
+    for (int i = 0; i < l->sources.n_files; i++) {
+        dt_dataset *d = l->sources.samples[i].dataset;
+        int64_t n_equal = -1;
+        DT_TRY(dt_dataset_verify(d, each_piece, arg));
+        if (d->info.kind != DT_DATASET_PREFERENCE || d->info.n_equal_pairs >= 0) continue; /* judged when opened */
+        DT_TRY(dt_dataset_count_equal(d, each_piece, arg, &n_equal));
+        DT_TRY(dt_sources_judge_pairs(d, n_equal, -1, l->opt.rank > 0));
+    }
     return DT_OK;
 }
 

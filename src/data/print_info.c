@@ -66,6 +66,9 @@ static dt_err print_pairs(dt_dataset *d)
            d->info.n_tokens, n_prompt[0], d->info.n_second_tokens, n_prompt[1]);
     printf("margins      %s\nsafety       %s\nties         %s\n", yes(d->info.has_margins), yes(d->info.has_safety),
            yes(d->info.has_ties));
+    if (d->info.n_equal_pairs > 0) printf("equal        %" PRId64 " pairs of equal texts\n", d->info.n_equal_pairs);
+    if (d->info.n_contradicted_pairs > 0)
+        printf("contradicted %" PRId64 " pairs, by their scores\n", d->info.n_contradicted_pairs);
     return DT_OK;
 }
 

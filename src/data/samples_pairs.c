@@ -67,6 +67,46 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     return DT_OK;
 }
 
+typedef struct texts {
+    int32_t *ids[DT_N_SIDES];
+    int64_t n_alloc;
+} texts;
+
+/* Are both texts of pair i equal, and is it no tie? */
+static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
+{
+    int64_t first[DT_N_SIDES], n[DT_N_SIDES];
+    dt_pair pair;
+    *same = false;
+    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first[s], &n[s]));
+    DT_TRY(dt_dataset_read_pair(d, i, &pair));
+    if (n[0] != n[1] || n[0] == 0 || pair.tie) return DT_OK;
+    for (int s = 0; s < DT_N_SIDES && n[0] > t->n_alloc; s++) {
+        int32_t *more = realloc(t->ids[s], (size_t)n[0] * sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to compare texts of %" PRId64 " tokens", d->path, n[0]);
+        t->ids[s] = more;
+    }
+    t->n_alloc = dt_max_i64(t->n_alloc, n[0]);
+    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_read_side(d, (dt_side)s, first[s], n[s], t->ids[s]));
+    *same = memcmp(t->ids[0], t->ids[1], (size_t)n[0] * sizeof *t->ids[0]) == 0;
+    return DT_OK;
+}
+
+dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n)
+{
+    texts t = {0};
+    dt_err err = DT_OK;
+    *n = 0;
+    for (int64_t i = 0; i < d->info.n_documents && err == DT_OK; i++) {
+        bool same = false;
+        if (each_piece && i % 4096 == 0) err = each_piece(arg);
+        if (err == DT_OK) err = compare_texts(d, i, &t, &same);
+        *n += same;
+    }
+    for (int s = 0; s < DT_N_SIDES; s++) free(t.ids[s]);
+    return err;
+}
+
 /* What stays moves together, in the order of the file. */
 static dt_err keep(dt_samples *set, pairs *p)
 {

@@ -146,6 +146,22 @@ static void warn_of_unverified(const dt_sources *s, const dt_loader_options *opt
             first, n > 1 ? " and others" : "");
 }
 
+dt_err dt_sources_judge_pairs(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet)
+{
+    const int64_t n = d->info.n_documents;
+    DT_CHECK(n_equal <= 0 || n_equal < n, DT_ERR_DATA,
+             "%s: all %" PRId64 " pairs have equal texts, so there is nothing to learn: expected chosen and rejected "
+             "texts that differ",
+             d->path, n);
+    if (n_equal > 0 && !quiet)
+        DT_WARN("%s: %" PRId64 " of %" PRId64 " pairs have equal texts, which teach nothing", d->path, n_equal, n);
+    if (n_contradicted > 0 && !quiet)
+        DT_WARN("%s: %" PRId64 " of %" PRId64
+                " pairs prefer the answer with the lower score, or have a negative margin%s",
+                d->path, n_contradicted, n, 2 * n_contradicted > n ? ": are chosen and rejected exchanged?" : "");
+    return DT_OK;
+}
+
 static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *opt)
 {
     const dt_samples_ops *ops = NULL;
@@ -154,6 +170,9 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     DT_TRY(check_file(s, d, opt));
     DT_TRY(choose_samples_ops(d, opt, &ops, &lo));
     DT_TRY(dt_dataset_fingerprint(d, &hash));
+    if (opt->pairs)
+        DT_TRY(dt_sources_judge_pairs(d, d->info.n_equal_pairs, d->info.n_contradicted_pairs,
+                                      opt->rank > 0 || opt->planning));
     DT_TRY(grow(s));
     dt_samples *set = &s->samples[s->n_files];
     DT_TRY(dt_samples_open(set, ops, d, &lo));
@@ -186,6 +205,27 @@ static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options 
     return err;
 }
 
+/* Why no pair of an item can be trained on. before: the counts without it. */
+static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *before, const dt_loader_options *opt)
+{
+    const int64_t n_ties = s->n_ties - before->n_ties, n_too_long = s->n_too_long - before->n_too_long,
+                  n_empty = s->n_dropped - before->n_dropped;
+    char why[256] = "";
+    int n = 0;
+    DT_CHECK(n_ties + n_too_long + n_empty > 0, DT_ERR_DATA, "%s: expected pairs, found none", item);
+    if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " are ties, which this task leaves out", n_ties);
+    if (n_too_long)
+        n += snprintf(why + n, sizeof why - (size_t)n, "; %" PRId64 " have a text of more than %" PRId64 " tokens",
+                      n_too_long, opt->seq_len);
+    if (n_empty)
+        n += snprintf(why + n, sizeof why - (size_t)n,
+                      "; %" PRId64 " have no token of an answer within the first %" PRId64 " tokens", n_empty,
+                      opt->seq_len);
+    if (n_too_long || n_empty) snprintf(why + n, sizeof why - (size_t)n, "; a larger data.seq_len keeps more");
+    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " pairs can be trained on%s", item,
+                   n_ties + n_too_long + n_empty, why);
+}
+
 /* One item of the list, with its weight: all files that a glob matches, in the order of their names. */
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
@@ -196,6 +236,7 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 
     char **paths;
     int n_paths;
+    const dt_sources before = *s;
     DT_TRY(dt_glob(item, &paths, &n_paths));
     dt_err err = DT_OK;
     for (int i = 0; i < n_paths && err == DT_OK; i++) {
@@ -206,9 +247,7 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     dt_list_free(paths, n_paths);
     DT_TRY(err);
     const bool any = s->n_samples > s->entry_first[s->n_entries];
-    DT_CHECK(any || !opt->pairs, DT_ERR_DATA, "%s: no pair in it has an answer on both sides %s%" PRId64 " tokens%s",
-             item, opt->truncate ? "within the first " : "and texts of at most ", opt->seq_len,
-             opt->no_ties ? " and is no tie" : "");
+    if (!any && opt->pairs) return no_pair(item, s, &before, opt);
     DT_CHECK(any || !s->n_too_long || opt->pairs, DT_ERR_DATA,
              "%s: no sample in it has its images within the first data.seq_len = %" PRId64 " tokens", item,
              opt->seq_len);

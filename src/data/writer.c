@@ -68,7 +68,7 @@ static bool is_optional(dt_dataset_kind kind, dt_column c)
 {
     if (c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS) return kind == DT_DATASET_PROMPTS;
     return c == DT_COL_MARGINS || c == DT_COL_SAFETY || c == DT_COL_SECOND_SAFETY || c == DT_COL_TIES ||
-           c == DT_COL_RECORDS || c == DT_COL_RECORD_OFFSETS;
+           c == DT_COL_PAIR_MARKS || c == DT_COL_RECORDS || c == DT_COL_RECORD_OFFSETS;
 }
 
 static dt_err open_array(dt_dataset_writer *w, dt_column c, int elem_size)
@@ -95,6 +95,7 @@ static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
                                          [DT_COL_SAFETY] = pairs,
                                          [DT_COL_SECOND_SAFETY] = pairs,
                                          [DT_COL_TIES] = pairs,
+                                         [DT_COL_PAIR_MARKS] = pairs,
                                          [DT_COL_RECORDS] = prompts,
                                          [DT_COL_RECORD_OFFSETS] = prompts ? 8 : 0};
     for (int c = 0; c < DT_N_COLUMNS; c++) {
@@ -228,7 +229,9 @@ dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
 {
     DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: kind %s has no pairs", w->path,
              dt_dataset_kind_name(w->kind));
-    const uint8_t tie = pair->tie;
+    const uint8_t tie = pair->tie, marks = pair->tie ? 0
+                                                     : (uint8_t)((pair->equal ? DT_MARK_EQUAL : 0) |
+                                                                 (pair->contradicted ? DT_MARK_CONTRADICTED : 0));
     w->wanted[DT_COL_MARGINS] |= pair->margin != 0;
     w->wanted[DT_COL_TIES] |= pair->tie;
     if (pair->safety[0] || pair->safety[1]) w->wanted[DT_COL_SAFETY] = w->wanted[DT_COL_SECOND_SAFETY] = true;
@@ -238,6 +241,7 @@ dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
         DT_TRY(dt_temp_array_add(&w->column[DT_COL_SAFETY + s], &safety, 1));
     }
     DT_TRY(dt_temp_array_add(&w->column[DT_COL_TIES], &tie, 1));
+    DT_TRY(dt_temp_array_add(&w->column[DT_COL_PAIR_MARKS], &marks, 1));
     DT_TRY(dt_temp_array_add(&w->column[DT_COL_MARGINS], &pair->margin, 1));
     return dt_dataset_end_document(w, 1);
 }

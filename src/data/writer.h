@@ -28,12 +28,16 @@ typedef enum dt_column {
     DT_COL_SAFETY,
     DT_COL_SECOND_SAFETY,
     DT_COL_TIES,
+    DT_COL_PAIR_MARKS, /* in no file: what its attributes count */
     DT_COL_RECORDS,
     DT_COL_RECORD_OFFSETS,
     DT_COL_PIXELS,
     DT_COL_IMAGE_OFFSETS,
     DT_N_COLUMNS
 } dt_column;
+
+/* Bits of DT_COL_PAIR_MARKS. */
+enum { DT_MARK_EQUAL = 1, DT_MARK_CONTRADICTED = 2 };
 
 struct dt_dataset_writer {
     char *path, *tokenizer, *chat_template; /* chat_template NULL: none */
