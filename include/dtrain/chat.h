@@ -149,9 +149,14 @@ dt_err dt_messages_place_images(dt_messages *m, int n);
 /** A text of *nbytes bytes behind n images, each image_text and a line's end, as llava-hf's templates have it:
  *  malloc'ed, with a 0 behind it, and *nbytes its length. NULL: no memory. */
 char *dt_text_after_images(const char *image_text, int n, const char *text, size_t *nbytes);
-/** Where the image is: a relative name is one from folder on or, where that is NULL, from the folder of file (NULL: the
- *  current one), in which it was written. path [PATH_MAX]. DT_ERR_DATA: it is too long. */
+/** Where the image is: a relative name begins in folder or, where that is NULL, in the folder of the file (NULL: the
+ *  current one) that names it. A file: URL is a path, in which %20 and the like are bytes. path [PATH_MAX]. DT_ERR_DATA:
+ *  too long, another address such as http:, whose image is not fetched. */
 dt_err dt_image_path(const char *folder, const char *file, const char *name, char *path);
+/** Is the name the image itself, a data: URI? */
+bool dt_image_is_data(const char *name);
+/** The bytes of a data: URI in base64, malloc'ed. DT_ERR_DATA, without the name; DT_ERR_MEMORY. */
+dt_err dt_image_data(const char *name, uint8_t **bytes, size_t *n);
 
 /* ---- templates --------------------------------------------------------------------------------------------------- */
 

@@ -100,6 +100,16 @@ static bool begins_with_system(const json_t *list)
     return json_is_string(name) && dt_role_parse(json_string_value(name), &role) && role == DT_ROLE_SYSTEM;
 }
 
+/* Fields next to a record's messages: its system message is used, unless they begin with one. */
+static dt_err add_system(dt_messages *m, const json_t *record, const json_t *list, const dt_prompt_reader *r)
+{
+    const json_t *system = NULL;
+    if (begins_with_system(list)) return DT_OK;
+    DT_TRY(dt_record_system(record, &system));
+    if (system) return dt_messages_add(m, DT_ROLE_SYSTEM, json_string_value(system), json_string_length(system));
+    return r->system ? dt_messages_add(m, DT_ROLE_SYSTEM, r->system, strlen(r->system)) : DT_OK;
+}
+
 static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list, const char *key, dt_prompt_reader *r)
 {
     char head[512], what[600];
@@ -107,8 +117,8 @@ static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list,
     snprintf(what, sizeof what, "%s: %s", where(at, head, sizeof head), key);
     DT_CHECK(json_array_size(list) > 0, DT_ERR_DATA, "%s: expected messages, found none", what);
     DT_TRY(dt_prompt_reader_chat(r));
-    dt_err err = DT_OK;
-    if (r->system && !begins_with_system(list)) err = dt_messages_add(&m, DT_ROLE_SYSTEM, r->system, strlen(r->system));
+    dt_err err = dt_record_check_fields(p->record, DT_FIELDS_CHAT | DT_FIELDS_TOOLS);
+    if (err == DT_OK) err = add_system(&m, p->record, list, r);
     if (err == DT_OK) err = dt_messages_parse(&m, list, key, "role", "content");
     const unsigned flags = r->answers ? 0 : DT_CHAT_GENERATE | r->chat_flags;
     if (err == DT_OK) err = dt_image_names_take(&p->images, &m);
@@ -261,7 +271,11 @@ static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_pro
     p->record = record;
     DT_CHECK(json_is_object(record), DT_ERR_DATA, "%s: expected a JSON object", where(at, head, sizeof head));
     p->file = at->name;
+    DT_TRY(tell_place(at, dt_record_check_fields(record, DT_FIELDS_MEDIA)));
     if (r->n_image_tokens > 0) DT_TRY(tell_place(at, dt_image_names_list(&p->images, record)));
+    DT_CHECK(r->n_image_tokens > 0 || !dt_image_key(record), DT_ERR_DATA,
+             "%s: %s: the record has an image, but the model takes none", where(at, head, sizeof head),
+             dt_image_key(record));
     DT_TRY(from_record(p, at, record, r));
     DT_TRY(tell_place(at, prompt_expand(p, r, json_is_array(json_object_get(record, "ids")))));
     return check_ids(p, at, r->vocab_size);
@@ -313,6 +327,50 @@ static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, siz
     return DT_OK;
 }
 
+/* Does the first line end inside a record, as those of pretty-printed JSON do? */
+static bool is_printed(const char *text, size_t nbytes)
+{
+    const char *newline = memchr(text, '\n', nbytes), *last = newline;
+    while (last && last > text && is_blank(last - 1, 1)) last--;
+    return newline && last > text && strchr("{[,:", last[-1]);
+}
+
+/* The end of the record that begins with the bracket at i, as its brackets and quotes tell; *n_lines: newlines in it. */
+static size_t record_end(const char *text, size_t i, size_t nbytes, int64_t *n_lines)
+{
+    int64_t depth = 0;
+    bool in_string = false;
+    for (; i < nbytes; i++) {
+        *n_lines += text[i] == '\n';
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && (text[i] == '{' || text[i] == '['))
+            depth++;
+        else if (!in_string && (text[i] == '}' || text[i] == ']') && --depth <= 0)
+            return i + 1;
+    }
+    return nbytes;
+}
+
+/* Records over several lines, one after the other. */
+static dt_err parse_printed(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
+{
+    int64_t line = 1;
+    for (size_t i = 0; i < nbytes;) {
+        const place at = {.name = name, .line = line};
+        if (is_blank(text + i, 1)) {
+            line += text[i++] == '\n';
+            continue;
+        }
+        const size_t end = record_end(text, i, nbytes, &line);
+        DT_TRY(add_line(p, &at, text + i, end - i, DT_PROMPT_JSONL, r));
+        i = end;
+    }
+    return DT_OK;
+}
+
 dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
                         dt_prompt_reader *r)
 {
@@ -328,6 +386,8 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
                        "%s: expected JSON lines, found text; one prompt a line: dtrain-generate MODEL - < %s; the "
                        "whole as one prompt: --prompt \"$(cat %s)\"",
                        name, name, name);
+    else if (format == DT_PROMPT_JSONL && is_printed(text + first, nbytes - first))
+        DT_TRY(parse_printed(p, name, text, nbytes, r));
     else
         DT_TRY(parse_lines(p, name, text, nbytes, format, r));
     DT_CHECK(p->n > 0, DT_ERR_DATA, "%s: expected prompts, found none", name);

@@ -165,6 +165,15 @@ static dt_err parse_rewritten(json_t **root, const char *name, const char *text,
     return DT_OK;
 }
 
+/* A common mistake whose usual message does not name it. */
+static const char *trailing_comma(const char *text, size_t nbytes, const json_error_t *why)
+{
+    size_t n = why->position > 0 ? (size_t)why->position : 0;
+    if (n == 0 || n > nbytes || !strchr("]}", text[n - 1])) return "";
+    for (n--; n > 0 && strchr(" \t\r\n", text[n - 1]) && text[n - 1];) n--;
+    return n > 0 && text[n - 1] == ',' ? ", after a trailing comma" : "";
+}
+
 dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t nbytes, unsigned flags)
 {
     json_error_t why = {0};
@@ -174,10 +183,11 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
     if (!*root) DT_TRY(parse_rewritten(root, name, text, nbytes, flags, &why));
     if (*root) return DT_OK;
     DT_CHECK(why.text[0], DT_ERR_MEMORY, "%s: no memory for %zu bytes of JSON", name, nbytes);
+    const char *comma = trailing_comma(text, nbytes, &why);
     if (flags & DT_JSON_RECORD)
-        return dt_fail(DT_ERR_DATA, "%s%snot valid JSON: %s (line %d, column %d of the record)", name,
-                       name[0] ? ": " : "", why.text, why.line, why.column);
-    return dt_fail(DT_ERR_DATA, "%s:%d:%d: not valid JSON: %s", name, why.line, why.column, why.text);
+        return dt_fail(DT_ERR_DATA, "%s%snot valid JSON: %s%s (line %d, column %d of the record)", name,
+                       name[0] ? ": " : "", why.text, comma, why.line, why.column);
+    return dt_fail(DT_ERR_DATA, "%s:%d:%d: not valid JSON: %s%s", name, why.line, why.column, why.text, comma);
 }
 
 size_t dt_json_key(const char *key, char *out)

@@ -39,6 +39,7 @@ static dt_err more(dt_input *in)
 static dt_err fill(dt_input *in)
 {
     if (in->at < in->end) return DT_OK;
+    in->n_gone += (int64_t)in->end;
     in->at = in->end = 0;
     return more(in);
 }
@@ -55,6 +56,18 @@ static dt_err skip_mark(dt_input *in)
     return DT_OK;
 }
 
+/* What Git keeps in the place of a large file. */
+static dt_err refuse_pointer(const dt_input *in)
+{
+    static const char pointer[] = "version https://git-lfs.github.com/spec/";
+    DT_CHECK(in->end - in->at < sizeof pointer - 1 || memcmp(in->buffer + in->at, pointer, sizeof pointer - 1) != 0,
+             DT_ERR_DATA,
+             "%s: this is a Git LFS pointer, not the data itself: `git lfs pull` in the repository's directory fetches "
+             "the file",
+             in->path);
+    return DT_OK;
+}
+
 /* A pipe that nobody writes to yet must not hold us in open(). */
 dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self)
 {
@@ -68,7 +81,8 @@ dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped
                      .stopped_self = stopped_self};
     DT_CHECK_ERRNO(in->fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     DT_CHECK(in->buffer, DT_ERR_MEMORY, "%s: no memory to read it", path);
-    return skip_mark(in);
+    DT_TRY(skip_mark(in));
+    return refuse_pointer(in);
 }
 
 void dt_input_close(dt_input *in)
@@ -266,6 +280,14 @@ static dt_err each_line(dt_input *in, text_buffer *record, dt_json_fn *fn, void 
     }
 }
 
+/* A byte of the buffer that counts lines. */
+static void note_byte(dt_input *in, const char *byte)
+{
+    if (*byte != '\n') return;
+    in->line++;
+    in->line_start = in->n_gone + (byte - in->buffer) + 1;
+}
+
 /* The next byte that is no white space, not taken; EOF. */
 static dt_err peek(dt_input *in, int *c)
 {
@@ -274,8 +296,7 @@ static dt_err peek(dt_input *in, int *c)
         if (in->at == in->end) return *c = EOF, DT_OK;
         *c = (unsigned char)in->buffer[in->at];
         if (!isspace(*c)) return DT_OK;
-        in->line += *c == '\n';
-        in->at++;
+        note_byte(in, in->buffer + in->at++);
     }
 }
 
@@ -324,31 +345,43 @@ static const char *step(nesting *at, char c)
     return wrong;
 }
 
-static dt_err ends_inside(const dt_input *in, const nesting *at, int64_t line)
+/* Records of an array, or one after the other over several lines. */
+static const char *kind_of(bool array) { return array ? "a JSON array" : "several lines"; }
+
+static dt_err ends_inside(const dt_input *in, const nesting *at, int64_t line, bool array)
 {
     const bool whole = at->depth == 0 && !at->in_string;
     DT_CHECK(at->last, DT_ERR_DATA, "%s:%" PRId64 ": the file ends inside a JSON array", in->path, in->line);
-    return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record of a JSON array that begins here",
-                   in->path, line, whole ? "behind" : "inside");
+    return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record of %s that begins here", in->path, line,
+                   whole ? "behind" : "inside", kind_of(array));
 }
 
-/* An element, up to the comma or bracket on the level of the array, which is not taken. */
-static dt_err read_element(dt_input *in, text_buffer *record)
+static dt_err breaks(const dt_input *in, int64_t line, const char *wrong, bool array)
+{
+    return dt_fail(DT_ERR_DATA,
+                   "%s:%" PRId64 ": the record that begins here breaks in line %" PRId64
+                   ": %s; in %s nothing says where the next one begins, in JSON lines it would",
+                   in->path, line, in->line, wrong, kind_of(array));
+}
+
+/* Does a record end before this byte, on the level of the array? */
+static bool is_end(const nesting *at, char c) { return at->depth == 0 && !at->in_string && (c == ',' || c == ']'); }
+
+/* A record: in an array up to the comma or bracket on its level, which is not taken; else with its last bracket. */
+static dt_err read_value(dt_input *in, text_buffer *record, bool array)
 {
     const int64_t line = in->line;
     nesting at = {0};
     for (bool done = false; !done;) {
         DT_TRY(fill(in));
-        if (in->at == in->end) return ends_inside(in, &at, line);
+        if (in->at == in->end) return ends_inside(in, &at, line, array);
         const char *from = in->buffer + in->at, *p = from, *end = in->buffer + in->end;
-        for (; p < end && !done; p += !done) {
-            done = at.depth == 0 && !at.in_string && (*p == ',' || *p == ']');
-            const char *wrong = done ? NULL : step(&at, *p);
-            DT_CHECK(!wrong, DT_ERR_DATA,
-                     "%s:%" PRId64 ": the record that begins here breaks in line %" PRId64
-                     ": %s; in an array nothing says where the next one begins, in JSON lines it would",
-                     in->path, line, in->line, wrong);
-            in->line += *p == '\n';
+        while (p < end && !done) {
+            if (array && (done = is_end(&at, *p))) break;
+            const char *wrong = step(&at, *p);
+            if (wrong) return breaks(in, line, wrong, array);
+            note_byte(in, p++);
+            done = !array && at.depth == 0;
         }
         DT_TRY(append(record, from, (size_t)(p - from)));
         in->at += (size_t)(p - from);
@@ -360,6 +393,8 @@ static dt_err read_element(dt_input *in, text_buffer *record)
     return DT_OK;
 }
 
+static int64_t column(const dt_input *in) { return in->n_gone + (int64_t)in->at - in->line_start + 1; }
+
 static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
 {
     int c;
@@ -368,18 +403,62 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
     while (c != ']') {
         const int64_t line = in->line;
         record->n = 0;
-        DT_TRY(read_element(in, record));
-        DT_TRY(fn(self, record->text ? record->text : "", record->n, line));
+        DT_TRY(read_value(in, record, true));
+        DT_CHECK(!is_blank(record->text, record->n), DT_ERR_DATA,
+                 "%s:%" PRId64 ":%" PRId64 ": expected a record of the JSON array, found a comma", in->path, in->line,
+                 column(in));
+        DT_TRY(fn(self, record->text, record->n, line));
         c = (unsigned char)in->buffer[in->at];
         if (c == ']') break;
+        const int64_t comma_line = in->line, comma_column = column(in);
         in->at++;
         DT_TRY(peek(in, &c));
-        if (c == ']') c = ','; /* a comma before the bracket: an empty element, which the parser refuses */
+        DT_CHECK(c != ']', DT_ERR_DATA,
+                 "%s:%" PRId64 ":%" PRId64
+                 ": a trailing comma: expected another record of the JSON array after it, found ]; remove the comma",
+                 in->path, comma_line, comma_column);
     }
     in->at++;
     DT_TRY(peek(in, &c));
     DT_CHECK(c == EOF, DT_ERR_DATA, "%s:%" PRId64 ": expected the end of the file after the JSON array, found '%c'",
              in->path, in->line, c);
+    return DT_OK;
+}
+
+/* Does the first line end inside a record, as those of pretty-printed JSON do? A record that is cut short ends inside a
+ * value. */
+static bool is_printed(const char *p, const char *end)
+{
+    nesting at = {0};
+    for (; p < end && *p != '\n'; p++)
+        if (step(&at, *p)) return false;
+    return p < end && at.depth > 0 && !at.in_string && strchr("{[,:", at.last);
+}
+
+/* The first line, as far as the buffer holds one: a pipe may give less at a time. */
+static dt_err fill_line(dt_input *in)
+{
+    for (size_t before = 0; in->end < BLOCK_NBYTES && in->end > before;) {
+        if (memchr(in->buffer + in->at, '\n', in->end - in->at)) return DT_OK;
+        before = in->end;
+        DT_TRY(more(in));
+    }
+    return DT_OK;
+}
+
+static dt_err each_printed(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
+{
+    int c;
+    DT_TRY(peek(in, &c));
+    while (c != EOF) {
+        const int64_t line = in->line;
+        DT_CHECK(c == '{', DT_ERR_DATA, "%s:%" PRId64 ":%" PRId64 ": expected the next record, found '%c'", in->path,
+                 in->line, column(in), c);
+        record->n = 0;
+        DT_TRY(read_value(in, record, false));
+        DT_TRY(fn(self, record->text, record->n, line));
+        DT_TRY(peek(in, &c));
+    }
     return DT_OK;
 }
 
@@ -428,8 +507,11 @@ dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self)
     int c;
     text_buffer record = {0};
     DT_TRY(peek(in, &c));
+    DT_TRY(fill_line(in));
+    const bool printed = is_printed(in->buffer + in->at, in->buffer + in->end);
     const dt_err err = c == EOF   ? DT_OK
                        : c == '[' ? each_element(in, &record, fn, self)
+                       : printed  ? each_printed(in, &record, fn, self)
                                   : each_line(in, &record, fn, self);
     free(record.text);
     return err;

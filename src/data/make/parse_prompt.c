@@ -3,6 +3,7 @@
 #include "parse_record.h"
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 bool dt_record_is_prompt(const json_t *json)
 {
@@ -21,11 +22,12 @@ static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
     return dt_pieces_text(&r->side[DT_SIDE_SECOND].pieces, r->owned, strlen(r->owned), true);
 }
 
-/* A copy in which bytes of a row, which have no JSON, are null. NULL: no memory. */
+/* A copy in which the bytes of images, of a row or of a data: URI, are null. NULL: no memory. */
 static json_t *without_bytes(json_t *value)
 {
     const bool object = json_is_object(value), list = json_is_array(value);
     if (json_object_get(value, DT_IMAGE_OF_ROW)) return json_null();
+    if (json_is_string(value) && strncasecmp(json_string_value(value), "data:image/", 11) == 0) return json_null();
     if (!object && !list) return json_incref(value);
     json_t *copy = object ? json_object() : json_array(), *one;
     const char *key;

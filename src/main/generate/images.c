@@ -62,11 +62,26 @@ static dt_err check_preprocessor(const app *a)
     return DT_OK;
 }
 
+/* From its file, or from a data: URI, which messages name by its beginning. */
+static dt_err decode(const char *path, dt_image *image)
+{
+    uint8_t *bytes;
+    size_t n;
+    char called[64];
+    if (!dt_image_is_data(path)) return dt_image_read(path, image);
+    snprintf(called, sizeof called, "%.40s...", path);
+    DT_TRY(dt_error_prefix(dt_image_data(path, &bytes, &n), "%s: ", called));
+    const dt_err err = dt_image_decode(called, bytes, n, image);
+    free(bytes);
+    return err;
+}
+
 dt_err generate_read_image(app *a, const char *path, uint8_t *pixels)
 {
     dt_image image = {0};
     DT_TRY(check_preprocessor(a));
-    dt_err err = dt_image_read(path, &image);
+    dt_err err = decode(path, &image);
+    if (dt_image_is_data(path)) path = "data:";
     if (err == DT_OK) err = dt_image_prepare(&a->frozen.mc.vision->preprocessor, path, &image, pixels);
     dt_image_free(&image);
     return err;
@@ -78,6 +93,8 @@ static bool is_mine(const app *a, int prompt)
     for (int i = 0; !mine && i < a->n_out; i++) mine = generate_owner(a, prompt * a->n_out + i) == a->comm.rank;
     return mine;
 }
+
+static const char *name_of(const app *a, int prompt, int k) { return a->prompts.prompt[prompt].images.path[k]; }
 
 static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
 {
@@ -95,6 +112,7 @@ static dt_err find(app *a, int prompt)
     for (int i = 0; i < a->n_out; i++) a->seqs[prompt * a->n_out + i].n_images = n;
     DT_TRY(check_preprocessor(a));
     for (int i = 0; i < n && is_mine(a, prompt); i++) {
+        if (dt_image_is_data(name_of(a, prompt, i))) continue;
         DT_TRY(path_of(a, prompt, i, path));
         DT_CHECK_ERRNO(access(path, R_OK) == 0, DT_ERR_DATA, path, "cannot be opened");
         if (a->opt.output) DT_TRY(dt_check_output(a->opt.output, true, (const char *const[]){path}, 1));
@@ -112,7 +130,10 @@ dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t 
 {
     app *a = ctx;
     char path[PATH_MAX];
-    DT_TRY(path_of(a, (int)(s->number / (uint64_t)a->n_out), k, path));
+    const int prompt = (int)(s->number / (uint64_t)a->n_out);
+    const char *name = name_of(a, prompt, k);
+    if (dt_image_is_data(name)) return generate_read_image(a, name, pixels);
+    DT_TRY(path_of(a, prompt, k, path));
     return generate_read_image(a, path, pixels);
 }
 

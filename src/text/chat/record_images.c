@@ -1,10 +1,12 @@
 /* record_images.c - which images a record has, and where they stand in its texts: for datasets and prompts alike, so
  * that a record means the same in training and in generation. */
 #include "dtrain/chat.h"
+#include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 dt_err dt_image_names_add(dt_image_names *names, const char *path)
 {
@@ -117,12 +119,109 @@ char *dt_text_after_images(const char *image_text, int n, const char *text, size
     return all;
 }
 
+/* ---- where an image is ------------------------------------------------------------------------------------------- */
+
+static bool begins(const char *text, const char *word) { return strncasecmp(text, word, strlen(word)) == 0; }
+
+static int hex(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c ? strchr(digits, tolower((unsigned char)c)) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* A path in which %20 and the like are bytes. n: its length, or PATH_MAX. */
+static dt_err unescape(const char *name, const char *from, char *path)
+{
+    size_t n = 0;
+    for (; *from && n + 1 < PATH_MAX; from++) {
+        const int high = *from == '%' ? hex(from[1]) : -1, low = high >= 0 ? hex(from[2]) : -1;
+        path[n] = low >= 0 ? (char)(16 * high + low) : *from;
+        DT_CHECK(path[n], DT_ERR_DATA, "%.200s: expected a path, found a byte 0 (%%00) in it", name);
+        n++;
+        if (low >= 0) from += 2;
+    }
+    path[n] = '\0';
+    DT_CHECK(!*from, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);
+    return DT_OK;
+}
+
+/* file:///PATH, file://localhost/PATH, file:/PATH. */
+static dt_err path_of_url(const char *name, char *path)
+{
+    const char *from = name + strlen("file:"), *host = strncmp(from, "//", 2) == 0 ? from + 2 : NULL;
+    if (host) from = host + strcspn(host, "/");
+    const bool here = !host || from == host || (from - host == 9 && strncasecmp(host, "localhost", 9) == 0);
+    DT_CHECK(here && *from == '/', DT_ERR_DATA,
+             "%.200s: expected a file of this machine with its whole path, file:///PATH", name);
+    return unescape(name, from, path);
+}
+
+/* The scheme of an address, http://; 0: it is a path. */
+static int scheme_len(const char *name)
+{
+    const char *end = strstr(name, "://");
+    for (const char *p = name; end && p < end; p++)
+        if (!isalnum((unsigned char)*p) && !strchr("+-.", *p)) return 0;
+    return end ? (int)(end - name) : 0;
+}
+
+bool dt_image_is_data(const char *name) { return begins(name, "data:"); }
+
 dt_err dt_image_path(const char *folder, const char *file, const char *name, char *path)
 {
     const char *of = file ? file : "", *slash = strrchr(of, '/');
+    if (begins(name, "file:")) return path_of_url(name, path);
+    const int scheme = scheme_len(name);
+    DT_CHECK(scheme == 0, DT_ERR_DATA,
+             "%.200s: images are not fetched over the network (%.*s): download it, and name the file", name, scheme,
+             name);
     const int n = name[0] == '/' ? snprintf(path, PATH_MAX, "%s", name)
                   : folder       ? snprintf(path, PATH_MAX, "%s/%s", folder, name)
                                  : snprintf(path, PATH_MAX, "%.*s%s", slash ? (int)(slash - of) + 1 : 0, of, name);
     DT_CHECK(n > 0 && n < PATH_MAX, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);
     return DT_OK;
+}
+
+static int digit_of_base64(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* White space is skipped, and only = may follow the digits. */
+static dt_err decode_base64(const char *from, uint8_t *to, size_t *n)
+{
+    unsigned bits = 0;
+    size_t n_digits = 0;
+    for (; *from && *from != '='; from++) {
+        const int digit = digit_of_base64(*from);
+        if (digit < 0 && isspace((unsigned char)*from)) continue;
+        DT_CHECK(digit >= 0, DT_ERR_DATA, "expected base64, found a byte 0x%02x after %zu digits", (unsigned char)*from,
+                 n_digits);
+        bits = bits << 6 | (unsigned)digit;
+        if (n_digits++ % 4) to[(*n)++] = (uint8_t)(bits >> (6 - 2 * ((n_digits - 1) % 4)));
+    }
+    from += strspn(from, "= \t\r\n");
+    DT_CHECK(!*from && n_digits % 4 != 1, DT_ERR_DATA, "expected base64, whose %zu digits end in between", n_digits);
+    return DT_OK;
+}
+
+dt_err dt_image_data(const char *name, uint8_t **bytes, size_t *n)
+{
+    const char *comma = strchr(name, ',');
+    const bool base64 = comma && comma - name >= 7 && strncasecmp(comma - 7, ";base64", 7) == 0;
+    *bytes = NULL;
+    *n = 0;
+    DT_CHECK(base64, DT_ERR_DATA, "expected data:image/TYPE;base64,DATA");
+    *bytes = malloc(strlen(comma) / 4 * 3 + 4);
+    DT_CHECK(*bytes, DT_ERR_MEMORY, "no memory for the bytes of an image");
+    const dt_err err = decode_base64(comma + 1, *bytes, n);
+    if (err != DT_OK) {
+        free(*bytes);
+        *bytes = NULL;
+    }
+    return err;
 }
