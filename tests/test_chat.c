@@ -12,6 +12,8 @@
 #include "dtrain/chat.h"
 #include "../src/text/chat/chat_template.h"
 
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages leave out what is as usual */
+
 /* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token --------------- */
 
 static const char *const tokens[] = {
@@ -94,10 +96,9 @@ static json_t *read_json(const char *path)
 
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
 
-static void templates_write_what_transformers_writes(void **state)
+static void must_write_as_transformers(const char *path)
 {
-    const char *path = getenv("DTRAIN_CHAT_CASES");
-    json_t *cases = read_json(path ? path : "tests/data/chat/cases.json");
+    json_t *cases = read_json(path);
     size_t i;
     const json_t *one;
     assert_true(json_array_size(cases) > 100);
@@ -121,6 +122,97 @@ static void templates_write_what_transformers_writes(void **state)
         dt_chat_close(c);
     }
     json_decref(cases);
+}
+
+static void templates_write_what_transformers_writes(void **state)
+{
+    const char *path = getenv("DTRAIN_CHAT_CASES");
+    must_write_as_transformers(path ? path : "tests/data/chat/cases.json");
+}
+
+/* reasoning_content; tests/make_thought_fixtures.py. */
+static void thoughts_of_a_field_are_written_as_by_transformers(void **state)
+{
+    must_write_as_transformers("tests/data/chat/thoughts.json");
+}
+
+static dt_err parse(dt_messages *m, const char *text)
+{
+    json_t *list = json_loads(text, 0, NULL);
+    assert_non_null(list);
+    dt_error_clear();
+    dt_messages_clear(m);
+    const dt_err err = dt_messages_parse(m, list, "messages", "role", "content");
+    json_decref(list);
+    return err;
+}
+
+static void a_template_without_thoughts_refuses_them(void **state)
+{
+    static const char *const keys[] = {"reasoning_content", "reasoning", "thinking"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", \"%s\": "
+                 "\"why\"}]",
+                 keys[k]);
+        json_t *list = json_loads(text, 0, NULL);
+        dt_messages m = {0};
+        dt_pieces p = {0};
+        dt_chat *c;
+        assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
+        assert_int_equal(dt_chat_open(&c, "chatml", &fake), DT_OK);
+        dt_error_clear();
+        assert_int_equal(dt_chat_render(c, m.item, m.n, 0, &p), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "message 1: "));
+        assert_non_null(strstr(dt_error_message(), keys[k]));
+        assert_non_null(strstr(dt_error_message(), "template chatml has no block of thoughts"));
+        dt_error_clear();
+        dt_pieces_free(&p);
+        dt_messages_free(&m);
+        dt_chat_close(c);
+        json_decref(list);
+    }
+}
+
+/* Fields that other programs read: named, with the message they belong to. Empty ones say nothing. */
+static void fields_that_change_a_conversation_are_refused(void **state)
+{
+    static const struct {
+        const char *field, *named; /* NULL: accepted */
+    } cases[] = {{"\"tool_calls\": [{\"function\": {\"name\": \"f\"}}]", "message 0: tool_calls: "},
+                 {"\"function_call\": {\"name\": \"f\"}", "message 0: function_call: "},
+                 {"\"refusal\": \"no\"", "message 0: refusal: "},
+                 {"\"audio\": {\"id\": \"x\"}", "message 0: audio: "},
+                 {"\"tools\": \"[{}]\"", "message 0: tools: "},
+                 {"\"images\": [\"a.png\"]", "message 0: images: "},
+                 {"\"weight\": 0.5", "message 0: weight: expected 0 or false"},
+                 {"\"loss\": \"no\"", "message 0: loss: expected 0 or false"},
+                 {"\"reasoning_content\": 1", "message 0: reasoning_content: expected a text, found a number"},
+                 {"\"thinking\": \"a\", \"reasoning\": \"b\"", "message 0: reasoning and thinking: expected one"},
+                 {"\"tool_calls\": null, \"refusal\": null, \"audio\": null, \"weight\": null", NULL},
+                 {"\"tool_calls\": [], \"function_call\": {}, \"tools\": \"[]\", \"name\": \"n\"", NULL},
+                 {"\"loss\": true, \"weight\": 1, \"train\": true", NULL}};
+    dt_messages m = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "[{\"role\": \"assistant\", \"content\": \"\", %s}]", cases[i].field);
+        assert_int_equal(parse(&m, text), cases[i].named ? DT_ERR_DATA : DT_OK);
+        if (cases[i].named) assert_non_null(strstr(dt_error_message(), cases[i].named));
+    }
+    assert_int_equal(parse(&m, "[{\"role\": \"assistant\", \"tool_calls\": [{}]}]"), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "message 0: tool_calls: "));
+    assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": \"q\", \"train\": true}]"), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "message 0: train: only answers are trained on"));
+    assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": \"q\", \"thinking\": \"w\"}]"), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "message 0: thinking: only an answer has thoughts"));
+    assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": null}]"), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "message 0: content: expected a text, found null"));
+    assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": [{\"type\": \"video\", \"video\": \"a\"}]}]"),
+                     DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "found type video"));
+    dt_messages_free(&m);
+    dt_error_clear();
 }
 
 /* Thoughts of the last answer are trained on in the form that the template gives them; the block that stands for none
@@ -534,6 +626,9 @@ int main(void)
     snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_write_what_transformers_writes),
+        cmocka_unit_test(thoughts_of_a_field_are_written_as_by_transformers),
+        cmocka_unit_test(a_template_without_thoughts_refuses_them),
+        cmocka_unit_test(fields_that_change_a_conversation_are_refused),
         cmocka_unit_test(thoughts_are_targets),
         cmocka_unit_test(templates_are_recognised),
         cmocka_unit_test(what_recognition_leaves_out_is_known),

@@ -191,6 +191,81 @@ static void preferences_have_two_sides(void **state)
     MUST_GIVE(forms);
 }
 
+#define HISTORY "\"system\": \"s\", \"history\": [[\"q\", \"a\"], [\"r\", \"b\"]]"
+
+/* system and history of Alpaca records, and a system message next to any conversation. */
+static void what_stands_next_to_a_conversation_is_used(void **state)
+{
+    static const form forms[] = {
+        {"{\"instruction\": \"and its capital?\", \"input\": \"\", \"output\": \"Paris.\", \"system\": \"Answer in one "
+         "word.\", \"history\": [[\"Name a country.\", \"France.\"]]}",
+         "Answer in one word.\n\nUser: Name a country.\nAssistant:{ France.$}User: and its capital?\nAssistant:{ "
+         "Paris.$}"},
+        {"{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", " HISTORY "}",
+         "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ o$}", .mask = "completion"},
+        {"{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", " HISTORY "}",
+         "s\n\nUser: q\nAssistant:{ a$}User: r\nAssistant:{ b$}User: i\nj\nAssistant:{ o$}", .mask = "assistant"},
+        {"{\"instruction\": \"i\", \"context\": \"j\", \"response\": \"o\", \"history\": null, \"system\": \"\"}",
+         "User: i\nj\nAssistant:{ o$}"},
+        {"{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", \"system\": \"s\"}",
+         "s\n\n### Instruction:\ni\n\n### Input:\nj\n\n### Response:\n{o$}", .chat = "alpaca"},
+        {"{\"messages\": " CHAT ", \"system\": \"s\"}", "s\n\nUser: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
+        {"{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"q\"}, "
+         "{\"role\": \"assistant\", \"content\": \"a\"}], \"system_prompt\": \"s\"}",
+         "s\n\nUser: q\nAssistant:{ a$}"},
+        {"{\"conversations\": [{\"from\": \"system\", \"value\": \"s\"}, {\"from\": \"human\", \"value\": \"q\"}, "
+         "{\"from\": \"gpt\", \"value\": \"a\"}], \"tools\": \"t\"}",
+         "s\n\nt\n\nUser: q\nAssistant:{ a$}"},
+        {"{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\"}", "s\n\nUser: p\nAssistant:{ c$}",
+         .as_chat = true},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
+         "\"content\": \"a\"}], \"system\": \"s\"}",
+         "s\n\nUser: q\nAssistant:{ a$}"},
+        /* preferences */
+        {"{\"instruction\": \"i\", \"input\": \"j\", \"chosen\": \"c\", \"rejected\": \"d\", " HISTORY "}",
+         "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ c$}",
+         "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ d$}"},
+        {"{\"system\": \"s\", \"question\": \"q\", \"chosen\": \"c\", \"rejected\": \"d\"}",
+         "s\n\nUser: q\nAssistant:{ c$}", "s\n\nUser: q\nAssistant:{ d$}"},
+        {"{\"system\": \"s\", \"input\": \"q\", \"chosen\": \"c\", \"rejected\": \"d\"}",
+         "s\n\nUser: q\nAssistant:{ c$}", "s\n\nUser: q\nAssistant:{ d$}"},
+        {"{\"question\": \"q\", \"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+         "\"content\": \"c\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+         "\"content\": \"d\"}]}",
+         "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ d$}"},
+        {"{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"tools\": \"t\", "
+         "\"chosen\": \"c\", \"rejected\": \"d\"}",
+         "s\n\nt\n\nUser: q\nAssistant:{ c$}", "s\n\nt\n\nUser: q\nAssistant:{ d$}"},
+        {"{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"d\", " HISTORY "}",
+         "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: p\nAssistant:{ c$}", .as_chat = true},
+        /* prompts */
+        {"{\"question\": \"p\", \"answer\": \"x\", " HISTORY "}",
+         "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: p\nAssistant:", "x"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"system\": \"s\"}", "s\n\nUser: q\nAssistant:"},
+    };
+    MUST_GIVE(forms);
+}
+
+/* OpenAI's weight, ms-swift's loss, Axolotl's train. */
+static void answers_are_taken_out_of_the_loss(void **state)
+{
+    static const form forms[] = {
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\",\"weight\":0},"
+         "{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\",\"weight\":1}]}",
+         "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
+        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\",\"value\":\"a\",\"loss\":false},"
+         "{\"from\":\"human\",\"value\":\"r\"},{\"from\":\"gpt\",\"value\":\"b\"}]}",
+         "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
+        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"completion\":[{\"role\":\"assistant\",\"content\":"
+         "\"a\",\"train\":false},{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
+         "User: q\nAssistant: a${User: r\nAssistant: b$}"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"training\":false},{\"role\":\"assistant\",\"content\":"
+         "\"a\",\"loss_scale\":0},{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
+         "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "assistant"},
+    };
+    MUST_GIVE(forms);
+}
+
 static void what_goes_with_a_pair_is_kept(void **state)
 {
     dt_make_options o = options();
@@ -510,6 +585,8 @@ int main(void)
         cmocka_unit_test_setup(chats_teach_answers_and_their_ends, clear),
         cmocka_unit_test_setup(prompts_are_not_trained_on, clear),
         cmocka_unit_test_setup(preferences_have_two_sides, clear),
+        cmocka_unit_test_setup(what_stands_next_to_a_conversation_is_used, clear),
+        cmocka_unit_test_setup(answers_are_taken_out_of_the_loss, clear),
         cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
         cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),
         cmocka_unit_test_setup(the_other_fields_of_a_prompt_are_kept, clear),

@@ -1,0 +1,351 @@
+/* test_data_fields.c - fields of records that nothing reads: those that would change the training are refused by name,
+ * the others are counted. Pairs that teach nothing. Files that are not what their name says. */
+#include "data_make_fixture.h"
+#include "dtrain/core.h"
+
+#define Q "{\"role\": \"user\", \"content\": \"q\"}"
+#define A "{\"role\": \"assistant\", \"content\": \"a\"}"
+#define CHAT "\"messages\": [" Q ", " A "]"
+#define WITHOUT(field) "\"messages\": [" Q ", {\"role\": \"assistant\", \"content\": \"a\", " field "}]"
+#define SHAREGPT "\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}]"
+#define COMPLETION "\"prompt\": \"p\", \"completion\": \"c\""
+#define PAIR "\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"d\""
+
+typedef struct refusal {
+    const char *record, *named; /* NULL: accepted */
+    const char *kind, *mask;
+    bool as_chat;
+} refusal;
+
+static void must_refuse(const refusal *r)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    char want[256];
+    if (r->kind) o.kind = r->kind;
+    if (r->mask) o.mask = r->mask;
+    o.as_chat = r->as_chat;
+    const dt_err err = make(r->record, &o, &stats);
+    snprintf(want, sizeof want, "%s:1: %s", input, r->named ? r->named : "");
+    if (err != (r->named ? DT_ERR_DATA : DT_OK) || (r->named && !strstr(dt_error_message(), want)))
+        print_message("%s\n%s\n", r->record, dt_error_message());
+    assert_int_equal(err, r->named ? DT_ERR_DATA : DT_OK);
+    if (r->named) assert_non_null(strstr(dt_error_message(), want));
+    dt_error_clear();
+}
+#define MUST_REFUSE(cases)                                                                                             \
+    for (size_t i_ = 0; i_ < sizeof cases / sizeof cases[0]; i_++) must_refuse(&cases[i_])
+
+static void fields_that_change_the_training_are_refused(void **state)
+{
+    static const refusal cases[] = {
+        {"{" CHAT ", \"tools\": [{\"type\": \"function\"}]}", "tools: descriptions of tools"},
+        {"{" CHAT ", \"functions\": [{\"name\": \"f\"}]}", "functions: descriptions of tools"},
+        {"{" CHAT ", \"videos\": [\"a.mp4\"]}", "videos: dtrain reads texts and images"},
+        {"{" SHAREGPT ", \"audios\": [\"a.wav\"]}", "audios: dtrain reads texts and images"},
+        {"{" COMPLETION ", \"video\": \"a.mp4\"}", "video: "},
+        {"{" CHAT ", \"chat_template_kwargs\": {\"enable_thinking\": false}}", "chat_template_kwargs: "},
+        {"{" CHAT ", \"enable_thinking\": false}", "enable_thinking: "},
+        {"{" COMPLETION ", \"loss_mask\": [0, 1]}", "loss_mask: targets are chosen by --mask"},
+        {"{" COMPLETION ", \"labels\": [-100, 1]}", "labels: "},
+        {"{" COMPLETION ", \"completion_mask\": [0, 1]}", "completion_mask: "},
+        {"{" CHAT ", \"input_ids\": [1, 2]}", "input_ids: "},
+        {"{" CHAT ", \"assistant_masks\": [0, 1]}", "assistant_masks: "},
+        {"{" COMPLETION ", \"weight\": 0.5}", "weight: the record has a weight, which --weight-key weight"},
+        {"{" CHAT ", \"sample_weight\": 0}", "sample_weight: the record has a weight"},
+        {"{" PAIR ", \"weight\": 2}", "weight: pairs have no weights"},
+        {"{" PAIR ", \"videos\": [\"a\"]}", "videos: "},
+        {"{\"prompt\": [" Q "], \"tools\": [1]}", "tools: descriptions of tools"},
+        {"{\"question\": \"q\", \"answer\": \"a\", \"tools\": [1]}", "tools: descriptions of tools"},
+        {"{\"prompt\": [" Q "], \"videos\": [\"a\"]}", "videos: "},
+        {"{" CHAT ", \"history\": [[\"q\", \"a\"]]}", "history: the record has a list of messages"},
+        {"{" COMPLETION ", \"system\": \"s\"}", "system: a plain text has no system message: --as-chat"},
+        {"{" PAIR ", \"system\": \"s\"}", "system: a plain text has no system message: --as-chat"},
+        {"{\"prompt\": \"p\", \"history\": [[\"q\", \"a\"]]}", "history: a plain text has no earlier turns"},
+        {"{\"messages\": [{\"role\": \"system\", \"content\": \"t\"}, " Q ", " A "], \"system\": \"s\"}",
+         "system: the messages begin with another system message"},
+        {"{" CHAT ", \"system\": \"s\", \"system_prompt\": \"t\"}", "system and system_prompt: expected one"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"q\"]]}",
+         "history: turn 0: expected [question, answer]"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": \"q\"}",
+         "history: expected [[question, answer], ...]"},
+        {"{\"instruction\": \"i\", \"input\": \"j\", \"context\": \"k\", \"output\": \"o\"}",
+         "input and context: expected one"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"response\": \"p\"}", "output and response: expected one"},
+        {"{" CHAT ", \"rejected_response\": \"r\"}", "rejected_response: found an answer of a preference"},
+        {"{" WITHOUT("\"weight\": 0") "}", "message 1: weight takes the answer out of the loss, but --mask full",
+         .mask = "full"},
+        {"{" WITHOUT("\"loss\": false") "}", "message 1: loss takes the answer out of the loss, but --mask full",
+         .kind = "tokens"},
+        {"{\"prompt\": [" Q
+         "], \"chosen\": [{\"role\": \"assistant\", \"content\": \"a\", \"train\": false}], \"rejected\": [" A "]}",
+         "message 1: train takes the answer out of the loss, but a preference"},
+        {"{\"prompt\": [" Q
+         "], \"chosen\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{}]}], \"rejected\": [" A "]}",
+         "message 0: tool_calls: calls of tools"},
+        {"{" WITHOUT("\"tool_calls\": [{}]") "}", "message 1: tool_calls: calls of tools"},
+        {"{" WITHOUT("\"reasoning_content\": \"why\"") "}",
+         "message 1: reasoning_content: the template plain has no block"},
+        /* not these */
+        {"{" CHAT ", \"tools\": null, \"videos\": [], \"system\": \"\", \"history\": [], \"chat_template_kwargs\": {}}",
+         NULL},
+        {"{" CHAT ", \"tools\": \"[]\", \"weight\": 1, \"labels\": \"good\", \"label\": 3, \"input_ids\": null}", NULL},
+        {"{\"text\": \"t\", \"label\": 0, \"weight\": 2.5, \"video\": \"v\", \"tools\": [1], \"system\": \"s\"}", NULL},
+        {"{\"prompt\": \"p\", \"tools\": [1], \"label\": false, \"weight\": 2}", NULL},
+    };
+    MUST_REFUSE(cases);
+}
+
+static void labels_of_kto_are_no_plain_answers(void **state)
+{
+    static const refusal cases[] = {
+        {"{" COMPLETION ", \"label\": false}", "label: the record says that its answer is bad"},
+        {"{" COMPLETION ", \"label\": 0}", "label: the record says that its answer is bad"},
+        {"{" CHAT ", \"kto_tag\": false}", "kto_tag: the record says that its answer is bad", .kind = "sft"},
+        {"{" COMPLETION ", \"label\": false}", "label: the record says that its answer is bad", .kind = "sft"},
+        {"{" COMPLETION ", \"label\": true}",
+         "label: a record with good or bad answers (KTO) is no plain sft: --kind sft"},
+        {"{" CHAT ", \"label\": true}", "label: a record with good or bad answers"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"kto_tag\": true}",
+         "kto_tag: a record with good or bad answers"},
+        {"{" COMPLETION ", \"label\": true}", NULL, .kind = "sft"},
+        {"{" COMPLETION ", \"label\": true}", NULL, .kind = "prompts"},
+        {"{" COMPLETION ", \"label\": \"sport\"}", NULL},
+    };
+    MUST_REFUSE(cases);
+    dt_make_options o = options();
+    dt_make_stats stats;
+    o.kind = "sft";
+    o.skip_bad = true;
+    assert_int_equal(make("{" COMPLETION ", \"label\": true}\n{" COMPLETION ", \"label\": false}\n", &o, &stats),
+                     DT_OK);
+    assert_true(stats.n_documents == 1 && stats.n_bad == 1);
+}
+
+static int64_t count_of(const dt_field_counts *c, const char *name)
+{
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->field[i].name, name) == 0) return c->field[i].n;
+    return 0;
+}
+
+static void fields_that_nothing_reads_are_counted(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    assert_int_equal(
+        make("{" CHAT ", \"source\": \"x\", \"id\": 1}\n{" WITHOUT(
+                 "\"name\": \"n\", \"weight\": 1") ", \"id\": 2}\n"
+                                                   "{" SHAREGPT
+                                                   ", \"tools\": \"t\", \"system\": \"s\", \"id\": 3, \"note\": null}\n"
+                                                   "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\", "
+                                                   "\"history\": [], \"id\": 4, \"text\": \"t\"}\n",
+             &o, &stats),
+        DT_OK);
+    assert_int_equal(stats.ignored.n, 4);
+    assert_int_equal(count_of(&stats.ignored, "id"), 4);
+    assert_int_equal(count_of(&stats.ignored, "source"), 1);
+    assert_int_equal(count_of(&stats.ignored, "messages[].name"), 1);
+    assert_int_equal(count_of(&stats.ignored, "text"), 1);
+    assert_int_equal(
+        make("{" PAIR ", \"score_chosen\": 2, \"score_rejected\": 1, \"margin\": 1, \"messages\": []}\n"
+             "{\"instruction\": \"i\", \"input\": \"j\", \"chosen\": \"c\", \"rejected\": \"d\", \"prompt_id\": 1}\n"
+             "{\"prompt\": \"p\", \"responses\": [\"a\", \"b\", \"c\"], \"ranks\": [1, 2, 3], \"lang\": \"en\"}\n",
+             &o, &stats),
+        DT_OK);
+    assert_int_equal(stats.ignored.n, 2); /* a ranking of three pairs is one record */
+    assert_true(count_of(&stats.ignored, "prompt_id") == 1 && count_of(&stats.ignored, "lang") == 1);
+    assert_int_equal(make("{\"prompt\": \"p\", \"answer\": \"a\", \"level\": 3}\n", &o, &stats), DT_OK);
+    assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
+}
+
+/* The same for any number of threads, and no more names than there is room for. */
+static void counts_do_not_depend_on_threads(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats[2];
+    FILE *f = fopen(input, "w");
+    for (int i = 0; i < 9000; i++)
+        fprintf(f, "{\"text\": \"t\", \"all\": 1, \"f%d\": 1, \"%0100d\": 2}\n", i % 100, i < 8000);
+    fclose(f);
+    for (int k = 0; k < 2; k++) {
+        memset(&stats[k], 0, sizeof stats[k]);
+        o.n_threads = 1 + 3 * k;
+        assert_int_equal(make(NULL, &o, &stats[k]), DT_OK);
+    }
+    assert_memory_equal(&stats[0].ignored, &stats[1].ignored, sizeof stats[0].ignored);
+    assert_int_equal(stats[0].ignored.n, DT_MAX_FIELDS);
+    assert_int_equal(count_of(&stats[0].ignored, "all"), 9000);
+    assert_true(stats[0].ignored.n_others > 0);
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------------------------- */
+
+static void must_count(const char *records, int64_t n_pairs, int64_t n_equal, int64_t n_contradicted)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    const dt_err err = make(records, &o, &stats);
+    if (err != DT_OK) print_message("%s\n", dt_error_message());
+    assert_int_equal(err, DT_OK);
+    if (stats.contradicted.n != n_contradicted) print_message("%s\n", records);
+    assert_int_equal(stats.n_pairs, n_pairs);
+    assert_int_equal(stats.equal.n, n_equal);
+    assert_int_equal(stats.contradicted.n, n_contradicted);
+    dt_dataset *d = open_output(output);
+    int64_t counted = -1;
+    assert_int_equal(dt_dataset_get_info(d)->n_equal_pairs, n_equal);
+    assert_int_equal(dt_dataset_get_info(d)->n_contradicted_pairs, n_contradicted);
+    assert_int_equal(dt_dataset_count_equal(d, NULL, NULL, &counted), DT_OK);
+    assert_int_equal(counted, n_equal);
+    dt_dataset_close(d);
+}
+
+#define SAME "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"c\"}\n"
+#define TIE "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"c\", \"tie\": true}\n"
+
+static void pairs_that_teach_nothing_are_counted(void **state)
+{
+    must_count("{" PAIR "}\n" SAME SAME, 3, 2, 0);
+    must_count("{" PAIR "}\n" TIE SAME, 2, 1, 0);
+    dt_make_options o = options();
+    dt_make_stats stats;
+    unlink(output);
+    assert_int_equal(make(SAME SAME SAME, &o, &stats), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "all 3 pairs have equal answers"));
+    assert_true(access(output, F_OK) != 0);
+    assert_int_equal(make(TIE, &o, &stats), DT_OK);
+    o.max_length = 2; /* equal after the cut */
+    o.truncate = "keep_start";
+    assert_int_equal(make("{\"prompt\": \"p\", \"chosen\": \"abc\", \"rejected\": \"abd\"}\n", &o, &stats),
+                     DT_ERR_DATA);
+    dt_error_clear();
+}
+
+static void pairs_that_scores_contradict_are_counted(void **state)
+{
+    static const char *const contradicted[] = {
+        "\"score_chosen\": 1, \"score_rejected\": 2",     "\"chosen_score\": 1, \"rejected_score\": 1.5",
+        "\"chosen_rating\": 1, \"rejected_rating\": 5",   "\"chosen-rating\": 1, \"rejected-rating\": 5",
+        "\"reward_chosen\": -2, \"reward_rejected\": -1", "\"margin\": -0.5"};
+    static const char *const agreed[] = {"\"score_chosen\": 2, \"score_rejected\": 2", "\"score_chosen\": 3",
+                                         "\"score_chosen\": \"1\", \"score_rejected\": 2",
+                                         "\"score_chosen\": 1, \"score_rejected\": 2, \"tie\": true", "\"margin\": 0"};
+    char record[256];
+    for (size_t i = 0; i < sizeof contradicted / sizeof contradicted[0]; i++) {
+        snprintf(record, sizeof record, "{" PAIR ", %s}\n", contradicted[i]);
+        must_count(record, 1, 0, 1);
+    }
+    for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++) {
+        snprintf(record, sizeof record, "{" PAIR ", %s}\n", agreed[i]);
+        must_count(record, i != 3, 0, 0);
+    }
+    must_count(
+        "{\"prompt\": \"p\", \"responses\": [\"a\", \"b\", \"c\"], \"ranks\": [1, 2, 3], \"scores\": [3, 1, 2]}\n", 3,
+        0, 1);
+}
+
+/* Each shard counts its own. */
+static void shards_count_their_pairs(void **state)
+{
+    char path[256];
+    dt_make_options o = options();
+    dt_make_stats stats;
+    o.n_shards = 2;
+    assert_int_equal(make(SAME "{" PAIR "}\n{" PAIR ", \"margin\": -1}\n{" PAIR ", \"margin\": -1}\n", &o, &stats),
+                     DT_OK);
+    for (int k = 0; k < 2; k++) {
+        snprintf(path, sizeof path, "%.*s-0000%d-of-00002.h5", (int)strlen(output) - 3, output, k);
+        dt_dataset *d = open_output(path);
+        assert_int_equal(dt_dataset_get_info(d)->n_documents, 2);
+        assert_int_equal(dt_dataset_get_info(d)->n_equal_pairs, k == 0);
+        assert_int_equal(dt_dataset_get_info(d)->n_contradicted_pairs, k == 0 ? 0 : 2);
+        dt_dataset_close(d);
+        unlink(path);
+    }
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static void a_pointer_of_git_lfs_is_no_data(void **state)
+{
+    static const char *const formats[] = {"json", "text", "auto"};
+    dt_make_options o = options();
+    dt_make_stats stats;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        o.format = formats[i];
+        assert_int_equal(make("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n", &o, &stats),
+                         DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "Git LFS pointer"));
+        assert_non_null(strstr(dt_error_message(), "git lfs pull"));
+    }
+    dt_error_clear();
+}
+
+static void printed_json_is_records(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t n;
+        const char *named;
+    } cases[] = {
+        {"{\n \"text\": \"a\"\n}\n{\n \"text\":\n  \"b }{ \\\" \"\n}\n", 2, NULL},
+        {"\n{\"text\":\n\"a\",\n\"b\": [\n1,\n2]} {\"text\": \"c\"}", 2, NULL},
+        {"{\"text\": \"a\"}\n{\"text\": \"b\"}\n", 2, NULL},
+        {"{\n\"text\": \"a\"\n}\n{\n\"text\": nothing\n}\n", 0, ":4: not valid JSON"},
+        {"{\n\"text\": \"a\"\n}\n{\n\"text\": 1\n}\n", 0, ":4: text: expected a text"},
+        {"{\n\"text\": \"a\"\n},\n{\n\"text\": \"b\"\n}\n", 0, ":3:2: expected the next record, found ','"},
+        {"{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\"\n", 0, ":4: the file ends inside the record of several lines"},
+        {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here breaks in line 3: expected a ], found a }"},
+        {"{\"text\": \"a\n\n{\"text\": \"b\"}\n", 0, ":1: not valid JSON"}, /* cut short, in JSON lines */
+    };
+    dt_make_options o = options();
+    dt_make_stats stats;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const dt_err err = make(cases[i].text, &o, &stats);
+        if (err != DT_OK && !cases[i].named) print_message("%s\n", dt_error_message());
+        assert_int_equal(err, cases[i].named ? DT_ERR_DATA : DT_OK);
+        if (!cases[i].named) assert_int_equal(stats.n_documents, cases[i].n);
+        if (cases[i].named && !strstr(dt_error_message(), cases[i].named)) print_message("%s\n", dt_error_message());
+        if (cases[i].named) assert_non_null(strstr(dt_error_message(), cases[i].named));
+    }
+    dt_error_clear();
+}
+
+static void commas_too_many_are_named(void **state)
+{
+    static const struct {
+        const char *text, *named;
+    } cases[] = {
+        {"[{\"text\": \"a\"},\n]", ":1:15: a trailing comma"},
+        {"[\n {\"text\": \"a\"}\n  ,\n]\n", ":3:3: a trailing comma"},
+        {"[{\"text\": \"a\"},\n ,{\"text\": \"b\"}]", ":2:2: expected a record of the JSON array, found a comma"},
+        {"{\"text\": \"a\",}\n", ":1: not valid JSON: string or '}' expected near '}', after a trailing comma"},
+        {"{\"text\": \"a\", \"b\": [1, 2 , ]}\n", "after a trailing comma"},
+    };
+    dt_make_options o = options();
+    dt_make_stats stats;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(make(cases[i].text, &o, &stats), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), cases[i].named)) print_message("%s\n", dt_error_message());
+        assert_non_null(strstr(dt_error_message(), cases[i].named));
+    }
+    dt_error_clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(fields_that_change_the_training_are_refused, clear),
+        cmocka_unit_test_setup(labels_of_kto_are_no_plain_answers, clear),
+        cmocka_unit_test_setup(fields_that_nothing_reads_are_counted, clear),
+        cmocka_unit_test_setup(counts_do_not_depend_on_threads, clear),
+        cmocka_unit_test_setup(pairs_that_teach_nothing_are_counted, clear),
+        cmocka_unit_test_setup(pairs_that_scores_contradict_are_counted, clear),
+        cmocka_unit_test_setup(shards_count_their_pairs, clear),
+        cmocka_unit_test_setup(a_pointer_of_git_lfs_is_no_data, clear),
+        cmocka_unit_test_setup(printed_json_is_records, clear),
+        cmocka_unit_test_setup(commas_too_many_are_named, clear),
+    };
+    return cmocka_run_group_tests_name("data_fields", tests, open_folder, remove_folder);
+}
