@@ -149,6 +149,36 @@ run 0 ./dtrain --check "$tmp/p.ini"
 expect_exit "no task trains on preferences yet" 65
 expect_text "and says so" "p.h5: kind preference"
 
+# ---- fields of records
+fields() { # LINES...: what dtrain-data says of these records
+    printf '%s\n' "$@" >"$tmp/fields.jsonl"
+    run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/fields.jsonl"
+}
+chat='"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'
+fields "{$chat, \"source\": \"x\", \"id\": 1}" "{$chat, \"id\": 2}" "{$chat, \"id\": null}"
+expect_exit "fields that nothing reads do no harm" 0
+expect_text "and are listed at the end, the most frequent first" 'ignored fields: id \(2\), source \(1\)$'
+for threads in 1 4; do ./dtrain-data --force --threads $threads -o "$tmp/fields.h5" "$tmp/fields.jsonl" 2>&1 | grep ignored >"$tmp/ignored$threads"; done
+expect "the same with 4 threads" cmp "$tmp/ignored1" "$tmp/ignored4"
+fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
+expect_exit "a field that changes what is learned" 65
+expect_text "is refused by name, file and line" 'fields.jsonl:2: tools: descriptions of tools are not supported; write them into the messages'
+fields '{"instruction": "and its capital?", "input": "", "output": "Paris.", "system": "One word.", "history": [["A country?", "France."]]}'
+is "system and history of Alpaca records" "$(./dtrain-data show "$tmp/fields.h5" 0 | tail -n +2)" 'One word.
+
+User: A country?
+Assistant:{+ France.<|endoftext|>+}User: and its capital?
+Assistant:{+ Paris.<|endoftext|>+}'
+printf '{\n "text": "a"\n}\n{\n "text": "b"\n}\n' >"$tmp/printed.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/printed.jsonl"
+is "records over several lines" "$(field "$tmp/fields.h5" documents)" 2
+(printf '{'; sleep 0.2; printf '\n "text":'; sleep 0.2; printf ' "a"\n}\n') | ./dtrain-data --force -q --format json -o "$tmp/fields.h5" - >/dev/null 2>&1
+is "also from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents)" 1
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
+run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
+expect_exit "a pointer of Git LFS in the place of a table" 65
+expect_text "is recognised" 'pointer.parquet: this is a Git LFS pointer.*git lfs pull'
+
 # ---- threads, shards
 for n in 1 2 3 5; do ./dtrain-data -q --threads $n -o "$tmp/threads$n.h5" "$tmp/chat.jsonl" README.md --kind sft --documents lines >/dev/null 2>&1; done
 for n in 2 3 5; do expect "$n threads write what one writes" cmp "$tmp/threads1.h5" "$tmp/threads$n.h5"; done

@@ -72,6 +72,19 @@ printf '{"prompt": "%080d", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "ch
 data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
 train 2 cut-off run.task=dpo data.train="$tmp/cut.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=1
 expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples have no target' "$out")" = 1
+for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
+run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
+expect_exit "pairs of equal answers alone are no dataset" 65
+expect_text "which is said" 'all 3 pairs have equal answers, so there is nothing to learn'
+printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
+run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
+expect_text "some are counted" '3 of 4 pairs have equal answers after encoding, which teach nothing .first: .*equal.jsonl:1'
+expect_text "so are those that scores contradict" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
+for task in rm dpo; do
+    run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/equal" run.task=$task data.train="$tmp/equal.h5"
+    expect_text "$task says so before it begins" 'equal.h5: 3 of 4 pairs have equal texts, which teach nothing'
+    expect_text "$task says which are contradicted" 'equal.h5: 1 of 4 pairs prefer the answer with the lower score'
+done
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/bad.h5" "$tmp/bad.jsonl"
 expect_text "ranks that do not fit are told" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'
@@ -230,7 +243,7 @@ refuse() { # NAME TEXT CODE ARGS...
     expect_text "$name: message" "$text"
 }
 refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train="$tmp/train.h5"
-refuse "no pair is short enough" 'no pair in it has an answer on both sides and texts of at most 2 tokens' 65 data.train="$tmp/long.h5" data.seq_len=2
+refuse "no pair is short enough" 'none of its 2 pairs can be trained on; 2 have a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
 refuse "pairs cannot be packed" 'packing = bfd: pairs are not packed' 64 data.packing=bfd
 refuse "a length beyond seq_len" 'rm.*max_length: expected at most data.seq_len = 64, found 65' 64 rm.max_length=65
 refuse "smoothing of a hinge" 'label_smoothing: loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1
