@@ -306,6 +306,55 @@ static void prompts_come_as_text_lines_and_json(void **state)
     dt_tokenizer_close(tok);
 }
 
+/* As in datasets: what would change the question is used or refused. */
+static void fields_of_prompts_are_used_or_refused(void **state)
+{
+    static const struct {
+        const char *record, *says; /* says: the error, or the text */
+        dt_err want;
+    } cases[] = {
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"system\": \"s\"}",
+         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", DT_OK},
+        {"{\n \"messages\": [\n  {\"role\": \"user\",\n \"content\": \"q }{\"}\n ]\n}\n",
+         "<|im_start|>user\nq }{<|im_end|>\n<|im_start|>assistant\n", DT_OK},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"\", "
+         "\"tool_calls\": [{}]}, {\"role\": \"tool\", \"content\": \"r\"}]}",
+         "file:1: messages: message 1: tool_calls: ", DT_ERR_DATA},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", "
+         "\"reasoning_content\": \"why\"}, {\"role\": \"user\", \"content\": \"r\"}]}",
+         "file:1: messages: message 1: reasoning_content: the template chatml", DT_ERR_DATA},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": [{}]}",
+         "file:1: messages: tools: ", DT_ERR_DATA},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"history\": [[\"a\", \"b\"]]}",
+         "file:1: messages: history: ", DT_ERR_DATA},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"videos\": [\"v\"]}",
+         "file:1: videos: ", DT_ERR_DATA},
+        {"{\"prompt\": \"p\", \"image\": \"a.png\"}",
+         "file:1: image: the record has an image, but the model takes none", DT_ERR_DATA},
+        {"{\"prompt\": \"p\", \"system\": \"s\"}", "file:1: system: a prompt that is a plain text", DT_ERR_DATA},
+        {"{\n\"prompt\": \"p\"\n}\n{\n\"prompt\": 1\n}\n", "file:4: expected an object", DT_ERR_DATA},
+    };
+    (void)state;
+    dt_tokenizer *tok;
+    dt_encoder *enc;
+    assert_int_equal(dt_tokenizer_open(&tok, "bytes"), DT_OK);
+    assert_int_equal(dt_encoder_open(&enc, tok), DT_OK);
+    dt_prompt_reader bytes = {.tokenizer = tok, .encoder = enc, .chat_template = "chatml"};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_prompts p;
+        assert_int_equal(parse(&p, cases[i].record, DT_PROMPT_JSONL, &bytes), cases[i].want);
+        if (cases[i].want == DT_OK) assert_text(&p, 0, cases[i].says);
+        if (cases[i].want != DT_OK && !strstr(dt_error_message(), cases[i].says))
+            print_message("%s\n", dt_error_message());
+        if (cases[i].want != DT_OK) assert_non_null(strstr(dt_error_message(), cases[i].says));
+        dt_prompts_free(&p);
+    }
+    dt_error_clear();
+    dt_prompt_reader_close(&bytes);
+    dt_encoder_close(enc);
+    dt_tokenizer_close(tok);
+}
+
 static void bad_prompts_are_named_by_line(void **state)
 {
     (void)state;
@@ -533,6 +582,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_cached_beginning_is_not_run_again),
         cmocka_unit_test(errors_come_back),
         cmocka_unit_test(prompts_come_as_text_lines_and_json),
+        cmocka_unit_test(fields_of_prompts_are_used_or_refused),
         cmocka_unit_test(bad_prompts_are_named_by_line),
         cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),
         cmocka_unit_test(a_prompt_that_is_shared_gives_the_same_bits),

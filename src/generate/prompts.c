@@ -117,7 +117,7 @@ static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list,
     snprintf(what, sizeof what, "%s: %s", where(at, head, sizeof head), key);
     DT_CHECK(json_array_size(list) > 0, DT_ERR_DATA, "%s: expected messages, found none", what);
     DT_TRY(dt_prompt_reader_chat(r));
-    dt_err err = dt_record_check_fields(p->record, DT_FIELDS_CHAT | DT_FIELDS_TOOLS);
+    dt_err err = dt_record_check_fields(p->record, DT_FIELDS_CHAT | DT_FIELDS_TOOLS | DT_FIELDS_HISTORY);
     if (err == DT_OK) err = add_system(&m, p->record, list, r);
     if (err == DT_OK) err = dt_messages_parse(&m, list, key, "role", "content");
     const unsigned flags = r->answers ? 0 : DT_CHAT_GENERATE | r->chat_flags;
@@ -223,7 +223,14 @@ static dt_err from_record(dt_prompt *p, const place *at, const json_t *record, d
     if (r->answers) return from_answer(p, at, record, r);
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
     if (json_is_array(prompt)) return encode_messages(p, at, prompt, "prompt", r);
-    if (json_is_string(prompt)) return from_text(p, at, json_string_value(prompt), json_string_length(prompt), r);
+    if (json_is_string(prompt)) {
+        const json_t *system = NULL;
+        DT_TRY(tell_place(at, dt_record_system(record, &system)));
+        DT_CHECK(!system, DT_ERR_DATA,
+                 "%s: system: a prompt that is a plain text has no system message: expected \"messages\"",
+                 where(at, head, sizeof head));
+        return from_text(p, at, json_string_value(prompt), json_string_length(prompt), r);
+    }
     DT_CHECK(json_is_array(ids), DT_ERR_DATA,
              "%s: expected an object with \"prompt\" (a string), \"messages\" (a list of roles and contents) or "
              "\"ids\" (a list of integers)",

@@ -106,10 +106,9 @@ dt_err dt_add_instruction(dt_messages *m, const json_t *record, const dt_rules *
 dt_err dt_check_context(const json_t *record, bool lists)
 {
     const json_t *system;
-    DT_CHECK(!dt_field_is_set(json_object_get(record, "history")), DT_ERR_DATA, "history: %s",
-             lists ? "the record has a list of messages: expected earlier turns in it"
-                   : "a plain text has no earlier turns: --as-chat writes it as a conversation");
-    if (lists) return DT_OK;
+    if (lists) return dt_record_check_fields(record, DT_FIELDS_HISTORY);
+    DT_CHECK(!dt_field_is_set(json_object_get(record, "history")), DT_ERR_DATA,
+             "history: a plain text has no earlier turns: --as-chat writes it as a conversation");
     DT_TRY(dt_record_system(record, &system));
     DT_CHECK(!system, DT_ERR_DATA, "system: a plain text has no system message: --as-chat writes it as a conversation");
     return DT_OK;
