@@ -150,8 +150,8 @@ dt_err dt_messages_place_images(dt_messages *m, int n);
  *  malloc'ed, with a 0 behind it, and *nbytes its length. NULL: no memory. */
 char *dt_text_after_images(const char *image_text, int n, const char *text, size_t *nbytes);
 /** Where the image is: a relative name begins in folder or, where that is NULL, in the folder of the file (NULL: the
- *  current one) that names it. A file: URL is a path, in which %20 and the like are bytes. path [PATH_MAX]. DT_ERR_DATA:
- *  too long, another address such as http:, whose image is not fetched. */
+ *  current one) that names it. A file: URL is a path, in which %20 and the like are bytes. path [PATH_MAX].
+ *  DT_ERR_DATA: too long, another address such as http:, whose image is not fetched. */
 dt_err dt_image_path(const char *folder, const char *file, const char *name, char *path);
 /** Is the name the image itself, a data: URI? */
 bool dt_image_is_data(const char *name);

@@ -342,7 +342,7 @@ static bool is_printed(const char *text, size_t nbytes)
     return newline && last > text && strchr("{[,:", last[-1]);
 }
 
-/* The end of the record that begins with the bracket at i, as its brackets and quotes tell; *n_lines: newlines in it. */
+/* The end of the record that begins with the bracket at i, by its brackets and quotes. n_lines: newlines are added. */
 static size_t record_end(const char *text, size_t i, size_t nbytes, int64_t *n_lines)
 {
     int64_t depth = 0;
