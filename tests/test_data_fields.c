@@ -2,6 +2,8 @@
  * the others are counted. Pairs that teach nothing. Files that are not what their name says. */
 #include "data_make_fixture.h"
 #include "dtrain/core.h"
+#include "dtrain/io.h"
+#include <hdf5.h>
 
 #define Q "{\"role\": \"user\", \"content\": \"q\"}"
 #define A "{\"role\": \"assistant\", \"content\": \"a\"}"
@@ -51,6 +53,11 @@ static void fields_that_change_the_training_are_refused(void **state)
         {"{" COMPLETION ", \"completion_mask\": [0, 1]}", "completion_mask: "},
         {"{" CHAT ", \"input_ids\": [1, 2]}", "input_ids: "},
         {"{" CHAT ", \"assistant_masks\": [0, 1]}", "assistant_masks: "},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"reasoning_content\": \"why\"}",
+         "reasoning_content: thoughts belong into a message"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
+         "message 0: part 0 of its content: expected {\"type\": \"text\", \"text\": ...}, found type image (images "
+         "need --images"},
         {"{" COMPLETION ", \"weight\": 0.5}", "weight: the record has a weight, which --weight-key weight"},
         {"{" CHAT ", \"sample_weight\": 0}", "sample_weight: the record has a weight"},
         {"{" PAIR ", \"weight\": 2}", "weight: pairs have no weights"},
@@ -157,6 +164,13 @@ static void fields_that_nothing_reads_are_counted(void **state)
     assert_true(count_of(&stats.ignored, "prompt_id") == 1 && count_of(&stats.ignored, "lang") == 1);
     assert_int_equal(make("{\"prompt\": \"p\", \"answer\": \"a\", \"level\": 3}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
+    assert_int_equal(
+        make("{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", "
+             "\"value\": \"c\"}, {\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": "
+             "\"a\"}]}\n",
+             &o, &stats),
+        DT_OK);
+    assert_true(stats.ignored.n == 0 && stats.ignored.n_calls == 1);
 }
 
 /* The same for any number of threads, and no more names than there is room for. */
@@ -265,6 +279,95 @@ static void shards_count_their_pairs(void **state)
     }
 }
 
+static void add_number(hid_t file, const char *name, int64_t value)
+{
+    const hid_t space = H5Screate(H5S_SCALAR),
+                a = H5Acreate2(file, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    assert_true(H5Awrite(a, H5T_NATIVE_INT64, &value) >= 0);
+    H5Aclose(a), H5Sclose(space);
+}
+
+static void add_text(hid_t file, const char *name, const char *value)
+{
+    const hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
+    H5Tset_size(type, strlen(value));
+    const hid_t a = H5Acreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    assert_true(H5Awrite(a, type, value) >= 0);
+    H5Aclose(a), H5Sclose(space), H5Tclose(type);
+}
+
+static void add_array(hid_t file, const char *name, hid_t type, hid_t memory, hsize_t n, const void *data)
+{
+    const hid_t space = H5Screate_simple(1, &n, NULL);
+    const hid_t d = H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    assert_true(H5Dwrite(d, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0);
+    H5Dclose(d), H5Sclose(space);
+}
+
+/* A file of another program: two pairs of three tokens, without counts; the last token of the second one is given. */
+static void craft_pairs(uint16_t last)
+{
+    const uint64_t offsets[3] = {0, 3, 6};
+    const uint32_t prompts[2] = {1, 1};
+    const uint16_t chosen[6] = {1, 2, 3, 4, 5, 6}, rejected[6] = {1, 2, 3, 4, 5, last};
+    dt_h5_lock();
+    const hid_t f = H5Fcreate(output, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    add_text(f, "format", "dtrain-dataset");
+    add_text(f, "kind", "preference");
+    add_number(f, "version", 1);
+    add_number(f, "vocab_size", 257);
+    for (int side = 0; side < 2; side++) {
+        const char *group = side ? "rejected" : "chosen";
+        const hid_t g = H5Gcreate2(f, group, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        add_array(g, "tokens", H5T_STD_U16LE, H5T_NATIVE_UINT16, 6, side ? rejected : chosen);
+        add_array(g, "offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, 3, offsets);
+        add_array(g, "prompt_length", H5T_STD_U32LE, H5T_NATIVE_UINT32, 2, prompts);
+        H5Gclose(g);
+    }
+    H5Fclose(f);
+    dt_h5_unlock();
+}
+
+static dt_err open_pairs(dt_loader **l)
+{
+    static dt_ledger kept;
+    dt_error_clear();
+    return dt_loader_open(l, &(dt_loader_options){.files = output,
+                                                  .where = "x.ini",
+                                                  .seq_len = 16,
+                                                  .pairs = true,
+                                                  .train_batch_size = 1,
+                                                  .micro_batch_size = 1,
+                                                  .nranks = 1,
+                                                  .vocab_size = 257,
+                                                  .ledger = &kept});
+}
+
+/* Counted by --check, which verifies; a file with counts is judged when it is opened. */
+static void training_refuses_pairs_that_are_all_equal(void **state)
+{
+    dt_loader *l;
+    craft_pairs(7);
+    assert_int_equal(open_pairs(&l), DT_OK);
+    assert_int_equal(dt_loader_verify(l, NULL, NULL), DT_OK);
+    dt_loader_close(l);
+    craft_pairs(6);
+    assert_int_equal(open_pairs(&l), DT_OK);
+    assert_int_equal(dt_loader_verify(l, NULL, NULL), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "all 2 pairs have equal texts"));
+    dt_loader_close(l);
+    dt_dataset_writer *w;
+    const dt_pair pair = {.prompt_length = {1, 1}, .equal = true};
+    assert_int_equal(dt_dataset_create(&w, output, DT_DATASET_PREFERENCE, 257, "bytes", false), DT_OK);
+    for (int side = 0; side < DT_N_SIDES; side++)
+        assert_int_equal(dt_dataset_add_side(w, (dt_side)side, (const int32_t[]){1, 2}, 2), DT_OK);
+    assert_int_equal(dt_dataset_end_pair(w, &pair), DT_OK);
+    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(open_pairs(&l), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "all 1 pairs have equal texts"));
+    dt_error_clear();
+}
+
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void a_pointer_of_git_lfs_is_no_data(void **state)
@@ -343,6 +446,7 @@ int main(void)
         cmocka_unit_test_setup(pairs_that_teach_nothing_are_counted, clear),
         cmocka_unit_test_setup(pairs_that_scores_contradict_are_counted, clear),
         cmocka_unit_test_setup(shards_count_their_pairs, clear),
+        cmocka_unit_test_setup(training_refuses_pairs_that_are_all_equal, clear),
         cmocka_unit_test_setup(a_pointer_of_git_lfs_is_no_data, clear),
         cmocka_unit_test_setup(printed_json_is_records, clear),
         cmocka_unit_test_setup(commas_too_many_are_named, clear),

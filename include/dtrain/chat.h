@@ -113,8 +113,15 @@ void dt_messages_free(dt_messages *m);
 /** Does a field hold anything? Null, "", [] and {} do not, nor do the texts "[]", "{}" and "null"; NULL: absent. */
 bool dt_field_is_set(const json_t *value);
 /** Which fields of a record are looked at: videos and audio, arguments of a chat template, descriptions of tools, those
- *  that name targets by token, earlier turns next to a list of messages. */
-enum { DT_FIELDS_MEDIA = 1, DT_FIELDS_CHAT = 2, DT_FIELDS_TOOLS = 4, DT_FIELDS_TARGETS = 8, DT_FIELDS_HISTORY = 16 };
+ *  that name targets by token, earlier turns next to a list of messages, thoughts next to an answer. */
+enum {
+    DT_FIELDS_MEDIA = 1,
+    DT_FIELDS_CHAT = 2,
+    DT_FIELDS_TOOLS = 4,
+    DT_FIELDS_TARGETS = 8,
+    DT_FIELDS_HISTORY = 16,
+    DT_FIELDS_THOUGHTS = 32
+};
 /** DT_ERR_DATA naming a field that would change what is trained on or asked, and is not supported: videos, tools,
  *  labels, ... */
 dt_err dt_record_check_fields(const json_t *record, unsigned which);

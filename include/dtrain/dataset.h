@@ -201,6 +201,7 @@ typedef struct dt_field_counts {
     dt_field_count field[DT_MAX_FIELDS]; /* in the order of the input */
     int n;
     int64_t n_others; /* fields of more names */
+    int64_t n_calls;  /* messages of role function_call, whose text is an answer like others */
 } dt_field_counts;
 
 /** Pairs with something in common. */

@@ -204,6 +204,11 @@ static void report_ignored(const dt_make_stats *s)
     dt_field_counts c = s->ignored;
     char list[MOST * (DT_FIELD_NAME_SIZE + 24)] = "";
     int n = 0;
+    if (c.n_calls)
+        DT_WARN("%" PRId64
+                " messages of role function_call are answers with their text as it is, without the marks that the "
+                "model's template may have for calls",
+                c.n_calls);
     if (c.n == 0) return;
     qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
     for (int i = 0; i < c.n && i < MOST; i++)

@@ -100,7 +100,7 @@ dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_r
     const bool sharegpt = r->form == DT_FORM_CONVERSATIONS || (prompt && strcmp(prompt, "conversations") == 0);
     unsigned which = DT_FIELDS_MEDIA;
     if (r->form == DT_FORM_TEXT) return DT_OK;
-    if (r->form != DT_FORM_PROMPT) which |= DT_FIELDS_TARGETS;
+    if (r->form != DT_FORM_PROMPT) which |= DT_FIELDS_TARGETS | DT_FIELDS_THOUGHTS;
     if (is_conversation(r, json, rules)) which |= DT_FIELDS_CHAT | (sharegpt ? 0 : (unsigned)DT_FIELDS_TOOLS);
     DT_TRY(dt_record_check_fields(json, which));
     if (is_sft(r->form)) {
@@ -149,12 +149,14 @@ void dt_add_ignored(dt_field_counts *to, const dt_field_counts *from)
 {
     for (int i = 0; i < from->n; i++) add_count(to, "", from->field[i].name, from->field[i].n);
     to->n_others += from->n_others;
+    to->n_calls += from->n_calls;
 }
 
 static void count_of_message(dt_field_counts *c, const json_t *message)
 {
-    const char *key;
+    const char *key, *role = json_string_value(json_object_get(message, dt_has(message, "role") ? "role" : "from"));
     json_t *value;
+    c->n_calls += role && strcmp(role, "function_call") == 0;
     json_object_foreach((json_t *)message, key, value) if (dt_field_is_set(value) && !dt_message_field_is_known(key))
         add_count(c, "messages[].", key, 1);
 }

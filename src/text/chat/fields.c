@@ -39,6 +39,8 @@ static const refused_field of_records[] = {
     {DT_FIELDS_CHAT, "chat_template_kwargs", NO_ARGUMENTS},
     {DT_FIELDS_CHAT, "enable_thinking", NO_ARGUMENTS},
     {DT_FIELDS_HISTORY, "history", "the record has a list of messages: expected earlier turns in it"},
+    {DT_FIELDS_THOUGHTS, "reasoning_content",
+     "thoughts belong into a message of the assistant, or into the answer's text"},
     {DT_FIELDS_TARGETS, "input_ids", BY_TOKEN},
     {DT_FIELDS_TARGETS, "labels", BY_TOKEN},
     {DT_FIELDS_TARGETS, "loss_mask", BY_TOKEN},

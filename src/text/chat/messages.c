@@ -87,6 +87,17 @@ static const char *type_name(const json_t *value)
     return value ? names[json_typeof(value)] : "nothing";
 }
 
+static dt_err refuse_part(const dt_messages *m, const json_t *part, size_t turn, size_t i)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const bool image = type && strncmp(type, "image", strlen("image")) == 0;
+    return dt_fail(
+        DT_ERR_DATA,
+        "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}%s, found %s%.40s%s", turn,
+        i, m->image_text ? " or {\"type\": \"image\"}" : "", type ? "type " : type_name(part), type ? type : "",
+        image && !m->image_text ? " (images need --images, or a vision-language model)" : "");
+}
+
 static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes, int *n_images)
 {
     size_t i;
@@ -101,12 +112,8 @@ static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size
             continue;
         }
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        DT_CHECK(json_is_string(text) &&
-                     (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
-                 DT_ERR_DATA,
-                 "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}%s, found %s%.40s",
-                 turn, i, m->image_text ? " or {\"type\": \"image\"}" : "",
-                 json_is_string(type) ? "type " : type_name(part), json_is_string(type) ? json_string_value(type) : "");
+        if (!json_is_string(text) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0)))
+            return refuse_part(m, part, turn, i);
         *nbytes += json_string_length(text);
     }
     return DT_OK;
