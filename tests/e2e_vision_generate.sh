@@ -91,13 +91,18 @@ expect "a checkpoint knows how images are made ready" test "$(new_ids "$tmp/text
 cp "$files/rgb.jpg" "$tmp/here.jpg"
 printf '{"messages": [{"role": "user", "content": "what is it?"}], "image": "here.jpg"}
 {"messages": [{"role": "user", "content": [{"type": "image", "path": "here.jpg"}, {"type": "text", "text": "what is it?"}]}]}
-{"messages": [{"role": "user", "content": "<image>\\nwhat is it?"}], "images": [{"path": "here.jpg"}]}\n' >"$tmp/talk.jsonl"
+{"messages": [{"role": "user", "content": "<image>\\nwhat is it?"}], "images": [{"path": "here.jpg"}]}
+{"messages": [{"role": "user", "content": "what is it?"}], "image": "file://%s/%%68ere.jpg"}
+{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,%s"}}, {"type": "text", "text": "what is it?"}]}]}\n' \
+    "$tmp" "$(base64 "$tmp/here.jpg" | tr -d '\n')" >"$tmp/talk.jsonl"
 generate 0 "${one[@]}" --prompts "$tmp/talk.jsonl" --chat-template plain
 expect_exit "messages with images from the folder of their file" 0
 expect "each with one image, however they are written" python3 -c '
 import json, sys
 found = [json.loads(line)["prompt_ids"] for line in open(sys.argv[1])]
-assert [ids.count(60) for ids in found] == [9, 9, 9] and found[0] == found[1] == found[2], found' "$tmp/text"
+assert [ids.count(60) for ids in found] == [9] * 5 and all(ids == found[0] for ids in found), found
+answers = [json.loads(line)["ids"] for line in open(sys.argv[1])]
+assert all(ids == answers[0] for ids in answers), answers' "$tmp/text"
 
 run 1 ./dtrain-convert --to hf --chat-template chatml $hf/clip_llama "$tmp/talks"
 generate 0 "$tmp/talks" --max-new-tokens 1 --prompt "what is it?" --image "$files/rgb.jpg"
@@ -125,6 +130,7 @@ gen_wrong() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$te
 gen_wrong "a place without an image" 65 'prompt: the text has 1 <image> and the prompt has no image' $hf/clip_llama --prompt "<image>"
 gen_wrong "two images for one place" 65 'the text has 1 <image> and the prompt has 2 images' $hf/clip_llama --prompt "<image>" --image "$files/rgb.jpg" --image "$files/rgb.jpg"
 gen_wrong "a model of texts" 64 'clip_llama_text is a language model' $hf/clip_llama_text --prompt a --image "$files/rgb.jpg"
+gen_wrong "an image on another machine" 65 'http://x/a.png: images are not fetched over the network' $hf/clip_llama --prompt a --image http://x/a.png
 gen_wrong "an image that is not there" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
 printf '{"prompt": "a", "image": "%s"}\n' "$files/rgb.jpg" nowhere.png >"$tmp/late.jsonl"
 gen_wrong "which is found before the model is loaded" 65 'nowhere.png' $hf/clip_llama --prompts "$tmp/late.jsonl" --device nowhere
