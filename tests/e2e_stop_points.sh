@@ -40,6 +40,8 @@ with_the_best_and_early_stopping() {
     train 2 best $common $best
     expect_text "a run that stops early" "ended at step 3 of 20"
     for point in best.publish:1:1 validate.report:0:2 validate.vote:0:2; do at better best 2 $point $best; done
+    DTRAIN_FAULT=comm.devices:1:1:signal train 2 opening $common $best
+    expect_exit "a signal while data is opened: 75, and no mistake for want of data" 75
     DTRAIN_FAULT=validate.report:0:3:signal train 2 complete $common $best
     expect_exit "a signal in the validation that ends the run: it is complete" 0
 }

@@ -87,7 +87,7 @@ typedef struct dt_mistakes {
 } dt_mistakes;
 
 /** The message that err left in this thread joins the list, unless it is there already, and is cleared, so that work
- *  can go on to the next mistake. Nothing happens for DT_OK. */
+ *  can continue to the next mistake. Nothing happens for DT_OK, nor after a DT_ERR_STOP without a mistake before it. */
 void dt_mistakes_add(dt_mistakes *m, dt_err err);
 /** DT_OK, or the error of the list with all messages as one; the list is empty afterwards. */
 dt_err dt_mistakes_end(dt_mistakes *m);
