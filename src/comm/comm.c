@@ -110,8 +110,8 @@ static void advise(const dt_comm *comm, char *out, size_t out_size)
                  "--bind-to none, or srun --cpus-per-task=%d",
                  job, job / crowd->ranks > 0 ? job / crowd->ranks : 1);
     else if (crowd->ranks <= crowd->cores)
-        snprintf(out, out_size, "with %d thread%s each there would be a core for each",
-                 crowd->cores / crowd->ranks, crowd->cores / crowd->ranks == 1 ? "" : "s");
+        snprintf(out, out_size, "with %d thread%s each there would be a core for each", crowd->cores / crowd->ranks,
+                 crowd->cores / crowd->ranks == 1 ? "" : "s");
     else
         snprintf(out, out_size, "start at most %d rank%s there, or give the job more cores", crowd->cores,
                  crowd->cores == 1 ? "" : "s");

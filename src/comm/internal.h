@@ -28,9 +28,9 @@ struct dt_comm_mpi {
         int ranks, cores;
         char host[64];
     } crowd;
-    size_t max_message;         /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
-    MPI_Comm check;             /* of comm->check; made when it is first used */
-    bool differ;                /* comm->check has found that ranks differ: nothing is exchanged any more */
+    size_t max_message; /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
+    MPI_Comm check;     /* of comm->check; made when it is first used */
+    bool differ;        /* comm->check has found that ranks differ: nothing is exchanged any more */
     bool apart; /* this rank has failed where the others wait for it and hear of nothing: it agrees on no error */
 };
 

@@ -46,8 +46,9 @@ static void read_environment(void)
             armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
             armed.fault[n++].nth = nth;
         } else {
-            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|short|hang|slow|stop|signal|kill|exit, found '%s'",
-                    p);
+            DT_WARN(
+                "DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|short|hang|slow|stop|signal|kill|exit, found '%s'",
+                p);
         }
         p += strcspn(p, ",");
         p += *p == ',';

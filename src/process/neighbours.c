@@ -73,9 +73,12 @@ char *neighbours_missing(const neighbours *all, char *out, size_t out_size)
         const dt_neighbour *who = &all->list[i];
         const int64_t now = switches_of(who->pid);
         if (all->switches[i] < 0 || now > all->switches[i]) continue;
-        len += (size_t)snprintf(out + len, out_size - len, "; rank %d on this host has not run for at least %.0f s: its process %d %s",
-                                who->rank, dt_now_s() - all->looked_s, who->pid,
-                                now < 0 ? "has ended" : is_stopped(who->pid) ? "is stopped (SIGSTOP)" : "is suspended");
+        len += (size_t)snprintf(out + len, out_size - len,
+                                "; rank %d on this host has not run for at least %.0f s: its process %d %s", who->rank,
+                                dt_now_s() - all->looked_s, who->pid,
+                                now < 0                ? "has ended"
+                                : is_stopped(who->pid) ? "is stopped (SIGSTOP)"
+                                                       : "is suspended");
     }
     return out;
 }

@@ -16,7 +16,8 @@ typedef struct neighbours {
 void neighbours_open(neighbours *all, const dt_comm *comm);
 void neighbours_close(neighbours *all);
 void neighbours_look(neighbours *all);
-/** Since then: "; rank 2 on this host has not run for at least 9 s: its process 4711 is stopped", "" if all have. Returns out. */
+/** Since then: "; rank 2 on this host has not run for at least 9 s: its process 4711 is stopped", "" if all have run.
+ *  Returns out. */
 char *neighbours_missing(const neighbours *all, char *out, size_t out_size);
 
 #endif

@@ -109,11 +109,11 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     DT_TRY(run_validate(run, step, &end));
     if (!end.stop) return DT_OK;
     const bool limit = end.stop == STOP_TIME_LIMIT; /* it was there from the beginning */
-    return dt_comm_agree(
-        run->comm,
-        dt_fail(limit ? DT_ERR_USAGE : DT_ERR_STOP,
-                "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
-                " micro-batches per rank): there is no result; %s",
-                run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n, end.n_done, end.n,
-                limit ? "give more time, or a smaller data.max_validation_samples" : "start it again to evaluate anew"));
+    return dt_comm_agree(run->comm, dt_fail(limit ? DT_ERR_USAGE : DT_ERR_STOP,
+                                            "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
+                                            " micro-batches per rank): there is no result; %s",
+                                            run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
+                                            end.n_done, end.n,
+                                            limit ? "give more time, or a smaller data.max_validation_samples"
+                                                  : "start it again to evaluate anew"));
 }

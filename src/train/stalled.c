@@ -67,7 +67,8 @@ static dt_err refuse(const dt_run *run, int64_t n, const char *message)
 static dt_err warn(const dt_run *run, dt_err err, int64_t n, const char *message)
 {
     if (run->comm->rank == 0 && n > 0)
-        DT_WARN("start %d in a row without a new checkpoint; the third in a row ends with exit code 64, not 75", (int)n);
+        DT_WARN("start %d in a row without a new checkpoint; the third in a row ends with exit code 64, not 75",
+                (int)n);
     return dt_fail(err, "%s", message);
 }
 

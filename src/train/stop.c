@@ -68,10 +68,11 @@ dt_err run_stop_too_late(const dt_run *run)
 {
     char took[24];
     if (run_stop_request(run, 0) != STOP_TIME_LIMIT) return DT_OK;
-    return dt_fail(DT_ERR_USAGE,
-                   "start-up took %s, which leaves no time for a step before %s: give the run more time, or shorten its "
-                   "start-up; started again it would end in the same way",
-                   dt_format_duration(dt_now_s() - run->start_s, took), run_stop_name(run, STOP_TIME_LIMIT));
+    return dt_fail(
+        DT_ERR_USAGE,
+        "start-up took %s, which leaves no time for a step before %s: give the run more time, or shorten its "
+        "start-up; started again it would end in the same way",
+        dt_format_duration(dt_now_s() - run->start_s, took), run_stop_name(run, STOP_TIME_LIMIT));
 }
 
 const char *run_stop_name(const dt_run *run, int stop)
