@@ -81,7 +81,7 @@ run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" model.path="$tmp/base/hf" run.ou
 expect_text "an export is planned for" 'model: [0-9]+ parameters'
 run 2 ./dtrain --check "$tmp/tiny.ini" model.path="$hf/llama" data.train="$tmp/none.h5" run.output_dir="$tmp/x"
 expect_exit "--check with a directory and no data" 65
-train 2 stopped run.max_steps=100000 run.time_limit=0.5 checkpoint.export=hf
+DTRAIN_FAULT=step.begin:1:2:signal train 2 stopped checkpoint.export=hf
 expect "a run that was stopped does not export" test "$code" = 75 -a ! -e "$tmp/stopped/hf"
 
 # the chat template goes from the data to the checkpoint to the conversation

@@ -18,13 +18,15 @@ export DTRAIN_FAULT=step.begin:*:2:stop
 start 0 single log.logging_steps=1 comm.timeout=12; single=$job
 start 2 both log.logging_steps=1 comm.timeout=12; both=$job
 unset DTRAIN_FAULT
+DTRAIN_FAULT=step.begin:2:2:stop start 3 frozen comm.timeout=6; frozen=$job
 wait_until_stopped single 1
 wait_until_stopped both 2
 suspended=$SECONDS
 start 2 one log.logging_steps=1 comm.timeout=10 run.max_steps=100000000; one=$job
 start 1 robbed log.logging_steps=1 run.max_steps=100000000; robbed=$job
 wait_for_step one 1
-kill -STOP $(ranks_of one | tail -1)
+stopped=$(ranks_of one | tail -1)
+kill -STOP "$stopped"
 wait_for_step robbed 1
 rm "$tmp/robbed/run.lock" && lock robbed "" 0
 
@@ -89,6 +91,10 @@ expect "no step is missing" test "$(n_lines both)" = 6
 finish one $one
 expect_exit "a run of which one rank alone is suspended ends with 76" 76
 expect_text "and the waiting rank says where it stands" "rank [01] .*no progress for"
+expect_text "and which rank is stopped" "rank [01] .*; rank [01] on this host has not run for at least [4-9] s: its process $stopped is stopped \(SIGSTOP\)"
+finish frozen $frozen
+expect_exit "one of three ranks is stopped: 76" 76
+is "the other two name it, and no other" "$(grep -o 'rank [0-9] on this host has not run' "$out" | sort | uniq -c | tr -s ' ')" " 2 rank 2 on this host has not run"
 
 # ---- two runs in one directory
 start 2 shared log.logging_steps=1 run.max_steps=100000000; first=$job

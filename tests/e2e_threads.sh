@@ -29,8 +29,23 @@ expect_text "more threads than cores: a warning" "warning: .*run.threads: $((all
 check SLURM_CPUS_PER_TASK=1
 expect_text "SLURM_CPUS_PER_TASK is honoured" ", 1 thread,"
 
+first=$(taskset -cp $$ | sed 's/.*: *//; s/[-,].*//')
+run 0 taskset -c "$first" $MPIRUN -np 4 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
+expect_exit "four ranks on one core" 0
+is "are warned of, once" "$(grep -c 'warning: 4 ranks with 1 thread each share 1 core on .*: start at most 1 rank there' "$out")" 1
+run 0 taskset -c "$first" $MPIRUN -np 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=2
+expect_text "with their threads" "rank 0 .*warning: 2 ranks with 2 threads each share 1 core on $(hostname), which slows all of them"
 if [ "$allowed" -gt 1 ]; then
-    run 0 taskset -c "$(taskset -cp $$ | sed 's/.*: *//; s/[-,].*//')" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
+    run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
+    expect "ranks that have a core each are not warned of" sh -c "! grep -q 'warning: .* share ' '$out'"
+    run $allowed ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=2
+    expect_text "more threads than cores on a node: how many would do" "$allowed ranks with 2 threads each share $allowed cores on .* with 1 thread each"
+    run 0 $MPIRUN -np 2 taskset -c "$first" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
+    expect_text "ranks that were bound to one core of several: how to start them" "2 ranks with 1 thread each share 1 core on .*the job has $allowed cores there.*--bind-to none"
+fi
+
+if [ "$allowed" -gt 1 ]; then
+    run 0 taskset -c "$first" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
     expect_text "the affinity mask is honoured" ", 1 thread,"
     if grep -q "cores .* are used" "$out"; then not_ok "who binds a program by hand is not warned" "$(cat "$out")"; else ok "who binds a program by hand is not warned"; fi
     # mpirun binds a rank to one core, as Open MPI does with one and two ranks

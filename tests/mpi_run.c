@@ -278,7 +278,7 @@ static void a_trace_holds_all_ranks(void **state)
 /* Unless the last vote was for the stop, main takes it for one rank's own failure and aborts the job. */
 static void a_stop_is_agreed_on_with_and_without_trace(void **state)
 {
-    const char *args[] = {"run.time_limit=0.001", "run.max_steps=100", "log.trace=true"};
+    const char *args[] = {"run.time_limit=1", "run.max_steps=1000000", "log.trace=true"};
     for (int n_args = 2; n_args <= 3; n_args++) {
         const outcome o = run(*state, n_args == 2 ? "stop" : "stop-trace", n_args, args);
         assert_all(MPI_COMM_WORLD, o.err == DT_ERR_STOP && o.together);

@@ -71,6 +71,11 @@ typedef struct dt_comm_ops {
     dt_err (*broadcast)(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
 } dt_comm_ops;
 
+/** Another rank on this rank's host. pid 0: its process cannot be seen from here (another PID namespace). */
+typedef struct dt_neighbour {
+    int rank, pid;
+} dt_neighbour;
+
 struct dt_comm {
     int rank, nranks;
     int local_rank, local_nranks; /* among the ranks of this node */
@@ -83,6 +88,8 @@ struct dt_comm {
     int most_sharing; /* on the device that most ranks share */
     bool leads;       /* the lowest of the ranks on its device */
     char host[64];
+    dt_neighbour *neighbours; /* [n_neighbours] the other ranks on this host, in order; the communicator's */
+    int n_neighbours;
     dt_device *dev;
     const dt_comm_ops *ops;
     bool use_shared_memory;
@@ -122,7 +129,8 @@ char *dt_comm_library(char *out, size_t out_size);
  *  use together. SLURM_CPUS_PER_TASK is the most. At least 1. Local. */
 int dt_comm_cores(const dt_comm *comm);
 /** Threads of this rank: wanted, or with 0 as many as dt_comm_cores. where: what a message calls the setting. Rank 0
- *  warns of more threads than cores and, when nothing is wanted, of cores of the job that its ranks may not use. Local.
+ *  warns of more threads than cores, on its own host and on the one with the most ranks per core, and, when nothing is
+ *  wanted, of cores of the job that its ranks may not use. Local.
  *  DT_ERR_USAGE: more than 16 threads for each core of the machine. */
 dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads);
 /** DT_ERR_USAGE, saying why, for a backend that this program was built without, or that does not serve dev ({0}: none

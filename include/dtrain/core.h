@@ -87,7 +87,7 @@ typedef struct dt_mistakes {
 } dt_mistakes;
 
 /** The message that err left in this thread joins the list, unless it is there already, and is cleared, so that work
- *  can go on to the next mistake. Nothing happens for DT_OK. */
+ *  can continue to the next mistake. Nothing happens for DT_OK, nor after a DT_ERR_STOP without a mistake before it. */
 void dt_mistakes_add(dt_mistakes *m, dt_err err);
 /** DT_OK, or the error of the list with all messages as one; the list is empty afterwards. */
 dt_err dt_mistakes_end(dt_mistakes *m);
@@ -365,8 +365,9 @@ dt_err dt_phase_poll(const dt_phase *p);
 
 /** A place where a test may make one rank fail. DTRAIN_FAULT="POINT:RANK:NTH:KIND[,...]" arms it: at the NTH (from 1)
  *  passage of POINT on RANK, KIND happens: "error" (returns DT_ERR_FAULT), "nospace" (DT_ERR_WRITE), "hang" (sleeps for
- *  ever), "slow" (sleeps for a second), "stop" (stops itself, and goes on at SIGCONT), "kill" (SIGKILL to itself),
- *  "exit" (_exit(3)). Unarmed (always, outside tests) it costs one load. RANK is the log's. */
+ *  ever), "slow" (sleeps for a second), "stop" (stops itself, and continues at SIGCONT), "signal" (sends SIGUSR1 to its
+ *  process), "kill" (SIGKILL to itself), "exit" (_exit(3)). Unarmed (always, outside tests) it costs
+ *  one load. RANK is the log's. */
 dt_err dt_fault(const char *point);
 /** The same in the place of a system call, which is to fail as the system fails it: 0, ENOSPC ("nospace"), EIO
  *  ("error"), or -1 ("short": it moves fewer bytes than it was asked for; DT_ERR_FAULT from dt_fault). */

@@ -119,10 +119,12 @@ typedef struct dt_run {
     int64_t n_nonfinite; /* steps of this run whose gradients were not finite */
     int64_t total_steps;
     double start_s;
+    bool has_progressed;       /* this start has written a newer checkpoint, or done all that was left */
     bool only_check;           /* --check: nothing is written */
     double deadline_s;         /* dt_now_s() at which the run must have ended; 0: none */
     const char *deadline_name; /* whose that is */
     double save_s, step_s;     /* how long a save, and a superstep, may take */
+    double load_s;             /* how long loading the checkpoint took, 0: none was loaded */
     bool save_is_measured;
     dt_saving saving;
     char **resume_paths; /* rank 0: checkpoints to go on from, best first */

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 dt_err(dt_comm_mpi_fail)(int code, const char *call, const char *file, int line)
@@ -63,6 +64,20 @@ static dt_err count_cores(struct dt_comm_mpi *mpi, MPI_Comm shared)
     return DT_OK;
 }
 
+static dt_err find_crowd(dt_comm *comm)
+{
+    struct dt_comm_mpi *mpi = comm->mpi;
+    struct dt_comm_crowd *crowd = &mpi->crowd;
+    struct {
+        int ranks_per_1000_cores, rank;
+    } mine = {1000 * mpi->host_ranks / (mpi->host_cores > 0 ? mpi->host_cores : 1), comm->rank}, most;
+    *crowd = (struct dt_comm_crowd){.ranks = mpi->host_ranks, .cores = mpi->host_cores};
+    snprintf(crowd->host, sizeof crowd->host, "%s", comm->host);
+    DT_MPI(MPI_Allreduce(&mine, &most, 1, MPI_2INT, MPI_MAXLOC, mpi->world));
+    DT_MPI(MPI_Bcast(crowd, sizeof *crowd, MPI_BYTE, most.rank, mpi->world));
+    return DT_OK;
+}
+
 int dt_comm_cores(const dt_comm *comm)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
@@ -84,6 +99,38 @@ static void tell_unused_cores(const dt_comm *comm)
             used * mpi->host_ranks, job, comm->host, used, each);
 }
 
+/* Only the cores of rank 0's job are known. */
+static void advise(const dt_comm *comm, char *out, size_t out_size)
+{
+    const struct dt_comm_crowd *crowd = &comm->mpi->crowd;
+    const int job = strcmp(crowd->host, comm->host) ? 0 : dt_cores_of_job();
+    if (job > crowd->cores)
+        snprintf(out, out_size,
+                 "the job has %d cores there, to which the launcher has not bound the ranks: start with mpirun "
+                 "--bind-to none, or srun --cpus-per-task=%d",
+                 job, job / crowd->ranks > 0 ? job / crowd->ranks : 1);
+    else if (crowd->ranks <= crowd->cores)
+        snprintf(out, out_size, "with %d thread%s each there would be a core for each", crowd->cores / crowd->ranks,
+                 crowd->cores / crowd->ranks == 1 ? "" : "s");
+    else
+        snprintf(out, out_size, "start at most %d rank%s there, or give the job more cores", crowd->cores,
+                 crowd->cores == 1 ? "" : "s");
+}
+
+/* More threads than cores on a host, by the cores that its ranks may use together. */
+static bool warn_of_crowd(const dt_comm *comm, int n_threads)
+{
+    const struct dt_comm_crowd *crowd = &comm->mpi->crowd;
+    const int64_t threads = (int64_t)crowd->ranks * n_threads;
+    char advice[256];
+    if (crowd->ranks == 1 || crowd->cores < 1 || threads <= crowd->cores) return false;
+    advise(comm, advice, sizeof advice);
+    if (comm->rank == 0)
+        DT_WARN("%d ranks with %d thread%s each share %d core%s on %s, which slows all of them: %s", crowd->ranks,
+                n_threads, n_threads == 1 ? "" : "s", crowd->cores, crowd->cores == 1 ? "" : "s", crowd->host, advice);
+    return true;
+}
+
 dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads)
 {
     enum { ABSURD = 16 };
@@ -92,11 +139,31 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
     DT_CHECK(wanted <= (int64_t)ABSURD * online, DT_ERR_USAGE,
              "%s: expected at most %d threads on a machine of %d cores, found %" PRId64, where, ABSURD * online, online,
              wanted);
+    if (warn_of_crowd(comm, *n_threads)) return DT_OK;
     if (wanted == 0) tell_unused_cores(comm);
     if (wanted > cores && comm->rank == 0)
         DT_WARN("%s: %" PRId64 " threads for a rank that may use %d core%s: they will compete for them", where, wanted,
                 cores, cores == 1 ? "" : "s");
     return DT_OK;
+}
+
+/* Process numbers are those of a namespace, which containers have of their own. */
+static dt_err find_neighbours(dt_comm *comm, MPI_Comm shared)
+{
+    struct stat space = {0};
+    const int n = comm->mpi->host_ranks;
+    stat("/proc/self/ns/pid", &space);
+    int64_t mine[3] = {comm->rank, getpid(), (int64_t)space.st_ino}, *all = malloc((size_t)n * sizeof mine);
+    comm->neighbours = malloc((size_t)n * sizeof *comm->neighbours);
+    const bool room = all && comm->neighbours;
+    const int code = room ? MPI_Allgather(mine, 3, MPI_INT64_T, all, 3, MPI_INT64_T, shared) : MPI_SUCCESS;
+    for (int r = 0; r < n && room && !code; r++)
+        if (all[3 * r] != comm->rank)
+            comm->neighbours[comm->n_neighbours++] =
+                (dt_neighbour){.rank = (int)all[3 * r], .pid = all[3 * r + 2] == mine[2] ? (int)all[3 * r + 1] : 0};
+    free(all);
+    if (code) return dt_comm_mpi_fail(code, "exchange of process numbers", __FILE__, __LINE__);
+    return room ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a table of %d ranks", n);
 }
 
 static dt_err split_by_node(dt_comm *comm)
@@ -107,6 +174,7 @@ static dt_err split_by_node(dt_comm *comm)
     DT_MPI(MPI_Comm_split_type(mpi->world, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &mpi->node));
     DT_TRY(errors_return(mpi->node));
     DT_TRY(count_cores(mpi, mpi->node));
+    DT_TRY(find_neighbours(comm, mpi->node));
     if (color >= 0) {
         MPI_Comm shared = mpi->node;
         DT_MPI(MPI_Comm_split(shared, color, comm->rank, &mpi->node));
@@ -241,6 +309,7 @@ static dt_err open_mpi(dt_comm *comm)
     DT_MPI(MPI_Comm_rank(mpi->world, &comm->rank));
     DT_MPI(MPI_Comm_size(mpi->world, &comm->nranks));
     DT_TRY(find_nodes(comm));
+    DT_TRY(find_crowd(comm));
     comm->piece_of = malloc((size_t)comm->nranks * sizeof *comm->piece_of);
     DT_CHECK(comm->piece_of, DT_ERR_MEMORY, "no memory for a table of %d ranks", comm->nranks);
     DT_TRY(dt_comm_group(comm, false));
@@ -254,7 +323,8 @@ static void free_tables(dt_comm *comm)
     free(comm->mpi->rank_at);
     free(comm->mpi);
     free(comm->piece_of);
-    comm->mpi = NULL, comm->piece_of = NULL;
+    free(comm->neighbours);
+    comm->mpi = NULL, comm->piece_of = NULL, comm->neighbours = NULL, comm->n_neighbours = 0;
 }
 
 dt_err dt_comm_open(dt_comm *comm)

@@ -23,9 +23,14 @@ struct dt_comm_mpi {
     int cores_per_rank;
     int host_cores, host_ranks; /* those cores; the ranks */
     bool own_cores;             /* no two ranks of this host may use the same core */
-    size_t max_message;         /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
-    MPI_Comm check;             /* of comm->check; made when it is first used */
-    bool differ;                /* comm->check has found that ranks differ: nothing is exchanged any more */
+    /* the host of the run with the most ranks for each core: the same on all ranks */
+    struct dt_comm_crowd {
+        int ranks, cores;
+        char host[64];
+    } crowd;
+    size_t max_message; /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
+    MPI_Comm check;     /* of comm->check; made when it is first used */
+    bool differ;        /* comm->check has found that ranks differ: nothing is exchanged any more */
     bool apart; /* this rank has failed where the others wait for it and hear of nothing: it agrees on no error */
 };
 

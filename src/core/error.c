@@ -100,6 +100,10 @@ static bool is_there(const dt_mistakes *m, const char *text)
 void dt_mistakes_add(dt_mistakes *m, dt_err err)
 {
     if (err == DT_OK) return;
+    if (m->err == DT_ERR_STOP) { /* what was left unread is missing from here on, which is no mistake */
+        dt_error_clear();
+        return;
+    }
     if (m->err == DT_OK || dt_exit_code(err) < dt_exit_code(m->err)) m->err = err;
     if (!is_there(m, message)) {
         const size_t have = m->text ? strlen(m->text) + 1 : 0;

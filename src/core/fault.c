@@ -26,7 +26,7 @@ static struct {
 
 static bool kind_is_known(const char *kind)
 {
-    static const char *const kinds[] = {"error", "nospace", "short", "hang", "slow", "stop", "kill", "exit"};
+    static const char *const kinds[] = {"error", "nospace", "short", "hang", "slow", "stop", "signal", "kill", "exit"};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(kind, kinds[i]) == 0) return true;
     return false;
@@ -46,8 +46,9 @@ static void read_environment(void)
             armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
             armed.fault[n++].nth = nth;
         } else {
-            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|short|hang|slow|stop|kill|exit, found '%s'",
-                    p);
+            DT_WARN(
+                "DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|short|hang|slow|stop|signal|kill|exit, found '%s'",
+                p);
         }
         p += strcspn(p, ",");
         p += *p == ',';
@@ -65,6 +66,15 @@ static void be_stopped(void)
     while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end_s) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
 }
 
+/* Ask this process to stop, and continue once the thread that waits for signals has taken the request. */
+static void signal_self(void)
+{
+    sigset_t pending;
+    kill(getpid(), SIGUSR1);
+    do nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    while (sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1));
+}
+
 /* What does not come back, or comes back as if nothing had been, happens here. The kind of what the caller must bring
  * about; NULL: nothing. */
 static const char *happen(const char *kind)
@@ -76,6 +86,8 @@ static const char *happen(const char *kind)
         sleep(1);
     else if (strcmp(kind, "stop") == 0)
         be_stopped();
+    else if (strcmp(kind, "signal") == 0)
+        signal_self();
     else
         return kind;
     return NULL;

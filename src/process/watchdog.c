@@ -1,13 +1,15 @@
 /* watchdog.c - no rank waits for ever. Every rank has its own watchdog, for a rank that waits in a collective looks the
  * same from outside as the one that it waits for; the line that each prints tells them apart. They print first and
- * abort a moment later, so that all have spoken.
+ * abort a moment later, so that all have spoken. A rank whose process is stopped prints nothing: the other ranks on its
+ * host see that it does not run, and name it.
  *
  * Time is counted in the watchdog's own ticks: one that took much longer than asked means that this process stood still
- * (SIGSTOP, Slurm's suspend, a machine that slept), and so did the work. A job that is suspended whole goes on where it
- * was; of one that is suspended in part, the other ranks do wait, tick, and end the job after comm.timeout.
+ * (SIGSTOP, Slurm's suspend, a machine that slept), and so did the work. A job that is suspended whole continues where
+ * it was; of one that is suspended in part, the other ranks do wait, tick, and end the job after comm.timeout.
  *
  * It also asks the transport: a thread that waits for a GPU, which waits for a rank that is gone, asks nobody. */
 #include "dtrain/process.h"
+#include "neighbours.h"
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -27,6 +29,7 @@ struct dt_watchdog {
     double seen_since_s, idle_s; /* the phase's last change that was seen, and what has been counted since */
     dt_phase closing;
     dt_comm place; /* what is said of comm, which closing frees */
+    neighbours others;
 };
 
 /* Wait for s seconds or until told to stop; true: stop. */
@@ -65,10 +68,10 @@ static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 static void give_up(dt_watchdog *w, dt_err err, const char *why)
 {
     const char *unit = atomic_load(&w->phase->unit);
-    char where[512];
-    dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, %s", why, w->comm->host,
+    char where[512], missing[512];
+    dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, %s%s", why, w->comm->host,
            (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *unit ? ", unit " : "", unit,
-           dt_comm_where(w->comm, where, sizeof where));
+           dt_comm_where(w->comm, where, sizeof where), neighbours_missing(&w->others, missing, sizeof missing));
     if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(err));
 }
 
@@ -86,6 +89,8 @@ static void *watch(void *arg)
             give_up(w, found, dt_error_message());
             break;
         }
+        if (idle_s <= w->timeout_s / 2) w->others.looked_s = 0;
+        if (idle_s > w->timeout_s / 2 && w->others.looked_s == 0) neighbours_look(&w->others);
         if (idle_s <= w->timeout_s) continue;
         give_up(w, DT_ERR_COMM, why);
         break;
@@ -93,8 +98,9 @@ static void *watch(void *arg)
     return NULL;
 }
 
-static dt_err start(dt_watchdog *w)
+static dt_err start(dt_watchdog *w, const dt_comm *comm)
 {
+    neighbours_open(&w->others, comm);
     pthread_mutex_init(&w->mutex, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -102,6 +108,7 @@ static dt_err start(dt_watchdog *w)
     pthread_cond_init(&w->wake, &attr);
     pthread_condattr_destroy(&attr);
     if (pthread_create(&w->thread, NULL, watch, w)) {
+        neighbours_close(&w->others);
         free(w);
         return dt_fail(DT_ERR_FAULT, "cannot start the watchdog thread");
     }
@@ -113,7 +120,7 @@ dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm
     dt_watchdog *w = calloc(1, sizeof *w);
     DT_CHECK(w, DT_ERR_MEMORY, "no memory for the watchdog");
     w->phase = phase, w->comm = comm, w->timeout_s = timeout_s;
-    DT_TRY(start(w));
+    DT_TRY(start(w, comm));
     *out = w;
     return DT_OK;
 }
@@ -125,7 +132,7 @@ dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
     memcpy(w->place.host, comm->host, sizeof w->place.host);
     dt_phase_enter(&w->closing, "close", "");
     w->phase = &w->closing, w->comm = &w->place, w->timeout_s = fmax(comm->timeout_s, LEAST_OF_CLOSING_S);
-    if (start(w) == DT_OK) return w;
+    if (start(w, comm) == DT_OK) return w;
     dt_error_clear();
     return NULL;
 }
@@ -140,5 +147,6 @@ void dt_watchdog_stop(dt_watchdog *w)
     pthread_join(w->thread, NULL);
     pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->mutex);
+    neighbours_close(&w->others);
     free(w);
 }

@@ -19,8 +19,8 @@ static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
 {
     if (done < p->next) return DT_OK;
     dt_vote_value gap_s = {.kind = DT_VOTE_MAX, .real = dt_now_s() - p->since_s};
-    dt_vote vote = {
-        .err = dt_fault("validate.vote"), .stop = run_stop_request(run, 2 * p->gap_s), .values = &gap_s, .n_values = 1};
+    const dt_err err = dt_fault("validate.vote");
+    dt_vote vote = {.err = err, .stop = run_stop_request(run, 2 * p->gap_s), .values = &gap_s, .n_values = 1};
     dt_phase_enter(&run->phase, "agree", "validation");
     DT_TRY(dt_comm_vote(run->comm, &vote));
     if (vote.err != DT_OK) return (dt_err)vote.err;
@@ -67,6 +67,7 @@ static dt_err report(dt_run *run, int64_t step, double begin_s)
         run->shown[n] = (dt_metric){what->name, dt_sums_shown(s, what)};
     }
     dt_phase_enter(&run->phase, "report", "validation");
+    DT_TRY(dt_fault("validate.report"));
     run->shown[n++] = (dt_metric){"validation_time", dt_now_s() - begin_s};
     return dt_report_validation(run->report, step, run->shown[0].value, run->shown + 1, n - 1);
 }
@@ -107,9 +108,12 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     validation_end end;
     DT_TRY(run_validate(run, step, &end));
     if (!end.stop) return DT_OK;
-    return dt_comm_agree(
-        run->comm, dt_fail(DT_ERR_STOP,
-                           "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
-                           " micro-batches per rank): there is no result; start it again to evaluate anew",
-                           run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n, end.n_done, end.n));
+    const bool limit = end.stop == STOP_TIME_LIMIT; /* it was there from the beginning */
+    return dt_comm_agree(run->comm, dt_fail(limit ? DT_ERR_USAGE : DT_ERR_STOP,
+                                            "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
+                                            " micro-batches per rank): there is no result; %s",
+                                            run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
+                                            end.n_done, end.n,
+                                            limit ? "give more time, or a smaller data.max_validation_samples"
+                                                  : "start it again to evaluate anew"));
 }

@@ -387,7 +387,8 @@ static dt_err tell_task(dt_run *run, progress *p, bool applied)
 /* A save, a validation or a rollout took its time: was there a request meanwhile? */
 static dt_err vote_on_stop(dt_run *run, int *stop)
 {
-    dt_vote vote = {.err = dt_fault("loop.vote"), .stop = run_stop_request(run, 2 * run->step_s)};
+    const dt_err err = dt_fault("loop.vote");
+    dt_vote vote = {.err = err, .stop = run_stop_request(run, 2 * run->step_s)};
     DT_TRY(dt_comm_vote(run->comm, &vote));
     *stop = vote.stop;
     return (dt_err)vote.err;
@@ -460,35 +461,38 @@ static bool work_follows(const dt_run *run)
     return run->lora.r > 0 || strcmp(run->cfg.checkpoint_export, "none") != 0;
 }
 
-/* A step was left: the state is that of the one before it. */
-static dt_err leave(dt_run *run, progress *p, int stop)
+/* No step follows this one. */
+static bool ends(const dt_run *run, const progress *p)
 {
-    const bool saves = run->cfg.checkpoint_save_on_signal && p->saved_step != p->step;
-    return saves ? run_save(run, p, true) : DT_OK;
+    return p->step >= run->total_steps || run_best_gives_up(run, p);
 }
 
-/* Validate and save where it is time to. done: the step was not left. Whoever asked for a stop waits for a save alone:
- * a validation is put off. */
-static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool done, int *stop)
+/* Validate and save where that is due. A stop request postpones a validation and leaves the loop, where leave() saves
+ * what is not saved here. */
+static dt_err after_step(dt_run *run, progress *p, const cadence *every, int *stop)
 {
     const bool last = p->step == run->total_steps;
-    if (!done) return leave(run, p, *stop);
     DT_TRY(run_save_go_on(run, p));
     const bool validate_now = run->task.n_validation > 0 && (due(every->validate, p->step) || last);
     p->validation_due = validate_now;
-    if (last && !validate_now && !work_follows(run)) *stop = STOP_NO; /* all is done: there is nothing left to stop */
+    if (last && !validate_now && !work_follows(run)) *stop = STOP_NO; /* the run is complete: nothing is left to stop */
     if (validate_now && !*stop) DT_TRY(validate(run, p, stop));
-    const bool save = last || due(every->save, p->step) || run_best_is_new(run, p) || run_best_gives_up(run, p) ||
-                      (*stop && run->cfg.checkpoint_save_on_signal);
+    const bool done = ends(run, p), save = done || due(every->save, p->step) || run_best_is_new(run, p);
     const bool saves = save && p->saved_step != p->step;
-    if (saves) DT_TRY(run_save(run, p, last || *stop || run_best_gives_up(run, p)));
-    return (saves || validate_now) && !last && !*stop ? vote_on_stop(run, stop) : DT_OK;
+    if (saves) DT_TRY(run_save(run, p, done || *stop));
+    return (saves || validate_now) && !done && !*stop ? vote_on_stop(run, stop) : DT_OK;
+}
+
+/* A run that has no time left before its first step would do no better when it is started again. */
+static dt_err check_time_left(dt_run *run, const progress *p)
+{
+    return ends(run, p) ? DT_OK : dt_comm_agree(run->comm, run_stop_too_late(run));
 }
 
 /* Do the validation that the previous run postponed. If it does not fit even at the start of a run, it never will. */
 static dt_err validate_first(dt_run *run, progress *p, int *stop)
 {
-    if (!p->validation_due) return DT_OK;
+    if (!p->validation_due) return check_time_left(run, p);
     DT_INFO("the validation of step %" PRId64 " comes first: it was due when the run was stopped", p->step);
     DT_TRY(validate(run, p, stop));
     if (*stop == STOP_TIME_LIMIT)
@@ -497,20 +501,49 @@ static dt_err validate_first(dt_run *run, progress *p, int *stop)
                                                 " does not fit into %s although the run began with it: give "
                                                 "more time, or a smaller data.max_validation_samples",
                                                 p->step, run_stop_name(run, *stop)));
-    return *stop ? DT_OK : run_save(run, p, false);
+    if (*stop) return DT_OK;
+    run_count_progress(run);
+    return run_save(run, p, false);
 }
 
 static dt_err say_stop(dt_run *run, const progress *p, int stop)
 {
+    char saved[120] = ", a checkpoint is written";
+    if (p->saved_step < 0)
+        snprintf(saved, sizeof saved, ", no checkpoint is written (checkpoint.save_on_signal = false)");
+    else if (p->saved_step != p->step)
+        snprintf(saved, sizeof saved,
+                 ", no checkpoint is written (checkpoint.save_on_signal = false): the newest is of step %" PRId64,
+                 p->saved_step);
     return dt_comm_agree(run->comm,
                          dt_fail(DT_ERR_STOP,
                                  "stopped by %s at step %" PRId64 " of %" PRId64 "%s%s; start it again to continue",
-                                 run_stop_name(run, stop), p->step, run->total_steps,
-                                 p->saved_step == p->step ? ", a checkpoint is written" : "",
+                                 run_stop_name(run, stop), p->step, run->total_steps, saved,
                                  p->validation_due ? ", its validation is still due" : ""));
 }
 
-dt_err run_loop(dt_run *run, progress *p)
+/* The only way out of the loop for a stop request: the state is saved unless it is already. */
+static dt_err leave(dt_run *run, progress *p, int stop)
+{
+    DT_TRY(run_save_finish(run, p));
+    if (run->cfg.checkpoint_save_on_signal && p->saved_step != p->step) DT_TRY(run_save(run, p, true));
+    DT_TRY(run_judge_end(run, p));
+    return say_stop(run, p, stop);
+}
+
+/* The loop has done all of its steps, or early stopping has ended it. */
+static dt_err complete(dt_run *run, progress *p)
+{
+    DT_TRY(run_save_finish(run, p));
+    DT_TRY(run_judge_end(run, p));
+    if (run_best_gives_up(run, p))
+        DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64
+                " validations were not better than that of step %" PRId64 " (run.early_stopping_patience)",
+                p->step, run->total_steps, p->n_not_better, p->best_step);
+    return run_best_load(run, p);
+}
+
+static dt_err take_steps(dt_run *run, progress *p)
 {
     interval in = {0};
     const cadence every = {.log = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
@@ -522,20 +555,24 @@ dt_err run_loop(dt_run *run, progress *p)
         DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
     DT_TRY(validate_first(run, p, &stop));
     run_watch_next(run, p, false);
-    while (p->step < run->total_steps && !stop && !run_best_gives_up(run, p)) {
+    while (!stop && !ends(run, p)) {
         const int64_t before = p->step;
         run->phase.stop_at_s = run_stop_at(run);
         DT_TRY(superstep(run, p, &in, &every, &stop));
         run->phase.stop_at_s = 0; /* what follows has its own way with time */
         if (p->step == first + 1) run_say_overhead(run);
-        DT_TRY(after_step(run, p, &every, p->step > before, &stop));
+        if (p->step > before) DT_TRY(after_step(run, p, &every, &stop)); /* else the step was left */
     }
-    DT_TRY(run_save_finish(run, p));
-    DT_TRY(run_judge_end(run, p));
-    if (stop) return say_stop(run, p, stop);
-    if (run_best_gives_up(run, p))
-        DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64
-                " validations were not better than that of step %" PRId64 " (run.early_stopping_patience)",
-                p->step, run->total_steps, p->n_not_better, p->best_step);
-    return run_best_load(run, p);
+    return stop ? leave(run, p, stop) : complete(run, p);
+}
+
+/* Whatever ended the loop: no stop may lose a step that was done. */
+dt_err run_loop(dt_run *run, progress *p)
+{
+    const dt_err err = take_steps(run, p);
+    if (err != DT_ERR_STOP || p->saved_step == p->step || !run->cfg.checkpoint_save_on_signal) return err;
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_FAULT,
+                                            "internal: run_loop: stopped at step %" PRId64
+                                            " without a checkpoint of it; the newest is of step %" PRId64,
+                                            p->step, p->saved_step));
 }

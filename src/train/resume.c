@@ -422,13 +422,29 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
     return err;
 }
 
+/* Is the file in this run's own directory? It may be another run's, by checkpoint.resume = PATH. Collective. */
+static dt_err is_own(dt_run *run, const char *path, bool *own)
+{
+    char *dir = run->comm->rank ? NULL : run_checkpoint_dir(run);
+    int64_t is = dir && in_folder(path, dir);
+    free(dir);
+    DT_TRY(dt_comm_broadcast_host(run->comm, &is, sizeof is, 0));
+    *own = is;
+    return DT_OK;
+}
+
 /* The i-th candidate: looked at again unless that was done before anything was allocated. */
 static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 {
     char *path = run->comm->rank ? NULL : run->resume_paths[i];
+    const double begin_s = dt_now_s();
     DT_TRY(dt_comm_share_text(run->comm, &path, NULL));
     dt_err err = dt_comm_agree(run->comm, run->comm->rank || i == run->resume_first ? DT_OK : look_at(run, path));
+    bool own = true;
     if (err == DT_OK) err = load_one(run, path, p);
+    if (err == DT_OK) err = is_own(run, path, &own);
+    if (!own) p->saved_step = -1;
+    run->load_s = dt_now_s() - begin_s;
     if (err == DT_OK) DT_INFO("resumed from %s: step %" PRId64 ", %" PRId64 " samples", path, p->step, p->samples);
     if (run->comm->rank) free(path);
     return err;

@@ -308,6 +308,7 @@ static dt_err train(dt_run *run)
     if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(run_agree(run, open_report(run, &p)));
     run->task.report = run->report;
+    run_stop_estimate(run);
     const progress from = p;
     const double begin_s = dt_now_s();
     dt_err err = run_trains(run) ? run_loop(run, &p) : run_evaluate(run, p.step);
@@ -373,7 +374,7 @@ static dt_err verify_data(dt_run *run)
     return DT_OK;
 }
 
-dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
+static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
 {
     rank_plan plan;
     run->comm = comm, run->nranks = comm->nranks;
@@ -408,8 +409,13 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     DT_TRY(run_open_sums(run));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);
-    run_stop_estimate(run);
     return train(run);
+}
+
+dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
+{
+    const dt_err err = run_mode(run, comm, mode);
+    return mode == DT_MODE_RUN ? run_count_stop(run, err) : err;
 }
 
 void dt_run_close(dt_run *run)

@@ -173,13 +173,21 @@ dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits 
 /* stop.c: when a run ends early. Everything but run_agree is local. */
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
 void run_stop_open(dt_run *run);                        /* where the time ends, if anywhere */
-void run_stop_estimate(dt_run *run);                    /* how long the first save may take, from the plan */
+void run_stop_estimate(dt_run *run);                    /* how long the first save may take */
 void run_stop_measure(dt_run *run, double save_s);      /* a save took so long */
 int run_stop_request(const dt_run *run, double more_s); /* would a save still fit after more_s seconds? */
 double run_stop_at(const dt_run *run);                  /* when a save must begin, as dt_phase.stop_at_s */
 const char *run_stop_name(const dt_run *run, int stop); /* "a signal", "run.time_limit", "the end of the Slurm job" */
+/* DT_ERR_USAGE if start-up took all of the time that a run has; before its first step */
+dt_err run_stop_too_late(const dt_run *run);
 /* dt_comm_agree; a signal ends a run that is still starting. Collective */
 dt_err run_agree(dt_run *run, dt_err err);
+
+/* stalled.c: starts in a row that end without a checkpoint newer than the one they began with are counted in
+ * run.output_dir, because a job script that starts the run again after each of them would never come to an end. */
+void run_count_progress(dt_run *run); /* a newer checkpoint is written, or all is done: the count is 0 again; local */
+/* How the run ends: DT_ERR_STOP becomes DT_ERR_USAGE where starting it again is no use. Collective, agreed. */
+dt_err run_count_stop(dt_run *run, dt_err err);
 
 /* changes.c: what differs from the run that wrote a checkpoint is reported or refused (DT_ERR_USAGE); local. */
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);

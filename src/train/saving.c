@@ -93,6 +93,7 @@ static void trace_stages(const dt_run *run, const dt_saver_state *state)
 static dt_err publish(dt_run *run, progress *p)
 {
     p->saved_step = run->saving.meta.step;
+    if (p->saved_step > p->first_step) run_count_progress(run);
     const dt_err err = run->saving.is_best ? run_best_publish(run, p->saved_step, run->saving.dir) : DT_OK;
     forget(&run->saving);
     return err;

@@ -1,8 +1,8 @@
 /* stop.c - when a run ends early: a signal asked for it, or its time is over.
  *
- * Time ends at run.time_limit, or else at the job's own end where the scheduler says when that is (rank 0's
- * environment). A save must still fit before it, and the end of one that is under way: what the last one took, and half
- * as much again, is kept free for each, and until there was one an estimate from its size. */
+ * Time ends at run.time_limit, or else at the end of the job if the scheduler reports it (in rank 0's environment). A
+ * save must still fit before that, and so must the rest of a save in flight: 1.5 times the duration of the last save is
+ * reserved for each. Before the first save its duration is estimated from its size and from how long loading took. */
 #include "run.h"
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ void run_stop_open(dt_run *run)
 
 void run_stop_estimate(dt_run *run)
 {
-    run->save_s = run_checkpoint_nbytes(run) / (FIRST_SAVE_RATE * run->comm->n_nodes);
+    run->save_s = fmax(run_checkpoint_nbytes(run) / (FIRST_SAVE_RATE * run->comm->n_nodes), run->load_s);
     if (run->deadline_s > 0) { /* a guess must not eat up a short run */
         const double left = run->deadline_s - dt_now_s();
         if (run->save_s > left / 4) run->save_s = left > 0 ? left / 4 : 0;
@@ -62,6 +62,17 @@ int run_stop_request(const dt_run *run, double more_s)
     if (dt_signals_pending()) return STOP_SIGNAL;
     if (run->deadline_s <= 0) return STOP_NO;
     return dt_now_s() + more_s > run_stop_at(run) ? STOP_TIME_LIMIT : STOP_NO;
+}
+
+dt_err run_stop_too_late(const dt_run *run)
+{
+    char took[24];
+    if (run_stop_request(run, 0) != STOP_TIME_LIMIT) return DT_OK;
+    return dt_fail(
+        DT_ERR_USAGE,
+        "start-up took %s, which leaves no time for a step before %s: give the run more time, or shorten its "
+        "start-up; started again it would end in the same way",
+        dt_format_duration(dt_now_s() - run->start_s, took), run_stop_name(run, STOP_TIME_LIMIT));
 }
 
 const char *run_stop_name(const dt_run *run, int stop)

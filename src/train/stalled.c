@@ -1,0 +1,87 @@
+/* stalled.c - a start that is stopped before it has saved anything new leaves the run where it was. If start-up takes
+ * longer than the job has, each start ends so, and a job script would requeue the run for ever. */
+#include "run.h"
+#include "dtrain/io.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MOST_STARTS = 3 };
+#define COUNT_FILE "starts_without_progress"
+
+static bool path_of(const dt_run *run, char path[PATH_MAX])
+{
+    return *run->cfg.run_output_dir && snprintf(path, PATH_MAX, "%s/" COUNT_FILE, run->cfg.run_output_dir) < PATH_MAX;
+}
+
+void run_count_progress(dt_run *run)
+{
+    char path[PATH_MAX];
+    run->has_progressed = true;
+    if (run->comm->rank == 0 && path_of(run, path)) unlink(path);
+}
+
+/* Without a lock of its own the run was stopped before it took the directory, which may be another run's. */
+static bool is_others(const dt_run *run)
+{
+    char holder[512];
+    return !run->lock && dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder) == DT_LOCK_HELD;
+}
+
+static int read_count(const char *path)
+{
+    char text[16] = "";
+    FILE *f = fopen(path, "r");
+    if (f && !fgets(text, sizeof text, f)) *text = '\0';
+    if (f) fclose(f);
+    const long n = strtol(text, NULL, 10);
+    return n > 0 && n < INT_MAX ? (int)n : 0;
+}
+
+/* How many starts in a row were like this one, itself included; 0: unknown. */
+static int64_t count_start(const dt_run *run)
+{
+    char path[PATH_MAX], text[16];
+    if (!path_of(run, path) || is_others(run)) return 0;
+    const int n = read_count(path) + 1, len = snprintf(text, sizeof text, "%d\n", n);
+    dt_err err = dt_make_dirs(run->cfg.run_output_dir);
+    if (err == DT_OK) err = dt_write_file_atomic(path, text, (size_t)len);
+    if (err == DT_OK) return n;
+    dt_error_clear(); /* a stop stays a stop on a disk that is full */
+    return 0;
+}
+
+/* The message of the stop, without the advice to start again. */
+static dt_err refuse(const dt_run *run, int64_t n, const char *message)
+{
+    char took[24];
+    const char *advice = strstr(message, "; start it again");
+    return dt_fail(DT_ERR_USAGE,
+                   "%.*s. This is start %d in a row without a new checkpoint, %s after it began: starting it again "
+                   "would not help. Give the job more time, or shorten what comes before the first step (data.verify, "
+                   "slow storage of model and data, a validation or rollout)",
+                   advice ? (int)(advice - message) : (int)strlen(message), message, (int)n,
+                   dt_format_duration(dt_now_s() - run->start_s, took));
+}
+
+static dt_err warn(const dt_run *run, dt_err err, int64_t n, const char *message)
+{
+    if (run->comm->rank == 0 && n > 0)
+        DT_WARN("start %d in a row without a new checkpoint; the third in a row ends with exit code 64, not 75",
+                (int)n);
+    return dt_fail(err, "%s", message);
+}
+
+dt_err run_count_stop(dt_run *run, dt_err err)
+{
+    int64_t n = 0;
+    if (err == DT_OK) run_count_progress(run);
+    if (err != DT_ERR_STOP || run->has_progressed || !dt_comm_failed_together(run->comm)) return err;
+    char message[1024]; /* no rank may fail here alone */
+    snprintf(message, sizeof message, "%s", dt_error_message());
+    if (run->comm->rank == 0) n = count_start(run);
+    const dt_err shared = dt_comm_broadcast_host(run->comm, &n, sizeof n, 0);
+    dt_error_clear();
+    if (shared == DT_OK) err = n < MOST_STARTS ? warn(run, err, n, message) : refuse(run, n, message);
+    return shared == DT_OK ? dt_comm_agree(run->comm, err) : shared;
+}
