@@ -269,6 +269,7 @@ typedef struct facts {
     int32_t bos, eos, pad;
     const char *chat;
     size_t n_wrapped; /* ids of "ab" with what stands around it */
+    int n_more;       /* tokens that have a name alone */
 } facts;
 
 static void opens_with(const char *config, const char *map, const facts *f)
@@ -286,7 +287,8 @@ static void opens_with(const char *config, const char *map, const facts *f)
         assert_string_equal(i->chat_template, f->chat);
     else
         assert_null(i->chat_template);
-    assert_int_equal(i->vocab_size, 10);
+    assert_int_equal(i->n_own, 10);
+    assert_int_equal(i->vocab_size, 10 + f->n_more);
     assert_string_equal(i->directory, folder);
     assert_memory_equal(i->name, "tokenizer.json:", 15);
     assert_int_equal(dt_encoder_open(&e, t), DT_OK);
@@ -308,35 +310,44 @@ static void config_says_what_tokens_are_for(void **state)
 {
     (void)state;
     whole_file(ADDED);
-    opens_with(NULL, NULL, &(facts){-1, 3, 9, NULL, 1});
-    opens_with("{\"eos_token\":\"<s>\",\"pad_token\":\"</s>\",\"bos_token\":null}", NULL, &(facts){-1, 4, 3, NULL, 1});
+    opens_with(NULL, NULL, &(facts){-1, 3, 9, NULL, 1, 0});
+    opens_with("{\"eos_token\":\"<s>\",\"pad_token\":\"</s>\",\"bos_token\":null}", NULL,
+               &(facts){-1, 4, 3, NULL, 1, 0});
     opens_with("{\"eos_token\":{\"content\":\"</s>\"},\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":true}",
-               NULL, &(facts){4, 3, 9, NULL, 2});
+               NULL, &(facts){4, 3, 9, NULL, 1, 0}); /* the post-processor decides */
     opens_with("{\"eos_token\":\"</s>\",\"bos_token\":\"<s>\",\"add_bos_token\":true,\"add_eos_token\":true}", NULL,
-               &(facts){4, 3, 9, NULL, 3});
+               &(facts){4, 3, 9, NULL, 1, 0});
     opens_with("{\"bos_token\":\"<s>\"}", "{\"eos_token\":{\"content\":\"a\"},\"bos_token\":\"b\"}",
-               &(facts){4, 0, 9, NULL, 1});
-    opens_with("{\"pad_token\":\"<new>\",\"eos_token\":\"</s>\"}", NULL, &(facts){-1, 3, 9, NULL, 1});
-    opens_with("{\"chat_template\":\"{{ x }}\"}", NULL, &(facts){-1, -1, 9, "{{ x }}", 1});
+               &(facts){1, 0, 9, NULL, 2, 0}); /* the map decides; both are found in the text now */
+    opens_with("{\"bos_token\":\"<s>\",\"added_tokens_decoder\":{}}", "{\"bos_token\":\"b\"}",
+               &(facts){4, -1, 9, NULL, 1, 0}); /* but not beside added_tokens_decoder */
+    opens_with("{\"pad_token\":\"<new>\",\"eos_token\":\"</s>\"}", NULL, &(facts){-1, 3, 9, NULL, 1, 1});
+    opens_with("{\"eos_token\":\"<none>\",\"bos_token\":\"<none>\"}", NULL, &(facts){10, 10, 9, NULL, 1, 1});
+    opens_with("{\"chat_template\":\"{{ x }}\"}", NULL, &(facts){-1, -1, 9, "{{ x }}", 1, 0});
     opens_with(
         "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},{\"name\":\"default\",\"template\":\"d\"}]}",
-        NULL, &(facts){-1, -1, 9, "d", 1});
+        NULL, &(facts){-1, -1, 9, "d", 1, 0});
     write_file("chat_template.jinja", "from a file");
-    opens_with("{\"chat_template\":\"x\",\"eos_token\":\"</s>\"}", NULL, &(facts){-1, 3, 9, "from a file", 1});
+    opens_with("{\"chat_template\":\"x\",\"eos_token\":\"</s>\"}", NULL, &(facts){-1, 3, 9, "from a file", 1, 0});
     remove_file("chat_template.jinja");
     whole_file(ADDED ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>"
                      "\",\"type_id\":0}},"
                      "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<"
                      "s>\",\"ids\":[4],\"tokens\":[\"<s>\"]}}}");
-    opens_with(NULL, NULL, &(facts){4, 3, 9, NULL, 2});
+    opens_with(NULL, NULL, &(facts){4, 3, 9, NULL, 2, 0});
     opens_with("{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"add_bos_token\":false}", NULL,
-               &(facts){4, 3, 9, NULL, 1});
+               &(facts){4, 3, 9, NULL, 2, 0});
     const struct {
         const char *config, *words;
-    } bad[] = {{"{\"eos_token\":\"<none>\"}", "tokenizer_config.json: eos_token: expected a token of tokenizer.json"},
-               {"{\"eos_token\":3}", "eos_token"},
+    } bad[] = {{"{\"eos_token\":3}", "tokenizer_config.json: eos_token: expected a token: a string, or an object"},
+               {"{\"eos_token\":\"\"}", "tokenizer_config.json: eos_token: expected a token that is not empty"},
+               {"{\"added_tokens_decoder\":[]}", "added_tokens_decoder: expected an object"},
+               {"{\"added_tokens_decoder\":{\"x\":{}}}", "an id as its key"},
+               {"{\"added_tokens_decoder\":{\"9\":{}}}", "added_tokens_decoder.9.content"},
+               {"{\"additional_special_tokens\":[3]}", "additional_special_tokens[0]: expected a token"},
+               {"{\"extra_special_tokens\":3}", "extra_special_tokens: expected a list of tokens"},
                {"{", "tokenizer_config.json:1"},
-               {"{\"add_eos_token\":true}", "add_eos_token"},
+               {"{\"add_eos_token\":3}", "add_eos_token: expected true or false"},
                {"{\"chat_template\":[3]}", "chat_template[0]"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         write_file("tokenizer_config.json", bad[i].config);

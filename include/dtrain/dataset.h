@@ -143,6 +143,9 @@ typedef struct dt_dataset_writer dt_dataset_writer;
  *  the file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
 dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size,
                          const char *tokenizer, bool with_weights);
+/** The file's vocab_size is n_own, or more where it has larger ids: a tokenizer may have special tokens of which the
+ *  model has no row (dt_tokenizer_info). */
+void dt_dataset_set_own(dt_dataset_writer *w, int64_t n_own);
 /** Name the template of its conversations, for the attribute chat_template. Copied. DT_ERR_MEMORY. */
 dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template);
 /** Samples of this dataset may have images, of this form, which is copied. Before the first sample; the file has arrays

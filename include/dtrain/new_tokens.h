@@ -9,6 +9,7 @@
 typedef struct dt_new_tokens {
     int32_t n_listed;          /* tokens that were asked for */
     int32_t first_id, n_added; /* of them n_added had no id, and have first_id, first_id + 1, ... now */
+    int32_t n_own;             /* dt_tokenizer_info's, before */
     /* the files of the tokenizer as they are with them; NULL: it stays as it is, or there is none */
     char *tokenizer;    /* tokenizer.json */
     char *config;       /* tokenizer_config.json */

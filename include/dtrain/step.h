@@ -194,6 +194,12 @@ struct dt_task {
         uint64_t fingerprint;
     } file[DT_MAX_TASK_FILES]; /* dt_task_reads */
     int n_files;
+    struct dt_task_model {
+        const dt_pretrained *from;
+        const dt_unit *units;
+        int n_units;
+    } models[DT_MAX_TASK_FILES]; /* dt_task_verifies */
+    int n_models;
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
     int64_t total_steps;                        /* where run.max_steps does not say; 0: run.epochs tells */
     int64_t schedule_steps;                     /* that [scheduler] counts as one: of a rollout; 0: 1 */
@@ -256,6 +262,9 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value);
 /** In open: every rank has read its own copy of a file other than datasets, whose path lives as long as t; the run
  *  compares fingerprints over the ranks (dt_comm_same_file). Local. */
 void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);
+/** In open: a model is read from files when training begins; --check verifies them. All are borrowed until the task is
+ *  closed. Local. */
+void dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units);
 /** dt_loader_open for the files of data.key, which is opt->where: what is wrong with a file is told behind that key.
  *  Local. */
 dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt);

@@ -27,7 +27,9 @@ typedef struct dt_tokenizer_info {
     const char *directory;     /* where its files are; NULL for those built in */
     const char *chat_template; /* chat_template.jinja, or tokenizer_config.json's, as it stands there; NULL: none */
     int32_t vocab_size;        /* largest id + 1 */
-    int32_t bos, eos, pad;     /* -1: there is none. pad: the one named, else a reserved one, else eos */
+    int32_t n_own; /* ids below are the tokenizer's own; at most vocab_size: others are special tokens of which files
+                    * have a name alone, and of which a model may have no row */
+    int32_t bos, eos, pad; /* -1: there is none. pad: the one named, else a reserved one, else eos */
 } dt_tokenizer_info;
 const dt_tokenizer_info *dt_tokenizer_get_info(const dt_tokenizer *t); /* lives as long as t */
 
@@ -38,6 +40,15 @@ bool dt_tokenizer_is_special(const dt_tokenizer *t, int32_t id);
  *  one. */
 const char *dt_tokenizer_token(const dt_tokenizer *t, int32_t id);
 int32_t dt_tokenizer_find(const dt_tokenizer *t, const char *token);
+/** The i-th added token, which is looked for in a text before anything else; 0 <= i < dt_tokenizer_n_added. text lives
+ *  as long as t. */
+typedef struct dt_added_form {
+    const char *text;
+    int32_t id;
+    bool lstrip, rstrip, single_word, normalized, special;
+} dt_added_form;
+int dt_tokenizer_n_added(const dt_tokenizer *t);
+dt_added_form dt_tokenizer_added(const dt_tokenizer *t, int i);
 /** Bytes that an id stands for in running text (perhaps a piece of a character); none for special and unknown tokens.
  *  Lives as long as t. */
 const char *dt_tokenizer_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes);

@@ -240,7 +240,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     DT_TRY(dt_h5_write_text(file, s->part, "format", "dtrain-dataset"));
     DT_TRY(dt_h5_write_i64(file, s->part, "version", 1));
     DT_TRY(dt_h5_write_text(file, s->part, "kind", dt_dataset_kind_name(w->kind)));
-    DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", w->vocab_size));
+    DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", dt_max_i64(w->n_own, w->largest + 1)));
     /* the seal follows when the file is closed: one that has lost it is not the file that was made */
     DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1));
     if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));

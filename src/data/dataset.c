@@ -32,6 +32,7 @@ void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 static dt_err refuse_text(const dt_dataset *d)
 {
     char head[256];
+    DT_TRY(dt_refuse_stand_in_file(d->path, d->fd));
     const ssize_t n = pread(d->fd, head, sizeof head, 0);
     DT_CHECK(n <= 0 || memchr(head, 0, (size_t)n), DT_ERR_DATA,
              "%s: this is text, not a dataset; `dtrain-data -o train.h5 %s` makes one of it (with --tokenizer MODEL "

@@ -102,8 +102,10 @@ static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_in
 static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_loader_options *opt)
 {
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path,
-             d->info.vocab_size, opt->vocab_size);
+             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64
+             ": it has no rows for the last tokens of that tokenizer; make the dataset with the model's own, or add "
+             "rows to the model (dtrain-convert --add-tokens)",
+             d->path, d->info.vocab_size, opt->vocab_size);
     const dt_dataset_kind kind = d->info.kind;
     DT_CHECK(opt->prompts ? kind == DT_DATASET_PROMPTS
              : opt->pairs ? kind == DT_DATASET_PREFERENCE

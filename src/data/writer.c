@@ -115,7 +115,7 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
              path, vocab_size, INT32_MAX);
     dt_dataset_writer *w = calloc(1, sizeof *w);
     DT_CHECK(w, DT_ERR_MEMORY, "%s: no memory for a writer", path);
-    *w = (dt_dataset_writer){.kind = kind, .vocab_size = vocab_size};
+    *w = (dt_dataset_writer){.kind = kind, .vocab_size = vocab_size, .n_own = vocab_size, .largest = -1};
     w->path = strdup(path);
     w->tokenizer = strdup(tokenizer ? tokenizer : "");
     dt_err err = w->path && w->tokenizer ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a writer", path);
@@ -174,13 +174,17 @@ static dt_err add_narrow(dt_temp_array *s, const int32_t *ids, int64_t n)
 
 static dt_err add_ids(dt_dataset_writer *w, dt_column c, const int32_t *ids, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG, "%s: token id %" PRId32 ", expected 0 to %" PRId64,
                  w->path, ids[i], w->vocab_size - 1);
+        if (ids[i] > w->largest) w->largest = ids[i];
+    }
     dt_temp_array *s = &w->column[c];
     w->open_document = true;
     return s->elem_size == 2 ? add_narrow(s, ids, n) : dt_temp_array_add(s, ids, n);
 }
+
+void dt_dataset_set_own(dt_dataset_writer *w, int64_t n_own) { w->n_own = dt_min_i64(n_own, w->vocab_size); }
 
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n)
 {

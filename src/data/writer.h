@@ -43,7 +43,8 @@ struct dt_dataset_writer {
     char *path, *tokenizer, *chat_template; /* chat_template NULL: none */
     dt_image_form images;                   /* size 0: no sample has any; its text is malloc'ed */
     dt_dataset_kind kind;
-    int64_t vocab_size;
+    int64_t vocab_size, n_own; /* n_own: dt_dataset_set_own */
+    int32_t largest;           /* id that was added, -1: none yet */
     bool open_document;
     int64_t n_documents;
     dt_temp_array column[DT_N_COLUMNS];

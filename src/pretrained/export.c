@@ -313,9 +313,10 @@ static dt_err write_all(export_job *j)
 static dt_err make_new_rows(export_job *j)
 {
     dt_err err = DT_OK;
-    if (!j->opt->new_tokens || j->opt->new_tokens->n_added == 0) return DT_OK;
-    for (int i = 0; i < j->n_slots && err == DT_OK; i++)
-        if (dt_model_is_vocabulary(j->slots[i].tensor))
+    const dt_new_tokens *more = j->opt->new_tokens;
+    for (int i = 0; more && i < j->n_slots && err == DT_OK; i++)
+        if (dt_model_is_vocabulary(j->slots[i].tensor) &&
+            new_rows_first(j->slots[i].tensor->shape[0], more) < (int64_t)more->first_id + more->n_added)
             err = new_rows_mean(j->comm, &j->slots[i], j->opt->new_tokens, j->chunks, &j->new_row[i]);
     return err;
 }
@@ -337,10 +338,11 @@ static dt_err write_new_rows(export_job *j)
     const size_t size = dt_st_type_size(j->opt->dtype);
     char path[PATH_MAX];
     for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
-        const int64_t len = j->plain[i].shape[1], first = j->opt->new_tokens ? j->opt->new_tokens->first_id : 0;
+        const dt_new_tokens *more = j->opt->new_tokens;
+        const int64_t len = j->plain[i].shape[1], first = new_rows_first(j->slots[i].tensor->shape[0], more);
         if (!j->new_row[i]) continue;
         DT_TRY(open_file(j, j->layout.file[i], path));
-        for (int64_t k = 0; k < j->opt->new_tokens->n_added; k++) {
+        for (int64_t k = 0; first + k < (int64_t)more->first_id + more->n_added; k++) {
             DT_CHECK(make_new_row(j, i, k, len) == 0, DT_ERR_DATA, "tensor `%s`: a new row is too large for %s",
                      j->names[i], dt_st_type_name(j->opt->dtype));
             DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (first + k) * len * (int64_t)size,

@@ -8,8 +8,11 @@
 
 int64_t new_rows_needed(int64_t n, const dt_new_tokens *t)
 {
-    return t && t->n_added > 0 ? dt_max_i64(n, (int64_t)t->first_id + t->n_added) : n;
+    return t ? dt_max_i64(n, (int64_t)t->first_id + t->n_added) : n;
 }
+
+/* Special tokens of which the tokenizer's files have the name alone may have no rows yet. */
+int64_t new_rows_first(int64_t n, const dt_new_tokens *t) { return t ? dt_min_i64(n, t->first_id) : n; }
 
 void new_rows_grow(dt_tensor *tensor, const dt_new_tokens *t)
 {
@@ -59,9 +62,9 @@ static dt_err go_over(pass *p)
 static dt_err check(const pass *p, const dt_new_tokens *t)
 {
     const dt_tensor *tensor = p->s->tensor;
-    DT_CHECK(t->first_id > 0 && t->first_id <= tensor->shape[0], DT_ERR_DATA,
+    DT_CHECK(t->n_own > 0 && t->n_own <= tensor->shape[0], DT_ERR_DATA,
              "tensor `%s` has %lld rows, but its tokenizer has ids up to %lld", tensor->name,
-             (long long)tensor->shape[0], (long long)t->first_id - 1);
+             (long long)tensor->shape[0], (long long)t->n_own - 1);
     return DT_OK;
 }
 
@@ -87,8 +90,8 @@ static int shift_for(double largest, int64_t n_rows)
 
 dt_err new_rows_mean(dt_comm *comm, const dt_stored_slot *s, const dt_new_tokens *t, dt_chunks *chunks, float **row)
 {
-    const int64_t row_len = s->tensor->shape[1];
-    pass p = {.s = s, .chunks = chunks, .end = t->first_id * row_len};
+    const int64_t row_len = s->tensor->shape[1], n_old = new_rows_first(s->tensor->shape[0], t);
+    pass p = {.s = s, .chunks = chunks, .end = n_old * row_len};
     uint64_t *sum = calloc((size_t)row_len, sizeof *sum);
     dt_err err = sum ? check(&p, t) : dt_fail(DT_ERR_MEMORY, "no memory for sums of `%s`", s->tensor->name);
     if (err == DT_OK) err = go_over(&p);
@@ -97,10 +100,10 @@ dt_err new_rows_mean(dt_comm *comm, const dt_stored_slot *s, const dt_new_tokens
     if (err == DT_OK && isinf(p.largest)) /* on all ranks */
         err = dt_fail(DT_ERR_DATA, "tensor `%s`: numbers are not finite, and have no mean", s->tensor->name);
     p.sum = sum;
-    p.shift = shift_for(p.largest, t->first_id);
+    p.shift = shift_for(p.largest, n_old);
     if (err == DT_OK) err = dt_comm_agree(comm, go_over(&p));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, sum, (int)row_len);
-    if (err == DT_OK) err = dt_comm_agree(comm, divide(&p, t->first_id, row));
+    if (err == DT_OK) err = dt_comm_agree(comm, divide(&p, n_old, row));
     free(sum);
     return err;
 }

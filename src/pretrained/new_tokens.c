@@ -74,7 +74,8 @@ static char *with_value(const char *text, const char *key, const json_t *value)
 typedef struct new_token {
     const char *text;
     int32_t id;
-    bool reached; /* it is an added token already */
+    const dt_added_form *form; /* of one that other files than tokenizer.json define; NULL: it is new */
+    bool reached;              /* it is an added token already */
 } new_token;
 
 typedef struct job {
@@ -90,13 +91,14 @@ static json_t *make_entry(const new_token *t, bool with_id)
     json_t *entry = json_object();
     const size_t n = strlen(t->text);
     const bool level = n > 0 && dt_level_token_len(t->text, n) == n;
+    const dt_added_form made = {.normalized = !level}, *form = t->form ? t->form : &made;
     if (with_id) json_object_set_new(entry, "id", json_integer(t->id));
     json_object_set_new(entry, "content", json_string(t->text));
-    json_object_set_new(entry, "single_word", json_false());
-    json_object_set_new(entry, "lstrip", json_false());
-    json_object_set_new(entry, "rstrip", json_false());
-    json_object_set_new(entry, "normalized", json_boolean(!level));
-    json_object_set_new(entry, "special", json_false());
+    json_object_set_new(entry, "single_word", json_boolean(form->single_word));
+    json_object_set_new(entry, "lstrip", json_boolean(form->lstrip));
+    json_object_set_new(entry, "rstrip", json_boolean(form->rstrip));
+    json_object_set_new(entry, "normalized", json_boolean(form->normalized));
+    json_object_set_new(entry, "special", json_boolean(form->special));
     return entry;
 }
 
@@ -141,6 +143,20 @@ static dt_err edit_tokenizer(job *j, const char *file, char **out)
     return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a text with more tokens", file);
 }
 
+/* Entries whose token has another id than their key says. */
+static void drop_moved(const job *j, json_t *all)
+{
+    const char *key;
+    json_t *entry;
+    void *next;
+    json_object_foreach_safe(all, next, key, entry)
+    {
+        const char *text = json_string_value(json_object_get(entry, "content"));
+        const new_token *t = text ? bsearch(text, j->tokens, j->n, sizeof *j->tokens, by_text) : NULL;
+        if (t && strtol(key, NULL, 10) != t->id) json_object_del(all, key);
+    }
+}
+
 /* tokenizer_config.json lists added tokens once more, where an older transformers wrote it. */
 static dt_err edit_config(const job *j, const char *file, char **out)
 {
@@ -151,10 +167,10 @@ static dt_err edit_config(const job *j, const char *file, char **out)
     DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &nbytes));
     json_t *had = json_object_get(root.value, "added_tokens_decoder"),
            *all = json_is_object(had) ? json_copy(had) : NULL;
+    if (all) drop_moved(j, all);
     for (size_t i = 0; i < j->n && all; i++) {
-        if (j->tokens[i].reached) continue;
         snprintf(id, sizeof id, "%d", (int)j->tokens[i].id);
-        json_object_set_new(all, id, make_entry(&j->tokens[i], false));
+        if (!json_object_get(all, id)) json_object_set_new(all, id, make_entry(&j->tokens[i], false));
     }
     *out = all ? with_value(text, "added_tokens_decoder", all) : NULL;
     const bool lost = all && !*out;
@@ -194,19 +210,45 @@ static dt_err edit_files(dt_new_tokens *t, job *j, const char *tokenizer)
     return dt_is_in(file, folder, "added_tokens.json") ? edit_added(j, file, &t->added_tokens) : DT_OK;
 }
 
+static int by_texts(const void *a, const void *b)
+{
+    return strcmp(((const new_token *)a)->text, ((const new_token *)b)->text);
+}
+
+/* Ids count on from one added token to the next: those of other files go before the new ones, into all of them. */
+static void add_known(job *j, const dt_tokenizer *known, dt_added_form *forms)
+{
+    const size_t n_new = j->n;
+    for (int i = 0; i < dt_tokenizer_n_added(known); i++) {
+        forms[i] = dt_tokenizer_added(known, i);
+        if (!forms[i].text || bsearch(forms[i].text, j->tokens, n_new, sizeof *j->tokens, by_text)) continue;
+        j->tokens[j->n++] = (new_token){.text = forms[i].text, .id = forms[i].id, .form = &forms[i]};
+    }
+    qsort(j->tokens, j->n, sizeof *j->tokens, by_texts);
+}
+
 static dt_err add_all(dt_new_tokens *t, char *const *tokens, int32_t n, const dt_tokenizer *known,
                       const char *tokenizer)
 {
-    job j = {.tokens = calloc((size_t)n + 1, sizeof *j.tokens), .n = (size_t)n};
-    DT_CHECK(j.tokens, DT_ERR_MEMORY, "no memory for %d tokens", (int)n);
+    const size_t n_known = (size_t)dt_tokenizer_n_added(known);
+    job j = {.tokens = calloc((size_t)n + n_known + 1, sizeof *j.tokens), .n = (size_t)n};
+    dt_added_form *forms = calloc(n_known + 1, sizeof *forms);
+    if (!j.tokens || !forms) {
+        free(j.tokens);
+        free(forms);
+        return dt_fail(DT_ERR_MEMORY, "no memory for %d tokens", (int)n);
+    }
+    t->n_own = dt_tokenizer_get_info(known)->n_own;
     t->n_listed = n;
     t->first_id = dt_tokenizer_get_info(known)->vocab_size;
     for (int32_t i = 0; i < n; i++) {
         const int32_t id = dt_tokenizer_find(known, tokens[i]);
         j.tokens[i] = (new_token){.text = tokens[i], .id = id >= 0 ? id : t->first_id + t->n_added++};
     }
+    add_known(&j, known, forms);
     const dt_err err = edit_files(t, &j, tokenizer);
     free(j.tokens);
+    free(forms);
     return err;
 }
 

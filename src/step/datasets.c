@@ -38,6 +38,12 @@ void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
     t->file[t->n_files++].fingerprint = fingerprint;
 }
 
+void dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units)
+{
+    if (!from->path || t->n_models == DT_MAX_TASK_FILES) return; /* of the shape of another; no task has as many */
+    t->models[t->n_models++] = (struct dt_task_model){from, units, n_units};
+}
+
 dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt)
 {
     const dt_err err = dt_loader_open(l, opt);

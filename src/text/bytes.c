@@ -69,5 +69,6 @@ static const dt_tokenizer_ops bytes_ops = {.is_special = is_special,
 void dt_tokenizer_open_bytes(dt_tokenizer *t)
 {
     t->ops = &bytes_ops;
-    t->info = (dt_tokenizer_info){.name = "bytes", .vocab_size = EOS + 1, .bos = -1, .eos = EOS, .pad = -1};
+    t->info =
+        (dt_tokenizer_info){.name = "bytes", .vocab_size = EOS + 1, .n_own = EOS + 1, .bos = -1, .eos = EOS, .pad = -1};
 }

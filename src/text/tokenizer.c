@@ -34,6 +34,8 @@ const dt_tokenizer_info *dt_tokenizer_get_info(const dt_tokenizer *t) { return &
 bool dt_tokenizer_is_special(const dt_tokenizer *t, int32_t id) { return t->ops->is_special(t, id); }
 const char *dt_tokenizer_token(const dt_tokenizer *t, int32_t id) { return t->ops->token(t, id); }
 int32_t dt_tokenizer_find(const dt_tokenizer *t, const char *token) { return t->ops->find(t, token); }
+int dt_tokenizer_n_added(const dt_tokenizer *t) { return t->ops->n_added ? t->ops->n_added(t) : 0; }
+dt_added_form dt_tokenizer_added(const dt_tokenizer *t, int i) { return t->ops->added(t, i); }
 const char *dt_tokenizer_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes)
 {
     return t->ops->bytes(t, id, nbytes);

@@ -11,6 +11,8 @@ typedef struct dt_tokenizer_ops {
     const char *(*token)(const dt_tokenizer *t, int32_t id);
     int32_t (*find)(const dt_tokenizer *t, const char *token);
     const char *(*bytes)(const dt_tokenizer *t, int32_t id, size_t *nbytes);
+    int (*n_added)(const dt_tokenizer *t); /* optional: 0 */
+    dt_added_form (*added)(const dt_tokenizer *t, int i);
     dt_err (*encoder_open)(dt_encoder *e); /* optional */
     void (*encoder_close)(dt_encoder *e);  /* optional; impl may be half made */
     size_t (*encoder_nbytes)(void);        /* dt_encoder_nbytes; optional: 0 */

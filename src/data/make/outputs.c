@@ -40,9 +40,11 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
              "images are for records of kinds sft, preference and prompts; these inputs give kind %s",
              dt_dataset_kind_name(kind));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
+    dt_dataset_set_own(o->train, t->n_own);
     if (o->recipe->images) DT_TRY(dt_dataset_set_images(o->train, o->recipe->images));
     if (!opt->validation) return DT_OK;
     DT_TRY(dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights));
+    dt_dataset_set_own(o->validation, t->n_own);
     return o->recipe->images ? dt_dataset_set_images(o->validation, o->recipe->images) : DT_OK;
 }
 

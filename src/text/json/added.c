@@ -79,49 +79,27 @@ static dt_err name_token(const dt_spec *s, dt_err err)
     return dt_error_prefix(err, "%s: %s: expected ", s->file, s->where);
 }
 
-static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
+static dt_err read_token(dt_added *a, const dt_added_item *t, dt_vocab *vocab, const dt_normalizer *normalizer,
+                         dt_matcher *m)
 {
-    const char *content;
-    size_t n;
-    int64_t id = -1;
-    bool lstrip = false, rstrip = false, single = false, special = false, normalized;
-    DT_TRY(dt_spec_only(s, "id content single_word lstrip rstrip normalized special"));
-    DT_TRY(dt_spec_need_bytes(s, "content", &content, &n));
-    DT_TRY(dt_spec_int(s, "id", 0, DT_VOCAB_MAX_ID, &id));
-    DT_TRY(dt_spec_bool(s, "lstrip", &lstrip));
-    DT_TRY(dt_spec_bool(s, "rstrip", &rstrip));
-    DT_TRY(dt_spec_bool(s, "single_word", &single));
-    DT_TRY(dt_spec_bool(s, "special", &special));
-    normalized = !special;
-    DT_TRY(dt_spec_bool(s, "normalized", &normalized));
-    if (id < 0) return dt_spec_bad(s, "id", "an id");
-    if (n == 0) return dt_spec_bad(s, "content", "a text that is not empty");
-    if (n > DT_CONTENT_MAX) return name_token(s, too_long(n));
-    const dt_vocab_entry *known = dt_vocab_get(vocab, (int32_t)id);
-    if (known && (known->flags & DT_TOKEN_ADDED)) return dt_spec_bad(s, "id", "an id that no other added token has");
-    DT_TRY(
-        name_token(s, dt_vocab_add(vocab, (int32_t)id, content, n, DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
+    const unsigned in_vocab = DT_TOKEN_ADDED | (t->flags & DT_ADDED_SPECIAL ? DT_TOKEN_SPECIAL : 0);
+    if (t->n > DT_CONTENT_MAX) return name_token(&t->from, too_long(t->n));
+    const dt_vocab_entry *known = dt_vocab_get(vocab, t->id);
+    if (known && (known->flags & DT_TOKEN_ADDED))
+        return dt_spec_bad(&t->from, "id", "an id that no other added token has");
+    DT_TRY(name_token(&t->from, dt_vocab_add(vocab, t->id, t->content, t->n, (uint8_t)in_vocab)));
     const int k = a->n_tokens++;
-    a->token[k] =
-        (dt_added_token){.id = (int32_t)id,
-                         .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
-                                  (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
-    return normalized ? add_normalized(a, content, n, k, vocab, normalizer, m) : trie_add(&a->trie[0], content, n, k);
+    a->token[k] = (dt_added_token){.id = t->id, .flags = t->flags};
+    return t->flags & DT_ADDED_NORMALIZED ? add_normalized(a, t->content, t->n, k, vocab, normalizer, m)
+                                          : trie_add(&a->trie[0], t->content, t->n, k);
 }
 
-dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
+dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, const dt_normalizer *normalizer,
+                     dt_matcher *m)
 {
-    dt_spec list;
-    *a = (dt_added){0};
-    if (!dt_spec_get(root, "added_tokens", &list)) return DT_OK;
-    if (!json_is_array(list.value)) return dt_spec_bad(root, "added_tokens", "an array");
-    const size_t n = json_array_size(list.value);
-    a->token = calloc(n + 1, sizeof *a->token);
-    DT_CHECK(a->token, DT_ERR_MEMORY, "%s: no memory for %zu added tokens", root->file, n);
-    for (size_t i = 0; i < n; i++) {
-        const dt_spec item = dt_spec_item(&list, i);
-        DT_TRY(read_token(a, &item, vocab, normalizer, m));
-    }
+    *a = (dt_added){.token = calloc((size_t)list->n + 1, sizeof *a->token)};
+    DT_CHECK(a->token, DT_ERR_MEMORY, "no memory for %d added tokens", list->n);
+    for (int i = 0; i < list->n; i++) DT_TRY(read_token(a, &list->item[i], vocab, normalizer, m));
     return DT_OK;
 }
 
@@ -162,7 +140,7 @@ bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_m
             continue;
         }
         const dt_added_token *token = &a->token[k];
-        if (token->flags & DT_ADDED_SINGLE_WORD && within_word(p, i, i + n)) {
+        if (token->flags & DT_ADDED_SPLIT || (token->flags & DT_ADDED_SINGLE_WORD && within_word(p, i, i + n))) {
             i += n;
             continue;
         }

@@ -5,7 +5,14 @@
 #include "bpe.h"
 #include "normalizer.h"
 
-enum { DT_ADDED_LSTRIP = 1, DT_ADDED_RSTRIP = 2, DT_ADDED_SINGLE_WORD = 4, DT_ADDED_NORMALIZED = 8 };
+enum {
+    DT_ADDED_LSTRIP = 1,
+    DT_ADDED_RSTRIP = 2,
+    DT_ADDED_SINGLE_WORD = 4,
+    DT_ADDED_NORMALIZED = 8, /* looked for in normalised text */
+    DT_ADDED_SPECIAL = 16,
+    DT_ADDED_SPLIT = 32 /* left in the text where it is found (split_special_tokens) */
+};
 typedef struct dt_added_token {
     int32_t id;
     unsigned flags;
@@ -31,8 +38,28 @@ typedef struct dt_added {
     dt_trie trie[2];
 } dt_added;
 
-/** Read "added_tokens" and put them into the vocabulary. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
-dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m);
+/** Added tokens as files define them (auto.h); the contents are the files'. */
+typedef struct dt_added_item {
+    const char *content;
+    size_t n;
+    int32_t id;
+    unsigned flags;
+    int order;
+    bool is_text;  /* the file has a string, and no object */
+    bool is_other; /* it has a name that no tokenizer has by itself */
+    dt_spec from;  /* for messages */
+} dt_added_item;
+typedef struct dt_added_list {
+    dt_added_item *item;
+    int n, n_alloc;
+    int *slot; /* open addressing by content: index + 1, 0: free */
+    size_t n_slots;
+} dt_added_list;
+void dt_added_list_free(dt_added_list *l); /* safe on {0} */
+
+/** Put the tokens into the vocabulary and the trees. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
+dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, const dt_normalizer *normalizer,
+                     dt_matcher *m);
 size_t dt_added_nbytes(const dt_added *a);
 void dt_added_free(dt_added *a); /* safe on {0} */
 

@@ -30,6 +30,21 @@ static int32_t find(const dt_tokenizer *t, const char *text)
     return dt_vocab_find(&j->bpe.vocab, text, strlen(text), DT_TOKEN_MODEL | DT_TOKEN_ADDED);
 }
 
+static int n_added(const dt_tokenizer *t) { return ((const dt_json_tokenizer *)t->impl)->added.n_tokens; }
+
+static dt_added_form added(const dt_tokenizer *t, int i)
+{
+    const dt_json_tokenizer *j = t->impl;
+    const dt_added_token *a = &j->added.token[i];
+    return (dt_added_form){.text = token(t, a->id),
+                           .id = a->id,
+                           .lstrip = a->flags & DT_ADDED_LSTRIP,
+                           .rstrip = a->flags & DT_ADDED_RSTRIP,
+                           .single_word = a->flags & DT_ADDED_SINGLE_WORD,
+                           .normalized = a->flags & DT_ADDED_NORMALIZED,
+                           .special = a->flags & DT_ADDED_SPECIAL};
+}
+
 static const char *bytes_of(const dt_tokenizer *t, int32_t id, size_t *nbytes)
 {
     const dt_json_tokenizer *j = t->impl;
@@ -92,16 +107,42 @@ static dt_err find_running(dt_json_tokenizer *j, dt_matcher *m, dt_texts row[2])
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
+/* A tokenizer that other files than tokenizer.json have a part in has another name. */
+static void name_by(dt_json_tokenizer *j, const dt_added_list *tokens)
+{
+    uint64_t hash = 0;
+    const size_t at = strlen(j->name) - 16;
+    for (int i = 0; i < tokens->n; i++)
+        hash = dt_mix64(hash ^ dt_hash_bytes(tokens->item[i].content, tokens->item[i].n) ^
+                        ((uint64_t)tokens->item[i].id << 32 | tokens->item[i].flags));
+    hash = dt_mix64(hash ^ (uint64_t)j->class) ^ strtoull(j->name + at, NULL, 16);
+    snprintf(j->name + at, sizeof j->name - at, "%016llx", (unsigned long long)hash);
+}
+
+static dt_err read_added(dt_json_tokenizer *j, const dt_spec *root, bool rebuilt, dt_matcher *m)
+{
+    dt_added_list tokens;
+    bool changed;
+    dt_err err = dt_auto_tokens(&tokens, j->class, &j->files, root, &j->bpe.vocab, &changed, &j->n_own);
+    if (err == DT_OK) err = dt_added_read(&j->added, &tokens, &j->bpe.vocab, &j->normalizer, m);
+    if (err == DT_OK && (changed || rebuilt)) name_by(j, &tokens);
+    dt_added_list_free(&tokens);
+    return err;
+}
+
 static dt_err read_stages(dt_json_tokenizer *j, const dt_spec *root, dt_matcher *m)
 {
+    bool rebuilt;
     dt_spec model;
     dt_texts row[2] = {0};
+    j->class = dt_auto_class_of(&j->files, root);
+    DT_TRY(dt_auto_build(j->class, &j->files, root, &rebuilt));
     DT_TRY(dt_spec_need(root, "model", JSON_OBJECT, &model));
     DT_TRY(dt_normalizer_read(&j->normalizer, root));
     DT_TRY(dt_splitter_read(&j->splitter, root));
     DT_TRY(dt_bpe_read(&j->bpe, &model, j->splitter.ends_with_bytes));
     if (!j->bpe.of_bytes) DT_TRY(dt_splitter_map_bytes(&j->splitter));
-    DT_TRY(dt_added_read(&j->added, root, &j->bpe.vocab, &j->normalizer, m));
+    DT_TRY(read_added(j, root, rebuilt, m));
     DT_TRY(dt_post_processor_read(&j->wrap, root, &j->bpe.vocab));
     DT_TRY(dt_id_decoder_read(&j->decoder, root));
     const dt_err err = find_running(j, m, row);
@@ -138,6 +179,7 @@ static void close_json(dt_tokenizer *t)
     dt_bpe_free(&j->bpe);
     dt_id_decoder_free(&j->decoder);
     dt_texts_free(&j->running);
+    dt_auto_close(&j->files);
     free(j->directory);
     free(j->chat_template);
     free(j);
@@ -154,6 +196,8 @@ static const dt_tokenizer_ops json_ops = {.close = close_json,
                                           .is_special = is_special,
                                           .token = token,
                                           .find = find,
+                                          .n_added = n_added,
+                                          .added = added,
                                           .bytes = bytes_of,
                                           .encoder_open = dt_json_encoder_open,
                                           .encoder_close = dt_json_encoder_close,
@@ -215,12 +259,15 @@ dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path)
     dt_json_tokenizer *j = t->impl = calloc(1, sizeof *j);
     DT_CHECK(j, DT_ERR_MEMORY, "no memory for a tokenizer");
     dt_err err = find_file(path, &file, &j->directory);
+    if (err == DT_OK) err = dt_auto_open(&j->files, j->directory);
     if (err == DT_OK) err = read_file(j, file);
     free(file);
     DT_TRY(err);
     t->info = (dt_tokenizer_info){
         .name = j->name, .directory = j->directory, .vocab_size = j->bpe.vocab.n_ids, .bos = -1, .eos = -1, .pad = -1};
-    DT_TRY(dt_tokenizer_read_config(t));
+    err = dt_tokenizer_read_config(t);
+    dt_auto_close(&j->files);
+    DT_TRY(err);
     if (stands_for_bytes(t)) strcpy(j->name, "bytes"); /* datasets of either are one kind */
     return DT_OK;
 }

@@ -5,7 +5,7 @@
 #ifndef DTRAIN_TEXT_JSON_TOKENIZER_H
 #define DTRAIN_TEXT_JSON_TOKENIZER_H
 
-#include "added.h"
+#include "auto.h"
 #include "decoder.h"
 
 enum { DT_POST_PROCESSOR_MAX = 16 };
@@ -23,7 +23,10 @@ typedef struct dt_json_tokenizer {
     dt_added added;
     dt_id_decoder decoder;
     dt_post_processor wrap;
-    dt_texts running; /* by id: its bytes in running text */
+    dt_texts running;    /* by id: its bytes in running text */
+    dt_auto_files files; /* open while it is read */
+    dt_auto_class class;
+    int32_t n_own; /* dt_tokenizer_info */
     char name[48];
     char *directory, *chat_template;
     dt_split_there at_line, at_space; /* DT_THERE_LOCAL: where the model keeps the neighbours apart, too */

@@ -120,34 +120,18 @@ dt_err dt_post_processor_read(dt_post_processor *w, const dt_spec *root, const d
 
 /* ---- files beside it --------------------------------------------------------------------------------------------- */
 
-/* A file of the directory; one that is not there is an empty object. */
-static dt_err load_beside(const dt_json_tokenizer *j, const char *name, char **path, dt_spec *root)
+/* The id of a named token, which the vocabulary has (auto_tokens.c). */
+static dt_err read_token(const dt_tokenizer *t, const dt_auto_files *f, const char *key, int32_t *id)
 {
-    *root = (dt_spec){0};
-    DT_CHECK(asprintf(path, "%s/%s", j->directory, name) >= 0 || (*path = NULL), DT_ERR_MEMORY, "no memory for a path");
-    return access(*path, F_OK) == 0 ? dt_spec_load(root, *path, MAX_CONFIG, DT_JSON_NUL_KEYS, NULL, NULL) : DT_OK;
-}
-
-/* A token as a string, or an object with its content. *text NULL: none is named. */
-static dt_err named_token(const dt_spec *s, const char *key, const char **text)
-{
-    dt_spec v;
-    *text = NULL;
-    if (!dt_spec_get(s, key, &v)) return DT_OK;
-    if (json_is_object(v.value)) return dt_spec_need_string(&v, "content", text);
-    return dt_spec_string(s, key, text);
-}
-
-static dt_err read_token(const dt_tokenizer *t, const dt_spec files[2], const char *key, int32_t *id)
-{
-    for (int f = 0; f < 2; f++) {
-        const char *text;
-        DT_TRY(named_token(&files[f], key, &text));
-        if (!text) continue;
-        *id = t->ops->find(t, text);
-        return *id >= 0 ? DT_OK : dt_spec_bad(&files[f], key, "a token of tokenizer.json");
-    }
-    return DT_OK;
+    const dt_json_tokenizer *j = t->impl;
+    const char *text = dt_auto_default(j->class, f, key);
+    size_t n = strlen(text);
+    dt_spec s;
+    if (*text) *id = dt_vocab_find(&j->bpe.vocab, text, n, DT_TOKEN_MODEL | DT_TOKEN_ADDED);
+    if (!dt_auto_token(f, key, &s)) return DT_OK;
+    DT_TRY(dt_auto_content(&s, &text, &n));
+    *id = dt_vocab_find(&j->bpe.vocab, text, n, DT_TOKEN_MODEL | DT_TOKEN_ADDED);
+    return *id >= 0 ? DT_OK : dt_spec_bad(&s, NULL, "a token that is not empty");
 }
 
 static int32_t usual(const dt_tokenizer *t, const char *const names[], size_t n)
@@ -161,38 +145,26 @@ static int32_t usual(const dt_tokenizer *t, const char *const names[], size_t n)
 
 /* algorithms.md A.2: the token named, else one that is kept for it or for nothing, else EOS. One that is named and is
  * not in the vocabulary would make the model grow for something that is never a target. */
-static int32_t choose_pad(const dt_tokenizer *t, const dt_spec files[2])
+static int32_t choose_pad(const dt_tokenizer *t, const dt_auto_files *f)
 {
     static const char *const names[] = {"<pad>",       "<|pad|>",      "[PAD]", "<PAD>", "<|finetune_right_pad_id|>",
                                         "<｜▁pad▁｜>", "<|PAD_TOKEN|>"};
     const dt_json_tokenizer *j = t->impl;
     int32_t id = -1;
-    if (read_token(t, files, "pad_token", &id) != DT_OK) {
+    if (read_token(t, f, "pad_token", &id) != DT_OK) {
         DT_WARN("%s; another token is taken", dt_error_message());
         dt_error_clear();
         id = -1;
     }
-    if (id < 0) id = usual(t, names, sizeof names / sizeof names[0]);
+    if (id < 0 || id >= j->n_own) id = usual(t, names, sizeof names / sizeof names[0]);
+    if (id >= j->n_own) id = -1;
     for (int32_t i = 0; i < j->bpe.vocab.n_ids && id < 0; i++) {
-        const dt_vocab_entry *e = dt_vocab_get(&j->bpe.vocab, i);
+        const dt_vocab_entry *e = i < j->n_own ? dt_vocab_get(&j->bpe.vocab, i) : NULL;
         if (!e || !(e->flags & DT_TOKEN_SPECIAL)) continue;
         const char *text = dt_vocab_text(&j->bpe.vocab, e);
         if (strstr(text, "reserved") || strstr(text, "unused")) id = i;
     }
     return id >= 0 ? id : t->info.eos;
-}
-
-/* add_bos_token and add_eos_token. */
-static dt_err read_adding(const dt_spec *config, const char *key, int32_t id, int32_t *list, int *n)
-{
-    dt_spec v;
-    bool add = false;
-    if (!dt_spec_get(config, key, &v)) return DT_OK;
-    DT_TRY(dt_spec_bool(config, key, &add));
-    if (add && id < 0) return dt_spec_bad(config, key, "false where no such token is named");
-    *n = add;
-    list[0] = add ? id : 0;
-    return DT_OK;
 }
 
 /* A template as it stands, or the one named default of several. */
@@ -232,37 +204,31 @@ static dt_err read_chat_file(dt_json_tokenizer *j)
     return err;
 }
 
-static dt_err apply(dt_tokenizer *t, const dt_spec files[2])
+static dt_err check_flags(const dt_spec *config)
 {
-    static const char *const names[] = {"</s>",  "<|endoftext|>",         "<|end_of_text|>",
-                                        "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"};
-    dt_json_tokenizer *j = t->impl;
-    dt_post_processor *w = &j->wrap;
-    t->info.bos = w->n_before ? w->before[0] : -1;
-    t->info.eos = w->n_after ? w->after[w->n_after - 1] : -1;
-    if (!files[0].value && !files[1].value && t->info.eos < 0)
-        t->info.eos = usual(t, names, sizeof names / sizeof names[0]);
-    DT_TRY(read_token(t, files, "bos_token", &t->info.bos));
-    DT_TRY(read_token(t, files, "eos_token", &t->info.eos));
-    t->info.pad = choose_pad(t, files);
-    DT_TRY(read_adding(&files[0], "add_bos_token", t->info.bos, w->before, &w->n_before));
-    DT_TRY(read_adding(&files[0], "add_eos_token", t->info.eos, w->after, &w->n_after));
-    DT_TRY(read_chat_template(j, &files[0]));
-    DT_TRY(read_chat_file(j));
-    t->info.chat_template = j->chat_template;
-    return DT_OK;
+    bool ignored = false; /* the post-processor of tokenizer.json says what is put around a text */
+    DT_TRY(dt_spec_bool(config, "add_bos_token", &ignored));
+    return dt_spec_bool(config, "add_eos_token", &ignored);
 }
 
 dt_err dt_tokenizer_read_config(dt_tokenizer *t)
 {
-    dt_spec files[2] = {{0}, {0}};
-    char *path[2] = {NULL, NULL};
-    dt_err err = load_beside(t->impl, "tokenizer_config.json", &path[0], &files[0]);
-    if (err == DT_OK) err = load_beside(t->impl, "special_tokens_map.json", &path[1], &files[1]);
-    if (err == DT_OK) err = apply(t, files);
-    for (int i = 0; i < 2; i++) {
-        dt_spec_unload(&files[i]);
-        free(path[i]);
-    }
-    return err;
+    static const char *const names[] = {"</s>",  "<|endoftext|>",         "<|end_of_text|>",
+                                        "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"};
+    dt_json_tokenizer *j = t->impl;
+    const dt_auto_files *f = &j->files;
+    const dt_post_processor *w = &j->wrap;
+    t->info.bos = w->n_before ? w->before[0] : -1;
+    t->info.eos = w->n_after ? w->after[w->n_after - 1] : -1;
+    t->info.n_own = j->n_own;
+    if (!f->file[DT_AUTO_CONFIG].value && !f->file[DT_AUTO_MAP].value && t->info.eos < 0)
+        t->info.eos = usual(t, names, sizeof names / sizeof names[0]);
+    DT_TRY(read_token(t, f, "bos_token", &t->info.bos));
+    DT_TRY(read_token(t, f, "eos_token", &t->info.eos));
+    t->info.pad = choose_pad(t, f);
+    DT_TRY(check_flags(&f->file[DT_AUTO_CONFIG]));
+    DT_TRY(read_chat_template(j, &f->file[DT_AUTO_CONFIG]));
+    DT_TRY(read_chat_file(j));
+    t->info.chat_template = j->chat_template;
+    return DT_OK;
 }

@@ -1,0 +1,40 @@
+#!/bin/bash
+# e2e_tokenizer_files.sh - a special token that tokenizer_config.json names and no file gives an id: texts with it have an id more than the model has rows. Data
+# without it still fits the model, data with it is refused with what to do, and dtrain-convert --add-tokens makes the rows.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+mkdir "$tmp/m"
+cp tests/data/tokenizer/gpt2/tokenizer.json "$tmp/m"
+n=$(python3 -c 'import json, sys; t = json.load(open(sys.argv[1])); print(max([*t["model"]["vocab"].values(), *(a["id"] for a in t["added_tokens"])]) + 1)' "$tmp/m/tokenizer.json")
+echo '{"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "eos_token": "<|endoftext|>"}' >"$tmp/m/tokenizer_config.json"
+vocab_of() { ./dtrain-info "$1" | awk '$1 == "vocab_size" { print $2 }'; }
+make() { # NAME TOKENIZER TEXT
+    echo "$3" >"$tmp/$1.txt"
+    ./dtrain-data -o "$tmp/$1.h5" --tokenizer "$2" --documents lines "$tmp/$1.txt" >"$out" 2>&1 || not_ok "data $1" "failed"
+}
+keys="run.task=pretrain run.threads=1 run.max_steps=1 data.seq_len=8 batch.train_batch_size=1 precision.dtype=fp32 log.report_to= checkpoint.save_steps=0"
+pretrain() { # DIR DATA ARGS...
+    local dir=$1 data=$2
+    shift 2
+    run 1 ./dtrain /dev/stdin $keys run.output_dir="$tmp/$dir" data.train="$tmp/$data.h5" "$@"
+}
+shape="model.model_type=llama model.hidden_size=8 model.intermediate_size=8 model.num_hidden_layers=1 model.num_attention_heads=1 model.max_position_embeddings=16"
+make plain "$tmp/m" "some words and more of them, until there are enough"
+make padded "$tmp/m" "some words[PAD]and more of them, until there are enough"
+is "a dataset without the token has the sizes of tokenizer.json" "$(vocab_of "$tmp/plain.h5")" "$n"
+is "one with it has one more" "$(vocab_of "$tmp/padded.h5")" "$((n + 1))"
+pretrain base plain $shape model.vocab_size=$n model.tokenizer="$tmp/m" checkpoint.export=hf
+expect_exit "the model without the row trains on the one" 0
+expect "and its export has the files that name the token" cmp "$tmp/base/hf/tokenizer_config.json" "$tmp/m/tokenizer_config.json"
+pretrain other padded model.path="$tmp/base/hf"
+expect_exit "and not on the other" 65
+expect_text "which says what to do" "vocab_size: the dataset was made with $((n + 1)), the model has $n: it has no rows for the last tokens.*--add-tokens"
+printf '[PAD]\n' >"$tmp/list.txt"
+run 2 ./dtrain-convert --add-tokens "$tmp/list.txt" "$tmp/base/hf" "$tmp/grown"
+expect_exit "rows can be added" 0
+expect "as many as tokens" grep -q "\"vocab_size\": $((n + 1))" "$tmp/grown/config.json"
+make again "$tmp/grown" "some words[PAD]and more of them, until there are enough"
+expect "with the same ids" cmp <(./dtrain-data show --tokenizer bytes "$tmp/again.h5" 0 2>&1 | tail -n +2) <(./dtrain-data show --tokenizer bytes "$tmp/padded.h5" 0 2>&1 | tail -n +2)
+pretrain grown-run again model.path="$tmp/grown"
+expect_exit "then it trains" 0
+e2e_done

@@ -1,0 +1,187 @@
+/* test_tokenizer_auto.c - a directory whose files disagree has the ids that AutoTokenizer of transformers 5 gives
+ * (tests/make_auto_tokenizer_fixtures.py), and keeps them when tokens are added. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "dtrain/io.h"
+#include "dtrain/json.h"
+#include "dtrain/new_tokens.h"
+#include "dtrain/tokenizer.h"
+
+static char folder[] = "/tmp/dtrain_auto_XXXXXX";
+static json_t *data;
+
+static int open_data(void **state)
+{
+    char *text;
+    size_t nbytes;
+    (void)state;
+    if (!mkdtemp(folder) || dt_read_file("tests/data/tokenizer/auto.json", 1 << 24, &text, &nbytes) != DT_OK) return -1;
+    const dt_err err = dt_json_parse(&data, "auto.json", text, nbytes, DT_JSON_LAST_KEY);
+    free(text);
+    return err == DT_OK ? 0 : -1;
+}
+
+static int close_data(void **state)
+{
+    char command[80];
+    (void)state;
+    json_decref(data);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+static void write_text(const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = text ? fopen(path, "wb") : NULL;
+    if (f) fputs(text, f);
+    assert_int_equal(f ? fclose(f) : text ? -1 : 0, 0);
+    if (!text) unlink(path);
+}
+
+static void write_json(const char *name, const json_t *value)
+{
+    char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    write_text(name, text);
+    free(text);
+}
+
+static void write_case(const json_t *c)
+{
+    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                        "config.json"};
+    const char *base = json_string_value(json_object_get(c, "base"));
+    json_t *whole = json_copy(json_object_get(json_object_get(data, "bases"), base));
+    json_object_update(whole, json_object_get(c, "tokenizer"));
+    write_json("tokenizer.json", whole);
+    json_decref(whole);
+    for (int i = 0; i < 4; i++) write_json(names[i], json_object_get(json_object_get(c, "files"), names[i]));
+}
+
+/* dtrain puts no BOS before a text that begins with one. */
+static bool same(const json_t *expected, const dt_ids *ids, int32_t bos)
+{
+    const size_t n = json_array_size(expected);
+    const bool twice = n > 1 && bos >= 0 && json_integer_value(json_array_get(expected, 0)) == bos &&
+                       json_integer_value(json_array_get(expected, 1)) == bos;
+    if (n - twice != ids->n) return false;
+    for (size_t i = 0; i < ids->n; i++)
+        if (json_integer_value(json_array_get(expected, i + twice)) != ids->id[i]) return false;
+    return true;
+}
+
+static void texts_have_their_ids(const json_t *c, size_t number, const dt_tokenizer *t)
+{
+    dt_encoder *e;
+    size_t k;
+    json_t *text;
+    assert_int_equal(dt_encoder_open(&e, t), DT_OK);
+    json_array_foreach(json_object_get(c, "texts"), k, text)
+    {
+        const json_t *words = json_array_get(text, 0);
+        const dt_span span = {.text = json_string_value(words), .nbytes = json_string_length(words)};
+        for (unsigned wrapped = 0; wrapped < 2; wrapped++) {
+            dt_ids ids = {0};
+            assert_int_equal(dt_encode(e, &span, 1, wrapped ? DT_ENCODE_WRAP : 0, &ids, NULL), DT_OK);
+            if (!same(json_array_get(text, 1 + wrapped), &ids, wrapped ? dt_tokenizer_get_info(t)->bos : -1))
+                fail_msg("case %zu, text \"%s\"%s: other ids", number, span.text, wrapped ? ", wrapped" : "");
+            free(ids.id);
+        }
+    }
+    dt_encoder_close(e);
+}
+
+static dt_tokenizer *open_case(size_t number)
+{
+    dt_tokenizer *t;
+    if (dt_tokenizer_open(&t, folder) != DT_OK) fail_msg("case %zu: %s", number, dt_error_message());
+    return t;
+}
+
+static bool is_id(const json_t *expected, int32_t id)
+{
+    return json_is_null(expected) || json_integer_value(expected) == id;
+}
+
+static void ids_are_those_of_auto_tokenizer(void **state)
+{
+    size_t i;
+    json_t *c;
+    (void)state;
+    json_array_foreach(json_object_get(data, "cases"), i, c)
+    {
+        write_case(c);
+        dt_tokenizer *t = open_case(i);
+        const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+        assert_int_equal(info->vocab_size, json_integer_value(json_object_get(c, "vocab_size")));
+        assert_true(info->n_own <= info->vocab_size && (info->pad < info->n_own || info->pad == info->eos));
+        if (!is_id(json_object_get(c, "bos"), info->bos) || !is_id(json_object_get(c, "eos"), info->eos))
+            fail_msg("case %zu: found bos %d and eos %d", i, (int)info->bos, (int)info->eos);
+        texts_have_their_ids(c, i, t);
+        dt_tokenizer_close(t);
+    }
+}
+
+/* In whatever file the new token is, it comes after those that other files define. */
+static void a_new_token_moves_no_other(void **state)
+{
+    char token[] = "<new>", *list[] = {token};
+    size_t i;
+    json_t *c;
+    (void)state;
+    json_array_foreach(json_object_get(data, "cases"), i, c)
+    {
+        dt_new_tokens more;
+        write_case(c);
+        if (dt_new_tokens_make(&more, list, 1, folder) != DT_OK) fail_msg("case %zu: %s", i, dt_error_message());
+        write_text("tokenizer.json", more.tokenizer);
+        if (more.config) write_text("tokenizer_config.json", more.config);
+        if (more.added_tokens) write_text("added_tokens.json", more.added_tokens);
+        dt_tokenizer *t = open_case(i);
+        const int32_t id = (int32_t)json_integer_value(json_object_get(c, "vocab_size"));
+        if (dt_tokenizer_find(t, token) != id) fail_msg("case %zu: id %d", i, (int)dt_tokenizer_find(t, token));
+        texts_have_their_ids(c, i, t);
+        dt_tokenizer_close(t);
+        dt_new_tokens_free(&more);
+    }
+}
+
+/* Datasets name the tokenizer that they were made with. */
+static void the_name_tells_what_other_files_add(void **state)
+{
+    static const char *const configs[] = {"{}", "{\"eos_token\":\"</s>\"}", "{\"eos_token\":\"<eot>\"}",
+                                          "{\"extra_special_tokens\":[\"<eot>\",\"<x>\"]}",
+                                          "{\"extra_special_tokens\":[\"<x>\",\"<eot>\"]}"};
+    char names[5][64];
+    (void)state;
+    write_text("tokenizer.json", "{\"added_tokens\":[{\"id\":2,\"content\":\"</s>\",\"special\":true}],"
+                                 "\"model\":{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}");
+    for (int i = 1; i < 4; i++)
+        write_text((const char *[]){"", "special_tokens_map.json", "added_tokens.json", "config.json"}[i], NULL);
+    for (size_t i = 0; i < 5; i++) {
+        write_text("tokenizer_config.json", configs[i]);
+        dt_tokenizer *t = open_case(i);
+        snprintf(names[i], sizeof names[i], "%s", dt_tokenizer_get_info(t)->name);
+        dt_tokenizer_close(t);
+    }
+    assert_string_equal(names[0], names[1]);
+    for (int i = 1; i < 5; i++)
+        for (int k = 1; k < i; k++) assert_string_not_equal(names[i], names[k]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_are_those_of_auto_tokenizer),
+        cmocka_unit_test(a_new_token_moves_no_other),
+        cmocka_unit_test(the_name_tells_what_other_files_add),
+    };
+    return cmocka_run_group_tests(tests, open_data, close_data);
+}
