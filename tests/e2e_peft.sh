@@ -232,6 +232,35 @@ wrong "a run's directory, which has one" 65 'path-run: expected an adapter: adap
     ./dtrain-generate "$(base_of llama)" --adapter "$tmp/path-run"
 train_from 2 wrong "$(base_of llama)" lora.path=$fixture/llama lora.r=8
 expect_text "a key that the adapter contradicts is refused" 'lora.r: the adapter of .*/llama has 4; leave the key out'
+train_from 2 order "$(base_of llama)" run.max_steps=1 lora.path=$fixture/llama lora.rank_pattern="v_proj:2, layers.0.mlp.up_proj:6"
+expect_exit "patterns in another order that give the same ranks are no contradiction" 0
+train_from 2 wrong "$(base_of llama)" lora.path=$fixture/llama lora.rank_pattern="v_proj:2, layers.0.mlp.up_proj:5"
+expect_text "other ranks are" 'lora.rank_pattern: the adapter of .*/llama has layers.0.mlp.up_proj:6, v_proj:2; leave the key out'
+cp -r $fixture/qwen2 "$tmp/apart"
+python3 - "$tmp/apart" <<'PY'
+import json, struct, sys
+path = sys.argv[1] + "/adapter_model.safetensors"
+raw = open(path, "rb").read()
+n, = struct.unpack("<Q", raw[:8])
+head, prefix = json.loads(raw[8:8 + n]), "base_model.model."
+table = head.pop(prefix + "model.embed_tokens.weight")
+head.setdefault(prefix + "lm_head.weight", table)
+end = table["data_offsets"]
+kept = {k: v for k, v in head.items() if k != "__metadata__"}
+data = {k: raw[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in kept.items()}
+at = 0
+for k in kept:
+    kept[k] = dict(kept[k], data_offsets=[at, at + len(data[k])])
+    at += len(data[k])
+text = json.dumps(kept).encode()
+open(path, "wb").write(struct.pack("<Q", len(text)) + text + b"".join(data.values()))
+config = json.load(open(sys.argv[1] + "/adapter_config.json"))
+config["modules_to_save"] = ["lm_head"]
+json.dump(config, open(sys.argv[1] + "/adapter_config.json", "w"))
+PY
+wrong "a head that was trained apart from the embedding that the model ties it to" 65 \
+    'tensor .base_model.model.lm_head.weight.: the adapter has trained the head as weights of its own .modules_to_save = lm_head in adapter_config.json., and this model ties' \
+    ./dtrain-convert --adapter "$tmp/apart" "$(base_of qwen2)" "$tmp/x" --tokenizer none
 train_from 2 wrong "$tmp/llama-run1" lora.alpha=32
 expect_exit "another scale for a checkpoint's adapters is refused" 64
 expect_text "by name" 'lora.alpha: the adapter of .*/step-00000003.h5 has 8; leave the key out'

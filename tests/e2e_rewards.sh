@@ -148,7 +148,10 @@ grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
 expect_exit "one that says nothing ends it, too" 65
 expect_text "and why" 'no answer for 2 s \(comm.timeout\), after 0 of'
 cp -r "$tmp/same/hf" "$tmp/nan"
-printf '\000\000\300\177' | dd of="$tmp/nan/model.safetensors" bs=1 seek=$(($(stat -c %s "$tmp/nan/model.safetensors") - 4)) conv=notrunc 2>/dev/null
+width=$(grep -o '"hidden_size": [0-9]*' "$tmp/nan/config.json" | grep -o '[0-9]*')
+for i in $(seq 0 $((width - 1))); do # finite, and Inf - Inf is what comes of them
+    for name in model.norm.weight score.weight; do python3 tests/poison.py "$tmp/nan/model.safetensors" $name $i 3e38; done
+done
 grpo 2 nan "length:4, model:$tmp/nan"
 expect_exit "a score that is no number ends the run" 71
 expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan: the model'

@@ -38,7 +38,7 @@ static void every_family_loads_at_every_stage(void **state)
                        open_model(f, fixture_path(name, path), stage, dtype, false) == DT_OK && weights_are(f, type));
         }
         assert_all(f->mpi, open_model(f, path, 3, DT_BF16, true) == DT_OK && weights_are(f, type));
-        assert_all(f->mpi, dt_pretrained_verify(&f->from, f->units, f->n_units) == DT_OK);
+        assert_all(f->mpi, dt_pretrained_verify(&f->from, f->units, f->n_units, NULL) == DT_OK);
     }
 }
 
@@ -454,7 +454,7 @@ static void what_does_not_fit_the_model_is_refused_by_name(void **state)
         assert_all(f->mpi, !a->word || !speaks || strstr(dt_error_message(), a->word));
         dt_error_clear();
         /* --check finds it, too */
-        const dt_err checked = f->comm.rank == 0 ? dt_pretrained_verify(&f->from, f->units, f->n_units) : err;
+        const dt_err checked = f->comm.rank == 0 ? dt_pretrained_verify(&f->from, f->units, f->n_units, NULL) : err;
         assert_all(f->mpi, checked == err);
         dt_error_clear();
     }
@@ -579,7 +579,7 @@ static void a_directory_without_a_model_says_what_is_missing(void **state)
         dt_err err = dt_comm_agree(&f->comm, dt_pretrained_describe(&f->from, f->dir));
         if (err == DT_OK)
             err = dt_comm_agree(&f->comm, dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
-        if (err == DT_OK) err = dt_pretrained_verify(&f->from, NULL, 0);
+        if (err == DT_OK) err = dt_pretrained_verify(&f->from, NULL, 0, NULL);
         if (!strstr(dt_error_message(), all[i].word)) print_error("case %zu: expected %s\n", i, all[i].word);
         assert_all(f->mpi, err == DT_ERR_DATA && strstr(dt_error_message(), all[i].word));
         close_model(f);

@@ -361,6 +361,53 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
     }
 }
 
+/* What [lora] says beside an adapter that has `of`: NULL: the same, else the key that contradicts it. */
+static void assert_settles(const char *of, const char *lora, const char *key)
+{
+    char text[1024], *message = NULL;
+    struct adapted plain = {0};
+    dt_config cfg[2];
+    dt_lora found;
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, "[lora]\n%s", i ? lora : of);
+        assert_ok(dt_config_parse(&cfg[i], "input.ini", text, 0, NULL));
+    }
+    assert_ok(dt_model_config_parse(&plain.mc, "config.json", LLAMA));
+    assert_ok(dt_model_make_units(&plain.mc, &plain.units, &plain.n_units));
+    assert_ok(dt_lora_from_keys(&found, &cfg[0]));
+    const dt_err err = dt_lora_settle_keys(&cfg[1], &found, "there", &plain.mc, plain.units, plain.n_units);
+    assert_int_equal(err, key ? DT_ERR_USAGE : DT_OK);
+    if (key) assert_true(asprintf(&message, "[lora] %s: the adapter of there has", key) > 0);
+    if (key && !strstr(dt_error_message(), message)) fail_msg("%s", dt_error_message());
+    dt_error_clear();
+    free(message);
+    dt_lora_free(&found);
+    dt_config_free(&cfg[0]);
+    dt_config_free(&cfg[1]);
+    drop(&plain);
+}
+
+static void keys_in_other_words_say_the_same(void **state)
+{
+    static const char of[] = "r = 4\ntarget_modules = q_proj, v_proj, up_proj\n"
+                             "rank_pattern = layers.0.mlp.up_proj:6, v_proj:2, up_proj:3\n"
+                             "alpha_pattern = v_proj:3, up_proj:5\nmodules_to_save = embed_tokens, norm\n";
+    (void)state;
+    assert_settles(of, "target_modules = up_proj, q_proj, v_proj\n", NULL);
+    assert_settles(of, "target_modules = .*[.](q|v|up)_proj\n", NULL);
+    assert_settles(of, "rank_pattern = v_proj:2, layers.0.mlp.up_proj:6, up_proj:3\n", NULL);
+    assert_settles(of, "rank_pattern = layers.1.mlp.up_proj:3, (v)_proj:2, up_proj:6\n", NULL);
+    /* the first that matches counts */
+    assert_settles(of, "rank_pattern = up_proj:3, layers.0.mlp.up_proj:6, v_proj:2\n", "rank_pattern");
+    assert_settles(of, "rank_pattern = layers.0.mlp.up_proj:6, v_proj:2\n", "rank_pattern");
+    assert_settles(of, "rank_pattern = layers.0.mlp.up_proj:6, v_proj:2, up_proj:3, q_proj:4\n", NULL); /* which is r */
+    assert_settles(of, "rank_pattern = layers.0.mlp.up_proj:6, v_proj:2, up_proj:3, q_proj:5\n", "rank_pattern");
+    assert_settles(of, "alpha_pattern = up_proj:5, v_proj:3\n", NULL);
+    assert_settles(of, "alpha_pattern = up_proj:3, v_proj:5\n", "alpha_pattern");
+    assert_settles(of, "modules_to_save = norm, embed_tokens\n", NULL);
+    assert_settles(of, "modules_to_save = embed_tokens\n", "modules_to_save");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +421,7 @@ int main(void)
         cmocka_unit_test(an_int8_base_is_codes_with_scales),
         cmocka_unit_test(an_nf4_base_is_codes_with_blocks_and_pairs),
         cmocka_unit_test(an_int8_product_of_too_many_inputs_is_refused_by_name),
+        cmocka_unit_test(keys_in_other_words_say_the_same),
         cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

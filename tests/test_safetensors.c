@@ -206,7 +206,7 @@ static void a_bad_length_is_refused(void **state)
         size_t n;
         const char *word;
     } all[] = {
-        {"", 0, "found 0 bytes"},
+        {"", 0, "the file is empty"},
         {"\2\0\0\0\0\0\0", 7, "found 7 bytes"},
         {"\2\0\0\0\0\0\0\0{", 9, "was cut short: its header has 2 bytes"},
         {"\0\0\0\0\0\0\0\0{}", 10, "header of 2 to 100000000 bytes, found 0"},
@@ -263,6 +263,55 @@ static void an_index_is_held_against_its_files(void **state)
         assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
         assert_true(s.n_files == 2 && s.n_tensors == 2 && dt_safetensors_find(&s, "b")->file == 1);
         dt_safetensors_close(&s);
+    }
+}
+
+static void the_first_value_that_is_not_finite_is_found(void **state)
+{
+    enum { N = 9000 };
+    static const struct {
+        dt_st_type type;
+        uint32_t finite, not_finite[4];
+    } all[] = {
+        {DT_ST_F32, 0xff7fffff, {0x7f800000, 0xff800000, 0x7fc00000, 0xff800001}},
+        {DT_ST_BF16, 0xff7f, {0x7f80, 0xff80, 0x7fc0, 0xff81}},
+        {DT_ST_F16, 0xfbff, {0x7c00, 0xfc00, 0x7e00, 0xfc01}},
+    };
+    static const int at[] = {0, 1, 2, 3, 4095, 4096, 8191, N - 2, N - 1};
+    static uint32_t words[N];
+    uint16_t *halves = (uint16_t *)words;
+    for (size_t t = 0; t < sizeof all / sizeof all[0]; t++)
+        for (size_t k = 0; k < 4 * sizeof at / sizeof at[0]; k++) {
+            const bool wide = all[t].type == DT_ST_F32;
+            const int i = at[k / 4];
+            for (int e = 0; e < N; e++) wide ? (words[e] = all[t].finite) : (halves[e] = (uint16_t)all[t].finite);
+            assert_int_equal(dt_st_first_nonfinite(words, all[t].type, N), -1);
+            wide ? (words[i] = all[t].not_finite[k % 4]) : (halves[i] = (uint16_t)all[t].not_finite[k % 4]);
+            assert_int_equal(dt_st_first_nonfinite(words, all[t].type, N), i);
+            assert_int_equal(dt_st_first_nonfinite(words, all[t].type, i), -1);
+            assert_int_equal(dt_st_is_nan(words, all[t].type, i), k % 4 >= 2);
+        }
+    memset(words, 0xff, sizeof words);
+    assert_int_equal(dt_st_first_nonfinite(words, DT_ST_I8, N), -1); /* codes */
+}
+
+static void a_file_that_was_not_fetched_is_named(void **state)
+{
+    static const char *const all[][2] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n",
+         "this is a Git LFS pointer, not the file itself: `git lfs pull`"},
+        {"<!doctype html>\n<html><body>404</body></html>\n", "this is a web page"},
+        {"\n<html lang=en>", "this is a web page"},
+        {"", "the file is empty"},
+        {"version 1", "expected a safetensors header of 2 to"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        write_text("model.safetensors", all[i][0]);
+        assert_refused(dir, all[i][1]);
+        write_text("model.safetensors.index.json", i == 4 ? "x" : all[i][0]);
+        unlink(in_dir("model.safetensors"));
+        assert_refused(dir, i == 4 ? "not valid JSON" : all[i][1]);
+        unlink(in_dir("model.safetensors.index.json"));
     }
 }
 
@@ -335,6 +384,8 @@ int main(void)
         IN_DIR(a_bad_header_is_refused_by_name),
         IN_DIR(a_bad_length_is_refused),
         IN_DIR(an_index_is_held_against_its_files),
+        cmocka_unit_test(the_first_value_that_is_not_finite_is_found),
+        IN_DIR(a_file_that_was_not_fetched_is_named),
         IN_DIR(pickled_weights_are_named),
         IN_DIR(the_layout_is_the_librarys),
         IN_DIR(files_are_filled_in_order),

@@ -92,6 +92,13 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
 /** Do the target_modules of both, beside their modules_to_save, stand for the same layers of these units? Local. */
 bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
                          int n_units);
+/** What two descriptions of adapters say of the modules of these units: do they adapt the same, train the same ones
+ *  whole, and do their patterns give the same ranks and alphas to those that b adapts? However it is written. Local. */
+typedef struct dt_lora_alike {
+    bool layers, saved, ranks, alphas;
+} dt_lora_alike;
+dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
+                              int n_units);
 /** Does every pattern of rank_pattern, and of alpha_pattern, stand for an adapter that is there? Local.
  *  DT_ERR_USAGE. */
 dt_err dt_lora_check_ranks(const dt_lora *l, const dt_unit *units, int n_units);

@@ -174,9 +174,9 @@ void dt_checkpoint_prune(const char *dir, int64_t keep);
  *  there is none. Local. */
 dt_err dt_checkpoint_find(const char *path, char **file);
 
-/** Recompute the checksums of what a file leaves out of these models (dt_base), where it is. Local. DT_ERR_BASE, and
- *  DT_ERR_DATA of the file itself. */
-dt_err dt_checkpoint_verify_left_out(const char *path, const dt_saved_model *models, int n_models);
+/** Recompute the checksums of what a file leaves out of these models (dt_base), where it is, and check that all weights
+ *  and states are finite. Local. DT_ERR_BASE, and DT_ERR_DATA of the file itself. */
+dt_err dt_checkpoint_verify_models(const char *path, const dt_saved_model *models, int n_models, dt_phase *phase);
 
 /** Recompute every checksum of a file. Prints a line per tensor to out when out is not NULL. Local. */
 dt_err dt_checkpoint_verify(const char *path, FILE *out);

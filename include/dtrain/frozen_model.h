@@ -11,8 +11,9 @@ typedef struct dt_frozen_model {
     const dt_unit
         *like; /* likewise, [n_like]: units of that model, as whose its matrices are stored; NULL: as recorded */
     int n_like;
-    dt_lora lora;       /* those it has: of that directory, or of a checkpoint's run */
-    dt_pretrained from; /* its path, tokenizer, sampling defaults */
+    const char *strip_prefix; /* likewise, dt_stored_parts.prefix; NULL: none */
+    dt_lora lora;             /* those it has: of that directory, or of a checkpoint's run */
+    dt_pretrained from;       /* its path, tokenizer, sampling defaults */
     dt_model_config mc;
     dt_unit *units;
     int n_units;

@@ -126,6 +126,13 @@ bool dt_is_same_place(const char *a, const char *b); /* one name in one folder, 
 /** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes;
  *  DT_ERR_FAULT: it cannot be read for a reason that lies not in the file, such as a disk or too many open files. */
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
+/** Refuse the content of a file that is a Git LFS pointer (dt_read_file does so itself). DT_ERR_DATA naming path and
+ *  what to do. */
+dt_err dt_refuse_pointer(const char *path, const char *bytes, size_t n);
+/** The same for an empty file and a web page, too: where a model's file is expected. By its first bytes, or by an open
+ *  file. */
+dt_err dt_refuse_stand_in(const char *path, const char *bytes, size_t n);
+dt_err dt_refuse_stand_in_file(const char *path, int fd);
 /** Open a file to be read line by line; *f is the caller's to fclose. DT_ERR_DATA: there is none, or it is no regular
  *  file, whose end might never come. */
 dt_err dt_open_text(const char *path, FILE **f);

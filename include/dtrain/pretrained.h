@@ -44,7 +44,8 @@ typedef struct dt_pretrained {
     dt_ckpt_meta meta; /* of a checkpoint; else zeros */
     /* the caller's: a scalar head, or adapters, that are not there keep the values they have */
     bool new_score, new_adapters;
-    dt_base *base; /* the caller's: takes the checksums of what is frozen (dt_saved_model); NULL: nobody asks */
+    bool keeps_nonfinite; /* loading warns of NaN and Inf, instead of refusing them */
+    dt_base *base;        /* the caller's: takes the checksums of what is frozen (dt_saved_model); NULL: nobody asks */
 } dt_pretrained;
 
 /** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model;
@@ -89,8 +90,9 @@ dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained 
  *  headers. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type);
 
-/** All that can be known without loading: every tensor of the units is there with its shape and no other is; a head
- *  beside a tied embedding is equal to it; a checkpoint's checksums. Local. DT_ERR_DATA. */
-dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units);
+/** All that can be known without a model: every tensor of the units is there with its shape and no other is; all values
+ *  are finite; a head beside a tied embedding is equal to it; a checkpoint's checksums. Reads all weights. Local.
+ *  DT_ERR_DATA. */
+dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units, dt_phase *phase);
 
 #endif

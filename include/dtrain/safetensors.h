@@ -25,6 +25,9 @@ static inline dt_st_type dt_st_type_of(dt_dtype t)
 /** n elements of one floating type as another; rounding is to nearest, ties to even, and a number too large for F16
  *  becomes infinite. Returns how many finite ones did. from and to must not overlap. */
 int64_t dt_st_convert(const void *from, dt_st_type from_type, void *to, dt_st_type to_type, int64_t n);
+/** Index of the first of n elements that is Inf or NaN, -1: all are finite, or they are codes; and which of the two. */
+int64_t dt_st_first_nonfinite(const void *x, dt_st_type type, int64_t n);
+bool dt_st_is_nan(const void *x, dt_st_type type, int64_t i);
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 

@@ -50,6 +50,7 @@ const struct dt_base_tensor *dt_base_find(const dt_base *b, const char *name); /
 typedef struct dt_stored_parts {
     const char *tower;     /* directory of CLIP or SigLIP; NULL: the directory that is named has it, too */
     const char *projector; /* a safetensors file, or a directory; NULL: the same */
+    const char *prefix;    /* left out of the names of tensors in the directory that is named (dt_stored_strip); NULL */
     bool new_projector;    /* no file has one: it keeps the values it has */
 } dt_stored_parts;
 
@@ -65,6 +66,7 @@ typedef struct dt_saved_model {
     bool new_adapters;    /* loaded: so do adapters (unit.h) */
     bool adapters_follow; /* loaded: another file has them, and nothing is said of their being new */
     bool keeps_frozen;    /* loaded: what is frozen has its values already, and a file that has others is refused */
+    bool keeps_nonfinite; /* loaded: NaN and Inf are warned of, and kept as they are; else they are refused */
     int64_t state_updates; /* saved: the updates that these have seen */
     /* saved: frozen parameters are left out, and are there; NULL: none are. Loaded: takes the checksums of frozen
      * parameters as they stand in the files; where it has a path, what a checkpoint leaves out is looked for there */
@@ -129,9 +131,10 @@ dt_err dt_stored_locate_directory(const char *path, const dt_stored_slot *slots,
  *  same code; on failure their contents are undefined. */
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                       dt_stored_locator locate, dt_phase *phase);
-/** What loading would find wrong with names, shapes, a tied head and what a checkpoint leaves out, without loading.
- *  Local. */
-dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots);
+/** What loading would find wrong with names, shapes, values, a tied head and what a checkpoint leaves out, without a
+ *  model. Reads every tensor. Local. */
+dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots,
+                        dt_phase *phase);
 
 /* For locators. GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
 const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to leave out */
@@ -141,6 +144,11 @@ bool dt_stored_is_ignored(const char *name);
 bool dt_stored_is_beside_tower(const char *name);
 /** A tensor by the name that it has here, or else by one that other programs give it in their files. */
 const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name);
+/** Leave a prefix out of the names of a file's tensors: at the start; of one that begins with "_", as parts of
+ *  models are wrapped, after any ".", too. DT_ERR_DATA: no name has it, or two become one. */
+dt_err dt_stored_strip(dt_safetensors *s, const char *prefix);
+/** Does the name tell of an adapter of PEFT in the model? */
+bool dt_stored_is_unmerged(const char *name);
 /** The name without what a vision-language model puts before its language model's. */
 const char *dt_stored_of_language(const char *name);
 /** The name of the head beside an embedding. */

@@ -105,6 +105,35 @@ bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_conf
     return true;
 }
 
+/* Patterns of one list against those of another: the first that matches a module counts, so their order matters only
+ * where two match the same one. */
+static bool same_values(const dt_module_value *a, int n_a, const dt_module_value *b, int n_b, const char *module,
+                        double otherwise)
+{
+    return value_of(a, n_a, module, otherwise) == value_of(b, n_b, module, otherwise);
+}
+
+dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
+                              int n_units)
+{
+    dt_lora_alike same = {dt_lora_same_layers(a, b, mc, units, n_units), true, true, true};
+    dt_tensor head;
+    char module[DT_NAME_MAX];
+    const int h = tied_head(mc, units, n_units, &head);
+    for (int u = 0; u < n_units; u++)
+        for (int i = u == h ? -1 : 0; i < units[u].n_tensors; i++) {
+            const dt_tensor *t = i < 0 ? &head : &units[u].tensors[i];
+            same.saved &= dt_lora_saves(a, t) == dt_lora_saves(b, t);
+            module_of(t, module);
+            if (!is_target(b, mc, &units[u], t)) continue;
+            same.ranks &= same_values(a->rank_pattern, a->n_rank_pattern, b->rank_pattern, b->n_rank_pattern, module,
+                                      (double)b->r);
+            same.alphas &= same_values(a->alpha_pattern, a->n_alpha_pattern, b->alpha_pattern, b->n_alpha_pattern,
+                                       module, b->alpha);
+        }
+    return same;
+}
+
 /* ---- mistakes in names ------------------------------------------------------------------------------------------- */
 
 static void list_layer(const dt_tensor *t, char *out, size_t size)
@@ -314,8 +343,10 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
     for (int i = 0; i < l->modules_to_save.n && !l->lenient; i++) {
         const char *name = l->modules_to_save.list[i];
         if (saves_any(name, units, n_units)) continue;
-        DT_CHECK(!module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
-                 "lm_head is tied to the embedding, which is embed_tokens (of GPT-2 wte)");
+        DT_CHECK(
+            !module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
+            "lm_head is tied to the embedding (tie_word_embeddings = true), so it has no weights of its own that could "
+            "be trained; embed_tokens (of GPT-2 wte) trains both");
         return dt_fail(DT_ERR_USAGE, "this model has no module '%s'", name);
     }
     return DT_OK;

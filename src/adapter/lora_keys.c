@@ -156,14 +156,6 @@ static dt_err settle_base(dt_config *cfg, const dt_lora *l, const char *of)
     return settle(cfg, of, "base_quantization", same, strdup(dt_dtype_name(l->base)));
 }
 
-/* Both malloc'ed, freed here. */
-static dt_err settle_text(dt_config *cfg, const char *of, const char *key, char *now, char *text)
-{
-    const dt_err err = settle(cfg, of, key, now && text && strcmp(now, text) == 0, text);
-    free(now);
-    return err;
-}
-
 /* Of a list: what no value of a key can have is refused where it is set. */
 static bool is_one_name(const char *name) { return *name && !name[strcspn(name, ", \t\r\n\"")]; }
 
@@ -194,15 +186,17 @@ static dt_err check_alphas(const dt_lora *l, const char *of)
     return DT_OK;
 }
 
-static dt_err settle_lists(dt_config *cfg, const dt_lora *now, const dt_lora *l, const char *of, bool same_layers)
+/* A key that is given in other words keeps them. */
+static dt_err settle_lists(dt_config *cfg, const dt_lora *l, const char *of, dt_lora_alike same)
 {
-    DT_TRY(settle(cfg, of, "target_modules", same_layers && is_given(cfg, "target_modules"),
+    DT_TRY(settle(cfg, of, "target_modules", same.layers && is_given(cfg, "target_modules"),
                   join_names(&l->target_modules)));
-    DT_TRY(settle_text(cfg, of, "modules_to_save", join_names(&now->modules_to_save), join_names(&l->modules_to_save)));
-    DT_TRY(settle_text(cfg, of, "rank_pattern", join_values(now->rank_pattern, now->n_rank_pattern),
-                       join_values(l->rank_pattern, l->n_rank_pattern)));
-    return settle_text(cfg, of, "alpha_pattern", join_values(now->alpha_pattern, now->n_alpha_pattern),
-                       join_values(l->alpha_pattern, l->n_alpha_pattern));
+    DT_TRY(settle(cfg, of, "modules_to_save", same.saved && is_given(cfg, "modules_to_save"),
+                  join_names(&l->modules_to_save)));
+    DT_TRY(settle(cfg, of, "rank_pattern", same.ranks && is_given(cfg, "rank_pattern"),
+                  join_values(l->rank_pattern, l->n_rank_pattern)));
+    return settle(cfg, of, "alpha_pattern", same.alphas && is_given(cfg, "alpha_pattern"),
+                  join_values(l->alpha_pattern, l->n_alpha_pattern));
 }
 
 /* What is shared has one gradient and one state; here the two would part with the first step. */
@@ -231,7 +225,7 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, con
     if (l->int8.on && !is_given(cfg, "llm_int8_threshold"))
         DT_TRY(settle(cfg, of, "llm_int8_threshold", false, real_text((double)l->int8.threshold)));
     dt_err err = read_keys(&now, cfg);
-    if (err == DT_OK) err = settle_lists(cfg, &now, l, of, dt_lora_same_layers(&now, l, mc, units, n_units));
+    if (err == DT_OK) err = settle_lists(cfg, l, of, dt_lora_compare(&now, l, mc, units, n_units));
     dt_lora_free(&now);
     if (err != DT_OK) return err;
     return settle(cfg, of, "r", cfg->lora_r == l->r, real_text((double)l->r)); /* last: 0 says what is given */

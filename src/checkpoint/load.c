@@ -118,6 +118,44 @@ uint64_t load_checksum(const dt_piece *charge, const char *elems, int64_t first,
     return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo, hi - lo, size) : 0;
 }
 
+/* "[3, 17]" of an element of a tensor. */
+static const char *index_text(const dt_tensor *t, int64_t i, char *out, size_t out_size)
+{
+    int64_t at[DT_ST_MAX_DIMS] = {0};
+    for (int d = t->n_dims - 1; d >= 0; d--) {
+        at[d] = i % t->shape[d];
+        i /= t->shape[d];
+    }
+    return dt_stored_shape_text(t->n_dims, at, out, out_size);
+}
+
+/* Elements first .. first+n-1 as they stand in the file. With one NaN among its weights every output of a model is
+ * NaN. */
+static dt_err check_finite(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, const void *elems,
+                           int64_t first, int64_t n)
+{
+    const dt_st_type type = (dt_st_type)p->type;
+    const int64_t at = dt_st_first_nonfinite(elems, type, n);
+    char name[256], index[128];
+    if (at < 0) return DT_OK;
+    const char *file = j->files[p->file], *what = dt_st_is_nan(elems, type, at) ? "NaN" : "Inf";
+    if (s->state == DT_STATE_PARAM)
+        snprintf(name, sizeof name, "%s", s->tensor->name);
+    else
+        ckpt_slot_name(s, name, sizeof name);
+    index_text(s->tensor, first + at, index, sizeof index);
+    DT_CHECK(s->of->keeps_nonfinite, DT_ERR_DATA,
+             "%s: tensor `%s`: expected finite values, found %s at %s: the file is damaged, or the run that wrote it "
+             "diverged; use another copy, or an earlier checkpoint",
+             file, name, what, index);
+    if (!j->warned_nonfinite)
+        DT_WARN("%s: tensor `%s`: found %s at %s: values that are not finite are kept as they are, but no program can "
+                "use such a model",
+                file, name, what, index);
+    j->warned_nonfinite = true;
+    return DT_OK;
+}
+
 /* This rank's run of a tensor, buffer by buffer: read, summed as it stands in the file, converted, put into the
  * state. */
 static dt_err read_slot(load_job *j, int i)
@@ -137,6 +175,7 @@ static dt_err read_slot(load_job *j, int i)
         char *to = in_place ? in_place + (size_t)at * size : raw;
         DT_TRY(dt_phase_poll(j->phase));
         DT_TRY(load_fetch(j, s, p, first, n, to));
+        DT_TRY(check_finite(j, s, p, to, first, n));
         if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->piece, to, first, n, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(raw, type, converted, keep, n);
@@ -348,16 +387,37 @@ static dt_err verify_left_out(load_job *j)
     return compare(j);
 }
 
-dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots)
+static dt_err verify_values(load_job *j)
+{
+    const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
+    for (int i = 0; i < j->n_slots; i++) {
+        dt_tensor tensor;
+        const dt_stored_location *p = &j->map.locations[i];
+        if (p->kept || p->elsewhere || p->absent || comes_with_codes(j, i)) continue;
+        const dt_stored_slot s = p->quantise ? dt_stored_plain(&j->slots[i], &tensor) : j->slots[i];
+        for (int64_t at = 0; at < s.tensor->n_elems; at += step) {
+            const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
+            dt_phase_enter(j->phase, "verify", s.tensor->name);
+            DT_TRY(dt_phase_poll(j->phase));
+            DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
+            DT_TRY(check_finite(j, &s, p, j->chunks->raw, at, n));
+        }
+    }
+    return DT_OK;
+}
+
+dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots, dt_phase *phase)
 {
     char *memory = malloc(DT_CHUNKS_NBYTES); /* there is no run */
     dt_chunks chunks = {.raw = memory, .converted = memory ? memory + DT_STORED_BUFFER : NULL};
-    load_job job = {.path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1, .chunks = &chunks};
+    load_job job = {
+        .path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1, .chunks = &chunks, .phase = phase};
     dt_err err = memory ? alloc_lists(&job) : dt_fail(DT_ERR_MEMORY, "%s: no memory to look at it", path);
     if (err == DT_OK) err = locate(path, slots, n_slots, &job.map);
     if (err == DT_OK) err = list_files(&job);
     if (err == DT_OK) err = compare_head(&job, 0, 1);
     if (err == DT_OK) err = verify_left_out(&job);
+    if (err == DT_OK) err = verify_values(&job);
     clean_up(&job);
     free(memory);
     return err;
@@ -375,12 +435,12 @@ dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with
     return dt_checkpoint_load_all(comm, &one, 1, path, phase);
 }
 
-dt_err dt_checkpoint_verify_left_out(const char *path, const dt_saved_model *models, int n_models)
+dt_err dt_checkpoint_verify_models(const char *path, const dt_saved_model *models, int n_models, dt_phase *phase)
 {
     dt_stored_slot *slots;
     int n_slots;
     DT_TRY(dt_stored_slots(models, n_models, &slots, &n_slots));
-    const dt_err err = dt_stored_verify(path, dt_checkpoint_locate, slots, n_slots);
+    const dt_err err = dt_stored_verify(path, dt_checkpoint_locate, slots, n_slots, phase);
     free(slots);
     return err;
 }

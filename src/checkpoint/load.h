@@ -17,7 +17,8 @@ typedef struct load_job {
     uint64_t *sums;
     int n_slots;
     int fd, fd_file; /* the file that is open, and its number */
-    hid_t file;      /* -1 unless a tensor has to be read through HDF5: then that of number h5_file */
+    bool warned_nonfinite;
+    hid_t file; /* -1 unless a tensor has to be read through HDF5: then that of number h5_file */
     int h5_file;
     dt_chunks *chunks; /* elements as in the file, and as z keeps them */
 } load_job;

@@ -2,6 +2,7 @@
  * which the newest transformers saves it; files of older versions, of LLaVA, and of the models that a vision-language
  * model is joined from have others. */
 #include "dtrain/stored.h"
+#include <stdlib.h>
 #include <string.h>
 
 static bool begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
@@ -17,6 +18,7 @@ static const struct {
     const char *here, *there;
 } BEGINNINGS[] = {
     {"transformer.", ""},
+    {"model.", ""},
     {"language_model.model.", "model.language_model."},
     {"language_model.", ""},
     {"multi_modal_projector.", "model.multi_modal_projector."},
@@ -105,4 +107,43 @@ bool dt_stored_is_beside_tower(const char *name)
     for (size_t i = 0; i < sizeof beginnings / sizeof beginnings[0]; i++)
         if (begins(name, beginnings[i])) return true;
     return strcmp(name, "embeddings.position_ids") == 0 || dt_stored_is_ignored(name);
+}
+
+bool dt_stored_is_unmerged(const char *name)
+{
+    return strstr(name, ".base_layer.") || strstr(name, ".lora_A.") || strstr(name, ".lora_B.");
+}
+
+/* ---- prefixes ---------------------------------------------------------------------------------------------------- */
+
+/* Returns how often it was there. */
+static int strip_name(char *name, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+    int n_found = 0;
+    for (char *at = name; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL) {
+        for (; begins(at, prefix) && (n_found == 0 || *prefix == '_'); n_found++)
+            memmove(at, at + n, strlen(at + n) + 1);
+        if (*prefix != '_') break;
+    }
+    return n_found;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const dt_st_tensor *)a)->name, ((const dt_st_tensor *)b)->name);
+}
+
+dt_err dt_stored_strip(dt_safetensors *s, const char *prefix)
+{
+    int n_found = 0;
+    for (int i = 0; i < s->n_tensors; i++) n_found += strip_name(s->tensors[i].name, prefix);
+    DT_CHECK(n_found > 0 && *prefix, DT_ERR_DATA, "%s: no tensor's name begins with the prefix `%s`%s%.200s",
+             s->files[0], prefix, s->n_tensors ? "; the first is " : "", s->n_tensors ? s->tensors[0].name : "");
+    qsort(s->tensors, (size_t)s->n_tensors, sizeof *s->tensors, by_name);
+    for (int i = 1; i < s->n_tensors; i++)
+        DT_CHECK(strcmp(s->tensors[i - 1].name, s->tensors[i].name) != 0, DT_ERR_DATA,
+                 "%s: tensor `%.200s`: it is there twice, with and without the prefix `%s`",
+                 s->files[s->tensors[i].file], s->tensors[i].name, prefix);
+    return DT_OK;
 }

@@ -7,6 +7,7 @@
 /* A directory or a file, and which sections of the model come from it. */
 typedef struct locate_job {
     const char *path;
+    const char *prefix; /* left out of the names of tensors; NULL */
     bool has[DT_STORED_PROJECTOR + 1];
     bool of_tower; /* a directory of a tower: whatever is there belongs to it, or goes with it */
     dt_safetensors s;
@@ -66,10 +67,86 @@ static bool may_be_left(const locate_job *job, const char *name, const dt_stored
            dt_stored_is_replaced(slots, n_slots, name);
 }
 
+/* ---- names from inside a wrapper --------------------------------------------------------------------------------- */
+
+/* A head that is missing from a reward model has a message of its own. */
+static bool has_all(const locate_job *job, const dt_stored_slot *slots, int n_slots)
+{
+    const bool scored = dt_safetensors_find(&job->s, DT_STORED_SCORE);
+    for (int i = 0; i < n_slots; i++) {
+        dt_tensor plain;
+        const char *name = dt_stored_plain(&slots[i], &plain).tensor->name;
+        if (!job->has[dt_stored_section_of(name)] || dt_stored_may_stay(&slots[i])) continue;
+        if (!dt_stored_find(&job->s, name) && !(scored && strcmp(name, DT_STORED_HEAD) == 0)) return false;
+    }
+    return true;
+}
+
+/* What stands before a name in one of a file; 0: it is another. */
+static size_t prefix_len(const char *found, const char *name)
+{
+    const size_t n = strlen(found), m = strlen(name);
+    return n > m && found[n - m - 1] == '.' && strcmp(found + n - m, name) == 0 ? n - m : 0;
+}
+
+/* A part of a module's path that a wrapper has added, of the file's first name with one. */
+static const char *wrapper_in(const char *name)
+{
+    static const char *const parts[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strstr(name, parts[i])) return parts[i];
+    return NULL;
+}
+
+/* What the names have more than those that are looked for, from one of them; "": nothing that is known. */
+static void guess_prefix(const locate_job *job, const char *name, char prefix[DT_NAME_MAX])
+{
+    const char *bare = strchr(name, '.') ? strchr(name, '.') + 1 : name;
+    size_t n = 0;
+    *prefix = '\0';
+    for (int v = dt_stored_find(&job->s, name) ? 2 : 0; v < 2 && n == 0; v++)
+        for (int i = 0; i < job->s.n_tensors && n == 0; i++) {
+            n = prefix_len(job->s.tensors[i].name, v ? bare : name);
+            if (n > 0) snprintf(prefix, DT_NAME_MAX, "%.*s", (int)n, job->s.tensors[i].name);
+        }
+    for (int i = 0; i < job->s.n_tensors && n == 0; i++) {
+        const char *part = wrapper_in(job->s.tensors[i].name);
+        if (part) n = (size_t)snprintf(prefix, DT_NAME_MAX, "%s", part);
+    }
+}
+
+/* Names are left as they are, or the model is refused with the way to change them. */
+static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_slots)
+{
+    char prefix[DT_NAME_MAX], example[DT_NAME_MAX];
+    if (has_all(job, slots, n_slots) || n_slots == 0) return DT_OK;
+    for (int i = 0; i < job->s.n_tensors; i++)
+        DT_CHECK(!dt_stored_is_unmerged(job->s.tensors[i].name), DT_ERR_DATA,
+                 "%s: tensor `%.200s`: the weights were saved with PEFT adapters that are not merged into them; merge "
+                 "them with PEFT (merge_and_unload) and save the model again, or save the adapters alone and give both "
+                 "(lora.path, --adapter)",
+                 job->s.files[job->s.tensors[i].file], job->s.tensors[i].name);
+    guess_prefix(job, slots[0].tensor->name, prefix);
+    if (!*prefix) return DT_OK; /* something else is wrong with them */
+    snprintf(example, sizeof example, "%s", job->s.tensors[0].name);
+    for (int i = 0; i < job->s.n_tensors; i++)
+        if (strstr(job->s.tensors[i].name, prefix))
+            snprintf(example, sizeof example, "%s", job->s.tensors[i].name), i = job->s.n_tensors;
+    if (dt_stored_strip(&job->s, prefix) != DT_OK || !has_all(job, slots, n_slots)) {
+        dt_error_clear();
+        return DT_OK;
+    }
+    return dt_fail(DT_ERR_DATA,
+                   "%s: tensor `%s`: names have `%s` that this model's have not: the weights were saved from inside a "
+                   "wrapper; `dtrain-convert --to hf --strip-prefix %s %s TO` writes the model without it",
+                   job->path, example, prefix, prefix, job->path);
+}
+
 static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     const dt_safetensors *s = &job->s;
     for (int f = 0; f < s->n_files; f++) DT_TRY(dt_stored_add_file(map, s->files[f]));
+    if (!job->of_tower) DT_TRY(check_prefix(job, slots, n_slots));
     for (int i = 0; i < n_slots; i++)
         if (job->has[dt_stored_section_of(slots[i].tensor->name)])
             DT_TRY(locate_slot(job, &slots[i], &map->locations[i]));
@@ -86,6 +163,7 @@ static dt_err locate_in(locate_job *job, const dt_stored_slot *slots, int n_slot
 {
     job->first_file = *n_files;
     dt_err err = dt_safetensors_open(&job->s, job->path);
+    if (err == DT_OK && job->prefix) err = dt_stored_strip(&job->s, job->prefix);
     if (err == DT_OK && !(job->used = calloc((size_t)job->s.n_tensors + 1, sizeof *job->used)))
         err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a list of %d tensors", job->path, job->s.n_tensors);
     if (err == DT_OK) err = locate_all(job, slots, n_slots, map);
@@ -98,7 +176,7 @@ static dt_err locate_in(locate_job *job, const dt_stored_slot *slots, int n_slot
 dt_err dt_stored_locate_directory(const char *dir, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     const dt_stored_parts one = {0}, *parts = n_slots > 0 && slots[0].of->parts ? slots[0].of->parts : &one;
-    locate_job whole = {.path = dir, .has = {true, !parts->tower, !parts->projector}},
+    locate_job whole = {.path = dir, .prefix = parts->prefix, .has = {true, !parts->tower, !parts->projector}},
                tower = {.path = parts->tower, .has = {[DT_STORED_TOWER] = true}, .of_tower = true},
                projector = {.path = parts->projector, .has = {[DT_STORED_PROJECTOR] = true}};
     int n_files = 0;

@@ -48,3 +48,43 @@ int64_t dt_st_convert(const void *from, dt_st_type from_type, void *to, dt_st_ty
     }
     return n_lost;
 }
+
+/* ---- values that are no numbers ---------------------------------------------------------------------------------- */
+
+/* Of a type: the bits of the exponent in each element of a 64-bit word. Inf and NaN have all of them set, and then
+ * adding the lowest one carries into the sign bit, which is masked out before; no element carries into the next. */
+static uint64_t exponents_of(dt_st_type type)
+{
+    return type == DT_ST_F32 ? 0x7f8000007f800000u : type == DT_ST_F16 ? 0x7c007c007c007c00u : 0x7f807f807f807f80u;
+}
+
+static bool any_nonfinite(const char *x, size_t nbytes, dt_st_type type)
+{
+    const uint64_t exponents = exponents_of(type),
+                   signs = type == DT_ST_F32 ? 0x8000000080000000u : 0x8000800080008000u,
+                   lowest = exponents & ~(exponents << 1);
+    uint64_t carries = 0, word;
+    for (; nbytes >= sizeof word; x += sizeof word, nbytes -= sizeof word) {
+        memcpy(&word, x, sizeof word);
+        carries |= (word & exponents) + lowest;
+    }
+    word = 0;
+    memcpy(&word, x, nbytes);
+    return (carries | ((word & exponents) + lowest)) & signs;
+}
+
+int64_t dt_st_first_nonfinite(const void *x, dt_st_type type, int64_t n)
+{
+    enum { BLOCK = 4096 };
+    if (type < DT_ST_F32 || type > DT_ST_BF16) return -1; /* codes */
+    const size_t size = dt_st_type_size(type);
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t some = n - at < BLOCK ? n - at : BLOCK;
+        if (!any_nonfinite((const char *)x + (size_t)at * size, (size_t)some * size, type)) continue;
+        while (!any_nonfinite((const char *)x + (size_t)at * size, size, type)) at++;
+        return at;
+    }
+    return -1;
+}
+
+bool dt_st_is_nan(const void *x, dt_st_type type, int64_t i) { return isnan(load(x, type, i)); }

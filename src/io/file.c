@@ -106,8 +106,9 @@ static dt_err read_open_file(int fd, const struct stat *st, const char *path, si
     (*text)[*nbytes] = '\0';
     errno = 0; /* of a file that is too short, too */
     dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
+    if (err != DT_OK) err = code_of(errno);
+    if (err == DT_OK) err = dt_refuse_pointer(path, *text, *nbytes);
     if (err == DT_OK) return DT_OK;
-    err = code_of(errno);
     free(*text);
     *text = NULL;
     return err;

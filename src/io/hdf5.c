@@ -59,7 +59,7 @@ dt_err dt_h5_check_seal(const char *path, bool *sealed)
     else if (!S_ISREG(st.st_mode))
         err = dt_fail(DT_ERR_DATA, "%s: expected an HDF5 file, found a %s", path,
                       S_ISDIR(st.st_mode) ? "directory" : "special file");
-    else
+    else if ((err = dt_refuse_stand_in_file(path, fd)) == DT_OK)
         err = dt_seal_check(fd, path, (int64_t)st.st_size, sealed);
     close(fd);
     return err;

@@ -4,6 +4,7 @@
  * the exception: jansson has no way to hold them, so in texts where they may occur U+0000 and U+FDD0 are escaped, as
  * U+FDD0 "0" and U+FDD0 "1". (U+FDD0 is a noncharacter: hardly ever seen.) */
 #include "dtrain/json.h"
+#include "dtrain/io.h"
 
 #include <errno.h>
 #include <math.h>
@@ -182,6 +183,7 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
     if (!(flags & DT_JSON_NUL_KEYS)) *root = parse(text, nbytes, flags, &why);
     if (!*root) DT_TRY(parse_rewritten(root, name, text, nbytes, flags, &why));
     if (*root) return DT_OK;
+    if (!(flags & DT_JSON_RECORD)) DT_TRY(dt_refuse_stand_in(name, text, nbytes));
     DT_CHECK(why.text[0], DT_ERR_MEMORY, "%s: no memory for %zu bytes of JSON", name, nbytes);
     const char *comma = trailing_comma(text, nbytes, &why);
     if (flags & DT_JSON_RECORD)

@@ -136,6 +136,7 @@ static dt_err read_header(int fd, const char *path, json_t **root, int64_t *data
     uint64_t len = 0;
     char header[PATH_MAX + 16];
     DT_CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file", path);
+    DT_TRY(dt_refuse_stand_in_file(path, fd));
     DT_CHECK(st.st_size >= 8, DT_ERR_DATA, "%s: expected a safetensors file, found %lld bytes", path,
              (long long)st.st_size);
     DT_TRY(dt_read_at(fd, path, 0, raw, sizeof raw));

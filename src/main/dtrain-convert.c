@@ -42,6 +42,9 @@ static const char usage[] =
     "                     directory, the type they have there (of several types: fp32). The\n"
     "                     default for a checkpoint is bf16 when all weights are bf16, else fp32,\n"
     "                     which holds all three types exactly\n"
+    "  --strip-prefix P   P (module., _orig_mod., base_model.model.) is left out of the names of the\n"
+    "                     tensors in FROM, a directory: at their start, and of a P that begins with _\n"
+    "                     behind any dot\n"
     "  --shard-size SIZE  at most SIZE bytes of tensors in a file, such as 5GB or 2GiB\n"
     "                     (default 5GB): G and GB are 10^9 bytes, GiB 2^30\n"
     "  --tokenizer NAME   directory or tokenizer.json whose files go along; bytes; or none\n"
@@ -62,7 +65,7 @@ static const char usage[] =
 enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 
 typedef struct options {
-    const char *from, *to, *adapter, *add_tokens, *tokenizer, *chat_template; /* the last four NULL: not given */
+    const char *from, *to, *adapter, *add_tokens, *strip_prefix, *tokenizer, *chat_template; /* NULL: not given */
     enum kind kind;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
@@ -110,12 +113,13 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 256, ADAPTER, ADD_TOKENS, NOISE, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE, TIMEOUT };
+    enum { TO = 256, ADAPTER, ADD_TOKENS, NOISE, DTYPE, STRIP, SHARD, TOKENIZER, TEMPLATE, FORCE, TIMEOUT };
     static const struct option table[] = {{"to", 1, 0, TO},
                                           {"adapter", 1, 0, ADAPTER},
                                           {"add-tokens", 1, 0, ADD_TOKENS},
                                           {"noise", 1, 0, NOISE},
                                           {"dtype", 1, 0, DTYPE},
+                                          {"strip-prefix", 1, 0, STRIP},
                                           {"shard-size", 1, 0, SHARD},
                                           {"tokenizer", 1, 0, TOKENIZER},
                                           {"chat-template", 1, 0, TEMPLATE},
@@ -143,6 +147,9 @@ static dt_err parse_options(options *o, int argc, char **argv)
             break;
         case DTYPE:
             DT_TRY(parse_dtype(optarg, &o->dtype));
+            break;
+        case STRIP:
+            o->strip_prefix = optarg;
             break;
         case SHARD:
             DT_TRY(tool_parse_bytes("shard-size", optarg, &nbytes));
@@ -188,6 +195,8 @@ static bool ends_in_h5(const char *path)
 
 static dt_err choose_kind(app *a)
 {
+    DT_CHECK(!a->opt.strip_prefix || a->frozen.from.kind == DT_PRETRAINED_HF, DT_ERR_USAGE,
+             "--strip-prefix: is for a directory, and %s is a checkpoint", a->frozen.from.path);
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
     const bool merges = a->frozen.lora.r > 0, grows = a->opt.add_tokens;
     a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf && !merges && !grows ? KIND_CHECKPOINT : KIND_HF;
@@ -488,9 +497,12 @@ static dt_err run(app *a, dt_err parsed)
     dt_phase_enter(&a->phase, "start", "");
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     a->frozen.adapter = a->opt.adapter;
+    a->frozen.strip_prefix = a->opt.strip_prefix;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     TOGETHER(a, choose(a));
+    /* nothing is computed: what comes out is what went in */
+    a->frozen.from.keeps_nonfinite = a->frozen.lora.r == 0 && !a->opt.add_tokens;
     if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));

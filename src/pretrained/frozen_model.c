@@ -24,6 +24,7 @@ static dt_err attach(dt_frozen_model *f)
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)
 {
     DT_TRY(dt_pretrained_describe(&f->from, model));
+    f->from.parts.prefix = f->strip_prefix;
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     bool scored = n_labels > 0;
     if (n_labels == DT_LABELS_OF_FILES) DT_TRY(dt_pretrained_is_scored(&f->from, f->adapter, &scored));

@@ -78,17 +78,36 @@ static bool is_copy(const char *name)
     return false;
 }
 
+/* The head of a model that ties it: PEFT has trained a copy of its own, of which the embedding knows nothing. */
+static dt_err check_apart(const locate_job *job, const dt_st_tensor *t, const dt_stored_slot *slots, int n_slots)
+{
+    char of_model[DT_NAME_MAX], name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
+    const int32_t embed = dt_stored_tied_embedding(slots, n_slots);
+    if (embed < 0) return DT_OK;
+    dt_stored_name_head(slots[embed].tensor, of_model);
+    prefix_name(of_model, name);
+    DT_CHECK(strcmp(t->name, name) != 0, DT_ERR_DATA,
+             "%s: tensor `%s`: the adapter has trained the head as weights of its own (modules_to_save = lm_head in "
+             "%s), and this model ties its head to the embedding (tie_word_embeddings = true), which is not supported; "
+             "merge the two with PEFT (merge_and_unload), into a model whose head is not tied",
+             job->file, name, DT_PEFT_CONFIG);
+    return DT_OK;
+}
+
 static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     const dt_safetensors *s = job->s;
     DT_TRY(dt_stored_add_file(map, job->file));
     for (int i = 0; i < n_slots; i++) DT_TRY(locate_slot(job, &slots[i], &map->locations[i]));
     DT_TRY(locate_tied(job, slots, n_slots, map));
-    for (int i = 0; i < s->n_tensors; i++)
-        DT_CHECK(job->used[i] || is_copy(s->tensors[i].name), DT_ERR_DATA,
-                 "%s: tensor `%.200s`: this model has no such tensor, or %s names no adapter there%s", job->file,
-                 s->tensors[i].name, DT_PEFT_CONFIG,
-                 strstr(s->tensors[i].name, "vision_tower.") ? "; a vision tower can have none" : "");
+    for (int i = 0; i < s->n_tensors; i++) {
+        if (job->used[i] || is_copy(s->tensors[i].name)) continue;
+        DT_TRY(check_apart(job, &s->tensors[i], slots, n_slots));
+        return dt_fail(DT_ERR_DATA,
+                       "%s: tensor `%.200s`: this model has no such tensor, or %s names no adapter there%s", job->file,
+                       s->tensors[i].name, DT_PEFT_CONFIG,
+                       strstr(s->tensors[i].name, "vision_tower.") ? "; a vision tower can have none" : "");
+    }
     return DT_OK;
 }
 

@@ -156,7 +156,8 @@ dt_err dt_pretrained_is_scored(const dt_pretrained *p, const char *adapter, bool
     if (adapter) DT_TRY(adapter_is_scored(adapter, is));
     if (*is) return DT_OK;
     if (p->kind == DT_PRETRAINED_CHECKPOINT) return dt_checkpoint_is_scored(p->path, is);
-    const dt_err err = dt_safetensors_open(&s, p->path);
+    dt_err err = dt_safetensors_open(&s, p->path);
+    if (err == DT_OK && p->parts.prefix) err = dt_stored_strip(&s, p->parts.prefix);
     *is = err == DT_OK && dt_safetensors_find(&s, DT_STORED_SCORE);
     dt_safetensors_close(&s);
     return err;
@@ -182,7 +183,7 @@ static dt_stored_locator locator_of(const dt_pretrained *p)
 
 static const dt_stored_parts *parts_of(const dt_pretrained *p)
 {
-    return p->parts.tower || p->parts.projector ? &p->parts : NULL;
+    return p->parts.tower || p->parts.projector || p->parts.prefix ? &p->parts : NULL;
 }
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
@@ -192,6 +193,7 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
                           .new_adapters = p->new_adapters,
                           .adapters_follow = p->adapter != NULL,
                           .base = p->base,
+                          .keeps_nonfinite = p->keeps_nonfinite,
                           .parts = parts_of(p)};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
     if (!p->adapter) return DT_OK;
@@ -261,7 +263,7 @@ dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
 
 /* ---- without loading --------------------------------------------------------------------------------------------- */
 
-dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units)
+dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units, dt_phase *phase)
 {
     dt_stored_slot *slots;
     int n_slots;
@@ -271,8 +273,8 @@ dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_
                                 .new_adapters = p->new_adapters,
                                 .parts = parts_of(p)};
     DT_TRY(dt_stored_slots(&one, 1, &slots, &n_slots));
-    dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots);
-    if (err == DT_OK && p->adapter) err = dt_stored_verify(p->adapter, peft_locate, slots, n_slots);
+    dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots, phase);
+    if (err == DT_OK && p->adapter) err = dt_stored_verify(p->adapter, peft_locate, slots, n_slots, phase);
     if (err == DT_OK && p->kind == DT_PRETRAINED_CHECKPOINT) err = dt_checkpoint_verify(p->path, NULL);
     free(slots);
     return err;

@@ -195,19 +195,29 @@ bool run_check_settings(dt_run *run)
 /* ---- --check: files, to the last byte ---------------------------------------------------------------------------- */
 
 /* As a run would: the best candidate that verifies. */
-static dt_err verify_candidates(const dt_run *run)
+static dt_err verify_candidates(dt_run *run)
 {
     for (int i = run->resume_first, next; i < run->n_resume_paths; i = next) {
         const char *path = run->resume_paths[i];
         dt_saved_model models[DT_MAX_SAVED];
         dt_err err = dt_checkpoint_verify(path, NULL);
-        if (err == DT_OK) err = dt_checkpoint_verify_left_out(path, models, run_list_saved(run, path, models));
+        if (err == DT_OK)
+            err = dt_checkpoint_verify_models(path, models, run_list_saved(run, path, models), &run->phase);
         if (err == DT_OK) DT_INFO("would resume from %s", path);
         if (err == DT_OK || (next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
         DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
         dt_error_clear();
     }
     return DT_OK;
+}
+
+/* A reference, a reward model, a value model. Often it is the model that training starts from. */
+static dt_err verify_other(dt_run *run, const struct dt_task_model *m)
+{
+    const dt_pretrained *own = &run->pretrained;
+    const bool same_adapter = m->from->adapter ? own->adapter && !strcmp(m->from->adapter, own->adapter) : true;
+    if (run->has_pretrained && strcmp(m->from->path, own->path) == 0 && same_adapter) return DT_OK;
+    return dt_pretrained_verify(m->from, m->units, m->n_units, &run->phase);
 }
 
 static dt_err show_progress(void *phase)
@@ -222,7 +232,9 @@ dt_err run_check_files(dt_run *run)
     if (run->task.train) dt_mistakes_add(&m, dt_loader_verify(run->task.train, show_progress, &run->phase));
     if (run->task.valid) dt_mistakes_add(&m, dt_loader_verify(run->task.valid, show_progress, &run->phase));
     dt_phase_enter(&run->phase, "verify", "checkpoint");
-    if (run->has_pretrained) dt_mistakes_add(&m, dt_pretrained_verify(&run->pretrained, run->units, run->n_units));
+    if (run->has_pretrained)
+        dt_mistakes_add(&m, dt_pretrained_verify(&run->pretrained, run->units, run->n_units, &run->phase));
+    for (int i = 0; i < run->task.n_models; i++) dt_mistakes_add(&m, verify_other(run, &run->task.models[i]));
     dt_mistakes_add(&m, verify_candidates(run));
     return dt_mistakes_end(&m);
 }
