@@ -83,17 +83,22 @@ lost_hosts() {
     if [ -z "$named" ] && [ "$code" = 70 ]; then
         named=$(added | sed -nE 's/^dtrain: \[rank [0-9]+ ([^]]+)\] error: .*/\1/p')
     elif [ -z "$named" ] && [ "$code" = 76 ]; then # after comm.timeout each rank prints a line: a lost host prints none
-        named=$(added | sed -nE 's/^dtrain: \[rank [0-9]+ ([^]]+)\] error: no progress for .*/\1/p' | sed 's/\..*//' | sort -u)
+        named=$(added | sed -nE 's/^dtrain: \[rank [0-9]+ ([^].]+)[^]]*\] error: no progress for .*/\1/p' | sort -u)
         if [ -n "$named" ]; then named=$(grep -vxF "$named" <<<"$nodes"); fi
     fi
-    named=$(sed 's/\..*//' <<<"$named" | sort -u | grep -xF "$nodes")
+    named=$(echo "$named" | cut -d. -f1 | sort -u | grep -xF "$nodes")
     if [ "$(wc -w <<<"$named")" -lt "$(wc -w <<<"$nodes")" ]; then paste -sd, <<<"$named"; fi
 }
-# Slurm changes the excluded nodes of pending jobs only.
+# Hosts to exclude from now on, unless too few nodes of the partition would be left. Slurm excludes nodes of pending jobs only.
 exclude() { # hosts
-    local before i
+    local before left i
     before=$(field ExcNodeList)
     case $before in '' | '(null)') ;; *) set -- "$before,$1" ;; esac
+    left=$(sinfo -h -N -p "${SLURM_JOB_PARTITION:-}" -o %N 2>/dev/null | sort -u | grep -cvxF "$(scontrol show hostnames "$1")")
+    if [ "$left" -lt "${SLURM_JOB_NUM_NODES:-1}" ]; then
+        echo "dtrain job $id: $1 not excluded: the partition has $left other nodes, the job needs ${SLURM_JOB_NUM_NODES:-1}"
+        return
+    fi
     for i in 1 2 3 4 5 6 7 8 9 10; do
         if scontrol update JobId="$id" ExcNodeList="$1" 2>/dev/null; then return; fi
         sleep 0.5
@@ -109,7 +114,7 @@ requeue() { # why, hosts to exclude
     RUNNING | '') ;;
     *) return ;; # cancelled, or at its time limit
     esac
-    echo "dtrain job $id: $1; requeued${2:+ without $2}"
+    echo "dtrain job $id: $1; requeued${2:+; lost $2}"
     trap '' TERM # Slurm ends this script when it requeues the job
     if scontrol requeue "$id" && [ -n "$2" ]; then exclude "$2"; fi
 }
@@ -122,7 +127,7 @@ case $code:$hosts in
 75:*) requeue "stopped with a checkpoint or before its first step" ;;
 70:* | 76:* | 129:* | 1[3-9][0-9]:* | 2[0-9][0-9]:* | 1:?*)
     n=0
-    if [ -f "$log" ]; then n=$(sed -nE 's/^dtrain job [^ ]+: stopped .*/0/p; s/^dtrain job [^ ]+: failure ([0-9]+) in a row.*/\1/p' "$log" | tail -1); fi
+    if [ -f "$log" ]; then n=$(sed -nE "s/^dtrain job $id: stopped .*/0/p; s/^dtrain job $id: failure ([0-9]+) in a row.*/\1/p" "$log" | tail -1); fi
     n=$((${n:-0} + 1))
     if [ "$n" -le "$max_failures" ]; then
         requeue "failure $n in a row, exit code $code" "$hosts"
