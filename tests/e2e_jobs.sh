@@ -32,7 +32,7 @@ fresh() { rm -f "$log"; job "$@"; }
 expect "the two Slurm scripts differ in the launcher alone" sh -c \
     "[ \"\$(sed '1,/^bin=/d; /^srun/d' jobs/slurm.sh)\" = \"\$(sed '1,/^bin=/d; /^mpirun/d' jobs/slurm-mpirun.sh)\" ]"
 for script in slurm.sh slurm-mpirun.sh; do
-    export DTRAIN= JOB_COMMAND="my jobs/$script in put.ini x=\"q\""
+    export DTRAIN="" JOB_COMMAND="my jobs/$script in put.ini x=\"q\""
     mkdir -p "$tmp/my jobs" && ln -sf ../dtrain "$tmp/my jobs/dtrain"
     JOB_COMMAND="my jobs/jobs/$script in put.ini x=\"q\"" fresh $script "in put.ini" 'x="q"'
     expect_text "$script: folders with blanks, a relative script, arguments" '^started <in put.ini> <x="q">'

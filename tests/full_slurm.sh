@@ -19,7 +19,7 @@ fi
 . "$SLURM_TEST_DIR/env"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 
-tree="$tmp/my tree" log=$tmp/job.log
+tree="$tmp/my tree"
 mkdir -p "$tree/jobs" "$tmp/work dir"
 cp jobs/*.sh "$tree/jobs"
 ln -s "$(realpath dtrain)" "$tree/dtrain"
@@ -34,35 +34,37 @@ hurry() { # job, until its state is one of these
     shift
     until [[ " $* " == *" $(status_of "$job" JobState) "* ]]; do
         if [ $SECONDS -ge $end ]; then not_ok "job $job ends" "state $(status_of "$job" JobState)"; return 1; fi
-        if at "$job" PENDING; then scontrol update JobId="$job" StartTime=now 2>/dev/null; fi
+        if at "$job" PENDING; then # once its last start has ended
+            sleep 3
+            scontrol update JobId="$job" StartTime=now 2>/dev/null
+        fi
         sleep 0.5
     done
 }
 shown() { cat "$tmp/$1" >"$out"; }
 
 # An array: its second task is stopped while the others run.
-tail -n +1 "$tmp/tiny.ini" >"$tmp/work dir/tiny 1.ini"
-for task in 2 3; do cp "$tmp/work dir/tiny 1.ini" "$tmp/work dir/tiny $task.ini"; done
+for task in 1 2 3; do cp "$tmp/tiny.ini" "$tmp/work dir/tiny $task.ini"; done
 for script in slurm.sh slurm-mpirun.sh; do
-    name=${script%.sh}
-    array=$(submit --array=1-3 --nodes=1 --chdir="work dir" -o "$tmp/$name-%a.log" --time=30 "my tree/jobs/$script" "tiny %a.ini" "run.output_dir=out $name/%a" run.max_steps=100000 checkpoint.save_steps=0)
-    running() { for t in 1 2 3; do grep -q '^.*step *2[0-9]*' "$tmp/$name-$t.log" 2>/dev/null || grep -q 'step' "$tmp/work dir/out $name/$t/metrics.jsonl" || return 1; done; }
+    kind=${script%.sh}
+    array=$(submit --array=1-3 --nodes=1 --chdir="work dir" -o "$tmp/$kind-%a.log" --time=30 "my tree/jobs/$script" "tiny %a.ini" "run.output_dir=out $kind/%a" run.max_steps=10000000 checkpoint.save_steps=0)
+    running() { for t in 1 2 3; do grep -q 'step' "$tmp/work dir/out $kind/$t/metrics.jsonl" || return 1; done; }
     WAIT_TIMEOUT=90 wait_for running
-    for task in 2; do scancel --batch -s USR1 "${array}_$task"; done
-    hurried() { grep -q 'requeued' "$tmp/$name-2.log"; }
+    scancel --batch -s USR1 "${array}_2"
+    hurried() { grep -q 'requeued' "$tmp/$kind-2.log"; }
     WAIT_TIMEOUT=60 wait_for hurried
-    shown "$name-2.log"
+    shown "$kind-2.log"
     expect_text "$script: a stopped task of an array is requeued" "^dtrain job ${array}_2: stopped .*requeued"
     for task in 1 3; do
         expect "$script: task $task continues to run" at "${array}_$task" RUNNING
         is "$script: task $task was not restarted" "$(status_of "${array}_$task" Restarts)" 0
     done
-    again() { [ "$(status_of "${array}_2" Restarts)" = 1 ] && at "${array}_2" RUNNING && grep -qE 'resum|continu' "$tmp/$name-2.log"; }
+    again() { [ "$(status_of "${array}_2" Restarts)" = 1 ] && at "${array}_2" RUNNING && grep -qE 'resum|continu' "$tmp/$kind-2.log"; }
     hurry "${array}_2" RUNNING && WAIT_TIMEOUT=60 wait_for again
     expect "$script: and continues" again
     scancel "$array"
     for task in 1 2 3; do hurry "${array}_$task" CANCELLED; done
-    expect "$script: cancelled tasks are not requeued" sh -c "! grep -q requeued '$tmp/$name-1.log' '$tmp/$name-3.log'"
+    expect "$script: cancelled tasks are not requeued" sh -c "! grep -q requeued '$tmp/$kind-1.log' '$tmp/$kind-3.log'"
 done
 
 # A time limit that always comes before the first step: the warning goes out at once.
@@ -74,6 +76,16 @@ shown slow.log
 expect_text "a time limit in start-up: the job stops at last" 'not requeued: it was restarted 2 times'
 is "a time limit in start-up: starts" "$(status_of "$job" Restarts)" 2
 
+# A rank that is killed: its node is excluded from the next start.
+printf '#!/bin/bash\necho "start ${SLURM_RESTART_COUNT:-0} on $SLURMD_NODENAME"\n[ "${SLURM_RESTART_COUNT:-0}$SLURM_PROCID" != 01 ] || kill -9 $$\n' >"$tmp/killed"
+chmod +x "$tmp/killed"
+job=$(DTRAIN=$tmp/killed submit -o "$tmp/killed.log" --time=5 "my tree/jobs/slurm.sh" x.ini)
+hurry "$job" COMPLETED
+shown killed.log
+expect_text "a killed rank: the job is requeued" "failure 1 in a row, exit code 137; requeued; lost node2"
+is "a killed rank: its node is excluded" "$(status_of "$job" ExcNodeList)" node2
+expect_text "a killed rank: the next start uses another" '^start 1 on node3'
+
 # A lost node: its slurmd and all that it started are killed.
 kill_node() { # name
     local pid step
@@ -83,16 +95,16 @@ kill_node() { # name
     done
     kill -9 "$pid"
 }
-job=$(submit -w node1,node2 -o "$tmp/lost.log" --time=30 "my tree/jobs/slurm.sh" tiny.ini "run.output_dir=$tmp/lost" run.max_steps=4000 checkpoint.save_steps=50)
+job=$(submit -o "$tmp/lost.log" --time=30 "my tree/jobs/slurm.sh" tiny.ini "run.output_dir=$tmp/lost" run.max_steps=4000 checkpoint.save_steps=50)
 saved() { ls "$tmp/lost/checkpoints/"step-*.h5; }
 WAIT_TIMEOUT=90 wait_for saved
-scontrol update JobId="$job" ReqNodeList=
-kill_node node2 "$job"
+lost=$(scontrol show hostnames "$(status_of "$job" NodeList)" | tail -1) # not the one of the script
+kill_node "$lost" "$job"
 requeued() { [ "$(status_of "$job" Restarts)" = 1 ]; }
 WAIT_TIMEOUT=120 wait_for requeued
 hurry "$job" COMPLETED
 shown lost.log
 expect_text "a lost node: the job ends on the others" 'step *4000|done'
 is "a lost node: exit code" "$(status_of "$job" ExitCode)" 0:0
-is "a lost node: nodes" "$(scontrol show hostnames "$(status_of "$job" NodeList)" | paste -sd,)" node1,node3
+expect "a lost node is not used again" sh -c "! scontrol show hostnames '$(status_of "$job" NodeList)' | grep -x $lost"
 e2e_done
