@@ -94,7 +94,7 @@ exclude() { # hosts
     local before left i
     before=$(field ExcNodeList)
     case $before in '' | '(null)') ;; *) set -- "$before,$1" ;; esac
-    left=$(sinfo -h -N -p "${SLURM_JOB_PARTITION:-}" -o %N 2>/dev/null | sort -u | grep -cvxF "$(scontrol show hostnames "$1")")
+    left=$(sinfo -h -N -r -p "${SLURM_JOB_PARTITION:-}" -o %N 2>/dev/null | sort -u | grep -cvxF "$(scontrol show hostnames "$1")")
     if [ "$left" -lt "${SLURM_JOB_NUM_NODES:-1}" ]; then
         echo "dtrain job $id: $1 not excluded: the partition has $left other nodes, the job needs ${SLURM_JOB_NUM_NODES:-1}"
         return
