@@ -113,7 +113,7 @@ for script in jobs/*.sh; do
     expect "$name, installed, knows the place" grep -q "^bin=$prefix/bin$" "$jobs/$name"
     export CODE=75
     job "$tmp/here/$name"
-    expect_text "$name queues itself again after 75" '^requeued 1|^submitted again: -v INPUT=input.ini .*/spool/job'
+    expect_text "$name queues itself again after 75" '^requeued 1|^submitted again: -v INPUT,ARGS.* .*/spool/job'
     unset CODE
 done
 
