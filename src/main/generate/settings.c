@@ -85,6 +85,7 @@ static void take_beams(options *o, const dt_generation_defaults *from)
     if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 &&
         from->num_beams <= 1 << 16)
         o->beams.n_beams = (int)from->num_beams;
+    if (o->catalogue && !o->given.length_penalty) o->beams.length_penalty = 0; /* as task = eval */
     if (o->catalogue) return;
     if (!o->given.length_penalty && !isnan(from->length_penalty)) o->beams.length_penalty = from->length_penalty;
     if (!o->given.early && from->early_stopping >= 0) o->beams.early_stopping = from->early_stopping;
