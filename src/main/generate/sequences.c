@@ -74,7 +74,7 @@ dt_err generate_make_sequences(app *a)
     return DT_OK;
 }
 
-/* ---- items of a catalogue ------------------------------------------------------------------------------------------ */
+/* ---- items of a catalogue ---------------------------------------------------------------------------------------- */
 
 /* An item that is longer than the new tokens cannot be found. */
 dt_err generate_check_items(const app *a)
