@@ -151,6 +151,32 @@ expect_text settings_are_told 'at most 6 new tokens, repetition penalty 1, greed
 generate 0 "$tmp/hf" --prompt ab --threads 1 --verbose --temperature 2 --max-new-tokens 4
 expect_text the_command_line_wins 'at most 4 new tokens, repetition penalty 1, temperature 2, top-k 3,'
 
+# a file without do_sample is greedy; settings that are not known are named once, and those that change nothing are not
+echo '{"max_new_tokens": 6, "temperature": 2, "typical_p": 0.5, "bad_words_ids": [[3]], "forced_eos_token_id": null, "num_beam_groups": 1, "use_cache": false}' >"$tmp/hf/generation_config.json"
+generate 0 "$tmp/hf" --prompt ab --threads 1
+expect "a file without do_sample is greedy" cmp "$tmp/text" "$tmp/plain"
+expect_text "an unknown setting is named" 'settings of generation_config.json, which are not used: bad_words_ids$'
+generate 0 "$tmp/hf" --prompt ab --threads 1 --temperature 1
+expect_text "with sampling those of sampling, too" 'which are not used: bad_words_ids, typical_p$'
+new_ids() { sed 's/.*"ids":\[\([^]]*\)\].*/\1/' "$tmp/text"; }
+generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 6 --jsonl
+first=$(new_ids | cut -d, -f1)
+stop=$(python3 -c 'import json, sys; print(json.loads(sys.stdin.readline())["text"][1:3])' <"$tmp/text")
+generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 6 --jsonl --suppress-tokens "$first"
+expect "a suppressed token does not come" sh -c "! grep -q '\"ids\":\[[^]]*\b$first\b' '$tmp/text'"
+generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 30 --jsonl --no-repeat-ngram-size 1
+expect "no token comes twice" test "$(new_ids | tr , '\n' | sort | uniq -d | wc -l)" = 0
+generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 6 --jsonl --stop-strings "$stop"
+expect "a stop text ends it" grep -q '"finish":"stop"' "$tmp/text"
+generate 0 "$m" --prompt ab --threads 1 --num-beams 3 --max-new-tokens 12 --jsonl --stop-strings "$stop"
+expect_exit "beams and a stop text" 0
+echo '{"max_length": 5}' >"$tmp/hf/generation_config.json"
+generate 0 "$tmp/hf" --prompt ab --threads 1 --jsonl
+expect "max_length counts the prompt" grep -qE '"n_new_tokens":[123],' "$tmp/text"
+echo '{"messages": [{"role": "user", "content": "hi"}]}' >"$tmp/messages.jsonl"
+generate 0 "$m" --prompts "$tmp/messages.jsonl" --chat-template chatml --max-new-tokens 2 --threads 1 --jsonl
+expect "messages come back as text, too" grep -q '"prompt":"<|im_start|>user\\nhi<|im_end|>' "$tmp/text"
+
 # one rank fails, or hangs: no one waits
 for case in "error 0 0" "error 1 3" "exit 1 3"; do
     read -r kind rank stage <<<"$case"

@@ -78,6 +78,7 @@ metrics_of() { grep -o '"rec/[^,]*' "$tmp/$1/metrics.jsonl"; }
 
 train 1 whole
 expect_exit "a catalogue is searched" 0
+expect "its result is not called a loss" sh -c "! grep -E 'validation loss' '$out'"
 expect "as wide as the catalogue: the items in the order of their scores, HR@K and NDCG@K of them" says whole 14
 train 1 narrow rec.num_beams=4 batch.micro_batch_size=3
 expect "with four beams: items alone" says narrow 4
@@ -137,6 +138,18 @@ assert found == want and len(want) == 84, (found, want)
 PY
 expect "finds the same items" python3 "$tmp/generated.py" "$tmp" generated
 expect "and does so with a tokenizer that knows no end" python3 "$tmp/generated.py" "$tmp" silent
+search=(tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 14 --threads 1)
+run 2 ./dtrain-generate "${search[@]}" --max-new-tokens 2
+expect_exit "too few tokens for any item" 64
+expect_text "says how many an item takes" 'takes at least [0-9]+ new tokens, and prompt 0 may have 2'
+run 2 ./dtrain-generate "${search[@]}" --jsonl --force -o "$tmp/all_found.jsonl"
+expect_text "counts the sequences that are written" '\(84 sequences'
+expect_text "and says why they are fewer" '--num-return 14: a search finds 12 sequences at most'
+mkdir -p "$tmp/penalised" && cp tests/data/dpo/start/* "$tmp/penalised"
+echo '{"repetition_penalty": 1.5, "length_penalty": 2.0, "min_new_tokens": 40}' >"$tmp/penalised/generation_config.json"
+run 0 ./dtrain-generate "$tmp/penalised" "${search[@]:1}" --num-return 12 --jsonl -o "$tmp/penalised.jsonl"
+expect_text "settings that would change the order are named" 'are not used: repetition_penalty, length_penalty, min_new_tokens$'
+expect "and the order is that of task eval" python3 "$tmp/generated.py" "$tmp" penalised
 run 0 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-samples 5 --temperature 2 --jsonl --threads 1 -o "$tmp/drawn.jsonl"
 expect "and draws no others" python3 -c 'import json, sys
 items = {x.split("\t")[0] + "\n" for x in open(sys.argv[1] + "/items.txt")}

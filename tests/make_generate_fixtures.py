@@ -23,6 +23,14 @@ SEARCHES = [dict(num_beams=3, length_penalty=1.0, early_stopping=False, num_retu
             dict(num_beams=4, length_penalty=1.0, early_stopping=False, num_return=4, repetition_penalty=1.3),
             dict(num_beams=3, length_penalty=0.5, early_stopping=True, num_return=2, repetition_penalty=0.7)]
 
+# Tokens that may not follow; num_beams 1: greedily. They do not depend on the family: three models do.
+RULED = NAMES[:3]
+RULES = [dict(num_beams=1, min_new_tokens=4), dict(num_beams=1, no_repeat_ngram_size=1), dict(num_beams=1, no_repeat_ngram_size=2),
+         dict(num_beams=1, suppress_tokens=list(range(0, 60, 3))), dict(num_beams=1, begin_suppress_tokens=list(range(0, 60, 2)), min_length=9),
+         dict(num_beams=3, min_new_tokens=5, suppress_tokens=list(range(1, 60, 4))),
+         dict(num_beams=4, no_repeat_ngram_size=2, begin_suppress_tokens=list(range(0, 60, 2)), repetition_penalty=1.3),
+         dict(num_beams=2, min_length=8, no_repeat_ngram_size=1, suppress_tokens=[2, 13], repetition_penalty=0.7)]
+
 
 def prompts(vocab_size):
     with np.errstate(over="ignore"):
@@ -55,6 +63,13 @@ def make(name):
                             num_return_sequences=how["num_return"], repetition_penalty=how.get("repetition_penalty", 1.0))
             found.append([dict(ids=ids, score=float("%.9g" % s)) for ids, s in zip(rows, out.sequences_scores.tolist())])
         result["searches"].append(dict(how, found=found))
+    for how in RULES if name in RULED else []:
+        found = []
+        for prompt in result["prompts"]:
+            rows, out = run(model, prompt, num_return_sequences=how["num_beams"], **how)
+            scores = out.sequences_scores.tolist() if how["num_beams"] > 1 else [0]
+            found.append([dict(ids=ids, score=float("%.9g" % s)) for ids, s in zip(rows, scores)])
+        result.setdefault("rules", []).append(dict(how, num_return=how["num_beams"], length_penalty=1.0, early_stopping=False, found=found))
     return result
 
 

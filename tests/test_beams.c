@@ -381,6 +381,23 @@ static void expect_ids(const dt_sequence *q, const json_t *want, const char *wha
         fail_msg("%s", what);
 }
 
+static int32_t rule_of(const json_t *how, const char *key)
+{
+    return (int32_t)json_integer_value(json_object_get(how, key));
+}
+
+/* The lists: [64] each. */
+static dt_token_rules rules_of(const json_t *how, int32_t *suppress, int32_t *begin)
+{
+    return (dt_token_rules){.min_new_tokens = rule_of(how, "min_new_tokens"),
+                            .min_length = rule_of(how, "min_length"),
+                            .no_repeat_ngram_size = rule_of(how, "no_repeat_ngram_size"),
+                            .suppress = suppress,
+                            .n_suppress = take_ids(json_object_get(how, "suppress_tokens"), suppress),
+                            .begin_suppress = begin,
+                            .n_begin_suppress = take_ids(json_object_get(how, "begin_suppress_tokens"), begin)};
+}
+
 /* Scores: a log-probability is a difference of floats near 4. Sums of at most 64 products in another order, a few
  * layers deep, differ by less than 64 2^-24 of that: 2^-16. As many add up as tokens are new, n, and are divided by
  * n^a; the penalty multiplies them. */
@@ -388,7 +405,7 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
                          int n_eos, const char *name)
 {
     dt_sequence seqs[32], *list[32];
-    int32_t ids[32][MAX_LEN];
+    int32_t ids[32][MAX_LEN], suppress[64], begin[64];
     dt_generate_stats stats;
     const json_t *found = json_object_get(how, "found");
     const dt_beam_options bo = {.n_beams = (int)json_integer_value(json_object_get(how, "num_beams")),
@@ -405,9 +422,14 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
                                .ledger = &r->ledger};
     const json_t *penalty = json_object_get(how, "repetition_penalty");
     if (penalty) opt.sampling.repetition_penalty = json_number_value(penalty);
+    opt.rules = rules_of(how, suppress, begin);
+    opt.sampling.greedy = true;
     const dt_decoder d = dt_decoder_of_model(r->model);
+    const int n_prompts = (int)json_array_size(found);
     fill_prompts(fixture, "max_new_tokens", bo.n_return, seqs, list, ids);
-    assert_int_equal(dt_beam_search(&d, list, (int)json_array_size(found), &bo, &opt, &stats), DT_OK);
+    assert_int_equal(bo.n_beams > 1 ? dt_beam_search(&d, list, n_prompts, &bo, &opt, &stats)
+                                    : dt_generate(&d, list, n_prompts, &opt, &stats),
+                     DT_OK);
     for (size_t p = 0; p < json_array_size(found); p++)
         for (int k = 0; k < bo.n_return; k++) {
             const json_t *want = json_array_get(json_array_get(found, p), (size_t)k);
@@ -467,6 +489,10 @@ static void check_fixture(const char *name)
     if (ref_model_open(&r, name, config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
     check_greedy(&r, fixture, eos, n_eos, name);
     const json_t *searches = json_object_get(fixture, "searches");
+    const json_t *rules = json_object_get(fixture, "rules");
+    assert_true(json_array_size(rules) > 0 || strcmp(name, "llama") > 0);
+    for (size_t i = 0; i < json_array_size(rules); i++)
+        check_search(&r, fixture, json_array_get(rules, i), 2, eos, n_eos, name);
     for (size_t i = 0; i < json_array_size(searches); i++)
         for (int groups = 1; groups < 3; groups++)
             check_search(&r, fixture, json_array_get(searches, i), groups, eos, n_eos, name);

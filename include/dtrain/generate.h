@@ -68,7 +68,7 @@ void dt_prompts_free(dt_prompts *p);
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
-/* STOP: on_token asked for it. MISSING: a beam search found fewer sequences than were to be returned. */
+/* STOP: on_token or is_complete asked for it. MISSING: a beam search found fewer sequences than were to be returned. */
 typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH, DT_FINISH_STOP, DT_FINISH_MISSING } dt_finish;
 
 /** A sequence: prompt and what follows it. The caller owns ids [max_ids] and fills in the prompt. */
@@ -127,8 +127,19 @@ typedef struct dt_constraint {
     int32_t end; /* the token that ends a sequence, the only one: those of the options end none */
 } dt_constraint;
 
+/** Tokens that may not follow, as transformers' logits processors of these names say. {0}: none are forbidden. */
+typedef struct dt_token_rules {
+    /* the tokens that end a sequence may not be among the first min_new_tokens, nor among the first min_length of
+     * prompt and new tokens together; 0: no minimum */
+    int32_t min_new_tokens, min_length;
+    int32_t no_repeat_ngram_size;             /* no n tokens in a row occur twice, the prompt's included; 0: they may */
+    const int32_t *suppress, *begin_suppress; /* borrowed; begin_suppress: as the first new token alone */
+    int32_t n_suppress, n_begin_suppress;
+} dt_token_rules;
+
 typedef struct dt_generate_options {
     dt_sampling sampling;
+    dt_token_rules rules; /* not with a constraint, which says alone what may follow */
     /* NULL, or what may follow; log-probabilities stay those among the whole vocabulary. A beam search then finds
      * sequences that are complete alone, perhaps fewer than were asked for */
     const dt_constraint *constraint;
@@ -157,6 +168,8 @@ typedef struct dt_generate_options {
     /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam search:
      * told of every sequence once, at its end */
     dt_err (*on_token)(void *ctx, dt_sequence *s);
+    /* Beam search: NULL, or is a sequence of these ids complete, as if its last token ended it? */
+    bool (*is_complete)(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids);
     /* NULL, or called before each pass; its error ends the call. With lockstep it is local and its error agreed on,
      * else it may exchange something with other ranks */
     dt_err (*on_pass)(void *ctx);

@@ -336,8 +336,9 @@ typedef struct dt_draw {
     dt_choice how;
     const double *uniform; /* [n_seq] NULL where greedy */
     const uint32_t *seen;  /* [n_seq, (vocab_size + 31) / 32] bits of the tokens that the penalty is for; NULL: none */
-    int32_t *token;        /* [n_seq] -1 where a logit is NaN or +inf or none is above -inf, and without tokens */
-    double *logp;          /* [n_seq] by the logits as the model gave them; NULL: not wanted */
+    const uint32_t *allowed; /* [n_seq, (vocab_size + 31) / 32] bits of the tokens that may be drawn; NULL: all */
+    int32_t *token;          /* [n_seq] -1 where a logit is NaN or +inf or none is above -inf, and without tokens */
+    double *logp;            /* [n_seq] by the logits as the model gave them; NULL: not wanted */
     double logp_temperature; /* they are divided by it for logp; 0: by 1 */
     /* [n_seq] NULL, or sequence s is given one of the tokens list_start[s] .. list_start[s] + list_len[s] - 1 of
      * dt_model_set_lists; logp stays that among the whole vocabulary */
@@ -351,9 +352,10 @@ dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d);
 /** The most probable next tokens of each sequence of a batch, of equal ones those with lower ids: one list, or with
  *  `seen` two, of the tokens that are not seen and of those that are. Host arrays. */
 typedef struct dt_top {
-    int32_t k;            /* of a list, at most max_top */
-    const uint32_t *seen; /* [n_seq, (vocab_size + 31) / 32] bits; NULL: one list of all tokens */
-    int32_t *token;       /* [n_seq, lists, k] by falling logit; -1 where no more are possible, and without tokens */
+    int32_t k;               /* of a list, at most max_top */
+    const uint32_t *seen;    /* [n_seq, (vocab_size + 31) / 32] bits; NULL: one list of all tokens */
+    const uint32_t *allowed; /* as in dt_draw: other tokens are in no list */
+    int32_t *token;          /* [n_seq, lists, k] by falling logit; -1 where no more are possible, and without tokens */
     /* [n_seq, lists, k] log-probabilities by the logits divided by logp_temperature (0: by 1); NaN in all of a sequence
      * where a logit is NaN or +inf or none is above -inf */
     double *logp;

@@ -7,15 +7,28 @@
 #include "dtrain/checkpoint.h"
 #include "dtrain/model.h"
 #include "dtrain/safetensors.h"
+#include "dtrain/tokenizer.h"
 
-/** What a model's generation_config.json asks for. */
+enum { DT_MAX_STOPS = 64 }; /* texts that end a sequence */
+
+/** What a model's generation_config.json asks for. Lists and strings are malloc'ed. */
 typedef struct dt_generation_defaults {
+    bool given; /* the file exists */
     int32_t eos[DT_MAX_EOS];
     int n_eos;                                            /* 0: not given there; then config.json's hold */
     int32_t bos, pad;                                     /* -1: not given */
     int do_sample;                                        /* -1: not given; 0: greedy */
     double temperature, top_p, min_p, repetition_penalty; /* below 0: not given */
     int64_t top_k, num_beams, max_new_tokens;             /* below 0: not given */
+    double length_penalty;                                /* NaN: not given */
+    int early_stopping;                                   /* -1: not given */
+    int64_t max_length, min_new_tokens, min_length, no_repeat_ngram_size; /* below 0: not given */
+    dt_ids suppress, begin_suppress;
+    char **stop;
+    int n_stop;
+    /* names of the settings in the file that change results and are not used, separated by ", "; of these
+     * ignored_sampling only when tokens are sampled */
+    char *ignored, *ignored_sampling;
 } dt_generation_defaults;
 
 /** The tokens that end what a model writes, each once: the tokenizer's, with which dtrain-data ends texts (own), those

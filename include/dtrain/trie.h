@@ -25,6 +25,9 @@ size_t dt_trie_nbytes(const dt_trie *t); /* in the ledger; 0 for NULL */
 dt_constraint dt_trie_constraint(const dt_trie *t);
 int32_t dt_trie_n_leaves(const dt_trie *t);
 int32_t dt_trie_depth(const dt_trie *t); /* tokens of the longest sequence, the one that ends it included */
+/** Leaves that at most n_tok tokens reach, and the tokens of the shortest sequence. */
+int32_t dt_trie_n_within(const dt_trie *t, int32_t n_tok);
+int32_t dt_trie_shortest(const dt_trie *t);
 
 /** The first item, in the catalogue's order, that the tokens behind a prompt name, -1: none. */
 int32_t dt_trie_item(const dt_trie *t, const int32_t *ids, int32_t n);

@@ -267,6 +267,28 @@ dt_constraint dt_trie_constraint(const dt_trie *t)
 int32_t dt_trie_n_leaves(const dt_trie *t) { return t->n_leaves; }
 int32_t dt_trie_depth(const dt_trie *t) { return t->depth; }
 
+/* Nodes are numbered level by level: those of a level follow each other, and so do their children. */
+int32_t dt_trie_n_within(const dt_trie *t, int32_t n_tok)
+{
+    int32_t end = 1, low = 0, high = t->n_leaves;
+    for (int32_t d = 0; d < n_tok && end < t->n_nodes; d++) end = t->first[end];
+    while (low < high) {
+        const int32_t at = low + (high - low) / 2;
+        if (t->leaf[at] < end)
+            low = at + 1;
+        else
+            high = at;
+    }
+    return low;
+}
+
+int32_t dt_trie_shortest(const dt_trie *t)
+{
+    int32_t n = 1;
+    while (n < t->depth && dt_trie_n_within(t, n) == 0) n++;
+    return n;
+}
+
 static int32_t item_of(const dt_trie *t, int32_t node)
 {
     int32_t low = 0, high = t->n_leaves;

@@ -8,6 +8,7 @@
  * are looked at, those with larger logits, then lower ids are. */
 #include "dtrain/generate.h"
 #include "decode_loop.h"
+#include "rules.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -62,6 +63,7 @@ struct dt_searcher {
     int32_t *token;                 /* [n_slots, n_lists, k] */
     int32_t *list_start, *list_len; /* [n_slots] of the constraint */
     uint32_t *seen;                 /* [n_slots, seen_ld]; NULL: no penalty */
+    uint32_t *allowed;              /* the same; NULL: no rules */
     size_t nbytes;                  /* of these */
     int32_t *id_store;              /* [n_groups][3 n_beams][len] */
     float *logp_store;              /* the same */
@@ -161,19 +163,30 @@ static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish 
     g->done[at] = h;
 }
 
+/* How a candidate ends its sequence; NONE: it may go on. The room for its token is behind its beam's ids. */
+static dt_finish ending_of(const searcher *s, const group *g, const candidate *c)
+{
+    const dt_generate_options *opt = s->loop.opt;
+    int32_t *ids = g->live[c->beam].ids;
+    if (is_end_of_text(opt, c->token)) return DT_FINISH_EOS;
+    ids[g->n_ids] = c->token;
+    if (opt->is_complete && opt->is_complete(opt->ctx, ids, g->n_prompt, g->n_ids + 1)) return DT_FINISH_STOP;
+    return g->n_ids + 1 == g->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
+}
+
 /* Those that end become hypotheses when they are among the first n_beams; of the others the first n_beams live on. What
  * is cut short under a constraint is none of the sequences that it lets through. */
 static int sort_out(searcher *s, group *g)
 {
     const int n_beams = s->how.n_beams;
     const dt_constraint *only = s->loop.opt->constraint;
-    const bool full = g->n_ids + 1 == g->max_ids;
     int n_next = 0;
     for (int i = 0; i < s->n_found && (n_next < n_beams || i < n_beams); i++) {
         const candidate *c = &s->best[i];
-        const bool eos = is_end_of_text(s->loop.opt, c->token);
-        if ((eos || (full && !only)) && i < n_beams) add_hypothesis(s, g, c, eos ? DT_FINISH_EOS : DT_FINISH_LENGTH);
-        if (eos || full || n_next == n_beams) continue;
+        const dt_finish ending = ending_of(s, g, c);
+        const bool counts = ending != DT_FINISH_NONE && !(only && ending == DT_FINISH_LENGTH);
+        if (counts && i < n_beams) add_hypothesis(s, g, c, ending);
+        if (ending != DT_FINISH_NONE || n_next == n_beams) continue;
         beam *b = &g->next[n_next++]; /* next keeps its own ids */
         extend(g, c, b->ids, b->logps);
         if (only) b->state = only->next(only->self, g->live[c->beam].state, c->token);
@@ -270,6 +283,10 @@ static dt_err step_group(searcher *s, group *g)
     s->n_found = 0;
     for (int i = 0; i < g->n_live; i++) DT_TRY(offer_tokens(s, g, i));
     qsort(s->best, (size_t)s->n_found, sizeof *s->best, by_falling_score);
+    DT_CHECK(s->n_found > 0 || g->n_done > 0 || !s->allowed, DT_ERR_USAGE,
+             "prompt %d, token %d: expected a token that may follow, found none: suppress_tokens, "
+             "begin_suppress_tokens, no_repeat_ngram_size and min_new_tokens together forbid all %" PRId64,
+             g->prompt, g->n_ids, s->loop.opt->vocab_size);
     const int n_next = sort_out(s, g);
     if (cannot_improve(s, g, n_next)) return hand_back(s, g);
     DT_TRY(place_children(s, g, n_next));
@@ -324,7 +341,7 @@ static dt_err admit(void *self, bool *work)
 static void mark_seen(const searcher *s, const beam *b, int32_t n_ids, uint32_t *seen)
 {
     const int64_t n_vocab = s->loop.opt->vocab_size;
-    memset(seen, 0, (size_t)((n_vocab + 31) / 32) * sizeof *seen);
+    memset(seen, 0, (size_t)rules_ld(s->loop.opt) * sizeof *seen);
     for (int32_t i = 0; i < n_ids; i++)
         if (b->ids[i] >= 0 && b->ids[i] < n_vocab) seen[b->ids[i] / 32] |= 1u << b->ids[i] % 32;
 }
@@ -333,16 +350,19 @@ static dt_err read_tokens(void *self)
 {
     const searcher *s = self;
     const dt_constraint *only = s->loop.opt->constraint;
-    const int64_t ld = (s->loop.opt->vocab_size + 31) / 32;
+    const int64_t ld = rules_ld(s->loop.opt);
     memset(s->list_len, 0, (size_t)s->loop.opt->n_slots * sizeof *s->list_len);
     for (const group *g = s->groups; g < s->groups + s->n_groups; g++)
         for (int i = 0; g->prompt >= 0 && i < g->n_live; i++) {
             const int32_t row = decode_loop_row(&s->loop, g->live[i].slot);
             if (row >= 0 && s->seen) mark_seen(s, &g->live[i], g->n_ids, s->seen + row * ld);
+            if (row >= 0 && s->allowed)
+                rules_allow(s->loop.opt, g->live[i].ids, g->n_prompt, g->n_ids, s->allowed + row * ld);
             if (row >= 0 && only) only->allowed(only->self, g->live[i].state, &s->list_start[row], &s->list_len[row]);
         }
     const dt_top t = {.k = s->k,
                       .seen = s->seen,
+                      .allowed = s->allowed,
                       .token = s->token,
                       .logp = s->logp,
                       .logp_temperature = s->loop.opt->logp_temperature,
@@ -427,7 +447,8 @@ static size_t n_listed(const dt_beam_options *how, const dt_generate_options *op
 
 static size_t lists_nbytes(const dt_beam_options *how, const dt_generate_options *opt)
 {
-    const size_t mask = has_penalty(opt) ? (size_t)((opt->vocab_size + 31) / 32) * sizeof(uint32_t) : 0;
+    const size_t n_masks = has_penalty(opt) + rules_forbid(opt),
+                 mask = n_masks * (size_t)rules_ld(opt) * sizeof(uint32_t);
     return n_listed(how, opt) * (sizeof(double) + sizeof(int32_t)) +
            (size_t)opt->n_slots * (2 * sizeof(int32_t) + mask);
 }
@@ -456,7 +477,9 @@ static dt_err open_lists(searcher *s, const dt_generate_options *opt)
     s->token = (int32_t *)(s->logp + n);
     s->list_start = s->token + n;
     s->list_len = s->list_start + slots;
-    s->seen = has_penalty(opt) ? (uint32_t *)(s->list_len + slots) : NULL;
+    uint32_t *mask = (uint32_t *)(s->list_len + slots);
+    if (has_penalty(opt)) s->seen = mask, mask += (int64_t)slots * rules_ld(opt);
+    if (rules_forbid(opt)) s->allowed = mask;
     dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
     return DT_OK;
 }

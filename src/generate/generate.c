@@ -1,6 +1,7 @@
 /* generate.c - sequences grow by tokens that are drawn where the logits are; as one ends, the next takes its slot. */
 #include "dtrain/generate.h"
 #include "decode_loop.h"
+#include "rules.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,10 +17,11 @@ struct dt_generator {
     int32_t *prompt_of;     /* [n_slots] the prompt that the sequence in a slot goes on from, -1: none */
     int64_t *prompt_number; /* [n_prompts] of what is in a prompt's slot or will be, 0: nothing that others have */
     /* [n_slots] in the order of the pass's sequences; logp NULL: not wanted; seen [n_slots, seen_ld] NULL: no
-     * penalty */
+     * penalty; allowed, the same, NULL: no rules */
     int32_t *token;
     double *uniform, *logp;
-    uint32_t *seen;
+    uint32_t *seen, *allowed;
+    bool *nothing_left;             /* [n_slots] as token, with rules: they forbid every token */
     int32_t *state;                 /* [n_slots] of the constraint, by slot */
     int32_t *list_start, *list_len; /* [n_slots] in the order of the pass's sequences */
     size_t nbytes;                  /* of all these */
@@ -143,12 +145,10 @@ static dt_err admit(void *self, bool *work)
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
-static int64_t seen_ld(const dt_generate_options *opt) { return (opt->vocab_size + 31) / 32; }
-
 /* Ids outside the vocabulary cannot come again. */
 static void mark_seen(const dt_generate_options *opt, const dt_sequence *q, uint32_t *seen)
 {
-    memset(seen, 0, (size_t)seen_ld(opt) * sizeof *seen);
+    memset(seen, 0, (size_t)rules_ld(opt) * sizeof *seen);
     for (int32_t i = 0; i < q->n_ids; i++)
         if (q->ids[i] >= 0 && q->ids[i] < opt->vocab_size) seen[q->ids[i] / 32] |= 1u << q->ids[i] % 32;
 }
@@ -161,17 +161,21 @@ static dt_err draw_tokens(void *self)
     const dt_constraint *only = opt->constraint;
     memset(g->uniform, 0, (size_t)opt->n_slots * sizeof *g->uniform);
     memset(g->list_len, 0, (size_t)opt->n_slots * sizeof *g->list_len);
+    if (g->allowed) memset(g->nothing_left, 0, (size_t)opt->n_slots);
     for (int32_t k = 0; k < opt->n_slots; k++) {
         const int32_t row = g->seq_of[k] < 0 ? -1 : decode_loop_row(&g->loop, k);
         if (row < 0) continue;
         const dt_sequence *q = g->seqs[g->seq_of[k]];
         g->uniform[row] = dt_sampler_uniform(opt->sampling.seed, q->number, (uint64_t)q->n_ids);
-        if (g->seen) mark_seen(opt, q, g->seen + row * seen_ld(opt));
+        if (g->seen) mark_seen(opt, q, g->seen + row * rules_ld(opt));
+        if (g->allowed && !rules_allow(opt, q->ids, q->n_prompt, q->n_ids, g->allowed + row * rules_ld(opt)))
+            g->nothing_left[row] = true;
         if (only) only->allowed(only->self, g->state[k], &g->list_start[row], &g->list_len[row]);
     }
     const dt_draw d = {.how = dt_sampling_choice(&opt->sampling),
                        .uniform = g->uniform,
                        .seen = g->seen,
+                       .allowed = g->allowed,
                        .token = g->token,
                        .logp = g->logp,
                        .logp_temperature = opt->logp_temperature,
@@ -184,6 +188,10 @@ static dt_err append_token(dt_generator *g, dt_sequence *q, int32_t row)
 {
     const dt_generate_options *opt = g->loop.opt;
     const int32_t token = g->token[row];
+    DT_CHECK(!g->allowed || !g->nothing_left[row], DT_ERR_USAGE,
+             "sequence %" PRIu64 ", token %d: expected a token that may follow, found none: suppress_tokens, "
+             "begin_suppress_tokens, no_repeat_ngram_size and min_new_tokens together forbid all %" PRId64,
+             q->number, q->n_ids, opt->vocab_size);
     DT_CHECK(token >= 0, DT_ERR_NONFINITE,
              "sequence %" PRIu64 ", token %d: a logit is NaN or inf, or all are -inf: the model's weights or "
              "activations are not finite",
@@ -235,8 +243,10 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
 
 static size_t draws_nbytes(const dt_generate_options *opt)
 {
-    const size_t mask = opt->sampling.repetition_penalty != 1 ? (size_t)seen_ld(opt) * sizeof(uint32_t) : 0;
-    return (size_t)opt->n_slots * (2 * sizeof(double) + 4 * sizeof(int32_t) + mask);
+    const size_t n_masks = (opt->sampling.repetition_penalty != 1) + rules_forbid(opt),
+                 mask = (size_t)rules_ld(opt) * sizeof(uint32_t);
+    return (size_t)opt->n_slots *
+           (2 * sizeof(double) + 4 * sizeof(int32_t) + n_masks * mask + (rules_forbid(opt) ? sizeof(bool) : 0));
 }
 
 size_t dt_generator_nbytes(const dt_generate_options *opt)
@@ -262,7 +272,9 @@ static dt_err open_parts(dt_generator *g)
     g->state = g->token + n;
     g->list_start = g->state + n;
     g->list_len = g->list_start + n;
-    if (opt->sampling.repetition_penalty != 1) g->seen = (uint32_t *)(g->list_len + n);
+    uint32_t *mask = (uint32_t *)(g->list_len + n);
+    if (opt->sampling.repetition_penalty != 1) g->seen = mask, mask += n * rules_ld(opt);
+    if (rules_forbid(opt)) g->allowed = mask, g->nothing_left = (bool *)(mask + n * rules_ld(opt));
     g->nbytes = draws_nbytes(opt);
     dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     return DT_OK;

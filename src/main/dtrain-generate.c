@@ -78,6 +78,8 @@ static dt_err open_catalogue(app *a)
     DT_TRY(dt_catalogue_open(&a->catalogue, a->opt.catalogue, &a->ledger));
     DT_TRY(dt_trie_open(&a->trie, a->catalogue, a->tok, DT_TRIE_TAIL, a->eos[0], a->frozen.mc.vocab_size, &a->ledger));
     a->only = dt_trie_constraint(a->trie);
+    if (!a->opt.given.max_new) /* the default has room for every item */
+        a->opt.max_new_tokens = dt_max_i64(a->opt.max_new_tokens, dt_trie_depth(a->trie));
     return DT_OK;
 }
 
@@ -148,14 +150,14 @@ static dt_err share_prompts(app *a, char **text)
 static dt_err print_when_finished(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
-    if (s->finish == DT_FINISH_NONE && generate_stops(a, s)) s->finish = DT_FINISH_STOP;
+    if (s->finish == DT_FINISH_NONE && generate_stops(a, s->ids, s->n_ids)) s->finish = DT_FINISH_STOP;
     return s->finish != DT_FINISH_NONE && a->comm.nranks == 1 && !a->reward ? generate_put_finished(a) : DT_OK;
 }
 
 static dt_err stream_token(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
-    if (s->finish == DT_FINISH_NONE && generate_stops(a, s)) s->finish = DT_FINISH_STOP;
+    if (s->finish == DT_FINISH_NONE && generate_stops(a, s->ids, s->n_ids)) s->finish = DT_FINISH_STOP;
     if (a->comm.rank != 0) return DT_OK;
     DT_TRY(generate_stream(a, s, s->finish != DT_FINISH_NONE));
     if (s->finish != DT_FINISH_NONE) putchar('\n');
@@ -184,9 +186,17 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, 
     return a->trie ? dt_model_set_lists(a->model, a->only.token, a->only.n_token) : DT_OK;
 }
 
+static bool is_complete(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids)
+{
+    (void)n_prompt; /* a stop text may begin in it */
+    return generate_stops(ctx, ids, n_ids);
+}
+
 static dt_generate_options make_options(app *a)
 {
     return (dt_generate_options){.sampling = a->opt.sampling,
+                                 .rules = generate_rules(&a->opt),
+                                 .is_complete = a->opt.n_stop > 0 ? is_complete : NULL,
                                  .constraint = a->trie ? &a->only : NULL,
                                  .eos = a->eos,
                                  .n_eos = a->n_eos,
@@ -313,11 +323,13 @@ static dt_err report_speed(app *a, const dt_generate_stats *stats)
         DT_TRY(dt_comm_reduce_host_f64(&a->comm, each, 2, DT_SUM));
     }
     if (a->comm.rank > 0) return DT_OK;
+    int n_written = 0; /* a search may find fewer than were asked for */
+    for (int i = 0; i < a->n_seqs; i++) n_written += a->seqs[i].finish != DT_FINISH_MISSING;
     fprintf(stderr,
             "dtrain-generate: %" PRId64 " new token%s in %.3f s: %.1f tokens/s (%d sequence%s, %" PRId64
             " prompt token%s, %d rank%s)",
-            sums[1], sums[1] == 1 ? "" : "s", seconds, generate_rate(sums[1], seconds), a->n_seqs,
-            a->n_seqs == 1 ? "" : "s", sums[0], sums[0] == 1 ? "" : "s", a->comm.nranks,
+            sums[1], sums[1] == 1 ? "" : "s", seconds, generate_rate(sums[1], seconds), n_written,
+            n_written == 1 ? "" : "s", sums[0], sums[0] == 1 ? "" : "s", a->comm.nranks,
             a->comm.nranks == 1 ? "" : "s");
     if (each[0] > 0) fprintf(stderr, "; prompts at %.1f tokens/s", each[0]);
     if (each[1] > 0) fprintf(stderr, "%s new tokens at %.1f tokens/s", each[0] > 0 ? "," : ";", each[1]);
@@ -357,6 +369,7 @@ static dt_err prepare_prompts(app *a)
     TOGETHER(a, open_catalogue(a));
     if (a->catalogue) DT_TRY(dt_comm_same_file(&a->comm, a->opt.catalogue, dt_catalogue_fingerprint(a->catalogue)));
     TOGETHER(a, generate_make_sequences(a));
+    TOGETHER(a, a->trie ? generate_check_items(a) : DT_OK);
     TOGETHER(a, generate_find_images(a));
     return DT_OK;
 }
@@ -378,7 +391,8 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? 1 : 0));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     if (o->score && !o->answers) TOGETHER(a, generate_describe_judge(a));
-    TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));
+    TOGETHER(a,
+             generate_take_defaults(&a->opt, &a->frozen.from.generation, a->frozen.mc.vocab_size, a->comm.rank == 0));
     TOGETHER(a, open_tokenizer(a));
     a->reader = (dt_prompt_reader){.tokenizer = a->tok,
                                    .encoder = a->encoder,
@@ -416,6 +430,7 @@ static void close_all(app *a)
         free(a->seqs[i].ids);
         free(a->seqs[i].logps);
     }
+    generate_free_options(&a->opt);
     free(a->seqs);
     free(a->reward);
     generate_free_images(a);

@@ -76,9 +76,9 @@ static bool same_choice(const dt_choice *a, const dt_choice *b)
 
 static bool same(const struct step_key *a, const struct step_key *b)
 {
-    return a->what == b->what && a->n == b->n && a->len == b->len && a->masked == b->masked && a->listed == b->listed &&
-           a->uniform == b->uniform && a->logp == b->logp && a->logp_temperature == b->logp_temperature &&
-           same_choice(&a->how, &b->how);
+    return a->what == b->what && a->n == b->n && a->len == b->len && a->masked == b->masked &&
+           a->limited == b->limited && a->listed == b->listed && a->uniform == b->uniform && a->logp == b->logp &&
+           a->logp_temperature == b->logp_temperature && same_choice(&a->how, &b->how);
 }
 
 /* The step's place; it is new where used is 0: then what was used longest ago makes room, when it has run. */

@@ -51,16 +51,17 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
 }
 
 /* Pinned copies of the rows of a mask of tokens that belong to sequences with tokens, in their order, and a step's
- * more. flip: of its complement, within the vocabulary. */
-static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, bool flip, uint32_t *host,
-                         uint32_t *device)
+ * more. flip: of its complement, within the vocabulary. within: NULL, or a mask of the only tokens that stay. */
+static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, bool flip, const uint32_t *within,
+                         uint32_t *host, uint32_t *device)
 {
     const int64_t ld = m->host_draws.seen_ld;
     int64_t i = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
         if (!has_tokens(b, s)) continue;
         uint32_t *row = host + i++ * ld;
-        for (int64_t w = 0; w < ld; w++) row[w] = flip ? ~mask[s * ld + w] : mask[s * ld + w];
+        for (int64_t w = 0; w < ld; w++)
+            row[w] = (flip ? ~mask[s * ld + w] : mask[s * ld + w]) & (within ? within[s * ld + w] : UINT32_MAX);
     }
     const int64_t n = dt_step_rows(m, (int32_t)i);
     for (; i < n; i++) memcpy(host + i * ld, host, (size_t)ld * sizeof *host);
@@ -116,7 +117,8 @@ static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int6
     for (; d->uniform && i < n; i++) host->uniform[i] = 0;
     if (d->uniform) DT_TRY(m->ops->copy(m->dev, device->uniform, host->uniform, (size_t)n * sizeof(double), m->stream));
     if (d->list_start) DT_TRY(stage_lists(m, b, d->list_start, d->list_len));
-    return d->seen ? stage_mask(m, b, d->seen, false, host->seen, device->seen) : DT_OK;
+    if (d->allowed) DT_TRY(stage_mask(m, b, d->allowed, false, NULL, host->allowed, device->allowed));
+    return d->seen ? stage_mask(m, b, d->seen, false, NULL, host->seen, device->seen) : DT_OK;
 }
 
 static double inverse(double temperature) { return temperature > 0 ? 1 / temperature : 1; }
@@ -130,7 +132,9 @@ static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
                           .n_vocab = m->V,
                           .logits_ld = m->h.logits_ld,
                           .seen = d->seen ? at->seen + first * at->seen_ld : NULL,
-                          .seen_ld = at->seen_ld};
+                          .seen_ld = at->seen_ld,
+                          .allowed = d->allowed ? at->allowed + first * at->seen_ld : NULL,
+                          .allowed_ld = at->seen_ld};
     if (d->list_start) add_lists(m, &rows, first);
     DT_TRY(m->ops->draw_tokens(m->dev, &rows, &d->how, m->h.logits, d->uniform ? at->uniform + first : NULL,
                                at->token + first, m->draw_scratch, m->stream));
@@ -166,6 +170,7 @@ static dt_err queue_draws(dt_model *m, const dt_draw *d, int64_t n_rows)
     const struct step_key key = {.what = STEP_DRAW,
                                  .n = n,
                                  .masked = d->seen,
+                                 .limited = d->allowed,
                                  .listed = d->list_start,
                                  .uniform = d->uniform,
                                  .logp = d->logp,
@@ -218,6 +223,7 @@ static dt_err top_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
     const dt_top *t = how;
     dt_token_rows rows = {.n_rows = n, .n_vocab = m->V, .logits_ld = m->h.logits_ld, .allowed_ld = at->seen_ld};
     if (t->list_start) add_lists(m, &rows, first);
+    if (t->allowed) rows.allowed = at->allowed + first * at->seen_ld;
     for (int list = 0; list < n_lists(t); list++) {
         const int64_t from = list_at(m, t, list, first);
         if (t->seen) rows.allowed = (list == 0 ? at->unseen : at->seen) + first * at->seen_ld;
@@ -237,6 +243,7 @@ static dt_err queue_lists(dt_model *m, const dt_top *t, int64_t n_rows)
                                  .n = n,
                                  .len = t->k,
                                  .masked = t->seen,
+                                 .limited = t->allowed,
                                  .listed = t->list_start,
                                  .logp_temperature = t->logp_temperature};
     return n_rows > 0 ? dt_step_run(m, &key, use_last_logits, &use) : use_last_logits(m, &use);
@@ -264,8 +271,10 @@ dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t)
     DT_TRY(stage_last_rows(m, b, &n_rows));
     if (n_rows > 0 && t->list_start) DT_TRY(stage_lists(m, b, t->list_start, t->list_len));
     if (n_rows > 0 && t->seen) {
-        DT_TRY(stage_mask(m, b, t->seen, false, host->seen, device->seen));
-        DT_TRY(stage_mask(m, b, t->seen, true, host->unseen, device->unseen));
+        DT_TRY(stage_mask(m, b, t->seen, false, t->allowed, host->seen, device->seen));
+        DT_TRY(stage_mask(m, b, t->seen, true, t->allowed, host->unseen, device->unseen));
+    } else if (n_rows > 0 && t->allowed) {
+        DT_TRY(stage_mask(m, b, t->allowed, false, NULL, host->allowed, device->allowed));
     }
     DT_TRY(queue_lists(m, t, n_rows));
     DT_TRY(bring_lists(m, t, n_rows));

@@ -144,7 +144,7 @@ struct head_work {
 /** What dt_model_draw and dt_model_top take and give, of up to cache_seqs sequences; host and device twins. */
 struct draws {
     double *uniform, *logp;
-    uint32_t *seen, *unseen; /* [cache_seqs, seen_ld]; unseen, all other tokens, for dt_model_top alone */
+    uint32_t *seen, *allowed, *unseen; /* [cache_seqs, seen_ld]; unseen, all other tokens, for dt_model_top alone */
     int32_t *token;
     int32_t *list_start, *list_len;
     int64_t seen_ld;
@@ -228,7 +228,7 @@ struct step_key {
     enum { STEP_BLOCKS, STEP_DRAW, STEP_TOP } what;
     int32_t n;   /* sequences of one token each, or rows of logits */
     int32_t len; /* what the longest cache is taken to hold, or tokens of a list */
-    bool masked, listed, uniform, logp;
+    bool masked, limited, listed, uniform, logp;
     double logp_temperature;
     dt_choice how;
 };

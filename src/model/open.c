@@ -247,6 +247,7 @@ static void place_draws(const dt_model *m, struct arena *a, struct draws *d)
     d->uniform = dt_take(a, n, 1, sizeof(double));
     d->logp = dt_take(a, n, 1, sizeof(double));
     d->seen = dt_take(a, n, d->seen_ld, sizeof(uint32_t));
+    d->allowed = dt_take(a, n, d->seen_ld, sizeof(uint32_t));
     d->token = dt_take(a, n, 1, sizeof(int32_t));
     d->list_start = dt_take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));
     d->list_len = dt_take(a, m->opt.max_listed > 0 ? n : 0, 1, sizeof(int32_t));

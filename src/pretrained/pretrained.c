@@ -119,6 +119,7 @@ void dt_pretrained_free(dt_pretrained *p)
     free(p->tower);
     free(p->projector);
     free(p->tokenizer);
+    generation_config_free(&p->generation);
     *p = (dt_pretrained){0};
 }
 

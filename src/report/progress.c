@@ -137,6 +137,13 @@ void dt_progress_train(dt_progress *p, const dt_train_record *rec)
 /* " 12 samples": the number, what it counts or measures, and how it is written. */
 static void put_validation_metric(dt_record *out, const dt_metric *m)
 {
+    const char *const of_items[][2] = {{"rec/hr@", "HR@"}, {"rec/ndcg@", "NDCG@"}, {"rec/", ""}};
+    for (size_t i = 0; i < sizeof of_items / sizeof of_items[0]; i++) {
+        const size_t n = strlen(of_items[i][0]);
+        if (strncmp(m->name, of_items[i][0], n) != 0) continue;
+        dt_record_printf(out, "  %s%s %.4g", of_items[i][1], m->name + n, m->value);
+        return;
+    }
     static const struct {
         const char *name, *format;
         double scale;
@@ -154,13 +161,24 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     dt_record_printf(out, "  %s %.4g", name, m->value);
 }
 
+/* Metrics of which the loss is the negative, for comparing checkpoints: it is not shown with them. */
+static bool has_gain(const dt_metric *more, int n_more)
+{
+    for (int i = 0; i < n_more; i++)
+        if (strncmp(more[i].name, "rec/", 4) == 0 || strcmp(more[i].name, "grpo/validation_reward") == 0) return true;
+    return false;
+}
+
 void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_steps, double loss,
                                    const dt_metric *more, int n_more)
 {
     out->nbytes = 0;
     dt_record_printf(out, "step %" PRId64, step);
     if (total_steps > 0) dt_record_printf(out, "/%" PRId64, total_steps);
-    dt_record_printf(out, "  validation loss %.4f", loss);
+    if (has_gain(more, n_more))
+        dt_record_printf(out, "  validation");
+    else
+        dt_record_printf(out, "  validation loss %.4f", loss);
     for (int i = 0; i < n_more; i++) put_validation_metric(out, &more[i]);
 }
 

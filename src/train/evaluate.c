@@ -72,8 +72,25 @@ static dt_err report(dt_run *run, int64_t step, double begin_s)
     return dt_report_validation(run->report, step, run->shown[0].value, run->shown + 1, n - 1);
 }
 
+/* With a catalogue the loss is minus the gain of all items found: HR and NDCG say more. */
+static bool say_items(const dt_sums *s)
+{
+    char text[1024] = "";
+    for (int i = 0; i < s->n_shown[DT_SHOW_VALIDATION]; i++) {
+        const dt_shown *x = &s->shown[DT_SHOW_VALIDATION][i];
+        const bool hit = strncmp(x->name, "rec/hr@", 7) == 0, gain = strncmp(x->name, "rec/ndcg@", 9) == 0;
+        const size_t n = strlen(text);
+        if (hit || gain)
+            snprintf(text + n, sizeof text - n, "  %s@%s %.6g", hit ? "HR" : "NDCG", strchr(x->name, '@') + 1,
+                     dt_sums_shown(s, x));
+    }
+    if (*text) DT_INFO("validation%s", text);
+    return *text;
+}
+
 static void say_result(const dt_sums *s, const dt_shown *loss)
 {
+    if (say_items(s)) return;
     const int targets = dt_sums_find(s, "targets");
     if (targets >= 0)
         DT_INFO("validation loss %.9g over %.0f targets", dt_sums_shown(s, loss), dt_sums_value(s, targets));

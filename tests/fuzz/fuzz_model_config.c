@@ -53,6 +53,7 @@ static void try_generation(const char *text, size_t n)
     const dt_err err = generation_config_parse(&g, "generation_config.json", text, n);
     must(err == DT_OK || (err == DT_ERR_DATA && dt_error_message()[0]));
     must(err != DT_OK || (g.n_eos >= 0 && g.n_eos <= DT_MAX_EOS && g.top_p <= 1 && g.min_p <= 1));
+    if (err == DT_OK) generation_config_free(&g);
 }
 
 static void put(const char *dir, const char *name, const void *bytes, size_t n)

@@ -10,7 +10,7 @@
 #include "dtrain/train.h"
 #include "dtrain/trie.h"
 
-enum { MAX_STOPS = 16, MAX_GIVEN_IMAGES = 64 };
+enum { MAX_GIVEN_IMAGES = 64 };
 
 typedef struct options {
     const char *model, *adapter, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
@@ -23,11 +23,15 @@ typedef struct options {
     dt_dtype dtype;
     dt_sampling sampling;
     struct {
-        bool temperature, top_k, top_p, min_p, penalty, greedy, beams, max_new;
+        bool temperature, top_k, top_p, min_p, penalty, greedy, beams, max_new, length_penalty, early, min_new, ngram,
+            suppress, begin_suppress;
     } given; /* on the command line: those win over generation_config.json */
     dt_beam_options beams;
     int64_t max_new_tokens, num_samples, batch_size, threads, stage, context;
-    const char *stop[MAX_STOPS];
+    int64_t max_length; /* of prompt and new tokens, where generation_config.json says so instead; 0: no such limit */
+    int64_t min_new_tokens, min_length, no_repeat_ngram_size;
+    dt_ids suppress, begin_suppress;
+    const char *stop[DT_MAX_STOPS];
     int n_stop;
     bool chat, no_think;
     const char *system, *chat_template;
@@ -69,12 +73,19 @@ typedef struct app {
 /* options.c */
 extern const char generate_usage[];
 dt_err generate_parse_options(options *o, int argc, char **argv);
-/** What generation_config.json asks for and the command line does not. */
-dt_err generate_take_defaults(options *o, const dt_generation_defaults *from);
+void generate_free_options(options *o);
 void generate_print_settings(const app *a);
+
+/* settings.c */
+/** What generation_config.json asks for and the command line does not; with speaks also warnings of what in it is not
+ *  used. */
+dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks);
+dt_token_rules generate_rules(const options *o);
 
 /* sequences.c: from prompts to sequences, whose they are, and results to all ranks */
 dt_err generate_make_sequences(app *a);
+/** With a catalogue: does an item fit after every prompt? DT_ERR_USAGE, DT_ERR_DATA: none does. */
+dt_err generate_check_items(const app *a);
 int generate_owner(const app *a, int sequence);
 /** Tokens per second; 0: there was no time to speak of, as where the only new token came with its prompt. */
 double generate_rate(int64_t n_tok, double seconds);
@@ -112,8 +123,8 @@ char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool
 void generate_put_prompt(const app *a, const dt_sequence *s);
 dt_err generate_put_finished(app *a); /* those that are finished, in the order of their numbers */
 dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* what is new on the screen, whole characters alone */
-/** Has the newest token completed a stop text? */
-bool generate_stops(const app *a, const dt_sequence *s);
+/** Has the newest of these tokens completed a stop text, which may have begun in the prompt? */
+bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids);
 dt_err generate_flush(const app *a);
 
 /* chat.c */

@@ -38,7 +38,15 @@ const char generate_usage[] =
     "\n"
     "Tokens (what is not given is taken from the model's generation_config.json, if it has one)\n"
     "  --max-new-tokens N      longest continuation (default 128)\n"
-    "  --stop TEXT             end a continuation at this text; may be given several times\n"
+    "  --min-new-tokens N      the end may not come before N new tokens (default 0)\n"
+    "  --stop TEXT, --stop-strings TEXT\n"
+    "                          end a continuation at this text; may be given several times\n"
+    "  --no-repeat-ngram-size N\n"
+    "                          no N tokens in a row come twice, the prompt's included (default 0: they\n"
+    "                          may)\n"
+    "  --suppress-tokens IDS   tokens that never come: ids separated by commas\n"
+    "  --begin-suppress-tokens IDS\n"
+    "                          tokens that do not come first\n"
     "  --temperature T         divides the logits (default 1; 0: greedy)\n"
     "  --top-k K               draw from the K most probable tokens only (default 0: all)\n"
     "  --top-p P               from the fewest most probable tokens that reach P (default 1: all)\n"
@@ -48,7 +56,8 @@ const char generate_usage[] =
     "  --num-samples N         continuations of each prompt (default 1)\n"
     "  --seed N                of the random numbers (default 42)\n"
     "  --num-beams B           beam search with B beams (default 1: none)\n"
-    "  --length-penalty A      a beam's score is its log-probability / (new tokens)^A (default 1)\n"
+    "  --length-penalty A      a beam's score is its log-probability / (new tokens)^A (default 1;\n"
+    "                          0 with --catalogue)\n"
     "  --early-stopping        a search is done when B sequences are finished, even if another could\n"
     "                          be better\n"
     "  --num-return N          the best N sequences of each search (default 1)\n"
@@ -102,7 +111,7 @@ enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
     PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
     TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE,
-    SCORE, ANSWERS, NO_GRAPHS, ADAPTER, CATALOGUE, IMAGE
+    SCORE, ANSWERS, NO_GRAPHS, ADAPTER, CATALOGUE, IMAGE, MIN_NEW, NGRAM, SUPPRESS, BEGIN_SUPPRESS
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
@@ -117,6 +126,8 @@ static const struct option long_options[] = {
     {"no-graphs", 0, 0, NO_GRAPHS}, {"adapter", 1, 0, ADAPTER},
     {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE},
     {"answers", 1, 0, ANSWERS}, {"catalogue", 1, 0, CATALOGUE}, {"image", 1, 0, IMAGE},
+    {"min-new-tokens", 1, 0, MIN_NEW}, {"stop-strings", 1, 0, STOP}, {"no-repeat-ngram-size", 1, 0, NGRAM},
+    {"suppress-tokens", 1, 0, SUPPRESS}, {"begin-suppress-tokens", 1, 0, BEGIN_SUPPRESS},
     TOOL_OPTIONS, {0}};
 /* clang-format on */
 
@@ -126,10 +137,27 @@ static dt_err parse_dtype(const char *text, dt_dtype *dtype)
     return DT_OK;
 }
 
+static dt_err parse_ids(const char *name, const char *text, dt_ids *ids)
+{
+    char **items;
+    int n;
+    dt_err err = dt_config_split(text, &items, &n);
+    DT_TRY(err);
+    if (n == 0) err = dt_fail(DT_ERR_USAGE, "--%s: expected token ids separated by commas, found none", name);
+    for (int i = 0; i < n && err == DT_OK; i++) {
+        int64_t id;
+        err = tool_parse_int(name, items[i], 0, INT32_MAX, &id);
+        if (err == DT_OK) err = dt_ids_reserve(ids, 1);
+        if (err == DT_OK) ids->id[ids->n++] = (int32_t)id;
+    }
+    dt_list_free(items, n);
+    return err;
+}
+
 static dt_err parse_stop(options *o, const char *text)
 {
     DT_CHECK(text[0], DT_ERR_USAGE, "--stop: expected a text");
-    DT_CHECK(o->n_stop < MAX_STOPS, DT_ERR_USAGE, "--stop: at most %d texts", MAX_STOPS);
+    DT_CHECK(o->n_stop < DT_MAX_STOPS, DT_ERR_USAGE, "--stop: at most %d texts", DT_MAX_STOPS);
     o->stop[o->n_stop++] = text;
     return DT_OK;
 }
@@ -151,6 +179,18 @@ static dt_err parse_token_option(options *o, int id, const char *name, const cha
         return tool_parse_int(name, text, 1, INT32_MAX, &o->max_new_tokens);
     case STOP:
         return parse_stop(o, text);
+    case MIN_NEW:
+        o->given.min_new = true;
+        return tool_parse_int(name, text, 0, INT32_MAX, &o->min_new_tokens);
+    case NGRAM:
+        o->given.ngram = true;
+        return tool_parse_int(name, text, 0, INT32_MAX, &o->no_repeat_ngram_size);
+    case SUPPRESS:
+        o->given.suppress = true;
+        return parse_ids(name, text, &o->suppress);
+    case BEGIN_SUPPRESS:
+        o->given.begin_suppress = true;
+        return parse_ids(name, text, &o->begin_suppress);
     case TEMPERATURE:
         o->given.temperature = true;
         return tool_parse_real(name, text, &o->sampling.temperature);
@@ -181,9 +221,10 @@ static dt_err parse_token_option(options *o, int id, const char *name, const cha
         o->beams.n_beams = (int)n;
         return DT_OK;
     case LENGTH_PENALTY:
+        o->given.length_penalty = true;
         return tool_parse_real(name, text, &o->beams.length_penalty);
     case EARLY:
-        o->beams.early_stopping = true;
+        o->beams.early_stopping = o->given.early = true;
         return DT_OK;
     default: /* RETURN */
         DT_TRY(tool_parse_int(name, text, 1, 1 << 16, &n));
@@ -271,8 +312,11 @@ static dt_err check_beams(const options *o)
              "--min-p and --num-samples");
     DT_CHECK(b->n_return <= b->n_beams, DT_ERR_USAGE, "--num-return: expected at most --num-beams = %d, found %d",
              b->n_beams, b->n_return);
-    DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat && o->n_stop == 0), DT_ERR_USAGE,
-             "--num-beams: cannot be combined with --stream, --chat and --stop");
+    DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat), DT_ERR_USAGE,
+             "--num-beams: cannot be combined with --stream and --chat");
+    DT_CHECK(!o->given.max_new || o->min_new_tokens <= o->max_new_tokens, DT_ERR_USAGE,
+             "--min-new-tokens: expected at most --max-new-tokens = %" PRId64 ", found %" PRId64, o->max_new_tokens,
+             o->min_new_tokens);
     return DT_OK;
 }
 
@@ -283,6 +327,11 @@ static dt_err check_scoring(const options *o)
              "--answers: nothing is generated, so there is neither a model before it nor a prompt");
     DT_CHECK(!o->catalogue || (!o->answers && !o->chat), DT_ERR_USAGE,
              "--catalogue: cannot be combined with --answers and --chat");
+    DT_CHECK(!o->catalogue || (o->min_new_tokens == 0 && o->n_stop == 0 && o->no_repeat_ngram_size == 0 &&
+                               o->suppress.n == 0 && o->begin_suppress.n == 0),
+             DT_ERR_USAGE,
+             "--catalogue: cannot be combined with --min-new-tokens, --stop, --no-repeat-ngram-size, "
+             "--suppress-tokens and --begin-suppress-tokens: the catalogue alone says what may follow a prompt");
     DT_CHECK(!o->score || (!o->stream && !o->chat), DT_ERR_USAGE,
              "--score: cannot be combined with --stream and --chat");
     return DT_OK;
@@ -341,28 +390,10 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
     return check_options(o);
 }
 
-/* ---- what the model asks for ------------------------------------------------------------------------------------- */
-
-dt_err generate_take_defaults(options *o, const dt_generation_defaults *from)
+void generate_free_options(options *o)
 {
-    dt_sampling *s = &o->sampling;
-    const bool plain = !draws(o) && !o->stream && !o->chat && o->num_samples == 1 && o->n_stop == 0;
-    if (!o->given.penalty && from->repetition_penalty >= 0) s->repetition_penalty = from->repetition_penalty;
-    if (!o->given.max_new && from->max_new_tokens > 0)
-        o->max_new_tokens = from->max_new_tokens < INT32_MAX ? from->max_new_tokens : INT32_MAX;
-    if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 &&
-        from->num_beams <= 1 << 16)
-        o->beams.n_beams = (int)from->num_beams;
-    if (o->beams.n_beams > 1 || o->given.greedy) return DT_OK;
-    if (from->do_sample == 0 && !draws(o)) {
-        s->greedy = o->num_samples == 1; /* several samples are asked for: they are to differ */
-        if (s->greedy) return DT_OK;
-    }
-    if (!o->given.temperature && from->temperature >= 0) s->temperature = from->temperature;
-    if (!o->given.top_k && from->top_k >= 0) s->top_k = from->top_k;
-    if (!o->given.top_p && from->top_p >= 0) s->top_p = from->top_p;
-    if (!o->given.min_p && from->min_p >= 0) s->min_p = from->min_p;
-    return dt_sampling_check(s);
+    free(o->suppress.id);
+    free(o->begin_suppress.id);
 }
 
 void generate_print_settings(const app *a)
@@ -380,6 +411,10 @@ void generate_print_settings(const app *a)
     else
         fprintf(stderr, "temperature %g, top-k %" PRId64 ", top-p %g, min-p %g, seed %" PRIu64, s->temperature,
                 s->top_k, s->top_p, s->min_p, s->seed);
+    if (o->min_new_tokens > 0) fprintf(stderr, ", at least %" PRId64 " new tokens", o->min_new_tokens);
+    if (o->no_repeat_ngram_size > 0) fprintf(stderr, ", no %" PRId64 " tokens twice", o->no_repeat_ngram_size);
+    if (o->suppress.n > 0) fprintf(stderr, ", without %zu tokens", o->suppress.n);
+    if (o->begin_suppress.n > 0) fprintf(stderr, ", %zu tokens not first", o->begin_suppress.n);
     fprintf(stderr, ", ends at");
     for (int i = 0; i < a->n_eos; i++) fprintf(stderr, " %" PRId32, a->eos[i]);
     fprintf(stderr, a->n_eos ? "\n" : " nothing\n");

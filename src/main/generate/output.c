@@ -90,18 +90,32 @@ static size_t find_stop(const app *a, const char *text, size_t n)
     return first;
 }
 
-bool generate_stops(const app *a, const dt_sequence *s)
+/* Does a stop text end within the bytes from `from` on? */
+static bool ends_after(const app *a, const char *text, size_t n, size_t from)
+{
+    for (int i = 0; i < a->opt.n_stop; i++) {
+        const size_t len = strlen(a->opt.stop[i]), first = from >= len ? from - len + 1 : 0;
+        if (first < n && memmem(text + first, n - first, a->opt.stop[i], len)) return true;
+    }
+    return false;
+}
+
+/* What the last token adds to the text begins where the text without it differs: it may complete a character. Special
+ * tokens count, as for transformers. */
+bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids)
 {
     enum { SPARE = 8 }; /* tokens that are the rest of a character before, or no text */
-    size_t longest = 0, n = 0;
+    size_t longest = 0, n = 0, n_before = 0, same = 0;
     for (int i = 0; i < a->opt.n_stop; i++)
         longest = strlen(a->opt.stop[i]) > longest ? strlen(a->opt.stop[i]) : longest;
     if (longest == 0) return false;
-    const int64_t first =
-        s->n_ids - s->n_prompt > (int64_t)longest + SPARE ? s->n_ids - (int64_t)longest - SPARE : s->n_prompt;
-    char *text = text_of(a, s->ids + first, s->n_ids - first, &n);
-    const bool found = text && find_stop(a, text, n) < n;
+    const int64_t window = (int64_t)longest + SPARE, first = n_ids > window ? n_ids - window : 0;
+    char *text = a->tok ? dt_decode(a->tok, ids + first, n_ids - first, false, &n) : NULL,
+         *before = a->tok ? dt_decode(a->tok, ids + first, n_ids - first - 1, false, &n_before) : NULL;
+    while (text && before && same < n && same < n_before && text[same] == before[same]) same++;
+    const bool found = text && before && ends_after(a, text, n, same);
     free(text);
+    free(before);
     return found;
 }
 
@@ -142,11 +156,16 @@ static void put_text(const app *a, const char *bytes, size_t n)
     }
 }
 
-/* An image, which is a run of placeholders, is shown as one of them. */
-static char *prompt_of(const app *a, const dt_sequence *s, size_t *nbytes)
+static char *prompt_text(const app *a, const int32_t *ids, int64_t n, bool whole, size_t *nbytes)
+{
+    return whole && a->tok ? dt_decode(a->tok, ids, n, false, nbytes) : text_of(a, ids, n, nbytes);
+}
+
+/* An image, which is a run of placeholders, is shown as one of them. whole: with special tokens. */
+static char *prompt_of(const app *a, const dt_sequence *s, bool whole, size_t *nbytes)
 {
     const int32_t n_each = a->reader.n_image_tokens;
-    if (n_each <= 1) return text_of(a, s->ids, s->n_prompt, nbytes);
+    if (n_each <= 1) return prompt_text(a, s->ids, s->n_prompt, whole, nbytes);
     int32_t *ids = malloc((size_t)s->n_prompt * sizeof *ids);
     int64_t n = 0, n_places = 0;
     for (int64_t i = 0; ids && i < s->n_prompt; i++) {
@@ -154,7 +173,7 @@ static char *prompt_of(const app *a, const dt_sequence *s, size_t *nbytes)
         if (!place || n_places % n_each == 0) ids[n++] = s->ids[i];
         n_places += place;
     }
-    char *text = ids ? text_of(a, ids, n, nbytes) : NULL;
+    char *text = ids ? prompt_text(a, ids, n, whole, nbytes) : NULL;
     free(ids);
     return text;
 }
@@ -162,7 +181,7 @@ static char *prompt_of(const app *a, const dt_sequence *s, size_t *nbytes)
 void generate_put_prompt(const app *a, const dt_sequence *s)
 {
     size_t n = 0;
-    char *text = prompt_of(a, s, &n);
+    char *text = prompt_of(a, s, false, &n);
     if (text) put_text(a, text, n);
     free(text);
 }
@@ -246,12 +265,12 @@ static json_t *record_of(const app *a, const dt_sequence *s)
     char *text = generate_new_text(a, s, &n_text, &stopped);
     json_object_set_new(object, "index", json_integer((json_int_t)s->number / a->n_out));
     json_object_set_new(object, "sample", json_integer((json_int_t)s->number % a->n_out));
-    if (from && json_object_get(from, "prompt")) {
-        json_object_set(object, "prompt", json_object_get(from, "prompt"));
-    } else if (!is_conversation(a, s)) {
-        char *prompt = prompt_of(a, s, &n_prompt);
-        json_object_set_new(object, "prompt", take_text(prompt, n_prompt));
-    }
+    const bool talks = is_conversation(a, s);
+    char *prompt = prompt_of(a, s, talks, &n_prompt);
+    json_t *given = from ? json_object_get(from, "prompt") : NULL, *shown = take_text(prompt, n_prompt);
+    json_object_set(object, "prompt", given ? given : shown);
+    if (talks) json_object_set(object, "prompt_text", shown);
+    json_decref(shown);
     json_object_set_new(object, "text", take_text(text, n_text));
     json_object_set_new(object, "ids", id_list(s->ids + s->n_prompt, s->n_ids - s->n_prompt));
     json_object_set_new(object, "prompt_ids", id_list(s->ids, s->n_prompt));

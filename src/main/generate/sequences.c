@@ -32,7 +32,15 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
     dt_ids *p = &a->prompts.prompt[prompt].ids;
     const int64_t limit = dt_model_max_length(&a->frozen.mc);
     DT_TRY(begin_prompt(a, p));
-    const int64_t n_new = a->opt.answers ? 0 : a->opt.max_new_tokens, least = n_new > 0;
+    const int64_t total = a->opt.answers ? 0 : a->opt.max_length;
+    DT_CHECK(total == 0 || (int64_t)p->n < total, DT_ERR_USAGE,
+             "prompt %d has %zu tokens, and max_length of generation_config.json is %" PRId64
+             ", the prompt included: give --max-new-tokens",
+             prompt, p->n, total);
+    const int64_t n_new = a->opt.answers ? 0
+                          : total > 0    ? total - (int64_t)p->n
+                                         : a->opt.max_new_tokens,
+                  least = n_new > 0;
     DT_CHECK((int64_t)p->n + least <= limit, DT_ERR_DATA, "%s %d has %zu tokens: the model takes %" PRId64 "%s",
              a->opt.answers ? "answer" : "prompt", prompt, p->n, limit,
              a->opt.answers ? ", its prompt included" : ", new ones included");
@@ -63,6 +71,31 @@ dt_err generate_make_sequences(app *a)
         a->n_seqs++; /* main frees what there is of it */
         DT_TRY(err);
     }
+    return DT_OK;
+}
+
+/* ---- items of a catalogue ---------------------------------------------------------------------------------------- */
+
+/* An item that is longer than the new tokens cannot be found. */
+dt_err generate_check_items(const app *a)
+{
+    int32_t fewest = INT32_MAX, prompt = 0;
+    for (int i = 0; i < a->n_seqs; i++) {
+        const int32_t n_new = a->seqs[i].max_ids - a->seqs[i].n_prompt;
+        if (n_new < fewest) fewest = n_new, prompt = i / a->n_out;
+    }
+    const int32_t n_items = dt_trie_n_leaves(a->trie), n_within = dt_trie_n_within(a->trie, fewest);
+    DT_CHECK(n_within > 0, DT_ERR_USAGE,
+             "--catalogue: an item of %s takes at least %d new tokens, and prompt %d may have %d: raise "
+             "--max-new-tokens to %d, or shorten the prompt where the model's length is the limit",
+             a->opt.catalogue, dt_trie_shortest(a->trie), prompt, fewest, dt_trie_depth(a->trie));
+    if (n_within < n_items && a->comm.rank == 0)
+        DT_WARN("--catalogue: %d of %d items of %s cannot be reached with %d new tokens after prompt %d: the longest "
+                "takes %d; see --max-new-tokens",
+                n_items - n_within, n_items, a->opt.catalogue, fewest, prompt, dt_trie_depth(a->trie));
+    if (a->opt.beams.n_beams > 1 && a->opt.beams.n_return > n_within && a->comm.rank == 0)
+        DT_WARN("--num-return %d: a search finds %d sequences at most, one for each item that can be reached",
+                a->opt.beams.n_return, n_within);
     return DT_OK;
 }
 

@@ -1,0 +1,141 @@
+/* settings.c - what a model's generation_config.json asks for and the command line does not. */
+#include "app.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool draws(const options *o)
+{
+    return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p || o->num_samples > 1;
+}
+
+/* ---- warnings ---------------------------------------------------------------------------------------------------- */
+
+static void add(char *names, size_t size, bool on, const char *name)
+{
+    const size_t n = strlen(names);
+    if (on) snprintf(names + n, size - n, "%s%s", n ? ", " : "", name);
+}
+
+/* A catalogue's items are ranked as task = eval ranks them. */
+static void warn_of_catalogue(const options *o, const dt_generation_defaults *from)
+{
+    char names[256] = "";
+    const double rho = from->repetition_penalty, length = from->length_penalty;
+    add(names, sizeof names, !o->given.penalty && rho >= 0 && rho != 1, "repetition_penalty");
+    add(names, sizeof names, !o->given.length_penalty && !isnan(length) && length != 1, "length_penalty");
+    add(names, sizeof names, !o->given.early && from->early_stopping > 0, "early_stopping");
+    add(names, sizeof names, from->min_new_tokens > 0, "min_new_tokens");
+    add(names, sizeof names, from->min_length > 0, "min_length");
+    add(names, sizeof names, from->no_repeat_ngram_size > 0, "no_repeat_ngram_size");
+    add(names, sizeof names, from->suppress.n > 0, "suppress_tokens");
+    add(names, sizeof names, from->begin_suppress.n > 0, "begin_suppress_tokens");
+    add(names, sizeof names, from->n_stop > 0, "stop_strings");
+    if (*names)
+        DT_WARN("--catalogue: items are ranked by the model's log-probabilities, as task = eval ranks them; these "
+                "settings of generation_config.json are not used: %s",
+                names);
+}
+
+static void warn_of_ignored(const options *o, const dt_generation_defaults *from)
+{
+    const bool samples = o->beams.n_beams == 1 && !o->sampling.greedy && o->sampling.temperature > 0;
+    const char *always = from->ignored, *sampling = samples ? from->ignored_sampling : NULL;
+    if (always || sampling)
+        DT_WARN("dtrain does not know these settings of generation_config.json, which are not used: %s%s%s",
+                always ? always : "", always && sampling ? ", " : "", sampling ? sampling : "");
+}
+
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
+
+static dt_err copy_ids(dt_ids *to, const dt_ids *from)
+{
+    DT_TRY(dt_ids_reserve(to, from->n));
+    if (from->n > 0) memcpy(to->id, from->id, from->n * sizeof *to->id);
+    to->n = from->n;
+    return DT_OK;
+}
+
+static dt_err take_rules(options *o, const dt_generation_defaults *from)
+{
+    const bool minimum = !o->given.min_new && from->min_new_tokens >= 0;
+    if (minimum) o->min_new_tokens = from->min_new_tokens;
+    if (!o->given.min_new && !minimum && from->min_length > 0) o->min_length = from->min_length;
+    if (!o->given.ngram && from->no_repeat_ngram_size > 0) o->no_repeat_ngram_size = from->no_repeat_ngram_size;
+    if (!o->given.suppress) DT_TRY(copy_ids(&o->suppress, &from->suppress));
+    if (!o->given.begin_suppress) DT_TRY(copy_ids(&o->begin_suppress, &from->begin_suppress));
+    for (int i = 0, given = o->n_stop; given == 0 && i < from->n_stop; i++) o->stop[o->n_stop++] = from->stop[i];
+    return DT_OK;
+}
+
+static void take_length(options *o, const dt_generation_defaults *from)
+{
+    if (o->given.max_new) return;
+    o->given.max_new = from->max_new_tokens > 0 || from->max_length > 0;
+    if (from->max_new_tokens > 0)
+        o->max_new_tokens = from->max_new_tokens;
+    else if (from->max_length > 0)
+        o->max_length = from->max_length;
+}
+
+static void take_beams(options *o, const dt_generation_defaults *from)
+{
+    const bool plain = !draws(o) && !o->stream && !o->chat;
+    if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 &&
+        from->num_beams <= 1 << 16)
+        o->beams.n_beams = (int)from->num_beams;
+    if (o->catalogue && !o->given.length_penalty) o->beams.length_penalty = 0; /* as task = eval */
+    if (o->catalogue) return;
+    if (!o->given.length_penalty && !isnan(from->length_penalty)) o->beams.length_penalty = from->length_penalty;
+    if (!o->given.early && from->early_stopping >= 0) o->beams.early_stopping = from->early_stopping;
+}
+
+/* A file without do_sample asks for the most probable tokens, as for transformers. */
+static void take_sampling(options *o, const dt_generation_defaults *from)
+{
+    dt_sampling *s = &o->sampling;
+    if (o->beams.n_beams > 1 || o->given.greedy) return;
+    if (from->given && from->do_sample != 1 && !draws(o)) {
+        s->greedy = true;
+        return;
+    }
+    if (!o->given.temperature && from->temperature >= 0) s->temperature = from->temperature;
+    if (!o->given.top_k && from->top_k >= 0) s->top_k = from->top_k;
+    if (!o->given.top_p && from->top_p >= 0) s->top_p = from->top_p;
+    if (!o->given.min_p && from->min_p >= 0) s->min_p = from->min_p;
+}
+
+static dt_err check_ids(const dt_ids *ids, const char *name, int64_t vocab_size)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        DT_CHECK(ids->id[i] < vocab_size, DT_ERR_USAGE, "%s: expected ids below %lld, the model's vocabulary, found %d",
+                 name, (long long)vocab_size, (int)ids->id[i]);
+    return DT_OK;
+}
+
+dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks)
+{
+    DT_TRY(check_ids(&o->suppress, "--suppress-tokens", vocab_size));
+    DT_TRY(check_ids(&o->begin_suppress, "--begin-suppress-tokens", vocab_size));
+    take_length(o, from);
+    take_beams(o, from);
+    take_sampling(o, from);
+    if (!o->catalogue) DT_TRY(take_rules(o, from));
+    if (!o->catalogue && !o->given.penalty && from->repetition_penalty >= 0)
+        o->sampling.repetition_penalty = from->repetition_penalty;
+    if (speaks && o->catalogue) warn_of_catalogue(o, from);
+    if (speaks && !o->answers) warn_of_ignored(o, from);
+    return dt_sampling_check(&o->sampling);
+}
+
+dt_token_rules generate_rules(const options *o)
+{
+    return (dt_token_rules){.min_new_tokens = (int32_t)o->min_new_tokens,
+                            .min_length = (int32_t)o->min_length,
+                            .no_repeat_ngram_size = (int32_t)o->no_repeat_ngram_size,
+                            .suppress = o->suppress.id,
+                            .n_suppress = (int32_t)o->suppress.n,
+                            .begin_suppress = o->begin_suppress.id,
+                            .n_begin_suppress = (int32_t)o->begin_suppress.n};
+}
