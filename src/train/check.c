@@ -167,15 +167,16 @@ static dt_err check_report(const dt_run *run)
 static void warn_of_schedule(const dt_run *run)
 {
     const dt_schedule *s = &run->schedule;
-    if (s->total > 0 && s->warmup >= s->total)
+    const int64_t total = s->span.total, warmup = s->span.warmup;
+    if (total > 0 && warmup >= total)
         DT_WARN("[scheduler]: the warm-up of %" PRId64 " steps is as long as the run of %" PRId64
                 " or longer: lr is never reached; lower "
                 "scheduler.warmup_steps or warmup_ratio",
-                s->warmup, s->total);
-    else if (s->total > 0 && s->type == DT_SCHED_WSD && s->warmup + s->decay_steps > s->total)
+                warmup, total);
+    else if (total > 0 && s->type == DT_SCHED_WSD && warmup + s->decay_steps > total)
         DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") are longer than the run (%" PRId64
                 "): the decay is cut short",
-                s->warmup, s->decay_steps, s->total);
+                warmup, s->decay_steps, total);
 }
 
 bool run_check_settings(dt_run *run)
@@ -195,7 +196,7 @@ bool run_check_settings(dt_run *run)
 /* ---- --check: files, to the last byte ---------------------------------------------------------------------------- */
 
 /* As a run would: the best candidate that verifies. */
-static dt_err verify_candidates(const dt_run *run)
+static dt_err verify_candidates(dt_run *run)
 {
     for (int i = run->resume_first, next; i < run->n_resume_paths; i = next) {
         const char *path = run->resume_paths[i];
@@ -203,7 +204,8 @@ static dt_err verify_candidates(const dt_run *run)
         dt_err err = dt_checkpoint_verify(path, NULL);
         if (err == DT_OK) err = dt_checkpoint_verify_left_out(path, models, run_list_saved(run, path, models));
         if (err == DT_OK) DT_INFO("would resume from %s", path);
-        if (err == DT_OK || (next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
+        if (err == DT_OK) return run_say_place(run, path);
+        if ((next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
         DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
         dt_error_clear();
     }
