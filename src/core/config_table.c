@@ -269,7 +269,7 @@ void dt_config_print_markdown(FILE *out)
     fprintf(out, "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain "
                  "--keys` prints the same.\n"
                  "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an "
-                 "environment variable.\n"
+                 "environment variable, and `~/` at the beginning of a path the home directory.\n"
                  "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` "
                  "after a value.\n");
     for (int i = 0; i < dt_n_keys; i++) {

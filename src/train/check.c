@@ -13,12 +13,23 @@
 /* ---- where the run writes ---------------------------------------------------------------------------------------- */
 
 /* The directory itself, or the nearest one above that is there. */
+static dt_err check_link(const char *where, const char *path)
+{
+    char target[PATH_MAX];
+    const ssize_t n = readlink(path, target, sizeof target);
+    DT_CHECK(n < 0, DT_ERR_USAGE,
+             "%s: %s is a symbolic link to %.*s, which does not exist; make that directory, or remove the link", where,
+             path, (int)n, target);
+    return DT_OK;
+}
+
 static dt_err find_existing(const char *where, const char *path, char dir[PATH_MAX])
 {
     struct stat st;
     DT_CHECK(snprintf(dir, PATH_MAX, "%s", path) < PATH_MAX, DT_ERR_USAGE, "%s: the path is too long", where);
     while (stat(dir, &st) != 0) {
         DT_CHECK(errno == ENOENT || errno == ENOTDIR, DT_ERR_USAGE, "%s: %s: %s", where, dir, strerror(errno));
+        DT_TRY(check_link(where, dir));
         char *slash = strrchr(dir, '/');
         strcpy(slash && slash > dir ? slash : dir, slash == dir ? "/" : slash ? "" : ".");
     }
