@@ -239,7 +239,7 @@ static void values_may_be_written_as_elsewhere(void **state)
         {"run.output_dir='/my runs/a'", "run.output_dir", "/my runs/a"},
         {"run.output_dir=\" '/x' \"", "run.output_dir", "/x"},
         {"vision.image_token='it''s", "vision.image_token", "'it''s"},
-        {"data.train=\"a.h5\", 'b.h5'", "data.train", "\"a.h5\", 'b.h5'"},
+        {"data.train=\"/a.h5\", '/b.h5'", "data.train", "\"/a.h5\", '/b.h5'"},
         {"run.max_steps=1_000", "run.max_steps", "1000"},
         {"run.max_steps=1e6", "run.max_steps", "1000000"},
         {"run.shuffle=True", NULL, NULL},
@@ -701,6 +701,10 @@ static void keys_are_printed_by_section_and_by_name(void **state)
         {"rnu", "--keys rnu: unknown section; the nearest is [run]"},
         {"run.sed", "--keys run.sed: unknown key; the nearest is seed"},
         {"learning_rate", "--keys learning_rate: learning_rate is optimizer.lr here"},
+        {"warmup_step", "--keys warmup_step: unknown key; the nearest is warmup_steps in [scheduler]"},
+        {"neftune_noise_alpha",
+         "--keys neftune_noise_alpha: noise on embeddings (NEFTune) is not supported: leave it out"},
+        {"zzz", "--keys zzz: no section and no key has this name; --keys alone lists all"},
         {"optimiser", "--keys optimiser: unknown section; the nearest is [optimizer]"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -72,11 +72,13 @@ static dt_err check_space(const dt_run *run, const char *dir)
     DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where,
              dt_format_bytes(each, one), dt_format_bytes(available, left), dir);
     const int64_t n = n_checkpoints(run);
+    const char *fewer = run->cfg.checkpoint_save_total_limit == 1
+                            ? "the last is kept until the next is written: free some space, or write elsewhere"
+                            : "checkpoint.save_total_limit keeps fewer";
     if (each * (double)n > available)
-        DT_WARN("%s: %" PRId64
-                " checkpoints of %s take %s, and %s is free in %s; checkpoint.save_total_limit keeps fewer",
-                where, n, dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all),
-                dt_format_bytes(available, left), dir);
+        DT_WARN("%s: %" PRId64 " checkpoints of %s take %s, and %s is free in %s; %s", where, n,
+                dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all), dt_format_bytes(available, left),
+                dir, fewer);
     return DT_OK;
 }
 
