@@ -71,7 +71,7 @@ while IFS= read -r line <&3; do
         ;;
     "make test"*) run 0 bash -c "make -n test | grep tests/run.sh" ;;
     "hf download"*) # something of the right kind, made with what is there by now
-        ./dtrain-convert runs/first "$tmp/model" >"$out" 2>&1
+        ./dtrain-convert runs/demo "$tmp/model" >"$out" 2>&1
         run 0 bash -c "$line"
         ;;
     "./dtrain-plot"*)

@@ -107,4 +107,7 @@ train 1 ended run.max_steps=2
 sed -i '$d' "$tmp/ended/metrics.jsonl"
 train 1 ended run.max_steps=3
 expect_text "and a missing end" 'ended/metrics.jsonl:1: the record of step 2 is missing behind this line, the last'
+rm "$tmp/ended/metrics.jsonl"
+train 1 ended run.max_steps=4
+expect_text "a file that is gone" 'ended/metrics.jsonl does not exist or is empty: the records of steps 1 to 3 are missing; it begins anew'
 e2e_done

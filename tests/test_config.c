@@ -11,6 +11,7 @@
 #include "dtrain/config.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static dt_err parse(dt_config *cfg, const char *text, const char *override)
 {
@@ -111,13 +112,80 @@ static void environment_variables_are_replaced(void **state)
     setenv("DTRAIN_TEST_DIR", "/scratch/me", 1);
     setenv("DTRAIN_TEST_N", "12", 1);
     assert_int_equal(parse(&cfg,
-                           "[run]\noutput_dir = ${DTRAIN_TEST_DIR}/run-${DTRAIN_TEST_N}$x\nseed = ${DTRAIN_TEST_N}\n",
+                           "[run]\noutput_dir = ${DTRAIN_TEST_DIR}/run-${DTRAIN_TEST_N}$\nseed = ${DTRAIN_TEST_N}\n",
                            "data.train=${DTRAIN_TEST_DIR}"),
                      DT_OK);
-    assert_string_equal(cfg.run_output_dir, "/scratch/me/run-12$x");
+    assert_string_equal(cfg.run_output_dir, "/scratch/me/run-12$");
     assert_string_equal(cfg.data_train, "/scratch/me");
     assert_int_equal(cfg.run_seed, 12);
     dt_config_free(&cfg);
+}
+
+static void paths_begin_at_home(void **state)
+{
+    dt_config cfg;
+    setenv("HOME", "/home/me", 1);
+    const char *text =
+        "[run]\noutput_dir = ~/runs/a\n[model]\npath = ~\n[data]\ntrain = a.h5:2, ~/b*.h5, \"~/c.h5\"\n"
+        "[checkpoint]\nresume = '~/x.h5'\n[grpo]\nreward_funcs = length, model:~/rm, command:~/f $HOME\n";
+    assert_int_equal(parse(&cfg, text, "zero.nvme_path=~/swap"), DT_OK);
+    assert_string_equal(cfg.run_output_dir, "/home/me/runs/a");
+    assert_string_equal(cfg.model_path, "/home/me");
+    assert_string_equal(cfg.data_train, "a.h5:2, /home/me/b*.h5, \"/home/me/c.h5\"");
+    assert_string_equal(cfg.checkpoint_resume, "/home/me/x.h5");
+    assert_string_equal(cfg.grpo_reward_funcs, "length, model:/home/me/rm, command:~/f $HOME");
+    assert_string_equal(cfg.zero_nvme_path, "/home/me/swap");
+    dt_config_free(&cfg);
+}
+
+static void paths_that_would_be_taken_literally_are_refused(void **state)
+{
+    static const char *const cases[][2] = {
+        {"run.output_dir=$SCRATCH/a", "command line: run.output_dir: $SCRATCH in a path is not replaced; expected "
+                                      "${SCRATCH}, found '$SCRATCH/a'"},
+        {"model.path=/scratch/$USER/a", "command line: model.path: $USER in a path"},
+        {"data.train=a.h5, $D/b.h5", "command line: data.train: $D in a path"},
+        {"dpo.reference_path=~other/a", "command line: dpo.reference_path: expected ~/... or a full path"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg;
+        assert_int_equal(parse(&cfg, "", cases[i][0]), DT_ERR_USAGE);
+        if (!strstr(dt_error_message(), cases[i][1])) fail_msg("%s", dt_error_message());
+        dt_error_clear();
+    }
+}
+
+static void count_change(void *self, const char *section, const char *key, const char *before, const char *now)
+{
+    ++*(int *)self;
+}
+
+static void written_paths_are_full_and_their_spelling_is_no_change(void **state)
+{
+    dt_config a, b;
+    char cwd[1000], want[4000];
+    int n = 0;
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    const char *text = "[run]\noutput_dir = runs/a/\n[model]\ntokenizer = bytes\nchat_template = tests/run.sh\n"
+                       "[data]\ntrain = ./a.h5:2,/b.h5 , c.h5\n[grpo]\nreward_funcs = accuracy, model:rm, "
+                       "command:python3 tests/run.sh no/file\n";
+    assert_int_equal(parse(&a, text, NULL), DT_OK);
+    char *written = dt_config_text(&a);
+    snprintf(want, sizeof want, "train = %s/a.h5:2,/b.h5 , %s/c.h5\n", cwd, cwd);
+    assert_non_null(strstr(written, want));
+    snprintf(want, sizeof want, "output_dir = %s/runs/a\n", cwd);
+    assert_non_null(strstr(written, want));
+    snprintf(want, sizeof want, "tokenizer = bytes\nchat_template = %s/tests/run.sh\n", cwd);
+    assert_non_null(strstr(written, want));
+    snprintf(want, sizeof want, "reward_funcs = accuracy, model:%s/rm, command:python3 %s/tests/run.sh no/file\n", cwd,
+             cwd);
+    assert_non_null(strstr(written, want));
+    assert_non_null(strstr(written, "resume = auto\n"));
+    assert_int_equal(parse(&b, written, NULL), DT_OK);
+    dt_config_compare(&a, &b, count_change, &n);
+    assert_int_equal(n, 0);
+    free(written);
+    dt_config_free(&a), dt_config_free(&b);
 }
 
 /* A line of exactly n bytes: "train = x,x,...". */
@@ -168,10 +236,10 @@ static void values_may_be_written_as_elsewhere(void **state)
         {"checkpoint.export_dtype=half", "checkpoint.export_dtype", "fp16"},
         {"scheduler.type=constant_with_warmup", "scheduler.type", "constant"},
         {"run.task=\"sft\"", "run.task", "sft"},
-        {"run.output_dir='my runs/a'", "run.output_dir", "my runs/a"},
-        {"run.output_dir=\" 'x' \"", "run.output_dir", "x"},
-        {"run.output_dir='it''s", "run.output_dir", "'it''s"},
-        {"data.train=\"a.h5\", 'b.h5'", "data.train", "\"a.h5\", 'b.h5'"},
+        {"run.output_dir='/my runs/a'", "run.output_dir", "/my runs/a"},
+        {"run.output_dir=\" '/x' \"", "run.output_dir", "/x"},
+        {"vision.image_token='it''s", "vision.image_token", "'it''s"},
+        {"data.train=\"/a.h5\", '/b.h5'", "data.train", "\"/a.h5\", '/b.h5'"},
         {"run.max_steps=1_000", "run.max_steps", "1000"},
         {"run.max_steps=1e6", "run.max_steps", "1000000"},
         {"run.shuffle=True", NULL, NULL},
@@ -515,7 +583,7 @@ static void same_values(const dt_config *a, const dt_config *b)
 static void every_key_survives_being_written(void **state)
 {
     const char *text =
-        "[run]\noutput_dir=#a; "
+        "[run]\noutput_dir=/#a; "
         "b;c\nseed=9007199254740993\nreproducible=yes\n[optimizer]\nlr=0.1234567890123456789\neps=1e-300\n"
         "[model]\nrope_scaling={\"rope_type\": \"llama3\", \"factor\": 8.0}\n[zero]\nstage=3\n";
     dt_config a, b;
@@ -633,6 +701,10 @@ static void keys_are_printed_by_section_and_by_name(void **state)
         {"rnu", "--keys rnu: unknown section; the nearest is [run]"},
         {"run.sed", "--keys run.sed: unknown key; the nearest is seed"},
         {"learning_rate", "--keys learning_rate: learning_rate is optimizer.lr here"},
+        {"warmup_step", "--keys warmup_step: unknown key; the nearest is warmup_steps in [scheduler]"},
+        {"neftune_noise_alpha",
+         "--keys neftune_noise_alpha: noise on embeddings (NEFTune) is not supported: leave it out"},
+        {"zzz", "--keys zzz: no section and no key has this name; --keys alone lists all"},
         {"optimiser", "--keys optimiser: unknown section; the nearest is [optimizer]"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -694,6 +766,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(integers_may_be_written_with_an_exponent),
         cmocka_unit_test(the_command_line_wins_and_the_last_of_it),
         cmocka_unit_test(environment_variables_are_replaced),
+        cmocka_unit_test(paths_begin_at_home),
+        cmocka_unit_test(paths_that_would_be_taken_literally_are_refused),
+        cmocka_unit_test(written_paths_are_full_and_their_spelling_is_no_change),
         cmocka_unit_test(lines_up_to_4000_bytes_are_read_whole),
         cmocka_unit_test(a_long_comment_is_skipped),
         cmocka_unit_test(values_may_be_written_as_elsewhere),

@@ -119,6 +119,73 @@ static void schedules_give_the_worked_numbers(void **state)
               3, 1);
 }
 
+/* A run of `was` steps, extended to `total` before update `next`. */
+static dt_schedule extended(const char *text, int64_t was, int64_t total, int64_t next)
+{
+    dt_config cfg = config(text);
+    dt_schedule before, s;
+    dt_schedule_make(&before, &cfg, was, 8);
+    dt_schedule_make(&s, &cfg, total, 8);
+    dt_schedule_extend(&s, &cfg, &before, next - 1, next);
+    dt_config_free(&cfg);
+    return s;
+}
+
+#define ON(how, type) "[optimizer]\nlr = 1\n[scheduler]\non_extend = " how "\ntype = " type "\n"
+
+static void an_extension_gives_the_worked_numbers(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t was, total, next, done;
+        double want;
+    } cases[] = {
+        {ON("rescale", "linear"), 10, 20, 10, 10, 0.5},
+        {ON("continue", "linear"), 10, 20, 10, 10, 0.1}, /* the rate of the last update, then a line to 0 */
+        {ON("continue", "linear"), 10, 20, 10, 15, 0.05},
+        {ON("continue", "linear"), 10, 20, 10, 20, 0},
+        {ON("continue", "linear"), 20, 10, 5, 5, 0.8}, /* fewer steps: no jump, either */
+        {ON("continue", "linear"), 20, 10, 5, 10, 0},
+        {ON("continue", "cosine") "min_lr_ratio = 0.1\n", 100, 200, 51, 51, 0.55},
+        {ON("continue", "cosine") "min_lr_ratio = 0.1\n", 100, 251, 51, 151, 0.325},
+        {ON("continue", "cosine") "min_lr_ratio = 0.1\n", 100, 251, 51, 251, 0.1},
+        {ON("continue", "constant") "warmup_ratio = 0.1\n", 10, 200, 10, 10, 1}, /* rescale warms up again */
+        {ON("rescale", "constant") "warmup_ratio = 0.1\n", 10, 200, 10, 10, 0.5},
+        {ON("continue", "linear") "warmup_ratio = 0.1\n", 100, 1000, 5, 5, 0.5}, /* a warm-up keeps its length */
+        {ON("continue", "linear") "warmup_ratio = 0.1\n", 100, 1000, 5, 10, 1},
+        {ON("continue", "wsd") "decay_ratio = 0.2\n", 100, 150, 50, 129, 1},
+        {ON("continue", "wsd") "decay_ratio = 0.2\n", 100, 150, 50, 140, 0.5},
+        {ON("continue", "wsd") "decay_ratio = 0.2\n", 100, 191, 91, 171, 0.5}, /* in its decay: held, then decayed */
+        {ON("continue", "wsd") "decay_ratio = 0.2\n", 100, 191, 91, 181, 0.25},
+        {ON("rewarm", "linear") "warmup_steps = 4\n", 14, 34, 14, 14, 0.1},
+        {ON("rewarm", "linear") "warmup_steps = 4\n", 14, 34, 14, 16, 0.55},
+        {ON("rewarm", "linear") "warmup_steps = 4\n", 14, 34, 14, 18, 1},
+        {ON("rewarm", "linear") "warmup_steps = 4\n", 14, 34, 14, 26, 0.5},
+        {ON("rewarm", "linear") "warmup_ratio = 0.1\n", 10, 50, 10, 14, 1}, /* of the steps that are left */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const dt_schedule s = extended(cases[i].text, cases[i].was, cases[i].total, cases[i].next);
+        const double lr = dt_schedule_lr(&s, 1, cases[i].done);
+        if (fabs(lr - cases[i].want) > 1e-12) fail_msg("case %zu: expected %g, found %g", i, cases[i].want, lr);
+    }
+}
+
+/* Extended twice: each time without a jump. */
+static void extensions_follow_each_other(void **state)
+{
+    static const char *const types[] = {ON("continue", "linear"), ON("continue", "cosine"), ON("continue", "wsd"),
+                                        ON("continue", "constant")};
+    for (int k = 0; k < 4; k++) {
+        dt_config cfg = config(types[k]);
+        dt_schedule s = extended(types[k], 100, 150, 95), more;
+        dt_schedule_make(&more, &cfg, 300, 8);
+        dt_schedule_extend(&more, &cfg, &s, 147, 148);
+        assert_true(dt_schedule_lr(&more, 1, 148) == dt_schedule_lr(&s, 1, 147));
+        for (int i = 148; i < 300; i++) assert_true(dt_schedule_lr(&more, 1, i + 1) <= dt_schedule_lr(&more, 1, i));
+        dt_config_free(&cfg);
+    }
+}
+
 /* ---- learning rates by name -------------------------------------------------------------------------------------- */
 
 enum { N_UNITS = 3 };
@@ -237,6 +304,8 @@ int main(void)
         cmocka_unit_test(settings_are_those_of_the_keys),
         cmocka_unit_test(averages_are_whole_from_the_first_step_on),
         cmocka_unit_test(schedules_give_the_worked_numbers),
+        cmocka_unit_test(an_extension_gives_the_worked_numbers),
+        cmocka_unit_test(extensions_follow_each_other),
         cmocka_unit_test(patterns_stand_for_whole_parts_of_names),
         cmocka_unit_test(a_group_without_tensors_names_the_nearest),
     };

@@ -404,6 +404,9 @@ static void the_progress_line_says_it_all(void **state)
     assert_string_equal(text.data,
                         "step 25  loss 2.8333  reward -0.03125  margins -  grad 0.5  lr 3.00e-04  4.10k tok/s"
                         "  mem 20.0 GiB  MFU 41.2 %  skipped");
+    rec.n_more = 0, rec.loss = -NAN, rec.grad_norm = -NAN, rec.mfu = 0; /* a NaN has no sign there */
+    dt_progress_format(&text, &rec, 0, -1);
+    assert_string_equal(text.data, "step 25  loss nan  grad nan  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  skipped");
     dt_record_free(&text);
 }
 

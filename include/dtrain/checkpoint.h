@@ -4,6 +4,7 @@
 #define DTRAIN_CHECKPOINT_H
 
 #include "dtrain/items.h"
+#include "dtrain/optim.h"
 #include "dtrain/stored.h"
 
 /** What a file says of the optimizer of a model in it. */
@@ -18,6 +19,8 @@ void dt_ckpt_states_free(dt_ckpt_states *s);
 typedef struct dt_ckpt_meta {
     int64_t step, samples, tokens; /* optimizer steps done, samples and tokens seen */
     int64_t updates;               /* steps that changed the weights */
+    dt_schedule_span schedule;     /* total 0: not known */
+    double lr;                     /* of the last update; negative: not known */
     uint64_t seed;
     double loss_scale;
     /* of a dynamic loss scale (dt_loss_scale); scale_overflows_left 0: it was none */

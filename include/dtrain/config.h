@@ -96,7 +96,7 @@ bool dt_dtype_find(const char *word, dt_dtype *t);
 dt_dtype dt_config_precision(const dt_config *cfg);
 
 /** The resolved configuration as INI text, every key with its value, in table order; malloc'ed. Parses back to the
- *  same. */
+ *  same. Paths are full, so that it means the same files from every folder. */
 char *dt_config_text(const dt_config *cfg);
 /** The same without the keys that were not given and have their defaults: of what it parses to, the other keys are
  *  given, and no more. For other ranks of the same program. */
@@ -112,6 +112,10 @@ void dt_config_print_markdown(FILE *out);
 /** Letters to insert, remove, replace or swap between two words (optimal string alignment), for naming the nearest one;
  *  of long words the first 63 letters only. */
 int dt_edit_distance(const char *a, const char *b);
+
+/** Replace ~ at the beginning of a path by HOME. DT_ERR_USAGE, with head in front: HOME is not set. *out is
+ *  malloc'ed. */
+dt_err dt_path_expand(const char *path, const char *head, char **out);
 
 /** Split "a, b ,c" into malloc'ed strings (empty items dropped); free with dt_list_free. */
 dt_err dt_config_split(const char *text, char ***items, int *n_items);

@@ -164,6 +164,10 @@
     REAL(scheduler, decay_ratio, 0.1, 0, 1, "of all steps", "length of the decay at the end of the run (wsd)") \
     ENUM(scheduler, decay_type, "linear", "linear|cosine|sqrt", \
          "shape of the decay (wsd); sqrt: 1 - square root of progress") \
+    ENUM(scheduler, on_extend, "rescale", "rescale|continue|rewarm", \
+         "learning rate of a resumed run whose number of steps has changed: rescale: as if the run had had the new " \
+         "number from its start, so the rate may jump; continue: no jump, from the rate reached it decays until the " \
+         "new end; rewarm: from the rate reached it warms up to lr again, then follows type") \
     ENUM(precision, dtype, "fp32", "auto|fp32|bf16|fp16", \
          "data type of parameters and activations; bf16 and fp16 keep fp32 master weights and optimizer states, fp16 " \
          "scales the loss besides; auto: bf16, which all devices have") \

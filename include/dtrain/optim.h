@@ -50,14 +50,28 @@ dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg);
 
 /* ---- schedule ---------------------------------------------------------------------------------------------------- */
 
+/** The steps that a schedule covers. It starts at the fraction `from` of the peak, warms up to `top` and ends after
+ *  `total` steps. A new run has start 0, from 0 and top 1. Checkpoints hold it. */
+typedef struct dt_schedule_span {
+    int64_t total, start, warmup;
+    double from, top;
+    bool extended; /* the run was extended: start, warmup, from and top do not follow from the configuration */
+} dt_schedule_span;
+
 /** Learning rate as a function of updates done before this one (algorithms.md 9.4). */
 typedef struct dt_schedule {
     enum { DT_SCHED_CONSTANT, DT_SCHED_LINEAR, DT_SCHED_COSINE, DT_SCHED_WSD } type;
     enum { DT_DECAY_LINEAR, DT_DECAY_COSINE, DT_DECAY_SQRT } decay;
     double scale, min_ratio; /* scale: of lr_scale_rule */
-    int64_t warmup, total, decay_steps;
+    dt_schedule_span span;
+    int64_t decay_steps;
 } dt_schedule;
 void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size);
+/** Restore the span of a checkpoint. */
+void dt_schedule_set_span(dt_schedule *s, const dt_config *cfg, const dt_schedule_span *span);
+/** s was made for a new number of steps: apply scheduler.on_extend (algorithms.md 9.4). before: the schedule up to now;
+ *  last, next: updates done before the last update and before the next one. */
+void dt_schedule_extend(dt_schedule *s, const dt_config *cfg, const dt_schedule *before, int64_t last, int64_t next);
 /** lr: the peak, optimizer.lr or that of a group. */
 double dt_schedule_lr(const dt_schedule *s, double lr, int64_t updates_done);
 

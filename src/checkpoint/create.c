@@ -41,6 +41,18 @@ static dt_err write_texts(hid_t file, const char *path, const dt_ckpt_meta *m, c
     return dt_h5_write_u64(file, path, "checksum", ckpt_sum_texts(config, model, base ? base : ""));
 }
 
+static dt_err write_schedule(hid_t file, const char *path, const dt_ckpt_meta *m)
+{
+    const dt_schedule_span *s = &m->schedule;
+    DT_TRY(dt_h5_write_i64(file, path, "schedule_total", s->total));
+    if (m->lr >= 0) DT_TRY(dt_h5_write_f64(file, path, "lr", m->lr));
+    if (!s->extended) return DT_OK;
+    DT_TRY(dt_h5_write_i64(file, path, "schedule_start", s->start));
+    DT_TRY(dt_h5_write_i64(file, path, "schedule_warmup", s->warmup));
+    DT_TRY(dt_h5_write_f64(file, path, "schedule_from", s->from));
+    return dt_h5_write_f64(file, path, "schedule_top", s->top);
+}
+
 static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, const dt_saved_model *own)
 {
     char *base = NULL;
@@ -51,6 +63,7 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     DT_TRY(dt_h5_write_i64(file, path, "samples", m->samples));
     DT_TRY(dt_h5_write_i64(file, path, "tokens", m->tokens));
     DT_TRY(dt_h5_write_i64(file, path, "updates", m->updates));
+    DT_TRY(write_schedule(file, path, m));
     DT_TRY(write_states(file, path, own));
     DT_TRY(dt_h5_write_u64(file, path, "seed", m->seed));
     DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->loss_scale));

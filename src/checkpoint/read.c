@@ -139,12 +139,37 @@ static dt_err read_loss_scale(hid_t file, const char *path, dt_ckpt_meta *m)
     return DT_OK;
 }
 
+static bool is_fraction(double x) { return x >= 0 && x <= 1; }
+
+static dt_err read_schedule(hid_t file, const char *path, dt_ckpt_meta *m)
+{
+    dt_schedule_span *s = &m->schedule;
+    m->lr = -1;
+    if (dt_h5_has(file, "lr")) DT_TRY(dt_h5_read_f64(file, path, "lr", &m->lr));
+    if (dt_h5_has(file, "schedule_total")) DT_TRY(dt_h5_read_i64(file, path, "schedule_total", &s->total));
+    s->extended = dt_h5_has(file, "schedule_start");
+    if (s->extended) {
+        DT_TRY(dt_h5_read_i64(file, path, "schedule_start", &s->start));
+        DT_TRY(dt_h5_read_i64(file, path, "schedule_warmup", &s->warmup));
+        DT_TRY(dt_h5_read_f64(file, path, "schedule_from", &s->from));
+        DT_TRY(dt_h5_read_f64(file, path, "schedule_top", &s->top));
+    }
+    DT_CHECK(s->total >= 0 && s->start >= 0 && s->start <= s->total && s->warmup >= 0 && is_fraction(s->from) &&
+                 is_fraction(s->top),
+             DT_ERR_DATA,
+             "%s: attributes `schedule_*`: total %" PRId64 ", start %" PRId64 ", warmup %" PRId64
+             ", from %g and top %g are no schedule",
+             path, s->total, s->start, s->warmup, s->from, s->top);
+    return DT_OK;
+}
+
 /* What files of other writers, and older ones, may lack. */
 static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
 {
     int64_t due = 0;
     m->updates = m->step; /* true unless steps were skipped */
     if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->updates));
+    DT_TRY(read_schedule(file, path, m));
     DT_TRY(read_states(file, path, m->updates, &m->states));
     DT_TRY(read_loss_scale(file, path, m));
     if (dt_h5_has(file, "data_fingerprint"))

@@ -349,8 +349,15 @@ dt_dtype dt_config_precision(const dt_config *cfg)
     return t;
 }
 
+static void write_value(FILE *out, const dt_key *k, const char *value)
+{
+    fprintf(out, "%s =%s%s\n", k->name, value[0] ? " " : "", value);
+}
+
+/* all: every key, with full paths. */
 static char *write_text(const dt_config *cfg, bool all)
 {
+    bool whole = true;
     size_t size;
     char *text = NULL;
     const char *section = "";
@@ -362,9 +369,12 @@ static char *write_text(const dt_config *cfg, bool all)
             continue;
         if (strcmp(k->section, section) != 0) fprintf(out, "%s[%s]\n", *section ? "\n" : "", k->section);
         section = k->section;
-        fprintf(out, "%s =%s%s\n", k->name, cfg->priv->value[i].text[0] ? " " : "", cfg->priv->value[i].text);
+        char *absolute = all ? dt_key_absolute(k, cfg->priv->value[i].text) : NULL;
+        whole = whole && (!all || absolute);
+        write_value(out, k, absolute ? absolute : cfg->priv->value[i].text);
+        free(absolute);
     }
-    if (fclose(out) != 0) {
+    if (fclose(out) != 0 || !whole) {
         free(text);
         return NULL;
     }
@@ -375,10 +385,20 @@ char *dt_config_text(const dt_config *cfg) { return write_text(cfg, true); }
 
 char *dt_config_given_text(const dt_config *cfg) { return write_text(cfg, false); }
 
+/* Two spellings of the same paths? */
+static bool same_files(const dt_key *k, const char *a, const char *b)
+{
+    char *x = dt_key_absolute(k, a), *y = dt_key_absolute(k, b);
+    const bool same = x && y && strcmp(x, y) == 0;
+    free(x), free(y);
+    return same;
+}
+
 void dt_config_compare(const dt_config *before, const dt_config *now, dt_config_visit visit, void *self)
 {
     for (int i = 0; i < dt_n_keys; i++) {
+        const dt_key *k = &dt_key_table[i];
         const char *a = before->priv->value[i].text, *b = now->priv->value[i].text;
-        if (strcmp(a, b) != 0) visit(self, dt_key_table[i].section, dt_key_table[i].name, a, b);
+        if (strcmp(a, b) != 0 && !same_files(k, a, b)) visit(self, k->section, k->name, a, b);
     }
 }

@@ -283,6 +283,7 @@ static const struct {
 } absent[] = {
     {"", "use_lora", "lora.r above 0 turns adapters on"},
     {"", "use_peft", "lora.r above 0 turns adapters on"},
+    {"", "neftune_noise_alpha", "noise on embeddings (NEFTune) is not supported: leave it out"},
     {"", "use_dora", "DoRA is not supported yet: leave it out for LoRA"},
     {"", "lora_bias", "biases stay as they are: leave it out"},
     {"lora", "bias", "biases stay as they are: leave it out"},

@@ -51,6 +51,14 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
 /** Replace ${NAME} by the environment; refuse what could not be written back to a file. *out is malloc'ed. */
 dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out);
 
+/* config_path.c */
+/** Replace ~ at the beginning of the paths in a value; DT_ERR_USAGE: $NAME in a path. *out is malloc'ed; values that
+ *  name no files are copied. */
+dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, char **out);
+/** The value with full paths, from the current directory; as it is where they would not fit into a line. malloc'ed;
+ *  NULL: no memory. */
+char *dt_key_absolute(const dt_key *k, const char *value);
+
 char *dt_key_unquote(char *text); /* what stands between quotes that pair; in place */
 /** Is there a ${NAME} whose variable is not set? Its name to name. */
 bool dt_key_unset_variable(const char *text, char *name, size_t size);

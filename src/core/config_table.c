@@ -223,17 +223,38 @@ static bool matches(const dt_key *k, const char *filter)
             (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
+/* A name without a section: a foreign one of any section, or the nearest key or section. */
+static void explain_name(const char *name, char *why, size_t size)
+{
+    const char *note, *absent = dt_key_absent("", name), *near = dt_key_nearest_section(name);
+    const int foreign = dt_key_foreign("", name, &note);
+    int distance;
+    const dt_key *k = &dt_key_table[nearest_key(NULL, name, &distance)];
+    for (int i = 0; i < dt_n_keys && !absent; i++) absent = dt_key_absent(dt_key_table[i].section, name);
+    if (foreign >= 0)
+        snprintf(why, size, "%s is %s.%s here%s%s", name, dt_key_table[foreign].section, dt_key_table[foreign].name,
+                 *note ? ": " : "", note);
+    else if (absent)
+        snprintf(why, size, "%s", absent);
+    else if (dt_key_foreign_section(name))
+        snprintf(why, size, "unknown section; such settings are in [%s]", dt_key_foreign_section(name));
+    else if (is_near(name, near) && dt_edit_distance(name, near) <= distance)
+        snprintf(why, size, "unknown section; the nearest is [%s]", near);
+    else if (is_near(name, k->name))
+        snprintf(why, size, "unknown key; the nearest is %s in [%s]", k->name, k->section);
+    else
+        snprintf(why, size, "no section and no key has this name; --keys alone lists all");
+}
+
 static dt_err no_such_filter(const char *filter)
 {
     char section[64], why[DT_KEY_WHY];
-    const char *dot = strchr(filter, '.'), *note;
-    const int foreign = dot ? -1 : dt_key_foreign("", filter, &note);
+    const char *dot = strchr(filter, '.');
     snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - filter) : 60, filter);
-    if (foreign >= 0)
-        snprintf(why, sizeof why, "%s is %s.%s here%s%s", filter, dt_key_table[foreign].section,
-                 dt_key_table[foreign].name, *note ? ": " : "", note);
+    if (dot)
+        dt_key_explain_unknown(section, dot + 1, why, sizeof why);
     else
-        dt_key_explain_unknown(section, dot ? dot + 1 : "", why, sizeof why);
+        explain_name(filter, why, sizeof why);
     return dt_fail(DT_ERR_USAGE, "--keys %s: %s", filter, why);
 }
 
@@ -269,7 +290,7 @@ void dt_config_print_markdown(FILE *out)
     fprintf(out, "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain "
                  "--keys` prints the same.\n"
                  "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an "
-                 "environment variable.\n"
+                 "environment variable, and `~/` at the beginning of a path the home directory.\n"
                  "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` "
                  "after a value.\n");
     for (int i = 0; i < dt_n_keys; i++) {

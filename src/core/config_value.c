@@ -322,9 +322,9 @@ dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char *
     dt_err err = expand_into(text, head, to);
     if (fclose(to) != 0 && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its value", head);
     if (err == DT_OK) {
-        const char *value = dt_key_unquote(trimmed(expanded));
-        err = check_writable(k, value, head);
-        if (err == DT_OK && !(*out = strdup(value))) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its value", head);
+        err = dt_key_expand_path(k, dt_key_unquote(trimmed(expanded)), head, out);
+        if (err == DT_OK) err = check_writable(k, *out, head);
+        if (err != DT_OK) free(*out), *out = NULL;
     }
     free(expanded);
     return err;

@@ -1,4 +1,5 @@
-/* schedule.c - the learning rate is a pure function of the number of updates done, so resuming needs no state. */
+/* schedule.c - the learning rate is a pure function of the number of updates done and of the span of steps that the
+ * schedule covers. The span follows from the configuration, unless the run was extended. */
 #include "dtrain/optim.h"
 #include <math.h>
 #include <string.h>
@@ -13,19 +14,29 @@ static double scale_of(const dt_config *cfg, int64_t train_batch_size)
     return 1;
 }
 
+static int64_t warmup_of(const dt_config *cfg, int64_t n_steps)
+{
+    return cfg->scheduler_warmup_steps ? cfg->scheduler_warmup_steps
+                                       : (int64_t)ceil(cfg->scheduler_warmup_ratio * (double)n_steps);
+}
+
+void dt_schedule_set_span(dt_schedule *s, const dt_config *cfg, const dt_schedule_span *span)
+{
+    s->span = *span;
+    s->decay_steps = (int64_t)ceil(cfg->scheduler_decay_ratio * (double)(span->total - span->start));
+}
+
 void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size)
 {
     const char *type = cfg->scheduler_type, *decay = cfg->scheduler_decay_type;
-    *s = (dt_schedule){
-        .scale = scale_of(cfg, train_batch_size), .min_ratio = cfg->scheduler_min_lr_ratio, .total = total_steps};
+    *s = (dt_schedule){.scale = scale_of(cfg, train_batch_size), .min_ratio = cfg->scheduler_min_lr_ratio};
     s->type = !strcmp(type, "constant") ? DT_SCHED_CONSTANT
               : !strcmp(type, "linear") ? DT_SCHED_LINEAR
               : !strcmp(type, "cosine") ? DT_SCHED_COSINE
                                         : DT_SCHED_WSD;
     s->decay = !strcmp(decay, "linear") ? DT_DECAY_LINEAR : !strcmp(decay, "cosine") ? DT_DECAY_COSINE : DT_DECAY_SQRT;
-    s->warmup = cfg->scheduler_warmup_steps ? cfg->scheduler_warmup_steps
-                                            : (int64_t)ceil(cfg->scheduler_warmup_ratio * (double)total_steps);
-    s->decay_steps = (int64_t)ceil(cfg->scheduler_decay_ratio * (double)total_steps);
+    const dt_schedule_span span = {.total = total_steps, .warmup = warmup_of(cfg, total_steps), .top = 1};
+    dt_schedule_set_span(s, cfg, &span);
 }
 
 /* From 1 at p = 0 to 0 at p = 1. */
@@ -36,19 +47,49 @@ static double decay_shape(int decay, double p)
     return 1 - p;
 }
 
-double dt_schedule_lr(const dt_schedule *s, double lr, int64_t done)
+/* Where the rate begins to fall. */
+static int64_t decay_start(const dt_schedule *s)
 {
-    const double peak = lr * s->scale;
-    if (done < s->warmup) return peak * (double)done / (double)s->warmup;
-    if (s->type == DT_SCHED_CONSTANT) return peak;
+    const int64_t warm = s->span.start + s->span.warmup, late = s->span.total - s->decay_steps;
+    return s->type == DT_SCHED_WSD && late > warm ? late : warm;
+}
 
-    int64_t from = s->warmup;
-    if (s->type == DT_SCHED_WSD && s->total - s->decay_steps > from) from = s->total - s->decay_steps;
-    const int64_t length = s->total - from;
-    double p = length > 0 ? (double)(done - from) / (double)length : done >= s->total;
+static double rate_at(const dt_schedule *s, double peak, int64_t done)
+{
+    const dt_schedule_span *span = &s->span;
+    const int64_t k = done > span->start ? done - span->start : 0, w = span->warmup;
+    if (k < w) return peak * (span->from * (double)w + (span->top - span->from) * (double)k) / (double)w;
+    if (s->type == DT_SCHED_CONSTANT) return peak * span->top;
+
+    const int64_t from = decay_start(s), length = span->total - from;
+    double p = length > 0 ? (double)(done - from) / (double)length : done >= span->total;
     p = p < 0 ? 0 : p > 1 ? 1 : p;
     const int shape = s->type == DT_SCHED_COSINE   ? DT_DECAY_COSINE
                       : s->type == DT_SCHED_LINEAR ? DT_DECAY_LINEAR
                                                    : (int)s->decay;
-    return peak * (s->min_ratio + (1 - s->min_ratio) * decay_shape(shape, p));
+    return peak * (s->min_ratio + (span->top - s->min_ratio) * decay_shape(shape, p));
+}
+
+double dt_schedule_lr(const dt_schedule *s, double lr, int64_t done) { return rate_at(s, lr * s->scale, done); }
+
+/* A warm-up that has begun keeps its length. */
+static dt_schedule_span continued(const dt_schedule *before, int64_t last, int64_t next)
+{
+    if (next < before->span.start + before->span.warmup) return before->span;
+    const double reached = rate_at(before, 1, last);
+    return (dt_schedule_span){.start = next, .from = reached, .top = reached};
+}
+
+void dt_schedule_extend(dt_schedule *s, const dt_config *cfg, const dt_schedule *before, int64_t last, int64_t next)
+{
+    dt_schedule_span span;
+    if (next <= 0 || !strcmp(cfg->scheduler_on_extend, "rescale")) return;
+    if (!strcmp(cfg->scheduler_on_extend, "continue"))
+        span = continued(before, last, next);
+    else
+        span = (dt_schedule_span){
+            .start = next, .warmup = warmup_of(cfg, s->span.total - next), .from = rate_at(before, 1, last), .top = 1};
+    span.total = s->span.total;
+    span.extended = true;
+    dt_schedule_set_span(s, cfg, &span);
 }

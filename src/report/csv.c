@@ -183,6 +183,7 @@ static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE 
     *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
     if (there) DT_TRY(dt_open_text(path, in));
     return find_columns(c, *in);
 }

@@ -151,7 +151,7 @@ dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
     FILE *in;
     dt_lines lines = {0};
     int64_t n_bad = 0;
-    if (access(path, F_OK) != 0 && errno == ENOENT) return DT_OK;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return dt_lines_tell_gone(path, kept), DT_OK;
     DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
     DT_TRY(dt_open_text(path, &in));
     dt_err err = find_lines(in, path, kept, &lines, &n_bad);

@@ -34,6 +34,8 @@ void dt_lines_settle(dt_lines *l);
  *  is none. *at: the index of the line before which it is missing, n for the end. To be called after
  *  dt_lines_settle. */
 int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at);
+/** Warn that the file which a resumed run would append to does not exist, or is empty. */
+void dt_lines_tell_gone(const char *path, const dt_kept *kept);
 /** Settle, and warn of what was left out and of a step that is missing. n_bad: lines that were no records; n_head:
  *  lines of the file before its records. */
 void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head);

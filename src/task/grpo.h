@@ -17,6 +17,7 @@
 #include "grpo_loss.h"
 #include "recommend.h"
 #include "reference.h"
+#include "reward_watch.h"
 
 enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* the penalty of long completions is one of them */
 /* Log-probabilities kept for each token of a generation: of the policy before its first update, of the reference. */
@@ -56,6 +57,7 @@ typedef struct grpo {
     const char *name[GRPO_MAX_FUNCS];
     int n_given; /* functions whose rewards come from dt_rewards or grpo.rollouts; the penalty overlong is one more */
     char given_name[DT_MAX_REWARDS][16];
+    dt_reward_watch watch[GRPO_MAX_FUNCS];
     int array[GRPO_N_ARRAYS]; /* of the rollout; -1: not kept */
     task_items items;         /* with a catalogue completions are these alone */
     dt_rollout *rollout;

@@ -12,6 +12,7 @@
 #include "ppo_control.h"
 #include "ppo_loss.h"
 #include "reference.h"
+#include "reward_watch.h"
 
 /* Arrays of a rollout, numbers for each token. A critic's values and their targets, the returns, are consecutive. */
 enum { PPO_OLD, PPO_REFERENCE, PPO_ADVANTAGE, PPO_VALUE, PPO_RETURN, PPO_COST_VALUE, PPO_COST_RETURN, PPO_N_ARRAYS };
@@ -60,6 +61,7 @@ typedef struct ppo {
     float **tokens;  /* [n_rows] each row's numbers that are whitened, */
     int32_t *len;    /* [n_rows] and how many */
     int n_funcs;     /* at least 1 */
+    dt_reward_watch watch[DT_MAX_REWARDS];
 
     /* of the current step */
     int64_t epoch, first; /* its minibatch: order[first .. first + train_batch_size - 1] */

@@ -195,6 +195,16 @@ static dt_err make(dt_task *t, int64_t number)
     return ask_functions(t);
 }
 
+/* Of its functions, or of the reward model's or the file's score alone. */
+static void watch_rewards(dt_task *t)
+{
+    static const char *const score[] = {"reward"};
+    ppo *p = ppo_of(t);
+    const int n = p->rewards ? ppo_n_functions(p) : 1;
+    dt_reward_watch_rollout(p->watch, n, p->rewards ? dt_rewards_names(p->rewards) : score,
+                            p->rewards ? p->reward : p->score, ppo_n_rows(t), n, t->comm->rank == 0);
+}
+
 dt_err ppo_roll_out(dt_task *t, int64_t number)
 {
     ppo *p = ppo_of(t);
@@ -204,6 +214,7 @@ dt_err ppo_roll_out(dt_task *t, int64_t number)
     if (err == DT_ERR_STOP) dt_rollout_undo(p->rollout);
     DT_TRY(err);
     average_functions(t);
+    watch_rewards(t);
     settle_scores(t);
     find_rewards(t);
     find_advantages(t);

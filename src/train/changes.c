@@ -24,6 +24,7 @@ static const struct {
     {"run", "time_limit", CHANGE_IGNORED},
     {"run", "max_skipped_steps", CHANGE_IGNORED},
     {"optimizer", "type", CHANGE_IGNORED}, /* compared by the optimizer's name, below */
+    {"scheduler", "on_extend", CHANGE_IGNORED},
     {"model", "attention", CHANGE_IGNORED},
     {"model", "activation_checkpointing", CHANGE_IGNORED},
     {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */

@@ -13,12 +13,23 @@
 /* ---- where the run writes ---------------------------------------------------------------------------------------- */
 
 /* The directory itself, or the nearest one above that is there. */
+static dt_err check_link(const char *where, const char *path)
+{
+    char target[PATH_MAX];
+    const ssize_t n = readlink(path, target, sizeof target);
+    DT_CHECK(n < 0, DT_ERR_USAGE,
+             "%s: %s is a symbolic link to %.*s, which does not exist; make that directory, or remove the link", where,
+             path, (int)n, target);
+    return DT_OK;
+}
+
 static dt_err find_existing(const char *where, const char *path, char dir[PATH_MAX])
 {
     struct stat st;
     DT_CHECK(snprintf(dir, PATH_MAX, "%s", path) < PATH_MAX, DT_ERR_USAGE, "%s: the path is too long", where);
     while (stat(dir, &st) != 0) {
         DT_CHECK(errno == ENOENT || errno == ENOTDIR, DT_ERR_USAGE, "%s: %s: %s", where, dir, strerror(errno));
+        DT_TRY(check_link(where, dir));
         char *slash = strrchr(dir, '/');
         strcpy(slash && slash > dir ? slash : dir, slash == dir ? "/" : slash ? "" : ".");
     }
@@ -61,11 +72,13 @@ static dt_err check_space(const dt_run *run, const char *dir)
     DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where,
              dt_format_bytes(each, one), dt_format_bytes(available, left), dir);
     const int64_t n = n_checkpoints(run);
+    const char *fewer = run->cfg.checkpoint_save_total_limit == 1
+                            ? "the last is kept until the next is written: free some space, or write elsewhere"
+                            : "checkpoint.save_total_limit keeps fewer";
     if (each * (double)n > available)
-        DT_WARN("%s: %" PRId64
-                " checkpoints of %s take %s, and %s is free in %s; checkpoint.save_total_limit keeps fewer",
-                where, n, dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all),
-                dt_format_bytes(available, left), dir);
+        DT_WARN("%s: %" PRId64 " checkpoints of %s take %s, and %s is free in %s; %s", where, n,
+                dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all), dt_format_bytes(available, left),
+                dir, fewer);
     return DT_OK;
 }
 
@@ -167,15 +180,16 @@ static dt_err check_report(const dt_run *run)
 static void warn_of_schedule(const dt_run *run)
 {
     const dt_schedule *s = &run->schedule;
-    if (s->total > 0 && s->warmup >= s->total)
+    const int64_t total = s->span.total, warmup = s->span.warmup;
+    if (total > 0 && warmup >= total)
         DT_WARN("[scheduler]: the warm-up of %" PRId64 " steps is as long as the run of %" PRId64
                 " or longer: lr is never reached; lower "
                 "scheduler.warmup_steps or warmup_ratio",
-                s->warmup, s->total);
-    else if (s->total > 0 && s->type == DT_SCHED_WSD && s->warmup + s->decay_steps > s->total)
+                warmup, total);
+    else if (total > 0 && s->type == DT_SCHED_WSD && warmup + s->decay_steps > total)
         DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") are longer than the run (%" PRId64
                 "): the decay is cut short",
-                s->warmup, s->decay_steps, s->total);
+                warmup, s->decay_steps, total);
 }
 
 bool run_check_settings(dt_run *run)
@@ -204,7 +218,8 @@ static dt_err verify_candidates(dt_run *run)
         if (err == DT_OK)
             err = dt_checkpoint_verify_models(path, models, run_list_saved(run, path, models), &run->phase);
         if (err == DT_OK) DT_INFO("would resume from %s", path);
-        if (err == DT_OK || (next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
+        if (err == DT_OK) return run_say_place(run, path);
+        if ((next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
         DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
         dt_error_clear();
     }

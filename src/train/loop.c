@@ -213,13 +213,6 @@ static double clip_norm_of(const dt_run *run, const dt_trained *m)
     return sqrt(squares) / run->scale.scale;
 }
 
-/* Where [scheduler] is: it counts updates, or the rollouts of a task that makes some. */
-static int64_t schedule_place(const dt_run *run, const progress *p)
-{
-    const int64_t n = run->task.schedule_steps;
-    return n > 1 ? p->data_step / n : p->updates;
-}
-
 static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t place)
 {
     return dt_schedule_lr(&run->schedule, m->groups.group[group].lr, place);
@@ -234,7 +227,7 @@ static dt_err update(dt_run *run, const progress *p)
         const double largest = m->max_grad_norm;
         double lr[DT_MAX_LR_GROUPS];
         dt_optimizer_step step = m->settings;
-        for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, schedule_place(run, p));
+        for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, run_schedule_place(run, p));
         step.grad_scale = (largest > 0 ? fmin(1, largest / (clip_norm_of(run, m) + 1e-6)) : 1) / run->scale.scale;
         step.t = ++m->state_updates;
         DT_TRY(dt_zero_update(m->zero, &step, lr));
@@ -413,7 +406,7 @@ static dt_err leave_step(dt_run *run, progress *p, int *stop)
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
     const double begin_s = dt_now_s();
-    const int64_t place = schedule_place(run, p);
+    const int64_t place = run_schedule_place(run, p);
     dt_vote vote;
     const dt_err err = compute_and_agree(run, p, &vote);
     if (err == DT_ERR_STOP && dt_comm_failed_together(run->comm)) return leave_step(run, p, stop);

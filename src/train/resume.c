@@ -317,6 +317,7 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     if (run_read_saved_config(&before, path, meta) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;
     place_in_data(run, p, &before);
+    run_extend_schedule(run, meta, &before, p);
     dt_loss_scale_resume(&run->scale, &(dt_loss_scale){.scale = meta->loss_scale,
                                                        .iter = meta->scale_iter,
                                                        .last = meta->scale_last,
@@ -406,6 +407,23 @@ static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *met
     return run_agree(run, err);
 }
 
+static void take_counts(const dt_ckpt_meta *meta, progress *p)
+{
+    p->step = p->saved_step = meta->step;
+    p->samples = meta->samples, p->tokens = meta->tokens, p->updates = meta->updates;
+}
+
+dt_err run_say_place(dt_run *run, const char *path)
+{
+    progress p = {0};
+    dt_ckpt_meta meta = {0};
+    DT_TRY(dt_checkpoint_read_meta(path, &meta));
+    take_counts(&meta, &p);
+    take_state(run, path, &meta, &p);
+    dt_ckpt_meta_free(&meta);
+    return DT_OK;
+}
+
 /* Load one file into zero; agreed. */
 static dt_err load_one(dt_run *run, const char *path, progress *p)
 {
@@ -413,8 +431,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
     dt_err err = run_agree(run, dt_checkpoint_read_meta(path, &meta));
     if (err == DT_OK) err = load_states(run, path, &meta);
     if (err == DT_OK) {
-        p->step = p->saved_step = meta.step;
-        p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.updates;
+        take_counts(&meta, p);
         take_state(run, path, &meta, p);
         if (run->task.ops->load) err = run->task.ops->load(&run->task, &meta.items);
     }

@@ -12,16 +12,11 @@
 
 static dt_err write_config(const dt_run *run)
 {
-    char *path = NULL, *keys = dt_config_text(&run->cfg), *here = getcwd(NULL, 0), *text = NULL;
-    const bool plain = here && !strpbrk(here, "\r\n");
-    bool made = keys && asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) >= 0;
-    if (!made) path = NULL;
-    made = made && asprintf(&text, "# paths that do not begin with / start from this directory:\n# %s\n%s",
-                            plain ? here : "(its name cannot be written here)", keys) >= 0;
-    if (!made) text = NULL;
-    dt_err err = made ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
+    char *path = NULL, *text = dt_config_text(&run->cfg);
+    if (!text || asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) < 0) path = NULL;
+    dt_err err = path ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
     if (err == DT_OK) err = dt_write_file_atomic(path, text, strlen(text));
-    free(path), free(keys), free(here), free(text);
+    free(path), free(text);
     return err;
 }
 

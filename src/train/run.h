@@ -183,11 +183,20 @@ dt_err run_stop_too_late(const dt_run *run);
 /* dt_comm_agree; a signal ends a run that is still starting. Collective */
 dt_err run_agree(dt_run *run, dt_err err);
 
+<<<<<<< HEAD
 /* stalled.c: starts in a row that end without a checkpoint newer than the one they began with are counted in
  * run.output_dir, because a job script that starts the run again after each of them would never come to an end. */
 void run_count_progress(dt_run *run); /* a newer checkpoint is written, or all is done: the count is 0 again; local */
 /* How the run ends: DT_ERR_STOP becomes DT_ERR_USAGE where starting it again is no use. Collective, agreed. */
 dt_err run_count_stop(dt_run *run, dt_err err);
+=======
+/* extend.c: the learning rate of a resumed run. The schedule's place of an update: updates done before it, or rollouts
+ * of a task that makes some. Local. */
+int64_t run_schedule_place(const dt_run *run, const progress *p);
+int64_t run_last_schedule_place(const dt_run *run, const progress *p); /* of the last update; -1: none yet */
+/* p: where the checkpoint is, in the present data; before: its configuration. Reports what the rate does. */
+void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config *before, const progress *p);
+>>>>>>> 59beee03 (scheduler: on_extend says how a longer run's rate goes on)
 
 /* changes.c: what differs from the run that wrote a checkpoint is reported or refused (DT_ERR_USAGE); local. */
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
@@ -223,6 +232,8 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
 int run_next_candidate(const dt_run *run, dt_err err, int i);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
+/* --check: where a run would continue from this file, and with which learning rate; local, on rank 0 */
+dt_err run_say_place(dt_run *run, const char *path);
 char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 
 bool run_saves_frozen(const dt_run *run); /* are frozen parameters in checkpoints? local */

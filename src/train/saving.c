@@ -43,6 +43,12 @@ static void forget(dt_saving *s)
     s->dir = NULL, s->meta = (dt_ckpt_meta){0};
 }
 
+static double last_lr(const dt_run *run, const progress *p)
+{
+    const int64_t place = run_last_schedule_place(run, p);
+    return place < 0 ? -1 : dt_schedule_lr(&run->schedule, run->main.groups.group[0].lr, place);
+}
+
 static dt_err gather_local(dt_run *run, const progress *p)
 {
     dt_saving *s = &run->saving;
@@ -52,6 +58,8 @@ static dt_err gather_local(dt_run *run, const progress *p)
                              .samples = p->samples,
                              .tokens = p->tokens,
                              .updates = p->updates,
+                             .schedule = run->schedule.span,
+                             .lr = last_lr(run, p),
                              .seed = (uint64_t)run->cfg.run_seed,
                              .loss_scale = run->scale.scale,
                              .scale_iter = run->scale.iter,

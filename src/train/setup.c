@@ -24,6 +24,14 @@ static dt_err check_stage(const dt_run *run)
     return DT_OK;
 }
 
+static dt_err check_on_extend(const dt_config *cfg)
+{
+    const bool warms = cfg->scheduler_warmup_steps > 0 || cfg->scheduler_warmup_ratio > 0;
+    DT_CONFIG_CHECK(warms || strcmp(cfg->scheduler_on_extend, "rewarm") != 0, cfg, "scheduler", "on_extend",
+                    "rewarm needs the length of a warm-up; expected scheduler.warmup_steps or warmup_ratio above 0");
+    return DT_OK;
+}
+
 static void check_needed(dt_run *run)
 {
     dt_task *t = &run->task;
@@ -511,6 +519,7 @@ void run_open_config_objects(dt_run *run)
     note(run, dt_optimizer_settings(&run->main.settings, cfg));
     note(run, dt_lr_groups_make(&run->main.groups, cfg));
     note(run, check_lr_rule(cfg));
+    note(run, check_on_extend(cfg));
     note(run, dt_intervals_check(cfg));
     note(run, resolve_batching(run));
     note(run, open_model(run));

@@ -1,6 +1,8 @@
 /* tool.c - the name of the program is the log's; nothing else is remembered. */
 #include "tool.h"
 
+#include "dtrain/config.h"
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -71,6 +73,32 @@ static dt_err refuse(const char *word, const struct option *longs)
     return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
 }
 
+/* Quoted, ~/ and $NAME reach the program as they are. The new text lives as long as the program. */
+static dt_err expand(char **word)
+{
+    char *path, *text = *word;
+    const bool home = text[0] == '~' && (!text[1] || text[1] == '/');
+    const bool variable = text[0] == '$' && (isalpha((unsigned char)text[1]) || text[1] == '_' || text[1] == '{');
+    if ((!home && !variable) || access(text, F_OK) == 0) return DT_OK; /* or a file of that name */
+    DT_CHECK(!variable, DT_ERR_USAGE,
+             "%s: expected a path, found a variable that the shell has not replaced; write it without single quotes",
+             text);
+    DT_TRY(dt_path_expand(text, text, &path));
+    *word = path;
+    return DT_OK;
+}
+
+static dt_err expand_all(char **words, int n)
+{
+    for (int i = 0; i < n; i++) DT_TRY(expand(&words[i]));
+    return DT_OK;
+}
+
+static bool takes_text(const char *option)
+{
+    return !strcmp(option, "prompt") || !strcmp(option, "system") || !strcmp(option, "stop");
+}
+
 dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at)
 {
     opterr = 0;
@@ -79,7 +107,9 @@ dt_err tool_option(int argc, char **argv, const char *shorts, const struct optio
     const char *word = *which == -1 ? "" : argv[optind - 1];
     DT_CHECK(*which != ':', DT_ERR_USAGE, "%s: expected a value after this option; see %s --help", word,
              dt_log_program());
-    return *which == '?' ? refuse(word, longs) : DT_OK;
+    if (*which == '?') return refuse(word, longs);
+    if (*which == -1) return expand_all(argv + optind, argc - optind);
+    return optarg && !takes_text(*at >= 0 ? longs[*at].name : "") ? expand(&optarg) : DT_OK;
 }
 
 dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value)
