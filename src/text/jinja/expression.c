@@ -387,6 +387,7 @@ dt_jnode *dt_jinja_tuple(dt_jparser *p, bool conditions)
 
 static dt_jnode *target(dt_jparser *p, bool namespaces)
 {
+    if (p->at->kind != DT_JT_NAME && !dt_jinja_at(p, DT_JT_OPERATOR, "(")) dt_jinja_expect(p, DT_JT_NAME, NULL);
     if (dt_jinja_skip(p, DT_JT_OPERATOR, "(")) {
         dt_jinja_enter(p->x);
         dt_jnode *inner = dt_jinja_targets(p, namespaces);
@@ -394,9 +395,8 @@ static dt_jnode *target(dt_jparser *p, bool namespaces)
         dt_jinja_expect(p, DT_JT_OPERATOR, ")");
         return inner;
     }
-    dt_jnode *node = new_node(p, DT_JN_NAME);
-    node->name = p->at->text;
-    dt_jinja_expect(p, DT_JT_NAME, NULL);
+    dt_jnode *node = name(p);
+    if (node->kind != DT_JN_NAME) dt_jinja_fail(p->x, "true, false and none cannot be set");
     if (!namespaces || !dt_jinja_skip(p, DT_JT_OPERATOR, ".")) return node;
     dt_jnode *attribute = new_node(p, DT_JN_ATTRIBUTE);
     attribute->left = node;

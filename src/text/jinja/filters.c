@@ -254,6 +254,9 @@ static dt_jv extreme(dt_jctx *x, dt_jv v, const dt_jv *a, bool back)
 FILTER(minimum) { return extreme(x, v, a, false); }
 FILTER(maximum) { return extreme(x, v, a, true); }
 
+/* What the next filters walk: nothing of what is false, None among it. */
+static const dt_jlist *walked(dt_jctx *x, dt_jv v) { return dt_jv_items(x, dt_jv_truth(v) ? v : empty()); }
+
 /* ---- filters that take a filter, a test or an attribute ---------------------------------------------------------- */
 
 static dt_jv need_argument(dt_jctx *x, const dt_jargs *args, int i, const char *who)
@@ -278,7 +281,7 @@ static dt_jargs rest(const dt_jargs *args, int from)
 
 FILTER(map)
 {
-    const dt_jlist *all = dt_jv_items(x, v);
+    const dt_jlist *all = walked(x, v);
     dt_jv out = dt_jv_list(x, DT_J_ITERATOR), path = {0}, otherwise = {0};
     for (int i = 0; i < args->n; i++) {
         if (!args->key[i]) continue;
@@ -300,7 +303,7 @@ FILTER(map)
 
 static dt_jv chosen(dt_jctx *x, dt_jv v, const dt_jargs *args, bool attribute, bool wanted)
 {
-    const dt_jlist *all = dt_jv_items(x, v);
+    const dt_jlist *all = walked(x, v);
     const dt_jv path = attribute ? need_argument(x, args, 0, "selectattr") : (dt_jv){0};
     const bool tests = args->n > attribute;
     const dt_jfunction *f = tests ? named(x, args->value[attribute], dt_jinja_test, "test") : NULL;

@@ -167,6 +167,7 @@ static inline dt_jv dt_jbuf_value(const dt_jbuf *b) { return dt_jv_string(b->tex
 
 /** Bytes of the character at text, at most n. */
 size_t dt_jinja_char(const char *text, size_t n);
+uint32_t dt_jinja_code(const char *text, size_t n); /* of the one character of n bytes */
 void dt_jinja_put_utf8(dt_jctx *x, dt_jbuf *b, uint32_t code);
 
 dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json);

@@ -4,19 +4,10 @@
 #include "../space.h"
 #include "../unicode.h"
 
-static uint32_t decode(const char *text, size_t n)
-{
-    const unsigned char *p = (const unsigned char *)text;
-    if (n == 1) return p[0];
-    if (n == 2) return (p[0] & 31u) << 6 | (p[1] & 63u);
-    if (n == 3) return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
-}
-
 /* Upper case beyond ASCII would need tables that nothing else here does. */
 static void put_cased(dt_jctx *x, dt_jbuf *b, const char *text, size_t n, bool upper)
 {
-    const uint32_t code = decode(text, n);
+    const uint32_t code = dt_jinja_code(text, n);
     char ascii = *text;
     if (n > 1 && !upper) {
         if (code == 0x130 || code == 0x3a3) dt_jinja_fail(x, "lower case of U+%04X is not supported", (unsigned)code);
@@ -39,7 +30,7 @@ dt_jv dt_jstring_case(dt_jctx *x, dt_jv s, dt_jcase how)
         const bool upper =
             how == DT_JCASE_UPPER || (how == DT_JCASE_CAPITALIZE && i == 0) || (how == DT_JCASE_TITLE && begins);
         put_cased(x, &b, s.u.s + i, n, upper);
-        begins = !dt_unicode_is_letter(decode(s.u.s + i, n));
+        begins = !dt_unicode_is_letter(dt_jinja_code(s.u.s + i, n));
     }
     dt_jv v = dt_jbuf_value(&b);
     v.safe = s.safe;

@@ -1,7 +1,7 @@
 /* value.c - values as Python has them: truth, equality, order, text, and the arena that they lie in. */
 #include "jinja_private.h"
 
-#include "../space.h"
+#include "../unicode.h"
 #include <math.h>
 #include <stdarg.h>
 
@@ -94,6 +94,15 @@ size_t dt_jinja_char(const char *text, size_t n)
     if (n == 0) return 0;
     while (len < n && len < 4 && ((unsigned char)text[len] & 0xc0) == 0x80) len++;
     return len;
+}
+
+uint32_t dt_jinja_code(const char *text, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    if (n == 1) return p[0];
+    if (n == 2) return (p[0] & 31u) << 6 | (p[1] & 63u);
+    if (n == 3) return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+    return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
 }
 
 void dt_jinja_put_utf8(dt_jctx *x, dt_jbuf *b, uint32_t code)
@@ -379,7 +388,7 @@ bool dt_jv_in(dt_jctx *x, dt_jv item, dt_jv whole)
 /* The shortest digits that give the number back, laid out as Python's repr. */
 static void put_float(dt_jctx *x, dt_jbuf *b, double f)
 {
-    char text[40], *e;
+    char text[64], *e;
     if (!isfinite(f)) {
         dt_jbuf_say(x, b, isnan(f) ? "nan" : f > 0 ? "inf" : "-inf");
         return;
@@ -389,7 +398,7 @@ static void put_float(dt_jctx *x, dt_jbuf *b, double f)
     while (strtod(text, NULL) != f && digits++ < 17);
     const int exponent = (e = strchr(text, 'e')) ? (int)strtol(e + 1, NULL, 10) : 0;
     if (exponent < -4 || exponent >= 16) {
-        snprintf(e, 8, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
+        snprintf(e, 16, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
     } else {
         const int after = digits - 1 - exponent;
         snprintf(text, sizeof text, "%.*f", after > 0 ? after : 1, f);
@@ -397,22 +406,30 @@ static void put_float(dt_jctx *x, dt_jbuf *b, double f)
     dt_jbuf_say(x, b, text);
 }
 
+/* str.isprintable: no separator but the space, no control or format character, no unassigned one. */
+static bool is_printable(uint32_t c)
+{
+    const int category = dt_unicode_find(dt_unicode_general, dt_unicode_general_n, c) & DT_GENERAL_CATEGORY;
+    return c == ' ' || category < DT_CAT_ZS;
+}
+
 /* repr of a string: single quotes, unless it has such and no double ones. */
 static void put_quoted(dt_jctx *x, dt_jbuf *b, dt_jv v)
 {
     const char quote = v.n > 0 && memchr(v.u.s, '\'', v.n) && !memchr(v.u.s, '"', v.n) ? '"' : '\'';
-    char text[8];
+    char text[16];
     dt_jbuf_add(x, b, &quote, 1);
-    for (size_t i = 0; i < v.n; i++) {
-        const unsigned char c = (unsigned char)v.u.s[i];
+    for (size_t i = 0, n; i < v.n; i += n) {
+        n = dt_jinja_char(v.u.s + i, v.n - i);
+        const uint32_t c = dt_jinja_code(v.u.s + i, n);
         if (c == (unsigned char)quote || c == '\\')
-            snprintf(text, sizeof text, "\\%c", c);
+            snprintf(text, sizeof text, "\\%c", (int)c);
         else if (c == '\n' || c == '\r' || c == '\t')
             snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
-        else if (c < 0x20 || c == 0x7f)
-            snprintf(text, sizeof text, "\\x%02x", c);
+        else if (!is_printable(c))
+            snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
         else
-            snprintf(text, sizeof text, "%c", c);
+            snprintf(text, sizeof text, "%.*s", (int)n, v.u.s + i);
         dt_jbuf_say(x, b, text);
     }
     dt_jbuf_add(x, b, &quote, 1);
@@ -597,8 +614,10 @@ static void dump_dict(dumper *d, dt_jv v)
 {
     const dt_jlist *keys = dt_jv_items(d->x, v);
     if (d->how->sort) {
-        dt_jargs none = {0};
-        keys = dt_jv_items(d->x, dt_jinja_apply(d->x, dt_jinja_filter("sort"), v, &none));
+        dt_jv exact = dt_jv_bool(true);
+        const char *name = "case_sensitive";
+        const dt_jargs args = {.value = &exact, .key = &name, .n = 1};
+        keys = dt_jv_items(d->x, dt_jinja_apply(d->x, dt_jinja_filter("sort"), v, &args));
     }
     dt_jbuf_say(d->x, d->b, "{");
     d->level++;

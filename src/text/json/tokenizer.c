@@ -140,6 +140,7 @@ static void close_json(dt_tokenizer *t)
     dt_texts_free(&j->running);
     free(j->directory);
     free(j->chat_template);
+    free(j->chat_template_names);
     free(j);
 }
 

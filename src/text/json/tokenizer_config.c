@@ -195,43 +195,6 @@ static dt_err read_adding(const dt_spec *config, const char *key, int32_t id, in
     return DT_OK;
 }
 
-/* A template as it stands, or the one named default of several. */
-static dt_err read_chat_template(dt_json_tokenizer *j, const dt_spec *config)
-{
-    dt_spec v;
-    const char *text = NULL;
-    if (dt_spec_get(config, "chat_template", &v) && json_is_array(v.value)) {
-        for (size_t i = 0; i < json_array_size(v.value); i++) {
-            const dt_spec item = dt_spec_item(&v, i);
-            const char *name;
-            DT_TRY(dt_spec_need_string(&item, "name", &name));
-            if (strcmp(name, "default") == 0) DT_TRY(dt_spec_need_string(&item, "template", &text));
-        }
-    } else {
-        DT_TRY(dt_spec_string(config, "chat_template", &text));
-    }
-    if (text) DT_CHECK((j->chat_template = strdup(text)), DT_ERR_MEMORY, "no memory for a chat template");
-    return DT_OK;
-}
-
-/* A file chat_template.jinja goes before the key. */
-static dt_err read_chat_file(dt_json_tokenizer *j)
-{
-    char *path;
-    DT_CHECK(asprintf(&path, "%s/chat_template.jinja", j->directory) >= 0, DT_ERR_MEMORY, "no memory for a path");
-    dt_err err = DT_OK;
-    if (access(path, F_OK) == 0) {
-        size_t n;
-        free(j->chat_template);
-        j->chat_template = NULL;
-        err = dt_read_file(path, MAX_CONFIG, &j->chat_template, &n);
-        if (err == DT_OK && strlen(j->chat_template) != n)
-            err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
-    }
-    free(path);
-    return err;
-}
-
 static dt_err apply(dt_tokenizer *t, const dt_spec files[2])
 {
     static const char *const names[] = {"</s>",  "<|endoftext|>",         "<|end_of_text|>",
@@ -247,9 +210,10 @@ static dt_err apply(dt_tokenizer *t, const dt_spec files[2])
     t->info.pad = choose_pad(t, files);
     DT_TRY(read_adding(&files[0], "add_bos_token", t->info.bos, w->before, &w->n_before));
     DT_TRY(read_adding(&files[0], "add_eos_token", t->info.eos, w->after, &w->n_after));
-    DT_TRY(read_chat_template(j, &files[0]));
-    DT_TRY(read_chat_file(j));
+    DT_TRY(dt_tokenizer_read_template(j, &files[0]));
     t->info.chat_template = j->chat_template;
+    t->info.chat_template_file = j->chat_template_file;
+    t->info.chat_template_names = j->chat_template_names;
     return DT_OK;
 }
 
