@@ -90,7 +90,8 @@ static dt_err try_all(search *s)
         DT_TRY(dt_chat_open_named(&c, name, s->t));
         DT_TRY(try_one(s, c));
     }
-    for (int i = 0; !s->best && dt_chat_named(i, &name, &about); i++) DT_TRY(try_default(s, name));
+    const bool found = s->best != NULL;
+    for (int i = 0; !found && dt_chat_named(i, &name, &about); i++) DT_TRY(try_default(s, name));
     return DT_OK;
 }
 
@@ -108,7 +109,7 @@ static dt_err say_difference(const search *s)
     size_t n, at = 0;
     file = file ? file : "";
     if (!p->text)
-        return dt_fail(DT_ERR_USAGE, "template: the chat template in %s%s%s is none of dtrain's: it refuses %s; %s",
+        return dt_fail(DT_ERR_USAGE, "template: the chat template in %s%s%s is none of dtrain's templates: it refuses %s; %s",
                        place, slash, file, p->about, advice);
     DT_TRY(dt_chat_text(s->near, p->message, p->n, p->flags, &text, &n));
     while (at < n && at < p->nbytes && text[at] == p->text[at]) at++;
@@ -116,7 +117,7 @@ static dt_err say_difference(const search *s)
     dt_probe_excerpt(text, n, at, ours);
     free(text);
     return dt_fail(DT_ERR_USAGE,
-                   "template: the chat template in %s%s%s is none of dtrain's. The nearest is %s, but for %s it writes "
+                   "template: the chat template in %s%s%s is none of dtrain's templates. The nearest is %s, but for %s it writes "
                    "\"%s\", and %s \"%s\": %s",
                    place, slash, file, name, p->about, theirs, name, ours, advice);
 }
