@@ -16,7 +16,7 @@ import transformers.utils.chat_template_utils as utils
 class Day(datetime.datetime):
     @classmethod
     def now(cls, tz=None):
-        return datetime.datetime(2024, 7, 26)
+        return datetime.datetime(2024, 7, 26, 12)
 
 
 utils.datetime = Day
