@@ -174,7 +174,7 @@ static void templates_are_recognised(void **state)
     assert_string_equal(dt_chat_source(c), "plain (fake has no chat template)");
     dt_chat_close(c);
     assert_int_equal(dt_chat_open(&c, "chatml", &fake), DT_OK);
-    assert_string_equal(dt_chat_source(c), "chatml (as named)");
+    assert_string_equal(dt_chat_source(c), "chatml (by name)");
     dt_chat_close(c);
     assert_int_equal(dt_chat_open(&c, "wizard", &fake), DT_ERR_USAGE);
     assert_non_null(strstr(dt_error_message(), "qwen2.5"));

@@ -211,7 +211,7 @@ static dt_err name_source(dt_chat *c, const char *name)
     else if (automatic)
         n = asprintf(&c->source, "%s (%s has no chat template)", c->form.name, dt_chat_place(c->tokenizer));
     else
-        n = asprintf(&c->source, "%s (as named)", c->form.name);
+        n = asprintf(&c->source, "%s (by name)", c->form.name);
     if (n < 0) c->source = NULL;
     DT_CHECK(c->source, DT_ERR_MEMORY, "no memory for a chat template");
     return DT_OK;
