@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "../src/text/tokenizer_ops.h"
 #include "dtrain/chat.h"
@@ -714,6 +715,83 @@ static void edited_jinja_is_not_believed(void **state)
     json_decref(all);
 }
 
+static void write_in(const char *folder, const char *name, const char *text)
+{
+    char file[300];
+    snprintf(file, sizeof file, "%s/%s", folder, name);
+    if (!text) {
+        unlink(file);
+        return;
+    }
+    FILE *f = fopen(file, "we");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* What `auto` finds in a directory, as its source; or what its error says. */
+static void found_in(const char *folder, const char *want)
+{
+    dt_tokenizer *t;
+    dt_chat *c;
+    dt_error_clear();
+    assert_int_equal(dt_tokenizer_open(&t, folder), DT_OK);
+    const dt_err err = dt_chat_open(&c, "auto", t);
+    const char *text = err == DT_OK ? dt_chat_source(c) : dt_error_message();
+    if (!strstr(text, want)) print_message("found %s, expected %s\n", text, want);
+    assert_non_null(strstr(text, want));
+    dt_chat_close(c);
+    dt_tokenizer_close(t);
+}
+
+/* In the order of transformers 5, and plain only where there is none at all. */
+static void a_directory_s_template_is_found(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const char *chatml = json_string_value(json_object_get(all, "chatml")),
+               *qwen2 = json_string_value(json_object_get(all, "qwen2")),
+               *qwen3 = json_string_value(json_object_get(all, "qwen3"));
+    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], more[256], where[128];
+    assert_non_null(mkdtemp(folder));
+    char *source = realpath("tests/data/tokenizer/smollm/tokenizer.json", NULL);
+    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    assert_int_equal(symlink(source, file), 0);
+    found_in(folder, "has no chat template)");
+    json_t *one = json_pack("{s:s}", "chat_template", qwen2),
+           *named = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "rag", "template", chatml, "name",
+                              "default", "template", qwen3),
+           *others = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "rag", "template", chatml, "name",
+                               "tool_use", "template", qwen3);
+    char *text[] = {json_dumps(one, 0), json_dumps(named, 0), json_dumps(others, 0)};
+    write_in(folder, "chat_template.json", text[0]);
+    snprintf(where, sizeof where, "qwen2 (%s/chat_template.json)", folder);
+    found_in(folder, where);
+    write_in(folder, "tokenizer_config.json", text[2]);
+    found_in(folder, "are named rag, tool_use, and none is named default: name one of dtrain's templates");
+    write_in(folder, "tokenizer_config.json", text[1]);
+    snprintf(where, sizeof where, "qwen3 (%s/tokenizer_config.json)", folder);
+    found_in(folder, where);
+    snprintf(more, sizeof more, "%s/additional_chat_templates", folder);
+    assert_int_equal(mkdir(more, 0700), 0);
+    write_in(more, "rag.jinja", qwen2);
+    found_in(folder, "are named rag, and none is named default");
+    write_in(folder, "chat_template.jinja", chatml);
+    snprintf(where, sizeof where, "chatml (%s/chat_template.jinja)", folder);
+    found_in(folder, where);
+    write_in(more, "rag.jinja", NULL);
+    rmdir(more);
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json",
+                                        "tokenizer.json"};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) write_in(folder, files[i], NULL);
+    assert_int_equal(rmdir(folder), 0);
+    for (size_t i = 0; i < 3; i++) free(text[i]);
+    json_decref(one);
+    json_decref(named);
+    json_decref(others);
+    json_decref(all);
+    free(source);
+}
+
 int main(void)
 {
     snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
@@ -739,6 +817,7 @@ int main(void)
         cmocka_unit_test(jinja_writes_what_the_tokenizer_puts_first),
         cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
+        cmocka_unit_test(a_directory_s_template_is_found),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

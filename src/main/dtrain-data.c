@@ -123,8 +123,8 @@ static const char usage[] =
     "  {prompt, answer?}, {question, answer}     a prompt to generate from; a question is a user's\n"
     "                                            turn\n"
     "\n"
-    "Templates (--template). auto recognises the tokenizer's chat_template, and takes plain if it has\n"
-    "none. Your own template is a JSON file (docs/data.md). By name:\n";
+    "Templates (--template). auto takes the one that writes what the tokenizer's own chat template\n"
+    "writes, and plain if it has none. Your own template is a JSON file (docs/data.md). By name:\n";
 
 static const char after_templates[] =
     "\n"
