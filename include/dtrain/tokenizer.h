@@ -23,13 +23,13 @@ void dt_tokenizer_close(dt_tokenizer *t); /* safe on NULL */
 size_t dt_tokenizer_nbytes(const dt_tokenizer *t); /* 0 for NULL */
 
 typedef struct dt_tokenizer_info {
-    const char *name;          /* what datasets made with it carry: "bytes", or a hash of the file's contents */
-    const char *directory;     /* where its files are; NULL for those built in */
+    const char *name;      /* what datasets made with it carry: "bytes", or a hash of the file's contents */
+    const char *directory; /* where its files are; NULL for those built in */
     /* the chat template as written in a file of the directory, and that file's name; NULL: there is none, or there are
      * only some with names of their own, which chat_template_names lists */
     const char *chat_template, *chat_template_file, *chat_template_names;
-    int32_t vocab_size;        /* largest id + 1 */
-    int32_t bos, eos, pad;     /* -1: there is none. pad: the one named, else a reserved one, else eos */
+    int32_t vocab_size;    /* largest id + 1 */
+    int32_t bos, eos, pad; /* -1: there is none. pad: the one named, else a reserved one, else eos */
 } dt_tokenizer_info;
 const dt_tokenizer_info *dt_tokenizer_get_info(const dt_tokenizer *t); /* lives as long as t */
 
