@@ -22,7 +22,7 @@ bool dt_jinja_string(const dt_jinja *t, int i, const char **text, size_t *nbytes
 bool dt_jinja_integer(const dt_jinja *t, int i, int64_t *value);
 
 typedef struct dt_jinja_result {
-    char *text; /* malloc'ed, with a 0 behind it; NULL after an error */
+    char *text; /* malloc'ed, ends with a 0; NULL after an error */
     size_t nbytes;
     bool raised; /* the error is the template's own: it called raise_exception */
     bool dated;  /* the template asked for the time */

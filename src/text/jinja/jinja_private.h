@@ -215,7 +215,7 @@ typedef enum dt_jtoken_kind {
 typedef struct dt_jtoken {
     dt_jtoken_kind kind;
     int line;
-    const char *text; /* with a 0 behind names and operators */
+    const char *text; /* names and operators end with a 0 */
     size_t n;
     int64_t i;
     double f;
