@@ -83,7 +83,7 @@ def mine(t, name):
 
 t = Talk("--max-new-tokens", "5", "--system", "hi")
 greeting = t.wait(PROMPT) or b""
-check("a greeting names the model and the template", b"talking to " in greeting and b"(template plain, at most " in greeting, t)
+check("a greeting names the model and the template", b"talking to " in greeting and b"chat template: plain" in greeting, t)
 check("and how to leave", b"/exit leaves" in greeting, t)
 t.type("/help\r")
 check("/help lists the commands", t.wait(rb"/clear .*/system TEXT.*/save FILE.*/exit.*" + PROMPT), t)

@@ -97,15 +97,15 @@ for name in chatml mine; do
     train 2 "talk-$name" run.task=sft run.max_steps=1 data.train="$tmp/$name.h5" data.packing=none data.seq_len=64 model.max_position_embeddings=512 checkpoint.export=hf
     expect_text "after training on chats ($name) the next step is one" '^next: dtrain-generate .* --chat'
     run 0 ./dtrain-generate "$tmp/talk-$name" --chat --prompt hi --greedy --max-new-tokens 2 --threads 1
-    expect_text "a checkpoint's conversation is in its template ($name)" "template $name"
+    expect_text "a checkpoint's conversation is in its template ($name)" "chat template: $name"
     expect "the export has it for transformers ($name)" grep -q "add_generation_prompt" "$tmp/talk-$name/hf/chat_template.jinja"
     run 0 ./dtrain-generate "$tmp/talk-$name/hf" --chat --prompt hi --greedy --max-new-tokens 2 --threads 1
-    expect_text "and so does its conversation ($name)" "template $name"
+    expect_text "and so does its conversation ($name)" "chat template: $name"
     run 0 ./dtrain-convert "$tmp/talk-$name" "$tmp/talked-$name"
     expect "dtrain-convert writes the same ($name)" diff -r "$tmp/talk-$name/hf" "$tmp/talked-$name"
 done
 run 0 ./dtrain-generate "$tmp/talk-chatml" --chat --prompt hi --chat-template plain --greedy --max-new-tokens 2 --threads 1
-expect_text "another one can be asked for" "template plain"
+expect_text "another one can be asked for" "chat template: plain"
 expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not plain"
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template llama-3 --greedy --max-new-tokens 2 --threads 1
 expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not llama-3"
@@ -116,13 +116,15 @@ run 0 ./dtrain-convert --chat-template plain "$tmp/talk-chatml" "$tmp/plain"
 expect "and written" grep -q "^{#- Written by dtrain. chat_template = plain #}$" "$tmp/plain/chat_template.jinja"
 sed -i '$d' "$tmp/talk-mine/hf/chat_template.jinja"
 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/talk-mine/hf" "$tmp/chat.jsonl"
-expect_text "a file that was edited is not taken for what it was" "changed after dtrain had written it"
+expect_exit "a file that was edited is not taken for what it was" 64
+expect_text "and its mistake is named" "chat_template.jinja: line [0-9]+: expected elif else endif, found the end"
 sed -i '1s/ /  /' "$tmp/talk-chatml/hf/chat_template.jinja"
 run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/talk-chatml/hf" "$tmp/chat.jsonl"
 expect_text "nor is one of which only a blank was edited" "changed after dtrain had written it"
+expect_text "but for what it writes" "^chat template: chatml \($tmp/talk-chatml/hf/chat_template.jinja\)$"
 mkdir "$tmp/published"
 cp "$tmp/talk-chatml/hf/tokenizer.json" "$tmp/published"
-echo '{"eos_token": "<|endoftext|>", "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"}' >"$tmp/published/tokenizer_config.json"
+echo '{"eos_token": "<|endoftext|>", "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}' >"$tmp/published/tokenizer_config.json"
 run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-chatml" "$tmp/own"
 expect "a tokenizer's own template that says the same is kept" test ! -e "$tmp/own/chat_template.jinja"
 expect "as it is" cmp "$tmp/own/tokenizer_config.json" "$tmp/published/tokenizer_config.json"

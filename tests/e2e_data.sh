@@ -597,4 +597,27 @@ exec 3>&- 4>&-
 (sleep 0.5; printf '\xef'; sleep 0.2; printf '\xbb\xbfa'; sleep 0.2; echo b) >"$tmp/late.fifo" &
 run 0 ./dtrain-data -q -o "$tmp/idle.h5" "$tmp/late.fifo"
 is "a pipe that is written to late, a few bytes at a time" "$code $(field "$tmp/idle.h5" tokens)" "0 4"
+
+# A chat template that only resembles one of dtrain's is refused if there are conversations; a name overrides it.
+mkdir "$tmp/edited"
+cp tests/data/tokenizer/smollm/tokenizer.json "$tmp/edited"
+# shellcheck disable=SC2016
+python3 - "$tmp/edited/tokenizer_config.json" <<'EOF'
+import json, sys
+turn = "{{'<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>'}}"  # no newline at its end
+json.dump({"chat_template": "{% for m in messages %}" + turn + "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}"}, open(sys.argv[1], "w"))
+EOF
+echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}' >"$tmp/one-chat.jsonl"
+run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
+expect_exit "an edited chat template is not taken for the original" 64
+expect_text "the first difference is shown" "The nearest is chatml, but for a question it writes \"[^\"]*end\|><\|im_start\|>assistant.n\", and chatml \"[^\"]*end\|>.n<"
+run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
+expect_exit "a template can be named instead" 0
+expect_text "the template is reported" "chat template: chatml \(by name\)$"
+sed -i "s/'<|im_end|>'}}/'<|im_end|>' + '\\\\n'}}/" "$tmp/edited/tokenizer_config.json"
+run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
+expect_text "and its file" "chat template: chatml \($tmp/edited/tokenizer_config.json\)$"
+rm "$tmp/edited/tokenizer_config.json"
+run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
+expect_text "plain is taken only where there is no template" "chat template: plain \($tmp/edited has no chat template\)$"
 e2e_done

@@ -3,6 +3,7 @@
 
     cases.json   texts of every template; tokens are written as <s>, </s>
     jinja.json   the templates, which are to be recognised
+    edited.json  edits of them, which are not
     ids.json     ids and masks of conversations and of prompts with completions, by the tokenizers of tests/data/tokenizer
 
 The templates below are those of the models named, without their checks of roles and their tools. Run with a Python that has
@@ -71,6 +72,18 @@ LLAMA3 = (
     "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
+QWEN3_2507 = QWEN25.replace("{%- else %}{{- '<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}", "")
+QWEN3_THINKING = QWEN3[: QWEN3.index("{{- '<|im_start|>assistant\n' }}")] + "{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
+LLAMA31 = (
+    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = '26 Jul 2024' %}{%- endif %}"
+    "{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] | trim %}{%- set messages = messages[1:] %}"
+    "{%- else %}{%- set system_message = '' %}{%- endif %}"
+    "{{- '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ' + date_string + '\n\n' }}"
+    "{{- system_message + '<|eot_id|>' }}{%- for message in messages %}{%- if message.role == 'tool' %}"
+    "{{- '<|start_header_id|>ipython<|end_header_id|>\n\n' }}{{- message.content | tojson }}{{- '<|eot_id|>' }}{%- else %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
 LLAMA2 = (
     "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}"
     "{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
@@ -89,6 +102,11 @@ MISTRAL_V1 = SYSTEM_APART + (
     "{%- if loop.first and system_message is defined %}{{- '[INST] ' + system_message + '\n\n' + message['content'] + ' [/INST]' }}"
     "{%- else %}{{- '[INST] ' + message['content'] + ' [/INST]' }}{%- endif %}"
     "{%- else %}{{- ' ' + message['content'] + eos_token }}{%- endif %}{%- endfor %}"
+)
+EARLY = (
+    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token }}{% else %}{{ raise_exception('unknown role') }}{% endif %}{% endfor %}"
 )
 MISTRAL_V3 = SYSTEM_APART + (
     "{%- for message in loop_messages %}{%- if message['role'] == 'user' %}"
@@ -122,10 +140,52 @@ VICUNA = (
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
 TEMPLATES = {
-    "chatml": CHATML, "qwen2": QWEN2, "qwen2.5": QWEN25, "qwen3": QWEN3, "llama-3": LLAMA3, "llama-2": LLAMA2,
-    "mistral-v1": MISTRAL_V1, "mistral-v3": MISTRAL_V3, "ministral": MINISTRAL, "mistral-tekken": MISTRAL_TEKKEN, "mistral-v7": MISTRAL_V7,
+    "chatml": CHATML, "qwen2": QWEN2, "qwen2.5": QWEN25, "qwen3": QWEN3, "qwen3-2507": QWEN3_2507, "qwen3-thinking-2507": QWEN3_THINKING,
+    "llama-3": LLAMA3, "llama-3.1": LLAMA31, "llama-2": LLAMA2, "mistral-v1": MISTRAL_V1,
+    "mistral-v0.1": EARLY.replace("eos_token }}", "eos_token + ' ' }}"), "mixtral": EARLY, "mistral-v3": MISTRAL_V3, "ministral": MINISTRAL, "mistral-tekken": MISTRAL_TEKKEN, "mistral-v7": MISTRAL_V7,
     "alpaca": ALPACA, "vicuna": VICUNA,
 }
+
+
+# Edits of the templates above, which give another text: [what is found, what it becomes], and the kind of message that it is
+# about, where it is about one only. Each is made on every template that has the text.
+EDITS = [
+    ("'<|im_end|>' + '\n'", "'<|im_end|>'"), ("message['role'] +", "message['role'] | upper +"), ("message.role +", "message.role | upper +"), ("message['role'] +", "message['role'].title() +"),
+    ("{% for message in messages %}", "{{ bos_token }}{% for message in messages %}"), ("{%- for message in messages %}", "{{- bos_token }}{%- for message in messages %}"),
+    ("in messages %}", "in messages[-3:] %}"), ("in loop_messages %}", "in loop_messages[-1:] %}"), ("in messages %}", "in messages[:32] %}"),
+    ("message['role'] +", "{'user': 'human', 'assistant': 'bot'}.get(message['role'], message['role']) +"), ("message.role +", "message.role | replace('assistant', 'model') +"),
+    ("message['content'] +", "message['content'] | trim +"), ("message.content +", "message.content.strip() +"), ("+ content +", "+ content | trim +"), ("message['content'] +", "' ' + message['content'] +"),
+    ("message['content'] +", "message['content'] | replace('json', 'JSON') +"), ("message['content'] +", "message['content'][:200] +"), ("message['content'] +", "message['content'] | lower +"), ("message['content'] +", "message['content'] | e +"),
+    ("message['content'] +", "(message['content'] if message['content'] else 'empty') +"), ("['content'] | trim", "['content']"), ("bos_token + content", "content"), ("{{- bos_token }}", ""), ("{{ bos_token }}", ""),
+    ("loop.last or (not loop.last and reasoning_content)", "true"), ("loop.last or (not loop.last and reasoning_content)", "reasoning_content"), ("assistant\n' }}", "assistant\n\n' }}"), ("'<|im_start|>assistant\n' }}", "'<|im_start|>assistant\n<think>\n\n</think>\n\n' }}"),
+    ("{% if add_generation_prompt %}", "{% if not add_generation_prompt %}"), ("{%- if add_generation_prompt %}", "{%- if true %}"), ("== 'system' %}{", "== 'never' %}{"), ("You are Qwen,", "You are Qwen"), ("' [/INST]'", "'[/INST]'"), ("'[INST]'", "'[INST] '"), ("eos_token }}", "'</s> ' }}"),
+    ("' ' + message['content']", "message['content']"), ("content.strip() + ' ' + eos_token", "content.strip() + eos_token"), ("loop.last and system_message", "loop.first and system_message"), ("+ '\n\n' +", "+ '\n' +"), ("### Response:", "### Answer:"), ("USER: ", "User: "), ("26 Jul 2024", "27 Jul 2024"),
+    ("\n<tool_response>\n", "\n<tool_response>", "tool"), ("== 'tool' %}", "== 'none' %}", "tool"), ("split('<think>')[-1]", "split('<think>')[0]", "think"), ("'\n<think>\n' + reasoning_content", "'\n<think>' + reasoning_content", "basic or think"),
+]
+
+
+def edited():
+    """Every edit on every template that it changes: [template, what is replaced everywhere, by what, kind or null]."""
+    tok = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>")
+    talks = CONVERSATIONS + [say(("u", ""), ("a", "")), say(("u", "json"), ("a", "json")), say(*[("ua"[i % 2], f"Turn {i}") for i in range(41)]), say(("u", "x" * 300), ("a", "<b>" * 100))]
+
+    def texts(jinja):
+        out = []
+        for talk in talks:
+            for generate in (False, True):
+                try:
+                    out.append(tok.apply_chat_template(talk, chat_template=jinja, tokenize=False, add_generation_prompt=generate))
+                except Exception as e:
+                    out.append(type(e).__name__)
+        return out
+
+    found = []
+    for name, jinja in TEMPLATES.items():
+        for old, new, *kind in EDITS:
+            text = jinja.replace(old, new)
+            if text != jinja and (kind or texts(text) != texts(jinja)):
+                found.append([name, old, new, kind[0] if kind else None])
+    return found
 
 
 def say(*turns):
@@ -151,6 +211,9 @@ TOOLS = [
 ]
 
 
+EARLY_ONES = ("mistral-v0.1", "mixtral")  # these refuse system messages
+THINK = ("qwen3", "qwen3-thinking-2507")
+KNOW_TOOLS = THINK + ("qwen2.5", "qwen3-2507", "qwen2", "chatml", "llama-3")
 N_DRAWN = 10
 SAID = ["", " ", "\n", "x", "Hello!", "  two words ", "\n\nlines\n\nbetween\n", "\u3000\u4f60\u597d\u00a0", "\t<b>\x1f", "{{ x }} [INST] <|im_end|", "</s>", "'s\u2028"]
 THOUGHT = ["<think>\nwhy\n</think>\n\n", "<think></think>", "<think>\n\n</think>\n\n", "\n<think> a\n\nb </think>", "no opening</think>\n", "<think>one</think><think>two</think>\n",
@@ -171,7 +234,7 @@ def draw(rng, tools):
 
 def drawn(name, n, seed):
     """The same for all templates that know no tools."""
-    tools = name in ("qwen2.5", "qwen3")
+    tools = name in KNOW_TOOLS
     rng = random.Random(seed)
     return [draw(rng, tools) for _ in range(n * (3 if name == "qwen3" else 1))]
 
@@ -246,12 +309,14 @@ def main(folder, n_drawn, seed):
     tok = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>")
     cases = []
     for name, jinja in TEMPLATES.items():
-        todo = CONVERSATIONS + drawn(name, n_drawn, seed) + (THOUGHTS if name == "qwen3" else []) + (TOOLS if name in ("qwen2.5", "qwen3") else [])
+        todo = CONVERSATIONS + drawn(name, n_drawn, seed) + (THOUGHTS if name in THINK else []) + (TOOLS if name in KNOW_TOOLS else [])
         for messages in todo:
             if late_system(name, messages):
                 continue
+            if name in EARLY_ONES and messages[0]["role"] == "system":
+                continue
             for generate in (False, True):
-                for thinking in (True, False) if generate and name == "qwen3" else (True,):
+                for thinking in (True, False) if generate and name in THINK else (True,):
                     text = tok.apply_chat_template(messages, chat_template=jinja, tokenize=False, add_generation_prompt=generate,
                                                    enable_thinking=thinking)
                     cases.append({"template": name, "generate": generate, "thinking": thinking, "messages": messages, "text": text})
@@ -259,6 +324,8 @@ def main(folder, n_drawn, seed):
         f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
     with open(os.path.join(folder, "ids.json"), "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(family(*f)) for f in FAMILIES) + "\n]\n")
+    with open(os.path.join(folder, "edited.json"), "w") as f:
+        f.write("[\n" + ",\n".join(json.dumps(e) for e in edited()) + "\n]\n")
     with open(os.path.join(folder, "jinja.json"), "w") as f:
         json.dump(TEMPLATES, f, indent=1)
         f.write("\n")

@@ -7,10 +7,11 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "../src/text/tokenizer_ops.h"
 #include "dtrain/chat.h"
-#include "../src/text/chat/chat_template.h"
+#include "../src/text/chat/chat_private.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages leave out what is as usual */
 
@@ -224,8 +225,8 @@ static void thoughts_are_targets(void **state)
     } cases[] = {{"<think>why</think>\nyes", "{<think>\nwhy\n</think>\n\nyes<|im_end|>}\n"},
                  {"\nyes", "<think>\n\n</think>\n\n{yes<|im_end|>}\n"}};
     for (size_t i = 0; i < 2; i++) {
-        const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
-                                {DT_ROLE_ASSISTANT, cases[i].answer, strlen(cases[i].answer), DT_LEARN_CONTENT}};
+        const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0, false},
+                                {DT_ROLE_ASSISTANT, cases[i].answer, strlen(cases[i].answer), DT_LEARN_CONTENT, false}};
         dt_chat *c;
         dt_pieces p = {0};
         assert_int_equal(dt_chat_open(&c, "qwen3", &fake), DT_OK);
@@ -236,60 +237,232 @@ static void thoughts_are_targets(void **state)
     }
 }
 
+/* Open what the fake tokenizer has when this is its own template. */
+static dt_err open_with(const char *jinja, dt_chat **c)
+{
+    dt_tokenizer t = fake;
+    t.info.directory = "models/x";
+    t.info.chat_template = jinja;
+    t.info.chat_template_file = "tokenizer_config.json";
+    dt_error_clear();
+    return dt_chat_open(c, "auto", &t);
+}
+
 static void templates_are_recognised(void **state)
 {
     json_t *all = read_json("tests/data/chat/jinja.json"), *value;
     const char *name;
+    char source[128];
+    dt_chat *c;
     json_object_foreach(all, name, value)
     {
-        dt_tokenizer t = fake;
-        t.info.chat_template = json_string_value(value);
-        dt_chat *c;
-        assert_int_equal(dt_chat_open(&c, "auto", &t), DT_OK);
+        assert_int_equal(open_with(json_string_value(value), &c), DT_OK);
         assert_string_equal(dt_chat_name(c), name);
+        snprintf(source, sizeof source, "%s (models/x/tokenizer_config.json)", name);
+        assert_string_equal(dt_chat_source(c), source);
         dt_chat_close(c);
     }
     json_decref(all);
-    dt_chat *c;
     assert_int_equal(dt_chat_open(&c, "auto", &fake), DT_OK);
-    assert_string_equal(dt_chat_name(c), "plain");
+    assert_string_equal(dt_chat_source(c), "plain (fake has no chat template)");
     dt_chat_close(c);
-    dt_tokenizer t = fake;
-    t.info.chat_template = "{{ messages }}";
-    assert_int_equal(dt_chat_open(&c, "auto", &t), DT_ERR_USAGE);
-    dt_error_clear();
+    assert_int_equal(dt_chat_open(&c, "chatml", &fake), DT_OK);
+    assert_string_equal(dt_chat_source(c), "chatml (by name)");
+    dt_chat_close(c);
     assert_int_equal(dt_chat_open(&c, "wizard", &fake), DT_ERR_USAGE);
     assert_non_null(strstr(dt_error_message(), "qwen2.5"));
     assert_non_null(strstr(dt_error_message(), "wizard"));
     dt_error_clear();
 }
 
-/* What a template has of its own and a named form has not is told of, or the template is none of ours. */
-static void what_recognition_leaves_out_is_known(void **state)
+static char *replaced(const char *text, const char *from, const char *to)
 {
-    (void)state;
-    const struct {
-        const char *jinja, *name, *left_out;
-    } all[] = {
-        {"{{'<|im_start|>system\nYou are SmolLM<|im_end|>\n'}}", "chatml", "its own default system message"},
-        {"{{'<|im_start|>system\\nYou are SmolLM<|im_end|>\\n'}}", "chatml", "its own default system message"},
-        {"{{'<|im_start|>system\nYou are a helpful assistant<|im_end|>\n'}}", "chatml",
-         "its own default system message"},
-        {"{{'<|im_start|>system\n' + m + '<|im_end|>\n'}}", "chatml", NULL},
-        {"{{'<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n'}}", "qwen2", NULL},
-        {"{{'<|start_header_id|>'}} Cutting Knowledge Date: x", "llama-3", "its lines with dates"},
-        {"{{'<|start_header_id|>'}}", "llama-3", NULL},
-        {"{{'<|im_start|>system<|im_sep|>'}}", NULL, NULL},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const dt_chat_template *form = dt_chat_template_recognise(all[i].jinja);
-        assert_int_equal(form == NULL, all[i].name == NULL);
-        if (!form) continue;
-        assert_string_equal(form->name, all[i].name);
-        const char *left = dt_chat_template_left_out(form, all[i].jinja);
-        assert_int_equal(left == NULL, all[i].left_out == NULL);
-        if (left) assert_string_equal(left, all[i].left_out);
+    char *out;
+    size_t size;
+    FILE *f = open_memstream(&out, &size);
+    for (const char *found; (found = strstr(text, from)); text = found + strlen(from))
+        fprintf(f, "%.*s%s", (int)(found - text), text, to);
+    fputs(text, f);
+    fclose(f);
+    return out;
+}
+
+/* A text of two answers that the table writes, for comparing what an edit was taken for. */
+static char *said_by(const dt_chat *c)
+{
+    const dt_message m[] = {
+        {DT_ROLE_USER, " q", 2, 0, false}, {DT_ROLE_ASSISTANT, "x", 1, 0, false}, {DT_ROLE_USER, "r", 1, 0, false}};
+    dt_pieces p = {0};
+    assert_int_equal(dt_chat_render(c, m, 3, DT_CHAT_GENERATE, &p), DT_OK);
+    char *text = strdup(shown(&p, false));
+    dt_pieces_free(&p);
+    return text;
+}
+
+/* An edit that changes the text of usual conversations is refused, or is another template that writes just this. One
+ * that changes a kind of message only makes that kind refused. */
+static void edited_templates_are_not_taken_for_the_original(void **state)
+{
+    json_t *edits = read_json("tests/data/chat/edited.json"), *all = read_json("tests/data/chat/jinja.json"), *edit;
+    size_t i;
+    int n_refused = 0;
+    json_array_foreach(edits, i, edit)
+    {
+        const char *name, *from, *to, *kind = NULL;
+        assert_int_equal(json_unpack(edit, "[sssn]", &name, &from, &to),
+                         json_is_null(json_array_get(edit, 3)) ? 0 : -1);
+        assert_int_equal(json_unpack(edit, "[sss]", &name, &from, &to), 0);
+        kind = json_string_value(json_array_get(edit, 3));
+        char *jinja = replaced(json_string_value(json_object_get(all, name)), from, to);
+        dt_chat *c, *original;
+        const dt_err err = open_with(jinja, &c);
+        if (err != DT_OK) {
+            n_refused++;
+            assert_int_equal(err, DT_ERR_USAGE);
+            assert_non_null(strstr(dt_error_message(), "models/x"));
+            assert_true(!kind || strstr(kind, "basic"));
+        } else if (kind) {
+            assert_true(c->refused & (strstr(kind, "tool") ? DT_KIND_TOOL : DT_KIND_THINK));
+        } else { /* default system messages, and templates that differ by the edit */
+            assert_int_equal(dt_chat_open(&original, name, &fake), DT_OK);
+            char *now = said_by(c), *before = said_by(original);
+            if (strcmp(now, before) == 0)
+                print_message("%s, %s -> %s is taken for %s\n", name, from, to, dt_chat_name(c));
+            assert_string_not_equal(now, before);
+            free(now);
+            free(before);
+            dt_chat_close(original);
+        }
+        dt_chat_close(c);
+        free(jinja);
     }
+    assert_true(n_refused > 200);
+    json_decref(edits);
+    json_decref(all);
+}
+
+/* The message shows where the texts part. A template that cannot be evaluated says which line. */
+static void a_refused_template_says_where_it_differs(void **state)
+{
+    static const struct {
+        const char *jinja, *says;
+    } cases[] = {
+        {"{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+         "The nearest is chatml, but for a question it writes \"...start|>user\\nHello?<|im_end|>"},
+        {"{{ messages }}", "none of dtrain's templates"},
+        {"{% for m in messages %}\n{{ m.content | zap }}{% endfor %}", "line 2: unknown or unsupported filter zap"},
+        {"{{ raise_exception('never') }}", "it refuses a question; name the template"},
+        {"{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}{% for m in messages %}<|im_start|>"
+         "{{ m.role + '\n' + m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+         "{% endif %}",
+         "it refuses"},
+    };
+    dt_chat *c;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(open_with(cases[i].jinja, &c), DT_ERR_USAGE);
+        if (!strstr(dt_error_message(), cases[i].says)) print_message("%s\n", dt_error_message());
+        assert_non_null(strstr(dt_error_message(), cases[i].says));
+        assert_null(c);
+    }
+    dt_error_clear();
+}
+
+/* Kinds of messages that the tokenizer's own template writes otherwise are refused, and only with auto. */
+static void kinds_that_differ_are_refused(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    static const struct {
+        const char *name;
+        dt_message message[3];
+        unsigned kind;
+        const char *says;
+    } cases[] = {
+        {"chatml", {{DT_ROLE_TOOL, "r", 1, 0, false}}, 0, NULL},
+        {"chatml", {{DT_ROLE_SYSTEM, "d", 1, 0, true}}, DT_KIND_DEVELOPER, "messages of role developer"},
+        {"chatml", {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_USER, "r", 1, 0, false}}, 0, NULL},
+        {"llama-3.1",
+         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_TOOL, "r", 1, 0, false}},
+         DT_KIND_TOOL,
+         "message 1: "},
+        {"llama-3.1",
+         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_SYSTEM, "s", 1, 0, false}},
+         DT_KIND_LATER_SYSTEM,
+         "after the first"},
+        {"mixtral",
+         {{DT_ROLE_SYSTEM, "s", 1, 0, false}, {DT_ROLE_USER, "q", 1, 0, false}},
+         DT_KIND_SYSTEM,
+         "system messages"},
+        {"mixtral",
+         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_USER, "r", 1, 0, false}},
+         DT_KIND_ROW,
+         "do not alternate"},
+        {"mixtral",
+         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_ASSISTANT, "r", 1, 0, false}, {DT_ROLE_USER, "s", 1, 0, false}},
+         0,
+         NULL},
+        {"qwen3-2507",
+         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_ASSISTANT, "<think>a</think>b", 17, 0, false}},
+         0,
+         NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_chat *c;
+        dt_pieces p = {0};
+        int n = 1;
+        while (n < 3 && cases[i].message[n].text) n++;
+        assert_int_equal(open_with(json_string_value(json_object_get(all, cases[i].name)), &c), DT_OK);
+        assert_int_equal(dt_chat_render(c, cases[i].message, n, 0, &p), cases[i].kind ? DT_ERR_DATA : DT_OK);
+        assert_true((c->refused & cases[i].kind) == cases[i].kind);
+        if (cases[i].says) assert_non_null(strstr(dt_error_message(), cases[i].says));
+        dt_chat_close(c);
+        dt_error_clear();
+        assert_int_equal(dt_chat_open(&c, cases[i].name, &fake), DT_OK);
+        assert_int_equal(dt_chat_render(c, cases[i].message, n, 0, &p), DT_OK);
+        dt_chat_close(c);
+        dt_pieces_free(&p);
+    }
+    json_decref(all);
+}
+
+/* A default system message of the template's own belongs to it, and its spec carries it. */
+static void a_default_system_message_is_taken_over(void **state)
+{
+    static const char jinja[] =
+        "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nYou are "
+        "\"Small\".<|im_end|>\n"
+        "{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0, false};
+    dt_chat *c, *again;
+    dt_pieces p = {0};
+    char *spec;
+    assert_int_equal(open_with(jinja, &c), DT_OK);
+    assert_string_equal(dt_chat_name(c), "chatml");
+    assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
+    assert_int_equal(dt_chat_open(&again, spec, &fake), DT_OK);
+    assert_int_equal(dt_chat_render(again, &m, 1, 0, &p), DT_OK);
+    assert_string_equal(shown(&p, false),
+                        "<|im_start|>system\nYou are \"Small\".<|im_end|>\n<|im_start|>user\nq<|im_end|>\n");
+    free(spec);
+    dt_pieces_free(&p);
+    dt_chat_close(again);
+    dt_chat_close(c);
+}
+
+/* Llama 3.2 writes the date of the day: it is Llama 3.1's on 26 July 2024, and an export does not keep it. */
+static void a_template_with_the_date_is_one_of_a_fixed_day(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    char *jinja =
+        replaced(json_string_value(json_object_get(all, "llama-3.1")), "'26 Jul 2024'", "strftime_now('%d %b %Y')");
+    dt_chat *c;
+    assert_int_equal(open_with(jinja, &c), DT_OK);
+    assert_string_equal(dt_chat_name(c), "llama-3.1");
+    assert_true(c->dated);
+    dt_chat_close(c);
+    free(jinja);
+    json_decref(all);
 }
 
 /* A conversation of two answers, all turns trained on: content and what ends it, nothing else. */
@@ -297,10 +470,10 @@ static void marked(const char *name, const char *want)
 {
     dt_chat *c;
     dt_pieces p = {0};
-    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
-                            {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT},
-                            {DT_ROLE_USER, "r", 1, 0},
-                            {DT_ROLE_ASSISTANT, "y", 1, DT_LEARN_CONTENT}};
+    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0, false},
+                            {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT, false},
+                            {DT_ROLE_USER, "r", 1, 0, false},
+                            {DT_ROLE_ASSISTANT, "y", 1, DT_LEARN_CONTENT, false}};
     assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
     assert_int_equal(dt_chat_render(c, m, 4, 0, &p), DT_OK);
     assert_string_equal(shown(&p, true), want);
@@ -328,7 +501,7 @@ static void tokens_of_a_template_are_ids_where_there_are_any(void **state)
     dt_chat *c;
     dt_tokenizer *bytes;
     dt_pieces p = {0};
-    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0, false};
     assert_int_equal(dt_chat_open(&c, "chatml", &fake), DT_OK);
     assert_int_equal(dt_chat_end_token(c), 256 + 3);
     assert_int_equal(dt_chat_render(c, &m, 1, 0, &p), DT_OK);
@@ -349,7 +522,7 @@ static void ids_of(const char *name, dt_tokenizer *t, dt_ids *ids)
 {
     dt_chat *c;
     dt_encoder *e;
-    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0, false};
     ids->n = 0;
     assert_int_equal(dt_encoder_open(&e, t), DT_OK);
     assert_int_equal(dt_chat_open(&c, name, t), DT_OK);
@@ -436,8 +609,8 @@ static void a_template_can_come_from_a_file(void **state)
 {
     dt_chat *c;
     dt_pieces p = {0};
-    const dt_message m[] = {{DT_ROLE_USER, " q ", 3, 0},
-                            {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT | DT_LEARN_AFTER}};
+    const dt_message m[] = {{DT_ROLE_USER, " q ", 3, 0, false},
+                            {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT | DT_LEARN_AFTER, false}};
     assert_int_equal(
         open_file("{\"name\": \"mine\", \"begin\": \"{bos}\", \"default_system\": \"S\", \"trim\": true, "
                   "\"system_place\": \"first_user\","
@@ -486,7 +659,8 @@ static void a_system_message_without_its_place_is_an_error(void **state)
 {
     dt_chat *c;
     dt_pieces p = {0};
-    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_SYSTEM, "s", 1, 0}, {DT_ROLE_ASSISTANT, "x", 1, 0}};
+    const dt_message m[] = {
+        {DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_SYSTEM, "s", 1, 0, false}, {DT_ROLE_ASSISTANT, "x", 1, 0, false}};
     assert_int_equal(dt_chat_open(&c, "llama-2", &fake), DT_OK);
     assert_int_equal(dt_chat_render(c, m, 3, 0, &p), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "message 1"));
@@ -538,6 +712,17 @@ static void comes_back(const char *jinja, const dt_tokenizer *t, const char *spe
     dt_chat_close(c);
 }
 
+/* Without its first line the file is a template like any other, and must write what the table writes, for all kinds of
+ * messages. */
+static void evaluates_to_the_same(const char *jinja, const char *name)
+{
+    dt_chat *c;
+    assert_int_equal(open_with(strchr(jinja, '\n') + 1, &c), DT_OK);
+    assert_string_equal(dt_chat_name(c), name);
+    assert_int_equal(c->refused, 0);
+    dt_chat_close(c);
+}
+
 static void jinja_says_every_template(void **state)
 {
     const char *name, *about;
@@ -548,6 +733,7 @@ static void jinja_says_every_template(void **state)
         assert_int_equal(dt_chat_jinja(c, NULL, &jinja), DT_OK);
         same_as_kept(name, jinja);
         comes_back(jinja, &fake, name);
+        evaluates_to_the_same(jinja, name);
         free(jinja);
         dt_chat_close(c);
     }
@@ -603,22 +789,99 @@ static void jinja_writes_images(void **state)
     unlink(path);
 }
 
-/* The first line is a claim: a file that was edited is read by its marks. */
+/* The first line is a claim: a file that was edited is compared as others are. */
 static void edited_jinja_is_not_believed(void **state)
 {
+    json_t *all = read_json("tests/data/chat/jinja.json");
     char edited[2048];
     dt_chat *c;
-    dt_tokenizer t = fake;
-    t.info.chat_template = edited;
     const char *first[] = {"plain", "qwen3", "/tmp/template.json", "{\"user\": {}, \"assistant\": {\"end\": \"x\"}}",
                            "{"};
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++) {
-        snprintf(edited, sizeof edited, "{#- Written by dtrain. chat_template = %s #}\n{{- '<|im_start|>' }}\n",
-                 first[i]);
-        assert_int_equal(dt_chat_open(&c, "auto", &t), DT_OK);
+        snprintf(edited, sizeof edited, "{#- Written by dtrain. chat_template = %s #}\n%s", first[i],
+                 json_string_value(json_object_get(all, "chatml")));
+        assert_int_equal(open_with(edited, &c), DT_OK);
         assert_string_equal(dt_chat_name(c), "chatml");
         dt_chat_close(c);
     }
+    json_decref(all);
+}
+
+static void write_in(const char *folder, const char *name, const char *text)
+{
+    char file[300];
+    snprintf(file, sizeof file, "%s/%s", folder, name);
+    if (!text) {
+        unlink(file);
+        return;
+    }
+    FILE *f = fopen(file, "we");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* What `auto` finds in a directory, as its source; or what its error says. */
+static void found_in(const char *folder, const char *want)
+{
+    dt_tokenizer *t;
+    dt_chat *c;
+    dt_error_clear();
+    assert_int_equal(dt_tokenizer_open(&t, folder), DT_OK);
+    const dt_err err = dt_chat_open(&c, "auto", t);
+    const char *text = err == DT_OK ? dt_chat_source(c) : dt_error_message();
+    if (!strstr(text, want)) print_message("found %s, expected %s\n", text, want);
+    assert_non_null(strstr(text, want));
+    dt_chat_close(c);
+    dt_tokenizer_close(t);
+}
+
+/* In the order of transformers 5, and plain only where there is none at all. */
+static void a_directory_s_template_is_found(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const char *chatml = json_string_value(json_object_get(all, "chatml")),
+               *qwen2 = json_string_value(json_object_get(all, "qwen2")),
+               *qwen3 = json_string_value(json_object_get(all, "qwen3"));
+    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], more[256], where[128];
+    assert_non_null(mkdtemp(folder));
+    char *source = realpath("tests/data/tokenizer/smollm/tokenizer.json", NULL);
+    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    assert_int_equal(symlink(source, file), 0);
+    found_in(folder, "has no chat template)");
+    json_t *one = json_pack("{s:s}", "chat_template", qwen2),
+           *named = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "rag", "template", chatml, "name",
+                              "default", "template", qwen3),
+           *others = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "rag", "template", chatml, "name",
+                               "tool_use", "template", qwen3);
+    char *text[] = {json_dumps(one, 0), json_dumps(named, 0), json_dumps(others, 0)};
+    write_in(folder, "chat_template.json", text[0]);
+    snprintf(where, sizeof where, "qwen2 (%s/chat_template.json)", folder);
+    found_in(folder, where);
+    write_in(folder, "tokenizer_config.json", text[2]);
+    found_in(folder, "are named rag, tool_use, and none is named default: name one of dtrain's templates");
+    write_in(folder, "tokenizer_config.json", text[1]);
+    snprintf(where, sizeof where, "qwen3 (%s/tokenizer_config.json)", folder);
+    found_in(folder, where);
+    snprintf(more, sizeof more, "%s/additional_chat_templates", folder);
+    assert_int_equal(mkdir(more, 0700), 0);
+    write_in(more, "rag.jinja", qwen2);
+    found_in(folder, "are named rag, and none is named default");
+    write_in(folder, "chat_template.jinja", chatml);
+    snprintf(where, sizeof where, "chatml (%s/chat_template.jinja)", folder);
+    found_in(folder, where);
+    write_in(more, "rag.jinja", NULL);
+    rmdir(more);
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json",
+                                        "tokenizer.json"};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) write_in(folder, files[i], NULL);
+    assert_int_equal(rmdir(folder), 0);
+    for (size_t i = 0; i < 3; i++) free(text[i]);
+    json_decref(one);
+    json_decref(named);
+    json_decref(others);
+    json_decref(all);
+    free(source);
 }
 
 int main(void)
@@ -631,7 +894,11 @@ int main(void)
         cmocka_unit_test(fields_that_change_a_conversation_are_refused),
         cmocka_unit_test(thoughts_are_targets),
         cmocka_unit_test(templates_are_recognised),
-        cmocka_unit_test(what_recognition_leaves_out_is_known),
+        cmocka_unit_test(edited_templates_are_not_taken_for_the_original),
+        cmocka_unit_test(a_refused_template_says_where_it_differs),
+        cmocka_unit_test(kinds_that_differ_are_refused),
+        cmocka_unit_test(a_default_system_message_is_taken_over),
+        cmocka_unit_test(a_template_with_the_date_is_one_of_a_fixed_day),
         cmocka_unit_test(targets_are_the_words_and_what_ends_them),
         cmocka_unit_test(tokens_of_a_template_are_ids_where_there_are_any),
         cmocka_unit_test(bos_stands_at_the_start_once),
@@ -645,6 +912,7 @@ int main(void)
         cmocka_unit_test(jinja_writes_what_the_tokenizer_puts_first),
         cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
+        cmocka_unit_test(a_directory_s_template_is_found),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

@@ -75,6 +75,7 @@ typedef struct dt_message {
     const char *thoughts, *thoughts_key;
     size_t n_thoughts;
     const char *no_loss; /* the field that takes this answer out of the loss; NULL: none does */
+    bool developer; /* a system message whose role was written `developer` */
 } dt_message;
 
 /** Names of images, paths or bytes of a row, borrowed. {0} to start from. */
@@ -170,12 +171,16 @@ dt_err dt_image_data(const char *name, uint8_t **bytes, size_t *n);
 typedef struct dt_chat dt_chat;
 
 /** name: one of dt_chat_named's (mistral is mistral-v1), a JSON file (a name with a slash, or one that ends in .json),
- *  or auto: what the tokenizer's chat_template is recognised as; plain where it has none; or what dt_chat_spec gave.
- *  Borrows t. DT_ERR_USAGE: no such name, or not recognised; DT_ERR_DATA: the file, naming key and what was
+ *  what dt_chat_spec gave, or auto: the one that writes what the tokenizer's own chat template writes, plain if it has
+ *  none. The tokenizer's template is evaluated on a set of conversations (src/text/chat/probe.c) and must give the same
+ *  texts. If it differs for some kinds of messages only, dt_chat_render refuses these kinds. Borrows t.
+ *  DT_ERR_USAGE: no such name, or no template writes the same; DT_ERR_DATA: the file, naming key and what was
  *  expected. */
 dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t);
 void dt_chat_close(dt_chat *c); /* safe on NULL */
 const char *dt_chat_name(const dt_chat *c);
+/** The name and where the template comes from: "qwen2.5 (models/x/tokenizer_config.json)". */
+const char *dt_chat_source(const dt_chat *c);
 /** Warn of tokens that the template writes and the tokenizer has not: <|NAME|>, and [NAME] where they are tokens. */
 void dt_chat_warn(const dt_chat *c);
 /** The template, as dt_chat_spec, that a chat_template.jinja of dtrain's beside the tokenizer was written from,
@@ -208,7 +213,7 @@ enum {
     DT_CHAT_NO_THINK = 2  /* with GENERATE: thinking is off, where the template knows it */
 };
 /** Append the pieces of a conversation. They borrow from messages and c. DT_ERR_DATA: a system message that the
- *  template has no place for. */
+ *  template has no place for, or a kind of message that the tokenizer's own template writes otherwise. */
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out);
 /** The wrap that goes with the template: NULL where it writes BOS itself. */
 const dt_wrap *dt_chat_wrap(const dt_chat *c);

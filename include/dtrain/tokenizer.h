@@ -23,10 +23,12 @@ void dt_tokenizer_close(dt_tokenizer *t); /* safe on NULL */
 size_t dt_tokenizer_nbytes(const dt_tokenizer *t); /* 0 for NULL */
 
 typedef struct dt_tokenizer_info {
-    const char *name;          /* what datasets made with it carry: "bytes", or a hash of the file's contents */
-    const char *directory;     /* where its files are; NULL for those built in */
-    const char *chat_template; /* chat_template.jinja, or tokenizer_config.json's, as it stands there; NULL: none */
-    int32_t vocab_size;        /* largest id + 1 */
+    const char *name;      /* what datasets made with it carry: "bytes", or a hash of the file's contents */
+    const char *directory; /* where its files are; NULL for those built in */
+    /* the chat template as written in a file of the directory, and that file's name; NULL: there is none, or there are
+     * only some with names of their own, which chat_template_names lists */
+    const char *chat_template, *chat_template_file, *chat_template_names;
+    int32_t vocab_size; /* largest id + 1 */
     int32_t n_own; /* ids below are the tokenizer's own; at most vocab_size: others are special tokens of which files
                     * have a name alone, and of which a model may have no row */
     int32_t bos, eos, pad; /* -1: there is none. pad: the one named, else a reserved one, else eos */

@@ -128,8 +128,8 @@ static const char usage[] =
     "Fields that would change the training and are not supported (tool_calls, tools, videos, ...) are\n"
     "errors. Other fields are ignored, and listed at the end.\n"
     "\n"
-    "Templates (--template). auto recognises the tokenizer's chat_template, and takes plain if it has\n"
-    "none. Your own template is a JSON file (docs/data.md). By name:\n";
+    "Templates (--template). auto takes the one that writes what the tokenizer's own chat template\n"
+    "writes, and plain if it has none. Your own template is a JSON file (docs/data.md). By name:\n";
 
 static const char after_templates[] =
     "\n"

@@ -183,20 +183,18 @@ dt_err run_stop_too_late(const dt_run *run);
 /* dt_comm_agree; a signal ends a run that is still starting. Collective */
 dt_err run_agree(dt_run *run, dt_err err);
 
-<<<<<<< HEAD
 /* stalled.c: starts in a row that end without a checkpoint newer than the one they began with are counted in
  * run.output_dir, because a job script that starts the run again after each of them would never come to an end. */
 void run_count_progress(dt_run *run); /* a newer checkpoint is written, or all is done: the count is 0 again; local */
 /* How the run ends: DT_ERR_STOP becomes DT_ERR_USAGE where starting it again is no use. Collective, agreed. */
 dt_err run_count_stop(dt_run *run, dt_err err);
-=======
+
 /* extend.c: the learning rate of a resumed run. The schedule's place of an update: updates done before it, or rollouts
  * of a task that makes some. Local. */
 int64_t run_schedule_place(const dt_run *run, const progress *p);
 int64_t run_last_schedule_place(const dt_run *run, const progress *p); /* of the last update; -1: none yet */
 /* p: where the checkpoint is, in the present data; before: its configuration. Reports what the rate does. */
 void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config *before, const progress *p);
->>>>>>> 59beee03 (scheduler: on_extend says how a longer run's rate goes on)
 
 /* changes.c: what differs from the run that wrote a checkpoint is reported or refused (DT_ERR_USAGE); local. */
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);

@@ -23,7 +23,7 @@ typedef struct make {
     dt_make_stats *stats;
     dt_tokenizer *tokenizer;
     dt_chat *chat;
-    char why_no_chat[256];
+    char why_no_chat[1024];
     dt_recipe recipe;
     dt_rec rec;
     dt_image_form images;

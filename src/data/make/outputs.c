@@ -241,6 +241,7 @@ static dt_err name_template(dt_outputs *o)
 {
     char *spec;
     o->template_named = true;
+    DT_INFO("chat template: %s", dt_chat_source(o->recipe->rules.chat));
     dt_chat_warn(o->recipe->rules.chat);
     DT_TRY(dt_chat_spec(o->recipe->rules.chat, &spec));
     dt_err err = dt_dataset_set_template(o->train, spec);

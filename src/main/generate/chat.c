@@ -372,10 +372,10 @@ static void greet(const chat *c)
 {
     const app *a = c->a;
     if (a->comm.rank == 0 && !c->console.terminal)
-        fprintf(stderr, "dtrain-generate: talking to %s (template %s)\n", a->frozen.from.path,
-                dt_chat_name(a->reader.chat));
-    console_note(&c->console, "talking to %s (template %s, at most %d tokens)", a->frozen.from.path,
-                 dt_chat_name(a->reader.chat), c->max_len);
+        fprintf(stderr, "dtrain-generate: talking to %s, chat template: %s\n", a->frozen.from.path,
+                dt_chat_source(a->reader.chat));
+    console_note(&c->console, "talking to %s, chat template: %s, at most %d tokens", a->frozen.from.path,
+                 dt_chat_source(a->reader.chat), c->max_len);
     console_note(&c->console, "/help lists the commands; Ctrl-C stops an answer, Ctrl-D or /exit leaves");
 }
 

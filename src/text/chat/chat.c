@@ -2,6 +2,7 @@
  * Rendering then only lists pieces. */
 #include "chat_private.h"
 
+#include "../space.h"
 #include "dtrain/io.h"
 #include <ctype.h>
 #include <stdlib.h>
@@ -118,20 +119,8 @@ static dt_err find_form(dt_chat *c, const char *name)
 {
     if (*name == '{') return dt_chat_template_parse("template", name, strlen(name), &c->form, &c->root);
     if (strchr(name, '/') || dt_has_ending(name, ".json")) return dt_chat_template_read(name, &c->form, &c->root);
-    const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
-    const bool automatic = strcmp(name, "auto") == 0;
-    const dt_chat_template *form = !automatic            ? dt_chat_template_find(name)
-                                   : info->chat_template ? dt_chat_template_recognise(info->chat_template)
-                                                         : dt_chat_template_find("plain");
-    DT_CHECK(form || !automatic, DT_ERR_USAGE,
-             "template: the chat_template in %s is not recognised: name a template (dtrain-data --help lists them) or "
-             "a JSON file",
-             info->directory ? info->directory : info->name);
+    const dt_chat_template *form = dt_chat_template_find(name);
     if (!form) return unknown_name(name);
-    const char *lost = automatic && info->chat_template ? dt_chat_template_left_out(form, info->chat_template) : NULL;
-    if (lost)
-        DT_WARN("the chat_template in %s is treated as %s, without %s", info->directory ? info->directory : info->name,
-                form->name, lost);
     c->form = *form;
     return DT_OK;
 }
@@ -141,6 +130,7 @@ static dt_err open_chat(dt_chat *c, const char *name)
     DT_TRY(find_form(c, name));
     DT_TRY(cut(c, c->form.begin, &c->begin));
     DT_TRY(cut(c, c->form.think_off, &c->think_off));
+    DT_TRY(cut(c, c->form.generation, &c->generation));
     for (int r = 0; r < DT_N_ROLES; r++) DT_TRY(cut_turn(c, &c->form.turns[r], &c->turns[r]));
     DT_TRY(dt_wrap_probe(&c->wrap, c->tokenizer));
     const char *user = c->form.turns[DT_ROLE_USER].prefix;
@@ -148,7 +138,7 @@ static dt_err open_chat(dt_chat *c, const char *name)
     return DT_OK;
 }
 
-static dt_err open_named(dt_chat **out, const char *name, const dt_tokenizer *t)
+dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t)
 {
     *out = NULL;
     dt_chat *c = calloc(1, sizeof *c);
@@ -171,11 +161,11 @@ static dt_chat *open_own_jinja(const dt_tokenizer *t)
     char *spec = dt_chat_jinja_spec(info->chat_template), *image = dt_chat_jinja_image(info->chat_template),
          *again = NULL;
     dt_chat *c = NULL;
-    if (spec && (open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, image, &again) != DT_OK)) dt_error_clear();
+    if (spec && (dt_chat_open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, image, &again) != DT_OK))
+        dt_error_clear();
     if (!again || strcmp(again, info->chat_template) != 0) {
-        DT_WARN("the chat_template in %s was changed after dtrain had written it, so what its first line says of it is "
-                "not believed",
-                info->directory ? info->directory : info->name);
+        DT_WARN("the chat_template in %s was changed after dtrain had written it: its first line is ignored",
+                dt_chat_place(t));
         dt_chat_close(c);
         c = NULL;
     }
@@ -194,10 +184,53 @@ char *dt_chat_written(const dt_tokenizer *t)
     return spec;
 }
 
+/* The template that the tokenizer's own is, or plain if it has none. */
+static dt_err open_automatic(dt_chat **out, const dt_tokenizer *t)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    *out = open_own_jinja(t);
+    if (*out) return DT_OK;
+    if (info->chat_template) return dt_chat_recognise(out, t);
+    DT_CHECK(
+        !info->chat_template_names, DT_ERR_USAGE,
+        "template: the chat templates in %s are named %s, and none is named default: name one of dtrain's templates "
+        "(dtrain-data --help lists them) or a JSON file",
+        dt_chat_place(t), info->chat_template_names);
+    return dt_chat_open_named(out, "plain", t);
+}
+
+static dt_err name_source(dt_chat *c, const char *name)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
+    const bool automatic = strcmp(name, "auto") == 0;
+    int n;
+    if (automatic && info->chat_template)
+        n = asprintf(&c->source, "%s (%s%s%s)", c->form.name, dt_chat_place(c->tokenizer),
+                     info->chat_template_file ? "/" : "", info->chat_template_file ? info->chat_template_file : "");
+    else if (automatic)
+        n = asprintf(&c->source, "%s (%s has no chat template)", c->form.name, dt_chat_place(c->tokenizer));
+    else
+        n = asprintf(&c->source, "%s (by name)", c->form.name);
+    if (n < 0) c->source = NULL;
+    DT_CHECK(c->source, DT_ERR_MEMORY, "no memory for a chat template");
+    return DT_OK;
+}
+
+const char *dt_chat_place(const dt_tokenizer *t)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    return info->directory ? info->directory : info->name;
+}
+
 dt_err dt_chat_open(dt_chat **out, const char *name, const dt_tokenizer *t)
 {
-    *out = strcmp(name, "auto") == 0 ? open_own_jinja(t) : NULL;
-    return *out ? DT_OK : open_named(out, name, t);
+    *out = NULL;
+    DT_TRY(strcmp(name, "auto") == 0 ? open_automatic(out, t) : dt_chat_open_named(out, name, t));
+    const dt_err err = name_source(*out, name);
+    if (err == DT_OK) return DT_OK;
+    dt_chat_close(*out);
+    *out = NULL;
+    return err;
 }
 
 void dt_chat_close(dt_chat *c)
@@ -205,6 +238,8 @@ void dt_chat_close(dt_chat *c)
     if (!c) return;
     free(c->begin.span);
     free(c->think_off.span);
+    free(c->generation.span);
+    free(c->source);
     for (int r = 0; r < DT_N_ROLES; r++) {
         const dt_turn_parts *t = &c->turns[r];
         const dt_parts *all[] = {&t->prefix, &t->lead, &t->end, &t->after, &t->open, &t->close};
@@ -215,6 +250,7 @@ void dt_chat_close(dt_chat *c)
 }
 
 const char *dt_chat_name(const dt_chat *c) { return c->form.name; }
+const char *dt_chat_source(const dt_chat *c) { return c->source; }
 
 void dt_chat_warn(const dt_chat *c)
 {
@@ -286,35 +322,6 @@ static dt_err put(render *r, const dt_parts *p, bool target)
     return DT_OK;
 }
 
-/* White space as Python's str.strip knows it: length of the one that begins at text, 0 for none. */
-static size_t space_length(const char *text, size_t n)
-{
-    const unsigned char *p = (const unsigned char *)text;
-    if ((p[0] >= 9 && p[0] <= 13) || (p[0] >= 28 && p[0] <= 32)) return 1;
-    if (n >= 2 && p[0] == 0xc2 && (p[1] == 0x85 || p[1] == 0xa0)) return 2;
-    if (n < 3) return 0;
-    const unsigned code = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    const bool three = (p[0] & 0xf0) == 0xe0 && (p[1] & 0xc0) == 0x80 && (p[2] & 0xc0) == 0x80;
-    const bool space = code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
-                       code == 0x202f || code == 0x205f || code == 0x3000;
-    return three && space ? 3 : 0;
-}
-
-static void trim_left(const char **text, size_t *n)
-{
-    for (size_t len; *n > 0 && (len = space_length(*text, *n)) > 0; *text += len) *n -= len;
-}
-
-/* The same from the end, where a character has to be tried at each length. */
-static void trim_right(const char *text, size_t *n)
-{
-    for (bool more = true; more && *n > 0;) {
-        more = false;
-        for (size_t len = 1; len <= 3 && len <= *n && !more; len++)
-            if (space_length(text + *n - len, len) == len) more = true, *n -= len;
-    }
-}
-
 static const char *find_last(const char *text, size_t n, const char *word)
 {
     const size_t len = strlen(word);
@@ -379,25 +386,20 @@ static dt_err put_content(render *r, int i, bool after_system)
     const bool answer = m->role == DT_ROLE_ASSISTANT, trim = r->c->form.trim || (answer && r->c->form.trim_answer);
     view v = {m->text, m->nbytes};
     if (r->c->form.think_off && answer) DT_TRY(put_thoughts(r, i, &v));
-    if (trim && !after_system) trim_left(&v.text, &v.n);
-    if (trim) trim_right(v.text, &v.n);
+    const size_t before = trim && !after_system ? dt_space_before(v.text, v.n) : 0;
+    v = (view){v.text + before, v.n - before};
+    if (trim) v.n = dt_space_trimmed(v.text, v.n);
     return put_view(r, v, m->learn & DT_LEARN_CONTENT);
 }
 
-size_t dt_chat_trimmed(const char *text, size_t nbytes)
-{
-    trim_right(text, &nbytes);
-    return nbytes;
-}
-
-static bool is_blank(const dt_message *m) { return dt_chat_trimmed(m->text, m->nbytes) == 0; }
+static bool is_blank(const dt_message *m) { return dt_space_trimmed(m->text, m->nbytes) == 0; }
 
 /* What stands between a system message and a question of white space alone is trimmed with the question. */
 static dt_err put_trimmed(render *r, const dt_parts *p)
 {
     for (int i = 0; i < p->n; i++) {
         dt_span s = p->span[i];
-        if (s.text && i + 1 == p->n) s.nbytes = dt_chat_trimmed(s.text, s.nbytes);
+        if (s.text && i + 1 == p->n) s.nbytes = dt_space_trimmed(s.text, s.nbytes);
         DT_TRY(s.text ? dt_pieces_text(r->out, s.text, s.nbytes, false) : dt_pieces_token(r->out, s.id, false));
     }
     return DT_OK;
@@ -460,6 +462,7 @@ static dt_err put_all(render *r)
     if (!(r->flags & DT_CHAT_GENERATE)) return DT_OK;
     DT_TRY(put(r, &r->c->turns[DT_ROLE_ASSISTANT].open, false));
     DT_TRY(put(r, &r->c->turns[DT_ROLE_ASSISTANT].prefix, false));
+    if (r->c->generation.n > 0) return put(r, &r->c->generation, false);
     return r->flags & DT_CHAT_NO_THINK ? put(r, &r->c->think_off, false) : DT_OK;
 }
 
@@ -486,6 +489,7 @@ static dt_err check_thoughts(const dt_chat *c, const dt_message *messages, int n
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out)
 {
     DT_TRY(check_thoughts(c, messages, n));
+    DT_TRY(dt_chat_check_kinds(c, messages, n, flags));
     render r = {.c = c, .message = messages, .n = n, .flags = flags, .last_user = -1, .last_query = n - 1, .out = out};
     for (int i = 0; i < n; i++)
         if (messages[i].role == DT_ROLE_USER) r.last_user = i;

@@ -12,6 +12,8 @@
 #include <string.h>
 
 enum { MAX_NBYTES = 1 << 20 };
+static const char *const roles[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
+static const char *const positions[] = {"turn", "first_user", "last_user"};
 
 static dt_err read_turn(const dt_spec *root, const char *role, dt_turn_template *t)
 {
@@ -28,24 +30,24 @@ static dt_err read_turn(const dt_spec *root, const char *role, dt_turn_template 
 
 static dt_err read_position(const dt_spec *root, dt_system_position *position)
 {
-    static const char *const names[] = {"turn", "first_user", "last_user"};
     const char *word = NULL;
     DT_TRY(dt_spec_string(root, "system_place", &word));
     if (!word) return DT_OK;
     for (int i = 0; i < 3; i++)
-        if (strcmp(word, names[i]) == 0) return *position = (dt_system_position)i, DT_OK;
+        if (strcmp(word, positions[i]) == 0) return *position = (dt_system_position)i, DT_OK;
     return dt_spec_bad(root, "system_place", "turn, first_user or last_user");
 }
 
 static dt_err read_template(const dt_spec *root, dt_chat_template *t)
 {
-    static const char *const roles[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
-    DT_TRY(dt_spec_only(root, "name begin default_system think_off input_join input_system system_place trim "
-                              "trim_answer system user assistant tool"));
+    DT_TRY(dt_spec_only(root,
+                        "name begin default_system think_off generation input_join input_system system_place trim "
+                        "trim_answer system user assistant tool"));
     DT_TRY(dt_spec_string(root, "name", &t->name));
     DT_TRY(dt_spec_string(root, "begin", &t->begin));
     DT_TRY(dt_spec_string(root, "default_system", &t->default_system));
     DT_TRY(dt_spec_string(root, "think_off", &t->think_off));
+    DT_TRY(dt_spec_string(root, "generation", &t->generation));
     DT_TRY(dt_spec_string(root, "input_join", &t->input_join));
     DT_TRY(dt_spec_string(root, "input_system", &t->input_system));
     DT_TRY(dt_spec_bool(root, "trim", &t->trim));
@@ -76,4 +78,35 @@ dt_err dt_chat_template_read(const char *path, dt_chat_template *form, json_t **
     const dt_err err = dt_chat_template_parse(path, text, n, form, root);
     free(text);
     return err;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static int put(json_t *object, const char *key, const char *text)
+{
+    return text ? json_object_set_new(object, key, json_string(text)) : 0;
+}
+
+static int put_turn(json_t *root, const char *key, const dt_turn_template *t)
+{
+    json_t *turn = json_object();
+    const int failed = put(turn, "prefix", t->prefix) | put(turn, "lead", t->lead) | put(turn, "end", t->end) |
+                       put(turn, "after", t->after) | put(turn, "open", t->open) | put(turn, "close", t->close);
+    return json_object_set_new(root, key, turn) | failed;
+}
+
+char *dt_chat_template_json(const dt_chat_template *form, const char *default_system, size_t nbytes)
+{
+    json_t *root = json_object();
+    int failed = put(root, "name", form->name) | put(root, "begin", form->begin) |
+                 json_object_set_new(root, "default_system", json_stringn(default_system, nbytes)) |
+                 put(root, "think_off", form->think_off) | put(root, "generation", form->generation) |
+                 put(root, "input_join", form->input_join) | put(root, "input_system", form->input_system) |
+                 put(root, "system_place", positions[form->system]) |
+                 json_object_set_new(root, "trim", json_boolean(form->trim)) |
+                 json_object_set_new(root, "trim_answer", json_boolean(form->trim_answer));
+    for (int r = 0; r < DT_N_ROLES; r++) failed |= put_turn(root, roles[r], &form->turns[r]);
+    char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    return text;
 }

@@ -26,6 +26,7 @@ typedef struct dt_chat_template {
     dt_turn_template turns[DT_N_ROLES];
     /* before an answer without thoughts; NULL: the template knows none, else they are written as Qwen3 writes them */
     const char *think_off;
+    const char *generation;   /* after the header of an answer that is to be generated */
     const char *input_join;   /* NULL: a newline */
     const char *input_system; /* the system message of an instruction with an input; NULL: as without */
     dt_system_position system;
@@ -35,10 +36,8 @@ typedef struct dt_chat_template {
 } dt_chat_template;
 
 const dt_chat_template *dt_chat_template_find(const char *name); /* NULL: none */
-/** By the marks in a Jinja template. NULL: none of ours. */
-const dt_chat_template *dt_chat_template_recognise(const char *jinja);
-/** What the Jinja template writes and the form that it is recognised as does not. NULL: nothing that is known. */
-const char *dt_chat_template_left_out(const dt_chat_template *form, const char *jinja);
+/** The JSON of a form with another default system message, malloc'ed; NULL: no memory. */
+char *dt_chat_template_json(const dt_chat_template *form, const char *default_system, size_t nbytes);
 /** From the text of a JSON object, which messages call name; texts are borrowed from *root, which the caller
  *  decrefs. */
 dt_err dt_chat_template_parse(const char *name, const char *text, size_t nbytes, dt_chat_template *form, json_t **root);

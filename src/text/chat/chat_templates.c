@@ -18,6 +18,11 @@
         .open = "<|im_start|>user", .prefix = "\n<tool_response>\n", .after = "\n</tool_response>",                    \
         .close = "<|im_end|>\n"                                                                                        \
     }
+#define IM_TURNS                                                                                                       \
+    {                                                                                                                  \
+        [DT_ROLE_SYSTEM] = IM("system"), [DT_ROLE_USER] = IM("user"), [DT_ROLE_ASSISTANT] = IM("assistant"),           \
+        [DT_ROLE_TOOL] = IM("tool")                                                                                    \
+    }
 #define QWEN_TURNS                                                                                                     \
     {                                                                                                                  \
         [DT_ROLE_SYSTEM] = IM("system"), [DT_ROLE_USER] = IM("user"), [DT_ROLE_ASSISTANT] = IM("assistant"),           \
@@ -31,16 +36,11 @@ static const dt_chat_template forms[] = {
                [DT_ROLE_USER] = {.prefix = "User: ", .after = "\n"},
                [DT_ROLE_ASSISTANT] = {.prefix = "Assistant:", .lead = " ", .end = "{eos}"},
                [DT_ROLE_TOOL] = {.prefix = "Tool: ", .after = "\n"}}},
-    {.name = "chatml",
-     .help = "\"<|im_start|>ROLE\" newline \"CONTENT<|im_end|>\" newline",
-     .turns = {[DT_ROLE_SYSTEM] = IM("system"),
-               [DT_ROLE_USER] = IM("user"),
-               [DT_ROLE_ASSISTANT] = IM("assistant"),
-               [DT_ROLE_TOOL] = IM("tool")}},
+    {.name = "chatml", .help = "\"<|im_start|>ROLE\" newline \"CONTENT<|im_end|>\" newline", .turns = IM_TURNS},
     {.name = "qwen2",
      .help = "chatml, with \"You are a helpful assistant.\" where there is no system message",
      .default_system = "You are a helpful assistant.",
-     .turns = QWEN_TURNS},
+     .turns = IM_TURNS},
     {.name = "qwen2.5",
      .help = "chatml, with the system message of Qwen2.5-Instruct where there is none",
      .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
@@ -50,6 +50,14 @@ static const dt_chat_template forms[] = {
          "chatml; thoughts of earlier answers are left out, a last answer without thoughts gets an empty think block",
      .turns = QWEN_TURNS,
      .think_off = "<think>\n\n</think>\n\n"},
+    {.name = "qwen3-2507",
+     .help = "chatml, with tool results as Qwen2.5 has them; thoughts are contents (Qwen3's Instruct-2507 models)",
+     .turns = QWEN_TURNS},
+    {.name = "qwen3-thinking-2507",
+     .help = "qwen3, where each generated answer begins with \"<think>\" newline (Qwen3's Thinking-2507 models)",
+     .turns = QWEN_TURNS,
+     .think_off = "<think>\n\n</think>\n\n",
+     .generation = "<think>\n"},
     {.name = "llama-3",
      .help = "BOS, then \"<|start_header_id|>ROLE<|end_header_id|>\" blank line \"CONTENT<|eot_id|>\"",
      .begin = "{bos}",
@@ -57,6 +65,17 @@ static const dt_chat_template forms[] = {
                [DT_ROLE_USER] = HEADER("user"),
                [DT_ROLE_ASSISTANT] = HEADER("assistant"),
                [DT_ROLE_TOOL] = HEADER("tool")},
+     .trim = true},
+    {.name = "llama-3.1",
+     .help = "llama-3, with lines of dates (26 Jul 2024) before every system message (Llama 3.1, 3.2 and 3.3)",
+     .begin = "{bos}",
+     .default_system = "",
+     .turns = {[DT_ROLE_SYSTEM] = {.prefix = "<|start_header_id|>system<|end_header_id|>\n\n"
+                                             "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
+                                   .end = "<|eot_id|>"},
+               [DT_ROLE_USER] = HEADER("user"),
+               [DT_ROLE_ASSISTANT] = HEADER("assistant"),
+               [DT_ROLE_TOOL] = HEADER("ipython")},
      .trim = true},
     {.name = "llama-2",
      .help = "BOS \"[INST] \" <<SYS>> lines, if any, \"CONTENT [/INST] CONTENT \" EOS",
@@ -72,6 +91,22 @@ static const dt_chat_template forms[] = {
      .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
                [DT_ROLE_USER] = {.prefix = "[INST] ", .after = " [/INST]"},
                [DT_ROLE_ASSISTANT] = {.lead = " ", .end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "[INST] ", .after = " [/INST]"}},
+     .system = DT_SYSTEM_FIRST_USER},
+    {.name = "mistral-v0.1",
+     .help = "BOS, then \"[INST] CONTENT [/INST]CONTENT\" EOS \" \" (earlier files of 7B-Instruct v0.1)",
+     .begin = "{bos}",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
+               [DT_ROLE_USER] = {.prefix = "[INST] ", .after = " [/INST]"},
+               [DT_ROLE_ASSISTANT] = {.end = "{eos}", .after = " "},
+               [DT_ROLE_TOOL] = {.prefix = "[INST] ", .after = " [/INST]"}},
+     .system = DT_SYSTEM_FIRST_USER},
+    {.name = "mixtral",
+     .help = "BOS, then \"[INST] CONTENT [/INST]CONTENT\" EOS (Mixtral 8x7B, earlier files of 7B-Instruct v0.2)",
+     .begin = "{bos}",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
+               [DT_ROLE_USER] = {.prefix = "[INST] ", .after = " [/INST]"},
+               [DT_ROLE_ASSISTANT] = {.end = "{eos}"},
                [DT_ROLE_TOOL] = {.prefix = "[INST] ", .after = " [/INST]"}},
      .system = DT_SYSTEM_FIRST_USER},
     {.name = "mistral-v3",
@@ -149,52 +184,4 @@ bool dt_chat_named(int i, const char **name, const char **help)
     *name = forms[i].name;
     *help = forms[i].help;
     return true;
-}
-
-/* ---- recognition ------------------------------------------------------------------------------------------------- */
-
-const dt_chat_template *dt_chat_template_recognise(const char *jinja)
-{
-    /* the first row all of whose marks are in the text; the more telling come first */
-    static const struct {
-        const char *mark, *also, *name;
-    } rows[] = {
-        {"<|im_start|>", "enable_thinking", "qwen3"},
-        {"<|im_start|>", "You are Qwen, created by Alibaba Cloud", "qwen2.5"},
-        {"<|im_start|>", "You are a helpful assistant.<|im_end|>", "qwen2"},
-        {"<|im_start|>", "", "chatml"},
-        {"<|start_header_id|>", "", "llama-3"},
-        {"[INST]", "<<SYS>>", "llama-2"},
-        {"[INST]", "[SYSTEM_PROMPT]", "mistral-v7"},
-        {"[INST]", " [/INST]", "mistral-v1"},
-        {"[INST] ", "", "mistral-v3"},
-        {"[INST]", "\" \" + message[\"content\"]", "ministral"},
-        {"[INST]", "' ' + message['content']", "ministral"},
-        {"[INST]", "", "mistral-tekken"},
-        {"### Instruction:", "### Response:", "alpaca"},
-        {"USER: ", "ASSISTANT:", "vicuna"},
-    };
-    if (strstr(jinja, "<|im_sep|>")) return NULL; /* Phi-4's: ChatML but for its headers */
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (strstr(jinja, rows[i].mark) && strstr(jinja, rows[i].also)) return dt_chat_template_find(rows[i].name);
-    return NULL;
-}
-
-/* A system turn whose content is written out in the template. */
-static bool has_default_system(const char *jinja)
-{
-    static const char head[] = "<|im_start|>system";
-    for (const char *at = jinja; (at = strstr(at, head));) {
-        at += sizeof head - 1;
-        const char *content = strncmp(at, "\\n", 2) == 0 ? at + 2 : *at == '\n' ? at + 1 : NULL;
-        if (content && !strchr("'\"<{", *content)) return true;
-    }
-    return false;
-}
-
-const char *dt_chat_template_left_out(const dt_chat_template *form, const char *jinja)
-{
-    if (strcmp(form->name, "llama-3") == 0 && strstr(jinja, "Cutting Knowledge Date")) return "its lines with dates";
-    if (strcmp(form->name, "chatml") == 0 && has_default_system(jinja)) return "its own default system message";
-    return NULL;
 }

@@ -6,6 +6,8 @@
  * comment that names the template, or holds the JSON of a user's own; dt_chat_open reads it back. */
 #include "chat_private.h"
 
+#include "../space.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +52,7 @@ static void put_parts(writer *w, const dt_parts *p, bool trim_end)
         const dt_span *s = &p->span[i];
         const bool trim = trim_end && i + 1 == p->n;
         if (s->text)
-            put_bytes(w, s->text, trim ? dt_chat_trimmed(s->text, s->nbytes) : s->nbytes);
+            put_bytes(w, s->text, trim ? dt_space_trimmed(s->text, s->nbytes) : s->nbytes);
         else
             put_token(w, s->id);
     }
@@ -236,7 +238,9 @@ static void put_generation(writer *w)
     const dt_turn_parts *t = &w->c->turns[DT_ROLE_ASSISTANT];
     fputs("{%- if add_generation_prompt %}\n", w->out);
     say(w, &t->open, &t->prefix);
-    if (w->c->think_off.n > 0) {
+    if (w->c->generation.n > 0) {
+        say(w, &w->c->generation, NULL);
+    } else if (w->c->think_off.n > 0) {
         fputs("{%- if enable_thinking is defined and enable_thinking is false %}\n", w->out);
         say(w, &w->c->think_off, NULL);
         fputs("{%- endif %}\n", w->out);
@@ -389,15 +393,35 @@ char *dt_chat_jinja_image(const char *jinja)
     return text;
 }
 
-/* A template writes images if it asks whether a part is one: Jinja is not evaluated. */
+/* A template writes images if it asks whether a part is one. */
 static bool knows_images(const char *jinja) { return strstr(jinja, "'image'") || strstr(jinja, "\"image\""); }
 
-/* The template that a tokenizer has of its own is the one asked for. */
-static bool says_the_same(const dt_chat *c, const char *image_text, const char *own, const char *jinja)
+/* The template that a tokenizer has of its own is the one asked for, on every day. */
+static bool says_the_same(const dt_chat *c, const char *spec, const char *image_text, const char *jinja)
 {
-    const dt_chat_template *form = dt_chat_template_recognise(own);
-    if (image_text && !knows_images(own)) return false;
-    return strcmp(own, jinja) == 0 || (!c->root && form && strcmp(form->name, c->form.name) == 0);
+    const char *own = dt_tokenizer_get_info(c->tokenizer)->chat_template;
+    dt_chat *found = NULL;
+    char *found_spec = NULL;
+    if (!own || (image_text && !knows_images(own))) return false;
+    if (strcmp(own, jinja) == 0) return true;
+    bool same = dt_chat_recognise(&found, c->tokenizer) == DT_OK && dt_chat_spec(found, &found_spec) == DT_OK;
+    if (!same) dt_error_clear();
+    same = same && !found->dated && strcmp(found_spec, spec) == 0;
+    free(found_spec);
+    dt_chat_close(found);
+    return same;
+}
+
+/* What an export writes: NULL where the file that comes with the tokenizer is enough. */
+static dt_err keep_own(const dt_tokenizer *t, char **jinja)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    const bool copied = !info->chat_template_file || strcmp(info->chat_template_file, "chat_template.jinja") == 0 ||
+                        strcmp(info->chat_template_file, "tokenizer_config.json") == 0;
+    free(*jinja);
+    *jinja = copied ? NULL : strdup(info->chat_template);
+    DT_CHECK(copied || *jinja, DT_ERR_MEMORY, "no memory for a chat template");
+    return DT_OK;
 }
 
 dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, int32_t image_token, char **spec, char **jinja)
@@ -406,17 +430,17 @@ dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, int32_t image_
     dt_chat *c = NULL;
     size_t n;
     *jinja = NULL;
-    if (spec) *spec = NULL;
+    char *found = NULL;
     dt_err err = dt_tokenizer_open(&t, tokenizer);
     char *image_text = err == DT_OK && image_token >= 0 ? dt_decode(t, &image_token, 1, false, &n) : NULL;
     if (err == DT_OK) err = dt_chat_open(&c, name, t);
-    if (err == DT_OK && spec) err = dt_chat_spec(c, spec);
+    if (err == DT_OK) err = dt_chat_spec(c, &found);
     if (err == DT_OK) err = dt_chat_jinja(c, image_text, jinja);
-    const char *own = err == DT_OK ? dt_tokenizer_get_info(t)->chat_template : NULL;
-    if (own && says_the_same(c, image_text, own, *jinja)) {
-        free(*jinja);
-        *jinja = NULL;
-    }
+    if (err == DT_OK && says_the_same(c, found, image_text, *jinja)) err = keep_own(t, jinja);
+    if (spec)
+        *spec = found;
+    else
+        free(found);
     free(image_text);
     dt_chat_close(c);
     dt_tokenizer_close(t);

@@ -216,6 +216,7 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
                  "function_call)",
                  i, json_string_value(name));
         DT_TRY(read_content(m, content, i, role));
+        m->item[m->n - 1].developer = strcmp(json_string_value(name), "developer") == 0;
         DT_TRY(read_fields(m, message, i));
     }
     return DT_OK;

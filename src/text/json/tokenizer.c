@@ -182,6 +182,7 @@ static void close_json(dt_tokenizer *t)
     dt_auto_close(&j->files);
     free(j->directory);
     free(j->chat_template);
+    free(j->chat_template_names);
     free(j);
 }
 

@@ -28,13 +28,16 @@ typedef struct dt_json_tokenizer {
     dt_auto_class class;
     int32_t n_own; /* dt_tokenizer_info */
     char name[48];
-    char *directory, *chat_template;
+    char *directory, *chat_template, *chat_template_names;
+    const char *chat_template_file;
     dt_split_there at_line, at_space; /* DT_THERE_LOCAL: where the model keeps the neighbours apart, too */
 } dt_json_tokenizer;
 
 /** What tokenizer_config.json and special_tokens_map.json say, where they are there: bos, eos, pad, what is put around
  *  a text, the chat template. */
 dt_err dt_tokenizer_read_config(dt_tokenizer *t);
+/** The chat template of the directory; config is tokenizer_config.json, or empty (chat_source.c). */
+dt_err dt_tokenizer_read_template(dt_json_tokenizer *j, const dt_spec *config);
 
 /** Find out where texts may be cut. */
 void dt_json_plan_cuts(dt_json_tokenizer *j);

@@ -167,43 +167,6 @@ static int32_t choose_pad(const dt_tokenizer *t, const dt_auto_files *f)
     return id >= 0 ? id : t->info.eos;
 }
 
-/* A template as it stands, or the one named default of several. */
-static dt_err read_chat_template(dt_json_tokenizer *j, const dt_spec *config)
-{
-    dt_spec v;
-    const char *text = NULL;
-    if (dt_spec_get(config, "chat_template", &v) && json_is_array(v.value)) {
-        for (size_t i = 0; i < json_array_size(v.value); i++) {
-            const dt_spec item = dt_spec_item(&v, i);
-            const char *name;
-            DT_TRY(dt_spec_need_string(&item, "name", &name));
-            if (strcmp(name, "default") == 0) DT_TRY(dt_spec_need_string(&item, "template", &text));
-        }
-    } else {
-        DT_TRY(dt_spec_string(config, "chat_template", &text));
-    }
-    if (text) DT_CHECK((j->chat_template = strdup(text)), DT_ERR_MEMORY, "no memory for a chat template");
-    return DT_OK;
-}
-
-/* A file chat_template.jinja goes before the key. */
-static dt_err read_chat_file(dt_json_tokenizer *j)
-{
-    char *path;
-    DT_CHECK(asprintf(&path, "%s/chat_template.jinja", j->directory) >= 0, DT_ERR_MEMORY, "no memory for a path");
-    dt_err err = DT_OK;
-    if (access(path, F_OK) == 0) {
-        size_t n;
-        free(j->chat_template);
-        j->chat_template = NULL;
-        err = dt_read_file(path, MAX_CONFIG, &j->chat_template, &n);
-        if (err == DT_OK && strlen(j->chat_template) != n)
-            err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
-    }
-    free(path);
-    return err;
-}
-
 static dt_err check_flags(const dt_spec *config)
 {
     bool ignored = false; /* the post-processor of tokenizer.json says what is put around a text */
@@ -227,8 +190,9 @@ dt_err dt_tokenizer_read_config(dt_tokenizer *t)
     DT_TRY(read_token(t, f, "eos_token", &t->info.eos));
     t->info.pad = choose_pad(t, f);
     DT_TRY(check_flags(&f->file[DT_AUTO_CONFIG]));
-    DT_TRY(read_chat_template(j, &f->file[DT_AUTO_CONFIG]));
-    DT_TRY(read_chat_file(j));
+    DT_TRY(dt_tokenizer_read_template(j, &f->file[DT_AUTO_CONFIG]));
     t->info.chat_template = j->chat_template;
+    t->info.chat_template_file = j->chat_template_file;
+    t->info.chat_template_names = j->chat_template_names;
     return DT_OK;
 }

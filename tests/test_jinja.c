@@ -1,0 +1,156 @@
+/* test_jinja.c - the interpreter of chat templates: equal to transformers' Jinja environment on small templates
+ * (tests/make_jinja_fixtures.py), errors that name a line, and limits. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "dtrain/jinja.h"
+
+enum { DAY = 1721995200 }; /* 26 July 2024, 12:00 UTC */
+
+static dt_err render_with(const char *text, size_t n, const json_t *variables, dt_jinja_result *r)
+{
+    dt_jinja *t;
+    *r = (dt_jinja_result){0};
+    dt_error_clear();
+    const dt_err err = dt_jinja_parse(&t, "T", text, n);
+    if (err != DT_OK) return err;
+    const dt_err rendered = dt_jinja_render(t, variables, DAY, r);
+    dt_jinja_close(t);
+    return rendered;
+}
+
+static dt_err render(const char *text, dt_jinja_result *r)
+{
+    json_t *variables = json_object();
+    const dt_err err = render_with(text, strlen(text), variables, r);
+    json_decref(variables);
+    return err;
+}
+
+static void templates_give_what_jinja2_gives(void **state)
+{
+    setenv("TZ", "UTC0", 1); /* the fixtures say 00:00 of that day */
+    json_t *root = json_load_file("tests/data/jinja/cases.json", JSON_ALLOW_NUL, NULL), *one;
+    size_t i;
+    int n_bad = 0;
+    assert_non_null(root);
+    assert_true(json_array_size(json_object_get(root, "cases")) > 500);
+    json_array_foreach(json_object_get(root, "cases"), i, one)
+    {
+        const json_t *text = json_array_get(one, 0), *want = json_array_get(one, 1);
+        dt_jinja_result r;
+        const dt_err err =
+            render_with(json_string_value(text), json_string_length(text), json_object_get(root, "variables"), &r);
+        const bool same = json_is_null(want) ? err == DT_ERR_DATA
+                                             : err == DT_OK && r.nbytes == json_string_length(want) &&
+                                                   memcmp(r.text, json_string_value(want), r.nbytes) == 0;
+        if (!same)
+            print_message("%s\nfound:    %s\nexpected: %s\n", json_string_value(text),
+                          err == DT_OK ? r.text : dt_error_message(),
+                          json_is_null(want) ? "an error" : json_string_value(want));
+        n_bad += !same;
+        free(r.text);
+    }
+    json_decref(root);
+    assert_int_equal(n_bad, 0);
+}
+
+static void errors_name_template_and_line(void **state)
+{
+    static const struct {
+        const char *text, *says;
+        bool raised;
+    } cases[] = {
+        {"\n\n{{ raise_exception('no such role') }}", "T: line 3: the template refuses: no such role", true},
+        {"a\n{% for %}", "T: line 2: expected a name, found %}", false},
+        {"{{ x.y.z }}", "T: line 1: x is undefined: y", false},
+        {"{{ 1 | nonsense }}", "unknown or unsupported filter nonsense", false},
+        {"\n{% include 'a' %}", "T: line 2: unknown or unsupported block include", false},
+        {"{% if 1 %}", "expected elif else endif, found the end of the template", false},
+        {"{{ 'a' + 1 }}", "values of types str and int have no operator +", false},
+        {"{{ 'abc'.center(9) }}", "the method center is not supported", false},
+    };
+    dt_jinja_result r;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(render(cases[i].text, &r), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), cases[i].says)) print_message("%s\n", dt_error_message());
+        assert_non_null(strstr(dt_error_message(), cases[i].says));
+        assert_int_equal(r.raised, cases[i].raised);
+        assert_null(r.text);
+    }
+    assert_int_equal(render("\xff", &r), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "UTF-8"));
+}
+
+/* A template is untrusted: it can neither run for ever, nor take all memory, nor exhaust the stack. */
+static void work_memory_and_depth_are_limited(void **state)
+{
+    static const char *const cases[] = {
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor "
+        "%}",
+        "{{ 'a' * 9999999999 }}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(5000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
+        "{% set ns = namespace() %}{% set ns.d = {'a': ns} %}{{ ns.d }}",
+    };
+    dt_jinja_result r;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_int_equal(render(cases[i], &r), DT_ERR_DATA);
+    static const char open[] = "([{-";
+    char deep[8004];
+    for (size_t i = 0; i < 4; i++) { /* of an expression */
+        memset(deep, open[i], sizeof deep - 1);
+        memcpy(deep, "{{ ", 3);
+        deep[sizeof deep - 1] = '\0';
+        assert_int_equal(render(deep, &r), DT_ERR_DATA);
+    }
+    static char blocks[20001]; /* and of blocks */
+    for (size_t i = 0; i < sizeof blocks / 10; i++) memcpy(blocks + 10 * i, "{% if 1 %}", 10);
+    assert_int_equal(render(blocks, &r), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "levels deep"));
+}
+
+static void what_a_template_contains_can_be_listed(void **state)
+{
+    static const char text[] = "{% if x[2] == 'a\\n' %}{{ \"b\" ~ 40 }}{% endif %} 'text' 7";
+    dt_jinja *t;
+    const char *found;
+    size_t n;
+    int64_t number;
+    assert_int_equal(dt_jinja_parse(&t, "T", text, sizeof text - 1), DT_OK);
+    assert_true(dt_jinja_string(t, 0, &found, &n) && n == 2 && memcmp(found, "a\n", 2) == 0);
+    assert_true(dt_jinja_string(t, 1, &found, &n) && n == 1 && *found == 'b');
+    assert_false(dt_jinja_string(t, 2, &found, &n));
+    assert_true(dt_jinja_integer(t, 0, &number) && number == 2);
+    assert_true(dt_jinja_integer(t, 1, &number) && number == 40);
+    assert_false(dt_jinja_integer(t, 2, &number));
+    dt_jinja_close(t);
+}
+
+static void a_template_that_asks_for_the_date_is_known(void **state)
+{
+    dt_jinja_result r;
+    assert_int_equal(render("{{ strftime_now('%d %b %Y') }}", &r), DT_OK);
+    assert_true(r.dated && strcmp(r.text, "26 Jul 2024") == 0);
+    free(r.text);
+    assert_int_equal(render("{{ strftime_now is defined }}", &r), DT_OK);
+    assert_true(!r.dated && strcmp(r.text, "True") == 0);
+    free(r.text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(templates_give_what_jinja2_gives),
+        cmocka_unit_test(errors_name_template_and_line),
+        cmocka_unit_test(work_memory_and_depth_are_limited),
+        cmocka_unit_test(what_a_template_contains_can_be_listed),
+        cmocka_unit_test(a_template_that_asks_for_the_date_is_known),
+    };
+    return cmocka_run_group_tests_name("jinja", tests, NULL, NULL);
+}
