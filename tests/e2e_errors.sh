@@ -88,4 +88,13 @@ for check in --check ''; do
     expect_exit "ranks on different devices${check:+, $check}" 64
     expect_text "are told which, and where${check:+, $check}" 'device.*queue on rank 1 and cpu on rank 0'
 done
+
+# A limit of the address space, as on login nodes: libraries must not crash for want of memory.
+for limit in 100 120 150 190 200 210 230 260 267 300; do # MiB
+    rm -rf "$tmp/limited"
+    run 0 bash -c 'ulimit -v $(($0 * 1024)); exec "$@"' $limit ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/limited" run.max_steps=1
+    [ "$code" != 70 ] || cp "$out" "$tmp/.refused"
+    [ "$code" = 0 ] || expect_exit "$limit MiB of address space are too little: 70, no crash" 70
+done
+expect "the message names the limit" grep -q 'ulimit -v' "$tmp/.refused"
 e2e_done

@@ -364,6 +364,10 @@ dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted);
 void dt_quantise_row(const float *w, int64_t n, int8_t *q, float *scale);
 /** Bytes of the node's memory that this process may still take, as far as the system tells. */
 size_t dt_host_memory_free(void);
+/** Bytes of address space that this process may still take, less a reserve for libraries; SIZE_MAX without a limit
+ *  (ulimit -v). oneDNN and HDF5 crash, and OpenMP ends the process, where the system refuses them memory. */
+enum { DT_ADDRESS_RESERVE = 64 << 20 };
+size_t dt_address_space_free(void);
 /** Bytes on the device that the backend itself holds besides what passes through the ledger: for the plan. */
 size_t dt_device_overhead(const dt_device *dev);
 

@@ -92,11 +92,31 @@ static dt_err take_tiles(const cpu_state *cpu)
     return DT_OK;
 }
 
+/* Under a limit of the address space the libraries start their threads and compile their first kernels now, while there
+ * is room: later they would crash for want of memory. */
+static dt_err start_libraries(cpu_state *cpu)
+{
+    enum { N = 16 };
+    const float x[N * N] = {0};
+    float y[N * N];
+    const size_t left = dt_address_space_free();
+    if (left == SIZE_MAX) return DT_OK;
+    DT_CHECK(left > 0, DT_ERR_MEMORY,
+             "cpu device: expected %d MiB of address space for libraries, found less: raise the limit (ulimit -v)",
+             DT_ADDRESS_RESERVE >> 20);
+#pragma omp parallel num_threads(cpu->n_threads)
+    atomic_signal_fence(memory_order_seq_cst);
+    return dnnl_sgemm('N', 'N', N, N, N, 1, x, N, x, N, 0, y, N) == dnnl_success
+               ? DT_OK
+               : dt_fail(DT_ERR_MEMORY, "cpu device: oneDNN's first product failed");
+}
+
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
     DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for matrix products", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
+    if (!cpu->planning) DT_TRY(start_libraries(cpu));
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
     TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
     const char *library = getenv("DTRAIN_ONEDNN"); /* none: our own kernels alone, for tests */

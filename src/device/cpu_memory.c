@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define LARGE ((size_t)1 << 20) /* from here on mapped */
@@ -44,7 +46,7 @@ dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr)
         memset(*ptr, 0, nbytes);
         return DT_OK;
     }
-    if (nbytes > dt_host_memory_free()) return DT_ERR_MEMORY;
+    if (nbytes > dt_host_memory_free() || nbytes > dt_address_space_free()) return DT_ERR_MEMORY;
     if (!(*ptr = map_aligned(mapped_bytes(nbytes)))) return DT_ERR_MEMORY;
     touch(*ptr, nbytes, n_threads);
     return DT_OK;
@@ -159,4 +161,16 @@ size_t dt_host_memory_free(void)
     const uint64_t bytes = kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
     const uint64_t least = bytes < room ? bytes : room;
     return least > SIZE_MAX ? SIZE_MAX : (size_t)least;
+}
+
+size_t dt_address_space_free(void)
+{
+    struct rlimit limit;
+    unsigned long long pages = 0;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%llu", &pages) != 1) pages = 0;
+    if (f) fclose(f);
+    const unsigned long long used = pages * (unsigned long long)sysconf(_SC_PAGESIZE) + DT_ADDRESS_RESERVE;
+    return used < limit.rlim_cur ? (size_t)(limit.rlim_cur - used) : 0;
 }

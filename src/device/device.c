@@ -220,7 +220,11 @@ void dt_stream_plan(const dt_device *dev, int n, dt_memory *memory)
 
 static size_t memory_free(const dt_device *dev, dt_place place)
 {
-    return place == DT_ON_DEVICE || !dev->ops->own_memory ? dev->ops->memory_free(dev) : dt_host_memory_free();
+    const bool host = place != DT_ON_DEVICE || !dev->ops->own_memory;
+    const size_t left = place == DT_ON_DEVICE || !dev->ops->own_memory ? dev->ops->memory_free(dev)
+                                                                       : dt_host_memory_free(),
+                 space = host ? dt_address_space_free() : SIZE_MAX;
+    return left < space ? left : space;
 }
 
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
@@ -236,11 +240,12 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
     const dt_err err = dev->ops->alloc(dev, place, nbytes, &ptr);
     if (err == DT_ERR_MEMORY) {
         char asked[24], held[24], left[24];
-        return dt_fail(err, "not enough %s memory for %s: %s requested, %s in use by this process, %s free",
-                       place == DT_ON_DEVICE ? dev->ops->name : dt_place_name(place), dt_memcat_name(category),
-                       dt_format_bytes((double)nbytes, asked),
-                       dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
-                       dt_format_bytes((double)memory_free(dev, place), left));
+        return dt_fail(
+            err, "not enough %s memory for %s: %s requested, %s in use by this process, %s free%s",
+            place == DT_ON_DEVICE ? dev->ops->name : dt_place_name(place), dt_memcat_name(category),
+            dt_format_bytes((double)nbytes, asked), dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
+            dt_format_bytes((double)memory_free(dev, place), left),
+            dt_address_space_free() < SIZE_MAX ? " (this process has a limit of its address space: ulimit -v)" : "");
     }
     if (err != DT_OK) return err;
     dt_ledger_add(dev->ledger, category, place, nbytes);

@@ -30,6 +30,7 @@ void run_budget(const dt_run *run, int ranks_per_node, budget *b)
         node = own;
     else
         *node = part_of(dt_host_memory_free(), ranks_per_node);
+    if (run->comm && node->nbytes > dt_address_space_free()) node->nbytes = dt_address_space_free();
     node->holds[DT_ON_PINNED] = node->holds[DT_ON_HOST] = true;
     node->name = b->n == 1 ? "memory" : "host memory", node->shared_by = "node";
     if (!disk || !*disk) return;

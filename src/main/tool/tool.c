@@ -2,21 +2,42 @@
 #include "tool.h"
 
 #include "dtrain/config.h"
+#include "dtrain/device.h"
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
+#include <omp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+/* Under a limit of the address space (ulimit -v) MPI crashes and OpenMP ends the process where they get too little of
+ * it, so that much is asked for first. */
+static void check_address_space(void)
+{
+    enum { START_NBYTES = 128 << 20, STACK_NBYTES = 8 << 20 };
+    const size_t free_nbytes = dt_address_space_free(),
+                 needed = START_NBYTES + (size_t)omp_get_max_threads() * STACK_NBYTES;
+    if (free_nbytes == SIZE_MAX) return;
+    mallopt(M_ARENA_MAX, 1); /* each thread's own arena would take 64 MiB */
+    if (free_nbytes >= needed) return;
+    dt_log(DT_LOG_ERROR,
+           "%zu MiB of address space are needed to start with %d threads, and %zu are left: raise the limit "
+           "(ulimit -v), or lower OMP_NUM_THREADS",
+           (needed + DT_ADDRESS_RESERVE) >> 20, omp_get_max_threads(), (free_nbytes + DT_ADDRESS_RESERVE) >> 20);
+    exit(dt_exit_code(DT_ERR_MEMORY));
+}
+
 void tool_start(const char *name)
 {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     dt_log_name(name);
+    check_address_space();
 }
 
 static bool reader_has_left(void)
