@@ -1,5 +1,5 @@
-/* h5_change.h - change a file that has a seal, as another program would: HDF5 cuts the seal off when it closes the file,
- * and the attribute that says there is one has to go. */
+/* h5_change.h - change a file that has a seal, as another program would: HDF5 cuts the seal off when it closes the
+ * file, and the attribute that says there is one has to go. */
 #ifndef DTRAIN_TESTS_H5_CHANGE_H
 #define DTRAIN_TESTS_H5_CHANGE_H
 

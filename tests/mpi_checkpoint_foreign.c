@@ -87,7 +87,8 @@ static void every_half_number_is_read_as_hdf5_reads_it(void **state)
     float *expected = calloc(N, sizeof *expected);
     if (f->comm.rank == 0) {
         uint16_t *bits = malloc(N * sizeof *bits);
-        for (int i = 0; i < N; i++) bits[i] = (uint16_t)i;
+        /* all but NaN and Inf, which are refused */
+        for (int i = 0; i < N; i++) bits[i] = (i & 0x7c00) == 0x7c00 ? 0 : (uint16_t)i;
         dt_h5_lock();
         hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), type = H5Tcopy(H5T_IEEE_F32LE);
         hid_t group = H5Gcreate2(file, "/model", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
@@ -118,7 +119,7 @@ static void every_half_number_is_read_as_hdf5_reads_it(void **state)
     bool same = dt_zero_state_read(f->z, DT_STATE_PARAM, &p, 0, p.n, found) == DT_OK;
     for (int64_t i = 0; same && i < p.n; i++) {
         const float e = expected[p.first + i];
-        same = e != e ? found[i] != found[i] : memcmp(&found[i], &e, 4) == 0; /* which NaN is not said */
+        same = memcmp(&found[i], &e, 4) == 0;
     }
     free(found);
     free(expected);
@@ -177,8 +178,7 @@ static bool replace_tensor(const char *path, int what)
 {
     const char *name = "/model/model.norm.weight";
     dt_h5_lock();
-    hid_t file = open_to_change(path),
-          space = H5Screate_simple(1, (hsize_t[]){what == 1 ? 4098 : 4099}, NULL);
+    hid_t file = open_to_change(path), space = H5Screate_simple(1, (hsize_t[]){what == 1 ? 4098 : 4099}, NULL);
     hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY);
     bool ok = H5Ldelete(file, name, H5P_DEFAULT) >= 0;
@@ -222,7 +222,7 @@ static const char *damage(int k, const char *path, bool *done)
         return "cut short";
     case 7:
         *done = truncate(path, 0) == 0;
-        return "not an HDF5 file";
+        return "the file is empty";
     case 8:
         *done = unlink(path) == 0;
         return "No such file";

@@ -225,7 +225,7 @@ static void thoughts_are_targets(void **state)
     } cases[] = {{"<think>why</think>\nyes", "{<think>\nwhy\n</think>\n\nyes<|im_end|>}\n"},
                  {"\nyes", "<think>\n\n</think>\n\n{yes<|im_end|>}\n"}};
     for (size_t i = 0; i < 2; i++) {
-        const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0, false},
+        const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
                                 {DT_ROLE_ASSISTANT, cases[i].answer, strlen(cases[i].answer), DT_LEARN_CONTENT, false}};
         dt_chat *c;
         dt_pieces p = {0};
@@ -290,8 +290,7 @@ static char *replaced(const char *text, const char *from, const char *to)
 /* A text of two answers that the table writes, for comparing what an edit was taken for. */
 static char *said_by(const dt_chat *c)
 {
-    const dt_message m[] = {
-        {DT_ROLE_USER, " q", 2, 0, false}, {DT_ROLE_ASSISTANT, "x", 1, 0, false}, {DT_ROLE_USER, "r", 1, 0, false}};
+    const dt_message m[] = {{DT_ROLE_USER, " q", 2, 0}, {DT_ROLE_ASSISTANT, "x", 1, 0}, {DT_ROLE_USER, "r", 1, 0}};
     dt_pieces p = {0};
     assert_int_equal(dt_chat_render(c, m, 3, DT_CHAT_GENERATE, &p), DT_OK);
     char *text = strdup(shown(&p, false));
@@ -378,33 +377,18 @@ static void kinds_that_differ_are_refused(void **state)
         unsigned kind;
         const char *says;
     } cases[] = {
-        {"chatml", {{DT_ROLE_TOOL, "r", 1, 0, false}}, 0, NULL},
-        {"chatml", {{DT_ROLE_SYSTEM, "d", 1, 0, true}}, DT_KIND_DEVELOPER, "messages of role developer"},
-        {"chatml", {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_USER, "r", 1, 0, false}}, 0, NULL},
+        {"chatml", {{DT_ROLE_TOOL, "r", 1, 0}}, 0, NULL},
+        {"chatml", {{DT_ROLE_SYSTEM, "d", 1, 0, .developer = true}}, DT_KIND_DEVELOPER, "messages of role developer"},
+        {"chatml", {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_USER, "r", 1, 0}}, 0, NULL},
+        {"llama-3.1", {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_TOOL, "r", 1, 0}}, DT_KIND_TOOL, "message 1: "},
         {"llama-3.1",
-         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_TOOL, "r", 1, 0, false}},
-         DT_KIND_TOOL,
-         "message 1: "},
-        {"llama-3.1",
-         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_SYSTEM, "s", 1, 0, false}},
+         {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_SYSTEM, "s", 1, 0}},
          DT_KIND_LATER_SYSTEM,
          "after the first"},
-        {"mixtral",
-         {{DT_ROLE_SYSTEM, "s", 1, 0, false}, {DT_ROLE_USER, "q", 1, 0, false}},
-         DT_KIND_SYSTEM,
-         "system messages"},
-        {"mixtral",
-         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_USER, "r", 1, 0, false}},
-         DT_KIND_ROW,
-         "do not alternate"},
-        {"mixtral",
-         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_ASSISTANT, "r", 1, 0, false}, {DT_ROLE_USER, "s", 1, 0, false}},
-         0,
-         NULL},
-        {"qwen3-2507",
-         {{DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_ASSISTANT, "<think>a</think>b", 17, 0, false}},
-         0,
-         NULL},
+        {"mixtral", {{DT_ROLE_SYSTEM, "s", 1, 0}, {DT_ROLE_USER, "q", 1, 0}}, DT_KIND_SYSTEM, "system messages"},
+        {"mixtral", {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_USER, "r", 1, 0}}, DT_KIND_ROW, "do not alternate"},
+        {"mixtral", {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_ASSISTANT, "r", 1, 0}, {DT_ROLE_USER, "s", 1, 0}}, 0, NULL},
+        {"qwen3-2507", {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_ASSISTANT, "<think>a</think>b", 17, 0}}, 0, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_chat *c;
@@ -433,7 +417,7 @@ static void a_default_system_message_is_taken_over(void **state)
         "\"Small\".<|im_end|>\n"
         "{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-    const dt_message m = {DT_ROLE_USER, "q", 1, 0, false};
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
     dt_chat *c, *again;
     dt_pieces p = {0};
     char *spec;
@@ -470,9 +454,9 @@ static void marked(const char *name, const char *want)
 {
     dt_chat *c;
     dt_pieces p = {0};
-    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0, false},
+    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
                             {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT, false},
-                            {DT_ROLE_USER, "r", 1, 0, false},
+                            {DT_ROLE_USER, "r", 1, 0},
                             {DT_ROLE_ASSISTANT, "y", 1, DT_LEARN_CONTENT, false}};
     assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
     assert_int_equal(dt_chat_render(c, m, 4, 0, &p), DT_OK);
@@ -501,7 +485,7 @@ static void tokens_of_a_template_are_ids_where_there_are_any(void **state)
     dt_chat *c;
     dt_tokenizer *bytes;
     dt_pieces p = {0};
-    const dt_message m = {DT_ROLE_USER, "q", 1, 0, false};
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
     assert_int_equal(dt_chat_open(&c, "chatml", &fake), DT_OK);
     assert_int_equal(dt_chat_end_token(c), 256 + 3);
     assert_int_equal(dt_chat_render(c, &m, 1, 0, &p), DT_OK);
@@ -522,7 +506,7 @@ static void ids_of(const char *name, dt_tokenizer *t, dt_ids *ids)
 {
     dt_chat *c;
     dt_encoder *e;
-    const dt_message m = {DT_ROLE_USER, "q", 1, 0, false};
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
     ids->n = 0;
     assert_int_equal(dt_encoder_open(&e, t), DT_OK);
     assert_int_equal(dt_chat_open(&c, name, t), DT_OK);
@@ -609,7 +593,7 @@ static void a_template_can_come_from_a_file(void **state)
 {
     dt_chat *c;
     dt_pieces p = {0};
-    const dt_message m[] = {{DT_ROLE_USER, " q ", 3, 0, false},
+    const dt_message m[] = {{DT_ROLE_USER, " q ", 3, 0},
                             {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT | DT_LEARN_AFTER, false}};
     assert_int_equal(
         open_file("{\"name\": \"mine\", \"begin\": \"{bos}\", \"default_system\": \"S\", \"trim\": true, "
@@ -659,8 +643,7 @@ static void a_system_message_without_its_place_is_an_error(void **state)
 {
     dt_chat *c;
     dt_pieces p = {0};
-    const dt_message m[] = {
-        {DT_ROLE_USER, "q", 1, 0, false}, {DT_ROLE_SYSTEM, "s", 1, 0, false}, {DT_ROLE_ASSISTANT, "x", 1, 0, false}};
+    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_SYSTEM, "s", 1, 0}, {DT_ROLE_ASSISTANT, "x", 1, 0}};
     assert_int_equal(dt_chat_open(&c, "llama-2", &fake), DT_OK);
     assert_int_equal(dt_chat_render(c, m, 3, 0, &p), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "message 1"));

@@ -79,12 +79,12 @@ static void mistakes_are_listed_once_and_one_may_lack_a_message(void **state)
     dt_error_clear();
     dt_mistakes_add(&m, DT_ERR_DATA);
     assert_int_equal(dt_mistakes_end(&m), DT_ERR_DATA);
+    assert_true(dt_error_message()[0] != '\0');
+    dt_error_clear();
     dt_mistakes_add(&m, dt_fail(DT_ERR_STOP, "stopped while a file was read"));
     dt_mistakes_add(&m, dt_fail(DT_ERR_USAGE, "what the file has is missing"));
     assert_int_equal(dt_mistakes_end(&m), DT_ERR_STOP);
     assert_string_equal(dt_error_message(), "stopped while a file was read");
-    dt_error_clear();
-    assert_true(dt_error_message()[0] != '\0');
     dt_error_clear();
 }
 

@@ -418,9 +418,12 @@ static void a_validation_line_has_units(void **state)
                               {"validation_targets", 4096}, {"validation_samples", 64},     {"validation_time", 2.34},
                               {"rec/hr@10", 0.125}};
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 7);
-    assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy "
+    assert_string_equal(text.data, "step 25/200  validation  perplexity 12.25  accuracy 30.5 %  entropy "
                                    "1.5 nats  4096 target tokens  64 samples"
-                                   "  in 2.34 s  rec/hr@10 0.125");
+                                   "  in 2.34 s  HR@10 0.125"); /* whose loss is -NDCG, and not shown */
+    dt_progress_format_validation(&text, 25, 200, 2.50553, more, 6);
+    assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy "
+                                   "1.5 nats  4096 target tokens  64 samples  in 2.34 s");
     dt_record_free(&text);
 }
 

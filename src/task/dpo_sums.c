@@ -2,6 +2,8 @@
  * sequence of a batch, the rejected one the odd. Rewards and margins have the helpful goal's beta. */
 #include "dpo.h"
 #include "pairs.h"
+#include <float.h>
+#include <math.h>
 
 static void declare_common(dpo_sums *d, dt_sums *s)
 {
@@ -128,12 +130,19 @@ static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goa
     dt_sums_add(t->sums, s->cost, a->cost);
 }
 
+/* Precomputed log-probabilities come from other batches than the model's, so equal models differ by rounding. A ratio
+ * below some units of fp32 of what it is the difference of is no preference. */
+static double rounding_of(const dpo *d, const dpo_answers *a)
+{
+    return d->precomputed.block ? 8 * (double)FLT_EPSILON * (fabs(a->logp[0]) + fabs(a->logp[1])) : 0;
+}
+
 static void collect_pair(dt_task *t, const dpo_answers *a)
 {
     const dpo *d = t->self;
     const dpo_sums *s = &d->sums;
     const double *ratio = a->pair.ratio, beta = a->beta[DPO_HELPFUL];
-    dt_sums_count(t->sums, s->correct, ratio[0] > ratio[1]);
+    dt_sums_count(t->sums, s->correct, ratio[0] - ratio[1] > rounding_of(d, a));
     dt_sums_add(t->sums, s->margin, beta * (ratio[0] - ratio[1]));
     dt_sums_add(t->sums, s->beta[DPO_HELPFUL], beta);
     if (d->kl_coef > 0) dt_sums_add(t->sums, s->kl, a->kl);

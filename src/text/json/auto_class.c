@@ -21,7 +21,7 @@ dt_err dt_auto_open(dt_auto_files *f, const char *directory)
         if (access(f->path[i], F_OK) != 0) continue;
         const unsigned flags = DT_JSON_NUL_KEYS | (i == DT_AUTO_MODEL ? DT_JSON_LAST_KEY : 0);
         const dt_err err = dt_spec_load(&f->file[i], f->path[i], MAX_CONFIG, flags, NULL, NULL);
-        if (err != DT_OK && i == DT_AUTO_MODEL) { /* the model's, which says so itself */
+        if (err == DT_ERR_DATA && i == DT_AUTO_MODEL) { /* the model's, which reports it itself */
             dt_error_clear();
             f->file[i] = (dt_spec){0};
         } else {
