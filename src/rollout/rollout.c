@@ -327,6 +327,12 @@ int64_t dt_rollout_n_rows(const dt_rollout *r) { return r->n_rows; }
 int dt_rollout_group_size(const dt_rollout *r) { return r->opt.num_generations; }
 int64_t dt_rollout_number(const dt_rollout *r) { return r->now.number; }
 const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row) { return &r->row[row]; }
+int64_t dt_rollout_n_ended(const dt_rollout *r)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n_rows; i++) n += r->row[i].ended;
+    return n;
+}
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row) { return r->ids + row * r->ids_ld; }
 
 float *dt_rollout_array(dt_rollout *r, int array, int64_t row) { return r->array[array].at + row * r->array[array].ld; }

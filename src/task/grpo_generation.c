@@ -90,8 +90,12 @@ dt_err grpo_generate(grpo *g, dt_task *t)
         g->n_generations--;
         return err;
     }
-    dt_reward_watch_rollout(g->watch, g->n_given, g->name, g->reward, dt_rollout_n_rows(g->rollout), g->rule.n_funcs,
-                            t->comm->rank == 0);
+    const dt_watched_rewards rewards = {.reward = g->reward,
+                                        .n_rows = dt_rollout_n_rows(g->rollout),
+                                        .n_ended = dt_rollout_n_ended(g->rollout),
+                                        .group_len = t->cfg->grpo_num_generations,
+                                        .stride = g->rule.n_funcs};
+    dt_reward_watch_rollout(g->watch, g->n_given, g->name, &rewards, t->comm->rank == 0);
     g->num_tokens += n_tokens;
     g->n_used = 0;
     return DT_OK;

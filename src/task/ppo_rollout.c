@@ -201,8 +201,13 @@ static void watch_rewards(dt_task *t)
     static const char *const score[] = {"reward"};
     ppo *p = ppo_of(t);
     const int n = p->rewards ? ppo_n_functions(p) : 1;
-    dt_reward_watch_rollout(p->watch, n, p->rewards ? dt_rewards_names(p->rewards) : score,
-                            p->rewards ? p->reward : p->score, ppo_n_rows(t), n, t->comm->rank == 0);
+    const dt_watched_rewards rewards = {.reward = p->rewards ? p->reward : p->score,
+                                        .n_rows = ppo_n_rows(t),
+                                        .n_ended = dt_rollout_n_ended(p->rollout),
+                                        .group_len = ppo_n_rows(t),
+                                        .stride = n};
+    dt_reward_watch_rollout(p->watch, n, p->rewards ? dt_rewards_names(p->rewards) : score, &rewards,
+                            t->comm->rank == 0);
 }
 
 dt_err ppo_roll_out(dt_task *t, int64_t number)

@@ -3,40 +3,54 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* The rows that have a reward; *same: all have *value. */
-static int64_t look(const double *reward, int64_t n_rows, int stride, double *value, bool *same)
+/* Rows of function k that have a reward; -1: two of one group differ. *value: of all of them, NaN: of groups that
+ * differ. */
+static int64_t look(const dt_watched_rewards *r, int k, double *value)
 {
     int64_t n = 0;
-    *same = true;
-    for (int64_t i = 0; i < n_rows; i++) {
-        const double x = reward[i * stride];
+    double of_group = NAN;
+    for (int64_t i = 0; i < r->n_rows; i++) {
+        const double x = r->reward[i * r->stride + k];
+        if (i % r->group_len == 0) of_group = NAN;
         if (isnan(x)) continue;
+        if (!isnan(of_group) && x != of_group) return -1;
+        of_group = x;
         if (n++ == 0) *value = x;
-        *same = *same && x == *value;
+        if (x != *value) *value = NAN;
     }
     return n;
 }
 
-static void watch_one(dt_reward_watch *w, const char *name, const double *reward, int64_t n_rows, int stride, bool loud)
+static void warn(const dt_reward_watch *w, const char *name)
 {
-    double value = 0;
-    bool same;
-    const int64_t n = look(reward, n_rows, stride, &value, &same);
-    if (n == 0) return;
-    if (!same || (w->n_rollouts > 0 && value != w->value)) *w = (dt_reward_watch){0};
-    if (!same) return;
-    w->value = value, w->n_rollouts++, w->n_rows += n;
-    if (w->told || w->n_rollouts < DT_REWARD_PATIENCE) return;
-    w->told = true;
-    if (loud)
-        DT_WARN("reward %s was %g for all %" PRId64 " completions of the last %" PRId64
-                " rollouts: the policy learns nothing from it; look at the completions (log.completions) and at what "
-                "the function expects",
-                name, value, w->n_rows, w->n_rollouts);
+    char value[48] = "the same within every group", cut[80] = "";
+    const int64_t n_cut = w->n_rows - w->n_ended;
+    if (!isnan(w->value)) snprintf(value, sizeof value, "%g", w->value);
+    if (n_cut * 10 >= w->n_rows * 9) /* the answer may never be reached */
+        snprintf(cut, sizeof cut, "; %" PRId64 " of them were cut at the maximum length", n_cut);
+    DT_WARN("reward %s was %s for all %" PRId64 " completions of the last %" PRId64
+            " rollouts%s: the policy learns nothing from it; look at the completions (log.completions) and at what "
+            "the function expects",
+            name, value, w->n_rows, w->n_rollouts, cut);
 }
 
-void dt_reward_watch_rollout(dt_reward_watch *w, int n, const char *const *name, const double *reward, int64_t n_rows,
-                             int stride, bool loud)
+static void watch_one(dt_reward_watch *w, const char *name, const dt_watched_rewards *r, int k, bool loud)
 {
-    for (int k = 0; k < n; k++) watch_one(&w[k], name[k], reward + k, n_rows, stride, loud);
+    double value = NAN;
+    const int64_t n = look(r, k, &value);
+    if (n == 0) return;
+    if (n < 0) {
+        *w = (dt_reward_watch){0};
+        return;
+    }
+    w->value = w->n_rollouts == 0 || w->value == value ? value : NAN;
+    w->n_rollouts++, w->n_rows += n, w->n_ended += r->n_ended;
+    if (w->told || w->n_rollouts < DT_REWARD_PATIENCE) return;
+    w->told = true;
+    if (loud) warn(w, name);
+}
+
+void dt_reward_watch_rollout(dt_reward_watch *w, int n, const char *const *name, const dt_watched_rewards *r, bool loud)
+{
+    for (int k = 0; k < n; k++) watch_one(&w[k], name[k], r, k, loud);
 }

@@ -6,17 +6,24 @@
 
 enum { DT_REWARD_PATIENCE = 10 }; /* rollouts */
 
-/** One reward function: its value, and the rollouts and completions in a row that had no other. */
+/** One reward function: rollouts and completions in a row in which it did not vary within any group. */
 typedef struct dt_reward_watch {
-    double value;
-    int64_t n_rollouts, n_rows;
+    double value; /* of the last group; NaN: groups had different ones */
+    int64_t n_rollouts, n_rows, n_ended;
     bool told;
 } dt_reward_watch;
 
-/** Look at the rewards of a rollout, [n_rows, stride], of which the first n functions are watched. NaN (the function
- *  does not apply) is skipped. After DT_REWARD_PATIENCE rollouts with one value a warning names the function, once
- *  until its value varies. loud: this rank prints it. */
-void dt_reward_watch_rollout(dt_reward_watch *w, int n, const char *const *name, const double *reward, int64_t n_rows,
-                             int stride, bool loud);
+/** The rewards of a rollout, to be looked at by every rank. */
+typedef struct dt_watched_rewards {
+    const double *reward;    /* [n_rows, stride]; NaN: the function does not apply */
+    int64_t n_rows, n_ended; /* completions, and those that ended before their limit */
+    int64_t group_len;       /* rows that are compared with each other, in a row; divides n_rows */
+    int stride;
+} dt_watched_rewards;
+
+/** Look at the first n functions of a rollout. After DT_REWARD_PATIENCE rollouts without any difference within a group
+ *  a warning names the function, once until it varies. loud: this rank prints it. Local. */
+void dt_reward_watch_rollout(dt_reward_watch *w, int n, const char *const *name, const dt_watched_rewards *r,
+                             bool loud);
 
 #endif
