@@ -167,9 +167,15 @@ static dt_err open_one(dt_safetensors *s, const char *path)
 
 dt_err dt_safetensors_open(dt_safetensors *s, const char *path)
 {
-    char file[PATH_MAX];
+    char file[PATH_MAX], index[PATH_MAX];
     if (!dt_is_directory(path)) return open_one(s, path);
-    if (dt_is_in(file, path, ST_SINGLE)) return open_one(s, file);
+    if (dt_is_in(file, path, ST_SINGLE)) {
+        if (dt_is_in(index, path, ST_INDEX))
+            DT_WARN("%s: has %s and %s: the weights are read from the first, as transformers does; remove the one that "
+                    "is not meant",
+                    path, ST_SINGLE, ST_INDEX);
+        return open_one(s, file);
+    }
     if (dt_is_in(file, path, ST_INDEX)) return open_index(s, path, file);
     return fail_without_weights(path);
 }
