@@ -51,7 +51,7 @@ complete_one() { eval "$(tail -n +3 tools/completion/_dtrain)" }
 complete_one
 Z
 zsh "$tmp/try.zsh" ./dtrain-generate model --t >"$out" 2>&1
-expect "zsh: all options" cmp <(sort -u "$out") <(./dtrain-generate --help | grep -oE -- '^  (-., )?--[a-z][a-z-]*' | grep -oE -- '--[a-z-]*' | sort -u)
+expect "zsh: all options" cmp <(sort -u "$out") <(./dtrain-generate --help | sed -n '/^  -/ { s/^  //; s/  .*//; p }' | grep -oE -- '--[a-z][a-z-]*' | sort -u)
 zsh "$tmp/try.zsh" ./dtrain x.ini op >"$out" 2>&1
 expect "zsh: keys and files" sh -c "grep -qx 'optimizer.lr' '$out' && grep -qx FILES '$out'"
 zsh "$tmp/try.zsh" ./dtrain-info x >"$out" 2>&1
