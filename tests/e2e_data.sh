@@ -251,7 +251,7 @@ expect_text "the line in an array" "bad.json:2: "
 printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 expect_exit "an array without its end" 65
-expect_text "the record that was the last" "bad.json:1: the file ends behind the record"
+expect_text "the record that was the last" "bad.json:1: the file ends after the record"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p",\n "completion": "c",\n{"prompt": "q", "completion": "d"}]' >"$tmp/bad.json"
 run 0 ./dtrain-data --force --skip-bad -o "$tmp/b.h5" "$tmp/bad.json"
 expect_exit "an array with a bracket too few" 65

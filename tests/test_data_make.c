@@ -177,7 +177,7 @@ static void an_array_ends_where_its_brackets_do_not_match(void **state)
         {"[{\"text\": \"a\"}\n{\"text\": \"b\"}]", ":1: ", "line 2: expected a comma or ]"},
         {"[{\"text\": \"a\"},\n{\"text\":\n", ":2: the file ends inside the record", ""},
         {"[{\"text\": \"a\"},\n{\"text\": \"b", ":2: the file ends inside the record", ""},
-        {"[\n{\"text\": \"a\"}\n\n", ":2: the file ends behind the record", ""},
+        {"[\n{\"text\": \"a\"}\n\n", ":2: the file ends after the record", ""},
         {"[{\"text\": \"a\"},\n\n", ":3: the file ends inside a JSON array", ""},
     };
     dt_make_options o = options();

@@ -44,7 +44,7 @@ static const char usage[] =
     "                     which holds all three types exactly\n"
     "  --strip-prefix P   P (module., _orig_mod., base_model.model.) is left out of the names of the\n"
     "                     tensors in FROM, a directory: at their start, and of a P that begins with _\n"
-    "                     behind any dot\n"
+    "                     after any dot\n"
     "  --shard-size SIZE  at most SIZE bytes of tensors in a file, such as 5GB or 2GiB\n"
     "                     (default 5GB): G and GB are 10^9 bytes, GiB 2^30\n"
     "  --tokenizer NAME   directory or tokenizer.json whose files go along; bytes; or none\n"

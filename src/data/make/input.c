@@ -3,6 +3,7 @@
  * begins. Brackets that do not match end the reading where this shows, or all that follows would be read as one record;
  * where it never shows, at a size that no record has. */
 #include "input.h"
+#include "dtrain/io.h"
 #include "csv.h"
 #include <ctype.h>
 #include <errno.h>
@@ -56,18 +57,6 @@ static dt_err skip_mark(dt_input *in)
     return DT_OK;
 }
 
-/* What Git keeps in the place of a large file. */
-static dt_err refuse_pointer(const dt_input *in)
-{
-    static const char pointer[] = "version https://git-lfs.github.com/spec/";
-    DT_CHECK(in->end - in->at < sizeof pointer - 1 || memcmp(in->buffer + in->at, pointer, sizeof pointer - 1) != 0,
-             DT_ERR_DATA,
-             "%s: this is a Git LFS pointer, not the data itself: `git lfs pull` in the repository's directory fetches "
-             "the file",
-             in->path);
-    return DT_OK;
-}
-
 /* A pipe that nobody writes to yet must not hold us in open(). */
 dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self)
 {
@@ -82,7 +71,7 @@ dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped
     DT_CHECK_ERRNO(in->fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     DT_CHECK(in->buffer, DT_ERR_MEMORY, "%s: no memory to read it", path);
     DT_TRY(skip_mark(in));
-    return refuse_pointer(in);
+    return dt_refuse_pointer(in->path, in->buffer + in->at, in->end - in->at);
 }
 
 void dt_input_close(dt_input *in)
@@ -313,7 +302,7 @@ static char inside(const nesting *at) { return at->depth > 0 && at->depth <= MAX
 
 static const char *open_bracket(nesting *at, char c)
 {
-    if (at->depth == 0 && at->last) return "expected a comma or ] behind it, found another bracket that opens";
+    if (at->depth == 0 && at->last) return "expected a comma or ] after it, found another bracket that opens";
     if (inside(at) == '{' && at->last != ':') return "expected a key or }, found another bracket that opens";
     if (at->depth < MAX_OPEN) at->open[at->depth] = c;
     at->depth++;
@@ -322,7 +311,7 @@ static const char *open_bracket(nesting *at, char c)
 
 static const char *close_bracket(nesting *at, char c)
 {
-    if (at->depth == 0) return "expected a comma or ] behind it, found a }";
+    if (at->depth == 0) return "expected a comma or ] after it, found a }";
     if (inside(at) == '{' && c == ']') return "expected a }, found a ]";
     if (inside(at) == '[' && c == '}') return "expected a ], found a }";
     at->depth--;
@@ -353,7 +342,7 @@ static dt_err ends_inside(const dt_input *in, const nesting *at, int64_t line, b
     const bool whole = at->depth == 0 && !at->in_string;
     DT_CHECK(at->last, DT_ERR_DATA, "%s:%" PRId64 ": the file ends inside a JSON array", in->path, in->line);
     return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record of %s that begins here", in->path, line,
-                   whole ? "behind" : "inside", kind_of(array));
+                   whole ? "after" : "inside", kind_of(array));
 }
 
 static dt_err breaks(const dt_input *in, int64_t line, const char *wrong, bool array)
