@@ -31,6 +31,9 @@ void dt_image_free(dt_image *image); /* safe on {0}; leaves {0} behind */
 dt_err dt_image_decode(const char *name, const void *bytes, size_t nbytes, dt_image *image);
 /** The same for a file. */
 dt_err dt_image_read(const char *path, dt_image *image);
+/** The same for a data: URI in base64. called: what messages call it, its beginning. */
+enum { DT_IMAGE_CALLED = 48 };
+dt_err dt_image_read_data(const char *uri, char called[DT_IMAGE_CALLED], dt_image *image);
 
 /** Filters for resizing, by Pillow's numbers. */
 typedef enum dt_resample { DT_NEAREST, DT_LANCZOS, DT_BILINEAR, DT_BICUBIC, DT_BOX, DT_HAMMING } dt_resample;

@@ -1,5 +1,6 @@
 /* decode.c - which format it is. */
 #include "decode.h"
+#include "dtrain/chat.h"
 #include "dtrain/io.h"
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,18 @@ dt_err dt_image_read(const char *path, dt_image *image)
     DT_TRY(dt_fault("image.read"));
     DT_TRY(dt_read_file(path, MAX_FILE, &bytes, &nbytes));
     const dt_err err = dt_image_decode(path, bytes, nbytes, image);
+    free(bytes);
+    return err;
+}
+
+dt_err dt_image_read_data(const char *uri, char called[DT_IMAGE_CALLED], dt_image *image)
+{
+    uint8_t *bytes;
+    size_t nbytes;
+    *image = (dt_image){0};
+    snprintf(called, DT_IMAGE_CALLED, "%.40s...", uri);
+    DT_TRY(dt_error_prefix(dt_image_data(uri, &bytes, &nbytes), "%s: ", called));
+    const dt_err err = dt_image_decode(called, bytes, nbytes, image);
     free(bytes);
     return err;
 }

@@ -4,23 +4,10 @@
 #include "parquet.h"
 #include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const char OF_ROW[] = "bytes of an image";
-
-/* A data: URI; messages name its beginning. */
-static dt_err read_data(const char *name, char called[PATH_MAX], dt_image *image)
-{
-    uint8_t *bytes;
-    size_t n;
-    snprintf(called, PATH_MAX, "%.40s...", name);
-    DT_TRY(dt_error_prefix(dt_image_data(name, &bytes, &n), "%s: ", called));
-    const dt_err err = dt_image_decode(called, bytes, n, image);
-    free(bytes);
-    return err;
-}
 
 /* From its file, the record itself, or the row that it is in. */
 static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
@@ -31,7 +18,7 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
         snprintf(called, PATH_MAX, "%s", OF_ROW);
         return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
     }
-    if (dt_image_is_data(name)) return read_data(name, called, image);
+    if (dt_image_is_data(name)) return dt_image_read_data(name, called, image);
     DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
     DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0 || errno != ENOENT, DT_ERR_DATA,
              "%s: cannot be opened: %s; --image-folder names the folder that paths of images begin in", called,

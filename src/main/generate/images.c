@@ -62,27 +62,15 @@ static dt_err check_preprocessor(const app *a)
     return DT_OK;
 }
 
-/* From its file, or from a data: URI, which messages name by its beginning. */
-static dt_err decode(const char *path, dt_image *image)
-{
-    uint8_t *bytes;
-    size_t n;
-    char called[64];
-    if (!dt_image_is_data(path)) return dt_image_read(path, image);
-    snprintf(called, sizeof called, "%.40s...", path);
-    DT_TRY(dt_error_prefix(dt_image_data(path, &bytes, &n), "%s: ", called));
-    const dt_err err = dt_image_decode(called, bytes, n, image);
-    free(bytes);
-    return err;
-}
-
 dt_err generate_read_image(app *a, const char *path, uint8_t *pixels)
 {
     dt_image image = {0};
+    char called[DT_IMAGE_CALLED];
+    const bool is_data = dt_image_is_data(path);
     DT_TRY(check_preprocessor(a));
-    dt_err err = decode(path, &image);
-    if (dt_image_is_data(path)) path = "data:";
-    if (err == DT_OK) err = dt_image_prepare(&a->frozen.mc.vision->preprocessor, path, &image, pixels);
+    dt_err err = is_data ? dt_image_read_data(path, called, &image) : dt_image_read(path, &image);
+    if (err == DT_OK)
+        err = dt_image_prepare(&a->frozen.mc.vision->preprocessor, is_data ? called : path, &image, pixels);
     dt_image_free(&image);
     return err;
 }
