@@ -12,7 +12,6 @@
 
 /* ---- where the run writes ---------------------------------------------------------------------------------------- */
 
-/* The directory itself, or the nearest one above that is there. */
 static dt_err check_link(const char *where, const char *path)
 {
     char target[PATH_MAX];
@@ -23,6 +22,7 @@ static dt_err check_link(const char *where, const char *path)
     return DT_OK;
 }
 
+/* The directory itself, or the nearest one above it that exists. */
 static dt_err find_existing(const char *where, const char *path, char dir[PATH_MAX])
 {
     struct stat st;
