@@ -115,9 +115,14 @@ static dt_err expand_all(char **words, int n)
     return DT_OK;
 }
 
+/* Options whose values are not paths and may begin with ~ or $. */
 static bool takes_text(const char *option)
 {
-    return !strcmp(option, "prompt") || !strcmp(option, "system") || !strcmp(option, "stop");
+    static const char *const texts[] = {"prompt",    "system",      "stop",       "stop-strings",
+                                        "separator", "image-token", "weight-key", "strip-prefix"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (strcmp(option, texts[i]) == 0) return true;
+    return false;
 }
 
 dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at)
