@@ -18,14 +18,13 @@ void dt_jinja_set(dt_jctx *x, dt_jscope *s, const char *name, dt_jv value)
     s->first = v;
 }
 
-static dt_jv lookup(dt_jctx *x, const dt_jscope *s, const char *name)
+static dt_jv lookup(const dt_jscope *s, const char *name)
 {
     for (; s; s = s->parent)
         for (const dt_jvariable *v = s->first; v; v = v->next)
             if (strcmp(v->name, name) == 0) return v->value;
     const dt_jfunction *f = dt_jinja_global(name);
     if (f) return (dt_jv){.kind = DT_J_FUNCTION, .u.function = f};
-    (void)x;
     return dt_jv_undefined(name);
 }
 
@@ -408,7 +407,7 @@ static dt_jv evaluate(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
     case DT_JN_CONST:
         return node->value;
     case DT_JN_NAME:
-        return lookup(x, s, node->name);
+        return lookup(s, node->name);
     case DT_JN_LIST:
     case DT_JN_TUPLE:
     case DT_JN_DICT:

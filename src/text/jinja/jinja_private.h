@@ -135,7 +135,6 @@ static inline dt_jv dt_jv_int(int64_t i) { return (dt_jv){.kind = DT_J_INT, .u.i
 static inline dt_jv dt_jv_float(double f) { return (dt_jv){.kind = DT_J_FLOAT, .u.f = f}; }
 static inline dt_jv dt_jv_none(void) { return (dt_jv){.kind = DT_J_NONE}; }
 static inline dt_jv dt_jv_undefined(const char *name) { return (dt_jv){.kind = DT_J_UNDEFINED, .u.s = name}; }
-static inline bool dt_jv_is(dt_jv v, dt_jkind kind) { return v.kind == kind; }
 /** bool, int or float. */
 static inline bool dt_jv_is_number(dt_jv v) { return v.kind >= DT_J_BOOL && v.kind <= DT_J_FLOAT; }
 /** list, tuple, view or iterator. */
