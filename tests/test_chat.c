@@ -409,6 +409,34 @@ static void kinds_that_differ_are_refused(void **state)
     json_decref(all);
 }
 
+/* A template that ignores reasoning_content is not used for records with that field; Qwen3's own reads it. */
+static void thoughts_of_a_field_are_refused_where_the_template_ignores_them(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
+                            {DT_ROLE_ASSISTANT, "a", 1, 0, .thoughts = "why", .n_thoughts = 3, .thoughts_key = "key"}};
+    const char *ignores = json_string_value(json_object_get(all, "qwen3"));
+    char *reads = replaced(ignores, "{%- if '</think>' in content %}",
+                           "{%- if message.reasoning_content is string %}{%- set reasoning_content = "
+                           "message.reasoning_content %}{%- elif '</think>' in content %}");
+    assert_string_not_equal(reads, ignores);
+    for (int k = 0; k < 2; k++) {
+        dt_chat *c;
+        dt_pieces p = {0};
+        assert_int_equal(open_with(k ? ignores : reads, &c), DT_OK);
+        assert_string_equal(dt_chat_name(c), "qwen3");
+        assert_int_equal(c->refused & DT_KIND_THOUGHTS, k ? DT_KIND_THOUGHTS : 0);
+        assert_int_equal(dt_chat_render(c, m, 2, 0, &p), k ? DT_ERR_DATA : DT_OK);
+        if (k) assert_non_null(strstr(dt_error_message(), "message 1: "));
+        if (k) assert_non_null(strstr(dt_error_message(), "(reasoning_content)"));
+        dt_error_clear();
+        dt_pieces_free(&p);
+        dt_chat_close(c);
+    }
+    free(reads);
+    json_decref(all);
+}
+
 /* A default system message of the template's own belongs to it, and its spec carries it. */
 static void a_default_system_message_is_taken_over(void **state)
 {
@@ -880,6 +908,7 @@ int main(void)
         cmocka_unit_test(edited_templates_are_not_taken_for_the_original),
         cmocka_unit_test(a_refused_template_says_where_it_differs),
         cmocka_unit_test(kinds_that_differ_are_refused),
+        cmocka_unit_test(thoughts_of_a_field_are_refused_where_the_template_ignores_them),
         cmocka_unit_test(a_default_system_message_is_taken_over),
         cmocka_unit_test(a_template_with_the_date_is_one_of_a_fixed_day),
         cmocka_unit_test(targets_are_the_words_and_what_ends_them),

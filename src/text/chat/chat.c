@@ -164,7 +164,8 @@ static dt_chat *open_own_jinja(const dt_tokenizer *t)
     if (spec && (dt_chat_open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, image, &again) != DT_OK))
         dt_error_clear();
     if (!again || strcmp(again, info->chat_template) != 0) {
-        DT_WARN("the chat_template in %s was changed after dtrain had written it: its first line is ignored",
+        DT_WARN("the chat_template in %s was changed after dtrain had written it, or an earlier version of dtrain has "
+                "written it: its first line is ignored",
                 dt_chat_place(t));
         dt_chat_close(c);
         c = NULL;

@@ -26,7 +26,8 @@ unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags)
     unsigned kinds = (last && last->role == m->role) || (!last && m->role == DT_ROLE_ASSISTANT) ? DT_KIND_ROW : 0;
     if (m->role != DT_ROLE_ASSISTANT) return kinds;
     if (i + 1 == n && flags & DT_CHAT_GENERATE) kinds |= DT_KIND_ROW;
-    return kinds | (contains(m, "<think>") || contains(m, "</think>") ? DT_KIND_THINK : 0u);
+    if (contains(m, "<think>") || contains(m, "</think>")) kinds |= DT_KIND_THINK;
+    return kinds | (m->n_thoughts > 0 ? DT_KIND_THOUGHTS : 0u);
 }
 
 static const char *say_kind(unsigned kind)
@@ -44,6 +45,8 @@ static const char *say_kind(unsigned kind)
         return "messages whose roles do not alternate";
     case DT_KIND_TOOL:
         return "tool results";
+    case DT_KIND_THOUGHTS:
+        return "thoughts in a field of their own (reasoning_content)";
     default:
         return "thoughts (<think>) in answers";
     }

@@ -16,7 +16,7 @@ static const char odd[] = "It's \"odd\": <b>&amp; {{ x }} {% y %} \\n \\ #} [INS
                   bare[] = "no opening</think>\nyes", none[] = "<think>\n\n</think>\n\nnothing",
                   response[] = "<tool_response>\nrain\n</tool_response>";
 
-/* Roles: s system, d developer, u user, a assistant, t tool. Contents in the same order; all others are made up. */
+/* Roles: s system, d developer, u user, a assistant, r assistant with reasoning_content, t tool. Contents in the same order; all others are made up. */
 static const struct {
     const char *about;
     unsigned kind, flags;
@@ -68,6 +68,9 @@ static const struct {
     {"empty thoughts", DT_KIND_THINK, 0, "uaua", {"q", none, "r", none}},
     {"thoughts without an end", DT_KIND_THINK, 0, "ua", {"q", "<think>on"}},
     {"thoughts around a tool result", DT_KIND_THINK, 0, "uaua", {"q", thought, response, thought_2}},
+    {"reasoning_content", DT_KIND_THOUGHTS, 0, "ur", {"q", "so"}},
+    {"reasoning_content of earlier answers", DT_KIND_THOUGHTS, 0, "urur", {"q", "so", "r", "done"}},
+    {"reasoning_content before a question", DT_KIND_THOUGHTS, GENERATE, "uru", {"q", "so", "r"}},
     {"thoughts and white space", DT_KIND_THINK, 0, "ua", {"q", "\n<think> a\n\nb </think> \n\n c "}},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 130, MAX_CONSTANTS = 300 };
@@ -76,10 +79,10 @@ enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 130, MAX_CONSTANTS 
 
 static dt_role role_of(char letter)
 {
-    return letter == 'u'   ? DT_ROLE_USER
-           : letter == 'a' ? DT_ROLE_ASSISTANT
-           : letter == 't' ? DT_ROLE_TOOL
-                           : DT_ROLE_SYSTEM;
+    return letter == 'u'                    ? DT_ROLE_USER
+           : letter == 'a' || letter == 'r' ? DT_ROLE_ASSISTANT
+           : letter == 't'                  ? DT_ROLE_TOOL
+                                            : DT_ROLE_SYSTEM;
 }
 
 static const char *own(dt_probes *p, char *text)
@@ -103,6 +106,7 @@ static dt_probe *add_probe(dt_probes *p, int n)
 static void set(dt_message *m, char letter, const char *text)
 {
     *m = (dt_message){.role = role_of(letter), .text = text, .nbytes = strlen(text), .developer = letter == 'd'};
+    if (letter == 'r') m->thoughts = "why\n\nnot", m->n_thoughts = strlen(m->thoughts), m->thoughts_key = "thoughts";
 }
 
 static bool has(const char *text, size_t n, const char *word) { return memmem(text, n, word, strlen(word)) != NULL; }
@@ -239,8 +243,8 @@ static json_t *variables_of(const dt_probe *probe, const dt_tokenizer *t)
     for (int i = 0; ok && i < probe->n; i++) {
         const dt_message *m = &probe->message[i];
         ok = json_array_append_new(messages,
-                                   json_pack("{s:s, s:s%}", "role", m->developer ? "developer" : names[m->role],
-                                             "content", m->text, m->nbytes)) == 0;
+                                   json_pack("{s:s, s:s%, s:s*}", "role", m->developer ? "developer" : names[m->role],
+                                             "content", m->text, m->nbytes, "reasoning_content", m->thoughts)) == 0;
     }
     ok = ok && put_token(all, t, "bos_token", info->bos) == 0 && put_token(all, t, "eos_token", info->eos) == 0;
     ok = ok && json_object_set_new(all, "tools", json_null()) == 0 &&
@@ -342,6 +346,7 @@ static dt_err compare_from(const dt_probe *probe, const dt_chat *c, int from, bo
     if (err == DT_ERR_DATA) { /* no place for a message: dtrain refuses such a record anyhow */
         dt_error_clear();
         *same = true;
+        *n_same = probe->nbytes;
         return DT_OK;
     }
     DT_TRY(err);
