@@ -176,7 +176,7 @@ is "records over several lines" "$(field "$tmp/fields.h5" documents)" 2
 is "also from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents)" 1
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
 run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
-expect_exit "a pointer of Git LFS in the place of a table" 65
+expect_exit "a Git LFS pointer instead of a table" 65
 expect_text "is recognised" 'pointer.parquet: this is a Git LFS pointer.*git lfs pull'
 
 # ---- threads, shards

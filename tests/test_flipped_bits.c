@@ -1,7 +1,7 @@
 /* test_flipped_bits.c - files with one flipped bit, each opened and read whole by a child: none crashes or hangs it,
  * and of a sealed file each is refused.
  *
- * FLIP_FILES: files to be tried (blanks between them) in the place of those that are made here; FLIP_EVERY: every so
+ * FLIP_FILES: files to be tried (blanks between them) instead of those that are made here; FLIP_EVERY: every so
  * many bits (31); FLIP_MOST: of the first and last so many bytes of each file (all). */
 #include <stdarg.h>
 #include <stddef.h>

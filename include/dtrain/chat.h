@@ -75,7 +75,7 @@ typedef struct dt_message {
     const char *thoughts, *thoughts_key;
     size_t n_thoughts;
     const char *no_loss; /* the field that takes this answer out of the loss; NULL: none does */
-    bool developer; /* a system message whose role was written `developer` */
+    bool developer;      /* a system message whose role was written `developer` */
 } dt_message;
 
 /** Names of images, paths or bytes of a row, borrowed. {0} to start from. */

@@ -58,7 +58,7 @@ typedef struct dt_pretrained {
     /* the caller's: a scalar head, or adapters, that are not there keep the values they have */
     bool new_score, new_adapters;
     bool keeps_nonfinite; /* loading warns of NaN and Inf, instead of refusing them */
-    dt_base *base;        /* the caller's: takes the checksums of what is frozen (dt_saved_model); NULL: nobody asks */
+    dt_base *base;        /* the caller's: takes the checksums of what is frozen (dt_saved_model); NULL: not needed */
 } dt_pretrained;
 
 /** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model;
@@ -104,7 +104,7 @@ dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained 
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type);
 
 /** All that can be known without a model: every tensor of the units is there with its shape and no other is; all values
- *  are finite; a head beside a tied embedding is equal to it; a checkpoint's checksums. Reads all weights. Local.
+ *  are finite; a head next to a tied embedding equals it; a checkpoint's checksums. Reads all weights. Local.
  *  DT_ERR_DATA. */
 dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units, dt_phase *phase);
 

@@ -163,7 +163,7 @@ static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish 
     g->done[at] = h;
 }
 
-/* How a candidate ends its sequence; NONE: it may go on. The room for its token is behind its beam's ids. */
+/* How a candidate ends its sequence; NONE: it may continue. The room for its token follows its beam's ids. */
 static dt_finish ending_of(const searcher *s, const group *g, const candidate *c)
 {
     const dt_generate_options *opt = s->loop.opt;

@@ -16,7 +16,8 @@ static const char odd[] = "It's \"odd\": <b>&amp; {{ x }} {% y %} \\n \\ #} [INS
                   bare[] = "no opening</think>\nyes", none[] = "<think>\n\n</think>\n\nnothing",
                   response[] = "<tool_response>\nrain\n</tool_response>";
 
-/* Roles: s system, d developer, u user, a assistant, r assistant with reasoning_content, t tool. Contents in the same order; all others are made up. */
+/* Roles: s system, d developer, u user, a assistant, r assistant with reasoning_content, t tool. Contents in the same
+ * order; all others are made up. */
 static const struct {
     const char *about;
     unsigned kind, flags;
