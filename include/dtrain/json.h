@@ -33,4 +33,17 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
  * many there are. */
 size_t dt_json_key(const char *key, char *out);
 
+/** Where in a record the next byte is, as its brackets and quotes tell; {0} at its start. */
+enum { DT_JSON_MAX_OPEN = 64 };
+typedef struct dt_json_nesting {
+    int64_t depth;               /* brackets that are open */
+    char open[DT_JSON_MAX_OPEN]; /* the outermost of them */
+    char last;                   /* the last byte that is no white space, of a text a quote; 0: none yet */
+    bool in_string, escaped;
+} dt_json_nesting;
+/** Take a byte. Returns NULL, or what is wrong with brackets and quotes: then nothing says where the record ends. */
+const char *dt_json_step(dt_json_nesting *at, char c);
+/** Does the first line of a text end inside a record, as those of pretty-printed JSON do? */
+bool dt_json_is_printed(const char *text, const char *end);
+
 #endif

@@ -100,12 +100,16 @@ static bool begins_with_system(const json_t *list)
     return json_is_string(name) && dt_role_parse(json_string_value(name), &role) && role == DT_ROLE_SYSTEM;
 }
 
-/* Fields next to a record's messages: its system message is used, unless they begin with one. */
+/* The system message next to a record's messages, which may begin with the same one. */
 static dt_err add_system(dt_messages *m, const json_t *record, const json_t *list, const dt_prompt_reader *r)
 {
     const json_t *system = NULL;
-    if (begins_with_system(list)) return DT_OK;
     DT_TRY(dt_record_system(record, &system));
+    if (begins_with_system(list)) {
+        DT_CHECK(!system || json_equal(system, json_object_get(json_array_get(list, 0), "content")), DT_ERR_DATA,
+                 "system: the messages begin with another system message: expected one of them");
+        return DT_OK;
+    }
     if (system) return dt_messages_add(m, DT_ROLE_SYSTEM, json_string_value(system), json_string_length(system));
     return r->system ? dt_messages_add(m, DT_ROLE_SYSTEM, r->system, strlen(r->system)) : DT_OK;
 }
@@ -334,29 +338,15 @@ static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, siz
     return DT_OK;
 }
 
-/* Does the first line end inside a record, as those of pretty-printed JSON do? */
-static bool is_printed(const char *text, size_t nbytes)
-{
-    const char *newline = memchr(text, '\n', nbytes), *last = newline;
-    while (last && last > text && is_blank(last - 1, 1)) last--;
-    return newline && last > text && strchr("{[,:", last[-1]);
-}
-
-/* The end of the record that begins with the bracket at i, by its brackets and quotes. n_lines: newlines are added. */
+/* The end of the record that begins at i; of one that is wrong the text's, and the parser says what is wrong. n_lines:
+ * newlines are added. */
 static size_t record_end(const char *text, size_t i, size_t nbytes, int64_t *n_lines)
 {
-    int64_t depth = 0;
-    bool in_string = false;
+    dt_json_nesting at = {0};
     for (; i < nbytes; i++) {
         *n_lines += text[i] == '\n';
-        if (in_string && text[i] == '\\')
-            i++;
-        else if (text[i] == '"')
-            in_string = !in_string;
-        else if (!in_string && (text[i] == '{' || text[i] == '['))
-            depth++;
-        else if (!in_string && (text[i] == '}' || text[i] == ']') && --depth <= 0)
-            return i + 1;
+        if (dt_json_step(&at, text[i])) return nbytes;
+        if (at.depth == 0 && (at.last == '}' || at.last == ']')) return i + 1;
     }
     return nbytes;
 }
@@ -393,7 +383,7 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
                        "%s: expected JSON lines, found text; one prompt a line: dtrain-generate MODEL - < %s; the "
                        "whole as one prompt: --prompt \"$(cat %s)\"",
                        name, name, name);
-    else if (format == DT_PROMPT_JSONL && is_printed(text + first, nbytes - first))
+    else if (format == DT_PROMPT_JSONL && dt_json_is_printed(text + first, text + nbytes))
         DT_TRY(parse_printed(p, name, text, nbytes, r));
     else
         DT_TRY(parse_lines(p, name, text, nbytes, format, r));

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK_NBYTES = 1 << 16, POLL_MS = 100, MAX_OPEN = 64, ELEMENT_NBYTES = 1 << 28 };
+enum { BLOCK_NBYTES = 1 << 16, POLL_MS = 100, ELEMENT_NBYTES = 1 << 28 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -289,55 +289,10 @@ static dt_err peek(dt_input *in, int *c)
     }
 }
 
-/* Where in an element the next byte is, as its brackets and quotes tell; {0} at its start. */
-typedef struct nesting {
-    int64_t depth;       /* brackets that are open */
-    char open[MAX_OPEN]; /* the outermost of them */
-    char last;           /* the last byte that is no white space, of a text a quote; 0: none yet */
-    bool in_string, escaped;
-} nesting;
-
-/* The bracket that is open; 0: none, or one too deep inside to be known. */
-static char inside(const nesting *at) { return at->depth > 0 && at->depth <= MAX_OPEN ? at->open[at->depth - 1] : 0; }
-
-static const char *open_bracket(nesting *at, char c)
-{
-    if (at->depth == 0 && at->last) return "expected a comma or ] after it, found another bracket that opens";
-    if (inside(at) == '{' && at->last != ':') return "expected a key or }, found another bracket that opens";
-    if (at->depth < MAX_OPEN) at->open[at->depth] = c;
-    at->depth++;
-    return NULL;
-}
-
-static const char *close_bracket(nesting *at, char c)
-{
-    if (at->depth == 0) return "expected a comma or ] after it, found a }";
-    if (inside(at) == '{' && c == ']') return "expected a }, found a ]";
-    if (inside(at) == '[' && c == '}') return "expected a ], found a }";
-    at->depth--;
-    return NULL;
-}
-
-/* Take a byte. Returns NULL, or what is wrong with brackets and quotes: then nothing says where the element ends. */
-static const char *step(nesting *at, char c)
-{
-    if (at->in_string) {
-        at->in_string = at->escaped || c != '"';
-        at->escaped = !at->escaped && c == '\\';
-        return c == '\n' ? "expected a quote that closes the text, found the end of the line" : NULL;
-    }
-    const char *wrong = NULL;
-    if (c == '{' || c == '[') wrong = open_bracket(at, c);
-    if (c == '}' || c == ']') wrong = close_bracket(at, c);
-    at->in_string = c == '"';
-    if (!isspace((unsigned char)c)) at->last = c;
-    return wrong;
-}
-
 /* Records of an array, or one after the other over several lines. */
 static const char *kind_of(bool array) { return array ? "a JSON array" : "several lines"; }
 
-static dt_err ends_inside(const dt_input *in, const nesting *at, int64_t line, bool array)
+static dt_err ends_inside(const dt_input *in, const dt_json_nesting *at, int64_t line, bool array)
 {
     const bool whole = at->depth == 0 && !at->in_string;
     DT_CHECK(at->last, DT_ERR_DATA, "%s:%" PRId64 ": the file ends inside a JSON array", in->path, in->line);
@@ -354,20 +309,23 @@ static dt_err breaks(const dt_input *in, int64_t line, const char *wrong, bool a
 }
 
 /* Does a record end before this byte, on the level of the array? */
-static bool is_end(const nesting *at, char c) { return at->depth == 0 && !at->in_string && (c == ',' || c == ']'); }
+static bool is_end(const dt_json_nesting *at, char c)
+{
+    return at->depth == 0 && !at->in_string && (c == ',' || c == ']');
+}
 
 /* A record: in an array up to the comma or bracket on its level, which is not taken; else with its last bracket. */
 static dt_err read_value(dt_input *in, text_buffer *record, bool array)
 {
     const int64_t line = in->line;
-    nesting at = {0};
+    dt_json_nesting at = {0};
     for (bool done = false; !done;) {
         DT_TRY(fill(in));
         if (in->at == in->end) return ends_inside(in, &at, line, array);
         const char *from = in->buffer + in->at, *p = from, *end = in->buffer + in->end;
         while (p < end && !done) {
             if (array && (done = is_end(&at, *p))) break;
-            const char *wrong = step(&at, *p);
+            const char *wrong = dt_json_step(&at, *p);
             if (wrong) return breaks(in, line, wrong, array);
             note_byte(in, p++);
             done = !array && at.depth == 0;
@@ -412,16 +370,6 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
     DT_CHECK(c == EOF, DT_ERR_DATA, "%s:%" PRId64 ": expected the end of the file after the JSON array, found '%c'",
              in->path, in->line, c);
     return DT_OK;
-}
-
-/* Does the first line end inside a record, as those of pretty-printed JSON do? A record that is cut short ends inside a
- * value. */
-static bool is_printed(const char *p, const char *end)
-{
-    nesting at = {0};
-    for (; p < end && *p != '\n'; p++)
-        if (step(&at, *p)) return false;
-    return p < end && at.depth > 0 && !at.in_string && strchr("{[,:", at.last);
 }
 
 /* The first line, as far as the buffer holds one: a pipe may give less at a time. */
@@ -497,7 +445,7 @@ dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self)
     text_buffer record = {0};
     DT_TRY(peek(in, &c));
     DT_TRY(fill_line(in));
-    const bool printed = is_printed(in->buffer + in->at, in->buffer + in->end);
+    const bool printed = dt_json_is_printed(in->buffer + in->at, in->buffer + in->end);
     const dt_err err = c == EOF   ? DT_OK
                        : c == '[' ? each_element(in, &record, fn, self)
                        : printed  ? each_printed(in, &record, fn, self)
