@@ -30,6 +30,8 @@ expect "dtrain-data -o '~/x.h5'" test -f "$tmp/home/x.h5"
 in_folder second "$here/dtrain-data" --documents lines '--output=$SCRATCH/x.h5' ../text.txt
 expect_exit "a variable in quotes: 64" 64
 expect "nothing was made there" test -z "$(ls "$tmp/second")"
+in_folder second "$here/dtrain-data" --documents separator --separator '$END' -o '~/y.h5' ../text.txt
+expect "a text that begins with a dollar sign is no path" test -f "$tmp/home/y.h5"
 
 ln -s "$tmp/gone" "$tmp/link"
 train 1 link run.max_steps=1
