@@ -100,7 +100,7 @@ void dt_rollout_put(dt_rollout *r, int64_t row, const int32_t *ids, int32_t n);
 
 /** A row below dt_rollout_n_rows, on any rank. Borrowed. Local. */
 const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row);
-int64_t dt_rollout_n_ended(const dt_rollout *r); /* rows that were not cut; of all ranks */
+int64_t dt_rollout_n_ended(const dt_rollout *r);                 /* rows that were not cut; of all ranks */
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row); /* [n_prompt + n_new] */
 /** The numbers of a row in an array: [n_new + 1], one for each token of the completion and one for the state after the
  *  last token (a critic's value there; other arrays have 0). Borrowed; the caller may write them. */
