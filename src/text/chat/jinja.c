@@ -98,13 +98,14 @@ static void put_close(writer *w, dt_role role)
 /* What stands before content in the answers of a template that knows thoughts. */
 static void put_thoughts(writer *w)
 {
-    fputs("{%- set thinks = '</think>' in content %}\n"
-          "{%- set thoughts = content.split('</think>')[0].strip('\\n').split('<think>')[-1].strip('\\n') if thinks "
-          "else '' %}\n"
-          "{%- set content = content.split('</think>')[-1].lstrip('\\n') if thinks else content %}\n"
+    fputs("{%- set given = message.reasoning_content is string %}\n"
+          "{%- set thinks = message.reasoning_content | length > 0 if given else '</think>' in content %}\n"
+          "{%- set thoughts = message.reasoning_content if given else "
+          "content.split('</think>')[0].strip('\\n').split('<think>')[-1].strip('\\n') if thinks else '' %}\n"
+          "{%- set content = content.split('</think>')[-1].lstrip('\\n') if thinks and not given else content %}\n"
           "{%- if loop.index0 > ns.last_query and (loop.last or thoughts) %}\n"
           "{%- set content = content.lstrip('\\n') %}\n"
-          "{{- '<think>\\n' + thoughts + '\\n</think>\\n\\n' if thinks else '",
+          "{{- '<think>\\n' + thoughts.strip('\\n') + '\\n</think>\\n\\n' if thinks else '",
           w->out);
     put_parts(w, &w->c->think_off, false);
     fputs("' }}\n{%- endif %}\n", w->out);
