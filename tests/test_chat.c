@@ -929,6 +929,38 @@ static void a_directory_s_template_is_found(void **state)
     free(source);
 }
 
+static char *exported(const char *family, const char *jinja)
+{
+    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], *written;
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "tests/data/tokenizer/%s/tokenizer.json", family);
+    char *source = realpath(file, NULL);
+    assert_non_null(source);
+    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    assert_int_equal(symlink(source, file), 0);
+    write_in(folder, "chat_template.jinja", jinja);
+    assert_int_equal(dt_chat_jinja_for("auto", folder, -1, NULL, &written), DT_OK);
+    unlink(file);
+    snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
+    unlink(file);
+    rmdir(folder);
+    free(source);
+    return written;
+}
+
+/* If the tokenizer puts BOS before a text and its own template does not write it, an export has it in the template. */
+static void an_exported_template_writes_bos(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const char *chatml = json_string_value(json_object_get(all, "chatml"));
+    assert_null(exported("smollm", chatml));
+    char *written = exported("llama3", chatml);
+    assert_non_null(written);
+    assert_non_null(strstr(written, "<|begin_of_text|>"));
+    free(written);
+    json_decref(all);
+}
+
 int main(void)
 {
     snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
@@ -960,6 +992,7 @@ int main(void)
         cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
         cmocka_unit_test(a_directory_s_template_is_found),
+        cmocka_unit_test(an_exported_template_writes_bos),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ struct dt_chat {
     char missing[256]; /* tokens that the tokenizer has not */
     bool wrapped;      /* BOS comes from the tokenizer */
     unsigned refused;  /* kinds of messages that the tokenizer's own template writes otherwise */
+    bool recognised;   /* it is the tokenizer's own */
     bool dated;        /* the tokenizer's own template writes the current date */
     char *source;      /* dt_chat_source */
 };

@@ -407,7 +407,8 @@ static bool says_the_same(const dt_chat *c, const char *spec, const char *image_
     if (strcmp(own, jinja) == 0) return true;
     bool same = dt_chat_recognise(&found, c->tokenizer) == DT_OK && dt_chat_spec(found, &found_spec) == DT_OK;
     if (!same) dt_error_clear();
-    same = same && !found->dated && strcmp(found_spec, spec) == 0;
+    const bool adds_bos = found && found->wrapped && found->wrap.n_before > 0; /* training had it, and own lacks it */
+    same = same && !found->dated && !adds_bos && strcmp(found_spec, spec) == 0;
     free(found_spec);
     dt_chat_close(found);
     return same;
