@@ -340,6 +340,68 @@ static void edited_templates_are_not_taken_for_the_original(void **state)
     json_decref(all);
 }
 
+/* What shows only in long conversations, with a word of the template in the last question or in the system message, or
+ * with another named token than BOS and EOS. */
+static void rare_differences_are_found(void **state)
+{
+    static const char *const edits[][2] = {
+        {"in messages %}", "in messages[-200:] %}"},
+        {"in messages %}", "in messages[:12 * 11] %}"},
+        {"assistant\n' }}", "assistant\n' }}{% if messages[-1].content.endswith('/no_think') %}{{ "
+                            "'<think>\n\n</think>\n\n' }}{% endif %}"},
+        {"assistant\n' }}", "assistant\n' }}{% if '/no_think' in messages[0].content and messages[0].role == 'system' "
+                            "%}{{ '<think>\n\n</think>\n\n' }}{% endif %}"},
+        {"message['content'] +", "(message['content'] + '!' if message['role'] == 'system' and "
+                                 "message['content'].startswith('You are') else message['content']) +"},
+        {"{% if add_generation_prompt", "{{ pad_token }}{% if add_generation_prompt"},
+    };
+    json_t *all = read_json("tests/data/chat/jinja.json"), *named = json_pack("{s:s}", "pad_token", "<pad>");
+    dt_tokenizer t = fake;
+    dt_chat *c;
+    t.info.directory = "models/x";
+    t.info.named = named;
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        char *jinja = replaced(json_string_value(json_object_get(all, "chatml")), edits[i][0], edits[i][1]);
+        t.info.chat_template = jinja;
+        if (dt_chat_open(&c, "auto", &t) != DT_ERR_USAGE) fail_msg("%s is taken for %s", edits[i][1], dt_chat_name(c));
+        free(jinja);
+    }
+    dt_error_clear();
+    json_decref(named);
+    json_decref(all);
+}
+
+/* A template that ignores reasoning_content, and one that changes the marks of thoughts in questions. */
+static void fields_and_marks_of_thoughts_are_kinds(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const dt_message field[] = {{.role = DT_ROLE_USER, .text = "q", .nbytes = 1},
+                                {.role = DT_ROLE_ASSISTANT,
+                                 .text = "x",
+                                 .nbytes = 1,
+                                 .thoughts = "why",
+                                 .thoughts_key = "reasoning_content",
+                                 .n_thoughts = 3}},
+                     marks[] = {{.role = DT_ROLE_USER, .text = "<think>q", .nbytes = 8}};
+    char *jinja = replaced(json_string_value(json_object_get(all, "chatml")), "message['content'] +",
+                           "message['content'].replace('<think>', '') +");
+    dt_pieces p = {0};
+    dt_chat *c;
+    assert_int_equal(open_with(json_string_value(json_object_get(all, "qwen3")), &c), DT_OK);
+    assert_int_equal(dt_chat_render(c, field, 2, 0, &p), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "message 1: "));
+    assert_non_null(strstr(dt_error_message(), "(reasoning_content)"));
+    dt_chat_close(c);
+    assert_int_equal(open_with(jinja, &c), DT_OK);
+    assert_int_equal(dt_chat_render(c, marks, 1, 0, &p), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "(<think>) outside of answers"));
+    dt_chat_close(c);
+    dt_error_clear();
+    dt_pieces_free(&p);
+    free(jinja);
+    json_decref(all);
+}
+
 /* The message shows where the texts part. A template that cannot be evaluated says which line. */
 static void a_refused_template_says_where_it_differs(void **state)
 {
@@ -895,6 +957,38 @@ static void a_directory_s_template_is_found(void **state)
     free(source);
 }
 
+static char *exported(const char *family, const char *jinja)
+{
+    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], *written;
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "tests/data/tokenizer/%s/tokenizer.json", family);
+    char *source = realpath(file, NULL);
+    assert_non_null(source);
+    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    assert_int_equal(symlink(source, file), 0);
+    write_in(folder, "chat_template.jinja", jinja);
+    assert_int_equal(dt_chat_jinja_for("auto", folder, -1, NULL, &written), DT_OK);
+    unlink(file);
+    snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
+    unlink(file);
+    rmdir(folder);
+    free(source);
+    return written;
+}
+
+/* If the tokenizer puts BOS before a text and its own template does not write it, an export has it in the template. */
+static void an_exported_template_writes_bos(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const char *chatml = json_string_value(json_object_get(all, "chatml"));
+    assert_null(exported("smollm", chatml));
+    char *written = exported("llama3", chatml);
+    assert_non_null(written);
+    assert_non_null(strstr(written, "<|begin_of_text|>"));
+    free(written);
+    json_decref(all);
+}
+
 int main(void)
 {
     snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
@@ -906,6 +1000,8 @@ int main(void)
         cmocka_unit_test(thoughts_are_targets),
         cmocka_unit_test(templates_are_recognised),
         cmocka_unit_test(edited_templates_are_not_taken_for_the_original),
+        cmocka_unit_test(rare_differences_are_found),
+        cmocka_unit_test(fields_and_marks_of_thoughts_are_kinds),
         cmocka_unit_test(a_refused_template_says_where_it_differs),
         cmocka_unit_test(kinds_that_differ_are_refused),
         cmocka_unit_test(thoughts_of_a_field_are_refused_where_the_template_ignores_them),
@@ -925,6 +1021,7 @@ int main(void)
         cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
         cmocka_unit_test(a_directory_s_template_is_found),
+        cmocka_unit_test(an_exported_template_writes_bos),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

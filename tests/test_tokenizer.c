@@ -497,9 +497,44 @@ static void a_piece_may_be_long(void **state)
     free(text);
 }
 
+static void check_strip(const subject *s, const dt_added_form *a)
+{
+    static const char before[] = "a \n", after[] = " \n b";
+    const dt_span spans[] = {
+        {.text = before, .nbytes = strlen(before)}, {.id = a->id}, {.text = after, .nbytes = strlen(after)}};
+    char whole[256];
+    dt_ids ids = {0}, expected = {0};
+    snprintf(whole, sizeof whole, "%s%s%s", before, a->text, after);
+    encode(s, whole, strlen(whole), 0, &expected);
+    assert_int_equal(dt_encode(s->encoder, spans, 3, 0, &ids, NULL), DT_OK);
+    assert_int_equal(ids.n, expected.n);
+    assert_memory_equal(ids.id, expected.id, ids.n * sizeof *ids.id);
+    free(ids.id);
+    free(expected.id);
+}
+
+/* A token that takes the white space next to it does so where it is given as an id, too. */
+static void tokens_strip_as_ids(void **state)
+{
+    static const char *const names[] = {"qwen2", "roberta", "gpt2"};
+    int n = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        subject s = open_family(names[i]);
+        for (int k = 0; k < dt_tokenizer_n_added(s.tokenizer); k++) {
+            const dt_added_form a = dt_tokenizer_added(s.tokenizer, k);
+            if (a.single_word) continue;
+            check_strip(&s, &a);
+            n += a.lstrip || a.rstrip;
+        }
+        close_family(&s);
+    }
+    assert_true(n >= 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_strip_as_ids),
         cmocka_unit_test(texts_have_the_ids_of_the_reference),
         cmocka_unit_test(small_tokenizers_do_as_the_reference_where_stages_meet),
         cmocka_unit_test(a_large_corpus_has_the_ids_of_the_reference),

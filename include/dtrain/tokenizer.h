@@ -28,7 +28,8 @@ typedef struct dt_tokenizer_info {
     /* the chat template as written in a file of the directory, and that file's name; NULL: there is none, or there are
      * only some with names of their own, which chat_template_names lists */
     const char *chat_template, *chat_template_file, *chat_template_names;
-    int32_t vocab_size; /* largest id + 1 */
+    const struct json_t *named; /* what a chat template sees of them: {"bos_token": "<s>", ...}; NULL: nothing */
+    int32_t vocab_size;         /* largest id + 1 */
     int32_t n_own; /* ids below are the tokenizer's own; at most vocab_size: others are special tokens of which files
                     * have a name alone, and of which a model may have no row */
     int32_t bos, eos, pad; /* -1: there is none. pad: the one named, else a reserved one, else eos */

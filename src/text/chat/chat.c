@@ -255,6 +255,10 @@ const char *dt_chat_source(const dt_chat *c) { return c->source; }
 
 void dt_chat_warn(const dt_chat *c)
 {
+    if (c->recognised && c->wrapped && c->wrap.n_before > 0)
+        DT_WARN("template %s: the tokenizer puts a begin-of-text token before each text, and the chat template in %s "
+                "does not write it: conversations begin with it here, and in apply_chat_template they do not",
+                c->form.name, dt_chat_place(c->tokenizer));
     if (!c->missing[0]) return;
     DT_WARN("template %s: the tokenizer has no %s: each becomes several tokens of text%s", c->form.name, c->missing,
             dt_chat_end_token(c) < 0 ? ", and the tokenizer's end of text ends the last answer in training" : "");

@@ -95,13 +95,13 @@ static void put_close(writer *w, dt_role role)
     fputs("{%- endif %}\n", w->out);
 }
 
-/* The think block before the content of an answer, of thoughts in a field of their own or in the content. */
+/* What stands before content in the answers of a template that knows thoughts. */
 static void put_thoughts(writer *w)
 {
     fputs("{%- set given = message.reasoning_content is string %}\n"
-          "{%- set thinks = message.reasoning_content != '' if given else '</think>' in content %}\n"
-          "{%- set thoughts = '' if not thinks else message.reasoning_content if given else "
-          "content.split('</think>')[0].strip('\\n').split('<think>')[-1].strip('\\n') %}\n"
+          "{%- set thinks = message.reasoning_content | length > 0 if given else '</think>' in content %}\n"
+          "{%- set thoughts = message.reasoning_content if given else "
+          "content.split('</think>')[0].strip('\\n').split('<think>')[-1].strip('\\n') if thinks else '' %}\n"
           "{%- set content = content.split('</think>')[-1].lstrip('\\n') if thinks and not given else content %}\n"
           "{%- if loop.index0 > ns.last_query and (loop.last or thoughts) %}\n"
           "{%- set content = content.lstrip('\\n') %}\n"
@@ -407,7 +407,8 @@ static bool says_the_same(const dt_chat *c, const char *spec, const char *image_
     if (strcmp(own, jinja) == 0) return true;
     bool same = dt_chat_recognise(&found, c->tokenizer) == DT_OK && dt_chat_spec(found, &found_spec) == DT_OK;
     if (!same) dt_error_clear();
-    same = same && !found->dated && strcmp(found_spec, spec) == 0;
+    const bool adds_bos = found && found->wrapped && found->wrap.n_before > 0; /* training had it, and own lacks it */
+    same = same && !found->dated && !adds_bos && strcmp(found_spec, spec) == 0;
     free(found_spec);
     dt_chat_close(found);
     return same;

@@ -15,7 +15,9 @@ static const dt_message *before(const dt_message *messages, int i)
     return NULL;
 }
 
-unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags)
+static bool has_marks(const dt_message *m) { return contains(m, "<think>") || contains(m, "</think>"); }
+
+static unsigned kinds_by_role(const dt_message *messages, int i, int n, unsigned flags)
 {
     const dt_message *m = &messages[i], *last = before(messages, i);
     const bool blank = dt_space_trimmed(m->text, m->nbytes) == 0;
@@ -26,8 +28,13 @@ unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags)
     unsigned kinds = (last && last->role == m->role) || (!last && m->role == DT_ROLE_ASSISTANT) ? DT_KIND_ROW : 0;
     if (m->role != DT_ROLE_ASSISTANT) return kinds;
     if (i + 1 == n && flags & DT_CHAT_GENERATE) kinds |= DT_KIND_ROW;
-    if (contains(m, "<think>") || contains(m, "</think>")) kinds |= DT_KIND_THINK;
-    return kinds | (m->n_thoughts > 0 ? DT_KIND_THOUGHTS : 0u);
+    return kinds | (m->n_thoughts ? DT_KIND_THOUGHTS : has_marks(m) ? DT_KIND_THINK : 0u);
+}
+
+unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags)
+{
+    const bool marks = messages[i].role != DT_ROLE_ASSISTANT && has_marks(&messages[i]);
+    return kinds_by_role(messages, i, n, flags) | (marks ? DT_KIND_MARKS : 0u);
 }
 
 static const char *say_kind(unsigned kind)
@@ -45,8 +52,10 @@ static const char *say_kind(unsigned kind)
         return "messages whose roles do not alternate";
     case DT_KIND_TOOL:
         return "tool results";
+    case DT_KIND_MARKS:
+        return "marks of thoughts (<think>) outside of answers";
     case DT_KIND_THOUGHTS:
-        return "thoughts in a field of their own (reasoning_content)";
+        return "thoughts of a field of their own (reasoning_content)";
     default:
         return "thoughts (<think>) in answers";
     }

@@ -16,8 +16,7 @@ static const char odd[] = "It's \"odd\": <b>&amp; {{ x }} {% y %} \\n \\ #} [INS
                   bare[] = "no opening</think>\nyes", none[] = "<think>\n\n</think>\n\nnothing",
                   response[] = "<tool_response>\nrain\n</tool_response>";
 
-/* Roles: s system, d developer, u user, a assistant, r assistant with reasoning_content, t tool. Contents in the same
- * order; all others are made up. */
+/* Roles: s system, d developer, u user, a assistant, t tool. Contents in the same order; all others are made up. */
 static const struct {
     const char *about;
     unsigned kind, flags;
@@ -69,21 +68,24 @@ static const struct {
     {"empty thoughts", DT_KIND_THINK, 0, "uaua", {"q", none, "r", none}},
     {"thoughts without an end", DT_KIND_THINK, 0, "ua", {"q", "<think>on"}},
     {"thoughts around a tool result", DT_KIND_THINK, 0, "uaua", {"q", thought, response, thought_2}},
-    {"reasoning_content", DT_KIND_THOUGHTS, 0, "ur", {"q", "so"}},
-    {"reasoning_content of earlier answers", DT_KIND_THOUGHTS, 0, "urur", {"q", "so", "r", "done"}},
-    {"reasoning_content before a question", DT_KIND_THOUGHTS, GENERATE, "uru", {"q", "so", "r"}},
+    {"thoughts in a field of their own", DT_KIND_THOUGHTS, 0, "ua", {"q", "x"}},
+    {"thoughts in fields of their own", DT_KIND_THOUGHTS, 0, "uaua", {"q", "x", "r", "\n\ny"}},
+    {"fields of thoughts before a question", DT_KIND_THOUGHTS, GENERATE, "uau", {"q", "x", "r"}},
+    {"marks of thoughts in questions", DT_KIND_MARKS, 0, "uaua", {thought, "x", "a <think> b </think>", "y"}},
+    {"marks of thoughts in a last question", DT_KIND_MARKS, GENERATE, "u", {thought}},
+    {"marks of thoughts in a system message", DT_KIND_MARKS, 0, "sua", {thought, "q", "x"}},
     {"thoughts and white space", DT_KIND_THINK, 0, "ua", {"q", "\n<think> a\n\nb </think> \n\n c "}},
 };
-enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 130, MAX_CONSTANTS = 300 };
+enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 1030, MAX_CONSTANTS = 300 };
 
 /* ---- conversations ----------------------------------------------------------------------------------------------- */
 
 static dt_role role_of(char letter)
 {
-    return letter == 'u'                    ? DT_ROLE_USER
-           : letter == 'a' || letter == 'r' ? DT_ROLE_ASSISTANT
-           : letter == 't'                  ? DT_ROLE_TOOL
-                                            : DT_ROLE_SYSTEM;
+    return letter == 'u'   ? DT_ROLE_USER
+           : letter == 'a' ? DT_ROLE_ASSISTANT
+           : letter == 't' ? DT_ROLE_TOOL
+                           : DT_ROLE_SYSTEM;
 }
 
 static const char *own(dt_probes *p, char *text)
@@ -107,7 +109,15 @@ static dt_probe *add_probe(dt_probes *p, int n)
 static void set(dt_message *m, char letter, const char *text)
 {
     *m = (dt_message){.role = role_of(letter), .text = text, .nbytes = strlen(text), .developer = letter == 'd'};
-    if (letter == 'r') m->thoughts = "why\n\nnot", m->n_thoughts = strlen(m->thoughts), m->thoughts_key = "thoughts";
+}
+
+static void set_thoughts(dt_message *m)
+{
+    static const char thoughts[] = "\nfirst\n\nthen\n";
+    if (m->role != DT_ROLE_ASSISTANT) return;
+    m->thoughts = thoughts;
+    m->thoughts_key = "reasoning_content";
+    m->n_thoughts = sizeof thoughts - 1;
 }
 
 static bool has(const char *text, size_t n, const char *word) { return memmem(text, n, word, strlen(word)) != NULL; }
@@ -134,6 +144,17 @@ static const char *constants(dt_probes *p, const dt_jinja *t)
     return fclose(out) == 0 ? own(p, text) : (free(text), NULL);
 }
 
+static dt_err add_word(dt_probes *p, const char *word, const char *roles, unsigned flags)
+{
+    dt_probe *probe = add_probe(p, (int)strlen(roles));
+    DT_CHECK(probe, DT_ERR_MEMORY, "no memory for probes of a chat template");
+    for (int i = 0; i < probe->n; i++) set(&probe->message[i], roles[i], word);
+    probe->about = *roles == 's' ? "words of the template in a system message" : "words of the template";
+    probe->kind = *roles == 's' ? dt_chat_kinds(probe->message, 0, probe->n, flags) : 0;
+    probe->flags = flags;
+    return DT_OK;
+}
+
 /* And every one as a content of its own, which a template may compare or look for at an end. */
 static dt_err add_constants(dt_probes *p, const dt_jinja *t)
 {
@@ -141,12 +162,12 @@ static dt_err add_constants(dt_probes *p, const dt_jinja *t)
     size_t n;
     for (int i = 0; i < MAX_CONSTANTS && dt_jinja_string(t, i, &one, &n); i++) {
         if (!is_content(one, n)) continue;
-        const char *kept = own(p, strdup(one));
-        dt_probe *probe = kept ? add_probe(p, 2) : NULL;
-        DT_CHECK(probe, DT_ERR_MEMORY, "no memory for probes of a chat template");
-        set(&probe->message[0], 'u', kept);
-        set(&probe->message[1], 'a', kept);
-        probe->about = "words of the template";
+        const char *word = own(p, strdup(one));
+        DT_CHECK(word, DT_ERR_MEMORY, "no memory for probes of a chat template");
+        DT_TRY(add_word(p, word, "ua", 0));
+        DT_TRY(add_word(p, word, "uau", GENERATE));
+        DT_TRY(add_word(p, word, "su", GENERATE));
+        DT_TRY(add_word(p, word, "sua", 0));
     }
     return DT_OK;
 }
@@ -205,6 +226,7 @@ static dt_err add_forms(dt_probes *p, const char *same)
         DT_CHECK(probe, DT_ERR_MEMORY, "no memory for probes of a chat template");
         for (int k = 0; k < n; k++)
             set(&probe->message[k], forms[i].roles[k], *forms[i].content[k] == *SAME ? same : forms[i].content[k]);
+        for (int k = 0; k < n && forms[i].kind == DT_KIND_THOUGHTS; k++) set_thoughts(&probe->message[k]);
         probe->about = forms[i].about;
         probe->kind = forms[i].kind;
         probe->flags = forms[i].flags;
@@ -228,26 +250,31 @@ static dt_err add_lengths(dt_probes *p, const dt_jinja *t)
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
-static int put_token(json_t *variables, const dt_tokenizer *t, const char *key, int32_t id)
+static json_t *variables_of_message(const dt_message *m)
 {
-    const char *text = id >= 0 ? dt_tokenizer_token(t, id) : NULL;
-    return text ? json_object_set_new(variables, key, json_string(text)) : 0;
+    static const char *const names[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
+    json_t *all =
+        json_pack("{s:s, s:s%}", "role", m->developer ? "developer" : names[m->role], "content", m->text, m->nbytes);
+    if (all && m->thoughts) json_object_set_new(all, "reasoning_content", json_stringn(m->thoughts, m->n_thoughts));
+    return all;
+}
+
+static json_t *named_tokens(const dt_tokenizer *t)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    if (info->named) return json_copy((json_t *)info->named);
+    const char *bos = info->bos >= 0 ? dt_tokenizer_token(t, info->bos) : NULL;
+    const char *eos = info->eos >= 0 ? dt_tokenizer_token(t, info->eos) : NULL;
+    return json_pack("{s:s*, s:s*}", "bos_token", bos, "eos_token", eos);
 }
 
 /* What apply_chat_template gives a template. */
 static json_t *variables_of(const dt_probe *probe, const dt_tokenizer *t)
 {
-    static const char *const names[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
-    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
-    json_t *messages = json_array(), *all = json_object();
+    json_t *messages = json_array(), *all = named_tokens(t);
     bool ok = messages && all;
-    for (int i = 0; ok && i < probe->n; i++) {
-        const dt_message *m = &probe->message[i];
-        ok = json_array_append_new(messages,
-                                   json_pack("{s:s, s:s%, s:s*}", "role", m->developer ? "developer" : names[m->role],
-                                             "content", m->text, m->nbytes, "reasoning_content", m->thoughts)) == 0;
-    }
-    ok = ok && put_token(all, t, "bos_token", info->bos) == 0 && put_token(all, t, "eos_token", info->eos) == 0;
+    for (int i = 0; ok && i < probe->n; i++)
+        ok = json_array_append_new(messages, variables_of_message(&probe->message[i])) == 0;
     ok = ok && json_object_set_new(all, "tools", json_null()) == 0 &&
          json_object_set_new(all, "documents", json_null()) == 0 &&
          json_object_set_new(all, "add_generation_prompt", json_boolean(probe->flags & GENERATE)) == 0;
@@ -347,7 +374,6 @@ static dt_err compare_from(const dt_probe *probe, const dt_chat *c, int from, bo
     if (err == DT_ERR_DATA) { /* no place for a message: dtrain refuses such a record anyhow */
         dt_error_clear();
         *same = true;
-        *n_same = probe->nbytes;
         return DT_OK;
     }
     DT_TRY(err);
@@ -375,7 +401,7 @@ dt_err dt_probes_match(const dt_probes *p, const dt_chat *c, dt_probe_match *m)
         size_t n = 0;
         const dt_probe *probe = &p->item[i];
         DT_TRY(compare(probe, c, &same, &n));
-        m->n_same += n;
+        if (probe->kind == 0) m->n_same += n;
         if (same) continue;
         const bool refused = !probe->text;
         if (probe->kind == 0 || (probe->kind == DT_KIND_SYSTEM && !refused)) {

@@ -35,7 +35,7 @@ dt_err dt_chat_text(const dt_chat *c, const dt_message *messages, int n, unsigne
 typedef struct dt_probe_match {
     const dt_probe *differs; /* the first probe of kind 0 with another text; NULL: none */
     unsigned refused;        /* kinds with another text, or that the Jinja template refuses */
-    size_t n_same;           /* bytes in common, over all probes */
+    size_t n_same;           /* bytes in common, over the probes of kind 0 */
 } dt_probe_match;
 dt_err dt_probes_match(const dt_probes *p, const dt_chat *c, dt_probe_match *m);
 

@@ -138,6 +138,7 @@ static dt_err find(search *s)
     DT_TRY(try_all(s));
     if (!s->best) return say_difference(s);
     s->best->refused = s->refused;
+    s->best->recognised = true;
     s->best->dated = s->probes.dated;
     if (s->probes.dated)
         DT_WARN("the chat template in %s writes the current date; dtrain writes the one of 26 July 2024 on every day",

@@ -29,6 +29,9 @@ typedef enum dt_auto_class { DT_AUTO_BACKEND, DT_AUTO_GPT2, DT_AUTO_QWEN2, DT_AU
 dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root);
 /** The text of a named token that no file has, "" for none: what the class takes. key: bos_token, ... */
 const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char *key);
+/** The named special tokens that the tokenizer has, as variables of a chat template: {"bos_token": "<s>", ...}.
+ *  DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_auto_names(json_t **names, dt_auto_class c, const dt_auto_files *f, const dt_spec *root);
 /** Put the stages of the class into root, the parsed tokenizer.json; *changed: are they others? DT_ERR_MEMORY. */
 dt_err dt_auto_build(dt_auto_class c, const dt_auto_files *f, const dt_spec *root, bool *changed);
 

@@ -261,6 +261,12 @@ static dt_err name_text(collector *c, const char *text)
         &(dt_added_item){.content = text, .n = strlen(text), .id = -1, .flags = DT_ADDED_SPECIAL, .is_text = true});
 }
 
+/* Without a key pad_token, that of the padding in tokenizer.json counts. */
+static bool is_named_by_padding(dt_auto_class c, const dt_auto_files *f, const char *key)
+{
+    return strcmp(key, "pad_token") == 0 && c != DT_AUTO_GPT2 && !has_key(f, key);
+}
+
 static dt_err name_usual(collector *c, dt_auto_class class, const dt_spec *root)
 {
     dt_spec token, padding;
@@ -270,9 +276,8 @@ static dt_err name_usual(collector *c, dt_auto_class class, const dt_spec *root)
             DT_TRY(name_token(c, &token));
         else if (absent)
             DT_TRY(name_text(c, absent));
-        else if (strcmp(NAMES[i], "pad_token") == 0 && class != DT_AUTO_GPT2 && !has_key(c->files, NAMES[i]) &&
-                 dt_spec_get(root, "padding", &padding) && dt_spec_get(&padding, "pad_token", &token) &&
-                 json_is_string(token.value))
+        else if (is_named_by_padding(class, c->files, NAMES[i]) && dt_spec_get(root, "padding", &padding) &&
+                 dt_spec_get(&padding, "pad_token", &token) && json_is_string(token.value))
             DT_TRY(name_token(c, &token));
     }
     return DT_OK;
@@ -286,6 +291,14 @@ static bool is_usual(const char *key)
 }
 
 /* image_token and the like: what ends in _token and is a token. */
+static bool is_other_token(const char *key, const json_t *value)
+{
+    const size_t n = strlen(key);
+    const bool is_token =
+        json_is_string(value) || (json_is_object(value) && json_is_string(json_object_get(value, "content")));
+    return n > 6 && strcmp(key + n - 6, "_token") == 0 && !is_usual(key) && is_token;
+}
+
 static dt_err name_others(collector *c, const dt_spec *file)
 {
     const char *key;
@@ -293,17 +306,68 @@ static dt_err name_others(collector *c, const dt_spec *file)
     dt_spec token;
     json_object_foreach((json_t *)file->value, key, value)
     {
-        const size_t n = strlen(key);
-        const bool is_token =
-            json_is_string(value) || (json_is_object(value) && json_is_string(json_object_get(value, "content")));
-        if (n > 6 && strcmp(key + n - 6, "_token") == 0 && !is_usual(key) && is_token &&
-            dt_spec_get(file, key, &token)) {
+        if (is_other_token(key, value) && dt_spec_get(file, key, &token)) {
             DT_TRY(name_token(c, &token));
             c->named.item[c->named.n - 1].is_other = true;
         }
     }
     return DT_OK;
 }
+
+/* ---- as variables ------------------------------------------------------------------------------------------------ */
+
+static dt_err put_name(json_t *names, const char *key, const dt_spec *token)
+{
+    const char *text;
+    size_t n;
+    DT_TRY(dt_auto_content(token, &text, &n));
+    DT_CHECK(json_object_set_new(names, key, json_stringn(text, n)) == 0, DT_ERR_MEMORY, "no memory for a tokenizer");
+    return DT_OK;
+}
+
+static dt_err put_usual(json_t *names, dt_auto_class class, const dt_auto_files *f, const dt_spec *root)
+{
+    dt_spec token, padding;
+    for (int i = 0; i < N_NAMES; i++) {
+        const char *absent = dt_auto_default(class, f, NAMES[i]);
+        if (dt_auto_token(f, NAMES[i], &token))
+            DT_TRY(put_name(names, NAMES[i], &token));
+        else if (*absent)
+            json_object_set_new(names, NAMES[i], json_string(absent));
+        else if (is_named_by_padding(class, f, NAMES[i]) && dt_spec_get(root, "padding", &padding) &&
+                 dt_spec_get(&padding, "pad_token", &token) && json_is_string(token.value))
+            DT_TRY(put_name(names, NAMES[i], &token));
+    }
+    return DT_OK;
+}
+
+static dt_err put_others(json_t *names, const dt_spec *file)
+{
+    const char *key;
+    json_t *value;
+    dt_spec token, all;
+    json_object_foreach((json_t *)file->value, key, value)
+    {
+        if (is_other_token(key, value) && dt_spec_get(file, key, &token)) DT_TRY(put_name(names, key, &token));
+    }
+    if (!dt_spec_get(file, "extra_special_tokens", &all) || !json_is_object(all.value)) return DT_OK;
+    json_object_foreach((json_t *)all.value, key, value)
+    {
+        if (dt_spec_get(&all, key, &token)) DT_TRY(put_name(names, key, &token));
+    }
+    return DT_OK;
+}
+
+dt_err dt_auto_names(json_t **names, dt_auto_class c, const dt_auto_files *f, const dt_spec *root)
+{
+    *names = json_object();
+    DT_CHECK(*names, DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_TRY(put_others(*names, &f->file[DT_AUTO_CONFIG]));
+    if (!f->decoder) DT_TRY(put_others(*names, &f->file[DT_AUTO_MAP]));
+    return put_usual(*names, c, f, root);
+}
+
+/* ---- tokens of other names --------------------------------------------------------------------------------------- */
 
 /* A list of tokens, or named ones. */
 static dt_err read_extra(collector *c, const dt_spec *file, const char *key)

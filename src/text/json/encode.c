@@ -149,9 +149,27 @@ static dt_err repair(json_encoder *x, dt_segment *p)
     return dt_edit_end(&e);
 }
 
-/* Spans of text that stand together become one text. */
-static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int end, bool at_start, int64_t *ends)
+/* Does a token that stands as an id next to a text take the white space there, as it does where it is found in one? */
+static bool strips(const dt_json_tokenizer *j, const dt_span *span, unsigned side)
 {
+    for (int i = 0; i < j->added.n_tokens; i++)
+        if (j->added.token[i].id == span->id) return j->added.token[i].flags & side;
+    return false;
+}
+
+/* The texts first .. end - 1 between two tokens, or the ends of all. */
+static void strip(const json_encoder *x, const dt_span *spans, int first, int end, int n_spans, dt_segment *p)
+{
+    const dt_json_tokenizer *j = x->tokenizer;
+    if (first > 0 && strips(j, &spans[first - 1], DT_ADDED_RSTRIP)) p->from = dt_spaces_at_start(p->text, p->to);
+    if (end < n_spans && strips(j, &spans[end], DT_ADDED_LSTRIP))
+        p->to -= dt_spaces_at_end(p->text + p->from, p->to - p->from);
+}
+
+/* Spans of text that stand together become one text. */
+static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int end, int n_spans, int64_t *ends)
+{
+    const bool at_start = first == 0;
     dt_segment p = {.text = spans[first].text,
                     .to = spans[first].nbytes,
                     .mark = x->mark,
@@ -169,6 +187,7 @@ static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int
     }
     x->marks = (dt_marks){.next = x->mark, .end = p.mark_end, .ids = x->ids, .ends = ends};
     DT_TRY(repair(x, &p));
+    strip(x, spans, first, end, n_spans, &p);
     p.origin = at_start && !x->goes_on ? dt_utf8_length(p.text, p.to) : 0;
     if (p.to > p.from) DT_TRY(encode_with_added(x, 0, &p));
     dt_marks_pass(&x->marks, x->marks.end);
@@ -192,15 +211,14 @@ static void drop_second_bos(const dt_tokenizer *t, const dt_post_processor *w, d
 
 static dt_err encode_all(json_encoder *x, const dt_span *spans, int n_spans, int64_t *ends)
 {
-    bool at_start = true;
-    for (int s = 0; s < n_spans; at_start = false) {
+    for (int s = 0; s < n_spans;) {
         int end = s + 1;
         if (!spans[s].text) {
             DT_TRY(append_id(x->ids, spans[s].id));
             if (ends) ends[s] = (int64_t)x->ids->n;
         } else {
             while (end < n_spans && spans[end].text) end++;
-            DT_TRY(encode_spans(x, spans, s, end, at_start, ends));
+            DT_TRY(encode_spans(x, spans, s, end, n_spans, ends));
         }
         s = end;
     }

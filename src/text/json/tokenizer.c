@@ -143,6 +143,7 @@ static dt_err read_stages(dt_json_tokenizer *j, const dt_spec *root, dt_matcher 
     DT_TRY(dt_bpe_read(&j->bpe, &model, j->splitter.ends_with_bytes));
     if (!j->bpe.of_bytes) DT_TRY(dt_splitter_map_bytes(&j->splitter));
     DT_TRY(read_added(j, root, rebuilt, m));
+    DT_TRY(dt_auto_names(&j->named, j->class, &j->files, root));
     DT_TRY(dt_post_processor_read(&j->wrap, root, &j->bpe.vocab));
     DT_TRY(dt_id_decoder_read(&j->decoder, root));
     const dt_err err = find_running(j, m, row);
@@ -183,6 +184,7 @@ static void close_json(dt_tokenizer *t)
     free(j->directory);
     free(j->chat_template);
     free(j->chat_template_names);
+    json_decref(j->named);
     free(j);
 }
 

@@ -30,6 +30,7 @@ typedef struct dt_json_tokenizer {
     char name[48];
     char *directory, *chat_template, *chat_template_names;
     const char *chat_template_file;
+    json_t *named;                    /* dt_tokenizer_info */
     dt_split_there at_line, at_space; /* DT_THERE_LOCAL: where the model keeps the neighbours apart, too */
 } dt_json_tokenizer;
 

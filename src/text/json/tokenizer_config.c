@@ -191,6 +191,7 @@ dt_err dt_tokenizer_read_config(dt_tokenizer *t)
     t->info.pad = choose_pad(t, f);
     DT_TRY(check_flags(&f->file[DT_AUTO_CONFIG]));
     DT_TRY(dt_tokenizer_read_template(j, &f->file[DT_AUTO_CONFIG]));
+    t->info.named = j->named;
     t->info.chat_template = j->chat_template;
     t->info.chat_template_file = j->chat_template_file;
     t->info.chat_template_names = j->chat_template_names;
