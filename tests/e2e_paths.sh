@@ -19,6 +19,21 @@ expect "nothing is written in the other folder" test -z "$(ls "$tmp/second")"
 in_folder first "$here/dtrain" ../tiny.ini run.output_dir=runs/a data.train=train.h5 run.max_steps=4
 expect "the first command again: no change" sh -c "! grep -q 'other settings' '$out'"
 
+# Folders with odd names: full paths where they can be read back, else a warning.
+for name in 'a b' 'a;b' 'a #b' "it's [a] *" 'a,b'; do
+    mkdir "$tmp/$name" && cp "$tmp/train.h5" "$tmp/$name"
+    in_folder "$name" "$here/dtrain" ../tiny.ini run.output_dir=runs/a data.train=train.h5 run.max_steps=1
+    expect_exit "a run in '$name'" 0
+    case $name in
+    *,* | *\'*) expect_text "data.train stays relative, with a warning" "config.ini keeps relative paths, such as that of train, .* start it again from this folder only" ;;
+    *)
+        in_folder second "$here/dtrain" "../$name/runs/a/config.ini" run.max_steps=2
+        expect_text "its config.ini from another folder continues the run" "resumed from .*$tmp/.*/runs/a/checkpoints/step-00000001.h5"
+        ;;
+    esac
+    expect "nothing is written in the other folder" test -z "$(ls "$tmp/second")"
+done
+
 in_folder second "$here/dtrain" ../tiny.ini 'run.output_dir=~/b' run.max_steps=1
 expect "~/ is the home directory" test -f "$tmp/home/b/config.ini"
 expect "no directory of the name ~" test -z "$(ls "$tmp/second")"

@@ -115,6 +115,44 @@ static void work_memory_and_depth_are_limited(void **state)
     assert_non_null(strstr(dt_error_message(), "levels deep"));
 }
 
+/* Comparing, stripping and searching long strings takes time, too, and makes nothing new. */
+static void looking_at_long_strings_is_work(void **state)
+{
+    static const char *const looks[] = {
+        "s.startswith(s)", "s.removesuffix(s)", "{s: 1}[s]",        "blank.strip()",
+        "s.split('b')",    "s.count('b')",      "digits.isdigit()", "s.rfind('aa' ~ half ~ 'b')",
+    };
+    char text[400];
+    dt_jinja_result r;
+    for (size_t i = 0; i < sizeof looks / sizeof looks[0]; i++) {
+        snprintf(text, sizeof text,
+                 "{%% set s = 'a' * 2000000 %%}{%% set half = 'a' * 100 %%}{%% set blank = ' ' * 2000000 %%}"
+                 "{%% set digits = '1' * 2000000 %%}{%% for i in range(9999) %%}{%% set t = %s %%}{%% endfor %%}",
+                 looks[i]);
+        if (render(text, &r) == DT_OK) print_message("%s\n", looks[i]);
+        assert_null(r.text);
+        assert_true(strstr(dt_error_message(), "steps") || strstr(dt_error_message(), "256 MiB"));
+    }
+}
+
+static void numbers_are_rounded_as_python_does(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{{ 1234.5 | round(-2) }}", "1200.0"}, {"{{ 1.5 | round(30) }}", "1.5"},
+        {"{{ 1e300 | round }}", "1e+300"},      {"{{ 1e300 | round(3) }}", "1e+300"},
+        {"{{ 0.125 | round(2) }}", "0.12"},     {"{{ -150.0 | round(-2) }}", "-200.0"},
+    };
+    dt_jinja_result r;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(render(cases[i][0], &r), DT_OK);
+        assert_string_equal(r.text, cases[i][1]);
+        free(r.text);
+    }
+    assert_int_equal(render("{{ 1.5 | round(2, 'up') }}", &r), DT_ERR_DATA);
+    assert_int_equal(render("{{ 1250 | round(-2) }}", &r), DT_ERR_DATA);
+    assert_int_equal(render("{{ 1.5 | round(-400) }}", &r), DT_ERR_DATA);
+}
+
 static void what_a_template_contains_can_be_listed(void **state)
 {
     static const char text[] = "{% if x[2] == 'a\\n' %}{{ \"b\" ~ 40 }}{% endif %} 'text' 7";
@@ -149,6 +187,8 @@ int main(void)
         cmocka_unit_test(templates_give_what_jinja2_gives),
         cmocka_unit_test(errors_name_template_and_line),
         cmocka_unit_test(work_memory_and_depth_are_limited),
+        cmocka_unit_test(looking_at_long_strings_is_work),
+        cmocka_unit_test(numbers_are_rounded_as_python_does),
         cmocka_unit_test(what_a_template_contains_can_be_listed),
         cmocka_unit_test(a_template_that_asks_for_the_date_is_known),
     };

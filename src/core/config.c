@@ -386,6 +386,13 @@ char *dt_config_text(const dt_config *cfg) { return write_text(cfg, true); }
 
 char *dt_config_given_text(const dt_config *cfg) { return write_text(cfg, false); }
 
+const char *dt_config_relative_path(const dt_config *cfg)
+{
+    for (int i = 0; i < dt_n_keys; i++)
+        if (dt_key_stays_relative(&dt_key_table[i], cfg->priv->value[i].text)) return dt_key_table[i].name;
+    return NULL;
+}
+
 /* Two spellings of the same paths? */
 static bool same_files(const dt_key *k, const char *a, const char *b)
 {

@@ -171,17 +171,37 @@ dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, 
     return rewrite(k, value, head, NULL, out);
 }
 
-char *dt_key_absolute(const dt_key *k, const char *value)
+/* Would a path that begins with the current folder be read as it was written? */
+static bool reads_back(path_kind kind, const char *here)
+{
+    for (const char *p = here + 1; *p; p++)
+        if (*p == ';' && isspace((unsigned char)p[-1])) return false; /* a comment */
+    return !strpbrk(here, kind == FUNCTIONS ? ",;:\"' \t\r\n$" : kind == PATH_LIST ? ",:\"'\t\r\n$" : "\t\r\n$");
+}
+
+static char *absolute(const dt_key *k, const char *value, bool *stays)
 {
     char *here = getcwd(NULL, 0), *text = NULL;
-    const bool plain = here && !strpbrk(here, ",;:\"' \t\r\n$"); /* else a list, or a line, would read differently */
-    if (!plain || rewrite(k, value, k->name, here, &text) != DT_OK) text = strdup(value);
+    if (!here || rewrite(k, value, k->name, here, &text) != DT_OK) text = strdup(value);
+    *stays = text && strcmp(text, value) != 0 &&
+             (!reads_back(kind_of(k), here) || strlen(text) + strlen(k->name) + strlen(" = ") > DT_CONFIG_LINE_MAX);
     free(here);
-    if (text && strlen(text) + strlen(k->name) + strlen(" = ") > DT_CONFIG_LINE_MAX) {
-        free(text);
-        text = strdup(value);
-    }
-    return text;
+    if (!*stays) return text;
+    free(text);
+    return strdup(value);
+}
+
+char *dt_key_absolute(const dt_key *k, const char *value)
+{
+    bool stays;
+    return absolute(k, value, &stays);
+}
+
+bool dt_key_stays_relative(const dt_key *k, const char *value)
+{
+    bool stays;
+    free(absolute(k, value, &stays));
+    return stays;
 }
 
 dt_err dt_path_expand(const char *path, const char *head, char **out)

@@ -59,6 +59,9 @@ dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, 
  *  NULL: no memory. */
 char *dt_key_absolute(const dt_key *k, const char *value);
 
+/* Is it a relative path that this cannot replace, because of what the name of the current folder contains? */
+bool dt_key_stays_relative(const dt_key *k, const char *value);
+
 char *dt_key_unquote(char *text); /* what stands between quotes that pair; in place */
 /** Is there a ${NAME} whose variable is not set? Its name to name. */
 bool dt_key_unset_variable(const char *text, char *name, size_t size);

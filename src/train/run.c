@@ -16,6 +16,11 @@ static dt_err write_config(const dt_run *run)
     if (!text || asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) < 0) path = NULL;
     dt_err err = path ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
     if (err == DT_OK) err = dt_write_file_atomic(path, text, strlen(text));
+    const char *relative = dt_config_relative_path(&run->cfg);
+    if (err == DT_OK && relative)
+        DT_WARN("%s keeps relative paths, such as that of %s, because full paths with this folder's name would be read "
+                "differently: start it again from this folder only",
+                path, relative);
     free(path), free(text);
     return err;
 }

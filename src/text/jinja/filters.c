@@ -123,12 +123,16 @@ FILTER(rounded)
     const int64_t digits = given(a[0]) ? dt_jv_to_int(x, a[0], "round") : 0;
     const dt_jv how = given(a[1]) ? dt_jv_need_string(x, a[1], "round") : dt_jv_string("common", 6);
     if (!dt_jv_is_number(v)) dt_jinja_fail(x, "round: expected a number, found a value of type %s", dt_jv_type(v));
+    if (digits < -300 || digits > 300) dt_jinja_fail(x, "round: more than 300 digits are not supported");
     const double scale = pow(10, (double)digits), f = dt_jv_number(v);
     if (strcmp(how.u.s, "ceil") == 0) return dt_jv_float(ceil(f * scale) / scale);
     if (strcmp(how.u.s, "floor") == 0) return dt_jv_float(floor(f * scale) / scale);
+    if (strcmp(how.u.s, "common") != 0) dt_jinja_fail(x, "round: expected common, ceil or floor, found %.40s", how.u.s);
     if (v.kind != DT_J_FLOAT && digits >= 0) return v;
-    char text[64];
-    snprintf(text, sizeof text, "%.*f", digits > 0 && digits < 20 ? (int)digits : 0, f);
+    if (v.kind != DT_J_FLOAT) dt_jinja_fail(x, "round of an integer before its point is not supported");
+    if (digits < 0) return dt_jv_float(rint(f / pow(10, -(double)digits)) * pow(10, -(double)digits));
+    char text[640]; /* the longest has 309 digits before the point */
+    snprintf(text, sizeof text, "%.*f", (int)digits, f);
     return dt_jv_float(strtod(text, NULL));
 }
 FILTER(sum)

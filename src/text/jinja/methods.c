@@ -24,16 +24,23 @@ METHOD(replace)
     return dt_jstring_replace(x, v, dt_jv_need_string(x, a[0], "replace"), dt_jv_need_string(x, a[1], "replace"), max);
 }
 
-static bool begins(dt_jv v, dt_jv with) { return v.n >= with.n && memcmp(v.u.s, with.u.s, with.n) == 0; }
-static bool ends(dt_jv v, dt_jv with) { return v.n >= with.n && memcmp(v.u.s + v.n - with.n, with.u.s, with.n) == 0; }
+static bool begins(dt_jctx *x, dt_jv v, dt_jv with)
+{
+    dt_jinja_work(x, with.n);
+    return v.n >= with.n && memcmp(v.u.s, with.u.s, with.n) == 0;
+}
+static bool ends(dt_jctx *x, dt_jv v, dt_jv with)
+{
+    return v.n >= with.n && begins(x, dt_jv_string(v.u.s + v.n - with.n, with.n), with);
+}
 
 /* One text, or a tuple of them. */
-static dt_jv any(dt_jctx *x, dt_jv v, dt_jv with, bool (*holds)(dt_jv, dt_jv), const char *who)
+static dt_jv any(dt_jctx *x, dt_jv v, dt_jv with, bool (*holds)(dt_jctx *, dt_jv, dt_jv), const char *who)
 {
     bool found = false;
-    if (with.kind != DT_J_TUPLE) return dt_jv_bool(holds(v, dt_jv_need_string(x, with, who)));
+    if (with.kind != DT_J_TUPLE) return dt_jv_bool(holds(x, v, dt_jv_need_string(x, with, who)));
     for (size_t i = 0; i < with.u.list->n && !found; i++)
-        found = holds(v, dt_jv_need_string(x, with.u.list->item[i], who));
+        found = holds(x, v, dt_jv_need_string(x, with.u.list->item[i], who));
     return dt_jv_bool(found);
 }
 METHOD(startswith) { return any(x, v, a[0], begins, "startswith"); }
@@ -41,28 +48,35 @@ METHOD(endswith) { return any(x, v, a[0], ends, "endswith"); }
 METHOD(removeprefix)
 {
     dt_jv_need_string(x, a[0], "removeprefix");
-    return begins(v, a[0]) ? dt_jv_string(v.u.s + a[0].n, v.n - a[0].n) : v;
+    return begins(x, v, a[0]) ? dt_jv_string(v.u.s + a[0].n, v.n - a[0].n) : v;
 }
 METHOD(removesuffix)
 {
     dt_jv_need_string(x, a[0], "removesuffix");
-    return ends(v, a[0]) ? dt_jv_string(v.u.s, v.n - a[0].n) : v;
+    return ends(x, v, a[0]) ? dt_jv_string(v.u.s, v.n - a[0].n) : v;
 }
 
-static const char *last_of(dt_jv v, dt_jv word)
+static const char *last_of(dt_jctx *x, dt_jv v, dt_jv word)
 {
-    for (size_t i = v.n < word.n ? 0 : v.n - word.n + 1; i-- > 0;)
-        if (memcmp(v.u.s + i, word.u.s, word.n) == 0) return v.u.s + i;
+    dt_jinja_work(x, v.n);
+    for (size_t i = v.n < word.n ? 0 : v.n - word.n + 1; i-- > 0;) {
+        if (word.n > 0 && v.u.s[i] != *word.u.s) continue;
+        if (begins(x, dt_jv_string(v.u.s + i, v.n - i), word)) return v.u.s + i;
+    }
     return NULL;
 }
-static const char *first_of(dt_jv v, dt_jv word) { return memmem(v.u.s, v.n, word.u.s, word.n); }
+static const char *first_of(dt_jctx *x, dt_jv v, dt_jv word)
+{
+    const char *found = memmem(v.u.s, v.n, word.u.s, word.n);
+    dt_jinja_work(x, word.n + (found ? (size_t)(found - v.u.s) : v.n));
+    return found;
+}
 
 /* In characters. */
 static dt_jv position(dt_jctx *x, dt_jv v, dt_jv word, bool last)
 {
     dt_jv_need_string(x, word, "find");
-    dt_jinja_work(x, v.n);
-    const char *found = word.n == 0 ? v.u.s + (last ? v.n : 0) : last ? last_of(v, word) : first_of(v, word);
+    const char *found = word.n == 0 ? v.u.s + (last ? v.n : 0) : last ? last_of(x, v, word) : first_of(x, v, word);
     return dt_jv_int(found ? dt_jv_length(x, dt_jv_string(v.u.s, (size_t)(found - v.u.s))) : -1);
 }
 METHOD(find) { return position(x, v, a[0], false); }
@@ -72,8 +86,7 @@ METHOD(count_text)
     int64_t n = 0;
     const dt_jv word = dt_jv_need_string(x, a[0], "count");
     if (word.n == 0) return dt_jv_int(dt_jv_length(x, v) + 1);
-    for (const char *found; (found = first_of(v, word)); n++) {
-        dt_jinja_work(x, v.n);
+    for (const char *found; (found = first_of(x, v, word)); n++) {
         v.n -= (size_t)(found - v.u.s) + word.n;
         v.u.s = found + word.n;
     }
@@ -90,6 +103,7 @@ static dt_jv split_words(dt_jctx *x, dt_jv v, int64_t max)
         size_t n = 0;
         while (n < v.n && !dt_space_length(v.u.s + n, v.n - n)) n++;
         if (max >= 0 && (int64_t)out.u.list->n >= max) n = v.n;
+        dt_jinja_work(x, n);
         dt_jv_append(x, out, dt_jv_string(v.u.s, n));
         v.u.s += n;
         v.n -= n;
@@ -102,9 +116,8 @@ METHOD(split)
     const dt_jv word = dt_jv_need_string(x, a[0], "split");
     dt_jv out = dt_jv_list(x, DT_J_LIST);
     if (word.n == 0) dt_jinja_fail(x, "split: an empty separator");
-    for (const char *found; (max < 0 || (int64_t)out.u.list->n < max) && (found = first_of(v, word));) {
+    for (const char *found; (max < 0 || (int64_t)out.u.list->n < max) && (found = first_of(x, v, word));) {
         const size_t n = (size_t)(found - v.u.s);
-        dt_jinja_work(x, n);
         dt_jv_append(x, out, dt_jv_string(v.u.s, n));
         v = dt_jv_string(found + word.n, v.n - n - word.n);
     }
@@ -119,9 +132,8 @@ METHOD(rsplit)
     const dt_jv word = dt_jv_need_string(x, a[0], "rsplit");
     dt_jv back = dt_jv_list(x, DT_J_LIST), out = dt_jv_list(x, DT_J_LIST);
     if (word.n == 0) dt_jinja_fail(x, "rsplit: an empty separator");
-    for (const char *found; (int64_t)back.u.list->n < max && (found = last_of(v, word));) {
+    for (const char *found; (int64_t)back.u.list->n < max && (found = last_of(x, v, word));) {
         const size_t n = (size_t)(found - v.u.s);
-        dt_jinja_work(x, v.n);
         dt_jv_append(x, back, dt_jv_string(found + word.n, v.n - n - word.n));
         v.n = n;
     }
@@ -134,10 +146,9 @@ static dt_jv partition_at(dt_jctx *x, dt_jv v, dt_jv word, bool last)
 {
     dt_jv_need_string(x, word, "partition");
     if (word.n == 0) dt_jinja_fail(x, "partition: an empty separator");
-    const char *found = last ? last_of(v, word) : first_of(v, word);
+    const char *found = last ? last_of(x, v, word) : first_of(x, v, word);
     const size_t n = found ? (size_t)(found - v.u.s) : last ? 0 : v.n, after = n + (found ? word.n : 0);
     dt_jv out = dt_jv_list(x, DT_J_TUPLE);
-    dt_jinja_work(x, v.n);
     dt_jv_append(x, out, dt_jv_string(v.u.s, n));
     dt_jv_append(x, out, found ? word : dt_jv_string("", 0));
     dt_jv_append(x, out, dt_jv_string(v.u.s + after, v.n - after));
@@ -160,11 +171,16 @@ static bool all_of(dt_jv v, const char *set)
 }
 METHOD(is_digit)
 {
+    dt_jinja_work(x, v.n);
     for (size_t i = 0; i < v.n; i++)
         if (v.u.s[i] & 0x80) dt_jinja_fail(x, "isdigit beyond ASCII is not supported");
     return dt_jv_bool(all_of(v, "0123456789"));
 }
-METHOD(is_space) { return dt_jv_bool(v.n > 0 && dt_space_before(v.u.s, v.n) == v.n); }
+METHOD(is_space)
+{
+    dt_jinja_work(x, v.n);
+    return dt_jv_bool(v.n > 0 && dt_space_before(v.u.s, v.n) == v.n);
+}
 
 static const dt_jfunction of_string[] = {
     {"strip", "chars", 0, strip},

@@ -46,6 +46,7 @@ static size_t in_set(dt_jctx *x, dt_jv chars, const char *text, size_t n)
 
 dt_jv dt_jstring_strip(dt_jctx *x, dt_jv s, dt_jv chars, unsigned sides)
 {
+    const size_t n_given = s.n;
     if (chars.kind != DT_J_MISSING && chars.kind != DT_J_NONE) dt_jv_need_string(x, chars, "strip");
     while (sides & DT_JSTRIP_LEFT && s.n > 0) {
         const size_t n = dt_jinja_char(s.u.s, s.n);
@@ -59,6 +60,7 @@ dt_jv dt_jstring_strip(dt_jctx *x, dt_jv s, dt_jv chars, unsigned sides)
         if (!in_set(x, chars, s.u.s + s.n - n, n)) break;
         s.n -= n;
     }
+    dt_jinja_work(x, n_given - s.n);
     return s;
 }
 

@@ -195,7 +195,9 @@ const dt_jv *dt_jv_get(dt_jctx *x, dt_jv dict, dt_jv key)
     dt_jinja_work(x, d->n);
     for (size_t i = 0; i < d->n; i++) {
         if (key.kind == DT_J_STRING && d->key[i].kind == DT_J_STRING) {
-            if (d->key[i].n == key.n && memcmp(d->key[i].u.s, key.u.s, key.n) == 0) return &d->value[i];
+            if (d->key[i].n != key.n) continue;
+            dt_jinja_work(x, key.n);
+            if (memcmp(d->key[i].u.s, key.u.s, key.n) == 0) return &d->value[i];
         } else if (dt_jv_equal(x, d->key[i], key)) {
             return &d->value[i];
         }
