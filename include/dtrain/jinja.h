@@ -24,8 +24,9 @@ bool dt_jinja_integer(const dt_jinja *t, int i, int64_t *value);
 typedef struct dt_jinja_result {
     char *text; /* malloc'ed, ends with a 0; NULL after an error */
     size_t nbytes;
-    bool raised; /* the error is the template's own: it called raise_exception */
-    bool dated;  /* the template asked for the time */
+    bool raised;   /* the error is the template's own: it called raise_exception */
+    bool dated;    /* the template asked for the time */
+    int64_t steps; /* that the evaluation took */
 } dt_jinja_result;
 
 /** Evaluate a template. Local; one template may be rendered by several threads.

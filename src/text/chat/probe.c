@@ -77,6 +77,7 @@ static const struct {
     {"thoughts and white space", DT_KIND_THINK, 0, "ua", {"q", "\n<think> a\n\nb </think> \n\n c "}},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 1030, MAX_CONSTANTS = 300 };
+enum { MAX_STEPS = 100000000 }; /* of a template on all probes, seconds of work; published ones take below a million */
 
 /* ---- conversations ----------------------------------------------------------------------------------------------- */
 
@@ -304,6 +305,9 @@ static dt_err evaluate(dt_probes *p, dt_probe *probe, const dt_jinja *t, const d
     p->dated |= r.dated;
     probe->text = r.text;
     probe->nbytes = r.nbytes;
+    p->steps += r.steps;
+    DT_CHECK(p->steps <= MAX_STEPS, DT_ERR_DATA, "%d evaluations of the chat template take more than %d steps",
+             (int)(probe - p->item) + 1, MAX_STEPS);
     if (err != DT_ERR_DATA || (!probe->kind && !r.raised)) return err;
     dt_error_clear();
     return DT_OK;

@@ -21,7 +21,8 @@ typedef struct dt_probes {
     int n;
     char **owned; /* contents that were put together */
     int n_owned;
-    bool dated; /* the template writes the date */
+    bool dated;    /* the template writes the date */
+    int64_t steps; /* of all evaluations */
 } dt_probes;
 
 /** Evaluate the tokenizer's own template on all probes. DT_ERR_DATA: it cannot be evaluated; says where and why. */

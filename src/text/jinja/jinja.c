@@ -183,6 +183,7 @@ dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, d
     dt_err err = x->err;
     result->raised = x->raised;
     result->dated = x->dated;
+    result->steps = x->steps;
     if (err == DT_OK) {
         result->text = malloc(out->n + 1);
         if (!result->text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a text", t->name);
