@@ -99,8 +99,8 @@ dt_dtype dt_config_precision(const dt_config *cfg);
  *  same. Paths are full, so that it means the same files from every folder. */
 char *dt_config_text(const dt_config *cfg);
 
-/** The name of a key whose path is relative there all the same, because of what the current folder's name contains; NULL:
- *  there is none. */
+/** The name of a key whose path is relative there all the same, because of what the current folder's name contains;
+ *  NULL: there is none. */
 const char *dt_config_relative_path(const dt_config *cfg);
 /** The same without the keys that were not given and have their defaults: of what it parses to, the other keys are
  *  given, and no more. For other ranks of the same program. */
