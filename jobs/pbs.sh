@@ -14,6 +14,12 @@ cd "$PBS_O_WORKDIR" || exit 1
 bin= # make install writes the programs' folder here
 module load dtrain 2>/dev/null || true
 max_requeues=${DTRAIN_MAX_REQUEUES:-100} max_failures=${DTRAIN_MAX_FAILURES:-3}
+case "$max_requeues:$max_failures" in
+    :* | *: | *[!0-9:]*)
+        echo "DTRAIN_MAX_REQUEUES and DTRAIN_MAX_FAILURES: expected numbers, found '$max_requeues' and '$max_failures'" >&2
+        exit 64
+        ;;
+esac
 # The program: $DTRAIN, the one installed with this script, the one in PATH, or the one in the folder the job was submitted from.
 for dtrain in "${DTRAIN:-}" ${bin:+"$bin/dtrain"} "$(command -v dtrain)" "$PBS_O_WORKDIR/dtrain" ''; do
     if [ -f "$dtrain" ] && [ -x "$dtrain" ]; then break; fi

@@ -18,6 +18,12 @@
 bin= # make install writes the programs' folder here
 module load dtrain 2>/dev/null || true
 max_requeues=${DTRAIN_MAX_REQUEUES:-100} max_failures=${DTRAIN_MAX_FAILURES:-3}
+case "$max_requeues:$max_failures" in
+    :* | *: | *[!0-9:]*)
+        echo "DTRAIN_MAX_REQUEUES and DTRAIN_MAX_FAILURES: expected numbers, found '$max_requeues' and '$max_failures'" >&2
+        exit 64
+        ;;
+esac
 
 # One task of a job array: the array's own number would name all of its tasks.
 id=$SLURM_JOB_ID

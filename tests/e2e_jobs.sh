@@ -110,4 +110,9 @@ for CODE in 0 1 64 65 71 74; do
     fresh pbs.sh
     expect "pbs.sh: not submitted again after $CODE" sh -c "[ $code = $CODE ] && ! grep -q '^qsub' '$out'"
 done
+for script in slurm.sh slurm-mpirun.sh pbs.sh; do
+    DTRAIN_MAX_REQUEUES=abc fresh $script x.ini
+    expect_exit "$script: a bound that is no number" 64
+    expect_text "$script: names it" "expected numbers, found 'abc' and '3'"
+done
 e2e_done
