@@ -48,9 +48,9 @@ for np in 1 3; do
     run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir="$tmp/eval$np"
     expect_exit "eval on $np ranks" 0
 done
-# steps that make the weights a hundred times as large each
-train 1 huge run.max_steps=30 run.max_skipped_steps=1000 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 optimizer.weight_decay=10
-run 3 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/huge" data.validation="$tmp/valid.h5" run.output_dir=
+# steps that make the weights a hundred times as large each: they stay finite in fp32, and are not in fp16
+train 1 huge run.max_steps=4 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.weight_decay=10 scheduler.type=constant scheduler.warmup_steps=0
+run 3 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/huge" data.validation="$tmp/valid.h5" run.output_dir= precision.dtype=fp16
 expect_exit "an evaluation that is not finite: 71 on 3 ranks" 71
 expect "which one rank says" test "$(grep -c 'is not finite' "$out")" = 1
 for np in 5 16; do # batch sizes of the training say nothing about an evaluation
@@ -106,13 +106,12 @@ train 2 packed data.packing=bfd data.validation="$tmp/valid.h5" run.max_steps=2
 expect_text "packed rows: documents and rows" 'train: 60 documents in [0-9]+ rows, [0-9]+ tokens'
 expect_text "of the validation, too" 'validation: 12 documents in [0-9]+ rows'
 expect_text "tokens per second of several ranks are said to be so" 'tokens/s on average \(all ranks together\)'
-expect "config.ini says where relative paths start" grep -qxF "# $(pwd)" "$tmp/packed/config.ini"
 cp "$tmp/train.h5" "$tmp/start.h5"
 (cd "$tmp" && "$OLDPWD/dtrain" tiny.ini data.train=start.h5 run.output_dir=relative run.max_steps=2 >"$out" 2>&1)
-cd_to=$(sed -n '2s/^# //p' "$tmp/relative/config.ini")
-(cd "$cd_to" && "$OLDPWD/dtrain" relative/config.ini run.output_dir=relative2 >"$out" 2>&1)
+expect "config.ini has full paths" grep -q "^train = $tmp/start.h5$" "$tmp/relative/config.ini"
+(cd / && "$OLDPWD/dtrain" "$tmp/relative/config.ini" run.output_dir="$tmp/relative2" >"$out" 2>&1)
 code=$?
-expect_exit "a run is reproduced from there by its config.ini" 0
+expect_exit "a run is reproduced from any folder by its config.ini" 0
 is "with the same losses" "$(losses relative2)" "$(losses relative)"
 # a directory that is removed under a run
 DTRAIN_FAULT=save.create:0:1:stop start 1 removed; removed=$job
