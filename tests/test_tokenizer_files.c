@@ -320,7 +320,7 @@ static void config_says_what_tokens_are_for(void **state)
     opens_with("{\"bos_token\":\"<s>\"}", "{\"eos_token\":{\"content\":\"a\"},\"bos_token\":\"b\"}",
                &(facts){1, 0, 9, NULL, 2, 0}); /* the map decides; both are found in the text now */
     opens_with("{\"bos_token\":\"<s>\",\"added_tokens_decoder\":{}}", "{\"bos_token\":\"b\"}",
-               &(facts){4, -1, 9, NULL, 1, 0}); /* but not beside added_tokens_decoder */
+               &(facts){4, -1, 9, NULL, 1, 0}); /* but not together with added_tokens_decoder */
     opens_with("{\"pad_token\":\"<new>\",\"eos_token\":\"</s>\"}", NULL, &(facts){-1, 3, 9, NULL, 1, 1});
     opens_with("{\"eos_token\":\"<none>\",\"bos_token\":\"<none>\"}", NULL, &(facts){10, 10, 9, NULL, 1, 1});
     opens_with("{\"chat_template\":\"{{ x }}\"}", NULL, &(facts){-1, -1, 9, "{{ x }}", 1, 0});
