@@ -25,6 +25,7 @@ void dt_pieces_free(dt_pieces *p);
 /** What DT_ENCODE_WRAP of a tokenizer puts before and after a text, in tokens. */
 typedef struct dt_wrap {
     int n_before, n_after;
+    int32_t last_before; /* the last token before a text; -1: none */
 } dt_wrap;
 dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t);
 
@@ -215,8 +216,12 @@ enum {
 /** Append the pieces of a conversation. They borrow from messages and c. DT_ERR_DATA: a system message that the
  *  template has no place for, or a kind of message that the tokenizer's own template writes otherwise. */
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out);
-/** The wrap that goes with the template: NULL where it writes BOS itself. */
+/** What the tokenizer puts around the conversation. NULL: nothing, because the template writes BOS itself, or because it
+ *  is the tokenizer's own: apply_chat_template then encodes its text as it is. */
 const dt_wrap *dt_chat_wrap(const dt_chat *c);
+/** The template is for a model that takes images: a processor's apply_chat_template lets the tokenizer put BOS before
+ *  a text that does not begin with it. */
+void dt_chat_for_images(dt_chat *c);
 
 /** Render and encode: ids of a conversation, appended. For generation. */
 dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_message *messages, int n, unsigned flags, dt_ids *ids);

@@ -84,7 +84,9 @@ dt_err dt_prompt_reader_chat(dt_prompt_reader *r)
 {
     if (r->chat) return DT_OK;
     DT_CHECK(r->encoder, DT_ERR_USAGE, "messages need a tokenizer; see --tokenizer");
-    return dt_chat_open(&r->chat, r->chat_template ? r->chat_template : "auto", r->tokenizer);
+    DT_TRY(dt_chat_open(&r->chat, r->chat_template ? r->chat_template : "auto", r->tokenizer));
+    if (r->n_image_tokens > 0) dt_chat_for_images(r->chat);
+    return DT_OK;
 }
 
 void dt_prompt_reader_close(dt_prompt_reader *r)

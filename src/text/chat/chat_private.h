@@ -22,9 +22,9 @@ struct dt_chat {
     dt_turn_parts turns[DT_N_ROLES];
     dt_wrap wrap;
     char missing[256]; /* tokens that the tokenizer has not */
-    bool wrapped;      /* BOS comes from the tokenizer */
+    bool writes_bos;   /* the template has {bos} at its beginning */
+    bool wrapped;      /* the tokenizer puts its BOS before the text */
     unsigned refused;  /* kinds of messages that the tokenizer's own template writes otherwise */
-    bool recognised;   /* it is the tokenizer's own */
     bool dated;        /* the tokenizer's own template writes the current date */
     char *source;      /* dt_chat_source */
 };

@@ -138,11 +138,8 @@ static dt_err find(search *s)
     DT_TRY(try_all(s));
     if (!s->best) return say_difference(s);
     s->best->refused = s->refused;
-    s->best->recognised = true;
+    s->best->wrapped = false; /* as apply_chat_template: the template's text alone */
     s->best->dated = s->probes.dated;
-    if (s->probes.dated)
-        DT_WARN("the chat template in %s writes the current date; dtrain writes the one of 26 July 2024 on every day",
-                dt_chat_place(s->t));
     return DT_OK;
 }
 
