@@ -957,6 +957,38 @@ static void a_directory_s_template_is_found(void **state)
     free(source);
 }
 
+/* A template that writes the names of messages is used, and messages with a name are refused: dtrain writes none. */
+static void names_that_a_template_writes_are_refused(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const char *chatml = json_string_value(json_object_get(all, "chatml"));
+    static const struct {
+        const char *from, *to;
+        unsigned refused;
+    } edits[] = {{"", "", 0},
+                 {"message['role'] + '", "message['role'] + (' ' + message.name if message.name else '') + '",
+                  DT_KIND_NAME | DT_KIND_SYSTEM_NAME | DT_KIND_TOOL_NAME},
+                 {"message['role'] + '",
+                  "message['role'] + (message['name'] if message['role'] == 'user' and 'name' in message else '') + '",
+                  DT_KIND_NAME}};
+    const dt_message m[] = {{.role = DT_ROLE_USER, .text = "q", .nbytes = 1, .named = true}};
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        char *jinja = i ? replaced(chatml, edits[i].from, edits[i].to) : strdup(chatml);
+        dt_chat *c;
+        dt_pieces p = {0};
+        assert_int_equal(open_with(jinja, &c), DT_OK);
+        assert_string_equal(dt_chat_name(c), "chatml");
+        assert_int_equal(c->refused, edits[i].refused | DT_KIND_DEVELOPER);
+        assert_int_equal(dt_chat_render(c, m, 1, DT_CHAT_GENERATE, &p), i ? DT_ERR_DATA : DT_OK);
+        assert_true(!i || strstr(dt_error_message(), "does not write messages with the field name as dtrain's chatml"));
+        dt_error_clear();
+        dt_pieces_free(&p);
+        dt_chat_close(c);
+        free(jinja);
+    }
+    json_decref(all);
+}
+
 static char *exported(const char *family, const char *template, int32_t image, const char *jinja)
 {
     char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], *written;
@@ -1061,6 +1093,7 @@ int main(void)
         cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
         cmocka_unit_test(a_directory_s_template_is_found),
+        cmocka_unit_test(names_that_a_template_writes_are_refused),
         cmocka_unit_test(the_own_template_decides_on_bos),
         cmocka_unit_test(an_exported_template_writes_bos),
     };

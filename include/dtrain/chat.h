@@ -77,6 +77,7 @@ typedef struct dt_message {
     size_t n_thoughts;
     const char *no_loss; /* the field that takes this answer out of the loss; NULL: none does */
     bool developer;      /* a system message whose role was written `developer` */
+    bool named;          /* it has a field `name`, which dtrain's templates do not write */
 } dt_message;
 
 /** Names of images, paths or bytes of a row, borrowed. {0} to start from. */
@@ -103,7 +104,7 @@ dt_err dt_messages_own(dt_messages *m, char *text);
  *  templates write them.
  *  role_key and text_key: "role", "content", or ShareGPT's "from", "value". Fields of a message: reasoning_content,
  *  reasoning or thinking are the thoughts of an answer; weight, loss_scale, loss, train or training of 0 or false take
- *  it out of the loss. DT_ERR_DATA saying what in which message, also for fields that are not supported and change what
+ *  it out of the loss; name marks the message as named. DT_ERR_DATA saying what in which message, also for fields that are not supported and change what
  *  a conversation says, such as tool_calls; what names the list. */
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
                          const char *text_key);

@@ -39,7 +39,10 @@ enum {
     DT_KIND_TOOL = 32,
     DT_KIND_THINK = 64,    /* <think> or </think> in an answer */
     DT_KIND_MARKS = 128,   /* the same in another message */
-    DT_KIND_THOUGHTS = 256 /* an answer's thoughts in a field of their own */
+    DT_KIND_THOUGHTS = 256, /* an answer's thoughts in a field of their own */
+    DT_KIND_NAME = 512,     /* a question or an answer with a field `name` */
+    DT_KIND_SYSTEM_NAME = 1024,
+    DT_KIND_TOOL_NAME = 2048
 };
 /** The kinds of message i of a conversation of n. */
 unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags);
