@@ -152,7 +152,8 @@ static const char *list_layers(const dt_model_config *mc, const dt_unit *units, 
     *out = '\0';
     for (int u = 0; u < n_units; u++)
         for (int i = 0; may_adapt(&units[u]) && i < units[u].n_tensors; i++)
-            if (is_matrix(&units[u].tensors[i])) list_layer(&units[u].tensors[i], out, size);
+            if (is_matrix(&units[u].tensors[i]) && (!mc->vision || is_of_language(units[u].tensors[i].name)))
+                list_layer(&units[u].tensors[i], out, size);
     if (tied_head(mc, units, n_units, &head) >= 0) list_layer(&head, out, size);
     return out;
 }
