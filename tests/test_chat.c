@@ -1008,8 +1008,8 @@ static char *exported(const char *family, const char *template, int32_t image, c
     return written;
 }
 
-/* The tokenizer's own template decides on BOS, by whatever name it is asked for: apply_chat_template encodes its text as
- * it is. With images the processor lets the tokenizer put BOS. */
+/* The tokenizer's own template decides on BOS, by whatever name it is asked for: apply_chat_template encodes its text
+ * as it is. With images the processor lets the tokenizer put BOS. */
 static void the_own_template_decides_on_bos(void **state)
 {
     static const struct {

@@ -238,8 +238,7 @@ const char *dt_chat_place(const dt_tokenizer *t)
     return info->directory ? info->directory : info->name;
 }
 
-/* A template that is named, and is the one that `auto` finds, gives the same ids: datasets and checkpoints record names.
- */
+/* Datasets and checkpoints record the name of a template. If `auto` finds the same template, the ids are the same. */
 static dt_err wrap_as_own(dt_chat *c)
 {
     dt_chat *own = NULL;

@@ -37,8 +37,8 @@ enum {
     DT_KIND_DEVELOPER = 8,
     DT_KIND_ROW = 16, /* roles that do not alternate: two questions or answers in a row, an answer first */
     DT_KIND_TOOL = 32,
-    DT_KIND_THINK = 64,    /* <think> or </think> in an answer */
-    DT_KIND_MARKS = 128,   /* the same in another message */
+    DT_KIND_THINK = 64,     /* <think> or </think> in an answer */
+    DT_KIND_MARKS = 128,    /* the same in another message */
     DT_KIND_THOUGHTS = 256, /* an answer's thoughts in a field of their own */
     DT_KIND_NAME = 512,     /* a question or an answer with a field `name` */
     DT_KIND_SYSTEM_NAME = 1024,
