@@ -291,6 +291,10 @@ typedef struct dt_make_options {
     void *progress_self;
 } dt_make_options;
 
+/** Warn of pairs whose scores or margin prefer the rejected answer. path: of the dataset; first: where the first of
+ *  them is; NULL: not said. */
+void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pairs, const char *first);
+
 /** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread (with
  *  images a few dozen MiB), and the largest record; documents of plain text may have any length. Errors: DT_ERR_DATA
  *  "FILE:LINE: reason" for a malformed record (the first in the order of the input), DT_ERR_USAGE for options that do
