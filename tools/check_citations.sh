@@ -1,6 +1,6 @@
 #!/bin/bash
 # check_citations.sh - every page of docs/ that a comment cites must exist and have what is cited: algorithms.md 8.5, algorithms.md 3.1 and 3.2,
-# algorithms.md appendix B, architecture.md idea 2, interface.md "Dataset files"; also where a line ends inside. Prints what does not; exit status 1 then.
+# algorithms.md appendix B, architecture.md idea 2, files.md "Dataset files"; also where a line ends inside. Prints what does not; exit status 1 then.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort | xargs perl -0777 -ne '
