@@ -28,3 +28,19 @@ find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -
         }
     }
     END { $? = $bad }' || exit 1
+
+# Messages that docs/troubleshooting.md quotes (headings in backquotes, "..." for values) must be those of the programs.
+{ find src include cuda tools -name '*.[ch]' -o -name '*.sh' | xargs cat; } | perl -0777 -e '
+    my $sources = <STDIN>;
+    $sources =~ s/"\s*PRI\w+\s*"//g;
+    $sources =~ s/"\s*\n\s*"//g;
+    open(my $page, "<", "docs/troubleshooting.md") or exit;
+    for (split(/\n/, <$page>)) {
+        my ($message) = /^### `([^`]*)`/ or next;
+        for my $part (grep { length } map { s/^\s+|\s+$//gr } split(/\.\.\./, $message)) {
+            next if index($sources, $part) >= 0;
+            print "docs/troubleshooting.md: no program says \"$part\"\n";
+            $bad = 1;
+        }
+    }
+    exit($bad)' || exit 1
