@@ -1,5 +1,5 @@
 /* dataset.h - dataset files as files: looking into one, checking one, writing one, making one from text or JSON
- * records. interface.md, "Dataset files".
+ * records. files.md, "Dataset files".
  *
  * What feeds a training step from them is in data.h. */
 #ifndef DTRAIN_DATASET_H
