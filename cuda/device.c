@@ -86,7 +86,7 @@ static void close_stream(dt_stream *s)
 static dt_err cuda_stream_create(dt_device *dev, dt_stream **stream)
 {
     *stream = calloc(1, sizeof **stream);
-    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    DT_CHECK(*stream, DT_ERR_MEMORY, "out of memory for a stream");
     const dt_err err = open_stream(*stream);
     if (err != DT_OK) {
         close_stream(*stream);
@@ -131,7 +131,7 @@ static dt_err cuda_stream_sync(dt_device *dev, dt_stream *stream)
 static dt_err cuda_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
-    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    DT_CHECK(*event, DT_ERR_MEMORY, "out of memory for an event");
     const cudaError_t error =
         cudaEventCreateWithFlags(&(*event)->handle, cuda_of(dev)->blocking ? cudaEventBlockingSync : cudaEventDefault);
     if (error == cudaSuccess) return DT_OK;

@@ -16,7 +16,7 @@ struct cuda_products {
 dt_err cuda_products_open(cuda_state *cuda)
 {
     cuda->products = (cuda_products *)calloc(1, sizeof *cuda->products);
-    DT_CHECK(cuda->products, DT_ERR_MEMORY, "cuda device: no memory for matrix products");
+    DT_CHECK(cuda->products, DT_ERR_MEMORY, "cuda device: out of memory for matrix products");
     const char *way = getenv("DTRAIN_CUDA_PRODUCT");
     if (cuda->planning || (way && !strcmp(way, "own"))) return DT_OK;
     return cuda_library_open(&cuda->products->library);

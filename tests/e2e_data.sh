@@ -348,7 +348,7 @@ echo '{"text": "x"}' >"$tmp/text.jsonl"
 for option in --recipe=rl --index=x --items=x --tasks=x --category=x --longest-only --seed=9 --catalogue=x; do
     run 0 ./dtrain-data --force "$option" -o "$tmp/r.h5" "$tmp/text.jsonl"
     expect_exit "${option%=*} is for rows" 64
-    expect_text "${option%=*} is for rows: what to do" "${option%=*} is for --format minionerec"
+    expect_text "${option%=*} is for rows: what to do" "${option%=*} needs --format minionerec"
 done
 cp tests/data/rec/x.index.json tests/data/rec/x.item.json input/minionerec.json "$tmp"
 for input in x.index.json x.item.json minionerec.json; do
@@ -429,7 +429,7 @@ is "so many placeholders" "$(field "$tmp/i.h5" images)" 8
 expect "of the option" grep -q "each 3 tokens" <(info "$tmp/i.h5")
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_exit "no config.json that says how many placeholders an image has" 64
-expect_text "the option is named" "^.*--image-tokens: expected how many"
+expect_text "the option is named" "^.*--image-tokens: expected the number of"
 echo '{"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 2}' >"$tmp/tower/config.json"
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect "of a tower its patches" grep -q "each 16 tokens" <(info "$tmp/i.h5")

@@ -221,7 +221,7 @@ wrong "the adapter of another family" 65 'peft/llama: this adapter was made for 
 wrong "the adapter of another model" 65 'target_modules|expected the shape' ./dtrain-generate "$(base_of qwen2)" --adapter $fixture/llama
 wrong "an adapter as a model" 65 'llama: it has adapters alone: name the model that they are for' ./dtrain-generate $fixture/llama
 wrong "two adapters" 64 'adapters are in this checkpoint already' ./dtrain-convert --adapter $fixture/llama "$tmp/llama-run1" "$tmp/x"
-wrong "a checkpoint of a merged model" 64 'a model with adapters becomes a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
+wrong "a checkpoint of a merged model" 64 'a model with adapters can only be converted to a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
 expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
 train_from 2 path-run "$(base_of llama)" lora.r=2 lora.target_modules=all-linear run.max_steps=1
 train_from 2 again-run "$(base_of llama)" lora.r=2 lora.target_modules=all-linear run.max_steps=1 lora.path="$tmp/path-run/adapter"

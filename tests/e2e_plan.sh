@@ -195,11 +195,11 @@ plan --ranks 8 --device-memory 80K "$tmp/70b.ini"
 expect_text "what was meant by a small unit" 'device-memory: 80K is 80000 bytes; did you mean 80G'
 run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
 expect_exit "ranks of a plan do not start a run: 64" 64
-expect_text "what they go with" '--ranks goes with --plan'
+expect_text "what they go with" '--ranks needs --plan'
 for two in '--plan --check' '--check --plan' '--keys --plan'; do
     run 0 ./dtrain $two "$tmp/70b.ini"
     expect_exit "$two: neither wins in silence" 64
-    expect_text "$two are named" "--[a-z]+ and --[a-z]+ ask for different things"
+    expect_text "$two are named" "--[a-z]+ and --[a-z]+ exclude each other"
 done
 for two in '--plan --check --help' '--help --plan --check'; do
     run 0 ./dtrain $two

@@ -12,7 +12,7 @@ for name in llama gpt2; do
     [ $name = gpt2 ] || from=tests/data/dpo/start
     run 2 ./dtrain-convert --to hf --tokenizer bytes $from "$tmp/small-$name"
     run 1 ./dtrain-convert --add-tokens $fixture/index.json "$tmp/small-$name" "$tmp/$name"
-    expect_text "the vocabulary of $name grows" '9 tokens, 9 of them new, with the ids from 257 on'
+    expect_text "the vocabulary of $name grows" '9 tokens, 9 of them new, with ids starting at 257'
     expect "what was there is there" rows same "$tmp/small-$name" "$tmp/$name" $first
     expect "new rows are the mean of the old ones" rows like "$tmp/$name" $first $fixture/rows.txt $name 0
     [ $name = gpt2 ] || expect_text "padding gives its id to a token" 'pad_token_id = 257 is the id of a new token'

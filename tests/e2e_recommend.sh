@@ -141,14 +141,14 @@ expect "and does so with a tokenizer that knows no end" python3 "$tmp/generated.
 search=(tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 14 --threads 1)
 run 2 ./dtrain-generate "${search[@]}" --max-new-tokens 2
 expect_exit "too few tokens for any item" 64
-expect_text "says how many an item takes" 'takes at least [0-9]+ new tokens, and prompt 0 may have 2'
+expect_text "says how many an item takes" 'needs at least [0-9]+ new tokens, but prompt 0 allows 2'
 run 2 ./dtrain-generate "${search[@]}" --jsonl --force -o "$tmp/all_found.jsonl"
 expect_text "counts the sequences that are written" '\(84 sequences'
-expect_text "and says why they are fewer" '--num-return 14: a search finds 12 sequences at most'
+expect_text "and says why they are fewer" '--num-return 14: a search finds at most 12 sequences'
 mkdir -p "$tmp/penalised" && cp tests/data/dpo/start/* "$tmp/penalised"
 echo '{"repetition_penalty": 1.5, "length_penalty": 2.0, "min_new_tokens": 40}' >"$tmp/penalised/generation_config.json"
 run 0 ./dtrain-generate "$tmp/penalised" "${search[@]:1}" --num-return 12 --jsonl -o "$tmp/penalised.jsonl"
-expect_text "settings that would change the order are named" 'are not used: repetition_penalty, length_penalty, min_new_tokens$'
+expect_text "settings that would change the order are named" 'are ignored: repetition_penalty, length_penalty, min_new_tokens$'
 expect "and the order is that of task eval" python3 "$tmp/generated.py" "$tmp" penalised
 run 0 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-samples 5 --temperature 2 --jsonl --threads 1 -o "$tmp/drawn.jsonl"
 expect "and draws no others" python3 -c 'import json, sys

@@ -78,7 +78,7 @@ expect_exit "pairs of equal answers alone are no dataset" 65
 expect_text "which is said" 'all 3 pairs have equal answers, so there is nothing to learn'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
-expect_text "some are counted" '3 of 4 pairs have equal answers after encoding, which teach nothing .first: .*equal.jsonl:1'
+expect_text "some are counted" '3 of 4 pairs have equal answers after encoding, so they add nothing to the training .first: .*equal.jsonl:1'
 expect_text "so are those that scores contradict" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
 for task in rm dpo; do
     run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/equal" run.task=$task data.train="$tmp/equal.h5"

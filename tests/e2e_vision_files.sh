@@ -207,7 +207,7 @@ expect_text "and what was trained" 'trained +projector$'
 wrong "a run for a directory of its own" 64 'aligned: is an input' ./dtrain-convert --force "$tmp/aligned" "$tmp/aligned"
 cp -r "$tmp/aligned/hf" "$tmp/blind" && rm "$tmp/blind/preprocessor_config.json"
 run 1 ./dtrain-convert "$tmp/blind" "$tmp/blind.h5"
-expect_text "a model that does not say how its images are made" 'blind: no preprocessor_config.json'
+expect_text "a model that does not say how its images are made" 'blind: preprocessor_config.json, .*, is missing'
 
 # ---- adapters
 train 2 adapted model.path=$hf/clip_llama lora.r=2 lora.target_modules=q_proj,lm_head

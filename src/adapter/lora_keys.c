@@ -49,7 +49,7 @@ static dt_err read_value(dt_module_value *v, const dt_config *cfg, const char *k
                     item);
     while (colon > item + 1 && colon[-1] == ' ') colon--;
     v->pattern = strndup(item, (size_t)(colon - item));
-    DT_CHECK(v->pattern, DT_ERR_MEMORY, "no memory for a name");
+    DT_CHECK(v->pattern, DT_ERR_MEMORY, "out of memory for a name");
     return dt_config_blame(cfg, "lora", key, module_check_pattern(v->pattern));
 }
 
@@ -60,7 +60,7 @@ static dt_err read_values(dt_module_value **values, int *n_values, const dt_conf
     int n;
     DT_TRY(dt_config_split(text, &items, &n));
     *values = calloc((size_t)n + 1, sizeof **values);
-    dt_err err = *values ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d names", n);
+    dt_err err = *values ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a list of %d names", n);
     for (*n_values = 0; *n_values < n && err == DT_OK; ++*n_values)
         err = read_value(&(*values)[*n_values], cfg, key, whole, items[*n_values]);
     dt_list_free(items, n);
@@ -139,7 +139,7 @@ static bool is_given(const dt_config *cfg, const char *key)
 /* text: malloc'ed, freed here. same: does the key say so already? */
 static dt_err settle(dt_config *cfg, const char *of, const char *key, bool same, char *text)
 {
-    dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for lora.%s", key);
+    dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for lora.%s", key);
     if (err == DT_OK && !same && is_given(cfg, key))
         err = dt_config_fail(cfg, "lora", key, "the adapter of %s has %.120s%s; leave the key out", of,
                              *text ? text : "none", strlen(text) > 120 ? "..." : "");

@@ -87,7 +87,7 @@ static bool is_list(const char *text)
 static dt_err set_pattern(dt_modules *m, const char *text)
 {
     m->pattern = strdup(text);
-    return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
+    return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a name");
 }
 
 dt_err dt_modules_parse(dt_modules *m, const char *text)

@@ -38,7 +38,7 @@ static dt_err blame(const char *file, const char *key, dt_err err)
     char *why = strdup(dt_error_message());
     dt_error_clear();
     err = dt_fail(DT_ERR_DATA, "%s: %s%s%s", file, key ? key : "", key ? ": " : "",
-                  why ? why : "no memory for the reason");
+                  why ? why : "out of memory for the reason");
     free(why);
     return err;
 }
@@ -110,14 +110,14 @@ static dt_err read_patterns(const reader *f, const char *key, read_value read, d
     if (!all) return DT_OK;
     if (!json_is_object(all)) return unexpected(f, key, "an object of patterns and values", all);
     *values = calloc(json_object_size(all) + 1, sizeof **values);
-    DT_CHECK(*values, DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    DT_CHECK(*values, DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     json_object_foreach(all, pattern, v)
     {
         dt_module_value *to = &(*values)[(*n)++];
         if (json_is_null(v)) return unexpected(f, key, "a number", v);
         DT_TRY(read(f, key, v, &to->value));
         DT_TRY(blame(f->file, key, module_check_pattern(pattern)));
-        DT_CHECK((to->pattern = strdup(pattern)), DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+        DT_CHECK((to->pattern = strdup(pattern)), DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     return DT_OK;
 }
@@ -131,16 +131,16 @@ static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
     if (text) {
         DT_TRY(blame(f->file, key, module_check_pattern(text)));
         m->pattern = strdup(text);
-        return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+        return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     if (!all) return DT_OK;
     if (!json_is_array(all)) return unexpected(f, key, "a list of names", all);
     m->list = calloc(json_array_size(all) + 1, sizeof *m->list);
-    DT_CHECK(m->list, DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    DT_CHECK(m->list, DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     for (size_t i = 0; i < json_array_size(all); i++) {
         const char *name = json_string_value(json_array_get(all, i));
         if (!name || !*name) return unexpected(f, key, "a list of names", all);
-        DT_CHECK((m->list[m->n++] = strdup(name)), DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+        DT_CHECK((m->list[m->n++] = strdup(name)), DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     return DT_OK;
 }
@@ -261,7 +261,7 @@ static dt_err restrict_to(const reader *f, dt_modules *targets, const dt_modules
     dt_err err = out ? put_layers(out, f) : DT_OK;
     if (out && fclose(out) == 0 && err == DT_OK) compose(targets, excluded, layers, &text);
     free(layers);
-    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for names", f->file);
+    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for names", f->file);
     if (err == DT_OK) err = blame(f->file, "target_modules", module_check_pattern(text));
     if (err != DT_OK) {
         free(text);

@@ -49,7 +49,7 @@ static dt_err add_row(dt_catalogue *c, row r)
     if (c->n_items == c->n_alloc) {
         const int32_t n = c->n_alloc ? 2 * c->n_alloc : 1024;
         row *grown = realloc(c->rows, (size_t)n * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "%s: no memory for %d items", c->path, n);
+        DT_CHECK(grown, DT_ERR_MEMORY, "%s: out of memory for %d items", c->path, n);
         c->rows = grown;
         c->n_alloc = n;
     }
@@ -168,7 +168,7 @@ static dt_err collect_levels(dt_catalogue *c)
 static dt_err read_file(dt_catalogue *c, const char *path)
 {
     c->path = strdup(path);
-    DT_CHECK(c->path, DT_ERR_MEMORY, "%s: no memory for a path", path);
+    DT_CHECK(c->path, DT_ERR_MEMORY, "%s: out of memory for a path", path);
     DT_TRY(dt_read_file(path, UINT32_MAX, &c->text, &c->text_nbytes));
     c->fingerprint = dt_checksum(c->text, 0, (int64_t)c->text_nbytes, 1); /* before it is cut */
     DT_TRY(take_lines(c));
@@ -185,7 +185,7 @@ dt_err dt_catalogue_open(dt_catalogue **out, const char *path, dt_ledger *ledger
 {
     dt_catalogue *c = calloc(1, sizeof *c);
     *out = NULL;
-    DT_CHECK(c, DT_ERR_MEMORY, "%s: no memory for a catalogue", path);
+    DT_CHECK(c, DT_ERR_MEMORY, "%s: out of memory for a catalogue", path);
     const dt_err err = read_file(c, path);
     if (err != DT_OK) {
         dt_catalogue_close(c);

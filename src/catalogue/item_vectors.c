@@ -60,7 +60,7 @@ static dt_err take(dt_item_vectors *v, dt_rows *rows, bool describe)
     v->nbytes = (size_t)n * sizeof *v->norm + numbers * sizeof *v->row;
     if (describe) return DT_OK;
     v->norm = malloc(v->nbytes);
-    DT_CHECK(v->norm, DT_ERR_MEMORY, "%s: no memory for %zu bytes of embeddings", rows->path, v->nbytes);
+    DT_CHECK(v->norm, DT_ERR_MEMORY, "%s: out of memory for %zu bytes of embeddings", rows->path, v->nbytes);
     v->row = (float *)(v->norm + n);
     dt_ledger_add(v->ledger, DT_MEM_DATA, DT_ON_HOST, v->told = v->nbytes);
     return read_rows(v, rows, by_number);
@@ -72,7 +72,7 @@ dt_err dt_item_vectors_open(dt_item_vectors **out, const dt_catalogue *c, const 
     dt_rows rows = {0};
     dt_item_vectors *v = calloc(1, sizeof *v);
     *out = NULL;
-    DT_CHECK(v, DT_ERR_MEMORY, "%s: no memory for embeddings", path);
+    DT_CHECK(v, DT_ERR_MEMORY, "%s: out of memory for embeddings", path);
     v->catalogue = c, v->ledger = ledger;
     dt_err err = dt_rows_open(&rows, path, *array ? array : NULL);
     if (err == DT_OK) err = take(v, &rows, describe);

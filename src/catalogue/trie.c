@@ -70,7 +70,7 @@ static dt_err add_texts(texts *all, const dt_catalogue *c, dt_encoder *e, const 
     const char *before = NULL;
     const dt_span alone = {.text = tail, .nbytes = strlen(tail)};
     all->text = malloc((size_t)dt_catalogue_n_sids(c) * sizeof *all->text);
-    DT_CHECK(all->text, DT_ERR_MEMORY, "%s: no memory for the tokens of %" PRId32 " SIDs", dt_catalogue_path(c),
+    DT_CHECK(all->text, DT_ERR_MEMORY, "%s: out of memory for the tokens of %" PRId32 " SIDs", dt_catalogue_path(c),
              dt_catalogue_n_sids(c));
     if (*tail) DT_TRY(dt_encode(e, &alone, 1, DT_ENCODE_GOES_ON, tail_ids, NULL));
     for (int32_t i = 0; i < dt_catalogue_n_items(c); i++) {
@@ -174,7 +174,7 @@ static dt_err build(dt_trie *t, const texts *all)
         t->first[n] = next;
     }
     free(spans);
-    DT_CHECK(t->token && t->first, DT_ERR_MEMORY, "%s: no memory for a trie of %zu nodes",
+    DT_CHECK(t->token && t->first, DT_ERR_MEMORY, "%s: out of memory for a trie of %zu nodes",
              dt_catalogue_path(t->catalogue), n);
     return DT_OK;
 }
@@ -203,7 +203,7 @@ dt_err dt_trie_open(dt_trie **out, const dt_catalogue *c, const dt_tokenizer *to
     DT_CHECK(eos >= 0 && eos < vocab_size, DT_ERR_USAGE,
              "%s: SIDs need a token that ends a text behind them, and the model names none", dt_catalogue_path(c));
     dt_trie *t = calloc(1, sizeof *t);
-    DT_CHECK(t, DT_ERR_MEMORY, "%s: no memory for a trie", dt_catalogue_path(c));
+    DT_CHECK(t, DT_ERR_MEMORY, "%s: out of memory for a trie", dt_catalogue_path(c));
     t->catalogue = c, t->eos = eos;
     const dt_err err = make(t, tokenizer, tail, eos, vocab_size);
     if (err != DT_OK) {

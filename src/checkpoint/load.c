@@ -19,7 +19,7 @@ static dt_err alloc_lists(load_job *j)
 {
     j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    DT_CHECK(j->map.locations && j->sums, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
+    DT_CHECK(j->map.locations && j->sums, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
     return DT_OK;
 }
 
@@ -35,7 +35,7 @@ static dt_err list_files(load_job *j)
     int n = 0;
     for (size_t i = 0; i < j->map.files_len; i++) n += j->map.files[i] == '\0';
     j->files = calloc((size_t)n + 1, sizeof *j->files);
-    DT_CHECK(j->files, DT_ERR_MEMORY, "%s: no memory for the names of %d files", j->path, n);
+    DT_CHECK(j->files, DT_ERR_MEMORY, "%s: out of memory for the names of %d files", j->path, n);
     const char *name = j->map.files;
     for (int f = 0; f < n; f++, name += strlen(name) + 1) j->files[f] = name;
     return DT_OK;
@@ -51,8 +51,8 @@ static dt_err share(load_job *j)
         from_first.files = malloc(from_first.files_len);
         *f = from_first;
     }
-    DT_TRY(dt_comm_agree(j->comm,
-                         f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the names of %s's files", j->path)));
+    DT_TRY(dt_comm_agree(
+        j->comm, f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the names of %s's files", j->path)));
     DT_TRY(dt_comm_broadcast_host(j->comm, f->files, f->files_len, 0));
     DT_TRY(dt_comm_broadcast_host(j->comm, f->locations, (size_t)j->n_slots * sizeof *f->locations, 0));
     return dt_comm_agree(j->comm, list_files(j));
@@ -452,7 +452,7 @@ dt_err dt_checkpoint_fits(const char *path, const dt_saved_model *models, int n_
     DT_TRY(dt_stored_slots(models, n_models, &slots, &n_slots));
     dt_stored_map map = {.locations = calloc((size_t)n_slots + 1, sizeof *map.locations)};
     const dt_err err = map.locations ? dt_checkpoint_locate(path, slots, n_slots, &map)
-                                     : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+                                     : dt_fail(DT_ERR_MEMORY, "out of memory for a list of %d tensors", n_slots);
     free(map.locations);
     free(map.files);
     free(slots);

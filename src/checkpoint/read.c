@@ -98,7 +98,7 @@ static dt_err read_text_or(hid_t file, const char *path, const char *name, const
 {
     if (dt_h5_has(file, name)) return dt_h5_read_text(file, path, name, text);
     *text = strdup(missing);
-    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for attribute `%s`", path, name);
+    DT_CHECK(*text, DT_ERR_MEMORY, "%s: out of memory for attribute `%s`", path, name);
     return DT_OK;
 }
 
@@ -535,7 +535,7 @@ dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, d
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
     job.has_states = calloc((size_t)n_slots + 1, sizeof *job.has_states);
-    DT_CHECK(job.has_states, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+    DT_CHECK(job.has_states, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n_slots);
     dt_h5_lock();
     dt_err err = ckpt_file_open(path, &file);
     if (err == DT_OK) err = read_base(file, path, &job.base, &base);

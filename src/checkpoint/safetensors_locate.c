@@ -165,7 +165,7 @@ static dt_err locate_in(locate_job *job, const dt_stored_slot *slots, int n_slot
     dt_err err = dt_safetensors_open(&job->s, job->path);
     if (err == DT_OK && job->prefix) err = dt_stored_strip(&job->s, job->prefix);
     if (err == DT_OK && !(job->used = calloc((size_t)job->s.n_tensors + 1, sizeof *job->used)))
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a list of %d tensors", job->path, job->s.n_tensors);
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %d tensors", job->path, job->s.n_tensors);
     if (err == DT_OK) err = locate_all(job, slots, n_slots, map);
     *n_files += job->s.n_files;
     free(job->used);

@@ -143,7 +143,7 @@ static dt_err encode_conversation(dt_prompt *p, const place *at, const json_t *p
     else if (ok)
         ok = json_array_append_new(all, json_pack("{sssO}", "role", "assistant", "content", answer)) == 0;
     const dt_err err = ok ? encode_messages(p, at, all, "prompt and answer", r)
-                          : dt_fail(DT_ERR_MEMORY, "no memory for the messages of a conversation");
+                          : dt_fail(DT_ERR_MEMORY, "out of memory for the messages of a conversation");
     json_decref(all);
     return err;
 }

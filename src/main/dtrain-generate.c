@@ -25,7 +25,7 @@ static dt_err open_tokenizer(app *a)
     if (a->frozen.mc.vocab_size < info->vocab_size && !a->opt.tokenizer && strcmp(name, "bytes") == 0) {
         if (a->comm.rank == 0)
             DT_WARN("the model's vocabulary of %" PRId64
-                    " tokens is smaller than that of the tokenizer (%s): token ids are read and printed",
+                    " tokens is smaller than the tokenizer's (%s), so prompts and output are token ids",
                     a->frozen.mc.vocab_size, name);
         dt_tokenizer_close(a->tok);
         a->tok = NULL;
@@ -55,7 +55,7 @@ static void warn_of_template(const app *a)
     dt_chat_warn(a->reader.chat);
     if (dt_chat_spec(a->reader.chat, &asked) != DT_OK) dt_error_clear();
     if (asked && trained && strcmp(asked, trained) != 0)
-        DT_WARN("--chat-template: the model was trained with the template %.200s, not %.200s", trained, asked);
+        DT_WARN("--chat-template: the model was trained with the template %.200s, not with %.200s", trained, asked);
     free(asked);
     free(trained);
 }

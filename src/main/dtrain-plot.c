@@ -27,7 +27,7 @@ static const struct task_panel {
       {"dpo/rewards/accuracies", "rm/accuracy", "rm/safety_accuracy"}}},
     {{"KL to the reference", "its coefficient"}, {{"*/kl", "*/objective/kl"}, {"*/kl_coef"}}},
     {{"lambda", "cost"}, {{"*/lambda"}, {"dpo/cost", "dpo/cost_ema", "ppo/objective/costs", "ppo/episode_cost"}}},
-    {{"tokens of a completion", "share that was cut"},
+    {{"tokens of a completion", "share of truncated completions"},
      {{"*/completions/mean_length", "*/completions/max_length"}, {"*/completions/clipped_ratio"}}},
 };
 enum { N_TASK_PANELS = sizeof task_panels / sizeof task_panels[0] };
@@ -48,19 +48,19 @@ typedef struct options {
 
 static const char usage[] =
     "usage: dtrain-plot [options] RUN_DIR...\n"
-    "Draws the metrics of one or several runs: loss, learning rate and gradient norm, throughput; of\n"
-    "runs that align a model also rewards, margins, KL, lambda and lengths of completions.\n"
-    "RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n"
+    "Plots the metrics of one or several runs: loss, learning rate, gradient norm and throughput. For\n"
+    "preference and reinforcement learning runs it also plots rewards, margins, KL, lambda and\n"
+    "completion lengths. RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n"
     "\n"
-    "  -o, --output FILE       one picture, FILE.png or FILE.svg (default: loss.png and loss.svg in\n"
+    "  -o, --output FILE       write one plot to FILE.png or FILE.svg (default: loss.png and loss.svg in\n"
     "                          the first RUN_DIR)\n"
-    "  -m, --metrics NAME,...  these numbers of metrics.jsonl instead, a panel each\n"
-    "  -s, --smooth W          weighted mean over W records (default: a fortieth of a run's records;\n"
-    "                          1: none)\n"
-    "  -x, --x AXIS            step, tokens or time (seconds of training)\n"
-    "  -l, --list              print the names that --metrics knows for these runs, and draw nothing\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           version, commit and build\n"
+    "  -m, --metrics NAME,...  plot these metrics of metrics.jsonl instead, one panel each\n"
+    "  -s, --smooth W          smooth with a weighted mean over W records (default: a fortieth of the\n"
+    "                          run's records; 1: no smoothing)\n"
+    "  -x, --x AXIS            x axis: step, tokens or time (seconds of training)\n"
+    "  -l, --list              list the metric names of these runs, and plot nothing\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print version, commit and build\n"
     "\n"
     "exit codes: 0 done, 64 usage, 65 no metrics, 70 fault (gnuplot missing or failed),\n"
     "            74 writing failed\n";
@@ -187,8 +187,8 @@ static dt_err check_names(const options *opt, const run *runs, int n_runs)
     for (int i = 0; i < opt->n_names; i++) {
         if (has(runs, n_runs, opt->names[i])) continue;
         suggest(runs, n_runs, opt->names[i], near, sizeof near);
-        return dt_fail(DT_ERR_USAGE, "--metrics: no run has '%s'%s%s; dtrain-plot --list %s prints the names of all",
-                       opt->names[i], *near ? "; near are " : "", near, runs[0].title);
+        return dt_fail(DT_ERR_USAGE, "--metrics: no run has '%s'%s%s; dtrain-plot --list %s lists all names",
+                       opt->names[i], *near ? "; similar names: " : "", near, runs[0].title);
     }
     return DT_OK;
 }

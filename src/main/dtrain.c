@@ -11,25 +11,27 @@
 static const char usage[] =
     "usage: dtrain [options] input.ini [section.key=value ...]\n"
     "       dtrain --check section.key=value ...\n"
-    "  trains as the file says; settings on the command line win. Under mpirun or srun: on all ranks.\n"
+    "  Runs the task in the file. Settings on the command line override the file. Under mpirun or srun,\n"
+    "  dtrain uses every rank that the launcher started; without a launcher it runs on one rank.\n"
     "\n"
-    "  --check                 open and validate all that the run would use, take no step; with settings\n"
-    "                          but no input file (run.device=cuda): does the device compute right?\n"
-    "  --force                 take over the output_dir of another run that is certainly dead\n"
-    "  --plan                  memory per rank and communication per step for every ZeRO stage and\n"
-    "                          offload, and which zero.stage = auto would take; with\n"
-    "      --ranks N             ranks (1)\n"
-    "      --ranks-per-node N    ranks on a node (all)\n"
-    "      --devices-per-node N  devices in a node (one for each rank)\n"
-    "      --device-memory SIZE  memory of a device, such as 80GiB (this machine's on CPUs);\n"
-    "                            G and GB are 10^9 bytes, GiB 2^30\n"
-    "      --host-memory SIZE    memory of a node (this machine's)\n"
-    "      --nvme-space SIZE     free space of a node behind zero.nvme_path (this machine's)\n"
-    "      --gpu NAME            the devices are such GPUs (h100, h200, a100, ...), with their memory:\n"
-    "                            also the time of a step on them, by operation\n"
-    "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           version, commit, build, devices and libraries\n"
+    "  --check                 open and validate everything that the run would use, and take no step.\n"
+    "                          With settings but no input file (run.device=cuda): verify the results of\n"
+    "                          the device's kernels\n"
+    "  --force                 take over the output_dir of another run. Use it only if that run is dead\n"
+    "  --plan                  print memory per rank and communication per step for every ZeRO stage and\n"
+    "                          offload, and the choice of zero.stage = auto. Options:\n"
+    "      --ranks N             number of ranks (default 1)\n"
+    "      --ranks-per-node N    ranks per node (default: all on one node)\n"
+    "      --devices-per-node N  devices per node (default: one per rank)\n"
+    "      --device-memory SIZE  memory of a device, such as 80GiB (default on CPUs: this machine's).\n"
+    "                            G and GB are 10^9 bytes, GiB is 2^30 bytes\n"
+    "      --host-memory SIZE    memory of a node (default: this machine's)\n"
+    "      --nvme-space SIZE     free space of a node under zero.nvme_path (default: this machine's)\n"
+    "      --gpu NAME            GPU model (h100, h200, a100, ...), which also sets its memory. With it\n"
+    "                            dtrain also predicts the time of a step, by operation\n"
+    "  --keys [section[.key]]  list configuration keys: type, default, range, unit, help\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print version, commit, build, devices and libraries\n"
     "\n"
     "exit codes: 0 done, 64 usage or configuration, 65 bad data or checkpoint, 70 fault,\n"
     "            71 not finite, 74 writing failed, 75 stopped early with a checkpoint (submit again),\n"
@@ -160,9 +162,9 @@ static dt_err parse_options(int argc, char **argv, options *o)
         DT_TRY(take_option(o, c, at >= 0 ? table[at].name : ""));
     }
     DT_CHECK(!o->asked_by_another || o->action >= ACTION_VERSION, DT_ERR_USAGE,
-             "--%s and --%s ask for different things: give one of them", o->asked_by, o->asked_by_another);
+             "--%s and --%s exclude each other: give one of them", o->asked_by, o->asked_by_another);
     DT_CHECK(!o->plan_option || o->action >= ACTION_PLAN, DT_ERR_USAGE,
-             "--%s goes with --plan; how many ranks a run has is said to mpirun or srun", o->plan_option);
+             "--%s needs --plan; to set the number of ranks of a run, use mpirun or srun", o->plan_option);
     return take_arguments(o, argc - optind, argv + optind);
 }
 
@@ -239,7 +241,7 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_check(cfg));
         if (err == DT_OK && !(text = dt_config_given_text(cfg)))
-            err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
+            err = dt_fail(DT_ERR_MEMORY, "out of memory for the configuration");
         free(input);
     }
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
@@ -285,7 +287,7 @@ static int run_ranks(const options *o)
     err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
     if (err == DT_OK && !comm.threads)
-        DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
+        DT_WARN("this MPI does not provide MPI_THREAD_MULTIPLE, so the watchdog may be unable to end a hung job");
     if (err == DT_OK) err = share_config(o, &comm, &run);
     if (err == DT_OK) err = dt_run_main(&run, &comm, mode_of(o));
 

@@ -103,7 +103,7 @@ static dt_err merge_inline(const dt_config *cfg, json_t *root)
         const char *type = json_string_value(json_object_get(root, "model_type"));
         const bool gpt2 = type && strcmp(type, "gpt2") == 0 && k->gpt2_name;
         DT_CHECK(json_object_set_new(root, gpt2 ? k->gpt2_name : k->key, v) == 0, DT_ERR_MEMORY,
-                 "no memory for [model] %s", k->key);
+                 "out of memory for [model] %s", k->key);
         DT_TRY(check_family_reads(cfg, k, root));
     }
     return DT_OK;
@@ -161,7 +161,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
         json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc)));
         free(mc->json);
         mc->json = json_dumps(root, JSON_INDENT(2));
-        DT_CHECK(mc->json, DT_ERR_MEMORY, "no memory for the text of the model's configuration");
+        DT_CHECK(mc->json, DT_ERR_MEMORY, "out of memory for the text of the model's configuration");
     }
     dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
@@ -196,7 +196,7 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
         DT_TRY(load_file(cfg->model_config, &root));
     } else {
         root = json_object();
-        DT_CHECK(root, DT_ERR_MEMORY, "no memory for the model's configuration");
+        DT_CHECK(root, DT_ERR_MEMORY, "out of memory for the model's configuration");
     }
     const dt_spec source = {
         .file = file ? cfg->model_config : "[model]", .err = file ? DT_ERR_DATA : DT_ERR_USAGE, .value = root};

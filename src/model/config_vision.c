@@ -141,7 +141,7 @@ static dt_err read_layer(const dt_spec *root, int64_t L, int64_t *layer)
         return dt_spec_int(root, "vision_feature_layer", -L - 1, L, layer);
     if (json_array_size(list.value) != 1) return dt_spec_bad(&list, NULL, "one hidden state");
     json_t *one = json_pack("{s:O}", "vision_feature_layer", json_array_get(list.value, 0));
-    DT_CHECK(one, DT_ERR_MEMORY, "%s: no memory for vision_feature_layer", root->file);
+    DT_CHECK(one, DT_ERR_MEMORY, "%s: out of memory for vision_feature_layer", root->file);
     const dt_err err = dt_spec_int(&(dt_spec){.file = root->file, .err = root->err, .value = one},
                                    "vision_feature_layer", -L - 1, L, layer);
     json_decref(one);
@@ -251,7 +251,8 @@ dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, c
     dt_err err = dt_preprocessor_from(&(dt_spec){.file = name, .value = object}, &p);
     if (err == DT_OK) root = json_loads(mc->json, 0, NULL);
     if (root && json_object_set(root, "preprocessor_config", object) == 0) text = json_dumps(root, JSON_INDENT(2));
-    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the text of the configuration", name);
+    if (err == DT_OK && !text)
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the text of the configuration", name);
     if (err == DT_OK) {
         set_preprocessor(mc->vision, &p);
         free(mc->json);
@@ -294,9 +295,9 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
 dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc)
 {
     mc->vision = calloc(1, sizeof *mc->vision);
-    DT_CHECK(mc->vision, DT_ERR_MEMORY, "no memory for the configuration of a tower");
+    DT_CHECK(mc->vision, DT_ERR_MEMORY, "out of memory for the configuration of a tower");
     mc->vision->blocks = calloc(1, sizeof *mc->vision->blocks);
-    DT_CHECK(mc->vision->blocks, DT_ERR_MEMORY, "no memory for the configuration of a tower");
+    DT_CHECK(mc->vision->blocks, DT_ERR_MEMORY, "out of memory for the configuration of a tower");
     return read_vision(root, mc);
 }
 

@@ -31,7 +31,7 @@ dt_err dt_graphs_open(dt_model *m)
 {
     if (!m->opt.graphs || !m->cache || !m->ops->graph_begin) return DT_OK;
     m->graphs = calloc(1, sizeof *m->graphs);
-    DT_CHECK(m->graphs, DT_ERR_MEMORY, "no memory for a table of graphs");
+    DT_CHECK(m->graphs, DT_ERR_MEMORY, "out of memory for a table of graphs");
     return DT_OK;
 }
 

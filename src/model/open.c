@@ -379,14 +379,14 @@ static dt_err make_tables(dt_model *m)
     m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
     m->cached = cached ? calloc((size_t)dt_cache_slots(&m->opt), sizeof *m->cached) : NULL;
     DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cached)), DT_ERR_MEMORY,
-             "no memory for the tables of %" PRId64 " blocks", L);
+             "out of memory for the tables of %" PRId64 " blocks", L);
     return dt_stretch_open(m);
 }
 
 static dt_err find_tensors(dt_model *m)
 {
     m->stages = calloc((size_t)m->n_units + 1, sizeof *m->stages);
-    DT_CHECK(m->stages, DT_ERR_MEMORY, "no memory for the tables of %d units", m->n_units);
+    DT_CHECK(m->stages, DT_ERR_MEMORY, "out of memory for the tables of %d units", m->n_units);
     return dt_model_find_tensors(m);
 }
 
@@ -571,7 +571,7 @@ static dt_err fill_rope(dt_model *m)
     const int64_t n_rows = m->stretch.base_rows, width = m->mc->head_dim;
     const size_t row_nbytes = (size_t)width * sizeof(float);
     float *piece = malloc(PIECE * row_nbytes);
-    DT_CHECK(piece, DT_ERR_MEMORY, "no memory for %d rows of a rotary table", PIECE);
+    DT_CHECK(piece, DT_ERR_MEMORY, "out of memory for %d rows of a rotary table", PIECE);
     dt_err err = DT_OK;
     for (int64_t first = 0; first < n_rows && err == DT_OK; first += PIECE) {
         const int64_t n = dt_min_i64(PIECE, n_rows - first);
@@ -590,7 +590,7 @@ static dt_err fill_patches(dt_model *m)
     const int32_t N = m->opt.max_images;
     if (!m->opt.tower) return DT_OK;
     int32_t *list = malloc(3 * (size_t)N * sizeof *list);
-    DT_CHECK(list, DT_ERR_MEMORY, "no memory for the places of %d class tokens", N);
+    DT_CHECK(list, DT_ERR_MEMORY, "out of memory for the places of %d class tokens", N);
     for (int32_t i = 0; i < N; i++) list[i] = (int32_t)(i * k->n_rows), list[N + i] = 0, list[2 * N + i] = i;
     const dt_err err = m->ops->copy(m->dev, k->class_at, list, 3 * (size_t)N * sizeof *list, m->stream),
                  waited = m->ops->stream_sync(m->dev, m->stream);
@@ -603,7 +603,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 {
     dt_model *m = calloc(1, sizeof *m);
     *out = NULL;
-    DT_CHECK(m, DT_ERR_MEMORY, "no memory for a model");
+    DT_CHECK(m, DT_ERR_MEMORY, "out of memory for a model");
     m->source = source;
     m->stream = compute;
     m->phase = phase;

@@ -129,7 +129,7 @@ static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **
     dt_unit *u = calloc((size_t)n, sizeof *u);
     *units = NULL;
     *n_units = 0;
-    DT_CHECK(u, DT_ERR_MEMORY, "no memory for the tables of %d units", n);
+    DT_CHECK(u, DT_ERR_MEMORY, "out of memory for the tables of %d units", n);
     dt_err err = DT_OK;
     for (int i = 0; i < n_text && err == DT_OK; i++) {
         struct builder b = {.mc = mc, .n_labels = n_labels, .unit = &u[i]};

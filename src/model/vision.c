@@ -75,7 +75,7 @@ static dt_err bring(const dt_model *m, int32_t *to, int64_t n,
 {
     if (n == 0) return DT_OK;
     int32_t *number = malloc((size_t)n * sizeof *number);
-    DT_CHECK(number, DT_ERR_MEMORY, "no memory for the numbers of %" PRId64 " features", n);
+    DT_CHECK(number, DT_ERR_MEMORY, "out of memory for the numbers of %" PRId64 " features", n);
     list(m->vision, m->opt.max_images, number);
     const dt_err err = m->ops->copy(m->dev, to, number, (size_t)n * sizeof *number, m->stream),
                  waited = m->ops->stream_sync(m->dev, m->stream);
@@ -109,7 +109,7 @@ static dt_err allocate(dt_model *m)
 dt_err dt_vision_open(dt_model *m, const dt_unit *units, int n_units, int first)
 {
     m->vision = calloc(1, sizeof *m->vision);
-    DT_CHECK(m->vision, DT_ERR_MEMORY, "no memory for a vision tower");
+    DT_CHECK(m->vision, DT_ERR_MEMORY, "out of memory for a vision tower");
     DT_TRY(describe(m, units, n_units, first));
     DT_TRY(dt_tower_open(m, first));
     return allocate(m);

@@ -91,7 +91,8 @@ static dt_err name_slots(export_job *j)
     j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
     j->plain = calloc((size_t)j->n_slots + 1, sizeof *j->plain);
     j->new_row = calloc((size_t)j->n_slots + 1, sizeof *j->new_row);
-    DT_CHECK(j->names && j->plain && j->new_row, DT_ERR_MEMORY, "no memory for the names of %d tensors", j->n_slots);
+    DT_CHECK(j->names && j->plain && j->new_row, DT_ERR_MEMORY, "out of memory for the names of %d tensors",
+             j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
         new_rows_grow(&j->plain[i], j->opt->new_tokens);
@@ -109,7 +110,7 @@ static int64_t shard_size(const dt_export_options *opt)
 static dt_err make_layout(export_job *j)
 {
     dt_st_entry *entries = calloc((size_t)j->n_slots + 1, sizeof *entries);
-    DT_CHECK(entries, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
+    DT_CHECK(entries, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         const dt_tensor *t = &j->plain[i];
         entries[i] = (dt_st_entry){.name = j->names[i], .n_dims = t->n_dims, .shape = t->shape};
@@ -144,7 +145,7 @@ static dt_err make_config(export_job *j)
     const dt_export_options *opt = j->opt;
     if (!opt->adapter) return export_config_make(opt, n_labels(j), &j->config);
     j->config = strdup(opt->model_config);
-    return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", DT_PEFT_CONFIG);
+    return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %s", DT_PEFT_CONFIG);
 }
 
 static dt_err prepare(export_job *j)

@@ -178,6 +178,6 @@ dt_err export_config_make(const dt_export_options *opt, int64_t n_labels, char *
     free(bare);
     json_decref(root);
     dt_model_config_free(&mc);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for config.json");
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for config.json");
     return DT_OK;
 }

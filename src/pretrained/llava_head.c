@@ -59,7 +59,7 @@ dt_err llava_settle_head(char **text, const char *name, const char *dir)
         json_object_set_new(json_object_get(root, "text_config"), KEY, json_boolean(tied));
         free(*text);
         *text = json_dumps(root, JSON_INDENT(2));
-        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its text", name);
+        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
     }
     json_decref(root);
     return err;

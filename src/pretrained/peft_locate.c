@@ -131,7 +131,7 @@ dt_err peft_locate(const char *dir, const dt_stored_slot *slots, int n_slots, dt
     locate_job job = {.lora = &lora, .s = &s, .file = path};
     dt_err err = open_file(&s, dir, path);
     if (err == DT_OK && !(job.used = calloc((size_t)s.n_tensors + 1, sizeof *job.used)))
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a list of %d tensors", dir, s.n_tensors);
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %d tensors", dir, s.n_tensors);
     if (err == DT_OK) err = locate_all(&job, slots, n_slots, map);
     free(job.used);
     dt_safetensors_close(&s);

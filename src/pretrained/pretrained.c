@@ -20,7 +20,7 @@ enum { MAX_CONFIG = 1 << 26 }; /* bytes */
 static dt_err copy_text(char **to, const char *from)
 {
     *to = strdup(from);
-    DT_CHECK(*to, DT_ERR_MEMORY, "no memory for a text of %zu bytes", strlen(from));
+    DT_CHECK(*to, DT_ERR_MEMORY, "out of memory for a text of %zu bytes", strlen(from));
     return DT_OK;
 }
 

@@ -129,7 +129,7 @@ static dt_err find_tower(const dt_spec *root, json_t **tower)
     if (!whole && !known)
         return dt_spec_bad(root, "model_type", "clip_vision_model or siglip_vision_model, a vision tower");
     *tower = json_deep_copy(whole ? part.value : root->value);
-    DT_CHECK(*tower, DT_ERR_MEMORY, "%s: no memory for the configuration of a tower", root->file);
+    DT_CHECK(*tower, DT_ERR_MEMORY, "%s: out of memory for the configuration of a tower", root->file);
     if (!own && (known || dt_model_is_llava(root->value)))
         json_object_set_new(*tower, "model_type", json_string(dt_tower_model_type(known ? type : DT_TOWER_CLIP)));
     forget_file(*tower);
@@ -173,7 +173,7 @@ static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, 
 static dt_err take_text(dt_pretrained *p, const json_t *root)
 {
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the text of a configuration", p->config_name);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for the text of a configuration", p->config_name);
     free(p->model_config);
     p->model_config = text;
     return DT_OK;
@@ -184,7 +184,7 @@ static dt_err name_parts(dt_pretrained *p, const dt_config *cfg)
     char *name = NULL;
     const bool named = asprintf(&name, "%s, joined with %s", p->config_name, cfg->vision_path) >= 0;
     p->tower = strdup(cfg->vision_path);
-    DT_CHECK(named && p->tower, DT_ERR_MEMORY, "no memory for a name");
+    DT_CHECK(named && p->tower, DT_ERR_MEMORY, "out of memory for a name");
     free(p->config_name);
     p->config_name = name;
     p->parts.tower = p->tower;
@@ -216,7 +216,7 @@ static dt_err parse(const char *name, const json_t *root)
 {
     dt_model_config mc = {0};
     char *text = json_dumps(root, 0);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for its text", name);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for its text", name);
     const dt_err err = dt_model_config_parse(&mc, name, text);
     dt_model_config_free(&mc);
     free(text);
@@ -389,7 +389,7 @@ static dt_err take_projector(dt_pretrained *p, const dt_config *cfg)
     DT_CONFIG_CHECK(p->kind == DT_PRETRAINED_HF, cfg, "vision", "projector_path",
                     "the checkpoint %s has a projector; leave it out", p->path);
     p->projector = strdup(cfg->vision_projector_path);
-    DT_CHECK(p->projector, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(p->projector, DT_ERR_MEMORY, "out of memory for a path");
     p->parts.projector = p->projector;
     return DT_OK;
 }

@@ -37,7 +37,7 @@ static dt_err answer_of_record(const json_t *record, char **text)
     *text = NULL;
     if (!answer || json_is_null(answer)) return DT_OK;
     *text = json_is_string(answer) ? strdup(json_string_value(answer)) : json_dumps(answer, JSON_ENCODE_ANY);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for the answer of a record");
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for the answer of a record");
     return DT_OK;
 }
 
@@ -132,7 +132,7 @@ static dt_err read_keywords(dt_builtin *b, const char *parameters)
     DT_CHECK(parameters[strspn(parameters, "| ")], DT_ERR_USAGE, "keywords:%s: expected words, as in keywords:yes|no",
              parameters);
     b->words = strdup(parameters);
-    DT_CHECK(b->words, DT_ERR_MEMORY, "no memory for keywords");
+    DT_CHECK(b->words, DT_ERR_MEMORY, "out of memory for keywords");
     return DT_OK;
 }
 
@@ -142,7 +142,7 @@ static dt_err look_for(const char *text, const char *word, size_t n, int *n_word
     while (n > 0 && word[n - 1] == ' ') n--;
     if (n == 0) return DT_OK;
     char *copy = strndup(word, n);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for a keyword");
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for a keyword");
     ++*n_words;
     *n_found += strcasestr(text, copy) != NULL;
     free(copy);
@@ -279,7 +279,7 @@ dt_err dt_builtin_open(dt_builtin **out, const char *text)
     *out = NULL;
     if (!what) return DT_OK;
     dt_builtin *b = calloc(1, sizeof *b);
-    DT_CHECK(b, DT_ERR_MEMORY, "no memory for a reward function");
+    DT_CHECK(b, DT_ERR_MEMORY, "out of memory for a reward function");
     b->what = what;
     const dt_err err = read(b, text[n] ? text + n + 1 : NULL);
     if (err == DT_OK)

@@ -56,7 +56,7 @@ static void name_model(dt_reward_model *m)
 dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
 {
     m->path = strdup(path);
-    DT_CHECK(m->path, DT_ERR_MEMORY, "no memory for the name of a reward model");
+    DT_CHECK(m->path, DT_ERR_MEMORY, "out of memory for the name of a reward model");
     name_model(m);
     if (t->comm) DT_TRY(find_tokenizer(m, t)); /* a plan may be made before there is a model */
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
@@ -117,7 +117,7 @@ static dt_err encode_row(dt_reward_model *m, dt_rollout *r, int64_t row)
     const int32_t eos = dt_tokenizer_get_info(m->tokenizer)->eos;
     const char *prompt = dt_rollout_text(r, row, DT_PART_PROMPT, DT_NO_SPECIAL),
                *completion = dt_rollout_text(r, row, DT_PART_COMPLETION, DT_NO_SPECIAL);
-    DT_CHECK(prompt && completion, DT_ERR_MEMORY, "no memory for the text of a completion");
+    DT_CHECK(prompt && completion, DT_ERR_MEMORY, "out of memory for the text of a completion");
     const dt_span spans[] = {{.text = prompt, .nbytes = strlen(prompt)},
                              {.text = completion, .nbytes = strlen(completion)}};
     m->ids.n = 0;

@@ -72,7 +72,7 @@ static dt_err parse(dt_program *p, const char *command, bool look)
 {
     const int status = wordexp(command, &p->words, WRDE_NOCMD | WRDE_UNDEF);
     p->parsed = status == 0;
-    DT_CHECK(status != WRDE_NOSPACE, DT_ERR_MEMORY, "no memory for the words of a command");
+    DT_CHECK(status != WRDE_NOSPACE, DT_ERR_MEMORY, "out of memory for the words of a command");
     DT_CHECK(status != WRDE_BADVAL, DT_ERR_USAGE, "command:%s: a variable of the environment is not set", command);
     DT_CHECK(status == 0, DT_ERR_USAGE,
              "command:%s: expected a program and its arguments; what belongs to a shell (| & ; < > ( ) { } $( )) needs "
@@ -90,7 +90,7 @@ dt_err dt_program_open(dt_program *p, const char *command, bool look)
 {
     *p = (dt_program){.input = -1, .output = -1, .error = -1, .life = -1};
     p->command = strdup(command);
-    DT_CHECK(p->command, DT_ERR_MEMORY, "no memory for a command");
+    DT_CHECK(p->command, DT_ERR_MEMORY, "out of memory for a command");
     DT_TRY(parse(p, command, look));
     snprintf(p->name, sizeof p->name, "%s", program_of(&p->words));
     return DT_OK;
@@ -113,7 +113,7 @@ static dt_err make_environment(char ***env, char own[3][40], int rank, int nrank
     size_t n = 0, kept = 0;
     while (environ[n]) n++;
     *env = calloc(n + 5, sizeof **env);
-    DT_CHECK(*env, DT_ERR_MEMORY, "no memory for an environment");
+    DT_CHECK(*env, DT_ERR_MEMORY, "out of memory for an environment");
     for (size_t i = 0; i < n; i++)
         if (!is_of_launcher(environ[i]) && strncmp(environ[i], "PYTHONUNBUFFERED=", 17) != 0)
             (*env)[kept++] = environ[i];
@@ -302,7 +302,7 @@ static dt_err append(dt_program_line *l, const char *bytes, size_t n)
     if (l->n + n + 1 > l->n_alloc) {
         const size_t want = 2 * (l->n + n + 1);
         char *more = realloc(l->text, want);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a line of %zu bytes", want);
+        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for a line of %zu bytes", want);
         l->text = more;
         l->n_alloc = want;
     }

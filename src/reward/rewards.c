@@ -48,7 +48,7 @@ static dt_err unknown(const char *text)
 static dt_err open_program(dt_rewards *w, function *f, const dt_task *t, const char *command)
 {
     f->program = calloc(1, sizeof *f->program);
-    DT_CHECK(f->program, DT_ERR_MEMORY, "no memory for a reward function");
+    DT_CHECK(f->program, DT_ERR_MEMORY, "out of memory for a reward function");
     w->program[w->n_programs++] = f->program;
     DT_TRY(dt_program_open(f->program, command, t->comm != NULL)); /* a plan may be made elsewhere */
     snprintf(f->name, sizeof f->name, "%s", f->program->name);
@@ -59,7 +59,7 @@ static dt_err open_model(function *f, dt_task *t, const char *path)
 {
     DT_CHECK(*path, DT_ERR_USAGE, "model:: expected model:DIRECTORY");
     f->model = calloc(1, sizeof *f->model);
-    DT_CHECK(f->model, DT_ERR_MEMORY, "no memory for a reward function");
+    DT_CHECK(f->model, DT_ERR_MEMORY, "out of memory for a reward function");
     const dt_err err = dt_reward_model_open(f->model, t, path);
     snprintf(f->name, sizeof f->name, "%s", f->model->name);
     return err;
@@ -130,7 +130,7 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, 
     int n_items = 0;
     dt_rewards *w = calloc(1, sizeof *w);
     if (!w) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for reward functions"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for reward functions"));
         return NULL;
     }
     w->section = section;
@@ -204,7 +204,7 @@ static dt_err sample_of(const dt_rewards *w, dt_rollout *r, int64_t row, dt_rewa
                             .n_completion = x->n_new,
                             .record = dt_rollout_record(r, row),
                             .items = w->vectors};
-    DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "no memory for the text of a completion");
+    DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "out of memory for the text of a completion");
     return s->record ? DT_OK : DT_ERR_DATA; /* which is recorded */
 }
 
@@ -281,7 +281,7 @@ static dt_err write_request(const dt_reward_sample *s, char **line)
     *line = made ? json_dumps(object, JSON_COMPACT) : NULL;
     json_decref(object);
     json_decref(record);
-    DT_CHECK(*line, DT_ERR_MEMORY, "no memory for what a reward function is given");
+    DT_CHECK(*line, DT_ERR_MEMORY, "out of memory for what a reward function is given");
     return DT_OK;
 }
 

@@ -101,7 +101,7 @@ static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t
 {
     json_t *group = NULL;
     rollout_line *more = realloc(f->line, (size_t)(f->n + 1) * sizeof *more);
-    DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for the places of its lines", f->path);
+    DT_CHECK(more, DT_ERR_MEMORY, "%s: out of memory for the places of its lines", f->path);
     f->line = more;
     f->line[f->n] = (rollout_line){offset, line};
     DT_TRY(parse(f, line, text, nbytes, &group));
@@ -231,7 +231,7 @@ dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
     for (int i = 0; i < r->opt.n_arrays; i++) json_object_del(group, r->opt.array_name[i]);
     *record = json_dumps(json_is_object(nested) ? nested : group, 0);
     json_decref(group);
-    DT_CHECK(*record, DT_ERR_MEMORY, "%s: no memory for a record", r->replay.path);
+    DT_CHECK(*record, DT_ERR_MEMORY, "%s: out of memory for a record", r->replay.path);
     return DT_OK;
 }
 

@@ -198,7 +198,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
 {
     dt_rollout *r = calloc(1, sizeof *r);
     if (!r) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for rollouts"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for rollouts"));
         return NULL;
     }
     r->opt = *opt;
@@ -273,7 +273,7 @@ static dt_err alloc(dt_rollout *r, const dt_task *t)
     const int64_t m = t->batching.micro_batch_size, n_share = share_of(r, t->nranks);
     r->nbytes = lay_out(r, NULL, n_share, m, batch_tok(r, m));
     r->block = calloc(1, r->nbytes);
-    DT_CHECK(r->block, DT_ERR_MEMORY, "no memory for rollouts of %" PRId64 " completions: %zu bytes", r->opt.n_rows,
+    DT_CHECK(r->block, DT_ERR_MEMORY, "out of memory for rollouts of %" PRId64 " completions: %zu bytes", r->opt.n_rows,
              r->nbytes);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
     lay_out(r, r->block, n_share, m, batch_tok(r, m));

@@ -143,7 +143,7 @@ static dt_err open_journal(dt_rollout *r, const char *dir, int64_t step)
 {
     char *path = NULL;
     if (r->journal) return DT_OK;
-    DT_CHECK(asprintf(&path, "%s/rollouts.jsonl", dir) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&path, "%s/rollouts.jsonl", dir) >= 0, DT_ERR_MEMORY, "out of memory for a path");
     const dt_err err = dt_journal_open(&r->journal, path, step - 1);
     free(path);
     return err;
@@ -158,7 +158,7 @@ static dt_err write_lines(dt_rollout *r, const char *dir, const findings *x)
     for (int64_t row = 0; row < r->n_rows && ok; row += r->opt.num_generations) ok = put_group(f, r, x, row);
     dt_err err = dt_fault("rollout.write");
     if (err == DT_OK && !ok)
-        err = *dt_error_message() ? DT_ERR_DATA : dt_fail(DT_ERR_MEMORY, "no memory for the lines of a rollout");
+        err = *dt_error_message() ? DT_ERR_DATA : dt_fail(DT_ERR_MEMORY, "out of memory for the lines of a rollout");
     return dt_journal_end(r->journal, err);
 }
 

@@ -291,7 +291,7 @@ static dt_err make_rounds(making *k, const dt_feature_file *f, int64_t base)
 static dt_err publish(const making *k, dt_feature_file *f, int64_t base)
 {
     dt_image_hash *images = malloc((size_t)f->n * sizeof *images);
-    DT_CHECK(images, DT_ERR_MEMORY, "no memory for the list of %" PRId64 " images", f->n);
+    DT_CHECK(images, DT_ERR_MEMORY, "out of memory for the list of %" PRId64 " images", f->n);
     for (int64_t i = 0; i < f->n; i++) images[i] = k->missing[base + i].image;
     const dt_err err = dt_feature_file_publish(f, k->dir, images, k->checksums);
     free(images);
@@ -337,7 +337,7 @@ static dt_err prepare_to_make(making *k)
 {
     k->checksums = take(k, images_of_file(k), sizeof *k->checksums);
     k->features = take(k, k->n_at_once, dt_feature_nbytes(&k->kind));
-    DT_CHECK(k->checksums && k->features, DT_ERR_MEMORY, "no memory for the features of %d images", k->n_at_once);
+    DT_CHECK(k->checksums && k->features, DT_ERR_MEMORY, "out of memory for the features of %d images", k->n_at_once);
     return DT_OK;
 }
 
@@ -379,7 +379,7 @@ static dt_err prepare(making *k)
     k->pixels = take(k, k->n_at_once, k->image_nbytes);
     k->images = take(k, k->n_images, sizeof *k->images);
     k->missing = take(k, k->n_images, sizeof *k->missing);
-    DT_CHECK(k->pixels && k->images && k->missing, DT_ERR_MEMORY, "no memory for the list of %" PRId64 " images",
+    DT_CHECK(k->pixels && k->images && k->missing, DT_ERR_MEMORY, "out of memory for the list of %" PRId64 " images",
              k->n_images);
     return DT_OK;
 }
@@ -393,7 +393,7 @@ static void give(const making *k, dt_loader *l, const dt_image_hash *images, dt_
 static dt_err give_all(const making *k)
 {
     dt_feature_place *places = malloc(((size_t)k->n_images + 1) * sizeof *places);
-    DT_CHECK(places, DT_ERR_MEMORY, "no memory for the places of %" PRId64 " images' features", k->n_images);
+    DT_CHECK(places, DT_ERR_MEMORY, "out of memory for the places of %" PRId64 " images' features", k->n_images);
     give(k, k->t->train, k->images, places);
     give(k, k->t->valid, k->images + n_images_of(k->t->train), places);
     dt_features_forget(k->t->features);

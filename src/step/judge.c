@@ -36,7 +36,7 @@ dt_err dt_judge_plan(const dt_judge *j, const dt_task *t, dt_memory *memory)
 static dt_err alloc(dt_judge *j, dt_ledger *ledger)
 {
     j->block = calloc(1, j->nbytes);
-    DT_CHECK(j->block, DT_ERR_MEMORY, "no memory for the scores of %s", j->scorer.name);
+    DT_CHECK(j->block, DT_ERR_MEMORY, "out of memory for the scores of %s", j->scorer.name);
     lay_out(j, j->block);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, j->nbytes);
     return DT_OK;

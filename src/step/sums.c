@@ -40,7 +40,7 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
                                : check_name(name, dt_sums_find(s, name) < 0);
     dt_sum *sum = err == DT_OK ? realloc(s->sum, (size_t)(s->n_sums + 1) * sizeof *sum) : NULL;
     if (!sum) {
-        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "no memory for the metric %s", name) : err);
+        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "out of memory for the metric %s", name) : err);
         return 0;
     }
     s->sum = sum;
@@ -65,7 +65,7 @@ static void show(dt_sums *s, dt_show_when when, const char *name, dt_shown what)
     if (s->err != DT_OK) return;
     dt_shown *shown = err == DT_OK ? realloc(s->shown[when], (size_t)(s->n_shown[when] + 1) * sizeof *shown) : NULL;
     if (!shown) {
-        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "no memory for the metric %s", name) : err);
+        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "out of memory for the metric %s", name) : err);
         return;
     }
     s->shown[when] = shown;
@@ -141,7 +141,7 @@ static dt_err prepare(dt_sums *s, dt_comm *comm, char **text)
     s->step = calloc(n, sizeof *s->step);
     s->total = calloc(n, sizeof *s->total);
     *text = describe(s);
-    DT_CHECK(s->step && s->total && *text, DT_ERR_MEMORY, "no memory for %d metrics", s->n_sums);
+    DT_CHECK(s->step && s->total && *text, DT_ERR_MEMORY, "out of memory for %d metrics", s->n_sums);
     return comm ? dt_comm_vote_reserve(comm, s->n_values) : DT_OK;
 }
 

@@ -24,7 +24,7 @@ dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger)
 {
     const size_t nbytes = dt_batch_beta_nbytes(n_pairs);
     b->block = calloc(1, nbytes);
-    DT_CHECK(b->block, DT_ERR_MEMORY, "no memory for the margins of %lld pairs", (long long)n_pairs);
+    DT_CHECK(b->block, DT_ERR_MEMORY, "out of memory for the margins of %lld pairs", (long long)n_pairs);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     b->n_alloc = n_pairs;
     lay_out(b, b->block, n_pairs);

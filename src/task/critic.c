@@ -79,7 +79,7 @@ dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
 static dt_err begin_local(dt_critic *c, dt_task *t)
 {
     c->block = calloc(1, c->nbytes);
-    DT_CHECK(c->block, DT_ERR_MEMORY, "no memory for the values of the %s", c->name);
+    DT_CHECK(c->block, DT_ERR_MEMORY, "out of memory for the values of the %s", c->name);
     lay_out(c, c->block);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
     c->source = dt_zero_source(c->trained->zero);

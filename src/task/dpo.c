@@ -148,7 +148,7 @@ static void dpo_open(dt_task *t)
     pairs_open(t, t->cfg->data_seq_len, true, true);
     warn_of_ties(t);
     if (!d) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = d;

@@ -28,7 +28,7 @@ static void eval_open(dt_task *t)
     }
     evaluation *e = calloc(1, sizeof *e);
     if (!e) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = e;

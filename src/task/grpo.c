@@ -71,7 +71,7 @@ static void grpo_open(dt_task *t)
 {
     grpo *g = calloc(1, sizeof *g);
     if (!g) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = g;
@@ -136,7 +136,7 @@ static dt_err allocate(grpo *g, dt_task *t)
 {
     g->nbytes = lay_out(g, t, NULL);
     g->block = calloc(1, g->nbytes);
-    DT_CHECK(g->block, DT_ERR_MEMORY, "no memory for %zu bytes of rewards and advantages", g->nbytes);
+    DT_CHECK(g->block, DT_ERR_MEMORY, "out of memory for %zu bytes of rewards and advantages", g->nbytes);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     lay_out(g, t, g->block);
     return DT_OK;

@@ -77,7 +77,7 @@ dt_err task_items_target(const task_items *items, dt_loader *prompts, int64_t pr
     const char *sid = decoded ? dt_sid_in(decoded, &nbytes) : NULL;
     *text = sid ? strndup(sid, nbytes) : NULL;
     free(decoded);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for a target's text");
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for a target's text");
     *item = dt_catalogue_find(items->catalogue, *text, strlen(*text));
     return DT_OK;
 }

@@ -67,7 +67,7 @@ void lm_open(dt_task *t)
     dt_task_open_data(t, &(dt_task_data){.training = t->ops->trains, .validation = true});
     warn_of_images(t);
     if (!l) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = l;

@@ -195,7 +195,7 @@ static void ppo_open(dt_task *t)
 {
     ppo *p = calloc(1, sizeof *p);
     if (!p) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = p;
@@ -247,7 +247,7 @@ static dt_err alloc(dt_task *t)
     ppo *p = ppo_of(t);
     p->nbytes = lay_out(p, NULL, ppo_n_rows(t));
     p->block = calloc(1, p->nbytes);
-    DT_CHECK(p->block, DT_ERR_MEMORY, "no memory for the scores of rollouts: %zu bytes", p->nbytes);
+    DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for the scores of rollouts: %zu bytes", p->nbytes);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     lay_out(p, p->block, ppo_n_rows(t));
     return DT_OK;

@@ -238,9 +238,9 @@ static dt_err prepare(dt_precomputed *p, dt_task *t)
 {
     const dt_loader *loaders[DT_N_PRECOMPUTED_PARTS] = {t->train, t->valid};
     int64_t n = 0, *first;
-    DT_CHECK(asprintf(&p->path, "%s/%s", t->cfg->run_output_dir, name) > 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&p->path, "%s/%s", t->cfg->run_output_dir, name) > 0, DT_ERR_MEMORY, "out of memory for a path");
     p->block = calloc(1, p->nbytes);
-    DT_CHECK(p->block, DT_ERR_MEMORY, "no memory for the log-probabilities of the reference");
+    DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for the log-probabilities of the reference");
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     first = p->block;
     for (int k = 0; k < DT_N_PRECOMPUTED_PARTS; k++) {

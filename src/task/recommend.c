@@ -115,7 +115,7 @@ recommend *recommend_open(dt_task *t, const task_items *items, bool writes)
 {
     recommend *m = calloc(1, sizeof *m);
     if (!m) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return NULL;
     }
     m->items = items;
@@ -142,7 +142,7 @@ static dt_err begin_local(recommend *m, dt_task *t)
 {
     const char *dir = t->cfg->run_output_dir;
     m->item = calloc(1, own_nbytes(m));
-    DT_CHECK(m->item, DT_ERR_MEMORY, "no memory for %d items", m->n_beams);
+    DT_CHECK(m->item, DT_ERR_MEMORY, "out of memory for %d items", m->n_beams);
     m->nbytes = own_nbytes(m);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
     DT_CHECK(dt_join_path(m->path, dir, "predictions.json", ""), DT_ERR_USAGE, "%s: too long a path", dir);
@@ -208,7 +208,7 @@ static dt_err write_group(recommend *m, int64_t group, const char *target, int n
     if (record && predict && json_object_set(record, "predict", predict) == 0) text = json_dumps(record, 0);
     json_decref(predict);
     json_decref(record);
-    DT_CHECK(text, DT_ERR_MEMORY, "no memory for a record of %s", m->path);
+    DT_CHECK(text, DT_ERR_MEMORY, "out of memory for a record of %s", m->path);
     dt_err err = dt_aside_write(&m->out, first ? "[\n" : ",\n", 2);
     if (err == DT_OK) err = dt_aside_write(&m->out, text, strlen(text));
     free(text);

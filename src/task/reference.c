@@ -113,7 +113,7 @@ dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *mem
 static dt_err alloc(dt_reference *r, dt_ledger *ledger)
 {
     r->block = calloc(1, r->nbytes);
-    DT_CHECK(r->block, DT_ERR_MEMORY, "no memory for the log-probabilities of the reference");
+    DT_CHECK(r->block, DT_ERR_MEMORY, "out of memory for the log-probabilities of the reference");
     lay_out(r, r->block);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
     return DT_OK;

@@ -87,7 +87,7 @@ static void rm_open(dt_task *t)
     reward_model *r = calloc(1, sizeof *r);
     pairs_open(t, text_length(t), cfg->rm_truncate, false);
     if (!r) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = r;

@@ -149,7 +149,7 @@ dt_err run_best_load(dt_run *run, const progress *p)
         free(dir);
         return DT_OK;
     }
-    dt_err err = dir ? dt_checkpoint_path(path, dir, p->best_step) : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = dir ? dt_checkpoint_path(path, dir, p->best_step) : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     free(dir);
     DT_TRY(dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.load") : err));
     dt_saved_model models[DT_MAX_SAVED];

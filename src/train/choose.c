@@ -138,7 +138,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
 {
     if (strcmp(run->cfg.zero_stage, "auto") != 0) return run_agree(run, DT_OK);
     choice *c = calloc(1, sizeof *c);
-    dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for what might be chosen"));
+    dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for what might be chosen"));
     if (err == DT_OK) err = settle(run, ranks_per_node, c);
     free(c);
     return err;

@@ -159,7 +159,7 @@ static dt_err export_model(dt_run *run, const dt_trained *m, const char *config,
     char *dir = NULL;
     const double begin_s = dt_now_s();
     const bool named = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, folder_of(m)) >= 0;
-    dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path"));
+    dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a path"));
     const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF && !m->name;
     const dt_export_options opt = {.dir = dir,
                                    .dtype = export_type(run),
@@ -184,7 +184,7 @@ static dt_err export_adapter(dt_run *run)
     if (run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF) base = realpath(run->pretrained.path, NULL);
     dt_err err = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, ADAPTER) >= 0
                      ? dt_lora_text(&run->lora, base, &run->mc, run->units, run->n_units, &config)
-                     : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+                     : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     const dt_export_options opt = {.adapter = &run->lora, .dir = dir, .dtype = DT_ST_F32, .model_config = config};
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK) err = dt_export(run->comm, run->main.zero, &opt, &run->phase);

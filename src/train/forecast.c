@@ -268,7 +268,7 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
     f->tokens =
         (double)with->batching.micro_batch_size * (double)n_micro * with->nranks * (double)run->cfg.data_seq_len;
     f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
-    DT_CHECK(f->unit_s, DT_ERR_MEMORY, "no memory for the times of %d units", run->n_units);
+    DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", run->n_units);
     dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
     f->images = (double)s.batch.n_images * (double)n_micro * with->nranks;
     for (int i = 0; i < 2 && err == DT_OK; i++) {

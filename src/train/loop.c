@@ -117,7 +117,7 @@ dt_err run_open_sums(dt_run *run)
     n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS;
     n += 4; /* loss_scale, num_tokens, images_per_second, epoch */
     run->shown = calloc((size_t)n, sizeof *run->shown);
-    return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
+    return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d metrics", n));
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */

@@ -82,7 +82,7 @@ static dt_err add(search *s, const proposal *p)
     if (s->n == s->room) {
         const int room = 2 * s->room + 64;
         proposal *list = realloc(s->list, (size_t)room * sizeof *list);
-        DT_CHECK(list, DT_ERR_MEMORY, "no memory for what might fit");
+        DT_CHECK(list, DT_ERR_MEMORY, "out of memory for what might fit");
         s->list = list, s->room = room;
     }
     s->list[s->n] = *p;

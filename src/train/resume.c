@@ -118,7 +118,7 @@ static dt_err choose_given(dt_run *run, const char *dir)
     }
     if (!(run->resume_paths = calloc(1, sizeof *run->resume_paths))) {
         free(file);
-        return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+        return dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     }
     run->resume_paths[0] = file, run->n_resume_paths = 1;
     return DT_OK;
@@ -286,7 +286,7 @@ int run_next_candidate(const dt_run *run, dt_err err, int i)
 static dt_err choose(dt_run *run)
 {
     char *dir = run_checkpoint_dir(run);
-    DT_CHECK(dir, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(dir, DT_ERR_MEMORY, "out of memory for a path");
     dt_err err = list_candidates(run, dir);
     free(dir);
     for (int i = 0, next; err == DT_OK && i < run->n_resume_paths; i = next) {
@@ -489,7 +489,7 @@ static dt_err start_fresh(dt_run *run)
 static dt_err settle_directory(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run);
-    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     if (err == DT_OK && run->comm->rank == 0) err = run_leave_branch(run->cfg.run_output_dir, p->step);
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK) err = run_best_settle(run, p, dir);

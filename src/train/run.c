@@ -14,7 +14,7 @@ static dt_err write_config(const dt_run *run)
 {
     char *path = NULL, *text = dt_config_text(&run->cfg);
     if (!text || asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) < 0) path = NULL;
-    dt_err err = path ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
+    dt_err err = path ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "out of memory for config.ini");
     if (err == DT_OK) err = dt_write_file_atomic(path, text, strlen(text));
     const char *relative = dt_config_relative_path(&run->cfg);
     if (err == DT_OK && relative)
@@ -282,7 +282,7 @@ static dt_err write_trace(dt_run *run)
 {
     char *path = NULL;
     if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0)
-        return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+        return dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     const dt_err err = dt_timeline_write(run->timeline, run->comm, path);
     free(path);
     return err;

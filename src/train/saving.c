@@ -75,7 +75,7 @@ static dt_err gather_local(dt_run *run, const progress *p)
                              .items = {.room = s->items.ptr, .room_nbytes = s->items.nbytes}};
     s->n_models = run_list_models(run, s->models);
     for (int i = 0; i < s->n_models; i++) s->models[i].with_states = true;
-    DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "no memory for the checkpoint's texts");
+    DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "out of memory for the checkpoint's texts");
     DT_TRY(dt_lock_check(run->lock));
     return dt_report_flush(run->report); /* the records up to this step are on the disk before it can be gone on from */
 }

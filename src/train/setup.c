@@ -133,7 +133,7 @@ static dt_err open_planned(dt_run *run)
     DT_TRY(dt_model_config_from_keys(&run->mc, &run->cfg));
     if (!*run->cfg.vision_path) return DT_OK;
     p->model_config = strdup(run->mc.json), p->config_name = strdup("[model]");
-    DT_CHECK(p->model_config && p->config_name, DT_ERR_MEMORY, "no memory for the text of a configuration");
+    DT_CHECK(p->model_config && p->config_name, DT_ERR_MEMORY, "out of memory for the text of a configuration");
     DT_TRY(dt_pretrained_take_vision(p, &run->cfg));
     dt_model_config_free(&run->mc);
     return dt_model_config_parse(&run->mc, p->config_name, p->model_config);
@@ -402,7 +402,7 @@ static dt_err read_adapters(dt_run *run, dt_lora *found)
     if (!dt_is_directory(cfg->lora_path)) DT_TRY(read_own_adapters(run, found));
     if (found->r > 0) return DT_OK;
     run->pretrained.adapter = strdup(cfg->lora_path);
-    DT_CHECK(run->pretrained.adapter, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(run->pretrained.adapter, DT_ERR_MEMORY, "out of memory for a path");
     return dt_config_lead_to(cfg, "lora", "path", dt_lora_read(found, cfg->lora_path));
 }
 

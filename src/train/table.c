@@ -82,7 +82,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     run->allocated = run_held(run);
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) {
-        DT_WARN("no memory for the table of what is planned and allocated");
+        DT_WARN("out of memory for the table of what is planned and allocated");
         return;
     }
     table_head(f, "per rank");

@@ -19,7 +19,7 @@ static dt_err find_ids(const dt_run *run, const dt_catalogue *c, const dt_tokeni
     const char *from = dt_catalogue_path(c), *tokenizer = run_tokenizer(run), *missing = NULL;
     int32_t n_missing = 0, largest = 0;
     *ids = malloc((size_t)n * sizeof **ids);
-    DT_CHECK(*ids, DT_ERR_MEMORY, "no memory for the ids of %d tokens", (int)n);
+    DT_CHECK(*ids, DT_ERR_MEMORY, "out of memory for the ids of %d tokens", (int)n);
     for (int32_t i = 0; i < n; i++) {
         (*ids)[i] = dt_tokenizer_find(t, dt_catalogue_level(c, i));
         if ((*ids)[i] < 0 && n_missing++ == 0) missing = dt_catalogue_level(c, i);
@@ -41,7 +41,7 @@ static dt_err find_ids(const dt_run *run, const dt_catalogue *c, const dt_tokeni
 static dt_err make_ranges(dt_run *run, const int32_t *ids, int32_t n, int *n_ranges)
 {
     run->rows = calloc((size_t)n, sizeof *run->rows);
-    DT_CHECK(run->rows, DT_ERR_MEMORY, "no memory for the rows of %d tokens", (int)n);
+    DT_CHECK(run->rows, DT_ERR_MEMORY, "out of memory for the rows of %d tokens", (int)n);
     *n_ranges = 0;
     for (int32_t i = 0; i < n; i++) {
         if (i == 0 || ids[i] > ids[i - 1] + 1) run->rows[(*n_ranges)++].first = ids[i];

@@ -40,7 +40,7 @@ static dt_err save_module(dt_run *run, bool trained, const char *module)
     if (there) return DT_OK;
     const bool made = asprintf(&all, "%s%s%s", run->cfg.lora_modules_to_save, n > 0 ? ", " : "", module) >= 0;
     const dt_err err = made ? dt_config_set(&run->cfg, "lora", "modules_to_save", all)
-                            : dt_fail(DT_ERR_MEMORY, "no memory for a list of modules");
+                            : dt_fail(DT_ERR_MEMORY, "out of memory for a list of modules");
     if (made) free(all);
     return err;
 }

@@ -193,15 +193,16 @@ static dt_err render(chat *c, dt_ids *ids)
                                           NULL, 0));
         if ((int64_t)ids->n + room <= c->max_len) break;
         DT_CHECK(forget_oldest(c), DT_ERR_DATA,
-                 "a message makes a conversation of %zu tokens: %d fit, %" PRId64 " of them for the answer (--context)",
+                 "with this message the conversation has %zu tokens: at most %d fit, %" PRId64
+                 " of them reserved for the answer; shorten it, or raise --context",
                  ids->n, c->max_len, room);
         if (!told && a->comm.rank == 0)
-            DT_WARN("the conversation has outgrown %d tokens: its beginning is forgotten", c->max_len);
+            DT_WARN("the conversation exceeds %d tokens, so its oldest messages are dropped", c->max_len);
     }
     for (size_t i = 0; i < ids->n; i++)
         DT_CHECK(ids->id[i] >= 0 && ids->id[i] < a->frozen.mc.vocab_size, DT_ERR_DATA,
-                 "the template gives token %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens", ids->id[i],
-                 a->frozen.mc.vocab_size);
+                 "the chat template produced token %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens",
+                 ids->id[i], a->frozen.mc.vocab_size);
     return DT_OK;
 }
 
@@ -307,7 +308,7 @@ static dt_err show_asked(chat *c, char *path)
         dt_error_clear();
         return DT_OK;
     }
-    console_note(&c->console, *path ? "the model takes no images" : "/image: expected the name of a file");
+    console_note(&c->console, *path ? "this model does not accept images" : "/image: expected the name of a file");
     free(path);
     return DT_OK;
 }
@@ -322,7 +323,7 @@ static dt_err hear(chat *c, char *text)
 {
     dt_place_words words;
     if (!places_fit(c, text)) {
-        if (c->a->comm.rank == 0) DT_WARN("the message is left out: %s", say_places(c, text, &words));
+        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", say_places(c, text, &words));
         free(text);
         return DT_OK;
     }
@@ -364,7 +365,7 @@ static dt_err talk(chat *c)
         free(text);
         if (action == CONSOLE_EXIT) return DT_OK;
         TOGETHER(a, begin_again(c, c->system));
-        console_note(&c->console, "the conversation so far is cleared");
+        console_note(&c->console, "conversation cleared");
     }
 }
 
@@ -389,7 +390,7 @@ static void report(const chat *c)
     fprintf(stderr, "; %" PRId64 " tokens of the conversation read", t->n_prompt_tok);
     if (generate_rate(t->n_prompt_tok, prompt_s) > 0)
         fprintf(stderr, " at %.1f tokens/s", generate_rate(t->n_prompt_tok, prompt_s));
-    fprintf(stderr, ", %" PRId64 " kept from before\n", c->n_kept);
+    fprintf(stderr, ", %" PRId64 " reused\n", c->n_kept);
 }
 
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)

@@ -11,14 +11,14 @@
 #include "dtrain/tokenizer.h"
 
 static const char help[] =
-    "  /image FILE     show an image with the next message, which may say where: <image>\n"
-    "  /clear          forget what was said\n"
-    "  /system TEXT    begin again, with TEXT as the system message (without TEXT: with none)\n"
+    "  /image FILE     attach an image to the next message; <image> in the message marks its position\n"
+    "  /clear          start a new conversation with the same system message\n"
+    "  /system TEXT    start a new conversation with TEXT as the system message (no TEXT: none)\n"
     "  /save FILE      write the conversation to FILE as JSON, a record for dtrain-data\n"
-    "  /help           this list\n"
-    "  /exit           leave; so does Ctrl-D\n"
-    "Ctrl-C stops an answer. A message of several lines: end a line with \\, or put \"\"\" before and\n"
-    "behind it. A message that begins with /: write // instead.\n";
+    "  /help           print this list\n"
+    "  /exit           exit, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. To write a message of several lines, end each line with \\, or enclose\n"
+    "the message in \"\"\". If a message begins with /, write // instead.\n";
 
 dt_err console_open(console *c, volatile sig_atomic_t *interrupted)
 {

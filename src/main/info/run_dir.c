@@ -54,7 +54,7 @@ static dt_err find_places(run_info *r)
     DT_CHECK(fits, DT_ERR_DATA, "%s: the name is too long", r->dir);
     if (dt_is_file(config) || dt_is_file(metrics) || dt_is_directory(r->folder)) return DT_OK;
     DT_CHECK(!dt_is_in(config, r->dir, "config.json") && !dt_is_in(config, r->dir, DT_PEFT_CONFIG), DT_ERR_DATA,
-             "%s: a model or an adapter for other programs; expected the directory of a run", r->dir);
+             "%s: expected the directory of a run, found an exported model or adapter", r->dir);
     snprintf(r->folder, sizeof r->folder, "%s", r->dir); /* the checkpoints themselves: the run is one up */
     snprintf(r->home, sizeof r->home, "%.*s/..", PATH_MAX - 4, r->dir);
     return DT_OK;
@@ -70,7 +70,7 @@ static dt_err read_config(run_info *r)
     free(text);
     r->has_config = err == DT_OK;
     if (err != DT_ERR_USAGE) return err;
-    DT_WARN("%s; what it says is left out", dt_error_message()); /* written by another version, or by hand */
+    DT_WARN("%s; dtrain-info ignores this file", dt_error_message()); /* written by another version, or by hand */
     dt_error_clear();
     return DT_OK;
 }
@@ -164,8 +164,7 @@ static dt_err collect(run_info *r)
     DT_TRY(read_metrics(r));
     r->lock = dt_lock_look(r->home, r->holder, sizeof r->holder);
     DT_CHECK(r->has_config || r->metrics.n_rows > 0 || r->n_paths > 0, DT_ERR_DATA,
-             "%s: expected the directory of a run; there is no config.ini, no metrics.jsonl and no checkpoint in it",
-             r->dir);
+             "%s: expected the directory of a run, found no config.ini, metrics.jsonl or checkpoint in it", r->dir);
     if (r->last >= 0) r->step = (int64_t)value(r, "step", r->last);
     DT_TRY(read_model(r));
     r->total_steps = count_steps(r);
@@ -195,7 +194,7 @@ static const char *state_of(const run_info *r)
 {
     if (r->lock == DT_LOCK_HELD) return "running";
     if (r->total_steps > 0 && r->step >= r->total_steps) return "done";
-    if (r->lock == DT_LOCK_UNREADABLE) return "not known";
+    if (r->lock == DT_LOCK_UNREADABLE) return "unknown";
     if (r->lock == DT_LOCK_LEFT) return "killed";
     return r->metrics.n_rows == 0 && r->n_paths == 0 ? "not started" : "stopped";
 }

@@ -135,8 +135,8 @@ static dt_err open_training(app *a, training *t)
                                   .clip = o->rqvae.clip,
                                   .warmup_steps = o->rqvae.warmup_epochs * dt_ceil_div(n, o->rqvae.batch)};
     DT_CHECK(in_batch >= o->codes, DT_ERR_USAGE,
-             "--batch-size: the codebooks begin at means of a batch, whose %" PRId64 " items cannot have %" PRId64
-             " codes",
+             "--batch-size: the codebooks start from means of a batch, but %" PRId64 " items are too few for %" PRId64
+             " codes; raise --batch-size, or lower --codes",
              in_batch, o->codes);
     DT_TRY(dt_rqvae_open(&t->net, &a->sid, &net));
     t->best_rate = INFINITY;

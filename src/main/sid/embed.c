@@ -43,11 +43,11 @@ static dt_err encode(app *a, embedding *e, int64_t i)
     const dt_span span = {.text = text, .nbytes = strlen(text)};
     e->ids.n = 0;
     dt_err err = text[0] ? dt_encode(e->encoder, &span, 1, DT_ENCODE_WRAP, &e->ids, NULL)
-                         : dt_fail(DT_ERR_DATA, "%s: item %s: has no text in %s; see --fields", a->opt.items,
-                                   a->items.id[i], a->opt.fields);
+                         : dt_fail(DT_ERR_DATA, "%s: item %s has no text in %s; choose other fields with --fields",
+                                   a->opt.items, a->items.id[i], a->opt.fields);
     free(text);
     if (err == DT_OK && e->ids.n == 0)
-        err = dt_fail(DT_ERR_DATA, "%s: item %s: its text has no tokens", a->opt.items, a->items.id[i]);
+        err = dt_fail(DT_ERR_DATA, "%s: item %s: the text has no tokens", a->opt.items, a->items.id[i]);
     if (e->ids.n > (size_t)e->max_length) e->ids.n = (size_t)e->max_length;
     return err;
 }
@@ -121,11 +121,11 @@ static dt_err open_text(app *a, embedding *e)
     DT_TRY(dt_config_split(a->opt.fields, &e->fields, &e->n_fields));
     for (int k = 0; k < e->n_fields; k++)
         if (a->comm.rank == 0 && !dt_sid_items_have(&a->items, e->fields[k]))
-            DT_WARN("--fields: no item of %s has `%s`", a->opt.items, e->fields[k]);
-    DT_CHECK(name, DT_ERR_USAGE, "%s does not say what its tokenizer is; see --tokenizer", a->opt.model);
+            DT_WARN("--fields: no item of %s has a field `%s`", a->opt.items, e->fields[k]);
+    DT_CHECK(name, DT_ERR_USAGE, "%s does not name its tokenizer; choose one with --tokenizer", a->opt.model);
     DT_TRY(dt_tokenizer_open(&e->tok, name));
     DT_CHECK(dt_tokenizer_get_info(e->tok)->vocab_size <= e->frozen.mc.vocab_size, DT_ERR_DATA,
-             "%s: the model has %" PRId64 " tokens and its tokenizer (%s) %" PRId32, a->opt.model,
+             "%s: the model has %" PRId64 " tokens, but its tokenizer (%s) has %" PRId32, a->opt.model,
              e->frozen.mc.vocab_size, name, dt_tokenizer_get_info(e->tok)->vocab_size);
     return dt_encoder_open(&e->encoder, e->tok);
 }
@@ -191,7 +191,7 @@ static dt_err embed(app *a, embedding *e, const char *path)
     TOGETHER(a, all_passes(a, e));
     TOGETHER(a, close_part(e));
     TOGETHER(a, first ? dt_rename_durable(e->part, path) : DT_OK);
-    DT_INFO("wrote %s: %" PRId64 " embeddings of %" PRId64 " numbers", path, a->items.n, e->width);
+    DT_INFO("wrote %s: %" PRId64 " embeddings of %" PRId64 " values", path, a->items.n, e->width);
     return DT_OK;
 }
 
