@@ -76,7 +76,7 @@ for layout in "1 0" "2 3" "3 2 zero.offload_optimizer=cpu" "4 1" "2 3 zero.offlo
     expect "the same bits" same_model "$(newest bits1)" "$(newest "bits$np")"
     expect "and the same metrics" same_told bits1 "bits$np"
 done
-expect "--plan tells of the rollout" grep -q "^rollout: up to .* completions of a rank at a time, of up to 6 new tokens, for up to [0-9]* prompts of 8;" "$tmp/.plan"
+expect "--plan tells of the rollout" grep -q "^rollout: at most .* completions per rank at a time, each of at most 6 new tokens, for at most [0-9]* prompts of 8;" "$tmp/.plan"
 train 2 halves "${all[@]}" run.max_steps=3
 cp -r "$tmp/halves" "$tmp/changed"
 train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0

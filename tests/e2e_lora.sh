@@ -45,7 +45,7 @@ expect "resumed on other ranks at another stage: the same bits" same_model "$(ne
 lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
 expect_text "another scale is no continuation" "lora.alpha: 8 -> 16"
 expect_exit "and refused" 64
-expect_text "where it leads" "start a new run from the model that dtrain-convert .*/step-00000004.h5 DIR makes of it"
+expect_text "where it leads" "start a new run from its merged model .dtrain-convert .*/step-00000004.h5 DIR"
 for mistake in "lora.lora_alpha=16" "lora.init=pissa" 'lora.target_modules=["q_proj","v_proj"]'; do
     run 0 ./dtrain --check "$tmp/halves/config.ini" "$mistake"
     expect_exit "$mistake where there are checkpoints is refused" 64
@@ -174,10 +174,10 @@ lora 2 flat2 "" $bits model.path="$tmp/flat" run.max_steps=1
 expect "a base may be such a checkpoint itself" same_model "$(newest flat2)" "$(newest chain2)"
 lora 2 chain "" $bits model.path="$tmp/chain" $trained run.max_steps=2 checkpoint.save_total_limit=1
 expect_exit "but not one of the same run, which the run may remove" 64
-expect_text "by name" "checkpoint.save: trainable leaves out what $tmp/chain/checkpoints/step-00000001.h5 has, which this run itself replaces or removes"
+expect_text "by name" "checkpoint.save: expected all, found trainable: it omits what $tmp/chain/checkpoints/step-00000001.h5 contains, but this run replaces or removes"
 lora 1 wrong llama $bits lora.r=0 lora.target_modules= lora.dropout=0 $trained
 expect_exit "where nothing is frozen it is refused" 64
-expect_text "by name" "checkpoint.save: trainable leaves out what is frozen, and all of the model is trained"
+expect_text "by name" "checkpoint.save: expected all, found trainable: it omits frozen parameters, and this run has none"
 printf 'x' | dd of="$base/model.safetensors" bs=1 seek=$(($(stat -c %s "$base/model.safetensors") - 1)) conv=notrunc status=none
 alone 2 halves2 $trained run.max_steps=5
 expect_exit "a base that was altered is found, resumed" 65
@@ -190,7 +190,7 @@ for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest
 done
 wrong "and converted" 65 "$base/model.safetensors: tensor .*was altered since" ./dtrain-convert "$tmp/alone" "$tmp/x"
 alone 2 turns $trained run.max_steps=5
-expect_text "a whole one does not go on beside it" "checkpoint.save = trainable would leave frozen parameters out that differ from those of $base"
+expect_text "a whole one does not go on beside it" "checkpoint.save = trainable would omit frozen parameters that differ from those of $base"
 mv "$base" "$tmp/moved"
 wrong "a base that has gone is said" 65 "step-00000004.h5 holds what was trained alone .*: $base: No such file" ./dtrain-generate "$tmp/alone" --tokenizer ids --prompt "1 2 3"
 alone 2 halves2 $trained run.max_steps=5 
@@ -232,7 +232,7 @@ lora 2 order llama $order run.max_steps=2 lora.path="$tmp/gone/adapter"
 expect_exit "and it goes on with the adapter where it is now" 0
 lora 2 gone llama $order lora.path="$tmp/gone/adapter"
 expect_exit "a run that would replace the adapter of its reference is refused" 64
-expect_text "by name" "lora.path: the reference has the adapter of $tmp/gone/adapter, which this run replaces at its end; expected another run.output_dir"
+expect_text "by name" "lora.path: the reference uses the adapter of $tmp/gone/adapter, which this run replaces at its end; choose another run.output_dir"
 rm -r "$tmp/gone/adapter" && cp -r "$tmp/flat/adapter" "$tmp/gone/"
 lora 2 order llama $order run.max_steps=3 lora.path="$tmp/gone/adapter"
 expect_exit "but not beside a reference with another adapter" 65

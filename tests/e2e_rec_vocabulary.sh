@@ -69,7 +69,7 @@ for name in llama gpt2; do
     expect "$name: all else is the same to the bit" rows same "$tmp/$name" "$tmp/torch-$name/hf" $first
 done
 frozen 0 plan llama batch.micro_batch_size=1 run.max_steps=1
-expect_text "how much is trained is said" '9 level tokens are trained, ids 257 to 265: 288 of '
+expect_text "how much is trained is said" '9 level tokens, ids 257 to 265: 288 of '
 expect "what is frozen has no moments" test "$(h5ls "$(newest plan)/optimizer/exp_avg" | grep -c Dataset)" = 2
 
 bits="batch.micro_batch_size=1 run.reproducible=true run.max_steps=4"
@@ -115,7 +115,7 @@ for half in half other; do ./dtrain-data --tokenizer "$tmp/llama" -o "$tmp/$half
 for np in 1 2 8; do
     frozen $np best$np llama rec.freeze_llm=false batch.micro_batch_size=1 run.reproducible=true run.max_steps=20 optimizer.lr=3e-2 data.train="$tmp/half.h5" \
         data.validation="$tmp/other.h5" data.validation_steps=0.05 checkpoint.save_steps=0.05 checkpoint.save_total_limit=1 checkpoint.load_best_model_at_end=true run.early_stopping_patience=3 checkpoint.export=hf
-    expect_text "$np ranks: ended early" 'ended at step [0-9]+ of 20: 3 validations were not better'
+    expect_text "$np ranks: ended early" 'early stopping at step [0-9]+ of 20: 3 validations did not improve'
 done
 expect "the same best model on 1, 2 and 8 ranks" cmp "$tmp/best1/hf/model.safetensors" "$tmp/best8/hf/model.safetensors"
 expect "and on two" cmp "$tmp/best1/hf/model.safetensors" "$tmp/best2/hf/model.safetensors"
@@ -125,8 +125,8 @@ expect_exit "1,024 sequences a step do not divide among three ranks: 64" 64
 expect_text "and the nearest that do are named" '1008'
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------------------------------
-wrong "tokens for a checkpoint" 64 'add-tokens.*TO is a directory' ./dtrain-convert --to checkpoint --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x.h5"
-wrong "tokens for a model without a tokenizer" 64 'add-tokens: needs the tokenizer' ./dtrain-convert --tokenizer none --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
+wrong "tokens for a checkpoint" 64 'add-tokens: expected TO to be a directory' ./dtrain-convert --to checkpoint --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x.h5"
+wrong "tokens for a model without a tokenizer" 64 'add-tokens needs the model.s tokenizer' ./dtrain-convert --tokenizer none --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
 wrong "tokens for the built-in tokenizer" 64 'no files' ./dtrain-convert --tokenizer bytes --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
 wrong "noise on nothing" 64 'noise.*add-tokens' ./dtrain-convert --noise 0.1 "$tmp/small-llama" "$tmp/x"
 wrong "a list that is not there" 65 'nowhere' ./dtrain-convert --add-tokens "$tmp/nowhere" "$tmp/small-llama" "$tmp/x"

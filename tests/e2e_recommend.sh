@@ -359,7 +359,7 @@ wrong "a broken line" 65 'broken.txt:2: expected a semantic ID' ./dtrain "$tmp/t
 wrong "prompts without targets" 64 'expected prompts with answers' ./dtrain "$tmp/tiny.ini" run.output_dir= data.validation="$tmp/bare.h5"
 wrong "no tokenizer" 64 'came without a tokenizer' ./dtrain "$tmp/tiny.ini" run.output_dir= model.tokenizer=
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer= run.task=grpo data.train="$tmp/train.h5" data.validation= grpo.max_completion_length=64
-expect_text "a plan needs none, nor room for more than items have" 'of up to 8 new tokens, for up to [0-9]+ prompts of 17;'
+expect_text "a plan needs none, nor room for more than items have" 'of at most 8 new tokens, for at most [0-9]+ prompts of 17;'
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer="$tmp/silent/other.json"
 expect_text "a plan tells of a tokenizer of another model" "items.txt:[0-9]+: the SID .* of item [0-9]+ has token [0-9]+, but the model's vocabulary has 258 tokens"
 fails_alone 1 recommend.look 2 train 2 failed

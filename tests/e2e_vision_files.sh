@@ -272,12 +272,12 @@ check "nor do those that are usual" 64 'vision.projector_type: .*projector_shuff
 cp -r $hf/clip "$tmp/odd" && sed -i 's/"hidden_size": [0-9]*/"hidden_size": 13/' "$tmp/odd/config.json"
 check "a tower that is none, by its own file" 65 'vision.path: .*odd/config.json: vision_config.hidden_size' model.path=$hf/clip_llama_text vision.path="$tmp/odd"
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_shuffle=2 vision.projector_dropout=0.1 run.output_dir="$tmp/unused"
-expect_text "a key that the projector has no use for" 'vision.projector_shuffle is not used: a projector of type mlp2x_gelu'
-expect_text "and another" 'vision.projector_dropout is not used'
+expect_text "a key that the projector has no use for" 'vision.projector_shuffle is ignored, because a projector of type mlp2x_gelu'
+expect_text "and another" 'vision.projector_dropout is ignored'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=linear vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
-expect_text "and the width between layers, of one" 'vision.projector_hidden_size is not used'
+expect_text "and the width between layers, of one" 'vision.projector_hidden_size is ignored'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=mlp vision.projector_dropout=0.1 vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
-expect "where it has, nothing is said" lacks 'is not used' "$out"
+expect "where it has, nothing is said" lacks 'is ignored' "$out"
 check "a rate for what is frozen" 64 "lr_groups: 'vision_tower' names what is not trained: vision.train = projector, without tower" "${clip[@]}" vision.train=projector optimizer.lr_groups=multi_modal_projector:1e-3,vision_tower:2e-6
 check "LLaVA's name of the projector" 64 "'mm_projector' names no tensor that is trained; it is multi_modal_projector here" "${clip[@]}" optimizer.lr_groups=mm_projector:1e-3
 check "a task of language models" 64 'run.task: grpo takes language models alone' "${clip[@]}" run.task=grpo

@@ -141,7 +141,7 @@ RUN_TIMEOUT=60 DTRAIN_FAULT=generate.pass:0:2:hang gen_wrong "or alone: nobody w
 cp "$files/rgb.jpg" "$tmp/out.jpg"
 gen_wrong "an image that would be overwritten" 64 'out.jpg: is an input' $hf/clip_llama --prompt a --image "$tmp/out.jpg" --force -o "$tmp/out.jpg"
 expect "it is as it was" cmp "$files/rgb.jpg" "$tmp/out.jpg"
-gen_wrong "records name their own" 64 'image: goes with' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
+gen_wrong "records name their own" 64 'image: expected --prompt, - or --chat' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
 printf '{"prompt": "a"}\n{"prompt": "<image>", "image": 7}\n' >"$tmp/bad.jsonl"
 gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --prompts "$tmp/bad.jsonl"
 gen_wrong "a reward model has no images" 64 'reward models and critics are of text' --score $hf/clip_llama --answers "$tmp/bad.jsonl"

@@ -46,17 +46,17 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
     if (save >= total_steps) return DT_OK; /* at the end alone, and there both are done */
     dt_config_where(cfg, "checkpoint", "save_steps", where, sizeof where);
     DT_CHECK(validate > 0, DT_ERR_USAGE,
-             "%s: load_best_model_at_end needs a validation with every save, but data.validation_steps = 0: give "
+             "%s: load_best_model_at_end needs a validation at every save, but data.validation_steps = 0; set "
              "data.validation_steps = %" PRId64 " or a divisor of it",
              where, save);
     if (save < validate)
         return dt_fail(DT_ERR_USAGE,
-                       "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64
+                       "%s: with load_best_model_at_end, expected a multiple of data.validation_steps = %" PRId64
                        ", found %" PRId64 "; the nearest is %" PRId64,
                        where, validate, save, validate);
     return dt_fail(DT_ERR_USAGE,
-                   "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64 ", found %" PRId64
-                   "; the nearest are %" PRId64 " and %" PRId64,
+                   "%s: with load_best_model_at_end, expected a multiple of data.validation_steps = %" PRId64
+                   ", found %" PRId64 "; the nearest are %" PRId64 " and %" PRId64,
                    where, validate, save, save / validate * validate, (save / validate + 1) * validate);
 }
 
@@ -69,7 +69,7 @@ static dt_err check_metric(const dt_run *run)
         snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", s->shown[DT_SHOW_VALIDATION][i].name);
     }
     DT_CONFIG_CHECK(find_metric(run), &run->cfg, "checkpoint", "metric_for_best_model",
-                    "expected a metric of this task's validations: %s", names);
+                    "expected a validation metric of this task: %s", names);
     return DT_OK;
 }
 
@@ -83,7 +83,7 @@ dt_err run_best_check(const dt_run *run)
     if (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience) return DT_OK;
     DT_CONFIG_CHECK(run->task.n_validation > 0, cfg, section, key, "needs data.validation, which is empty");
     DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",
-                    "early_stopping_patience", "needs validations during the run: give data.validation_steps");
+                    "early_stopping_patience", "needs validations during the run; set data.validation_steps");
     return dt_best_intervals_check(cfg, run->total_steps);
 }
 
@@ -133,7 +133,7 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
         err = dt_checkpoint_path(path, dir, p->best_step);
         there = err == DT_OK && dt_is_file(path);
         if (err == DT_OK && !there)
-            DT_WARN("%s, the best checkpoint so far, is missing: the search for the best starts again", path);
+            DT_WARN("%s, the best checkpoint so far, is missing; the next validation sets a new best", path);
     }
     DT_TRY(dt_comm_agree(run->comm, err));
     DT_TRY(dt_comm_broadcast_host(run->comm, &there, sizeof there, 0));
@@ -156,7 +156,7 @@ dt_err run_best_load(dt_run *run, const progress *p)
     const int n = run_list_saved(run, path, models);
     models[0].has_base = true;
     DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
-    DT_INFO("the best model is that of step %" PRId64 " (%s %.9g): its weights are the result", p->best_step,
+    DT_INFO("the best model is that of step %" PRId64 " (%s %.9g); its weights are loaded as the result", p->best_step,
             metric_of(&run->cfg), p->best_metric);
     return DT_OK;
 }

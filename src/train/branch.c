@@ -79,7 +79,7 @@ static dt_err name_folder(const branch_paths *p, int64_t step)
         DT_WARN("continuing from step %" PRId64 "; later checkpoints and records were moved to %s", step, to);
         return DT_OK;
     }
-    return dt_fail(DT_ERR_WRITE, "%s: has too many folders", p->left);
+    return dt_fail(DT_ERR_WRITE, "%s contains too many folders", p->left);
 }
 
 /* The file, and what a kill left of it while it was written aside. */

@@ -174,9 +174,8 @@ static dt_err check_length(const dt_run *run, const char *path, const dt_ckpt_me
     const int64_t n = run->cfg.run_max_steps;
     if (n == 0 || meta->step <= n) return DT_OK;
     return dt_config_fail(&run->cfg, "run", "max_steps",
-                          "%s is of step %" PRId64 ", beyond the end at step %" PRId64
-                          ": give more steps, or an earlier checkpoint as "
-                          "checkpoint.resume",
+                          "%s is of step %" PRId64 ", after the end of the run at step %" PRId64
+                          "; give more steps, or set checkpoint.resume to an earlier checkpoint",
                           path, meta->step, n);
 }
 
@@ -187,17 +186,17 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     DT_TRY(compare(&c, run, path, meta));
     if (c.key) dt_config_where(&run->cfg, c.section, c.key, where, sizeof where);
     snprintf(start, sizeof start,
-             strcmp(c.key ? c.section : "", "lora")
-                 ? "its weights with model.path = %s"
-                 : "the model that dtrain-convert %s DIR makes of it, with model.path = DIR",
+             strcmp(c.key ? c.section : "", "lora") ? "its weights with model.path = %s"
+                                                    : "its merged model (dtrain-convert %s DIR, then model.path = DIR)",
              path);
     if (c.refused[0])
         return dt_fail(
             DT_ERR_USAGE,
-            "%s%s%s was made with other settings, which do not fit its optimizer state and its position in the data "
-            "(%s): start a new run from %s and another run.output_dir, or name the keys in checkpoint.allow_changes",
+            "%s%s%s was written with other settings, and its optimizer state and data position do not fit the new ones "
+            "(%s); start a new run from %s and another run.output_dir, or list the keys in checkpoint.allow_changes",
             where, c.key ? ": " : "", path, c.refused, start);
     DT_TRY(check_length(run, path, meta));
-    if (c.reported[0]) DT_WARN("%s was made with other settings; from here on these are used: %s", path, c.reported);
+    if (c.reported[0])
+        DT_WARN("%s was written with other settings; the run continues with the new ones: %s", path, c.reported);
     return DT_OK;
 }

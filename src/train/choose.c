@@ -30,7 +30,8 @@ static dt_err refuse(const dt_run *run, const plan_setting *with, const limits *
     char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];
     DT_TRY(run_say_remedy(run, with, l, false, with->ranks_per_node, m, remedy));
     return dt_fail(
-        DT_ERR_MEMORY, "%s needs %s of %s for each rank, and %s is free for each of the %d rank%s of this %s: %s",
+        DT_ERR_MEMORY,
+        "%s does not fit: it needs %s of %s per rank, and %s is free for each of the %d rank%s of this %s; %s",
         run_strategy_text(&with->strategy, what), dt_format_bytes((double)run_part(&missing, m), needs), m->name,
         dt_format_bytes((double)m->nbytes, has), m->n_sharing, m->n_sharing > 1 ? "s" : "", m->shared_by, remedy);
 }
@@ -106,7 +107,8 @@ static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node,
     char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];
     DT_TRY(run_say_remedy(run, &with, l, true, ranks_per_node, m, remedy));
     return dt_fail(DT_ERR_MEMORY,
-                   "zero.stage = auto: even %s needs %s of %s for each rank, and %g of what is free for it is %s: %s",
+                   "zero.stage = auto: no strategy fits: even %s needs %s of %s per rank, but %g of the free memory "
+                   "per rank is %s; %s",
                    run_strategy_text(&c->list[c->n - 1], what), dt_format_bytes((double)run_part(&missing, m), needs),
                    m->name, l->usable, dt_format_bytes(l->usable * (double)m->nbytes, has), remedy);
 }
@@ -138,7 +140,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
 {
     if (strcmp(run->cfg.zero_stage, "auto") != 0) return run_agree(run, DT_OK);
     choice *c = calloc(1, sizeof *c);
-    dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for what might be chosen"));
+    dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the ZeRO strategies"));
     if (err == DT_OK) err = settle(run, ranks_per_node, c);
     free(c);
     return err;
@@ -166,7 +168,7 @@ dt_err run_settle_gathered(dt_run *run, int ranks_per_node)
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &fits, 1, DT_MIN));
     run->task.keep_gathered = fits;
     if (!fits)
-        DT_INFO("zero.stage = 3: there is no room for all parameters at once (zero.max_live_parameters, or memory), so "
-                "each pass of a rollout gathers them");
+        DT_INFO("zero.stage = 3: all parameters at once exceed zero.max_live_parameters or the free memory, so each "
+                "forward pass of a rollout gathers them");
     return DT_OK;
 }

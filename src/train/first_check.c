@@ -61,7 +61,7 @@ static void remember(const char *dir, const char *path, const char *key)
     if (err == DT_OK) err = dt_make_dirs(dir);
     if (err == DT_OK) err = dt_write_file_atomic(path, key, strlen(key));
     if (err != DT_OK)
-        DT_INFO("self-check: the next start repeats it, for it cannot be remembered: %s", dt_error_message());
+        DT_INFO("self-check: the result cannot be cached, so the next start repeats the check: %s", dt_error_message());
     dt_error_clear();
 }
 

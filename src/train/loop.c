@@ -91,10 +91,10 @@ static dt_err check_declared(const dt_run *run)
     const dt_loop_sums *c = &run->counted;
     const dt_task *t = &run->task;
     DT_CHECK(!run_trains(run) || (c->loss && c->tokens >= 0 && c->samples >= 0), DT_ERR_ARG,
-             "task %s: expected the metrics loss, tokens and samples", t->ops->name);
+             "internal: task %s: expected the metrics loss, tokens and samples", t->ops->name);
     DT_CHECK(t->n_validation == 0 || (s->n_shown[DT_SHOW_VALIDATION] > 0 &&
                                       !strcmp(s->shown[DT_SHOW_VALIDATION][0].name, "validation_loss")),
-             DT_ERR_ARG, "task %s: expected validation_loss as the first metric of a validation", t->ops->name);
+             DT_ERR_ARG, "internal: task %s: expected validation_loss as the first validation metric", t->ops->name);
     return DT_OK;
 }
 
@@ -395,11 +395,11 @@ static dt_err leave_step(dt_run *run, progress *p, int *stop)
     DT_TRY(vote_on_stop(run, stop));
     if (!*stop) *stop = STOP_SIGNAL;
     if (*stop != STOP_TIME_LIMIT || p->step > p->first_step) return DT_OK;
-    return dt_comm_agree(run->comm,
-                         dt_fail(DT_ERR_USAGE,
-                                 "the rollout of step %" PRId64 " does not fit into %s although the run began with it: "
-                                 "give more time, or generate fewer or shorter completions",
-                                 p->step + 1, run_stop_name(run, *stop)));
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE,
+                                            "the rollout of step %" PRId64
+                                            " does not finish before %s, although the run started with it; give the "
+                                            "run more time, or generate fewer or shorter completions",
+                                            p->step + 1, run_stop_name(run, *stop)));
 }
 
 /* One superstep; *stop: what the ranks agreed on. A step that was left is not counted. */
@@ -441,7 +441,7 @@ static dt_err validate(dt_run *run, progress *p, int *stop)
     *stop = end.stop;
     if (end.stop)
         DT_INFO("the validation of step %" PRId64 " was interrupted after %" PRId64 " of %" PRId64
-                " micro-batches per rank and will be done again",
+                " micro-batches per rank, and will be repeated",
                 p->step, end.n_done, end.n);
     else
         run_best_take(run, p);
@@ -486,13 +486,13 @@ static dt_err check_time_left(dt_run *run, const progress *p)
 static dt_err validate_first(dt_run *run, progress *p, int *stop)
 {
     if (!p->validation_due) return check_time_left(run, p);
-    DT_INFO("the validation of step %" PRId64 " comes first: it was due when the run was stopped", p->step);
+    DT_INFO("the run starts with the validation of step %" PRId64 ", which was due when the run stopped", p->step);
     DT_TRY(validate(run, p, stop));
     if (*stop == STOP_TIME_LIMIT)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE,
                                                 "the validation of step %" PRId64
-                                                " does not fit into %s although the run began with it: give "
-                                                "more time, or a smaller data.max_validation_samples",
+                                                " does not finish before %s, although the run started with it; give "
+                                                "the run more time, or lower data.max_validation_samples",
                                                 p->step, run_stop_name(run, *stop)));
     if (*stop) return DT_OK;
     run_count_progress(run);
@@ -530,8 +530,8 @@ static dt_err complete(dt_run *run, progress *p)
     DT_TRY(run_save_finish(run, p));
     DT_TRY(run_judge_end(run, p));
     if (run_best_gives_up(run, p))
-        DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64
-                " validations were not better than that of step %" PRId64 " (run.early_stopping_patience)",
+        DT_INFO("early stopping at step %" PRId64 " of %" PRId64 ": %" PRId64
+                " validations did not improve on step %" PRId64 " (run.early_stopping_patience)",
                 p->step, run->total_steps, p->n_not_better, p->best_step);
     return run_best_load(run, p);
 }
@@ -545,7 +545,7 @@ static dt_err take_steps(dt_run *run, progress *p)
     const int64_t first = p->first_step = p->step;
     int stop = STOP_NO;
     if (p->step >= run->total_steps && !p->validation_due)
-        DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
+        DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is already done", p->step, run->total_steps);
     DT_TRY(validate_first(run, p, &stop));
     run_watch_next(run, p, false);
     while (!stop && !ends(run, p)) {

@@ -73,12 +73,12 @@ static dt_err give_up(const dt_run *run, const progress *p, const char *what, bo
 {
     if (!fits)
         return dt_fail(DT_ERR_NONFINITE,
-                       "step %" PRId64 ": %s are not finite with the smallest loss scale, %g "
-                       "(precision.min_loss_scale)",
+                       "step %" PRId64
+                       ": %s are not finite, even with the minimum loss scale of %g (precision.min_loss_scale)",
                        p->step, what, run->scale.scale);
     return dt_fail(DT_ERR_NONFINITE,
-                   "loss or gradients were not finite in %" PRId64 " steps in a row, the last is step %" PRId64
-                   ", where %s were so first",
+                   "loss or gradients were not finite in %" PRId64 " consecutive steps; in the last, step %" PRId64
+                   ", %s were the first",
                    p->skipped_in_row, p->step, what);
 }
 
@@ -125,7 +125,7 @@ dt_err run_judge_end(const dt_run *run, const progress *p)
     const int64_t n = p->step - p->first_step;
     if (n == 0 || !none_was_finite(run, p)) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
-                                            "loss or gradients were not finite in any step of this run (%" PRId64
-                                            " in all); in the last, %s were so first",
+                                            "loss or gradients were not finite in every step of this run (%" PRId64
+                                            " in all); in the last, %s were the first",
                                             n, p->bad_place));
 }

@@ -82,7 +82,7 @@ static dt_err add(search *s, const proposal *p)
     if (s->n == s->room) {
         const int room = 2 * s->room + 64;
         proposal *list = realloc(s->list, (size_t)room * sizeof *list);
-        DT_CHECK(list, DT_ERR_MEMORY, "out of memory for what might fit");
+        DT_CHECK(list, DT_ERR_MEMORY, "out of memory for the search of a setting that fits");
         s->list = list, s->room = room;
     }
     s->list[s->n] = *p;
@@ -296,7 +296,7 @@ static void say_found(const search *s, const remedy *r, const rank_memory *short
     char needs[24], takes[STRATEGY_TEXT] = "";
     if (s->is_auto) run_strategy_text(&r->with.strategy, takes);
     snprintf(out, REMEDY_TEXT, "the smallest change that fits is %s%s%s, which needs %s of %s", r->keys,
-             s->is_auto ? ": auto then takes " : "", takes,
+             s->is_auto ? "; auto then takes " : "", takes,
              dt_format_bytes((double)run_part(&missing, short_of), needs), short_of->name);
 }
 
@@ -306,11 +306,11 @@ static void say_others(const rank_memory *short_of, char out[REMEDY_TEXT])
     const size_t len = strlen(out);
     const bool of_node = !strcmp(short_of->shared_by, "node");
     char ranks[40] = "";
-    if (short_of->n_sharing > 1) snprintf(ranks, sizeof ranks, "fewer ranks on each %s, ", short_of->shared_by);
+    if (short_of->n_sharing > 1) snprintf(ranks, sizeof ranks, "fewer ranks per %s, ", short_of->shared_by);
     snprintf(out + len, REMEDY_TEXT - len, "try %s%sa smaller data.seq_len", ranks,
              !of_node                      ? ""
-             : short_of->holds[DT_IN_FILE] ? "more disk space in each node, "
-                                           : "more memory in each node, ");
+             : short_of->holds[DT_IN_FILE] ? "more disk space per node, "
+                                           : "more memory per node, ");
 }
 
 dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,

@@ -24,12 +24,13 @@ static void tell_new_place(const dt_run *run, const progress *p, const dt_config
     const int64_t sample = p->data_step % per_epoch * is, epoch = p->data_step / per_epoch;
     if (was == is) return;
     if (was)
-        DT_INFO("batch.train_batch_size was %" PRId64 " and is %" PRId64 ": data continues at sample %" PRId64
-                " of epoch %" PRId64 "; batch.train_batch_size=%" PRId64 " would keep it",
+        DT_INFO("batch.train_batch_size changed from %" PRId64 " to %" PRId64 "; data continues at sample %" PRId64
+                " of epoch %" PRId64 ". To keep the old value, set batch.train_batch_size=%" PRId64,
                 was, is, sample, epoch, was);
     else
         DT_INFO("batches have %" PRId64
-                " samples, and some before had another number: data continues at sample %" PRId64 " of epoch %" PRId64,
+                " samples, but some earlier ones had another size; data continues at sample %" PRId64
+                " of epoch %" PRId64,
                 is, sample, epoch);
 }
 
@@ -94,7 +95,7 @@ static dt_err choose_given(dt_run *run, const char *dir)
     char *file = NULL;
     const char *resume = run->cfg.checkpoint_resume;
     if (was_deleted_since(run, dir)) {
-        DT_INFO("this run was started from %s, which was deleted since, and continues from its own newest checkpoint",
+        DT_INFO("this run was started from %s, which has been deleted; it continues from its own newest checkpoint",
                 resume);
         return DT_OK;
     }
@@ -110,11 +111,10 @@ static dt_err choose_given(dt_run *run, const char *dir)
     run->resume_paths = NULL, run->n_resume_paths = 0, run->resume_is_given = true;
     if (n && !own) {
         free(file);
-        return dt_config_fail(
-            &run->cfg, "checkpoint", "resume",
-            "%s is of another run, but %s holds %d checkpoint%s already; use auto to go on with those, or another "
-            "run.output_dir",
-            resume, dir, n, n > 1 ? "s" : "");
+        return dt_config_fail(&run->cfg, "checkpoint", "resume",
+                              "%s belongs to another run, but %s already holds %d checkpoint%s; use auto to continue "
+                              "from those, or choose another run.output_dir",
+                              resume, dir, n, n > 1 ? "s" : "");
     }
     if (!(run->resume_paths = calloc(1, sizeof *run->resume_paths))) {
         free(file);
@@ -131,10 +131,10 @@ static dt_err list_candidates(dt_run *run, const char *dir)
     DT_TRY(dt_checkpoint_candidates(dir, &run->resume_paths, &run->n_resume_paths));
     if (is_word(run, "auto")) return DT_OK;
     if (!is_word(run, "none")) return choose_given(run, dir);
-    DT_CONFIG_CHECK(
-        run->n_resume_paths == 0, &run->cfg, "checkpoint", "resume",
-        "none, but %s holds %d checkpoints of an earlier run; use auto to continue, or another run.output_dir", dir,
-        run->n_resume_paths);
+    DT_CONFIG_CHECK(run->n_resume_paths == 0, &run->cfg, "checkpoint", "resume",
+                    "none, but %s holds %d checkpoints of an earlier run; use auto to continue from them, or choose "
+                    "another run.output_dir",
+                    dir, run->n_resume_paths);
     return DT_OK;
 }
 
@@ -183,8 +183,8 @@ static dt_err check_beside(const dt_run *run, const char *path)
         if (err == DT_OK) continue;
         dt_error_clear();
         return dt_config_fail(&run->cfg, run->task.ops->name, m->key,
-                              "%s has no %s, which is trained from the start of a run on; resume without this key, or "
-                              "start a run from the checkpoint's model",
+                              "%s has no %s, which must be trained from the start of a run; resume without this key, "
+                              "or start a new run from the checkpoint's model",
                               path, m->name);
     }
     return DT_OK;
@@ -199,12 +199,13 @@ static dt_err fail_left_out(const dt_run *run, const char *path, const dt_ckpt_m
     const dt_err err =
         strcmp(was, now) != 0
             ? dt_config_fail(&run->cfg, "lora", "base_quantization",
-                             "%s, but %s leaves out the base (checkpoint.save = trainable), which was stored with %s "
-                             "when it was trained; expected %s, or checkpoint.save = all",
+                             "%s, but %s does not contain the base (checkpoint.save = trainable), and the run stored "
+                             "the base as %s; expected %s, or checkpoint.save = all",
                              now, path, was, was)
-            : dt_config_fail(&run->cfg, "checkpoint", "save",
-                             "trainable leaves %s out, which is frozen now and was trained before, in %s; expected all",
-                             tensor, path);
+            : dt_config_fail(
+                  &run->cfg, "checkpoint", "save",
+                  "expected all, found trainable: it would omit %s, which is frozen now but was trained earlier, in %s",
+                  tensor, path);
     dt_config_free(&before);
     return err;
 }
@@ -337,8 +338,8 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
     *whole = dt_checkpoint_has_states(found, o);
     m->state_updates = *whole ? found->updates : 0;
     if (!*whole && run->comm->rank == 0)
-        DT_WARN("%s, made with %s%s%s, does not hold the states of %s: they begin at zero", path, found->optimizer,
-                m->name ? " for " : "", m->name ? m->name : "", o->name);
+        DT_WARN("%s, written with %s%s%s, does not contain the states of %s; they start at zero", path,
+                found->optimizer, m->name ? " for " : "", m->name ? m->name : "", o->name);
     dt_ckpt_states_free(&own);
     return DT_OK;
 }
@@ -371,8 +372,8 @@ static dt_err check_base(const dt_run *run, const char *path, uint64_t before)
     uint64_t now;
     DT_TRY(sum_frozen(run, &now));
     DT_CHECK(now == before, DT_ERR_DATA,
-             "%s: checkpoint.save = trainable would leave frozen parameters out that differ from those of %s; expected "
-             "all, or the model that the run was started from",
+             "%s: checkpoint.save = trainable would omit frozen parameters that differ from those of %s; expected all, "
+             "or the model that the run was started from",
              path, run->base.path);
     return DT_OK;
 }
@@ -394,7 +395,7 @@ static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *met
     dt_saved_model models[DT_MAX_SAVED];
     const int n = run_list_saved(run, path, models);
     if (run->task.kept && n == run->n_trained)
-        DT_INFO("%s holds no model `%s`: it stays as it was loaded", path, run->task.kept_name);
+        DT_INFO("%s contains no model `%s`; the model stays as loaded", path, run->task.kept_name);
     dt_err err = DT_OK;
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);

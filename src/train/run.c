@@ -18,8 +18,8 @@ static dt_err write_config(const dt_run *run)
     if (err == DT_OK) err = dt_write_file_atomic(path, text, strlen(text));
     const char *relative = dt_config_relative_path(&run->cfg);
     if (err == DT_OK && relative)
-        DT_WARN("%s keeps relative paths, such as that of %s, because full paths with this folder's name would be read "
-                "differently: start it again from this folder only",
+        DT_WARN("%s stores relative paths, such as that of %s, because a configuration cannot express this folder's "
+                "full path; start the run again only from this folder",
                 path, relative);
     free(path), free(text);
     return err;
@@ -60,10 +60,11 @@ static dt_err check_same_files(dt_run *run)
     DT_TRY(dt_comm_same_file(run->comm, config, dt_hash_text(run->mc.json)));
     for (int i = 0; i < t->n_files; i++) DT_TRY(dt_comm_same_file(run->comm, t->file[i].path, t->file[i].fingerprint));
     DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
-    dt_err err = mine == first
-                     ? DT_OK
-                     : dt_fail(DT_ERR_DATA, "[data]: host %s finds other files than rank 0 (sizes or contents differ)",
-                               run->comm->host);
+    dt_err err = mine == first ? DT_OK
+                               : dt_fail(DT_ERR_DATA,
+                                         "[data]: dataset files on host %s differ from rank 0's (sizes or contents); "
+                                         "make the same files visible on every node",
+                                         run->comm->host);
     return dt_comm_agree(run->comm, err);
 }
 
@@ -75,7 +76,7 @@ static void check_world_size(const dt_run *run)
     char *end = NULL;
     const long n = text ? strtol(text, &end, 10) : 0;
     if (!text || (end != text && !*end && (n == run->nranks || n == run->comm->n_nodes))) return;
-    DT_WARN("WORLD_SIZE = %s is ignored: MPI has started %d rank%s on %d node%s", text, run->nranks,
+    DT_WARN("WORLD_SIZE = %s is ignored, because MPI started %d rank%s on %d node%s", text, run->nranks,
             run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "");
 }
 
@@ -112,7 +113,7 @@ static void describe_trained(const dt_run *run)
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
         if (m->name)
-            DT_INFO("%s, trained beside the model: %" PRId64 " parameters, %s, lr %g, max_grad_norm %g", m->name,
+            DT_INFO("%s, trained with the model: %" PRId64 " parameters, %s, lr %g, max_grad_norm %g", m->name,
                     dt_units_n_trainable(m->units, m->n_units), m->zero_opt.optimizer->name, m->groups.group[0].lr,
                     m->max_grad_norm);
         describe_groups(m);
@@ -127,7 +128,7 @@ static void describe(const dt_run *run)
     DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->nranks, run->nranks > 1 ? "s" : "",
             run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
     if (run->dev.ops->own_memory && run->comm->most_sharing > 1)
-        DT_INFO("%d ranks share a device, its memory and its time: there are more ranks than devices",
+        DT_INFO("%d ranks share one device, its memory and its time, because there are more ranks than devices",
                 run->comm->most_sharing);
     const strategy s = run_strategy(run);
     char trained[60] = "";
@@ -145,7 +146,7 @@ static void describe(const dt_run *run)
         DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
                 say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, run->total_steps);
         if (info->n_dropped && run->comm->rank == 0)
-            DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
+            DT_WARN("[data] train: %" PRId64 " samples without a target are skipped", info->n_dropped);
     }
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
 }
@@ -217,7 +218,8 @@ static dt_err check_same_device(dt_run *run)
     if (strcmp(run->dev.ops->name, of_first) != 0)
         err =
             at_key(run, "run", "device",
-                   dt_fail(DT_ERR_USAGE, "%s gives %s on rank %d and %s on rank 0: all ranks must compute on one kind",
+                   dt_fail(DT_ERR_USAGE,
+                           "expected the same kind of device on all ranks: %s selects %s on rank %d, but %s on rank 0",
                            run->cfg.run_device, run->dev.ops->name, run->comm->rank, of_first));
     return run_agree(run, err);
 }
@@ -232,7 +234,7 @@ static dt_err find_peak(dt_run *run)
     if (!run->dev.ops->chip_name) return DT_OK;
     DT_TRY(dt_comm_reduce_host_f64(run->comm, sums, 2, DT_SUM));
     if (sums[1] == 0) run->peak_flops = sums[0];
-    if (name && !chip) DT_INFO("MFU is not shown: the peak of %s is not known", name);
+    if (name && !chip) DT_INFO("MFU is not reported, because the peak rate of %s is unknown", name);
     return DT_OK;
 }
 
@@ -294,8 +296,8 @@ static dt_err export_result(dt_run *run, const progress *p)
     if (err != DT_ERR_STOP) return err;
     dt_error_clear();
     return dt_fail(err,
-                   "stopped by a signal while the model was exported: step %" PRId64 " of %" PRId64
-                   " is done and saved; start it again to export",
+                   "stopped by a signal during the export of the model, after step %" PRId64 " of %" PRId64
+                   " was saved; start it again to export",
                    p->step, run->total_steps);
 }
 

@@ -123,7 +123,7 @@ static dt_err tell_beside(dt_run *run, progress *p, double since_s)
     run_stop_measure(run, state.copy_s + state.work_s);
     dt_report_end_line(run->report);
     DT_INFO("checkpoint of step %" PRId64
-            " written in %.2f s while training went on, which lost %.2f s by it (%s per rank copied in %.2f s)",
+            " written in %.2f s during training, which waited %.2f s for it (%s per rank copied in %.2f s)",
             p->saved_step, s->cost.whole_s, s->cost.stall_s, dt_format_bytes(s->cost.nbytes, copied), s->cost.copy_s);
     return err;
 }

@@ -17,10 +17,11 @@ static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err)
 static dt_err check_stage(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    DT_CONFIG_CHECK(run_trains(run) || (strcmp(cfg->zero_stage, "1") != 0 && strcmp(cfg->zero_stage, "2") != 0), cfg,
-                    "zero", "stage",
-                    "stage %s partitions gradients and optimizer states, which task %s does not have; expected 0 or 3",
-                    cfg->zero_stage, cfg->run_task);
+    DT_CONFIG_CHECK(
+        run_trains(run) || (strcmp(cfg->zero_stage, "1") != 0 && strcmp(cfg->zero_stage, "2") != 0), cfg, "zero",
+        "stage",
+        "expected 0 or 3, found %s: this stage partitions gradients and optimizer states, and task %s has none",
+        cfg->zero_stage, cfg->run_task);
     return DT_OK;
 }
 
@@ -28,7 +29,7 @@ static dt_err check_on_extend(const dt_config *cfg)
 {
     const bool warms = cfg->scheduler_warmup_steps > 0 || cfg->scheduler_warmup_ratio > 0;
     DT_CONFIG_CHECK(warms || strcmp(cfg->scheduler_on_extend, "rewarm") != 0, cfg, "scheduler", "on_extend",
-                    "rewarm needs the length of a warm-up; expected scheduler.warmup_steps or warmup_ratio above 0");
+                    "rewarm needs the length of a warm-up; set scheduler.warmup_steps or warmup_ratio");
     return DT_OK;
 }
 
@@ -64,8 +65,8 @@ static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
         memcpy(&want, (const char *)&given + SIZES[i].at, sizeof want);
         memcpy(&have, (const char *)found + SIZES[i].at, sizeof have);
         if (want != have)
-            DT_WARN("[model] %s = %" PRId64 " is not used: the model of path = %s has %" PRId64, SIZES[i].key, want,
-                    cfg->model_path, have);
+            DT_WARN("[model] %s = %" PRId64 " is ignored, because the model of path = %s has %" PRId64, SIZES[i].key,
+                    want, cfg->model_path, have);
     }
     dt_model_config_free(&given);
     return DT_OK;
@@ -80,7 +81,7 @@ static dt_err open_from_keys(dt_run *run)
     DT_TRY(dt_model_config_from_keys(&run->mc, cfg));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) any = any || dt_config_given(cfg, "model", sizes[i]);
     if (!any)
-        DT_INFO("[model] model_type = %s alone means the sizes of a config.json that gives none: hidden_size %" PRId64
+        DT_INFO("[model] model_type = %s without sizes uses the default sizes of this type: hidden_size %" PRId64
                 ", num_hidden_layers %" PRId64 ", vocab_size %" PRId64,
                 cfg->model_model_type, run->mc.hidden_size, run->mc.num_hidden_layers, run->mc.vocab_size);
     return DT_OK;
@@ -88,10 +89,10 @@ static dt_err open_from_keys(dt_run *run)
 
 static dt_err check_takes_images(const dt_run *run, bool has_tower)
 {
-    DT_CONFIG_CHECK(run->task.ops->images || !has_tower, &run->cfg, "run", "task",
-                    "%s takes language models alone, and the model has a vision tower; expected pretrain, sft, dpo or "
-                    "eval",
-                    run->cfg.run_task);
+    DT_CONFIG_CHECK(
+        run->task.ops->images || !has_tower, &run->cfg, "run", "task",
+        "task %s accepts only language models, but the model has a vision tower; expected pretrain, sft, dpo or eval",
+        run->cfg.run_task);
     return DT_OK;
 }
 
@@ -106,12 +107,12 @@ static dt_err check_joined(const dt_run *run)
     bool may = !joined;
     for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) may = may || strcmp(cfg->run_task, tasks[i]) == 0;
     DT_CONFIG_CHECK(may, cfg, "vision", run->pretrained.tower ? "path" : "projector_path",
-                    "task %s reads the model of model.path more than once: expected a whole vision-language model "
-                    "there, which tasks pretrain and sft leave with checkpoint.export = hf",
+                    "task %s reads model.path more than once, so it must be a complete vision-language model; create "
+                    "one with task pretrain or sft and checkpoint.export = hf",
                     cfg->run_task);
     DT_CONFIG_CHECK(!joined || run_saves_frozen(run), cfg, "checkpoint", "save",
-                    "trainable leaves out what model.path has, which with vision.path or vision.projector_path "
-                    "is not all of the model; expected all");
+                    "expected all, found trainable: with vision.path or vision.projector_path, model.path does not "
+                    "contain the whole model");
     return DT_OK;
 }
 
@@ -120,8 +121,8 @@ static dt_err open_drawn(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(!*cfg->vision_path, cfg, "vision", "path",
-                    "a tower is joined with the language model of model.path, which is not given; with random weights "
-                    "model.config is a config.json of llava");
+                    "the tower needs a language model in model.path, which is not set; for random weights, set "
+                    "model.config to a config.json of llava");
     return open_from_keys(run);
 }
 
@@ -129,7 +130,7 @@ static dt_err open_drawn(dt_run *run)
 static dt_err open_planned(dt_run *run)
 {
     dt_pretrained *p = &run->pretrained;
-    DT_INFO("%s is not there: planning for the shape given in [model]", run->cfg.model_path);
+    DT_INFO("%s does not exist; the plan uses the shape in [model]", run->cfg.model_path);
     DT_TRY(dt_model_config_from_keys(&run->mc, &run->cfg));
     if (!*run->cfg.vision_path) return DT_OK;
     p->model_config = strdup(run->mc.json), p->config_name = strdup("[model]");
@@ -160,7 +161,7 @@ static dt_err open_model_config(dt_run *run)
 static dt_err check_lr_rule(const dt_config *cfg)
 {
     DT_CONFIG_CHECK(!strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, cfg,
-                    "optimizer", "lr_scale_rule", "%s needs lr_base_batch_size, the batch size that lr was chosen for",
+                    "optimizer", "lr_scale_rule", "%s needs lr_base_batch_size, the batch size for which lr was chosen",
                     cfg->optimizer_lr_scale_rule);
     return DT_OK;
 }
@@ -172,10 +173,9 @@ static dt_err check_length(const dt_run *run)
     if (T <= P) return DT_OK;
     dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
     DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE,
-             "%s: seq_len = %" PRId64 " but the model has max_position_embeddings = %" PRId64 " positions", where, T,
-             P);
+             "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
     if (!run->comm || run->comm->rank == 0) /* the others read another text, whose lines have other numbers */
-        DT_WARN("%s: seq_len = %" PRId64 " is beyond max_position_embeddings = %" PRId64, where, T, P);
+        DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64, where, T, P);
     return DT_OK;
 }
 
@@ -191,7 +191,7 @@ static dt_err check_nvme_is_given(const dt_config *cfg)
                param = !strcmp(cfg->zero_offload_param, "nvme");
     DT_CONFIG_CHECK(!(optimizer || param) || *cfg->zero_nvme_path, cfg, "zero",
                     optimizer ? "offload_optimizer" : "offload_param",
-                    "nvme needs zero.nvme_path, a directory on a disk of each node");
+                    "nvme needs zero.nvme_path, a directory on a local disk of each node");
     return DT_OK;
 }
 
@@ -204,7 +204,8 @@ static bool may_offload_param(const dt_config *cfg)
 static dt_err check_offload_param(const dt_config *cfg)
 {
     DT_CONFIG_CHECK(!strcmp(cfg->zero_offload_param, "none") || may_offload_param(cfg), cfg, "zero", "offload_param",
-                    "parameters are offloaded at stage 3 alone, where each rank owns a part of them; zero.stage is %s",
+                    "parameters can be offloaded only with zero.stage = 3, where they are sharded over the ranks; "
+                    "found zero.stage = %s",
                     cfg->zero_stage);
     return DT_OK;
 }
@@ -288,7 +289,7 @@ static void warn_of_precision(const dt_run *run)
     const bool scaled = dt_config_precision(&run->cfg) == DT_F16;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0) && !scaled; i++)
         if (dt_config_differs(&run->cfg, "precision", keys[i]))
-            DT_WARN("precision.%s is not used: with dtype = %s the loss is not scaled", keys[i],
+            DT_WARN("precision.%s is ignored, because with dtype = %s the loss is not scaled", keys[i],
                     run->cfg.precision_dtype);
 }
 
@@ -297,7 +298,7 @@ static dt_err check_precision(const dt_run *run)
     const char *reduce = run->cfg.precision_reduce_dtype;
     DT_CONFIG_CHECK(!run->cfg.run_reproducible || !strcmp(reduce, "auto") || !strcmp(reduce, "fp32"), &run->cfg,
                     "precision", "reduce_dtype",
-                    "%s, but with run.reproducible gradients are summed in fp32; leave it out", reduce);
+                    "expected auto or fp32, because run.reproducible sums gradients in fp32, found %s", reduce);
     warn_of_precision(run);
     return DT_OK;
 }
@@ -309,12 +310,13 @@ static dt_err check_attention(const dt_run *run)
     const char *packing = cfg->data_packing, *no = NULL;
     if (strcmp(cfg->model_attention, "cudnn") != 0) return DT_OK;
     if (!run->task.ops->whole_rows)
-        no = "takes sequences of one length, which run.task = pretrain and eval have";
+        no = "needs sequences of equal length, as in run.task = pretrain and eval";
     else if (cfg->data_document_mask || (strcmp(packing, "auto") != 0 && strcmp(packing, "wrapped") != 0))
-        no = "takes sequences of one length: data.packing = wrapped without document_mask";
+        no = "needs sequences of equal length: data.packing = wrapped without document_mask";
     else if (cfg->run_reproducible)
-        no = "does not promise the same bits for every micro-batch, as run.reproducible does";
-    DT_CONFIG_CHECK(!no, cfg, "model", "attention", "cudnn %s; flash, dtrain's own kernels, takes all", no);
+        no = "does not guarantee bitwise equal results, which run.reproducible needs";
+    DT_CONFIG_CHECK(!no, cfg, "model", "attention",
+                    "cudnn %s; use flash, dtrain's own kernels, which has no such restriction", no);
     return DT_OK;
 }
 
@@ -332,13 +334,13 @@ static dt_err resolve_batching(dt_run *run)
         dt_batching_for_evaluation(&b, cfg, run->nranks);
     if (err != DT_OK && !run->comm) { /* --plan: ranks are tried, and a batch that does not fit them is no obstacle */
         dt_batching_nearest(&b, cfg, run->nranks);
-        DT_INFO("%s\nplanned with train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
+        DT_INFO("%s\nthe plan uses train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
         dt_error_clear();
         err = DT_OK;
     }
     DT_TRY(err);
     DT_CONFIG_CHECK(b.micro_batch_size * cfg->data_seq_len <= INT32_MAX, cfg, "batch", "micro_batch_size",
-                    "a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
+                    "expected fewer than 2^31 tokens in a micro-batch, found %" PRId64 " samples of %" PRId64 " tokens",
                     b.micro_batch_size, cfg->data_seq_len);
     run->batching = b;
     return DT_OK;
@@ -388,17 +390,18 @@ static dt_err read_adapters(dt_run *run, dt_lora *found)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(!*cfg->lora_path || run->has_pretrained, cfg, "lora", "path",
-                    "an adapter needs the model that it is for; expected model.path");
+                    "an adapter needs its model; set model.path");
     if (run->has_pretrained) DT_TRY(dt_pretrained_recorded(&run->pretrained, found));
     run->pretrained.new_adapters = found->r == 0;
     if (!*cfg->lora_path) return DT_OK;
-    DT_CONFIG_CHECK(found->r == 0, cfg, "lora", "path",
-                    "adapters are in the checkpoint %s already; several at a time are not supported",
-                    run->pretrained.path);
-    DT_CONFIG_CHECK(!run->task.ops->no_dropout || !is_written_here(run, cfg->lora_path, "adapter"), cfg, "lora", "path",
-                    "the reference has the adapter of %s, which this run replaces at its end; expected another "
-                    "run.output_dir",
-                    cfg->lora_path);
+    DT_CONFIG_CHECK(
+        found->r == 0, cfg, "lora", "path",
+        "the checkpoint %s already contains adapters, and only one set of adapters is supported; leave this key out",
+        run->pretrained.path);
+    DT_CONFIG_CHECK(
+        !run->task.ops->no_dropout || !is_written_here(run, cfg->lora_path, "adapter"), cfg, "lora", "path",
+        "the reference uses the adapter of %s, which this run replaces at its end; choose another run.output_dir",
+        cfg->lora_path);
     if (!dt_is_directory(cfg->lora_path)) DT_TRY(read_own_adapters(run, found));
     if (found->r > 0) return DT_OK;
     run->pretrained.adapter = strdup(cfg->lora_path);
@@ -431,9 +434,8 @@ static dt_err attach_adapters(dt_run *run)
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
     DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
     if ((!run->comm || run->comm->rank == 0) && dt_lora_unties(&run->mc, run->units, run->n_units))
-        DT_WARN(
-            "the head is tied to the embedding, and their adapters are not: as in PEFT each has its own or none, so "
-            "a merged model has a head of its own (tie_word_embeddings = false)");
+        DT_WARN("the head is tied to the embedding, but, as in PEFT, their adapters are separate; a merged model "
+                "therefore has a head of its own (tie_word_embeddings = false)");
     DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));
     return dt_config_blame(cfg, "lora", "modules_to_save",
                            dt_lora_check_saved(&run->lora, &run->mc, run->units, run->n_units));
@@ -445,13 +447,14 @@ static dt_err check_saves(const dt_run *run)
     const int64_t n_frozen = run_n_param(run) - dt_units_n_trainable(run->units, run->n_units);
     if (!run_trains(run) || run_saves_frozen(run)) return DT_OK;
     DT_CONFIG_CHECK(*cfg->model_path, cfg, "checkpoint", "save",
-                    "trainable leaves out what can be read again, and there is no model.path; expected all");
+                    "expected all, found trainable: it omits frozen parameters, which a resumed run must read from "
+                    "model.path, and model.path is not set");
     DT_CONFIG_CHECK(n_frozen > 0 || dt_config_doubted(cfg, "lora", NULL), cfg, "checkpoint", "save",
-                    "trainable leaves out what is frozen, and all of the model is trained; expected all");
+                    "expected all, found trainable: it omits frozen parameters, and this run has none");
     DT_CONFIG_CHECK(!is_written_here(run, run->base.path, "checkpoints") && !is_written_here(run, run->base.path, "hf"),
                     cfg, "checkpoint", "save",
-                    "trainable leaves out what %s has, which this run itself replaces or removes; expected all, or in "
-                    "model.path the model that the run was started from",
+                    "expected all, found trainable: it omits what %s contains, but this run replaces or removes that "
+                    "file; use all, or set model.path to the model that the run was started from",
                     run->base.path);
     return DT_OK;
 }
@@ -547,7 +550,7 @@ static dt_err count_steps(dt_run *run)
 {
     char where[512];
     const int64_t per_epoch = run->task.steps_per_epoch;
-    DT_CHECK(per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
+    DT_CHECK(per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are too few for one optimizer step",
              dt_config_where(&run->cfg, "data", "train", where, sizeof where), run->task.samples_per_epoch);
     run->total_steps = run->cfg.run_max_steps  ? run->cfg.run_max_steps
                        : run->task.total_steps ? run->task.total_steps

@@ -57,9 +57,9 @@ static dt_err refuse(const dt_run *run, int64_t n, const char *message)
     char took[24];
     const char *advice = strstr(message, "; start it again");
     return dt_fail(DT_ERR_USAGE,
-                   "%.*s. This is start %d in a row without a new checkpoint, %s after it began: starting it again "
-                   "would not help. Give the job more time, or shorten what comes before the first step (data.verify, "
-                   "slow storage of model and data, a validation or rollout)",
+                   "%.*s. This is start %d in a row without a new checkpoint, and it ran for %s; another start would "
+                   "not help. Give the job more time, or shorten the work before the first step (data.verify, slow "
+                   "storage of model and data, a validation or rollout)",
                    advice ? (int)(advice - message) : (int)strlen(message), message, (int)n,
                    dt_format_duration(dt_now_s() - run->start_s, took));
 }
@@ -67,8 +67,7 @@ static dt_err refuse(const dt_run *run, int64_t n, const char *message)
 static dt_err warn(const dt_run *run, dt_err err, int64_t n, const char *message)
 {
     if (run->comm->rank == 0 && n > 0)
-        DT_WARN("start %d in a row without a new checkpoint; the third in a row ends with exit code 64, not 75",
-                (int)n);
+        DT_WARN("start %d in a row without a new checkpoint; the third ends with exit code 64 instead of 75", (int)n);
     return dt_fail(err, "%s", message);
 }
 

@@ -82,7 +82,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     run->allocated = run_held(run);
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) {
-        DT_WARN("out of memory for the table of what is planned and allocated");
+        DT_WARN("out of memory for the table of planned and allocated memory");
         return;
     }
     table_head(f, "per rank");
@@ -109,8 +109,7 @@ void run_say_overhead(const dt_run *run)
     const size_t taken = ops->memory_taken && run->most_sharing == 1 ? ops->memory_taken(&run->dev) : SIZE_MAX;
     char text[3][24];
     if (taken == SIZE_MAX || taken < own) return;
-    DT_INFO("device memory after a step: %s, of which %s are the run's; driver, code and libraries have %s "
-            "(planned: %s)",
+    DT_INFO("device memory after a step: %s, of which the run uses %s; driver, code and libraries use %s (planned: %s)",
             dt_format_bytes((double)taken, text[0]), dt_format_bytes((double)own, text[1]),
             dt_format_bytes((double)(taken - own), text[2]),
             dt_format_bytes((double)dt_device_overhead(&run->dev), (char[24]){0}));
@@ -123,7 +122,7 @@ void run_say_trials(const strategy list[], const trial *trials, int n, bool node
     size_t nbytes = 0;
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
-    fputs("zero.stage = auto, for each rank:\nstage  offload_optimizer  offload_param", f);
+    fputs("zero.stage = auto, per rank:\nstage  offload_optimizer  offload_param", f);
     for (int p = 0; p < DT_N_PLACE; p++) fprintf(f, "%8s", dt_place_name((dt_place)p));
     fprintf(f, "  %9s", "sent/step");
     if (nodes) fprintf(f, "  %13s", "between nodes");

@@ -26,8 +26,8 @@ static dt_err find_ids(const dt_run *run, const dt_catalogue *c, const dt_tokeni
         largest = (*ids)[i] > largest ? (*ids)[i] : largest;
     }
     DT_CHECK(n_missing == 0, DT_ERR_DATA,
-             "%d of %d level tokens, the first of them %.100s, are not in the tokenizer %s; add them to the model with "
-             "dtrain-convert --add-tokens %s FROM TO",
+             "%d of %d level tokens (the first is %.100s) are missing from the tokenizer %s; add them to the model "
+             "with dtrain-convert --add-tokens %s FROM TO",
              (int)n_missing, (int)n, missing, tokenizer, from);
     DT_CHECK(largest < run->mc.vocab_size, DT_ERR_DATA,
              "level tokens have ids up to %d in the tokenizer %s, but the model has vocab_size = %" PRId64
@@ -69,7 +69,7 @@ static dt_err choose(dt_run *run, const dt_catalogue *c, const dt_tokenizer *t)
     DT_TRY(err);
     train_rows(run, n_ranges);
     if (!run->comm || run->comm->rank == 0)
-        DT_INFO("rec.freeze_llm: the rows of %d level tokens are trained, ids %" PRId64 " to %" PRId64 ": %" PRId64
+        DT_INFO("rec.freeze_llm: training only the rows of %d level tokens, ids %" PRId64 " to %" PRId64 ": %" PRId64
                 " of %" PRId64 " parameters",
                 (int)dt_catalogue_n_levels(c), run->rows[0].first, run->rows[n_ranges - 1].end - 1,
                 dt_units_n_trainable(run->units, run->n_units), run_n_param(run));
@@ -80,14 +80,13 @@ static dt_err check_keys(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(run->task.ops->n_labels == 0, cfg, "rec", "freeze_llm",
-                    "task %s trains a model that predicts no tokens", cfg->run_task);
+                    "expected a task whose model predicts tokens, found task %s", cfg->run_task);
     DT_CONFIG_CHECK(run->lora.r == 0, cfg, "rec", "freeze_llm",
-                    "the rows of level tokens are all that is trained: expected lora.r = 0; adapters beside a trained "
-                    "embedding are lora.modules_to_save = embed_tokens");
+                    "expected lora.r = 0, because only the rows of level tokens are trained; to train adapters and the "
+                    "embedding, use lora.modules_to_save = embed_tokens instead");
     DT_CONFIG_CHECK(*cfg->rec_catalogue, cfg, "rec", "freeze_llm",
-                    "needs rec.catalogue, whose level tokens are those that are trained");
-    DT_CONFIG_CHECK(*run_tokenizer(run), cfg, "rec", "freeze_llm",
-                    "needs the tokenizer of the model; expected model.tokenizer");
+                    "needs rec.catalogue, whose level tokens are trained");
+    DT_CONFIG_CHECK(*run_tokenizer(run), cfg, "rec", "freeze_llm", "needs the model's tokenizer; set model.tokenizer");
     return DT_OK;
 }
 
