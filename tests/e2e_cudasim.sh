@@ -153,7 +153,7 @@ generates() { run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-t
 generates
 grep -v 'new tokens in' "$out" >"$tmp/graphs"
 CUDA_SIM_FAIL=cudaGraphInstantiateWithFlags:0:2:memory generates
-expect_text "a driver without room for another graph: is said" "no room for another CUDA graph \(.*cudaErrorMemoryAllocation"
+expect_text "a driver without room for another graph: is said" "no memory for another CUDA graph \(.*cudaErrorMemoryAllocation"
 expect "and the text is the same" sh -c "grep -vE 'no room for another|new tokens in' '$out' | cmp - '$tmp/graphs'"
 
 # What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and a workspace of 32 of its default stream), and where it hangs.

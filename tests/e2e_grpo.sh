@@ -81,7 +81,7 @@ train 2 halves "${all[@]}" run.max_steps=3
 cp -r "$tmp/halves" "$tmp/changed"
 train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
 expect_exit "resumed with other reward functions" 0
-expect_text "its generation is left out" 'rollout in the checkpoint is left out, and another made: it has the rewards of other functions'
+expect_text "its generation is left out" 'rollout in the checkpoint is discarded and generated again: its rewards come from other functions'
 train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 expect "and the same metrics" same_told bits1 halves
@@ -167,13 +167,13 @@ refuse() { # NAME TEXT ARGS...
     expect_text "$name: message" "$text"
 }
 refuse "no reward functions" 'reward_funcs: expected reward functions, found nothing' grpo.reward_funcs=
-refuse "groups that do not divide" 'num_generations: a generation has 8 completions, no multiple of num_generations = 3; the nearest above is 9' grpo.num_generations=3
+refuse "groups that do not divide" 'num_generations: a generation has 8 completions: expected a multiple of num_generations = 3; the next one is 9' grpo.num_generations=3
 refuse "part of a step" 'generation_batch_size: expected a multiple or a divisor of batch.train_batch_size = 8, found 12; the nearest multiple above is 16' grpo.generation_batch_size=12
-refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of the micro-steps of an optimizer step, 3, so that' \
+refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of 3, the micro-steps of an optimizer step' \
     batch.train_batch_size=12 batch.micro_batch_size=4 grpo.steps_per_generation=2
-refuse "a generation twice in a step" 'num_iterations: an optimizer step takes several generations .4 completions of each generation, 8 of the step.' \
+refuse "a generation twice in a step" 'num_iterations: expected 1, because an optimizer step uses several generations .4 completions per generation, 8 per step.' \
     grpo.generation_batch_size=4 grpo.num_iterations=2
-refuse "both sizes of a generation" 'expected one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
+refuse "both sizes of a generation" 'expected only one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
 refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' grpo.top_p=0
 expect "told once" test "$(grep -c top_p "$out")" = 1
 refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:

@@ -95,10 +95,10 @@ alone=$(parameters)
 pairs dpo 1 memory2 run.max_steps=1 dpo.reference_path=tests/data/../data/dpo/start
 expect "a reference without adapters has no parameters of its own: $alone against $(parameters)" [ "$alone" != "$(parameters)" ]
 pairs dpo 1 refused dpo.sync_reference_steps=2
-expect_text "it cannot follow" "sync_reference_steps: with adapters the reference is the model without them"
+expect_text "it cannot follow" "sync_reference_steps: expected 0, because with adapters the reference is the frozen model"
 pairs dpo 2 refused model.path="$tmp/dposigmoid" dpo.sync_reference_steps=2
 expect_exit "nor one with adapters of its own" 64
-expect_text "by name" "sync_reference_steps: a reference follows a model that is trained as a whole"
+expect_text "by name" "sync_reference_steps: expected 0, because only a model that is trained as a whole"
 
 data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
 rollouts() { # TASK NP DIR ARGS...

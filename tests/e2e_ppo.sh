@@ -162,7 +162,7 @@ expect "the policy is exported, and its critic" [ -s "$tmp/learns/hf/model.safet
 expect "as a model with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
 generate 1 again batch.train_batch_size=4 batch.micro_batch_size=4 ppo.value_path="$tmp/learns/critic" run.max_steps=1 rec.catalogue=shop.txt
 expect_exit "another run's critic is one to start from" 0
-expect_text "a catalogue is said to be unused" 'warning: rec.catalogue is not used: task ppo completes freely'
+expect_text "a catalogue is said to be unused" 'warning: rec.catalogue is not used: task ppo does not restrict completions to items'
 
 # ---- plans, mistakes, failures ----------------------------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ refuse "no such token, which --check finds" 64 'stop_token: expected eos, a toke
     ppo.stop_token=nowhere --check
 sed 's/, "rewards".*/}/' "$fixture/rollouts.jsonl" >"$tmp/bare.jsonl"
 refuse "completions without rewards, likewise" 65 'bare.jsonl gives no rewards: name ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl" --check
-refuse "one reward for two functions" 65 'expected 2 rewards of a completion, one for each reward function, found 1' ppo.rollouts="$fixture/rollouts.jsonl" ppo.reward_funcs=length:3,keywords:e
+refuse "one reward for two functions" 65 'expected 2 rewards per completion, one per reward function, found 1' ppo.rollouts="$fixture/rollouts.jsonl" ppo.reward_funcs=length:3,keywords:e
 train 1 bare ppo.rollouts="$tmp/bare.jsonl" ppo.reward_funcs=length:3 batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 expect_exit "completions of a file, judged by functions" 0
 for point in rollout.generate rollout.share rollout.score task.score task.critic rollout.share_scores reward.ask zero.reduce zero.update; do

@@ -231,6 +231,6 @@ PY
 for base in int8 nf4; do
     $base 2 refused "$tmp/nan" zero.stage=3
     expect_exit "a number that is none is refused" 65
-    expect_text "by name" "nan/model.safetensors: tensor \`model.layers.1.mlp.up_proj.weight\`: row 3 has numbers that are not finite, and cannot be stored as $base"
+    expect_text "by name" "nan/model.safetensors: tensor \`model.layers.1.mlp.up_proj.weight\`: row 3 has non-finite values, which cannot be stored as $base"
 done
 e2e_done

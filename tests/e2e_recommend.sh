@@ -214,7 +214,7 @@ expect "memory is as planned" as_planned
 expect "completions are the items, best first, as every item's score says, with their rewards" items_are beams all beams
 expect "the search's log-probabilities are the policy's" awk -v d="$(number beams 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d < 1e-4) }'
 rl 1 warmer grpo.temperature=2 grpo.top_k=3 grpo.min_p=0.1
-expect "what is said of draws is not used" test "$(grep -cE 'warning: grpo.(top_k|min_p) is not used: rollout = beam draws nothing' "$out")" = 2
+expect "what is said of draws is not used" test "$(grep -cE 'warning: grpo.(top_k|min_p) is not used: rollout = beam does not sample' "$out")" = 2
 expect "at another temperature: by logits divided by it" items_are warmer warm beams
 for layout in "2 0" "3 3"; do
     set -- $layout
@@ -321,7 +321,7 @@ for refused in "needs rec.catalogue|rec.catalogue=" "expected false with grpo.ro
         "${few[@]}" grpo.num_generations=12 grpo.reward_funcs=rec "${refused#*|}"
 done
 for point in grpo.targets grpo.choose; do fails_alone 1 $point 2 rl 2 failed "${few[@]}"; done
-wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has items of 12 SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
+wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has only 12 different SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
     data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
 for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items: it needs rec.catalogue|rec.catalogue=" \
     "items.npy.*has no row for item 114|rec.catalogue=$tmp/more.txt"; do
@@ -357,7 +357,7 @@ wrong "grpo with a catalogue that cannot be read: of that alone" 65 "none.txt: c
 printf '<a>\tT\t1\nb\tT\t2\n' >"$tmp/broken.txt"
 wrong "a broken line" 65 'broken.txt:2: expected a semantic ID' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.catalogue="$tmp/broken.txt"
 wrong "prompts without targets" 64 'expected prompts with answers' ./dtrain "$tmp/tiny.ini" run.output_dir= data.validation="$tmp/bare.h5"
-wrong "no tokenizer" 64 'came without a tokenizer' ./dtrain "$tmp/tiny.ini" run.output_dir= model.tokenizer=
+wrong "no tokenizer" 64 'identifying items needs a tokenizer' ./dtrain "$tmp/tiny.ini" run.output_dir= model.tokenizer=
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer= run.task=grpo data.train="$tmp/train.h5" data.validation= grpo.max_completion_length=64
 expect_text "a plan needs none, nor room for more than items have" 'of at most 8 new tokens, for at most [0-9]+ prompts of 17;'
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer="$tmp/silent/other.json"

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/train_common.sh"
 for i in $(seq 0 9); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.jsonl"
 data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
-warned="was 0 for all 80 completions of the last 10 rollouts.*: the policy learns nothing from it"
+warned="was 0 for all 80 completions of the last 10 rollouts.*, so the policy gets no signal from it"
 once() { test "$(grep -c 'completions of the last' "$out")" = 1; }
 
 make_task grpo batch.train_batch_size=8 grpo.num_generations=4 grpo.max_completion_length=4

@@ -63,7 +63,7 @@ done
 run 0 ./dtrain-info "$tmp/ranked.h5"
 expect_text "a dataset says that it has ties" '^ *ties +11 '
 train 1 no-ties run.task=dpo data.train="$tmp/ranked.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
-expect_text "preference optimisation leaves them out" '2 pairs are ties, of which neither answer is better, and are left out'
+expect_text "preference optimisation leaves them out" '2 pairs are ties .neither answer is better. and are skipped'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "tie": true}\n' >"$tmp/tie.jsonl"
 data -o "$tmp/tie.h5" "$tmp/tie.jsonl"
 wrong "pairs that are all ties are none" 65 'none of its 1 pairs can be trained on; 1 are ties, which this task leaves out' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/tie" \
@@ -231,7 +231,7 @@ expect_exit "a rank that fails while it judges ends the run" 70
 printf '%s\n' '{"prompt": "a ", "chosen": "b", "rejected": "c"}' '{"prompt": "a ", "chosen": "long long long long long long long long", "rejected": "c"}' >"$tmp/long.jsonl"
 data -o "$tmp/long.h5" "$tmp/long.jsonl"
 on long "$fixture/start" data.train="$tmp/long.h5" data.seq_len=16 batch.train_batch_size=1 batch.micro_batch_size=1 model.tokenizer=bytes
-expect_text "a pair with a text that is too long is left out and counted" '1 pairs? ha[sv]e? a text of more than 16 tokens'
+expect_text "a pair with a text that is too long is left out and counted" '1 pairs? with a text of more than 16 tokens'
 on cut "$fixture/start" data.train="$tmp/long.h5" data.seq_len=16 rm.truncate=true batch.train_batch_size=2 batch.micro_batch_size=2
 expect_exit "or cut" 0
 expect "and then both count" [ "$(number cut samples)" = 2 ]
@@ -246,7 +246,7 @@ refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train
 refuse "no pair is short enough" 'none of its 2 pairs can be trained on; 2 have a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
 refuse "pairs cannot be packed" 'packing = bfd: pairs are not packed' 64 data.packing=bfd
 refuse "a length beyond seq_len" 'rm.*max_length: expected at most data.seq_len = 64, found 65' 64 rm.max_length=65
-refuse "smoothing of a hinge" 'label_smoothing: loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1
+refuse "smoothing of a hinge" 'label_smoothing: expected 0, because loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1
 train 1 refused run.task=sft model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" batch.train_batch_size=4 batch.micro_batch_size=4
 expect_text "another task on pairs" 'kind preference: expected tokens or sft'
 on plain-harmless "$fixture/start" data.train="$tmp/pairs.h5" rm.kind=harmless model.tokenizer=bytes

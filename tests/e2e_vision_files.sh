@@ -287,7 +287,7 @@ check "AnyLLM's name for a key" 64 'projection_type is projector_type in .vision
 check "something else to train" 64 'vision.train.*found eyes' "${clip[@]}" vision.train=eyes
 echo '{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1},
     "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8, "num_attention_heads": 2, "image_size": 4, "patch_size": 4}, "image_token_index": 3}' >"$tmp/patch.json"
-check "a tower of one patch, which is left out" 65 'leaves nothing of an image' model.config="$tmp/patch.json"
+check "a tower of one patch, which is left out" 65 'selects no features of an image' model.config="$tmp/patch.json"
 check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable

@@ -111,8 +111,7 @@ static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, co
 /* A step can do without its graph: so do this one and all that have none yet. */
 static dt_err go_without(dt_model *m)
 {
-    DT_WARN("no room for another CUDA graph (%s): steps of generation that have none run without, which is slower",
-            dt_error_message());
+    DT_WARN("no memory for another CUDA graph (%s); decoding steps without a graph are slower", dt_error_message());
     dt_error_clear();
     m->graphs->full = true;
     return DT_OK;

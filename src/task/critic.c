@@ -16,12 +16,12 @@ static dt_err describe(dt_critic *c, const dt_task *t, const char *path)
     DT_TRY(dt_pretrained_recorded(&c->from, &c->lora));
     DT_TRY(dt_model_config_parse(&c->mc, c->from.config_name, c->from.model_config));
     DT_CHECK(c->lora.base == DT_F32, DT_ERR_DATA,
-             "%s: its weights are stored as %s (lora.base_quantization), and the %s is trained whole; dtrain-convert "
-             "makes a directory of floats of it",
-             path, dt_dtype_name(c->lora.base), c->name);
+             "%s: expected floating-point weights, because the %s trains all of them, found %s "
+             "(lora.base_quantization); convert it to a directory with dtrain-convert",
+             path, c->name, dt_dtype_name(c->lora.base));
     DT_CHECK(c->mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: the %s has %lld, the model in training %lld", path, c->name, (long long)c->mc.vocab_size,
-             (long long)t->mc->vocab_size);
+             "%s: vocab_size of the %s is %lld, but the model in training has %lld", path, c->name,
+             (long long)c->mc.vocab_size, (long long)t->mc->vocab_size);
     return DT_OK;
 }
 

@@ -336,7 +336,7 @@ static dt_err load_rewards(grpo *g, const dt_task *t, const dt_items *items)
     g->n_generations = place[0], g->n_used = place[1], g->num_tokens = place[2], g->n_rounds = place[3];
     if (n == 0) return DT_OK;
     if (rewards && rewards->n == n) return dt_items_get(items, "grpo_rewards", DT_ITEM_F64, n, g->reward);
-    dt_rollout_discard(g->rollout, t, "it has the rewards of other functions");
+    dt_rollout_discard(g->rollout, t, "its rewards come from other functions");
     return DT_OK;
 }
 

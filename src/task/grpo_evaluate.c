@@ -44,7 +44,8 @@ static void declare(grpo *g, dt_sums *s)
 static dt_err check(const dt_task *t)
 {
     DT_CONFIG_CHECK(!*t->cfg->grpo_rollouts, t->cfg, "data", "validation",
-                    "expected none with grpo.rollouts: there is nothing that completes and rewards its prompts");
+                    "expected none with grpo.rollouts, because the run then has no policy rollouts or rewards for "
+                    "validation prompts");
     return DT_OK;
 }
 

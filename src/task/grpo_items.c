@@ -12,9 +12,10 @@ static dt_err check_targets(const dt_task *t, const char *key)
     const dt_config *cfg = t->cfg;
     DT_CONFIG_CHECK(*cfg->rec_catalogue, cfg, "rec", key, "needs rec.catalogue");
     DT_CONFIG_CHECK(!*cfg->grpo_rollouts, cfg, "rec", key,
-                    "expected false with grpo.rollouts, which says what the completions are");
-    DT_CONFIG_CHECK(!t->train || dt_loader_has_answers(t->train), cfg, "rec", key,
-                    "expected prompts with answers, the SIDs of their targets, in data.train; found prompts alone");
+                    "expected false with grpo.rollouts, which defines the completions");
+    DT_CONFIG_CHECK(
+        !t->train || dt_loader_has_answers(t->train), cfg, "rec", key,
+        "expected prompts with answers (the SIDs of their targets) in data.train, found prompts without answers");
     return DT_OK;
 }
 
@@ -24,11 +25,11 @@ dt_err grpo_check_items(const grpo *g, const dt_task *t)
     if (cfg->rec_add_ground_truth) DT_TRY(check_targets(t, "add_ground_truth"));
     if (cfg->rec_distinct_sampling) DT_TRY(check_targets(t, "distinct_sampling"));
     DT_CONFIG_CHECK(!cfg->rec_distinct_sampling || !grpo_makes_beams(cfg), cfg, "rec", "distinct_sampling",
-                    "expected false with grpo.rollout = beam, whose completions differ");
+                    "expected false with grpo.rollout = beam, whose completions are always distinct");
     const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
     DT_CONFIG_CHECK(!grpo_makes_beams(cfg) || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
-                    "rollout = beam makes %" PRId64
-                    " different completions of a prompt, and the catalogue has items of %d SIDs alone",
+                    "rollout = beam needs %" PRId64
+                    " different completions per prompt, but the catalogue has only %d different SIDs",
                     cfg->grpo_num_generations, (int)n);
     return DT_OK;
 }

@@ -20,7 +20,7 @@ static void name_given(grpo *g, int n)
 static dt_err open_given(grpo *g, const dt_task *t, int n)
 {
     DT_CONFIG_CHECK(n <= DT_MAX_REWARDS, t->cfg, "grpo", "rollouts",
-                    "expected at most %d rewards of a completion, found %d", DT_MAX_REWARDS, n);
+                    "expected at most %d rewards per completion, found %d", DT_MAX_REWARDS, n);
     name_given(g, n);
     return dt_reward_weights(t->cfg, "grpo", t->cfg->grpo_reward_weights, n, "rewards in grpo.rollouts", g->weight);
 }

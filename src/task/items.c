@@ -9,7 +9,7 @@ static dt_err open_tokenizer(task_items *items, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     DT_CONFIG_CHECK(*t->tokenizer, cfg, "rec", "catalogue",
-                    "the model came without a tokenizer, which is needed to tell items; expected [model] tokenizer");
+                    "identifying items needs a tokenizer, and the model has none; set [model] tokenizer");
     DT_TRY(dt_tokenizer_open(&items->tokenizer, t->tokenizer));
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
     return DT_OK;

@@ -56,9 +56,8 @@ static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (info && info->n_too_long && (!t->comm || t->comm->rank == 0))
-        DT_WARN(
-            "[data] train: %lld samples have images that do not fit in data.seq_len = %lld tokens, and are left out",
-            (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
+        DT_WARN("[data] train: %lld samples are skipped, because their images do not fit in data.seq_len = %lld tokens",
+                (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
 }
 
 void lm_open(dt_task *t)
@@ -107,8 +106,8 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
 static void warn_of_kind(const dt_task *t)
 {
     if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || t->comm->rank == 0))
-        DT_WARN("[data] train: files of kind tokens say nothing of prompts and answers: task sft trains on every token "
-                "of them, as task pretrain does");
+        DT_WARN("[data] train: files of kind tokens do not separate prompts from answers, so task sft trains on every "
+                "token, as task pretrain does");
 }
 
 static void open_sft(dt_task *t)

@@ -15,7 +15,8 @@ static void check(dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     if (cfg->ppo_use_score_norm && !cfg->ppo_use_score_scaling)
-        dt_mistakes_add(t->mistakes, dt_config_fail(cfg, "ppo", "use_score_norm", "it needs use_score_scaling"));
+        dt_mistakes_add(t->mistakes,
+                        dt_config_fail(cfg, "ppo", "use_score_norm", "needs use_score_scaling; set both, or neither"));
     dt_mistakes_add(t->mistakes,
                     dt_multiplier_check(cfg, "ppo", cfg->ppo_lambda_min, cfg->ppo_lambda_max, cfg->ppo_lambda_init));
     if (!t->comm) return; /* --plan */
@@ -25,7 +26,7 @@ static void check(dt_task *t)
         dt_task_need(t, "ppo", "reward_path", cfg->ppo_reward_path, "a reward model, or reward_funcs");
     if (*cfg->data_validation && t->comm->rank == 0) DT_WARN("data.validation is not used: task ppo has no validation");
     if (*cfg->rec_catalogue && !cfg->rec_freeze_llm && t->comm->rank == 0)
-        DT_WARN("rec.catalogue is not used: task ppo completes freely, task grpo with items");
+        DT_WARN("rec.catalogue is not used: task ppo does not restrict completions to items; task grpo does");
 }
 
 static dt_err open_rollout(dt_task *t)
@@ -76,9 +77,9 @@ static dt_err check_given(const dt_task *t)
     int n;
     if (!*file || dt_rollout_n_prompts(p->rollout) == 0) return DT_OK; /* none, or one that was refused */
     dt_rollout_given_rewards(p->rollout, &n);
-    DT_CHECK(n > 0 || p->rewards, DT_ERR_DATA, "%s gives no rewards: name ppo.reward_path or ppo.reward_funcs", file);
+    DT_CHECK(n > 0 || p->rewards, DT_ERR_DATA, "%s contains no rewards; set ppo.reward_path or ppo.reward_funcs", file);
     DT_CHECK(n == 0 || !p->rewards || n == p->n_funcs, DT_ERR_DATA,
-             "%s: expected %d rewards of a completion, one for each reward function, found %d", file, p->n_funcs, n);
+             "%s: expected %d rewards per completion, one per reward function, found %d", file, p->n_funcs, n);
     return DT_OK;
 }
 
@@ -138,7 +139,7 @@ static void set_usual(ppo *p, const dt_config *cfg)
 static dt_err check_kl(const ppo *p, const dt_config *cfg)
 {
     DT_CONFIG_CHECK(p->kl_coef > 0 || !cfg->ppo_adaptive_kl, cfg, "ppo", "adaptive_kl",
-                    "it multiplies kl_coef, and 0 stays 0; expected false, or a kl_coef above 0");
+                    "expected false, or kl_coef above 0, because the adaptive coefficient is a multiple of kl_coef");
     return DT_OK;
 }
 

@@ -33,8 +33,8 @@ static dt_err check_shape(const dt_precomputed *p, const dt_task *t)
     const char *field = NULL;
     dt_model_config_compare(&p->model.mc, t->mc, see_difference, &field);
     DT_CHECK(!field, DT_ERR_DATA,
-             "%s: %s: a reference whose log-probabilities are precomputed is like the model in training, whose memory "
-             "it has meanwhile",
+             "%s: %s: expected a reference of the same shape as the model in training, because precomputing uses that "
+             "model's memory",
              p->model.from.path, field);
     return DT_OK;
 }
@@ -117,14 +117,16 @@ static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
     struct stat st;
     DT_TRY(dt_read_at(p->fd, p->path, 0, head, HEAD));
     for (int k = 0; k < DT_N_KEYS; k++) {
-        DT_CHECK(find_number(head, key_names[k], 16, &found), DT_ERR_DATA, "%s: no file of this program", p->path);
-        DT_CHECK(found == p->key[k], DT_ERR_DATA, "%s: its %s is not this run's: remove the file to have it made anew",
+        DT_CHECK(find_number(head, key_names[k], 16, &found), DT_ERR_DATA,
+                 "%s: expected a file of reference log-probabilities, found another format", p->path);
+        DT_CHECK(found == p->key[k], DT_ERR_DATA,
+                 "%s: the %s of the file does not match this run; remove the file, and the run computes it again",
                  p->path, key_names[k]);
     }
     DT_CHECK(find_number(head, "elements", 10, &found) && found == (uint64_t)n_elems(p) &&
                  find_number(head, "checksum", 16, checksum) && fstat(p->fd, &st) == 0 &&
                  st.st_size == HEAD + n_elems(p) * (off_t)sizeof(float),
-             DT_ERR_DATA, "%s: it is cut short or altered: remove it to have it made anew", p->path);
+             DT_ERR_DATA, "%s: the file is truncated or corrupt; remove it, and the run computes it again", p->path);
     return DT_OK;
 }
 
@@ -132,7 +134,7 @@ static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
 static dt_err sum_part(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
 {
     float *chunk = malloc(CHUNK * sizeof *chunk);
-    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to verify %s", p->path);
+    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory to verify %s", p->path);
     const int64_t n_total = n_elems(p), each = n_total / t->nranks + 1,
                   begin = dt_min_i64(t->comm->rank * each, n_total), end = dt_min_i64(begin + each, n_total);
     *sum = 0;
@@ -220,7 +222,7 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     char part[PATH_MAX];
     uint64_t sum;
     snprintf(part, sizeof part, "%s.part", p->path);
-    DT_INFO("log-probabilities of the reference for %" PRId64 " pairs are made first, and kept in %s",
+    DT_INFO("computing the reference's log-probabilities of %" PRId64 " pairs, to be stored in %s",
             p->n_samples[0] + p->n_samples[1], p->path);
     DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? create(p, part) : DT_OK));
     DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
@@ -264,11 +266,13 @@ static dt_err verify(dt_precomputed *p, dt_task *t)
     DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? check_head(p, &said) : DT_OK));
     DT_TRY(sum_all(p, t, &sum));
     const bool altered = t->comm->rank == 0 && sum != said;
-    return dt_comm_agree(t->comm, altered ? dt_fail(DT_ERR_DATA,
-                                                    "%s: its checksum is not that of what is in it: remove it to have "
-                                                    "it made anew",
-                                                    p->path)
-                                          : DT_OK);
+    return dt_comm_agree(
+        t->comm,
+        altered
+            ? dt_fail(DT_ERR_DATA,
+                      "%s: the checksum does not match the contents; remove the file, and the run computes it again",
+                      p->path)
+            : DT_OK);
 }
 
 dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
@@ -322,6 +326,6 @@ dt_err dt_precomputed_load(const dt_precomputed *p, const dt_items *items)
     if (!dt_items_find(items, "reference_key")) return DT_OK;
     DT_TRY(dt_items_get(items, "reference_key", DT_ITEM_I64, 1, &key));
     DT_CHECK((uint64_t)key == p->key[DT_KEY_MODEL], DT_ERR_DATA,
-             "%s: the run began with another reference than this one", p->model.from.path);
+             "%s: expected the reference that the run started with, found another one", p->model.from.path);
     return DT_OK;
 }

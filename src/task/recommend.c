@@ -61,8 +61,8 @@ static dt_err read_top_k(recommend *m, const dt_config *cfg)
     m->n_k = good ? n : 0;
     dt_list_free(items, n);
     DT_CONFIG_CHECK(good, cfg, "rec", "top_k",
-                    "expected up to %d different numbers of items, each from 1 to rec.num_beams = %d, found %s", MAX_K,
-                    m->n_beams, cfg->rec_top_k);
+                    "expected at most %d different numbers of items, each from 1 to rec.num_beams = %d, found %s",
+                    MAX_K, m->n_beams, cfg->rec_top_k);
     return DT_OK;
 }
 
@@ -84,7 +84,7 @@ static dt_err open_rollout(recommend *m, dt_task *t)
     t->n_validation = dt_ceil_div(m->n_prompts, m->n_groups);
     if (m->n_prompts == 0 || !t->valid) return DT_OK;
     DT_CONFIG_CHECK(dt_loader_has_answers(t->valid), t->cfg, "data", "validation",
-                    "expected prompts with answers, the SIDs of their targets; found prompts alone");
+                    "expected prompts with answers (the SIDs of their targets), found prompts without answers");
     return DT_OK;
 }
 
@@ -145,7 +145,7 @@ static dt_err begin_local(recommend *m, dt_task *t)
     DT_CHECK(m->item, DT_ERR_MEMORY, "out of memory for %d items", m->n_beams);
     m->nbytes = own_nbytes(m);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
-    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", ""), DT_ERR_USAGE, "%s: too long a path", dir);
+    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", ""), DT_ERR_USAGE, "%s: the path is too long", dir);
     return DT_OK;
 }
 

@@ -87,17 +87,18 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
 {
     dt_frozen_model *f = &r->scorer.frozen;
     DT_CHECK(sync_steps == 0 || !r->scorer.is_base, DT_ERR_USAGE,
-             "sync_reference_steps: with adapters the reference is the model without them, which stays as it is; "
-             "expected 0");
+             "sync_reference_steps: expected 0, because with adapters the reference is the frozen model without them");
     if (sync_steps == 0 || !f->units) return DT_OK; /* a mistake that was told */
     const char *partly = partly_trained(t);
     DT_CHECK(!partly, DT_ERR_USAGE,
-             "sync_reference_steps: a reference follows a model that is trained as a whole; of %s a part is, adapters "
-             "or modules; expected 0",
+             "sync_reference_steps: expected 0, because only a model that is trained as a whole can update the "
+             "reference; this run trains only part of %s",
              partly);
     const char *other = first_difference(f, t);
-    DT_CHECK(!other, DT_ERR_DATA, "%s: a reference that follows the model in training has its shape; %s differs",
-             f->from.path, other);
+    DT_CHECK(
+        !other, DT_ERR_DATA,
+        "%s: with sync_reference_steps, expected a reference of the same shape as the model in training; %s differs",
+        f->from.path, other);
     r->sync_steps = sync_steps, r->mixup = mixup;
     r->nbytes = lay_out(r, NULL);
     t->kept = f, t->kept_name = "reference";
@@ -125,10 +126,12 @@ static dt_err check_pieces(const dt_reference *r, const dt_task *t)
     if (r->sync_steps == 0) return DT_OK;
     const dt_piece *mine = dt_zero_owned(t->zero), *its = dt_zero_owned(r->scorer.frozen.zero);
     for (int i = 0; i < dt_zero_n_pieces(t->zero); i++)
-        DT_CHECK(mine[i].unit == its[i].unit && mine[i].tensor == its[i].tensor && mine[i].first == its[i].first &&
-                     mine[i].n == its[i].n,
-                 DT_ERR_FAULT, "tensor %s: the shards of the reference are not those of the model in training",
-                 dt_zero_tensor(t->zero, &mine[i])->name);
+        DT_CHECK(
+            mine[i].unit == its[i].unit && mine[i].tensor == its[i].tensor && mine[i].first == its[i].first &&
+                mine[i].n == its[i].n,
+            DT_ERR_FAULT,
+            "internal: dt_reference: tensor %s: the shards of the reference differ from those of the model in training",
+            dt_zero_tensor(t->zero, &mine[i])->name);
     return DT_OK;
 }
 
@@ -154,7 +157,7 @@ dt_err dt_reference_load(const dt_reference *r, const dt_items *items)
     if (!r->weights[0] || !dt_items_find(items, "reference_weights")) return DT_OK;
     DT_TRY(dt_items_get(items, "reference_weights", DT_ITEM_I64, 2, before));
     DT_CHECK(before[1] != r->weights[1] || before[0] == r->weights[0], DT_ERR_BASE,
-             "%s%s%s: the run began with another reference than this one", from->path,
+             "%s%s%s: expected the reference that the run started with, found another one", from->path,
              from->adapter ? " with the adapter of " : "", from->adapter ? from->adapter : "");
     return DT_OK;
 }
