@@ -221,36 +221,36 @@ refuse() { # NAME TEXT ARGS...
     expect_exit "$name: exit code" 64
     expect_text "$name: message" "$text"
 }
-refuse "an unknown loss" 'loss_type: expected names of losses.*found sigmoyd' dpo.loss_type=sigmoyd
+refuse "an unknown loss" 'loss_type: expected loss names.*found sigmoyd' dpo.loss_type=sigmoyd
 refuse "a loss twice" 'loss_type: hinge is listed twice' dpo.loss_type=hinge,hinge
 refuse "another number of weights" 'loss_weights: expected 2 numbers' dpo.loss_type=hinge,sft dpo.loss_weights=1
 refuse "no weight at all" 'loss_weights: expected at least one number above 0' dpo.loss_type=hinge,sft dpo.loss_weights=0,0
-refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type .with smoothing, sigmoid is called cdpo.' dpo.label_smoothing=0.1
+refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type, found 0.1 .sigmoid with smoothing is loss_type = cdpo.' dpo.label_smoothing=0.1
 refuse "partners with WPO" 'use_wpo: expected false, because loss_type = aot and aot_unpaired compare answers of different pairs' dpo.loss_type=aot dpo.use_wpo=true
-refuse "means of means" 'average: loss_type = ipo and sigmoid_norm divide by the lengths' dpo.loss_type=ipo dpo.average=true
-refuse "a reference that follows is not known before" 'precompute_reference: a reference that follows' dpo.precompute_reference=true dpo.sync_reference_steps=2
+refuse "means of means" 'average: expected false, because loss_type = ipo and sigmoid_norm already divide by the lengths' dpo.loss_type=ipo dpo.average=true
+refuse "a reference that follows is not known before" 'precompute_reference: expected false with sync_reference_steps' dpo.precompute_reference=true dpo.sync_reference_steps=2
 refuse "nor is a full divergence from it" 'kl_estimator .default.: full needs the reference in memory' dpo.precompute_reference=true dpo.kl_coef=0.1
 refuse "a lambda beyond its limits" 'lambda_init .default.: expected a number from lambda_min = 0.01 to lambda_max = 0.5, found 1' dpo.lambda_max=0.5
-refuse "a beta of the step with judges" 'dynamic_beta: batch takes no margins of judges' dpo.dynamic_beta=batch $judged
-refuse "or with partners" 'dynamic_beta: batch leaves pairs out' dpo.dynamic_beta=batch dpo.loss_type=aot
+refuse "a beta of the step with judges" 'dynamic_beta: expected margin or factor, because batch cannot use the margins of judges' dpo.dynamic_beta=batch $judged
+refuse "or with partners" 'dynamic_beta: batch skips pairs' dpo.dynamic_beta=batch dpo.loss_type=aot
 refuse "exo_pair without smoothing" 'expected a number above 0 for loss_type = exo_pair' dpo.loss_type=exo_pair
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 
 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
 expect_exit "a language model is no judge: exit code" 65
-expect_text "which tensor" 'tensor .score.weight. is missing: it is no reward model'
+expect_text "which tensor" 'tensor .score.weight. is missing: this is not a reward model'
 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$tmp/nowhere"
 expect_exit "a judge that is not there: exit code" 65
 expect_text "its key" 'helpful_path: .*nowhere'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
-expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: it is a reward model, which predicts no tokens'
+expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: this is a reward model, which does not predict tokens'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28
-expect_text "nor with an embedding that could be its head" 'tensor .score.weight.: this model has no such tensor: it is a reward model'
+expect_text "nor with an embedding that could be its head" 'tensor .score.weight.: this model has no such tensor: this is a reward model'
 sed 's/258/259/' "$fixture/judge/config.json" >"$tmp/.config"
 cp -r "$fixture/judge" "$tmp/other-judge" && cp "$tmp/.config" "$tmp/other-judge/config.json"
 train 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"
-expect_text "a judge with another vocabulary" 'vocab_size: the harmless model has 259, the model in training 258'
+expect_text "a judge with another vocabulary" 'vocab_size of the harmless model is 259, but the model in training has 258'
 
 while read -r rank point nth keys; do
     [ "$keys" != judged ] || keys="dpo.sync_reference_steps=1 $judged"

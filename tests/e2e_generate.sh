@@ -204,7 +204,7 @@ run 0 ./dtrain-generate
 expect_exit no_model_is_a_usage_error 64
 run 2 ./dtrain-generate "$m" --top-p 1.5
 expect_exit value_out_of_range_is_a_usage_error 64
-expect_text value_out_of_range_is_named 'top_p: expected a number above 0 and up to 1, found 1.5'
+expect_text value_out_of_range_is_named 'top_p: expected a number above 0 and at most 1, found 1.5'
 expect one_message_for_all_ranks test "$(grep -c 'top_p' "$out")" = 1
 run 0 ./dtrain-generate "$m" --prompt a --prompts b
 expect_exit two_sources_of_prompts_are_a_usage_error 64

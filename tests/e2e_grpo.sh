@@ -181,7 +181,7 @@ echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
 train 1 refused grpo.rollouts="$tmp/broken.jsonl"
 expect_exit "a broken file of completions: exit code" 65
 expect "it is all that is told" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
-refuse "a penalty longer than completions" 'overlong_cache: expected at most the longest completion, 6 tokens, found 7' grpo.overlong_cache=7
+refuse "a penalty longer than completions" 'overlong_cache: expected at most the maximum completion length, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 expect_text "and no prompts" 'train .default.: expected dataset files for task grpo'

@@ -333,10 +333,10 @@ remedy() { # NAME KEYS-PATTERN; then as two: a configuration that does not work
     shift 2
     two "$@"
     expect_text "$name" "(does not fit|no stage fits in 0.9 of the [a-z ]+): the smallest change that fits is $pattern(; auto then takes zero.*)?, which needs"
-    mapfile -t keys < <(sed -n 's/.*the smallest change that fits is \(.*\), which needs.*/\1/p' "$out" | sed 's/: auto then takes.*//; s/, /\n/g; s/ = /=/g')
+    mapfile -t keys < <(sed -n 's/.*the smallest change that fits is \(.*\), which needs.*/\1/p' "$out" | sed 's/; auto then takes.*//; s/, /\n/g; s/ = /=/g')
     two "$@" "${keys[@]}"
     expect_exit "$name: then it does" 0
-    expect "$name: not as before" sh -c "! grep -q 'does not work' '$out'"
+    expect "$name: not as before" sh -c "! grep -q 'does not fit' '$out'"
 }
 at() { awk -v row="$1" -v column="$2" '$1 " " $2 " " $3 == row { print $column }' "$tmp/needs"; } # ROW, 4 device or 5 host
 many="data.seq_len=256 batch.micro_batch_size=48"

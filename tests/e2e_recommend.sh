@@ -323,7 +323,7 @@ done
 for point in grpo.targets grpo.choose; do fails_alone 1 $point 2 rl 2 failed "${few[@]}"; done
 wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has only 12 different SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
     data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
-for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items: it needs rec.catalogue|rec.catalogue=" \
+for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items, so it needs rec.catalogue|rec.catalogue=" \
     "items.npy.*has no row for item 114|rec.catalogue=$tmp/more.txt"; do
     cp "$tmp/items.txt" "$tmp/more.txt" && printf '<z>\tZ\t114\n' >>"$tmp/more.txt"
     wrong "embeddings: $layout" "$([[ $layout = items* ]] && echo 65 || echo 64)" "${layout%|*}" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \

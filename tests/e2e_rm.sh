@@ -152,7 +152,7 @@ expect "the best checkpoint is that of the greatest accuracy" [ "$(cat "$tmp/bes
 expect_text "as the log says, and exports it" "the best model is that of step $(cat "$tmp/.best") .rm/validation_accuracy"
 as_trl 1 least data.validation="$tmp/polite-valid.h5" run.max_steps=2 batch.micro_batch_size=2 checkpoint.metric_for_best_model=eval_accuracy
 expect_exit "a metric that its validations do not have, also where nothing follows from it" 64
-expect_text "and those that they have" 'metric_for_best_model: expected a metric of this task.s validations: validation_loss, rm/validation_accuracy, rm/validation_margin'
+expect_text "and those that they have" 'metric_for_best_model: expected a validation metric of this task: validation_loss, rm/validation_accuracy, rm/validation_margin'
 learn harmless rm.kind=harmless run.max_steps=120
 expect "a harmless model's zero lies between safe and unsafe answers" above harmless rm/validation_safety_accuracy 0.95
 expect "planned is allocated" as_planned
@@ -218,9 +218,9 @@ score 1 none --answers "$tmp/answers.jsonl"
 expect_text "answers need a judge" 'answers needs --score'
 score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"
 expect_exit "a language model is no judge" 65
-expect_text "and what it lacks is named" 'tensor .score.weight. is missing: it is no reward model'
+expect_text "and what it lacks is named" 'tensor .score.weight. is missing: this is not a reward model'
 score 1 none --score "$tmp/lm" --answers "$tmp/answers.jsonl"
-expect_text "nor is the run that made one" 'tensor ./model/score.weight. is missing.*: it is no reward model'
+expect_text "nor is the run that made one" 'tensor ./model/score.weight. is missing.*: this is not a reward model'
 printf '{"prompt": "so"}\n' >"$tmp/no-answer.jsonl"
 score 1 none --score "$fixture/start" --answers "$tmp/no-answer.jsonl"
 expect_text "a record without an answer" 'no-answer.jsonl:1: expected an object with "prompt" and "completion"'

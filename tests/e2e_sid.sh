@@ -79,9 +79,9 @@ wrong "an array of three dimensions" 65 'three.npy: expected an array of two dim
 wrong "an array that is not there" 65 'items.h5: has no array `x`' $bad --embeddings $data/items.h5 --array x
 cp $data/items.npy "$tmp/nan.npy" && printf '\0\0\300\177' | dd of="$tmp/nan.npy" bs=1 seek=$((128 + 4 * (12 * 200 + 3))) conv=notrunc status=none
 wrong "a number that is none" 65 'nan.npy: row 200, column 3 \(from 0\): expected a finite number, found nan' $bad --embeddings "$tmp/nan.npy"
-wrong "fewer items than codes" 65 '300 items cannot have 512 different codes' ./dtrain-sid -o "$tmp/bad" --codes 512 --embeddings $data/items.npy
+wrong "fewer items than codes" 65 '300 items are too few for 512 different codes' ./dtrain-sid -o "$tmp/bad" --codes 512 --embeddings $data/items.npy
 echo '{"0": {"title": "a"}, "2": {"title": "b"}}' >"$tmp/hole.json"
-wrong "an id that is missing" 65 'hole.json: has no item 1; ids' $bad --embeddings $data/items.npy --items "$tmp/hole.json"
+wrong "an id that is missing" 65 'hole.json: item 1 is missing; numeric ids' $bad --embeddings $data/items.npy --items "$tmp/hole.json"
 echo '{"": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/nameless.json"
 wrong "an id that an info file cannot hold" 65 'nameless.json: expected ids of items that are not empty' $bad --embeddings $data/items.npy --items "$tmp/nameless.json"
 echo '{"x": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/two.json"

@@ -86,7 +86,7 @@ without_progress() {
     done
     starting
     expect_exit "the third ends with 64" 64
-    expect_text "with how long it took and what to do" "start 3 in a row without a new checkpoint, .*s after it began: starting it again would not help\. Give the job more time"
+    expect_text "with how long it took and what to do" "start 3 in a row without a new checkpoint, and it ran for .*s; another start would not help\. Give the job more time"
     starting
     expect_exit "and so does the fourth" 64
     DTRAIN_FAULT=step.agree:0:1:signal train 2 stuck $common

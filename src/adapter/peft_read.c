@@ -77,7 +77,8 @@ static dt_err check_init(const reader *f)
     if (!word && (!v || json_is_boolean(v))) return DT_OK;
     for (size_t i = 0; word && i < sizeof plain / sizeof plain[0]; i++)
         if (strcmp(word, plain[i]) == 0) return DT_OK;
-    return unexpected(f, "init_lora_weights", "a way that leaves the base model as it is (true, gaussian)", v);
+    return unexpected(f, "init_lora_weights", "an initialisation that keeps the base model unchanged (true, gaussian)",
+                      v);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -224,13 +225,13 @@ static dt_err check_restricted(const reader *f, const dt_modules *targets, const
 {
     const char *digit = targets->pattern && excluded->pattern ? targets->pattern : "";
     while ((digit = strchr(digit, '\\')) && !(digit[1] >= '1' && digit[1] <= '9')) digit += digit[1] ? 2 : 1;
-    DT_CHECK(!digit, DT_ERR_DATA, "%s: target_modules: back references beside exclude_modules are not supported",
+    DT_CHECK(!digit, DT_ERR_DATA, "%s: target_modules: back references together with exclude_modules are not supported",
              f->file);
     if (module_is_all_linear(targets) || (!targets->pattern && targets->n == 0))
-        return unexpected(f, "target_modules", "names of modules beside exclude_modules or layers_to_transform",
+        return unexpected(f, "target_modules", "module names together with exclude_modules or layers_to_transform",
                           value_of(f, "target_modules"));
     if (targets->pattern && !is_empty(value_of(f, "layers_to_transform")))
-        return unexpected(f, "target_modules", "a list of names beside layers_to_transform",
+        return unexpected(f, "target_modules", "a list of names together with layers_to_transform",
                           value_of(f, "target_modules"));
     return DT_OK;
 }
@@ -278,7 +279,7 @@ static dt_err read_targets(const reader *f, dt_modules *targets)
     DT_TRY(read_modules(f, "target_modules", targets));
     const bool some = !is_empty(value_of(f, "layers_to_transform"));
     DT_CHECK(some || is_empty(value_of(f, "layers_pattern")) || value_of(f, "layers_to_transform"), DT_ERR_DATA,
-             "%s: layers_pattern: it means nothing without layers_to_transform", f->file);
+             "%s: layers_pattern needs layers_to_transform", f->file);
     const bool excludes = !is_empty(value_of(f, "exclude_modules"));
     dt_err err = excludes ? read_modules(f, "exclude_modules", &excluded) : DT_OK;
     if (err == DT_OK && (some || excludes)) err = restrict_to(f, targets, &excluded);

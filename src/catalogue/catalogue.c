@@ -67,13 +67,14 @@ static dt_err take_line(dt_catalogue *c, size_t from, size_t n, int32_t line)
              "%s:%" PRId32 ": expected text in UTF-8", c->path, line);
     const char *first = memchr(text, '\t', n), *last = memrchr(text, '\t', n);
     DT_CHECK(first && first != last, DT_ERR_DATA,
-             "%s:%" PRId32 ": expected three fields with tabs between them (SID, title, item id), found %s", c->path,
-             line, first ? "one tab" : "no tab");
+             "%s:%" PRId32 ": expected three fields separated by tabs (SID, title, item id), found %s", c->path, line,
+             first ? "one tab" : "no tab");
     const size_t sid_len = (size_t)(first - text), title = sid_len + 1, title_end = (size_t)(last - text);
     DT_CHECK(is_sid(text, sid_len), DT_ERR_DATA,
              "%s:%" PRId32 ": expected a semantic ID such as <a_17><b_203><c_5>, found \"%.*s\"", c->path, line,
              (int)dt_min_size(sid_len, 200), text);
-    DT_CHECK(title_end + 1 < n, DT_ERR_DATA, "%s:%" PRId32 ": expected an item id behind the last tab", c->path, line);
+    DT_CHECK(title_end + 1 < n, DT_ERR_DATA, "%s:%" PRId32 ": expected an item id after the last tab, found none",
+             c->path, line);
     text[sid_len] = text[title_end] = text[n] = '\0';
     return add_row(c, (row){.sid = (uint32_t)from,
                             .title = (uint32_t)(from + title),
@@ -137,8 +138,8 @@ static dt_err count_sids(dt_catalogue *c)
     for (int32_t i = 1; i < c->n_items; i++) {
         const int32_t a = c->by_id[i - 1], b = c->by_id[i];
         DT_CHECK(strcmp(id_of(c, a), id_of(c, b)) != 0, DT_ERR_DATA,
-                 "%s:%" PRId32 ": item id %s has been given already, in line %" PRId32, c->path, c->rows[b].line,
-                 id_of(c, b), c->rows[a].line);
+                 "%s:%" PRId32 ": item id %s is a duplicate of line %" PRId32, c->path, c->rows[b].line, id_of(c, b),
+                 c->rows[a].line);
     }
     return DT_OK;
 }

@@ -130,8 +130,8 @@ const char *dt_stored_head_hint(const char *name, bool has_score)
 {
     const bool score = strcmp(name, DT_STORED_SCORE) == 0,
                head = strcmp(dt_stored_of_language(name), DT_STORED_HEAD) == 0;
-    if (has_score && (score || head)) return ": it is a reward model, which predicts no tokens";
-    return score ? ": it is no reward model, as task = rm makes one" : "";
+    if (has_score && (score || head)) return ": this is a reward model, which does not predict tokens";
+    return score ? ": this is not a reward model; train one with task = rm" : "";
 }
 
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path)

@@ -22,7 +22,7 @@ static dt_err compare(const dt_safetensors *s, const dt_st_tensor *a, const dt_s
 {
     enum { AT_A_TIME = 1 << 20 };
     float *both = malloc(2 * AT_A_TIME * sizeof *both);
-    dt_err err = both ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to compare a head with its embedding");
+    dt_err err = both ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory to compare a head with its embedding");
     *same = a->n_elems == b->n_elems;
     for (int64_t at = 0; at < a->n_elems && *same && err == DT_OK; at += AT_A_TIME) {
         const int64_t n = dt_min_i64(AT_A_TIME, a->n_elems - at);

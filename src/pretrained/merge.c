@@ -169,7 +169,7 @@ dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_
         add_to_row(d, d->left + row * d->rank, begin, begin + (end - at), w + (at - first));
     }
     for (int64_t i = 0; i < n; i++)
-        DT_CHECK(isfinite(w[i]), DT_ERR_DATA, "tensor `%s`: with its adapter some numbers are not finite", t->name);
+        DT_CHECK(isfinite(w[i]), DT_ERR_DATA, "tensor `%s`: merging its adapter produces non-finite values", t->name);
     return DT_OK;
 }
 

@@ -98,7 +98,8 @@ dt_err new_rows_mean(dt_comm *comm, const dt_stored_slot *s, const dt_new_tokens
     err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, &p.largest, 1, DT_MAX);
     if (err == DT_OK && isinf(p.largest)) /* on all ranks */
-        err = dt_fail(DT_ERR_DATA, "tensor `%s`: numbers are not finite, and have no mean", s->tensor->name);
+        err = dt_fail(DT_ERR_DATA, "tensor `%s`: the mean for new rows is undefined, because the values are not finite",
+                      s->tensor->name);
     p.sum = sum;
     p.shift = shift_for(p.largest, n_old);
     if (err == DT_OK) err = dt_comm_agree(comm, go_over(&p));

@@ -257,7 +257,7 @@ dt_err dt_new_tokens_make(dt_new_tokens *t, char *const *tokens, int32_t n, cons
     dt_tokenizer *known;
     *t = (dt_new_tokens){0};
     DT_CHECK(strcmp(tokenizer, "bytes") != 0, DT_ERR_USAGE,
-             "the tokenizer of bytes has no files that tokens could be added to; --tokenizer names another");
+             "the tokenizer `bytes` has no files for new tokens; choose another tokenizer with --tokenizer");
     DT_TRY(dt_tokenizer_open(&known, tokenizer));
     const dt_err err = add_all(t, tokens, n, known, tokenizer);
     dt_tokenizer_close(known);

@@ -97,5 +97,5 @@ dt_err vision_make_files(const dt_export_options *opt, char **preprocessor, char
     if (mc.vision) *preprocessor = dump(preprocessor_of(&mc)), *processor = dump(make_processor(opt, mc.vision));
     const bool made = !mc.vision || (*preprocessor && *processor);
     dt_model_config_free(&mc);
-    return made ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for what goes out beside a vision-language model");
+    return made ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the files of a vision-language model");
 }

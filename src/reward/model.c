@@ -189,8 +189,7 @@ dt_err dt_reward_model_score(dt_reward_model *m, dt_task *t, dt_rollout *r, cons
     if (!m->tokenizer) return score_ids(m, t, r, order, first, reward, stride);
     DT_TRY(score_texts(m, t, r, first, reward, stride));
     if (n_cut == 0 && m->n_cut > 0)
-        DT_WARN(
-            "%s: some completions with their prompts have more than %d tokens of its tokenizer: it sees the last ones",
-            m->name, (int)m->judge.scorer.opt.max_pos);
+        DT_WARN("%s: some prompts with completions exceed %d tokens of its tokenizer; it scores only the last ones",
+                m->name, (int)m->judge.scorer.opt.max_pos);
     return DT_OK;
 }

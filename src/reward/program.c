@@ -73,16 +73,17 @@ static dt_err parse(dt_program *p, const char *command, bool look)
     const int status = wordexp(command, &p->words, WRDE_NOCMD | WRDE_UNDEF);
     p->parsed = status == 0;
     DT_CHECK(status != WRDE_NOSPACE, DT_ERR_MEMORY, "out of memory for the words of a command");
-    DT_CHECK(status != WRDE_BADVAL, DT_ERR_USAGE, "command:%s: a variable of the environment is not set", command);
+    DT_CHECK(status != WRDE_BADVAL, DT_ERR_USAGE, "command:%s: an environment variable is not set", command);
     DT_CHECK(status == 0, DT_ERR_USAGE,
-             "command:%s: expected a program and its arguments; what belongs to a shell (| & ; < > ( ) { } $( )) needs "
-             "quotes, or a script",
+             "command:%s: expected a program and its arguments, found shell syntax; quote | & ; < > ( ) { } and $( ), "
+             "or put the command in a script",
              command);
     DT_CHECK(p->words.we_wordc > 0, DT_ERR_USAGE, "command:%s: expected command:PROGRAM ARGS", command);
     const char *program = p->words.we_wordv[0];
-    DT_CHECK(!look || is_found(program), DT_ERR_USAGE,
-             "command:%s: %s: there is no such program, or it may not be executed%s", command, program,
-             access(program, F_OK) == 0 ? "; a file here is ./NAME, if it is executable, or python3 NAME" : "");
+    DT_CHECK(!look || is_found(program), DT_ERR_USAGE, "command:%s: %s does not exist, or is not executable%s", command,
+             program,
+             access(program, F_OK) == 0 ? "; for a file in this folder, use ./NAME if it is executable, or python3 NAME"
+                                        : "");
     return DT_OK;
 }
 
@@ -197,14 +198,14 @@ static bool make_pipe(int ends[2])
 static dt_err start_process(dt_program *p, char *const env[], int pipes[3][2])
 {
     for (int i = 0; i < 3; i++)
-        if (!make_pipe(pipes[i])) return dt_fail_errno(DT_ERR_FAULT, p->name, "cannot make a pipe to it");
+        if (!make_pipe(pipes[i])) return dt_fail_errno(DT_ERR_FAULT, p->name, "cannot create a pipe to it");
     const int theirs[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
     int *const ours[3] = {&p->input, &p->output, &p->error};
     const int why = spawn(&p->pid, p->words.we_wordv, env, theirs);
     if (why) p->pid = 0;
     const bool is_none = why == ENOEXEC || why == ENOENT || why == EACCES;
     DT_CHECK(why == 0, is_none ? DT_ERR_USAGE : DT_ERR_FAULT, "command:%s: cannot start it: %s%s", p->command,
-             strerror(why), is_none ? "; the first line of a script names its interpreter, as #!/bin/sh" : "");
+             strerror(why), is_none ? "; the first line of a script must name its interpreter, such as #!/bin/sh" : "");
     for (int i = 0; i < 3; i++) {
         *ours[i] = pipes[i][i == 0];
         pipes[i][i == 0] = -1;
@@ -227,7 +228,7 @@ static dt_err start_guard(dt_program *p, char *const env[])
     close_fd(&nothing);
     close_fd(&ends[0]);
     p->life = ends[1];
-    DT_CHECK(why == 0, DT_ERR_FAULT, "command:%s: cannot start a guard beside it: %s", p->command, strerror(why));
+    DT_CHECK(why == 0, DT_ERR_FAULT, "command:%s: cannot start its guard process: %s", p->command, strerror(why));
     return DT_OK;
 }
 
@@ -272,7 +273,7 @@ static void end_group(pid_t *pid)
 {
     if (*pid <= 0) return;
     if (!has_ended(*pid, 1)) kill(-*pid, SIGTERM);
-    if (!has_ended(*pid, 1)) DT_DEBUG("process %ld does not end: killed", (long)*pid);
+    if (!has_ended(*pid, 1)) DT_DEBUG("process %ld did not end and was killed", (long)*pid);
     kill(-*pid, SIGKILL);
     reap(pid);
 }
@@ -331,7 +332,7 @@ static void remember(dt_program *p, const char *line)
 static dt_err fail(const dt_program *p, const char *what)
 {
     return dt_fail(DT_ERR_DATA, "command:%s: %s%s%s", p->command, what,
-                   p->n_tail ? "; its last lines:" : " (it has printed nothing)", p->n_tail ? p->tail : "");
+                   p->n_tail ? "; its last lines:" : " (it printed nothing)", p->n_tail ? p->tail : "");
 }
 
 static dt_err take_remark(dt_program *p, const char *line)
@@ -346,7 +347,7 @@ static dt_err take_answer(dt_program *p, const char *line)
     char what[160];
     json_t *json = NULL;
     remember(p, line);
-    if (p->n_answered == p->n_asked) return fail(p, "it answered without being asked");
+    if (p->n_answered == p->n_asked) return fail(p, "it sent an answer without a request");
     const dt_err err = dt_json_parse(&json, "", line, strlen(line), DT_JSON_ANY | DT_JSON_RECORD);
     if (err == DT_ERR_MEMORY) return err;
     dt_error_clear();
@@ -406,7 +407,7 @@ static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take
 static dt_err has_gone(dt_program *p)
 {
     char what[160], how[64];
-    snprintf(how, sizeof how, "it has closed its %s", p->output < 0 ? "output" : "input");
+    snprintf(how, sizeof how, "it closed its %s", p->output < 0 ? "output" : "input");
     const double until_s = dt_now_s() + 0.5; /* its error output may be that of others, too, who live on */
     while (p->error >= 0 && dt_now_s() < until_s) {
         poll(&(struct pollfd){.fd = p->error, .events = POLLIN}, 1, 20);
@@ -416,9 +417,9 @@ static dt_err has_gone(dt_program *p)
         kill(-p->pid, SIGKILL); /* whatever is left of its group */
         const int status = reap(&p->pid);
         if (WIFSIGNALED(status))
-            snprintf(how, sizeof how, "it was ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+            snprintf(how, sizeof how, "signal %d (%s) ended it", WTERMSIG(status), strsignal(WTERMSIG(status)));
         else
-            snprintf(how, sizeof how, "it has ended with exit status %d", WEXITSTATUS(status));
+            snprintf(how, sizeof how, "it ended with exit status %d", WEXITSTATUS(status));
     }
     snprintf(what, sizeof what, "%s after %" PRId64 " of %" PRId64 " answers", how, p->n_answered, p->n);
     return fail(p, what);
@@ -497,7 +498,7 @@ dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double
     char what[160];
     snprintf(what, sizeof what,
              "no answer for %.0f s (comm.timeout), after %" PRId64 " of %" PRId64
-             "; does it read each line, and write each answer, at once?",
+             "; check that it reads each line and flushes each answer immediately",
              timeout_s, p->n_answered, p->n);
     return fail(p, what);
 }

@@ -41,8 +41,8 @@ static dt_err unknown(const char *text)
         snprintf(list + n, sizeof list - n, "%s, ", name);
     }
     return dt_fail(DT_ERR_USAGE,
-                   "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s (commas separate functions)", list,
-                   text);
+                   "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s (separate functions with commas)",
+                   list, text);
 }
 
 static dt_err open_program(dt_rewards *w, function *f, const dt_task *t, const char *command)
@@ -71,7 +71,7 @@ static dt_err open_items(dt_rewards *w, dt_task *t, const char *name)
     const dt_config *cfg = t->cfg;
     const char *path = cfg->rec_item_embeddings;
     DT_CHECK(w->items || (*cfg->rec_catalogue && !strcmp(w->section, "grpo")), DT_ERR_USAGE,
-             "%s compares items: it needs rec.catalogue and run.task = grpo", name);
+             "%s compares items, so it needs rec.catalogue and run.task = grpo", name);
     DT_CONFIG_CHECK(*path, cfg, "rec", "item_embeddings", "%s needs the embeddings of the catalogue's items", name);
     if (!w->items || w->vectors) return DT_OK;
     const dt_err err =
@@ -281,7 +281,7 @@ static dt_err write_request(const dt_reward_sample *s, char **line)
     *line = made ? json_dumps(object, JSON_COMPACT) : NULL;
     json_decref(object);
     json_decref(record);
-    DT_CHECK(*line, DT_ERR_MEMORY, "out of memory for what a reward function is given");
+    DT_CHECK(*line, DT_ERR_MEMORY, "out of memory for the input of a reward function");
     return DT_OK;
 }
 
@@ -315,8 +315,8 @@ static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, 
         if (!isnan(reward[i])) return;
     dt_report_end_line(t->report);
     DT_WARN("[%s] reward_funcs: no function applies to any of the %" PRId64
-            " completions of a rollout, so they have no reward; built-in functions may need a field of the prompt's "
-            "record, and a program may have answered null (docs/rewards.md)",
+            " completions of a rollout, so they have no reward. Check that the prompts' records have the fields that "
+            "built-in functions need, and that programs do not answer null (docs/rewards.md)",
             w->section, n_rows);
     w->warned = true;
 }

@@ -89,7 +89,7 @@ static dt_err vote_on_going_on(dt_task *t, pace *p, dt_err err, int done, int n_
     dt_phase_enter(t->phase, "score", "agree");
     DT_TRY(dt_comm_vote(t->comm, &vote));
     if (vote.err != DT_OK) return (dt_err)vote.err;
-    if (vote.stop) return dt_comm_agree(t->comm, dt_fail(DT_ERR_STOP, "stopped while completions were scored"));
+    if (vote.stop) return dt_comm_agree(t->comm, dt_fail(DT_ERR_STOP, "stopped during the scoring of completions"));
     if (gap_s.real > VOTE_EVERY_S)
         p->interval = p->interval > 1 ? p->interval / 2 : 1;
     else if (gap_s.real < VOTE_EVERY_S / 2)

@@ -35,8 +35,8 @@ static dt_err check_ids(const place *at, const char *name, const json_t *ids)
 static dt_err check_completions(const place *at, const json_t *list)
 {
     DT_CHECK(json_array_size(list) == (size_t)at->opt->num_generations, DT_ERR_DATA,
-             "%s:%" PRId64 ": completion_ids: expected the %d completions of a prompt, found %zu", at->from->path,
-             at->line, at->opt->num_generations, json_array_size(list));
+             "%s:%" PRId64 ": completion_ids: expected %d completions per prompt, found %zu", at->from->path, at->line,
+             at->opt->num_generations, json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         char name[48];
         const json_t *ids = json_array_get(list, i);
@@ -60,13 +60,13 @@ static dt_err check_rewards(const place *at, const json_t *list)
 {
     if (at->from->n_rewards == 0 && !list) return DT_OK;
     DT_CHECK(json_array_size(list) == (size_t)at->opt->num_generations, DT_ERR_DATA,
-             "%s:%" PRId64 ": rewards: expected those of %d completions, found %zu", at->from->path, at->line,
+             "%s:%" PRId64 ": rewards: expected %d, one per completion, found %zu", at->from->path, at->line,
              at->opt->num_generations, json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *of_one = json_array_get(list, i);
         DT_CHECK(n_rewards(of_one) == (size_t)at->from->n_rewards, DT_ERR_DATA,
-                 "%s:%" PRId64 ": rewards[%zu]: expected %d numbers, found %zu: all lines must have equally many",
-                 at->from->path, at->line, i, at->from->n_rewards, n_rewards(of_one));
+                 "%s:%" PRId64 ": rewards[%zu]: expected %d numbers, as in the other lines, found %zu", at->from->path,
+                 at->line, i, at->from->n_rewards, n_rewards(of_one));
         for (size_t k = 0; k < n_rewards(of_one); k++) {
             const json_t *x = reward_at(of_one, k);
             DT_CHECK(json_is_null(x) || (json_is_number(x) && fabs(json_number_value(x)) <= DT_MOST_REWARD),
@@ -101,7 +101,7 @@ static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t
 {
     json_t *group = NULL;
     rollout_line *more = realloc(f->line, (size_t)(f->n + 1) * sizeof *more);
-    DT_CHECK(more, DT_ERR_MEMORY, "%s: out of memory for the places of its lines", f->path);
+    DT_CHECK(more, DT_ERR_MEMORY, "%s: out of memory for the offsets of its lines", f->path);
     f->line = more;
     f->line[f->n] = (rollout_line){offset, line};
     DT_TRY(parse(f, line, text, nbytes, &group));
@@ -134,7 +134,7 @@ static dt_err find_lines(rollout_replay *f, const dt_rollout_options *opt)
         offset += n;
     }
     DT_CHECK(feof(f->in), DT_ERR_DATA, "%s: cannot read", f->path);
-    DT_CHECK(f->n > 0, DT_ERR_DATA, "%s: expected a group of completions a line, found none", f->path);
+    DT_CHECK(f->n > 0, DT_ERR_DATA, "%s: expected a group of completions per line, found none", f->path);
     return DT_OK;
 }
 

@@ -44,7 +44,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
     if (!*opt.files || dt_config_doubted(cfg, "data", key)) return DT_OK; /* told already */
     DT_TRY(dt_task_open_loader(t, key, loader, &opt));
     const char *images = dt_loader_info(*loader)->image_path;
-    DT_CHECK(!images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", opt.where, images,
+    DT_CHECK(!images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not support", opt.where, images,
              cfg->run_task);
     r->prompts = *loader;
     r->n_prompts = dt_loader_info(r->prompts)->n_samples;
@@ -60,14 +60,14 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
     r->max_prompt = (int32_t)dt_max_i64(room, 1);
     r->max_len = (int32_t)T;
     DT_CHECK(room > 0, DT_ERR_USAGE,
-             "%s: seq_len = %" PRId64 " tokens of prompt and completion together leave none for the prompt: "
-             "completions of section [%s] have up to %d",
+             "%s: seq_len = %" PRId64 " tokens leave none for the prompt, because completions of section [%s] may have "
+                                      "%d; raise seq_len, or shorten the completions",
              dt_config_where(t->cfg, "data", "seq_len", where, sizeof where), T, o->section, o->max_completion);
     if (r->n_prompts == 0) return DT_OK;
     const int64_t longest = r->prompts ? dt_loader_info(r->prompts)->longest_prompt : r->replay.longest_prompt;
     if (longest > room && t->comm && t->comm->rank == 0)
-        DT_WARN("the longest prompt has %" PRId64 " tokens: with seq_len = %" PRId64
-                " and completions of up to %d the last %" PRId64 " of a prompt are kept",
+        DT_WARN("the longest prompt has %" PRId64 " tokens; with seq_len = %" PRId64
+                " and completions of at most %d tokens, only the last %" PRId64 " tokens of a prompt are kept",
                 longest, T, o->max_completion, room);
     r->max_prompt = (int32_t)dt_min_i64(longest, room);
     r->max_len = r->max_prompt + o->max_completion;
@@ -163,7 +163,7 @@ static void open_tokenizer(dt_rollout *r, dt_task *t)
         return;
     }
     r->tokenizer = NULL;
-    if (t->comm && t->comm->rank == 0) DT_WARN("completions have no text: %s", dt_error_message());
+    if (t->comm && t->comm->rank == 0) DT_WARN("completions are reported without text: %s", dt_error_message());
     dt_error_clear();
 }
 
@@ -189,7 +189,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
     if (id < 0 && !r->tokenizer && !t->comm) return DT_OK; /* a plan may do without */
     DT_CONFIG_CHECK(id >= 0 && id < t->mc->vocab_size, t->cfg, r->opt.section, "stop_token",
                     "expected eos, a token of the vocabulary or its id, found %s%s", stop,
-                    r->tokenizer ? "" : ", and there is no tokenizer to look it up");
+                    r->tokenizer ? "" : "; there is no tokenizer to look it up");
     r->eos[r->n_eos++] = id;
     return DT_OK;
 }
@@ -287,7 +287,7 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
     r->begin_s = dt_now_s();
     DT_TRY(alloc(r, t));
     if (r->n_eos == 0 && t->comm->rank == 0)
-        DT_WARN("the model names no token that ends a text: every completion goes on to its longest length");
+        DT_WARN("the model defines no end-of-text token, so every completion runs to the maximum length");
     const dt_decoder decoder = dt_decoder_of_model(t->model);
     const dt_constraint *only = r->opt.constraint;
     if (only) DT_TRY(dt_model_set_lists(t->model, only->token, only->n_token));

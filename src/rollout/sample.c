@@ -54,7 +54,7 @@ bool rollout_is_asked_to_stop(const dt_task *t)
     return true;
 }
 
-static dt_err stopped(void) { return dt_fail(DT_ERR_STOP, "stopped while completions were generated"); }
+static dt_err stopped(void) { return dt_fail(DT_ERR_STOP, "stopped during the generation of completions"); }
 
 static dt_err meet(meeting *m, dt_err err)
 {
