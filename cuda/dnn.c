@@ -40,7 +40,7 @@ static void describe_h100(cudnn_library *l, char *why, size_t why_size)
                                              sizeof H100 - 1, H100);
     if (status == CUDNN_STATUS_SUCCESS) status = l->cudnnBackendFinalize(l->device);
     if (status != CUDNN_STATUS_SUCCESS)
-        snprintf(why, why_size, "cuDNN does not take an H100's properties: %s", l->cudnnGetErrorString(status));
+        snprintf(why, why_size, "cuDNN rejects the properties of an H100: %s", l->cudnnGetErrorString(status));
 }
 
 bool cudnn_library_open(cudnn_library *l, bool planning, char *why, size_t why_size)
@@ -95,7 +95,7 @@ static cudnn_descriptor make(cudnn_graph *g, cudnnBackendDescriptorType_t type)
     cudnn_descriptor d = NULL;
     if (failed(g)) return NULL;
     if (g->n_made == CUDNN_MAX_DESCRIPTORS) {
-        snprintf(g->why, g->why_size, "a graph of more than %d descriptors", CUDNN_MAX_DESCRIPTORS);
+        snprintf(g->why, g->why_size, "the graph needs more than %d descriptors", CUDNN_MAX_DESCRIPTORS);
         return NULL;
     }
     note(g, g->library->cudnnBackendCreateDescriptor(type, &d), "a descriptor");
@@ -168,7 +168,7 @@ static void add_op(cudnn_graph *g, cudnn_descriptor op, const char *what)
     if (g->n_ops < CUDNN_MAX_OPS)
         g->ops[g->n_ops++] = op;
     else
-        snprintf(g->why, g->why_size, "a graph of more than %d operations", CUDNN_MAX_OPS);
+        snprintf(g->why, g->why_size, "the graph needs more than %d operations", CUDNN_MAX_OPS);
 }
 
 cudnn_descriptor cudnn_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t computed_in, int axis,
@@ -316,10 +316,9 @@ static void choose(cudnn_graph *g, size_t workspace_nbytes, cudnn_plan *plan)
     }
     if (plan->plan || failed(g)) return;
     if (least >= 0)
-        snprintf(g->why, g->why_size, "cuDNN wants a workspace of %lld MiB", (long long)(least + (1 << 20) - 1) >> 20);
+        snprintf(g->why, g->why_size, "cuDNN needs a workspace of %lld MiB", (long long)(least + (1 << 20) - 1) >> 20);
     else
-        snprintf(g->why, g->why_size, "cuDNN has no engine for it%s",
-                 n_varying ? " that computes the same bits each time" : "");
+        snprintf(g->why, g->why_size, "cuDNN has no engine for it%s", n_varying ? " that is deterministic" : "");
 }
 
 void cudnn_plan_make(cudnn_graph *g, size_t workspace_nbytes, cudnn_plan *plan)

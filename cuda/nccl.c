@@ -61,7 +61,7 @@ static dt_err nccl_fail(const dt_comm *comm, ncclResult_t result, const char *wh
     const cudaError_t error = error_of_gpu(comm);
     const bool own = result == ncclUnhandledCudaError || cuda_is_lost(error), tell = own && error != cudaSuccess;
     char message[1024];
-    snprintf(message, sizeof message, "NCCL: %s: %s%s%.500s%s%s (NCCL_DEBUG=WARN in the environment says more)", what,
+    snprintf(message, sizeof message, "NCCL: %s: %s%s%.500s%s%s (for details, set NCCL_DEBUG=WARN)", what,
              ncclGetErrorString(result), *more ? ": " : "", more, tell ? "; the GPU: " : "",
              tell ? cudaGetErrorString(error) : "");
     if (cuda_is_lost(error)) return dt_device_fail("%s", message);
@@ -144,8 +144,8 @@ static bool is_done(nccl_note *n) { return atomic_load(&n->queued) && cudaEventQ
 static const char *state_of_note(const nccl_note *n)
 {
     if (!atomic_load(&n->queued)) return "the host is still queueing it";
-    return cudaEventQuery(n->before) == cudaSuccess ? "it has begun, and waits for other ranks"
-                                                    : "it has not begun: what is queued before it is not done";
+    return cudaEventQuery(n->before) == cudaSuccess ? "it has started and waits for other ranks"
+                                                    : "it has not started, because earlier operations are not finished";
 }
 
 static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
@@ -161,7 +161,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
     (void)cudaSetDevice(cuda_of(comm->dev)->ordinal); /* of this thread, which has none yet */
     while (k < end && is_done(&t->notes[k % N_NOTES])) k++;
     if (k == end) {
-        if (end > 0) snprintf(out, out_size, "; the GPU has done all that were queued there");
+        if (end > 0) snprintf(out, out_size, "; the GPU has finished all collectives queued on it");
         return;
     }
     const nccl_note *n = &t->notes[k % N_NOTES];
@@ -171,7 +171,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
         return;
     }
     snprintf(out, out_size, "; the GPU is at collective %lld%s, %s in phase %s%s%s: %s", (long long)n->number,
-             k == first && first > 0 ? " or before" : "", n->kind, n->phase, *n->unit ? ", unit " : "", n->unit,
+             k == first && first > 0 ? " or an earlier one" : "", n->kind, n->phase, *n->unit ? ", unit " : "", n->unit,
              state_of_note(n));
 }
 

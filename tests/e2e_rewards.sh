@@ -206,6 +206,6 @@ expect "and learns to add" awk '/^mean reward of the first 10/ { sub(/,/, "", $8
 drawn "it draws the reward" arithmetic
 toy align run.max_steps=4
 expect_exit "the toy of alignment" 0
-expect_text "has three models judged" 'dpo: mean reward .* of 64 answers begin with please'
+expect_text "has three models judged" 'dpo: mean reward .* of 64 answers start with please'
 drawn "it draws its curves" align-ppo
 e2e_done

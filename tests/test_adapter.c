@@ -317,7 +317,7 @@ static void an_int8_product_of_too_many_inputs_is_refused_by_name(void **state)
     drop(&a);
     adapt(&a, json, 0, "r = 2\nbase_quantization = int8\nllm_int8_threshold = 6\n");
     assert_int_equal(a.err, DT_ERR_USAGE);
-    if (!strstr(dt_error_message(), "up to 131072 inputs, and model.layers.0.mlp.down_proj.weight has 131073"))
+    if (!strstr(dt_error_message(), "at most 131072 inputs, but model.layers.0.mlp.down_proj.weight has 131073"))
         fail_msg("%s", dt_error_message());
     dt_error_clear();
     drop(&a);

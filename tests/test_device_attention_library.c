@@ -212,7 +212,7 @@ static void plans_that_fail_are_left(void **state)
 }
 static void plans_that_compute_nothing_are_left(void **state)
 {
-    plans_are_left("idle", "forward computes other numbers than dtrain's own kernels");
+    plans_are_left("idle", "forward differs from dtrain's own kernels by more than rounding");
 }
 
 /* lse lies by token and head in dtrain, by head and token in the library. */

@@ -334,7 +334,7 @@ static void fields_of_prompts_are_used_or_refused(void **state)
         {"{\"prompt\": \"p\", \"system\": \"s\"}", "file:1: system: a plain-text prompt", DT_ERR_DATA},
         {"{\"messages\": [{\"role\": \"system\", \"content\": \"t\"}, {\"role\": \"user\", \"content\": \"q\"}], "
          "\"system\": \"s\"}",
-         "system: the messages begin with another system message", DT_ERR_DATA},
+         "system: the messages start with another system message", DT_ERR_DATA},
         {"{\n\"prompt\": \"p\"\n}\n{\n\"prompt\": 1\n}\n", "file:4: expected an object", DT_ERR_DATA},
     };
     (void)state;

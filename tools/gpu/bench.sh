@@ -80,7 +80,7 @@ run_steps() { # all, or names
         name=${line%% *}
         case ",$1," in *",$name,"* | ,all,) one_model "$line" || status=1; found=yes ;; esac
     done <<<"$MODELS"
-    [ -n "$found" ] || { echo "bench.sh: no model named $1"; return 1; }
+    [ -n "$found" ] || { echo "bench.sh: unknown model $1"; return 1; }
     return $status
 }
 
