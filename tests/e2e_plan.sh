@@ -207,7 +207,7 @@ for two in '--plan --check --help' '--help --plan --check'; do
 done
 plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.stage=3
 expect_text "a configured stage has a verdict" '^zero.stage = 3, as configured, fits$'
-expect_text "the places of one memory are a line" '^stage 3 by place: device [0-9.]+G, pinned [0-9.]+[MK], host [0-9.]+M, in one memory$'
+expect_text "the places of one memory are a line" '^stage 3 by memory space: device [0-9.]+G, pinned [0-9.]+[MK], host [0-9.]+M, in one memory$'
 
 # A device with memory of its own: a row for each place below that of a stage, and each memory bounds its own places.
 plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda

@@ -54,7 +54,7 @@ for case in "all 1 0 1" "all 4 3 1" "all 2 2 2" "projector 1 1 2" "projector 2 3
     expect "as --plan says" as_plan_says "$np" "$stage" vision.train="${part/all/$all}" batch.micro_batch_size="$micro"
     expect "micro-batches of $micro: transformers' losses" like_transformers "$part$np" "$part"
 done
-expect "which says how many images a micro-batch has" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images, each 9 of them" "$tmp/.plan"
+expect "which says how many images a micro-batch has" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 9 tokens each" "$tmp/.plan"
 expect "images are counted" above all1 images_per_second 0
 expect "and what they cost" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
 # the alignment of LLaVA: pretrain, of the projector alone
@@ -180,7 +180,7 @@ bits 1 pooled $parts $pooled
 expect_exit "parts joined so" 0
 expect "as much memory as planned" as_planned
 expect "as --plan says" as_plan_says 1 0 vision.train=$all batch.train_batch_size=6 run.reproducible=true $parts $pooled
-expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images, each 1 of them" "$tmp/.plan"
+expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 1 token each" "$tmp/.plan"
 while read -r np stage more; do
     bits "$np" "pooled-$np" $parts $pooled zero.stage="$stage" $more
     expect "$np ranks at stage $stage: the same bits" same_model "$(newest pooled)" "$(newest "pooled-$np")"

@@ -308,13 +308,13 @@ static void placeholders_that_are_not_those_of_the_images_are_refused(void **sta
     assert_refused(&f, "10 placeholders (token 60): expected at most 3 images of 9 placeholders each");
     fill(&f, 0);
     f.b.n_images = 2;
-    assert_refused(&f, "18 placeholders (token 60) for at most 1 images");
+    assert_refused(&f, "18 placeholders (token 60): expected at most 1 images");
     fill(&f, 0);
     f.b.n_images = 4;
     assert_refused(&f, "image 3 of a batch of 4 has no placeholders");
     fill(&f, 0);
     f.b.first_image[2] = -1;
-    assert_refused(&f, "18 placeholders (token 60) for at most 4 images");
+    assert_refused(&f, "18 placeholders (token 60): expected at most 4 images");
     fill(&f, 0);
     f.b.image_nbytes -= 3;
     assert_refused(&f, "takes 14 x 14 pixels");

@@ -132,5 +132,5 @@ dt_err run_evaluate(dt_run *run, int64_t step)
                                             run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
                                             end.n_done, end.n,
                                             limit ? "give the run more time, or lower data.max_validation_samples"
-                                                  : "start it again to evaluate anew"));
+                                                  : "start it again to repeat the evaluation"));
 }

@@ -165,8 +165,8 @@ static void print_start(const planner *p)
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
     if (p->run->mc.vision && p->run->model_opt.max_images > 0)
-        fprintf(p->out, " and %d images, each %" PRId64 " of them", p->run->model_opt.max_images,
-                p->run->mc.vision->n_tokens);
+        fprintf(p->out, " and %d images of %" PRId64 " token%s each", p->run->model_opt.max_images,
+                p->run->mc.vision->n_tokens, p->run->mc.vision->n_tokens == 1 ? "" : "s");
     fputc('\n', p->out);
 }
 
@@ -292,7 +292,7 @@ static int first_that_works(const planner *p)
 static void print_sums(const planner *p, int i)
 {
     if (i < 0 || has_places(p)) return;
-    fprintf(p->out, "stage %d by place: ", p->list[i].stage);
+    fprintf(p->out, "stage %d by memory space: ", p->list[i].stage);
     table_one_memory(p->out, &p->trials[i].plan.memory);
     fputc('\n', p->out);
 }

@@ -90,7 +90,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     print_rows(f, "planned", &run->planned, by_place);
     print_rows(f, "allocated", &run->allocated, by_place);
     if (!by_place) {
-        fputs("by place: ", f);
+        fputs("by memory space: ", f);
         table_one_memory(f, &run->allocated);
     }
     fclose(f);
