@@ -317,7 +317,7 @@ static void placeholders_that_are_not_those_of_the_images_are_refused(void **sta
     assert_refused(&f, "18 placeholders (token 60): expected at most 4 images");
     fill(&f, 0);
     f.b.image_nbytes -= 3;
-    assert_refused(&f, "takes 14 x 14 pixels");
+    assert_refused(&f, "expects 14 x 14 pixels");
     f.b.image_nbytes += 3;
     close_fixture(&f);
 }

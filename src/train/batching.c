@@ -30,7 +30,7 @@ static dt_err remainder_error(const dt_config *cfg, int64_t G, const char *other
                    where, G, other, value, nranks, below, above, alternative);
 }
 
-/* An evaluation takes no optimizer step: what a training configuration says of one must not stop it on any number of
+/* An evaluation takes no optimizer step, so batch settings meant for training must not make it fail on any number of
  * ranks. */
 void dt_batching_for_evaluation(dt_batching *b, const dt_config *cfg, int nranks)
 {

@@ -1,6 +1,6 @@
-/* best.c - which validation was the best, and when there have been enough without a better one. As the Trainer of
- * transformers does it: the best is the first with the best metric, whatever the threshold; a validation counts as
- * no better unless it improves on that by more than the threshold. */
+/* best.c - finds the best validation, and decides when early stopping ends the run. Follows the Trainer of
+ * transformers: the best validation is the first with the best metric, regardless of the threshold. A validation counts
+ * as an improvement only if it improves on the best by more than the threshold. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
@@ -43,7 +43,7 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
     const int64_t save = dt_interval_steps(cfg->checkpoint_save_steps, total_steps);
     const int64_t validate = dt_interval_steps(cfg->data_validation_steps, total_steps);
     if (!cfg->checkpoint_load_best_model_at_end || save == 0 || (validate > 0 && save % validate == 0)) return DT_OK;
-    if (save >= total_steps) return DT_OK; /* at the end alone, and there both are done */
+    if (save >= total_steps) return DT_OK; /* saves only at the end, where a validation also takes place */
     dt_config_where(cfg, "checkpoint", "save_steps", where, sizeof where);
     DT_CHECK(validate > 0, DT_ERR_USAGE,
              "%s: load_best_model_at_end needs a validation at every save, but data.validation_steps = 0; set "
@@ -79,7 +79,7 @@ dt_err run_best_check(const dt_run *run)
     const char *section = cfg->checkpoint_load_best_model_at_end ? "checkpoint" : "run";
     const char *key = cfg->checkpoint_load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience";
     if (run->total_steps == 0) return DT_OK;
-    if (run->task.n_validation > 0) DT_TRY(check_metric(run)); /* every validation is compared, whoever asks */
+    if (run->task.n_validation > 0) DT_TRY(check_metric(run)); /* validations are compared even if neither key is set */
     if (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience) return DT_OK;
     DT_CONFIG_CHECK(run->task.n_validation > 0, cfg, section, key, "needs data.validation, which is empty");
     DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",

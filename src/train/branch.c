@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const RECORDS[] = {"metrics.jsonl", "metrics.csv"}; /* cut when the run goes on */
+static const char *const RECORDS[] = {"metrics.jsonl", "metrics.csv"}; /* truncated when the run continues */
 enum { N_RECORDS = sizeof RECORDS / sizeof RECORDS[0] };
 
 typedef struct branch_paths {
@@ -82,7 +82,7 @@ static dt_err name_folder(const branch_paths *p, int64_t step)
     return dt_fail(DT_ERR_WRITE, "%s contains too many folders", p->left);
 }
 
-/* The file, and what a kill left of it while it was written aside. */
+/* Removes the file, and its temporary copy that a killed run may have left. */
 static void remove_copy(const char *path)
 {
     char part[PATH_MAX + 8];

@@ -1,9 +1,9 @@
-/* changes.c - what a resumed run would do differently from the run that wrote its checkpoint.
+/* changes.c - compares a resumed run's configuration with that of the run that wrote its checkpoint.
  *
- * All keys of the two configurations are compared. Most changes are allowed and reported; some are ignored; some are
- * refused because they are almost certainly mistakes: what the checkpoint holds (moments, the position in the data)
- * does not fit the run that is asked for. checkpoint.allow_changes names those that are meant. The model itself is
- * compared as numbers, not as keys, for it may be described in several ways. */
+ * All keys of the two configurations are compared. Most changes are allowed and reported, and some are ignored. Changes
+ * that make the checkpoint's contents (moments, data position) unusable are almost certainly mistakes and are refused,
+ * unless checkpoint.allow_changes lists them. The model itself is compared by value, not by key, because several
+ * configurations can describe the same model. */
 #include "run.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -12,7 +12,8 @@
 
 typedef enum change { CHANGE_IGNORED, CHANGE_REPORTED, CHANGE_REFUSED } change;
 
-/* What is not here is reported. A section's name alone stands for all its keys; the first row that fits counts. */
+/* Keys without a row are reported. A section name without a key stands for all its keys. The first matching row counts.
+ */
 static const struct {
     const char *section, *key;
     change kind;

@@ -1,5 +1,5 @@
-/* check.c - what can be known before a run: settings that would fail later, and with --check the contents of every file
- * that would be read. Rank 0 looks, but at a disk of each node, at which each rank does. */
+/* check.c - checks before the run: settings that would fail later and, with --check, the contents of every input file.
+ * Rank 0 does the checks, except for the disk of each node, which every rank checks. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -38,7 +38,7 @@ static dt_err find_existing(const char *where, const char *path, char dir[PATH_M
     return DT_OK;
 }
 
-/* Only making a file tells: access(2) knows nothing of quotas, and nothing at all when root asks. */
+/* Creates a file, because access(2) ignores quotas, and ignores permissions for root. */
 static dt_err check_writable(const char *where, const char *dir)
 {
     char probe[PATH_MAX + 32];
@@ -59,7 +59,7 @@ static int64_t n_checkpoints(const dt_run *run)
     const int64_t steps = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps),
                   limit = run->cfg.checkpoint_save_total_limit;
     const int64_t n = steps > 0 ? (run->total_steps + steps - 1) / steps : 1;
-    return limit > 0 && limit + 1 < n ? limit + 1 : n; /* the oldest goes when the newest is there */
+    return limit > 0 && limit + 1 < n ? limit + 1 : n; /* the oldest is deleted after the newest is complete */
 }
 
 static dt_err check_space(const dt_run *run, const char *dir)
@@ -82,7 +82,7 @@ static dt_err check_space(const dt_run *run, const char *dir)
     return DT_OK;
 }
 
-/* Only looked at: a run waits, and takes it. */
+/* --check only inspects the lock; a run waits for it and takes it. */
 static dt_err check_lock(const dt_run *run)
 {
     char holder[512];
@@ -101,7 +101,7 @@ static dt_err check_lock(const dt_run *run)
     return DT_OK;
 }
 
-/* What a save replaces. */
+/* The files that a save replaces. */
 static dt_err check_pointers(const dt_run *run)
 {
     static const char *const names[] = {"checkpoints/latest", "checkpoints/best"};
@@ -142,7 +142,7 @@ static dt_err check_output_dir(const dt_run *run)
     return check_space(run, dir);
 }
 
-/* Where features are kept. One that is there may have all of them, and be read alone. */
+/* The folder of cached features. An existing complete cache may be read-only. */
 static dt_err check_feature_cache(const dt_run *run)
 {
     char where[512], dir[PATH_MAX];
@@ -155,7 +155,7 @@ static dt_err check_feature_cache(const dt_run *run)
 
 /* ---- where states are offloaded to ------------------------------------------------------------------------------- */
 
-/* Only making a file tells, as above; it has no name, and is gone. */
+/* Creates an unnamed file, which disappears when it is closed, for the reason above. */
 dt_err run_check_nvme_path(const dt_run *run)
 {
     char where[512];

@@ -1,5 +1,6 @@
-/* choose.c - what a run does about its memory before it allocates: a configuration that cannot fit is refused with the
- * smallest change that would, and zero.stage = auto takes the first strategy that fits on every rank. */
+/* choose.c - decides about memory before a run allocates it. A configuration that cannot fit is refused with the
+ * smallest change that would make it fit. With zero.stage = auto, the first strategy that fits on every rank is taken.
+ */
 #include "run.h"
 #include <stdlib.h>
 
@@ -43,7 +44,7 @@ dt_err run_check_memory(const dt_run *run, int ranks_per_node)
     trial t;
     budget b;
     if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
-    DT_TRY(run_plan(run, &with, &plan)); /* says what is wrong with max_live_parameters, fit or not */
+    DT_TRY(run_plan(run, &with, &plan)); /* reports an invalid max_live_parameters even if the plan fits */
     run_budget(run, ranks_per_node, &b);
     const limits l = {.budget = &b, .usable = 1, .held = run_held(run)};
     DT_TRY(run_trial(run, &with, &l, &t));
@@ -58,7 +59,7 @@ typedef struct choice {
     trial trials[MAX_STRATEGIES];
 } choice;
 
-/* The least of all ranks, for all. */
+/* The minimum over all ranks, on every rank. */
 static dt_err share_budget(dt_run *run, budget *b)
 {
     int64_t nbytes[MAX_MEMORIES] = {0};
@@ -69,7 +70,7 @@ static dt_err share_budget(dt_run *run, budget *b)
     return DT_OK;
 }
 
-/* What the user gave is known on rank 0. */
+/* Only rank 0 knows which keys the user set. */
 static dt_err share_list(const dt_run *run, choice *c)
 {
     if (run->comm->rank == 0) c->n = run_strategies(run, true, c->list);
@@ -87,7 +88,7 @@ static dt_err try_all(const dt_run *run, const limits *l, int ranks_per_node, ch
     return DT_OK;
 }
 
-/* Scratch depends on a node's processors and buffers on its number of ranks: what is taken works on all. */
+/* Scratch depends on a node's processors, and buffers on its number of ranks, so the choice must work on every rank. */
 static dt_err take_first(dt_run *run, choice *c)
 {
     int64_t works[MAX_STRATEGIES];

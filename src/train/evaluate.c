@@ -1,8 +1,8 @@
-/* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the
+/* evaluate.c - the loss over a whole dataset, each sample once: exact sums over micro-batches and ranks, divided at the
  * end.
  *
- * A validation may take longer than a run has left. Every so many micro-steps, as many as take about half a second,
- * the ranks vote on whether to go on, so that all leave at the same one. A part of a validation is no result. */
+ * A validation may take longer than the remaining time. About every half second, the ranks vote on whether to continue,
+ * so that all stop at the same micro-step. A partial validation has no result. */
 #include "run.h"
 #include <inttypes.h>
 #include <string.h>

@@ -16,7 +16,7 @@ const char *run_tokenizer(const dt_run *run)
     return run->has_pretrained && run->pretrained.tokenizer ? run->pretrained.tokenizer : "";
 }
 
-/* Else what the data was made with where that needs no files. */
+/* Otherwise the dataset's tokenizer, if it needs no files. */
 static const char *choose_tokenizer(const dt_run *run)
 {
     const char *own = run_tokenizer(run), *data = run->task.train ? dt_loader_info(run->task.train)->tokenizer : "";
@@ -60,8 +60,8 @@ static void warn_of_templates(const dt_loader *l, const char *chosen)
                 data->chat_template, chosen);
 }
 
-/* A file or a short name becomes what checkpoints carry; without a tokenizer that can be read here the word stays as it
- * is. */
+/* Expands a file or a short name to the form that checkpoints store. If the tokenizer cannot be read here, the name
+ * stays unchanged. */
 static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
 {
     dt_tokenizer *t = NULL;
@@ -81,7 +81,7 @@ static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
     return err;
 }
 
-/* What the key says, else what the data was made with, else what came with the model. */
+/* The key's value, otherwise the dataset's template, otherwise the model's. */
 static dt_err settle_template(dt_run *run, const char *tokenizer)
 {
     const char *data = run->task.train ? dt_loader_info(run->task.train)->chat_template : "";

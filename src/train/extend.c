@@ -87,7 +87,7 @@ static void say_extended(const dt_run *run, double from, int64_t next)
 
 static bool differs(double a, double b) { return fabs(a - b) > 1e-9 * fmax(fabs(a), fabs(b)); }
 
-/* As fractions of optimizer.lr, whose change is reported as that of a key. */
+/* Compared as fractions of optimizer.lr, because a change of that key is reported separately. */
 static bool jumps(const dt_schedule *before, const dt_schedule *now, int64_t next)
 {
     dt_schedule a = *before, b = *now;

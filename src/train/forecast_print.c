@@ -1,5 +1,5 @@
-/* forecast_print.c - the table of --plan --gpu: launches, work and time of a step by part and operation, by unit, and
- * what the whole comes to. */
+/* forecast_print.c - the table of --plan --gpu: launches, work and time of a step by part, operation and unit, with
+ * their totals. */
 #include "forecast.h"
 #include "table.h"
 #include <inttypes.h>

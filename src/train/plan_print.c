@@ -1,5 +1,5 @@
-/* plan_print.c - --plan: what every stage and offload would take, on ranks and nodes that need not be here, and which
- * would be chosen. */
+/* plan_print.c - --plan: memory and communication of every stage and offload, on ranks and nodes that need not exist
+ * here, and the choice of auto. */
 #include "forecast.h"
 #include "dtrain/step.h"
 #include "run.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What ranks_per_node ranks that share this machine would have. */
+/* Threads of a rank if ranks_per_node ranks share this machine. */
 static int threads_planned(const dt_run *run, int ranks_per_node)
 {
     const int shared = dt_cores_own() / ranks_per_node;
@@ -22,13 +22,13 @@ typedef struct planner {
     const dt_chip *chip; /* NULL: no time is asked for */
     int ranks_unit;      /* more ranks come in multiples of these; 0: nothing is said of them */
     budget budget;
-    const char *source[MAX_MEMORIES]; /* of the budget's numbers */
+    const char *source[MAX_MEMORIES]; /* origin of each budget value */
     int n;
     strategy list[MAX_STRATEGIES];
     trial trials[MAX_STRATEGIES];
 } planner;
 
-/* What memory depends on must be known, whatever else the environment leaves open. */
+/* Settings that memory depends on must be given, even if the environment leaves others open. */
 static dt_err require_settings(const dt_config *cfg)
 {
     static const char *const needed[][2] = {
@@ -40,7 +40,7 @@ static dt_err require_settings(const dt_config *cfg)
     return DT_OK;
 }
 
-/* A path that is not known yet may stand beside the shape that it will have. */
+/* model.path may be missing if its shape is given too. */
 static dt_err require_model(const dt_config *cfg)
 {
     const bool shape = *cfg->model_model_type || *cfg->model_config;
@@ -88,7 +88,7 @@ static dt_err open_for_plan(dt_run *run, int per_node)
     return DT_OK;
 }
 
-/* What the request says wins over what was found. In one memory the smaller of the two holds. */
+/* The request overrides detected values. If device and host share one memory, the smaller value counts. */
 static void set_budget(planner *p, const dt_plan_request *req)
 {
     const int devices = req->devices_per_node ? req->devices_per_node : p->per_node,
@@ -170,7 +170,7 @@ static void print_start(const planner *p)
     fputc('\n', p->out);
 }
 
-/* What generation takes beside training, of whose activations it uses the memory. */
+/* Memory of generation in addition to training, whose activation memory it uses. */
 static dt_err print_rollout(const planner *p)
 {
     const dt_run *run = p->run;

@@ -15,8 +15,7 @@ char *run_checkpoint_dir(const dt_run *run)
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
 }
 
-/* The batch size that the run had before, 0: followed from other keys. Said once, and not again by a run that goes on
- * with the new one. */
+/* Reports a changed batch size once, when the run first resumes with it. 0: the old size followed from other keys. */
 static void tell_new_place(const dt_run *run, const progress *p, const dt_config *before)
 {
     const int64_t per_epoch = run->task.steps_per_epoch, was = before->batch_train_batch_size,
@@ -34,8 +33,8 @@ static void tell_new_place(const dt_run *run, const progress *p, const dt_config
                 is, sample, epoch);
 }
 
-/* What is left of the epochs is counted in the present batches; of a schedule of rollouts the place follows from the
- * data's. */
+/* The remaining epochs are counted in batches of the present size. For a schedule of rollouts, the position follows
+ * from the data position. */
 static void place_in_data(dt_run *run, progress *p, const dt_config *before)
 {
     p->data_step = run->task.ops->step_after(&run->task, p->samples);
@@ -60,9 +59,9 @@ static bool in_folder(const char *path, const char *dir)
     return stat(folder, &a) == 0 && stat(dir, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Was the newest checkpoint here made by this very run, begun from the same path? Then it was stopped and submitted
- * again, and goes on. Once save_total_limit has deleted that path, other settings are judged like those of any run that
- * is resumed. */
+/* True if this run, started from the same path, wrote the newest checkpoint here. It was then stopped and submitted
+ * again, and continues. Once save_total_limit has deleted that path, changed settings are judged as for any resumed
+ * run. */
 static bool is_submitted_again(const dt_run *run, const char *newest, bool path_is_gone)
 {
     dt_ckpt_meta meta;
@@ -171,7 +170,7 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
     return is_there ? n : n - 1;
 }
 
-/* A checkpoint has no states of a model that was asked for after it was written. */
+/* A checkpoint lacks the states of a model that was added after it was written. */
 static dt_err check_beside(const dt_run *run, const char *path)
 {
     for (int i = 0; i < run->task.n_beside; i++) {
@@ -210,7 +209,7 @@ static dt_err fail_left_out(const dt_run *run, const char *path, const dt_ckpt_m
     return err;
 }
 
-/* What the file has trained is not in the base: checkpoints that leave it out would lose it. */
+/* Parameters that the file has trained are not in the base, so checkpoints that omit them would lose them. */
 static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
     if (run_saves_frozen(run) || !meta->base.path) return DT_OK;
@@ -234,8 +233,8 @@ static void see_path(void *self, const char *section, const char *key, const cha
     if (!m->key && strcmp(section, m->section) == 0 && end && !end[5]) m->key = key;
 }
 
-/* When the run's own model fits: what it trains or keeps beside that is as a key of the task said. Where the key names
- * another model now, tensors that do not fit are no damage, for which an earlier checkpoint would be tried. */
+/* Called after the run's own model is known to fit. The other models depend on a key of the task. If that key now names
+ * another model, mismatching tensors are not corruption, so no earlier checkpoint is tried. */
 static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
                             int n)
 {
@@ -249,8 +248,8 @@ static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_m
     return err == DT_ERR_DATA && named.key ? dt_config_blame(&run->cfg, named.section, named.key, err) : err;
 }
 
-/* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
- * model is the same is damage. */
+/* Checks whether this run can continue from the file, without loading it. Names and shapes are checked last: if the
+ * model is the same, a mismatch there is corruption. */
 static dt_err look_at(const dt_run *run, const char *path)
 {
     dt_ckpt_meta meta;
@@ -275,7 +274,7 @@ static bool leaves_out(const char *path)
     return is;
 }
 
-/* Not a path that was given; and starting anew would bury what the user still has. */
+/* Not for a path that the user gave. Starting from scratch would hide the user's checkpoints. */
 int run_next_candidate(const dt_run *run, dt_err err, int i)
 {
     const int n = run->n_resume_paths;
@@ -309,7 +308,7 @@ dt_err run_choose_checkpoint(dt_run *run)
 
 /* ---- loading it -------------------------------------------------------------------------------------------------- */
 
-/* What depends on the settings of before. A best validation by another metric says nothing. */
+/* State that depends on the earlier settings. A best validation by another metric is ignored. */
 static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
 {
     dt_config before = {0};
@@ -327,8 +326,8 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     dt_error_clear();
 }
 
-/* Does the file hold all of the states that a model's optimizer has? Then they go on; else all of them begin at zero,
- * and their updates are counted anew: a correction of their bias (Adam's) needs one count for all. */
+/* If the file has all states of a model's optimizer, they continue. Otherwise all start at zero with a new update
+ * count, because Adam's bias correction needs one count for all. */
 static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_meta *meta, dt_trained *m, bool *whole)
 {
     const dt_optimizer_ops *o = m->zero_opt.optimizer;
@@ -344,7 +343,7 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
     return DT_OK;
 }
 
-/* Of what this rank owns of the frozen parameters. */
+/* Checksum of the frozen parameters that this rank owns. */
 static dt_err sum_frozen(const dt_run *run, uint64_t *sum)
 {
     enum { CHUNK = 1 << 16 };
@@ -378,8 +377,7 @@ static dt_err check_base(const dt_run *run, const char *path, uint64_t before)
     return DT_OK;
 }
 
-/* The states of a file that leaves nothing out, into a run whose checkpoints will: the base is looked at, too.
- * Agreed. */
+/* Loads a complete file into a run whose checkpoints omit frozen parameters, so the base is checked too. Agreed. */
 static dt_err load_whole(dt_run *run, const dt_saved_model *models, int n, const char *path)
 {
     uint64_t before = 0;
@@ -468,8 +466,8 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
     return err;
 }
 
-/* What a model that is started from may not have: a language model no score, and as a rule no adapters; one that is
- * joined with a tower no projector. */
+/* Parts that the starting model may lack: a language model may lack a score head and usually adapters; a model joined
+ * with a tower may lack a projector. */
 static bool may_be_new(const dt_tensor *t)
 {
     return t->adapter_scale != 0 || strcmp(t->name, DT_STORED_SCORE) == 0 ||
@@ -486,7 +484,7 @@ static dt_err start_fresh(dt_run *run)
     return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);
 }
 
-/* What the directory holds follows the checkpoint that was loaded. */
+/* Adjusts the directory to the checkpoint that was loaded. */
 static dt_err settle_directory(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run);

@@ -1,5 +1,5 @@
-/* run.c - a run from configuration to the last checkpoint. Local work between votes; a vote behind every part in which
- * one rank may fail alone. */
+/* run.c - a run, from configuration to last checkpoint. Local work alternates with votes: every section in which a
+ * single rank may fail is followed by a vote. */
 #include "run.h"
 #include "dtrain/step.h"
 #include "dtrain/chips.h"
@@ -31,7 +31,7 @@ static dt_err open_report(dt_run *run, const progress *p)
     dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
                              .stdout_every_s = run->cfg.log_stdout_every,
                              .resume_step = p->step,
-                             .append = !run_trains(run), /* an evaluation adds to what a run wrote */
+                             .append = !run_trains(run), /* an evaluation appends to a run's records */
                              .redo_validation = p->validation_due,
                              .every = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                              .total_steps = run->total_steps};
@@ -68,8 +68,8 @@ static dt_err check_same_files(dt_run *run)
     return dt_comm_agree(run->comm, err);
 }
 
-/* Other launchers set WORLD_SIZE to the number of ranks or of nodes; here MPI alone tells, and a third number is a
- * mistake worth a word. */
+/* Other launchers set WORLD_SIZE to the number of ranks or of nodes. dtrain uses only MPI's count and warns about any
+ * other value. */
 static void check_world_size(const dt_run *run)
 {
     const char *text = getenv("WORLD_SIZE");
@@ -151,7 +151,7 @@ static void describe(const dt_run *run)
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
 }
 
-/* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */
+/* device and comm do not know the configuration, so their errors are reported again with the line of the key. */
 static dt_err at_key(const dt_run *run, const char *section, const char *key, dt_err err)
 {
     return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, section, key, err) : err;
@@ -176,7 +176,7 @@ static int find_threads(dt_run *run)
     return n_threads;
 }
 
-/* All that can be wrong with what the user asks for, looked for on every rank and reported at once. */
+/* Checks everything that the user can set, on every rank, and reports all mistakes together. */
 static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
@@ -207,8 +207,8 @@ static dt_err open_all(dt_run *run)
     return run_agree(run, dt_mistakes_end(m));
 }
 
-/* run.device = auto may find a GPU on one node and none on another. What follows asks the device what to do, and ranks
- * that hear different answers would wait for each other. */
+/* run.device = auto may find a GPU on one node and none on another. Later code depends on the device, so ranks with
+ * different devices would wait for each other. */
 static dt_err check_same_device(dt_run *run)
 {
     char of_first[32] = "";
@@ -224,7 +224,8 @@ static dt_err check_same_device(dt_run *run)
     return run_agree(run, err);
 }
 
-/* What utilisation is a part of: the peaks of all devices, each once. Nothing is said of a device that is no chip. */
+/* The peak rate for utilisation: the sum over all devices, each counted once. Omitted for devices without a known peak.
+ */
 static dt_err find_peak(dt_run *run)
 {
     const char *name = run->dev.ops->chip_name ? run->dev.ops->chip_name(&run->dev) : NULL;
@@ -326,12 +327,12 @@ static dt_err train(dt_run *run)
     return dt_comm_agree(run->comm, err);
 }
 
-/* Rank 0 reads files of any size alone. All vote every now and then meanwhile: as long as rank 0 gets on, all show
- * progress to their watchdogs, and where one rank hangs, the time of the others runs out. */
+/* Only rank 0 reads the files, which may be of any size. Meanwhile all ranks vote periodically: while rank 0 makes
+ * progress, all report progress to their watchdogs, and if a rank hangs, the others time out. */
 typedef struct verification {
     dt_run *run;
     double voted_s; /* when the last vote was */
-    bool ended;     /* by a vote: there is no other */
+    bool ended;     /* by a vote */
 } verification;
 
 static dt_err verify_vote(verification *v, dt_err err, bool last)
@@ -394,8 +395,8 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     if (mode == DT_MODE_CHECK_DEVICE) return prepare_device(run);
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
-        /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how
-         * long that may take. */
+        /* Only rank 0 reads the files, which may be of any size, without any exchange, so comm.timeout does not apply.
+         */
         dt_watchdog_stop(run->watchdog);
         run->watchdog = NULL;
         DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : run_check_files(run)));

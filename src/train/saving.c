@@ -1,7 +1,6 @@
-/* saving.c - what goes into a checkpoint besides the states, and what is told of it. Where training goes on meanwhile
- * (checkpoint.async), the vote of each step asks how far the ranks' writers are, and between two steps all ranks do the
- * same about it. What somebody waits for, the last save and one before a stop, is written at once: a copy would gain
- * nothing. */
+/* saving.c - assembles checkpoints and reports about them. While training continues (checkpoint.async), the vote of
+ * each step includes the state of the ranks' writers, so all ranks react between the same two steps. The last save, and
+ * a save before a stop, are written synchronously, because a copy would gain nothing. */
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -206,7 +205,7 @@ dt_err run_save_finish(dt_run *run, progress *p)
     return err;
 }
 
-/* The run's error stays what it is, and its owner's, whatever becomes of the save. */
+/* The run's error and the rank it came from stay the same, whether or not the save succeeds. */
 dt_err run_save_last(dt_run *run, progress *p, dt_err err)
 {
     if (err == DT_OK || err == DT_ERR_COMM || !is_under_way(run) || !dt_comm_failed_together(run->comm)) return err;

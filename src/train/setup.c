@@ -1,6 +1,5 @@
-/* setup.c - from a configuration to everything that a run holds. What can be wrong is found here, before any step, and
- * all of it in one go: a mistake joins a list and the next is looked for; what depends on a key with a mistake is left
- * out. */
+/* setup.c - opens everything that a run needs from its configuration. All mistakes are found here, before any step, and
+ * reported together: each joins a list, and settings that depend on an invalid key are skipped. */
 #include "run.h"
 #include "dtrain/io.h"
 #include "dtrain/step.h"
@@ -42,8 +41,8 @@ static void check_needed(dt_run *run)
     note(run, check_stage(run));
 }
 
-/* A shape given beside path says which model the file is for: what differs from the model that is there is said, and
- * path wins. */
+/* A shape given in addition to path states the expected model. Differences from the actual model are reported, and path
+ * wins. */
 static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
 {
     static const struct {
@@ -72,7 +71,7 @@ static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
     return DT_OK;
 }
 
-/* Every size that is not given is that of the family's own config.json, whose first model is large. */
+/* A missing size has the default of the family's config.json, whose first model is large. */
 static dt_err open_from_keys(dt_run *run)
 {
     static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
@@ -96,8 +95,8 @@ static dt_err check_takes_images(const dt_run *run, bool has_tower)
     return DT_OK;
 }
 
-/* Whoever reads the model of model.path once more, or leaves out of a checkpoint what is there, finds the language
- * model alone. */
+/* Code that reads model.path again, and checkpoints that omit its parameters, would find only the language model there.
+ */
 static dt_err check_joined(const dt_run *run)
 {
     static const char *const tasks[] = {"pretrain", "sft", "eval"};
@@ -151,7 +150,7 @@ static dt_err open_model_config(dt_run *run)
     DT_TRY(check_joined(run));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
-    if (run_trains(run)) run->pretrained.base = &run->base; /* else nothing is left that could lack what is frozen */
+    if (run_trains(run)) run->pretrained.base = &run->base; /* without training, nothing can lack frozen parameters */
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
@@ -174,7 +173,7 @@ static dt_err check_length(const dt_run *run)
     dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
     DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE,
              "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
-    if (!run->comm || run->comm->rank == 0) /* the others read another text, whose lines have other numbers */
+    if (!run->comm || run->comm->rank == 0) /* other ranks read the resolved text, whose line numbers differ */
         DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64, where, T, P);
     return DT_OK;
 }
@@ -281,7 +280,7 @@ static void fill_model_options(dt_run *run)
     };
 }
 
-/* What is asked for and would not be looked at; a run's own config.ini has every key. */
+/* Warns about settings without effect. A run's own config.ini contains every key. */
 static void warn_of_precision(const dt_run *run)
 {
     static const char *const keys[] = {"loss_scale",     "initial_scale_power",    "loss_scale_window",
@@ -303,7 +302,7 @@ static dt_err check_precision(const dt_run *run)
     return DT_OK;
 }
 
-/* Of settings; what the library does not take of a model's attention follows when the device is known. */
+/* Checks the settings. Limits of the library are checked once the device is known. */
 static dt_err check_attention(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -332,7 +331,7 @@ static dt_err resolve_batching(dt_run *run)
         err = dt_batching_resolve(&b, cfg, run->nranks);
     else
         dt_batching_for_evaluation(&b, cfg, run->nranks);
-    if (err != DT_OK && !run->comm) { /* --plan: ranks are tried, and a batch that does not fit them is no obstacle */
+    if (err != DT_OK && !run->comm) { /* --plan tries rank counts that the batch may not fit */
         dt_batching_nearest(&b, cfg, run->nranks);
         DT_INFO("%s\nthe plan uses train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
         dt_error_clear();
@@ -356,8 +355,7 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
-/* A run that goes on has its adapters from its checkpoint, and lora.path may have gone. r = 0: there is no
- * checkpoint. */
+/* A resumed run has its adapters in its checkpoint, and lora.path may be gone. r = 0: no checkpoint exists. */
 static dt_err read_own_adapters(dt_run *run, dt_lora *found)
 {
     dt_pretrained own = {0};
@@ -385,7 +383,7 @@ static bool is_written_here(const dt_run *run, const char *what, const char *dir
     return is;
 }
 
-/* Of the adapters that training goes on from, if there are any: those of lora.path, or of a checkpoint. */
+/* The adapters that training continues from, if any: those of lora.path, or of a checkpoint. */
 static dt_err read_adapters(dt_run *run, dt_lora *found)
 {
     const dt_config *cfg = &run->cfg;
@@ -459,7 +457,7 @@ static dt_err check_saves(const dt_run *run)
     return DT_OK;
 }
 
-/* Nobody knows which model it would be without a mistake that was found: it is as if there were none. */
+/* With a mistake in the model's settings the model is unknown, so later checks see no units. */
 static dt_err drop_units(dt_run *run, dt_err err)
 {
     dt_model_free_units(run->units, run->n_units);
@@ -502,7 +500,7 @@ static dt_err open_model(dt_run *run)
     return check_saves(run);
 }
 
-/* What a task may look at and say, from the start; the rest follows as it is known. */
+/* What a task may access from the start; the rest follows when it is known. */
 static void lend(dt_run *run)
 {
     dt_task *t = &run->task;

@@ -1,5 +1,5 @@
-/* stalled.c - a start that is stopped before it has saved anything new leaves the run where it was. If start-up takes
- * longer than the job has, each start ends so, and a job script would requeue the run for ever. */
+/* stalled.c - a start that stops before it saves anything new makes no progress. If start-up takes longer than the
+ * job's time limit, every start ends this way, and a job script would requeue the run forever. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <limits.h>
@@ -76,7 +76,7 @@ dt_err run_count_stop(dt_run *run, dt_err err)
     int64_t n = 0;
     if (err == DT_OK) run_count_progress(run);
     if (err != DT_ERR_STOP || run->has_progressed || !dt_comm_failed_together(run->comm)) return err;
-    char message[1024]; /* no rank may fail here alone */
+    char message[1024]; /* must not fail on a single rank */
     snprintf(message, sizeof message, "%s", dt_error_message());
     if (run->comm->rank == 0) n = count_start(run);
     const dt_err shared = dt_comm_broadcast_host(run->comm, &n, sizeof n, 0);

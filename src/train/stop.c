@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* for the processes to end after the save, and for what the launcher does besides */
+/* time for the processes to end after the save, and for the launcher */
 enum { END_MARGIN_S = 2, JOB_END_MARGIN_S = 5 };
 static const double FIRST_SAVE_RATE = 5e8; /* bytes a second and node: a slow shared disk */
 static const double SAVE_SHARE = 1.5;      /* a shared disk is not always as fast as the last time */

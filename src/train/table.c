@@ -1,5 +1,5 @@
-/* table.c - memory by category and place as people read it: rows of 74 columns, for --plan and for what a run says at
- * its start. */
+/* table.c - memory by category and memory space, for users: rows of 74 columns, for --plan and for the start of a run.
+ */
 #include "table.h"
 #include "run.h"
 #include <inttypes.h>
@@ -100,8 +100,8 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     free(text);
 }
 
-/* What a driver keeps for a process, with its code and the libraries', is planned by an estimate alone: it is known
- * when a step has used all of it. Who shares a device would see the others', too. */
+/* Memory of the driver, its code and libraries is planned only by an estimate. It is known after a step has used all of
+ * them. On a shared device, the value would include other ranks' memory. */
 void run_say_overhead(const dt_run *run)
 {
     const dt_device_ops *ops = run->dev.ops;
@@ -115,7 +115,7 @@ void run_say_overhead(const dt_run *run)
             dt_format_bytes((double)dt_device_overhead(&run->dev), (char[24]){0}));
 }
 
-/* What auto has looked at: sums, where the places of categories are --plan's to tell. */
+/* The strategies that auto tried: totals only, because --plan shows memory spaces by category. */
 void run_say_trials(const strategy list[], const trial *trials, int n, bool nodes)
 {
     char *text = NULL, bytes[16];

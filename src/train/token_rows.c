@@ -1,5 +1,5 @@
-/* token_rows.c - training of some tokens' rows alone: those of a catalogue's level tokens
- * (recommendation.md "Fine-tuning"). */
+/* token_rows.c - trains only some tokens' rows: those of a catalogue's level tokens (recommendation.md "Fine-tuning").
+ */
 #include "dtrain/catalogue.h"
 #include "dtrain/tokenizer.h"
 #include "run.h"

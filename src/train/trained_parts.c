@@ -27,7 +27,7 @@ static dt_err read_word(dt_run *run, const char *word)
     return DT_OK;
 }
 
-/* Beside adapters they are modules that are trained whole, which adapters' own files say, too. */
+/* With adapters, these are modules that are trained as a whole, which the adapter files record too. */
 static dt_err save_module(dt_run *run, bool trained, const char *module)
 {
     char **names, *all = NULL;
@@ -67,7 +67,7 @@ dt_err run_save_parts(dt_run *run)
     return save_module(run, p->head && !run->mc.tie_word_embeddings, "lm_head");
 }
 
-/* What is asked for and would not be looked at. */
+/* Warns about settings without effect. */
 static void warn_of_projector(const dt_run *run)
 {
     const dt_projector_config *p = &run->mc.vision->projector;
