@@ -56,8 +56,8 @@ static dt_err check_format(hid_t file, const char *path)
     DT_TRY(err);
     DT_TRY(dt_h5_read_i64(file, path, "version", &version));
     DT_CHECK(version <= CKPT_VERSION, DT_ERR_DATA,
-             "%s: expected a version up to %d, found %" PRId64 "; use a later dtrain", path, (int)CKPT_VERSION,
-             version);
+             "%s: expected a version of at most %d, found version %" PRId64 "; use a later dtrain", path,
+             (int)CKPT_VERSION, version);
     DT_CHECK(version >= 1, DT_ERR_DATA, "%s: attribute `version`: expected 1 or more, found %" PRId64, path, version);
     return DT_OK;
 }

@@ -82,7 +82,7 @@ typedef struct app {
     dt_device dev;
     dt_frozen_model frozen;
     enum kind kind;
-    dt_st_type dtype;      /* of what is written */
+    dt_st_type dtype;      /* type of the output */
     dt_dtype kept;         /* in memory */
     const char *tokenizer; /* NULL: none */
     char *full_tokenizer;  /* its full path */
@@ -219,7 +219,7 @@ static bool is_empty(const char *dir)
 {
     int n = 0;
     DIR *d = opendir(dir);
-    if (!d) return true; /* whoever writes into it will say why it cannot */
+    if (!d) return true; /* the code that writes there reports the error */
     for (struct dirent *e = readdir(d); e && n <= 2; e = readdir(d)) n++;
     closedir(d);
     return n <= 2;
@@ -264,7 +264,7 @@ static json_t *parse_config(const char *text)
     return root;
 }
 
-/* What config.json calls the type of its weights. */
+/* The weight type in config.json. */
 static dt_st_type type_in_config(const char *text)
 {
     json_t *root = parse_config(text);
@@ -279,7 +279,7 @@ static dt_st_type type_in_config(const char *text)
     return type;
 }
 
-/* What a run computed with; DT_ST_OTHER: the checkpoint comes from no run. */
+/* The type that a run computed with; DT_ST_OTHER: the checkpoint was not written by a run. */
 static dt_st_type type_of_run(const dt_pretrained *p)
 {
     dt_config cfg = {0};
@@ -406,7 +406,7 @@ static char *config_with_type(const dt_pretrained *p)
     dt_st_type stored = DT_ST_OTHER;
     /* it could be read a moment ago; then the load will say */
     if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear();
-    /* of several types: what holds them all */
+    /* mixed types: fp32 represents all of them */
     if (stored == DT_ST_OTHER && p->kind == DT_PRETRAINED_HF) stored = DT_ST_F32;
     json_t *root = names[stored] ? parse_config(p->model_config) : NULL;
     if (!root) return strdup(p->model_config);
@@ -475,7 +475,7 @@ static void say_what_was_done(const app *a)
         DT_INFO("%s: %d token%s, %d of them new, with ids starting at %d", a->opt.add_tokens, (int)more->n_listed,
                 more->n_listed == 1 ? "" : "s", (int)more->n_added, (int)more->first_id);
     const dt_model_config *mc = &a->frozen.mc;
-    int64_t n_param = unties(a) ? mc->vocab_size * mc->hidden_size : 0; /* a head besides */
+    int64_t n_param = unties(a) ? mc->vocab_size * mc->hidden_size : 0; /* plus a separate head */
     char size[24];
     for (int u = 0; u < a->frozen.n_units; u++)
         for (int i = 0; i < a->frozen.units[u].n_tensors; i++) { /* adapters are merged, and so are scales */
@@ -503,7 +503,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     TOGETHER(a, choose(a));
-    /* nothing is computed: what comes out is what went in */
+    /* nothing is computed, so values pass through unchanged */
     a->frozen.from.keeps_nonfinite = a->frozen.lora.r == 0 && !a->opt.add_tokens;
     if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
     TOGETHER(a, open_device(a));

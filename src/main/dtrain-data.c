@@ -1,5 +1,4 @@
-/* dtrain-data.c - the program that makes datasets and looks into them. What it does is in the room data; here are its
- * command line and its words. */
+/* dtrain-data.c - creates and shows datasets: command line and messages. The work is done in src/data. */
 #include "dtrain/chat.h"
 #include "dtrain/config.h"
 #include "dtrain/dataset.h"
@@ -189,7 +188,7 @@ static void report_left_out(const dt_make_options *o, const dt_make_stats *s, co
                 s->n_parted, noun);
 }
 
-/* The most frequent first. */
+/* In descending order of frequency. */
 static int compare_counts(const void *a, const void *b)
 {
     const dt_field_count *x = a, *y = b;
@@ -346,11 +345,11 @@ static char *unescape(char *text)
 
 typedef struct command {
     dt_make_options make;
-    const char *rec_option; /* one that is for recommendation data alone; NULL: there was none */
+    const char *rec_option; /* an option only for recommendation data; NULL: none was given */
     bool quiet, help, version;
 } command;
 
-/* Where the word of an option goes; NULL: it is none that takes a word as it stands. */
+/* The variable for an option's word; NULL: the option does not take a plain word. */
 static const char **word_of(command *c, int which)
 {
     dt_make_options *m = &c->make;
@@ -400,7 +399,7 @@ static const char **word_of(command *c, int which)
     }
 }
 
-/* What an option without a value switches, on unless it is OPT_NO_EOS; NULL: it is none. */
+/* The flag of an option without a value, set to true except for OPT_NO_EOS; NULL: not such an option. */
 static bool *switch_of(command *c, int which)
 {
     switch (which) {
@@ -501,7 +500,7 @@ static dt_err parse(int argc, char **argv, command *c)
 
 /* ---- what a model makes of an image ------------------------------------------------------------------------------ */
 
-/* A whole vision-language model: what it takes in the place of an image. */
+/* A complete vision-language model: the tokens that replace an image. */
 static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
 {
     dt_model_config mc;
@@ -515,7 +514,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
     return DT_OK;
 }
 
-/* A tower alone, CLIP's or SigLIP's: its patches, as a projector that keeps their number has them. */
+/* A CLIP or SigLIP tower only: its number of patches, for a projector that keeps their number. */
 static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
@@ -558,7 +557,7 @@ static dt_err size_images(dt_make_options *m)
     dt_image_options *o = &m->images;
     dt_preprocessor p;
     if (!o->preprocessor) return DT_OK;
-    DT_TRY(dt_preprocessor_read(o->preprocessor, &p)); /* what is not there has no config.json either */
+    DT_TRY(dt_preprocessor_read(o->preprocessor, &p)); /* a missing folder has no config.json either */
     dt_preprocessor_free(&p);
     DT_TRY(ask_model(o->preprocessor, o));
     if (strcmp(m->tokenizer, "bytes") != 0 && o->token_id < 0) DT_TRY(ask_model(m->tokenizer, o));
@@ -569,7 +568,7 @@ static dt_err size_images(dt_make_options *m)
     return DT_OK;
 }
 
-/* Words of text from column INDENT on, in lines of at most COLUMNS. */
+/* Prints text from column INDENT, in lines of at most COLUMNS. */
 static void print_wrapped(const char *text)
 {
     enum { INDENT = 18, COLUMNS = 100 };
@@ -593,7 +592,7 @@ static void print_help(void)
     fputs(after_templates, stdout);
 }
 
-/* A signal ends the making in order; main then lets the signal have its way. A second one does so at once. */
+/* A signal stops the work cleanly, and main then re-raises it. A second signal takes effect immediately. */
 static atomic_bool stop;
 static volatile sig_atomic_t stop_signal;
 
@@ -659,7 +658,7 @@ static dt_err look_one(const look *l, const char *path)
     return err;
 }
 
-/* A path, or a pattern that the shell has left alone. */
+/* A path, or a pattern that the shell did not expand. */
 static dt_err look_at(const look *l, const char *pattern)
 {
     char **paths;

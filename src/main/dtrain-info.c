@@ -121,7 +121,7 @@ static dt_err read_format(hid_t file, file_info *f)
     return err;
 }
 
-/* All that training looks at before it begins: what this program passes it may not refuse, nor the other way round. */
+/* All checks that training makes before it starts: this program and training must accept the same files. */
 static dt_err open_as_training_does(file_info *f, const options *o)
 {
     dt_dataset *d;
@@ -197,7 +197,7 @@ static bool same_group(const char *a, const char *b)
     return group_len(a) == group_len(b) && strncmp(a, b, group_len(a)) == 0;
 }
 
-/* Of nf4 two are in a byte; what codes are multiplied by is none. */
+/* nf4 stores two parameters per byte; scales do not count. */
 static int64_t n_parameters(const file_info *f)
 {
     int64_t n = 0;
@@ -462,7 +462,7 @@ static dt_err show_directory(const char *path, const options *o)
 static dt_err show(const char *path, const options *o)
 {
     if (dt_is_directory(path)) return show_directory(path, o);
-    char *file = NULL; /* of checkpoints/latest and the like, what it names */
+    char *file = NULL; /* the checkpoint that checkpoints/latest (or a similar file) names */
     dt_err err = dt_checkpoint_find(path, &file);
     file_info f = {.path = file ? file : path, .verify = o->verify};
     if (err == DT_OK) err = collect(&f, o);

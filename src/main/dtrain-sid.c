@@ -1,4 +1,4 @@
-/* dtrain-sid.c - semantic IDs for the items of a catalogue: what is done in which order, and what is told of it. */
+/* dtrain-sid.c - semantic IDs for the items of a catalogue: sequence of steps, and messages. */
 #include "sid/app.h"
 #include "tool/tool.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- input ------------------------------------------------------------------------------------------------------- */
 
-/* Nothing is computed for a place where nothing may be written. */
+/* Checks the outputs before computing anything. */
 static dt_err check_outputs(const options *o)
 {
     const char *const endings[] = {".index.json", o->items ? ".txt" : NULL, o->model ? ".emb.npy" : NULL};
@@ -33,7 +33,7 @@ static dt_err open_device(app *a)
     return DT_OK;
 }
 
-/* Texts are for all ranks; titles and ids alone for rank 0, which writes them. */
+/* All ranks need the texts. Only rank 0 needs titles and ids, because it writes them. */
 static dt_err read_items(app *a)
 {
     const options *o = &a->opt;

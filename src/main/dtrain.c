@@ -49,12 +49,12 @@ typedef enum action {
 
 typedef struct options {
     action action;
-    const char *asked_by, *asked_by_another; /* options that ask for different actions; NULL: there are none */
+    const char *asked_by, *asked_by_another; /* options that request different actions; NULL: none */
     dt_plan_request plan;
     const char *filter; /* of --keys */
     bool force;
-    const char *plan_option; /* the last one given that only --plan takes; NULL: none */
-    const char *input;       /* NULL: --check of the device alone */
+    const char *plan_option; /* the last option given that only --plan accepts; NULL: none */
+    const char *input;       /* NULL: --check only of the device */
     int n_overrides;
     const char *const *overrides;
 } options;
@@ -94,7 +94,7 @@ static const struct option table[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Help and version win, whatever else is there. */
+/* Help and version override all other actions. */
 static void choose_action(options *o, action asked, const char *name)
 {
     if (o->asked_by && asked != o->action) o->asked_by_another = name;
@@ -183,7 +183,7 @@ static dt_err print_plan(const options *o)
     return err;
 }
 
-/* What needs no MPI. */
+/* Actions that do not need MPI. */
 static dt_err run_alone(const options *o)
 {
     dt_err err = DT_OK;
@@ -207,7 +207,7 @@ static dt_err run_alone(const options *o)
     return err;
 }
 
-/* People set NCCL_TIMEOUT to mean "fail after so many seconds without progress"; NCCL itself does not read it. */
+/* Users set NCCL_TIMEOUT as a limit in seconds without progress; NCCL itself does not read it. */
 static dt_err adopt_timeout(dt_config *cfg)
 {
     const char *text = getenv("NCCL_TIMEOUT");
@@ -215,7 +215,7 @@ static dt_err adopt_timeout(dt_config *cfg)
                                                                      : DT_OK;
 }
 
-/* What people set to have PyTorch look for ranks that call different collectives. */
+/* The variable that makes PyTorch check that all ranks call the same collectives. */
 static dt_err adopt_check(dt_config *cfg)
 {
     const char *text = getenv("TORCH_DISTRIBUTED_DEBUG");
@@ -224,8 +224,8 @@ static dt_err adopt_check(dt_config *cfg)
                : DT_OK;
 }
 
-/* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it.
- * Mistakes wait in run: more may be found before they are told. */
+/* Rank 0 reads and resolves the configuration (with its environment for ${NAME}), and the others parse the resolved
+ * text. Mistakes are collected in run, so that all are reported together. */
 static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
     dt_config *cfg = &run->cfg;
@@ -253,7 +253,7 @@ done:
     return err;
 }
 
-/* The message of an error, once: from the rank that it belongs to. An ordered stop is no error to the reader. */
+/* Prints an error message once, on the rank that reports. A requested stop is not an error for the user. */
 static void tell(dt_err err, bool speaks)
 {
     if (err == DT_OK || !speaks) return;
@@ -303,7 +303,7 @@ int main(int argc, char **argv)
     tool_start("dtrain");
     const dt_err parsed = parse_options(argc, argv, &o);
     if (parsed != DT_OK) return tool_end(parsed);
-    if (o.action == ACTION_RUN) dt_signals_hold(); /* the program may start itself anew */
+    if (o.action == ACTION_RUN) dt_signals_hold(); /* the program may execute itself again */
     if (o.action <= ACTION_CHECK) tool_wait_fairly(argv);
     return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));
 }

@@ -11,8 +11,8 @@ enum { PASS_PATCHES = 4096 };
 
 size_t generate_image_nbytes(const app *a) { return dt_image_nbytes(a->frozen.mc.vision->image_size); }
 
-/* Of a model that was trained on conversations: a question without their form is often answered by nothing. A prompt of
- * images alone is continued by a caption, and means no question. */
+/* A model trained on conversations often answers nothing to a question without the chat template. A prompt with only
+ * images is continued by a caption, so it gets no warning. */
 static void warn_of_raw_prompt(const app *a)
 {
     const options *o = &a->opt;
@@ -92,7 +92,7 @@ static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
     return dt_image_path(NULL, p->file, p->images.path[k], path);
 }
 
-/* An image is read when its sequence begins. Whether the file is there is checked now, before the model is read. */
+/* An image is read when its sequence starts. Its file is checked now, before the model is loaded. */
 static dt_err find(app *a, int prompt)
 {
     const int n = a->prompts.prompt[prompt].images.n;

@@ -284,8 +284,7 @@ static bool draws(const options *o)
     return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p;
 }
 
-/* Greedy decoding takes the most probable token, whatever else is asked of drawing: a warning, as transformers gives
- * one. */
+/* Warns that sampling options have no effect with greedy decoding, as transformers does. */
 static void warn_of_greedy(const options *o)
 {
     const bool zero = o->given.temperature && o->sampling.temperature == 0;

@@ -1,5 +1,5 @@
-/* score.c - what a reward model says of sequences: the value at the last token of each. A value has the same bits
- * whatever else is in its pass, so results depend neither on the ranks nor on the batch. */
+/* score.c - scores of a reward model: the value at the last token of each sequence. A value has the same bits
+ * regardless of the rest of its pass, so results depend neither on the ranks nor on the batch. */
 #include "app.h"
 
 #include <math.h>
@@ -91,8 +91,8 @@ static dt_err one_pass(app *a, passes *p, dt_sequence *const *mine, int first)
     return DT_OK;
 }
 
-/* At stage 3 all ranks make the same number of passes, empty ones at the end; one that fails alone leaves the others in
- * the middle of theirs, and ends the job. */
+/* At stage 3, all ranks run the same number of passes, with empty ones at the end. A rank that fails alone leaves the
+ * others in the middle of a pass and ends the job. */
 static dt_err all_passes(app *a, passes *p, dt_sequence *const *mine, int n_mine)
 {
     int64_t n_passes = 0;

@@ -13,7 +13,7 @@ int generate_owner(const app *a, int sequence)
     return unit % a->comm.nranks;
 }
 
-/* A model cannot continue nothing: an empty prompt becomes the token that stands between documents. */
+/* An empty prompt becomes the begin token, or the token between documents. */
 static dt_err begin_prompt(const app *a, dt_ids *p)
 {
     if (p->n > 0) return DT_OK;
@@ -69,7 +69,7 @@ dt_err generate_make_sequences(app *a)
     while (a->n_seqs < n) {
         dt_sequence *s = &a->seqs[a->n_seqs];
         const dt_err err = make_sequence(a, s, a->n_seqs / a->n_out);
-        a->n_seqs++; /* main frees what there is of it */
+        a->n_seqs++; /* main frees partial sequences */
         DT_TRY(err);
     }
     return DT_OK;

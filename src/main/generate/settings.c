@@ -1,4 +1,4 @@
-/* settings.c - what a model's generation_config.json asks for and the command line does not. */
+/* settings.c - settings of the model's generation_config.json that the command line does not set. */
 #include "app.h"
 
 #include <math.h>
@@ -91,7 +91,7 @@ static void take_beams(options *o, const dt_generation_defaults *from)
     if (!o->given.early && from->early_stopping >= 0) o->beams.early_stopping = from->early_stopping;
 }
 
-/* A file without do_sample asks for the most probable tokens, as for transformers. */
+/* Without do_sample, decoding is greedy, as in transformers. */
 static void take_sampling(options *o, const dt_generation_defaults *from)
 {
     dt_sampling *s = &o->sampling;

@@ -1,6 +1,6 @@
-/* run_dir.c - a run as its files tell it: config.ini (what it is), metrics.jsonl (how far it has come), run.lock (is it
- * running), checkpoints/ (what is kept). Each of them may be missing:
- * a run that has just begun has no checkpoint, one copied from elsewhere may have nothing else. */
+/* run_dir.c - the state of a run from its files: config.ini (settings), metrics.jsonl (progress), run.lock (whether it
+ * is active), checkpoints/ (kept checkpoints). Any of them may be missing: a new run has no checkpoint, and a copied
+ * run may have nothing else. */
 #include "run_dir.h"
 
 #include <inttypes.h>
@@ -39,7 +39,7 @@ typedef struct run_info {
     int64_t step, total_steps; /* total_steps 0: not known */
     dt_lock_state lock;
     char holder[512]; /* of run.lock */
-    char *best_path;  /* what `best` names; NULL: no such file */
+    char *best_path;  /* target of `best`; NULL: no such file */
 } run_info;
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
@@ -75,7 +75,7 @@ static dt_err read_config(run_info *r)
     return DT_OK;
 }
 
-/* The last row with a value of the name, or the one with the least. */
+/* The last row with a value of this name, or the row with the minimum value. */
 static int64_t find_row(const dt_metrics *m, const char *name, bool least)
 {
     const double *column = dt_metrics_column(m, name);
@@ -100,7 +100,7 @@ static dt_err read_metrics(run_info *r)
     if (stat(path, &st) != 0 || st.st_size == 0) return DT_OK;
     r->age_s = difftime(time(NULL), st.st_mtime);
     DT_TRY(dt_metrics_read(&r->metrics, path));
-    r->last = find_row(&r->metrics, "tokens", false); /* every training record has it, whatever its loss is */
+    r->last = find_row(&r->metrics, "tokens", false); /* every training record has it */
     r->last_valid = find_row(&r->metrics, "validation_loss", false);
     r->best = find_row(&r->metrics, "validation_loss", true);
     return DT_OK;
@@ -129,7 +129,7 @@ static dt_err read_model(run_info *r)
     return err;
 }
 
-/* Without max_steps it follows from what an epoch took so far. */
+/* Without max_steps, the number of steps follows from the epochs so far. */
 static int64_t count_steps(const run_info *r)
 {
     const double epoch = value(r, "epoch", r->last), samples = value(r, "samples", r->last),
@@ -249,7 +249,7 @@ static void print_state(const run_info *r)
     printf("\n");
 }
 
-/* "reward 0.31, " of grpo/reward: what the run's task has people watch. */
+/* "reward 0.31, " of grpo/reward: the main metric of the run's task. */
 static void print_watched(const run_info *r)
 {
     const dt_task_ops *task = r->has_config ? dt_task_find(r->cfg.run_task) : NULL;

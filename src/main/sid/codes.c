@@ -58,7 +58,7 @@ typedef struct training {
     double best_rate;
 } training;
 
-/* Codes of all items by the parameters as they are; points: what the last level is of. */
+/* Computes the codes of all items with the current parameters; points: input of the last level. */
 static dt_err quantise_all(app *a, training *t)
 {
     dt_err err = dt_rqvae_books(t->net, a->books);

@@ -1,7 +1,8 @@
 /* embed.c - embeddings of items' texts by a language model.
  *
- * Rows go straight to their places in the file, so no rank holds more than a pass. A hidden state has the same bits
- * whatever else is in its pass and a mean is summed in the order of tokens: the file does not depend on the ranks. */
+ * Rows are written directly to their offsets in the file, so no rank holds more than a pass. A hidden state has the
+ * same bits regardless of the rest of its pass, and a mean is summed in the order of tokens, so the file does not
+ * depend on the ranks. */
 #include "app.h"
 
 #include "dtrain/config.h"
@@ -150,7 +151,7 @@ static dt_err open_model(app *a, embedding *e)
     return dt_model_open(&e->model, &f->mc, &mo, f->units, f->n_units, &a->dev, &f->source, NULL, &a->phase);
 }
 
-/* The file is there, and as large as it will be, before others write into it. */
+/* Creates the file at its final size before other ranks write into it. */
 static dt_err create_part(const app *a, embedding *e)
 {
     char header[DT_NPY_HEADER];

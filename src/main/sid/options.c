@@ -107,7 +107,7 @@ static dt_err parse_method(const char *text, sid_method *method)
     return dt_fail(DT_ERR_USAGE, "--method: expected rqvae, kmeans or balanced, found '%s'", text);
 }
 
-/* Sizes between commas; 0 alone: none. */
+/* Sizes separated by commas; a single 0: none. */
 static dt_err parse_hidden(options *o, const char *text)
 {
     char one[24];
