@@ -1,7 +1,7 @@
-/* builtin.c - a function is a name, how its parameters are read and how a completion is judged. docs/rewards.md says
- * each of them in words.
+/* builtin.c - built-in reward functions: each has a name, a parser of its parameters and a scoring function.
+ * docs/rewards.md describes them.
  *
- * What the parameters leave open comes from the record: length and keywords may differ from prompt to prompt. */
+ * Missing parameters come from the record, so length and keywords may differ between prompts. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "builtin.h"
 #include "answer.h"
@@ -102,7 +102,7 @@ static dt_err read_length(dt_builtin *b, const char *parameters)
     return DT_OK;
 }
 
-/* The record's length: a number, or a list of the least and the most. */
+/* The record's length: a number, or a list of the minimum and the maximum. */
 static dt_err length_of_record(const json_t *record, double *least, double *most)
 {
     const json_t *length = json_object_get(record, "length");
@@ -201,7 +201,7 @@ static dt_err hit(const dt_builtin *b, const dt_reward_sample *s, const json_t *
     return DT_OK;
 }
 
-/* What is no item is like none. */
+/* A text that is not an item has no similarity to any item. */
 static dt_err semantic(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
     const dt_catalogue *c = dt_item_vectors_catalogue(s->items);
@@ -218,7 +218,7 @@ static dt_err semantic(const dt_builtin *b, const dt_reward_sample *s, const jso
     return DT_OK;
 }
 
-/* In a group with a hit a miss costs the more the further in front it stands; n places together cost 1. */
+/* In a group with a hit, a miss costs more the higher it ranks; n ranks together cost 1. */
 static void punish_misses(double *reward, int n, int stride)
 {
     double sum = 0, hits = 0;

@@ -33,7 +33,7 @@ static size_t texts_nbytes(const dt_reward_model *m)
     return dt_tokenizer_nbytes(m->tokenizer) + dt_encoder_nbytes(m->encoder);
 }
 
-/* Where the last of the first n characters' names begins; n becomes its end, without slashes behind it. */
+/* Start of the last path component within the first n characters; n becomes its end, without trailing slashes. */
 static size_t last_name(const char *path, size_t *n)
 {
     while (*n > 1 && path[*n - 1] == '/') --*n;
@@ -42,7 +42,7 @@ static size_t last_name(const char *path, size_t *n)
     return first;
 }
 
-/* The base name; of what a run has exported, RUN/hf, that of the run. */
+/* The base name; for the export of a run, RUN/hf, the name of the run. */
 static void name_model(dt_reward_model *m)
 {
     size_t n = strlen(m->path), first = last_name(m->path, &n);
@@ -111,7 +111,7 @@ static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int
 
 /* ---- in batches of its own --------------------------------------------------------------------------------------- */
 
-/* Prompt and completion as one text: what a pass over them would give, whatever the policy's tokens are. */
+/* Prompt and completion as one text, encoded independently of the policy's tokens. */
 static dt_err encode_row(dt_reward_model *m, dt_rollout *r, int64_t row)
 {
     const int32_t eos = dt_tokenizer_get_info(m->tokenizer)->eos;
@@ -149,7 +149,7 @@ static void add_sequence(dt_reward_model *m, bool *fits)
     b->seq_start[b->n_seq] = b->n_tok;
 }
 
-/* Rows *next .. as far as a batch has room, before `end`; *next is moved behind them. */
+/* Adds rows from *next, as many as fit in a batch, up to `end`; *next advances past them. */
 static dt_err fill_batch(dt_reward_model *m, dt_rollout *r, int64_t end, int64_t *next)
 {
     dt_batch *b = &m->batch;

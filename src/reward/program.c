@@ -38,7 +38,7 @@ static bool is_interpreter(const char *program)
     return false;
 }
 
-/* An interpreter says less than what it runs: the first word behind it that is no option and no variable. */
+/* The name to report: the first word after an interpreter that is neither an option nor a variable. */
 static const char *program_of(const wordexp_t *w)
 {
     size_t found = 0;
@@ -99,7 +99,7 @@ dt_err dt_program_open(dt_program *p, const char *command, bool look)
 
 /* ---- starting ---------------------------------------------------------------------------------------------------- */
 
-/* A program that uses MPI itself is no rank of this job. */
+/* Launcher variables are removed, because a program that uses MPI itself is not a rank of this job. */
 static bool is_of_launcher(const char *variable)
 {
     static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPI_LOCAL", "DTRAIN_"};
@@ -157,7 +157,7 @@ static int set_attributes(posix_spawnattr_t *a)
     return why ? why : posix_spawnattr_setsigdefault(a, &by_default);
 }
 
-/* fd: what the three standard descriptors of the new process are; none is 0, 1 or 2 itself. Returns an errno. */
+/* fd: the standard descriptors of the new process; none of them is 0, 1 or 2. Returns an errno. */
 static int spawn(pid_t *pid, char *const argv[], char *const env[], const int fd[3])
 {
     posix_spawn_file_actions_t actions;
@@ -181,7 +181,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* A pipe whose ends are no standard descriptors, in a process that may have closed its own. */
+/* A pipe whose ends are not standard descriptors, which this process may have closed. */
 static bool make_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
@@ -248,7 +248,7 @@ dt_err dt_program_start(dt_program *p, int rank, int nranks, int local_rank)
 
 static void sleep_ms(long ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL); }
 
-/* Has it ended, in at most so many seconds? It stays a zombie, so that its group's number stays its own. */
+/* True if it ends within most_s seconds. It stays a zombie, so that its group id is not reused. */
 static bool has_ended(pid_t pid, double most_s)
 {
     const double until_s = dt_now_s() + most_s;
@@ -380,8 +380,8 @@ static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, si
     return take(p, l->text);
 }
 
-/* All that is there now, which is at most what a pipe holds: who writes without end is left for the next turn. At the
- * end of the file the descriptor is closed. */
+/* Reads all available output, at most the capacity of the pipe; a program that writes endlessly continues in the next
+ * turn. Closes the descriptor at the end of the file. */
 static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take)(dt_program *, const char *))
 {
     enum { MOST_OF_A_PIPE = 1 << 16 };
@@ -403,7 +403,7 @@ static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take
     return DT_OK;
 }
 
-/* It has closed its output, or its input: what it said last, and how it ended. */
+/* The program closed its output or input: reports its last lines and its exit. */
 static dt_err has_gone(dt_program *p)
 {
     char what[160], how[64];
@@ -455,7 +455,7 @@ static dt_err next_request(dt_program *p, dt_request_fn request, void *self)
     return err;
 }
 
-/* What the pipe takes of the requests. */
+/* Writes as many requests as the pipe accepts. */
 static dt_err write_all(dt_program *p, dt_request_fn request, void *self)
 {
     while (p->input >= 0 && p->n_asked < p->n) {
@@ -464,7 +464,7 @@ static dt_err write_all(dt_program *p, dt_request_fn request, void *self)
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return DT_OK;
         if (n < 0) {
-            close_fd(&p->input); /* what it still says is read */
+            close_fd(&p->input); /* the remaining output is still read */
             return DT_OK;
         }
         p->written += (size_t)n;

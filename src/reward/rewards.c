@@ -1,5 +1,5 @@
-/* rewards.c - the list of functions. What a rank can say of its rows comes first, then what its programs say, then
- * models, in which all ranks take part; then all ranks have all rewards. */
+/* rewards.c - the list of reward functions. First each rank scores its rows with built-in functions, then with its
+ * programs, then all ranks together with models. Finally all ranks receive all rewards. */
 #include "builtin.h"
 #include "exchange.h"
 #include "model.h"
@@ -65,7 +65,7 @@ static dt_err open_model(function *f, dt_task *t, const char *path)
     return err;
 }
 
-/* A catalogue that could not be opened was told. */
+/* A catalogue that could not be opened has already been reported. */
 static dt_err open_items(dt_rewards *w, dt_task *t, const char *name)
 {
     const dt_config *cfg = t->cfg;
@@ -267,7 +267,7 @@ static json_t *list_of(const int32_t *ids, int32_t n)
     return list;
 }
 
-/* What a program reads of one completion. */
+/* The request line of one completion. */
 static dt_err write_request(const dt_reward_sample *s, char **line)
 {
     json_t *record;

@@ -75,7 +75,8 @@ static void keep(dt_rollout *r, const dt_batch *b, const int64_t *row, int array
     }
 }
 
-/* Ranks vote on whether to go on every so many micro-batches, as many as take the slowest about half a second. */
+/* The ranks vote on whether to continue after a number of micro-batches that takes the slowest rank about half a
+ * second. */
 typedef struct pace {
     int next, interval;
     double since_s, begin_s;
@@ -111,7 +112,7 @@ static dt_err score_micro(dt_rollout *r, dt_task *t, const int64_t *order, int m
     return DT_OK;
 }
 
-/* An error of this rank alone is carried to the next vote; where the others wait for its passes it ends the job. */
+/* An error on a single rank waits for the next vote; if the other ranks depend on its passes, it ends the job. */
 static dt_err score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self, int array)
 {
     const int n_micro = dt_rollout_n_micro(r, t, r->n_rows);

@@ -1,7 +1,7 @@
-/* replay.c - completions from a file: a group a line, in order; behind the last line comes the first again.
+/* replay.c - completions from a file: one group per line, in order; the last line is followed by the first again.
  *
- * All of it is looked at when the file is opened; where its lines begin is remembered, and what they say is not, so a
- * run goes on at any line. */
+ * The whole file is validated when it is opened. Only the offsets of its lines are kept, so a run can continue at any
+ * line. */
 #include "rollout_private.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
@@ -12,7 +12,7 @@
 
 /* ---- a line ------------------------------------------------------------------------------------------------------ */
 
-/* Where something is: the line, and what is expected of it. */
+/* Location of a value: the line, and the limits of its contents. */
 typedef struct place {
     const rollout_replay *from;
     const dt_rollout_options *opt;
@@ -49,7 +49,7 @@ static dt_err check_completions(const place *at, const json_t *list)
     return DT_OK;
 }
 
-/* Rewards of a completion: a list, or a number alone. */
+/* Rewards of a completion: a list, or a single number. */
 static size_t n_rewards(const json_t *of_one) { return json_is_array(of_one) ? json_array_size(of_one) : 1; }
 static const json_t *reward_at(const json_t *of_one, size_t k)
 {
@@ -219,7 +219,7 @@ dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
     return DT_OK;
 }
 
-/* What a line says besides what rollouts are made of. */
+/* The other fields of a line. */
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
 {
     static const char *const ours[] = {"step",    "prompt_ids",   "completion_ids", "prompt", "completions",

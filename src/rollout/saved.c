@@ -1,4 +1,4 @@
-/* saved.c - a rollout in a checkpoint: it depends on no rank, so rank 0's is everybody's. */
+/* saved.c - a rollout in a checkpoint: it is the same on all ranks, so rank 0's is stored. */
 #include "rollout_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static dt_err add_rows(const dt_rollout *r, dt_items *items)
     return DT_OK;
 }
 
-/* Tokens, and numbers of them, without what is between the rows. */
+/* Tokens and their values, without gaps between the rows. */
 static int64_t n_ids(const dt_rollout *r, int64_t row) { return r->row[row].n_prompt + r->row[row].n_new; }
 
 static dt_err add_ids(const dt_rollout *r, dt_items *items)
@@ -48,7 +48,7 @@ static dt_err add_ids(const dt_rollout *r, dt_items *items)
     return DT_OK;
 }
 
-/* more: 1 where there is a number behind the last token, too. */
+/* more: 1 if there is also a value after the last token. */
 static dt_err add_floats(const dt_rollout *r, dt_items *items, const char *name, const rollout_floats *a, int more)
 {
     int64_t n = 0;

@@ -1,8 +1,8 @@
-/* beside.c - models that a task trains beside the run's own. */
+/* beside.c - models that a task trains in addition to the run's own. */
 #include "dtrain/step.h"
 #include <string.h>
 
-/* What a name is in a checkpoint: a group beside those of the run's own model. */
+/* A name becomes a group in the checkpoint, next to those of the run's own model. */
 static dt_err check(const dt_task *t, const char *name)
 {
     static const char *const taken[] = {"", ".", "model", "optimizer", "task"};
@@ -11,7 +11,8 @@ static dt_err check(const dt_task *t, const char *name)
     for (int i = 0; i < t->n_beside; i++) is_new = is_new && strcmp(name, t->beside[i].name) != 0;
     DT_CHECK(is_new, DT_ERR_ARG, "internal: dt_task_train_beside: name `%s` is already in use", name);
     DT_CHECK(t->n_beside < DT_MAX_TRAINED - 1, DT_ERR_ARG,
-             "internal: dt_task_train_beside: expected at most %d models in addition to the run's own", DT_MAX_TRAINED - 1);
+             "internal: dt_task_train_beside: expected at most %d models in addition to the run's own",
+             DT_MAX_TRAINED - 1);
     return DT_OK;
 }
 

@@ -147,8 +147,9 @@ void dt_task_close_data(dt_task *t)
     t->train = t->valid = NULL;
 }
 
-/* An epoch takes as many samples whatever the batch size (with drop_last: whole micro-batches), so their number tells
- * the place also when ranks or batch sizes are others now; inside a step it goes back to the step's begin. */
+/* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches), so the sample
+ * count defines the position even if the number of ranks or the batch size has changed. A position inside a step goes
+ * back to the step's start. */
 int64_t dt_task_data_step_after(const dt_task *t, int64_t samples)
 {
     const int64_t n = dt_loader_info(t->train)->n_samples, m = t->batching.micro_batch_size,

@@ -1,11 +1,11 @@
-/* features.c - features of a frozen tower, made before the first step.
+/* features.c - features of a frozen tower, computed before the first step.
  *
- * The different images that no file has yet are cut into files of some GiB, one after the other, and the images of a
- * file into rounds, in each of which every rank makes the features of some, a micro-batch's at a time, and writes them
- * into the file that rank 0 has made. There is a vote behind each round, so that a rank that fails, or a signal, ends
- * all of them together; what was published by then is found again.
+ * Distinct images without cached features are divided into files of some GiB, processed in sequence. The images of a
+ * file are divided into rounds. In each round, every rank computes the features of some images, one micro-batch at a
+ * time, and writes them into the file that rank 0 created. A vote follows each round, so that a failing rank, or a
+ * signal, ends all ranks together. Published files are found again.
  *
- * The tower is that of the model in training, and computes in the memory that the model's own passes have later. */
+ * The tower is that of the model in training, and uses the memory of the model's own later passes. */
 #include "dtrain/io.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
@@ -63,8 +63,8 @@ static void add_real(uint64_t *hash, double x)
     add_number(hash, bits);
 }
 
-/* Who computes: devices and their kernels round in ways of their own. Of ranks that differ the least and the largest
- * number tell; of ranks that are alike these are one, however many there are. */
+/* Hashes the devices, because devices and their kernels round differently. If ranks differ, the minimum and the maximum
+ * count; if all are alike, the number of ranks does not matter. */
 static dt_err hash_kernels(const dt_task *t, uint64_t *hash)
 {
     char kernels[256];
@@ -162,8 +162,8 @@ static void keep_list(const making *k, uint64_t key, const dt_image_hash *images
     dt_error_clear();
 }
 
-/* Of one file, whose first image is `first`. Rank 0 alone looks for a list, and keeps one where there was none. What is
- * not what the file was made with leaves nothing behind that others would find. */
+/* Hashes the images of one file, whose first image is `first`. Only rank 0 looks for a cached list, and stores one if
+ * it was missing. If the file differs from its checksum, no list is stored. */
 static dt_err hash_file(making *k, int64_t first, const dt_images_of_file *f)
 {
     dt_comm *comm = k->t->comm;
@@ -235,7 +235,7 @@ static const char *file_of(const making *k, int64_t i)
     return f.path;
 }
 
-/* What a list says of an image may be older than its file. */
+/* A cached list may be older than the image's file. */
 static dt_err read_known(const making *k, const missing *m, uint8_t *pixels)
 {
     DT_TRY(read_image(k, m->at, pixels));

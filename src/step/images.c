@@ -24,7 +24,7 @@ static remake remake_of(const char *dir, int64_t n_tokens)
     return r;
 }
 
-/* A model that is begun here knows nothing of it: its images are to be made as those that it is trained on. */
+/* A new model has no preprocessor of its own, so it takes that of its training images. */
 static dt_err settle_preprocessor(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name,
                                   const char *dir)
 {

@@ -1,5 +1,5 @@
-/* aot.c - partners by place in an order. Pairs whose numbers are equal stand in the order of the data, so that partners
- * do not depend on who had which pair. */
+/* aot.c - pairs answers by rank in a sorted order. Ties keep the order of the data, so the pairing does not depend on
+ * the distribution over ranks. */
 #include "aot.h"
 #include <stdlib.h>
 

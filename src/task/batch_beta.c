@@ -1,6 +1,6 @@
-/* batch_beta.c - pairs are drawn without replacement by adding Gumbel noise to the logarithms of their weights and
- * taking the greatest (Kool et al., ICML 2019, arXiv:1903.06059): a random number for each pair, keyed by its number in
- * the training, so that the draw depends neither on ranks nor on the order in which they were scored. */
+/* batch_beta.c - samples pairs without replacement: adds Gumbel noise to the logarithms of their weights and takes the
+ * maximum values (Kool et al., ICML 2019, arXiv:1903.06059). Each pair's random number is keyed by its number in the
+ * training, so the sample depends neither on ranks nor on the order of scoring. */
 #include "batch_beta.h"
 #include "advantages.h"
 #include <math.h>
@@ -38,7 +38,7 @@ void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger)
     b->block = NULL;
 }
 
-/* The greatest first; equal ones in the order of the data. */
+/* Descending; equal values in the order of the data. */
 static int compare(const void *x, const void *y)
 {
     const dt_batch_beta_key *a = x, *b = y;

@@ -58,7 +58,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
     DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
     if (c->lora.r == 0) dt_task_verifies(t, &c->from, c->units, c->n_units);
     c->trained = dt_task_train_beside(t, name, c->units, c->n_units);
-    if (!c->trained) return DT_OK; /* told already */
+    if (!c->trained) return DT_OK; /* already reported */
     c->trained->shares_norm = true;
     c->trained->model_config = c->mc.json;
     c->opt = options(c, t);
@@ -69,7 +69,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
 dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
 {
     dt_memory model;
-    if (!c->trained) return DT_OK; /* none, or a mistake that was told */
+    if (!c->trained) return DT_OK; /* none, or a reported mistake */
     DT_TRY(dt_model_plan(&c->mc, &c->opt, c->units, c->n_units, t->dev, &model));
     dt_memory_add(memory, &model);
     memory->at[DT_MEM_DATA][DT_ON_HOST] += c->nbytes;
@@ -86,7 +86,7 @@ static dt_err begin_local(dt_critic *c, dt_task *t)
     return dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source, t->compute, t->phase);
 }
 
-/* The head may be new: it has its random start then, and what is in the file replaces all else. */
+/* A new head starts from random values; the file replaces all other parameters. */
 dt_err dt_critic_begin(dt_critic *c, dt_task *t)
 {
     if (!c->name) return DT_OK;

@@ -119,7 +119,7 @@ static void open_models(dt_task *t, dpo *d)
                                                                                                  "harmless_path"};
     const bool named = *t->cfg->dpo_reference_path;
     const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
-    if (t->n_units == 0 || (t->comm && !*path)) return; /* told already */
+    if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
     dt_err err = open_reference(t, d, path);
     dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
     for (int goal = 0; goal < DPO_GOALS; goal++) {

@@ -1,5 +1,5 @@
-/* dpo_loss.c - each loss as a function of two numbers, one a side, and its two derivatives. The numbers are log-ratios,
- * for some losses after the f-divergence and divided by the length of their text. Formulas and their papers:
+/* dpo_loss.c - each loss is a function of two values, one per side, with its two derivatives. The values are
+ * log-ratios, for some losses after the f-divergence and divided by the length of their text. Formulas and papers:
  * algorithms.md 3.2; e is label_smoothing. */
 #include "dpo_loss.h"
 #include "pair_loss.h"
@@ -44,7 +44,7 @@ static value discopop(double z, double tau)
                              slope_of_sigmoid(z / tau) / tau * (dt_log_sigmoid(z) + decay));
 }
 
-/* Of one side alone each, or mixed: a = beta x_c, b = beta x_r. */
+/* Losses of each side separately, or mixed: a = beta x_c, b = beta x_r. */
 static value nca_pair(double a, double b)
 {
     return (value){-dt_log_sigmoid(a) - 0.5 * dt_log_sigmoid(-a) - 0.5 * dt_log_sigmoid(-b),
@@ -125,7 +125,7 @@ static value loss_of(const dt_dpo_loss *l, dt_dpo_type type, double beta, const 
     }
 }
 
-/* f(ratio), with its derivative into slope. The exponent is bounded where numbers would overflow. */
+/* f(ratio), with its derivative into slope. The exponent is bounded to avoid overflow. */
 static double diverge(const dt_dpo_loss *l, double ratio, double *slope)
 {
     enum { MOST = 80 };

@@ -9,7 +9,7 @@
 /* t->self with a catalogue. */
 typedef struct evaluation {
     task_items items;
-    recommend *search; /* NULL: no memory, which was told */
+    recommend *search; /* NULL: out of memory, which was reported */
 } evaluation;
 
 static bool recommends(const dt_task *t) { return *t->cfg->rec_catalogue; }

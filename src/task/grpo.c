@@ -45,12 +45,12 @@ static void open_rollout(grpo *g, dt_task *t)
     grpo_open_validation(g, t, &opt);
 }
 
-/* Planned before a model is there, for one like that which is trained. */
+/* A plan without a model uses the shape of the model in training. */
 static void open_reference(grpo *g, dt_task *t)
 {
     const bool named = *t->cfg->grpo_reference_path;
     const char *path = named ? t->cfg->grpo_reference_path : t->cfg->model_path;
-    if (g->loss_of.beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* told already */
+    if (g->loss_of.beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
     const dt_err err = dt_reference_open(&g->reference, t, path);
     dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "grpo", "reference_path", err) : err);
     dt_mistakes_add(t->mistakes, dt_reference_follow(&g->reference, t, t->cfg->grpo_sync_reference_steps,
@@ -191,7 +191,7 @@ static void begin_step(grpo *g, const dt_task *t)
                           .micro = {.n_micro = dt_rollout_n_micro(g->rollout, t, n), .inv_norm = 1 / (double)n}};
 }
 
-/* The completion of sequence s, whose first token is predicted at token *at of the batch. */
+/* The completion of sequence s; its first token is predicted at token *at of the batch. */
 static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const dt_batch *b, int32_t s,
                                         const float *logp, int32_t *at)
 {
@@ -236,8 +236,8 @@ static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected
     return DT_OK;
 }
 
-/* The least entropy of those tokens of the step that take part in the policy term: a pass over all of it before the
- * first backward. */
+/* The minimum entropy among the step's tokens in the policy term: needs a pass over the whole step before the first
+ * backward. */
 static dt_err find_top_entropies(grpo *g, dt_task *t)
 {
     const float q = (float)(1 - t->cfg->grpo_top_entropy_quantile);

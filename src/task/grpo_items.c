@@ -1,4 +1,4 @@
-/* grpo_items.c - what is different where completions are the items of a catalogue. */
+/* grpo_items.c - handling of completions that are items of a catalogue. */
 #include "grpo.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* A key that needs items to be drawn or searched for, and targets beside the prompts. */
+/* Checks a key that needs sampled or searched items, and prompts with targets. */
 static dt_err check_targets(const dt_task *t, const char *key)
 {
     const dt_config *cfg = t->cfg;
@@ -126,7 +126,7 @@ static bool are_equal(const grpo *g, int64_t a, int64_t b)
     return n == m && memcmp(x, y, (size_t)n * sizeof *x) == 0;
 }
 
-/* Rows of a group that are no row before them. */
+/* Number of distinct rows in a group. */
 static int64_t count_distinct(const grpo *g, int64_t first)
 {
     int64_t n_distinct = 0;

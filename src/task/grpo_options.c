@@ -23,7 +23,7 @@ int64_t grpo_n_steps(const dt_task *t)
     return grpo_n_rows(t) / t->batching.train_batch_size * t->cfg->grpo_num_iterations;
 }
 
-/* Batches are not what the configuration says: they were refused, or a plan tries others. */
+/* True if batches are placeholders: the configured ones were refused, or a plan tries others. */
 static bool is_stand_in(const dt_task *t)
 {
     const int64_t batch = t->cfg->batch_train_batch_size, micro = t->cfg->batch_micro_batch_size;

@@ -1,4 +1,4 @@
-/* items.c - opening a catalogue, the tokenizer whose tokens its items are of, and the trie of both. */
+/* items.c - opens a catalogue, the tokenizer of its items, and the trie of both. */
 #include "items.h"
 #include "dtrain/pretrained.h"
 
@@ -29,7 +29,7 @@ static dt_err open_all(task_items *items, dt_task *t)
 {
     DT_TRY(dt_catalogue_open(&items->catalogue, t->cfg->rec_catalogue, t->ledger));
     dt_task_reads(t, t->cfg->rec_catalogue, dt_catalogue_fingerprint(items->catalogue));
-    if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
+    if (t->n_units == 0) return DT_OK; /* a mistake in the model, already reported */
     const dt_err err = open_tokenizer(items, t);
     if (err == DT_OK) return open_trie(items, t);
     if (t->comm) return err;

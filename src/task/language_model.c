@@ -102,7 +102,7 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
     return dt_task_forward(t, &m);
 }
 
-/* The data settles what is trained on, and here not as the task's name says. */
+/* Warns that the data, not the task's name, determines the targets here. */
 static void warn_of_kind(const dt_task *t)
 {
     if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || t->comm->rank == 0))

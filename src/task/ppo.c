@@ -96,7 +96,7 @@ static void open_rewards(dt_task *t)
     if (!has_rewards(cfg) || p->rewards) dt_mistakes_add(t->mistakes, check_given(t));
 }
 
-/* The critic begins as what it is to foresee, else as the policy. */
+/* The critic starts from the reward model if given, otherwise from the policy. */
 static void open_critics(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -116,7 +116,7 @@ static void open_critics(dt_task *t)
 
 static void open_models(dt_task *t)
 {
-    if (t->n_units == 0 || (t->comm && !*t->cfg->model_path)) return; /* told already */
+    if (t->n_units == 0 || (t->comm && !*t->cfg->model_path)) return; /* already reported */
     open_reference(t);
     open_rewards(t);
     open_critics(t);
@@ -158,7 +158,7 @@ static void set_controllers(ppo *p, const dt_config *cfg)
                                 .log_value = log(cfg->ppo_lambda_init)};
 }
 
-/* Rollouts are whole: those that give at least so many episodes. */
+/* Counts whole rollouts: as many as needed for total_episodes. */
 static void count_steps(dt_task *t)
 {
     const ppo *p = ppo_of(t);
@@ -167,7 +167,7 @@ static void count_steps(dt_task *t)
     const int64_t episodes =
         cfg->ppo_total_episodes ? cfg->ppo_total_episodes : (int64_t)ceil(cfg->run_epochs * (double)n_prompts);
     t->schedule_steps = n_steps;
-    if (n_prompts == 0) return; /* told already */
+    if (n_prompts == 0) return; /* already reported */
     t->total_steps = dt_ceil_div(episodes, n_rows) * n_steps;
     t->steps_per_epoch = dt_ceil_div(n_prompts, n_rows) * n_steps;
     t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
@@ -184,7 +184,7 @@ static int64_t count_all_steps(const dt_config *cfg, double samples_per_epoch, d
     return (int64_t)n_rollouts * cfg->ppo_num_ppo_epochs * cfg->ppo_num_mini_batches;
 }
 
-/* What save_local leaves, at most. */
+/* Maximum size of save_local's items. */
 static double saved_nbytes(const ppo *p)
 {
     const size_t own = sizeof p->number + sizeof p->mean + sizeof p->epoch_kl + DT_KL_CONTROLLER_NBYTES +
@@ -293,7 +293,7 @@ ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t se
                             .n_states = dt_ppo_n_states(row->n_new, (int32_t)t->cfg->ppo_response_length)};
 }
 
-/* What means over the minibatch's tokens and states are divided by: every rank knows the lengths of all. */
+/* Divisors of means over the minibatch's tokens and states: every rank knows all lengths. */
 static void count_minibatch(dt_task *t)
 {
     ppo *p = ppo_of(t);

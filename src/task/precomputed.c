@@ -1,5 +1,5 @@
-/* precomputed.c - one plain file: a head of text, then floats. Every rank writes the samples that it has scored in
- * their places, and reads from them what its micro-batches need. */
+/* precomputed.c - one plain file: a text header, then floats. Every rank writes the samples that it has scored at their
+ * offsets, and reads those that its micro-batches need. */
 #include "precomputed.h"
 #include "reference.h"
 #include "dtrain/dataset.h"
@@ -97,7 +97,7 @@ static void print_head(const dt_precomputed *p, uint64_t checksum, char head[HEA
     head[at] = '\n';
 }
 
-/* The number behind "NAME: "; false: it is not there. */
+/* The number after "NAME: "; false: missing. */
 static bool find_number(const char *head, const char *what, int base, uint64_t *value)
 {
     char label[40];
@@ -109,7 +109,7 @@ static bool find_number(const char *head, const char *what, int base, uint64_t *
     return end != at + len && *end == '\n';
 }
 
-/* Is the file of what this run needs? Rank 0. */
+/* Checks that the file matches this run. Rank 0. */
 static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
 {
     char head[HEAD + 1] = "";
@@ -206,7 +206,7 @@ static dt_err create(dt_precomputed *p, const char *part)
     return dt_reserve_file(part, HEAD + n_elems(p) * (int64_t)sizeof(float), "the reference's log-probabilities");
 }
 
-/* Rank 0: what was written has its name, whole. */
+/* Rank 0: renames the complete file to its final name. */
 static dt_err publish(dt_precomputed *p, const char *part, uint64_t sum)
 {
     char head[HEAD];
@@ -228,7 +228,7 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
     DT_TRY(score_part(p, t, DT_OF_TRAINING, t->train));
     DT_TRY(score_part(p, t, DT_OF_VALIDATION, t->valid));
-    /* other nodes see what was written once it is on the disk */
+    /* other nodes see the data once it is on the disk */
     DT_TRY(dt_comm_agree(t->comm, fsync(p->fd) == 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, part, "sync failed")));
     DT_TRY(sum_all(p, t, &sum));
     return dt_comm_agree(t->comm, t->comm->rank == 0 ? publish(p, part, sum) : DT_OK);
@@ -258,7 +258,7 @@ static dt_err prepare(dt_precomputed *p, dt_task *t)
     return DT_OK;
 }
 
-/* The file is there: is it the one? */
+/* Verifies an existing file. */
 static dt_err verify(dt_precomputed *p, dt_task *t)
 {
     uint64_t said = 0, sum;
@@ -299,7 +299,7 @@ void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger)
 
 /* ---- in a run ---------------------------------------------------------------------------------------------------- */
 
-/* The run of a sample is read to the end of its texts' place, so that nothing is overwritten before it is moved. */
+/* A sample's block is read to the end of the space of its texts, so that nothing is overwritten before it is moved. */
 dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b)
 {
     memset(p->logp, 0, (size_t)b->n_tok * sizeof *p->logp);

@@ -78,7 +78,7 @@ static dt_err open_rollout(recommend *m, dt_task *t)
                                     .sampling = dt_sampling_default(),
                                     .from_file = ""};
     m->rollout = dt_rollout_open(t, &opt);
-    if (!m->rollout) return DT_OK; /* told */
+    if (!m->rollout) return DT_OK; /* reported */
     m->n_groups = t->batching.micro_batch_size * t->nranks;
     m->n_prompts = dt_rollout_n_prompts(m->rollout);
     t->n_validation = dt_ceil_div(m->n_prompts, m->n_groups);

@@ -1,7 +1,7 @@
-/* reference.c - the vocabulary's head behind a frozen model, and how that follows the policy.
+/* reference.c - the vocabulary head of a frozen model, and its updates towards the policy.
  *
- * Both models are cut into the same shards whatever their stages are (zero.h), so a rank mixes what it owns of the one
- * into what it owns of the other, and what the reference keeps whole is gathered then. */
+ * Both models are sharded the same way at every stage (zero.h), so each rank mixes its own shards of one into those of
+ * the other, and parameters that the reference keeps complete are gathered afterwards. */
 #include "reference.h"
 #include "dtrain/step.h"
 #include <stdlib.h>
@@ -31,8 +31,8 @@ static bool trains_adapters_alone(const dt_task *t)
     return any;
 }
 
-/* Does training go on from adapters, of lora.path or of a checkpoint? So does the reference then. A plan may be made
- * before there is a model. */
+/* True if training continues from adapters of lora.path or of a checkpoint; then the reference has them too. A plan may
+ * be made without a model. */
 static dt_err starts_adapted(const dt_task *t, bool *adapted)
 {
     const char *start = t->cfg->model_path;
@@ -88,7 +88,7 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
     dt_frozen_model *f = &r->scorer.frozen;
     DT_CHECK(sync_steps == 0 || !r->scorer.is_base, DT_ERR_USAGE,
              "sync_reference_steps: expected 0, because with adapters the reference is the frozen model without them");
-    if (sync_steps == 0 || !f->units) return DT_OK; /* a mistake that was told */
+    if (sync_steps == 0 || !f->units) return DT_OK; /* a reported mistake */
     const char *partly = partly_trained(t);
     DT_CHECK(!partly, DT_ERR_USAGE,
              "sync_reference_steps: expected 0, because only a model that is trained as a whole can update the "
@@ -204,7 +204,7 @@ static dt_err mix_piece(dt_reference *r, dt_zero *policy, const dt_piece *p)
         DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, to));
         for (int64_t i = 0; i < n; i++) {
             const float before = dt_element(to, own, i), now = dt_element(from, of_policy, i);
-            /* what is frozen in both stays as it is, to the bit */
+            /* parameters frozen in both keep their bits */
             if (before != now) dt_set_element(to, own, i, rest * before + mixup * now);
         }
         DT_TRY(dt_zero_state_write(z, DT_STATE_PARAM, p, at, n, to));
