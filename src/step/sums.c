@@ -57,7 +57,7 @@ static int part_of(dt_sums *s, const char *name, const char *part)
     const int i = part ? dt_sums_find(s, part) : -1;
     if (part && i < 0)
         keep_error(s,
-                   dt_fail(DT_ERR_ARG, "internal: dt_sums_declare: metric `%s` depends on `%s`, which is not declared",
+                   dt_fail(DT_ERR_ARG, "internal: dt_sums_show: metric `%s` depends on `%s`, which is not declared",
                            name, part));
     return i;
 }
@@ -94,7 +94,7 @@ void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, cons
 /* A line for each declaration. */
 static char *describe(const dt_sums *s)
 {
-    static const char *const kinds[] = {"units", "loss", "real", "largest", "least", "mean"};
+    static const char *const kinds[] = {"units", "loss", "real", "maximum", "minimum", "mean"};
     static const char *const when[DT_N_SHOW] = {"", " in a validation"};
     char *text = NULL;
     size_t nbytes = 0;
