@@ -6,8 +6,8 @@ unset DTRAIN_DEVICE # what is planned for is said here
 plan() { run 0 ./dtrain --plan "$@"; }
 rows() { # NAME [apart]: the four stages; where the device's memory is apart three with the optimizer offloaded, one with the parameters too; within 100 columns
     expect "$1: every stage and offload, within 100 columns" awk -v apart="${2:-}" '
-        /^with zero.offload/ { with++ } /^[0-3]  / { row[with + 0] = row[with + 0] $1 } /^offload to cpu: the same memory/ { said = 1 }
-        length > 100 && !/error:|ini:|is not there/ { wide = 1 }
+        /^with zero.offload/ { with++ } /^[0-3]  / { row[with + 0] = row[with + 0] $1 } /^offload to cpu saves nothing/ { said = 1 }
+        length > 100 && !/error:|ini:|does not exist/ { wide = 1 }
         END { exit row[0] != "0123" || wide || (apart ? row[1] != "123" || row[2] != "3" || with != 2 || said : with > 0 || !said) }' "$out"
 }
 

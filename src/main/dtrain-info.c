@@ -469,8 +469,7 @@ static dt_err show(const char *path, const options *o)
     const bool whole = err == DT_OK;
     for (int i = 0; whole && i < f.n_arrays; i++)
         if (f.arrays[i].verdict == ALTERED)
-            err = dt_fail(DT_ERR_DATA,
-                          "%s: the data of `%s` do not match their checksum (%d arrays in all): the file is corrupt",
+            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its data do not match the checksum (%d such arrays)",
                           f.path, f.arrays[i].name, count_verdict(&f, ALTERED));
     if (o->json)
         print_json(&f, o, err);
