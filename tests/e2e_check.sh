@@ -101,7 +101,7 @@ expect_text "and what it does is said" 'warning: \[data\] train: files of kind t
 nvme="zero.stage=1 zero.offload_optimizer=nvme"
 for np in 1 2; do
     np=$np check $nvme zero.nvme_path="$tmp/nowhere"
-    finds "an nvme_path that is not there ($np ranks)" 74 1 "command line: zero.nvme_path: $tmp/nowhere: cannot make a file for offloaded states: No such file"
+    finds "an nvme_path that is not there ($np ranks)" 74 1 "command line: zero.nvme_path: $tmp/nowhere: cannot create a file for offloaded states: No such file"
 done
 check $nvme zero.nvme_path="$tmp/file"
 finds "an nvme_path that is a file" 74 1 "zero.nvme_path: $tmp/file: .*Not a directory"
@@ -159,7 +159,7 @@ expect "nothing of them is lost where they are split" sh -c "! grep 'are lost' '
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini"
-expect_text "model_type alone: the sizes are said" 'model_type = llama alone means .*hidden_size 4096, num_hidden_layers 32'
+expect_text "model_type alone: the sizes are said" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32'
 run 0 ./dtrain --plan "$tmp/family.ini" model.hidden_size=64
-expect "and not where one is given" sh -c "! grep 'alone means' '$out'"
+expect "and not where one is given" sh -c "! grep 'without sizes' '$out'"
 e2e_done

@@ -108,7 +108,7 @@ for part in forward head backward update exchange; do expect_text "$part has its
 expect_text "what is sent waits for the link" '^  reduce_scatter .* nvlink$'
 expect_text "how fast that is" '^step, at peak rates +[0-9.]+ ms, [0-9.]+[kM]? tokens/s, MFU [0-9.]+ %$'
 expect "no sum is below the one before it" awk '
-    /^arithmetic alone/ { a = $3 } /^all kernels/ { k = $6 } /^step, at the peaks/ { p = $5 } /^step, at measured/ { m = $5 }
+    /^arithmetic only/ { a = $3 } /^kernels in sequence/ { k = $4 } /^step, at peak rates/ { p = $5 } /^step, at measured/ { m = $5 }
     END { exit !(a > 0 && k >= a && p >= k && m > p) }' "$out"
 plan --gpu h100 "$tmp/first.ini" precision.dtype=bf16 zero.stage=2
 expect "a lone rank sends nothing" sh -c "! grep -q 'nvlink\\|network' '$out'"
@@ -237,7 +237,7 @@ plan --ranks 8 --devices-per-node 2 --device-memory 1G --host-memory 64G "$tmp/7
 expect_text "advice for devices" 'no stage fits in 0.9 of the device memory: .*fewer ranks per device'
 plan --ranks 64 --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
 expect_exit "a device is not opened to see what it has" 0
-expect_text "that is said" '^device memory per rank: not known'
+expect_text "that is said" '^device memory per rank: unknown'
 expect_text "and how to know more" '^to see what fits, add --device-memory SIZE, such as 80GiB$'
 expect "nothing is claimed to fit" sh -c "! grep -qE '  fits$|auto takes' '$out'"
 
@@ -346,7 +346,7 @@ remedy "offload of the optimizer" 'zero.offload_optimizer = cpu' --device-memory
 remedy "offload of the parameters, where the optimizer is" 'zero.offload_param = cpu' --device-memory "$(at "3 cpu cpu" 4)" --host-memory 1T "$tmp/rows.ini" \
     zero.stage=3 zero.offload_optimizer=cpu
 remedy "two keys, where one is too little" 'zero.stage = 3, zero.offload_optimizer = cpu' --device-memory "$(at "3 cpu none" 4)" --host-memory 1T "$tmp/rows.ini" zero.stage=0
-remedy "what auto was denied" 'zero.offload_optimizer = cpu: auto then takes zero.stage = 1, zero.offload_optimizer = cpu' --device-memory "$(at "1 cpu none" 4)" \
+remedy "what auto was denied" 'zero.offload_optimizer = cpu; auto then takes zero.stage = 1, zero.offload_optimizer = cpu' --device-memory "$(at "1 cpu none" 4)" \
     --host-memory 1T "$tmp/rows.ini" zero.offload_optimizer=none zero.offload_param=none
 remedy "no copy of what is saved" 'checkpoint.async = false' --device-memory 1T --host-memory $((2 * $(at "3 cpu none" 5))) "$tmp/rows.ini" zero.stage=3 \
     zero.offload_optimizer=cpu checkpoint.async=true
@@ -405,7 +405,7 @@ expect_text "and offloads" '^model: .*; zero.stage = [12], zero.offload_optimize
 expect "config.ini has what was taken" sh -c "grep -qx 'stage = [12]' '$tmp/offloads/config.ini' && grep -qx 'offload_optimizer = cpu' '$tmp/offloads/config.ini'"
 on_queue "$device" refused zero.stage=0
 expect_exit "a stage that is too large for it: 70" 70
-expect_text "the change that fits is named" 'zero.stage = 0 needs .* of device memory for each rank, and .*: the smallest change that fits is zero.offload_optimizer = cpu, which needs'
+expect_text "the change that fits is named" 'zero.stage = 0 does not fit: it needs .* of device memory per rank, and .*; the smallest change that fits is zero.offload_optimizer = cpu, which needs'
 on_queue "$device" told zero.stage=0 zero.offload_optimizer=cpu
 expect_exit "and does" 0
 e2e_done
