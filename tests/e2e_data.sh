@@ -51,7 +51,7 @@ last without newline<|endoftext|>"
 printf 'one<|end|>two\ntwo<|end|>\n<|end|>three' | ./dtrain-data --force -q -o "$tmp/t.h5" --separator '<|end|>' - >/dev/null
 is "documents up to a separator, from standard input" "$(field "$tmp/t.h5" documents)" 3
 run 0 ./dtrain-data --force -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
-expect_text "cut documents are counted" "3 documents cut at 4 tokens"
+expect_text "cut documents are counted" "3 documents truncated to 4 tokens"
 is "a cut document has no end of text" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alph"
 
 # ---- records

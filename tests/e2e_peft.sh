@@ -206,7 +206,7 @@ broken "biases" 'bias: all: adapters that train biases' 's/"bias": "none"/"bias"
 broken "a base that PiSSA changed" 'init_lora_weights: .*"pissa"' 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' adapter_config.json
 broken "an adapter that is missing" 'base_model.model.model.layers.0.*lora_A.weight. is missing' 's/layers.0.self_attn.q_proj.lora_A/layers.0.self_attn.x_proj.lora_A/' $tensors
 broken "a head that is missing" 'base_model.model.lm_head.weight. is missing' 's/model.lm_head.weight/model.lm_haed.weight/' $tensors
-broken "an adapter that nothing names" 'up_proj.lora_A.weight.: this model has no such tensor, or adapter_config.json names no adapter' 's/"model.layers.1.mlp.up_proj"/"model.layers.1.mlp.gate_proj"/' adapter_config.json
+broken "an adapter that nothing names" 'up_proj.lora_A.weight.: this model has no such tensor, or adapter_config.json lists no adapter' 's/"model.layers.1.mlp.up_proj"/"model.layers.1.mlp.gate_proj"/' adapter_config.json
 broken "numbers of another type" 'expected F32, F16 or BF16, found I16' '1s/"F16"/"I16"/g' $tensors
 broken "no layer of this model" 'broken: this adapter belongs to another model: its modules .* are not layers of this one, whose layers are embed_tokens, q_proj, k_proj' 's/_proj"/_prj"/' adapter_config.json
 rm -rf "$tmp/broken" && cp -r $fixture/llama "$tmp/broken" && truncate -s -4 "$tmp/broken/$tensors"

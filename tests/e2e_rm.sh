@@ -71,7 +71,7 @@ wrong "pairs that are all ties are none" 65 'none of its 1 pairs can be trained 
 printf '{"prompt": "%080d", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' 0 >"$tmp/cut.jsonl"
 data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
 train 2 cut-off run.task=dpo data.train="$tmp/cut.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=1
-expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples have no target' "$out")" = 1
+expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples without a target' "$out")" = 1
 for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_exit "pairs of equal answers alone are no dataset" 65

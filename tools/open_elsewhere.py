@@ -87,7 +87,7 @@ def sees_alike():
     n_each = (v.vision_config.image_size // v.vision_config.patch_size) ** 2 + (v.vision_config.model_type == "clip_vision_model" and v.vision_feature_select_strategy == "full")
     for number, answer in enumerate(answers, 1):
         if "logprobs" not in answer:
-            sys.exit("an answer has no logprobs; expected what dtrain-generate --greedy --jsonl --logprobs wrote")
+            sys.exit("an answer has no logprobs; expected the output of dtrain-generate --greedy --jsonl --logprobs")
         ids, paths = answer["prompt_ids"], image_paths(answer)
         check_images(number, len(paths), ids.count(getattr(v, "image_token_id", None) or v.image_token_index), n_each)
         images = [transformers.image_utils.load_image(path) for path in paths]
@@ -106,7 +106,7 @@ def sees_alike():
 
 
 if "ids" not in answers[0]:
-    sys.exit(f"{given.answers}: expected what dtrain-generate --greedy --jsonl wrote")
+    sys.exit(f"{given.answers}: expected the output of dtrain-generate --greedy --jsonl")
 architecture = transformers.AutoConfig.from_pretrained(directory).architectures[0]
 if architecture.startswith("Llava"):
     sys.exit(not sees_alike())
