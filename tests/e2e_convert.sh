@@ -106,9 +106,9 @@ for name in chatml mine; do
 done
 run 0 ./dtrain-generate "$tmp/talk-chatml" --chat --prompt hi --chat-template plain --greedy --max-new-tokens 2 --threads 1
 expect_text "another one can be asked for" "chat template: plain"
-expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not plain"
+expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not with plain"
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template llama-3 --greedy --max-new-tokens 2 --threads 1
-expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not llama-3"
+expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not with llama-3"
 expect_text "and of what its tokenizer has not" 'template llama-3: the tokenizer has no <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template chatml --greedy --max-new-tokens 2 --threads 1
 expect "the same one is no other" sh -c "! grep -q 'was trained with' '$out'"

@@ -114,8 +114,7 @@ static void what_is_wrong_is_named_by_line(void **state)
     } cases[] = {
         {"", ": expected items"},
         {"\n \n", ": expected items"},
-        {"<a>\tT\t1\n<b> T 1\n",
-         ":2: expected three fields separated by tabs (SID, title, item id), found no tab"},
+        {"<a>\tT\t1\n<b> T 1\n", ":2: expected three fields separated by tabs (SID, title, item id), found no tab"},
         {"<a>\tT\n", ":1: expected three fields separated by tabs (SID, title, item id), found one tab"},
         {"<a>\tT\t\n", ":1: expected an item id"},
         {"\tT\t1\n", ":1: expected a semantic ID such as <a_17><b_203><c_5>, found \"\""},

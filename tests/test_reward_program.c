@@ -119,7 +119,8 @@ static void what_it_does_wrong_is_told_with_its_last_lines(void **state)
          {"no answer for 1 s"}}, /* 4 fit, see below */
         {"read -r a; exec <&-; sleep 100", {"it closed its input after 0 of 4"}},
         {"exec >&-; sleep 100", {"it closed its output after 0 of 4"}},
-        {"read -r a; echo 1; cat >/dev/null", {"no answer for 1 s (comm.timeout), after 1 of 4", "flushes each answer immediately"}},
+        {"read -r a; echo 1; cat >/dev/null",
+         {"no answer for 1 s (comm.timeout), after 1 of 4", "flushes each answer immediately"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const bool stalls = strstr(cases[i].says[0], "no answer") != NULL;

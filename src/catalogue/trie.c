@@ -47,7 +47,7 @@ static dt_err add_text(texts *all, const dt_catalogue *c, int32_t item, dt_encod
                  (tail_ids->n == 0 || memcmp(joint->id, tail_ids->id, tail_ids->n * sizeof *joint->id) == 0),
              DT_ERR_DATA,
              "%s:%" PRId32 ": the tokenizer splits the SID %s of item %s differently after a prompt that ends in "
-                           "\"%s\" than without one, because a token would span the boundary",
+             "\"%s\" than without one, because a token would span the boundary",
              dt_catalogue_path(c), x.line, x.sid, x.id, tail);
     for (size_t i = tail_ids->n; i < joint->n; i++)
         DT_CHECK(joint->id[i] < vocab_size, DT_ERR_DATA,

@@ -190,8 +190,7 @@ static dt_err append_token(dt_generator *g, dt_sequence *q, int32_t row)
     const int32_t token = g->token[row];
     DT_CHECK(!g->allowed || !g->nothing_left[row], DT_ERR_USAGE,
              "sequence %" PRIu64 ", token %d: no token is allowed: suppress_tokens, begin_suppress_tokens, "
-                                 "no_repeat_ngram_size and min_new_tokens together exclude all %" PRId64
-             "; relax one of them",
+             "no_repeat_ngram_size and min_new_tokens together exclude all %" PRId64 "; relax one of them",
              q->number, q->n_ids, opt->vocab_size);
     DT_CHECK(token >= 0, DT_ERR_NONFINITE,
              "sequence %" PRIu64

@@ -56,9 +56,8 @@ static int part_of(dt_sums *s, const char *name, const char *part)
 {
     const int i = part ? dt_sums_find(s, part) : -1;
     if (part && i < 0)
-        keep_error(s,
-                   dt_fail(DT_ERR_ARG, "internal: dt_sums_show: metric `%s` depends on `%s`, which is not declared",
-                           name, part));
+        keep_error(s, dt_fail(DT_ERR_ARG, "internal: dt_sums_show: metric `%s` depends on `%s`, which is not declared",
+                              name, part));
     return i;
 }
 
