@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_files.sh - what is written, and where it is never written: through links that somebody planted, over an input, into a pipe, to a closed output.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
@@ -88,6 +89,8 @@ expect_text "each rank says where it stands" "rank 0 .*no progress.*phase (verif
 RUN_TIMEOUT=60 DTRAIN_FAULT=report:0:2:hang train 2 report-hang log.logging_steps=1 comm.timeout=2
 expect_exit "rank 0 hangs while it reports: 76" 76
 expect_text "and says so" "rank 0 .*no progress.*phase report"
+
+full_only
 
 # a directory that is moved away while a run is at work in it
 for np in 0 2; do

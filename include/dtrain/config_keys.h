@@ -245,7 +245,7 @@
          "layers that have adapters: names, comma separated, as the model's tensors have them (q_proj, " \
          "layers.0.mlp.up_proj), all-linear, or a regular expression that whole names match; empty: q_proj, v_proj, " \
          "of GPT-2 c_attn. Embeddings and head are named (embed_tokens, lm_head, of GPT-2 wte, wpe): all-linear " \
-         "leaves them out") \
+         "leaves them out. Of a vision-language model, names and patterns mean the language model's layers only") \
     ENUM(lora, init, "kaiming", "kaiming|gaussian", \
          "how the first matrix of a linear layer's adapter starts, the second is zero. kaiming: uniform up to 1 / " \
          "sqrt(width of its input); gaussian: normal with standard deviation 1 / r") \

@@ -320,8 +320,8 @@ dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *
 
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)
 {
-    const bool is_fault = err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT; /* not the value's */
-    return dt_config_lead_to(cfg, section, key, is_fault ? err : DT_ERR_USAGE);
+    const bool is_kept = err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT; /* no value causes these */
+    return dt_config_lead_to(cfg, section, key, is_kept ? err : DT_ERR_USAGE);
 }
 
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)
