@@ -206,7 +206,7 @@ static void make_plan(const struct cuda_cudnn *c, const dt_attention *at, const 
     *why = '\0';
     *plan = (cudnn_plan){0};
     if (!g) {
-        snprintf(why, why_size, "out of memory for a graph");
+        snprintf(why, why_size, "no memory for a graph");
         return;
     }
     g->library = &c->library;
@@ -222,7 +222,7 @@ static void make_plan(const struct cuda_cudnn *c, const dt_attention *at, const 
     else if (taken <= DT_GPU_WORKSPACE_NBYTES)
         cudnn_plan_make(g, DT_GPU_WORKSPACE_NBYTES - taken, plan);
     else
-        snprintf(why, why_size, "the log-sum-exp of this many tokens exceeds a stream's workspace");
+        snprintf(why, why_size, "the lse of all tokens exceeds the workspace of a stream");
     free(g);
 }
 
@@ -318,7 +318,7 @@ static dt_err open_cudnn(cuda_state *cuda, char *why, size_t why_size)
 {
     if (cuda->cudnn) return DT_OK;
     struct cuda_cudnn *c = calloc(1, sizeof *c);
-    DT_CHECK(c, DT_ERR_MEMORY, "out of memory for cuDNN's plans");
+    DT_CHECK(c, DT_ERR_MEMORY, "no memory for cuDNN's plans");
     if (cudnn_library_open(&c->library, cuda->planning, why, why_size))
         cuda->cudnn = c;
     else
@@ -385,7 +385,7 @@ dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backw
     if (p)
         snprintf(why, why_size, "%s", p->why);
     else
-        snprintf(why, why_size, "its cache of %d shapes is full", MAX_SHAPES);
+        snprintf(why, why_size, "plans for %d shapes are cached, which is the maximum", MAX_SHAPES);
     if (p && p->forward.plan) *ready |= DT_READY_FORWARD;
     if (p && p->backward.plan) *ready |= DT_READY_BACKWARD;
     return DT_OK;

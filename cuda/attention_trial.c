@@ -55,7 +55,7 @@ static dt_err fill(const trial *t, char *to, size_t nbytes, uint64_t salt)
 {
     enum { PATTERN = 1 << 20 };
     uint16_t *pattern = malloc(PATTERN * sizeof *pattern);
-    dt_err err = pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for random numbers");
+    dt_err err = pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for random numbers");
     for (int i = 0; err == DT_OK && i < PATTERN; i++) /* from -2 to 2 */
         dt_set_element(pattern, t->at.dt, i, (float)((double)(dt_mix64(salt + (uint64_t)i) >> 11) * 0x1p-51 - 2));
     for (size_t from = 0; from < nbytes && err == DT_OK; from += PATTERN * sizeof *pattern) {
@@ -87,11 +87,11 @@ static dt_err open_trial(trial *t, dt_device *dev, const dt_attention *at)
     if (cudaMalloc((void **)&t->memory, nbytes) != cudaSuccess) {
         (void)cudaGetLastError();
         t->memory = NULL;
-        return dt_fail(DT_ERR_MEMORY, "out of device memory for a trial of cuDNN (%zu MiB)", nbytes >> 20);
+        return dt_fail(DT_ERR_MEMORY, "no memory to test it (%zu MiB needed)", nbytes >> 20);
     }
     place(t, &nbytes);
     for (int i = 0; i < 2; i++) t->host[i] = malloc(t->x_nbytes + t->lse_nbytes + 4096);
-    DT_CHECK(t->host[0] && t->host[1], DT_ERR_MEMORY, "out of host memory for a trial of cuDNN");
+    DT_CHECK(t->host[0] && t->host[1], DT_ERR_MEMORY, "no memory to test it");
     DT_TRY(fill(t, t->x, t->x_nbytes, 1));
     DT_TRY(fill(t, t->dout, t->out_nbytes, 1 << 20));
     return fill_starts(t);
@@ -131,7 +131,7 @@ static dt_err compute(trial *t, bool by_library, int i, attention_verdict *verdi
         const bool library = by_library && !*wrong;
         dt_err err = call(t, direction, library, i);
         if (err != DT_OK && library) {
-            snprintf(wrong, sizeof verdict->of[0], "cannot be run: %s", dt_error_message());
+            snprintf(wrong, sizeof verdict->of[0], "cannot run: %s", dt_error_message());
             dt_error_clear();
             err = call(t, direction, false, i);
         }
@@ -188,7 +188,7 @@ static dt_err compare(const trial *t, bool near, bool *forward, bool *backward)
 /* Two calls of the library, then one of our own kernels in the place of the second. */
 static dt_err judge(trial *t, attention_verdict *verdict)
 {
-    static const char *const what[] = {"is not deterministic: a second call gives different bits",
+    static const char *const what[] = {"gives different bits in repeated calls",
                                        "differs from dtrain's own kernels by more than rounding"};
     *verdict = (attention_verdict){0};
     DT_TRY(compute(t, true, 0, verdict));
@@ -211,6 +211,6 @@ dt_err cuda_attention_try(dt_device *dev, const dt_attention *at, attention_verd
     if (err != DT_ERR_MEMORY) return err;
     dt_error_clear();
     for (int i = 0; i < N_DIRECTIONS; i++)
-        snprintf(verdict->of[i], sizeof verdict->of[i], "cannot be verified, because memory is short");
+        snprintf(verdict->of[i], sizeof verdict->of[i], "cannot be tested for lack of memory");
     return DT_OK;
 }

@@ -34,15 +34,15 @@ bool cuda_is_lost(cudaError_t error)
     }
 }
 
-#define FIND_THE_PLACE "to find the operation, set CUDA_LAUNCH_BLOCKING=1"
+#define FIND_THE_PLACE "set CUDA_LAUNCH_BLOCKING=1 in the environment to locate the operation"
 
 dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line)
 {
     const char *name = cudaGetErrorName(error), *words = cudaGetErrorString(error);
     const char *last = __atomic_load_n(&cuda_last_operation, __ATOMIC_RELAXED);
     if (cuda_is_lost(error))
-        return dt_device_fail("the GPU failed in an operation queued before %s (%s:%d): %s: %s; the last operation "
-                              "queued was %s; " FIND_THE_PLACE,
+        return dt_device_fail("the GPU failed in work queued before %s (%s:%d): %s: %s; the last operation queued was "
+                              "%s; " FIND_THE_PLACE,
                               call, file, line, name, words, last ? last : "none");
     const dt_err err = error == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_FAULT;
     return dt_fail(err, "%s: %s: %s (%s:%d)", call, name, words, file, line);
@@ -86,7 +86,7 @@ static void close_stream(dt_stream *s)
 static dt_err cuda_stream_create(dt_device *dev, dt_stream **stream)
 {
     *stream = calloc(1, sizeof **stream);
-    DT_CHECK(*stream, DT_ERR_MEMORY, "out of memory for a stream");
+    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
     const dt_err err = open_stream(*stream);
     if (err != DT_OK) {
         close_stream(*stream);
@@ -109,7 +109,7 @@ static dt_err surfaced(cudaError_t error, const char *what, const char *last)
 {
     char message[512];
     if (error == cudaSuccess) return DT_OK;
-    snprintf(message, sizeof message, "%s: %s: %s; the last operation queued on it was %s; " FIND_THE_PLACE, what,
+    snprintf(message, sizeof message, "%s: %s: %s; the last operation queued there was %s; " FIND_THE_PLACE, what,
              cudaGetErrorName(error), cudaGetErrorString(error), last ? last : "none");
     return cuda_is_lost(error) ? dt_device_fail("%s", message) : dt_fail(DT_ERR_FAULT, "%s", message);
 }
@@ -125,13 +125,13 @@ static dt_err cuda_stream_sync(dt_device *dev, dt_stream *stream)
 {
     const dt_stream *s = stream ? stream : &cuda_of(dev)->first;
     DT_TRY(not_lost());
-    return surfaced(cudaStreamSynchronize(s->handle), "waiting for a GPU stream", s->last);
+    return surfaced(cudaStreamSynchronize(s->handle), "waiting for a stream of the GPU", s->last);
 }
 
 static dt_err cuda_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
-    DT_CHECK(*event, DT_ERR_MEMORY, "out of memory for an event");
+    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
     const cudaError_t error =
         cudaEventCreateWithFlags(&(*event)->handle, cuda_of(dev)->blocking ? cudaEventBlockingSync : cudaEventDefault);
     if (error == cudaSuccess) return DT_OK;
@@ -168,7 +168,7 @@ static dt_err cuda_event_sync(dt_device *dev, dt_event *event)
 {
     if (!event->recorded) return DT_OK;
     DT_TRY(not_lost());
-    return surfaced(cudaEventSynchronize(event->handle), "waiting for a GPU event", event->last);
+    return surfaced(cudaEventSynchronize(event->handle), "waiting for an event of the GPU", event->last);
 }
 
 static dt_err cuda_event_query(dt_device *dev, dt_event *event, bool *done)
@@ -176,7 +176,7 @@ static dt_err cuda_event_query(dt_device *dev, dt_event *event, bool *done)
     const cudaError_t state = event->recorded ? cudaEventQuery(event->handle) : cudaSuccess;
     *done = state == cudaSuccess;
     if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* no error of the next launch */
-    return state == cudaErrorNotReady ? DT_OK : surfaced(state, "querying a GPU event", event->last);
+    return state == cudaErrorNotReady ? DT_OK : surfaced(state, "querying an event of the GPU", event->last);
 }
 
 static dt_err cuda_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
@@ -210,9 +210,9 @@ static bool is_new_enough(int ordinal, int n, char *why, size_t why_size)
     struct cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, ordinal) != cudaSuccess || 10 * p.major + p.minor >= atoi(DT_CUDA_ARCHS))
         return true;
-    snprintf(why, why_size, "GPU %d is a %s (sm_%d%d): expected sm_%d or later, for which this program was built%s",
-             ordinal, p.name, p.major, p.minor, atoi(DT_CUDA_ARCHS),
-             n > 1 ? "; to exclude it, list the other GPUs in CUDA_VISIBLE_DEVICES" : "");
+    snprintf(why, why_size, "GPU %d is a %s (sm_%d%d), but this program was built for sm_%d and later%s", ordinal,
+             p.name, p.major, p.minor, atoi(DT_CUDA_ARCHS),
+             n > 1 ? "; exclude it by listing the others in CUDA_VISIBLE_DEVICES" : "");
     return false;
 }
 
@@ -225,10 +225,10 @@ static void say_driver(cudaError_t error, char *why, size_t why_size)
     if (driver == 0)
         snprintf(why, why_size, "this machine has no NVIDIA driver");
     else if (error == cudaErrorInsufficientDriver)
-        snprintf(why, why_size, "the NVIDIA driver supports CUDA %d.%d, but this program was built with CUDA %d.%d",
+        snprintf(why, why_size, "the driver supports CUDA %d.%d, but this program was built with CUDA %d.%d",
                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     else if (error == cudaSuccess || error == cudaErrorNoDevice)
-        snprintf(why, why_size, "the NVIDIA driver reports no GPU%s%s", visible ? "; CUDA_VISIBLE_DEVICES=" : "",
+        snprintf(why, why_size, "the driver shows no GPU%s%s", visible ? "; CUDA_VISIBLE_DEVICES=" : "",
                  visible ? visible : "");
     else
         snprintf(why, why_size, "%s: %s", cudaGetErrorName(error), cudaGetErrorString(error));
@@ -269,7 +269,7 @@ static dt_err open_gpu(cuda_state *cuda, int local_rank)
 static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
-    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: out of memory for %zu bytes of state", sizeof *cuda);
+    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of device state", sizeof *cuda);
     cuda->n_threads = n_threads > 0 ? n_threads : 1;
     cuda->blocking = n_threads == 1;
     dev->impl = cuda;
@@ -282,7 +282,7 @@ static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
 static dt_err cuda_plan(dt_device *dev, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
-    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: out of memory for %zu bytes of state", sizeof *cuda);
+    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of device state", sizeof *cuda);
     cuda->planning = true;
     cuda->n_threads = n_threads;
     dev->impl = cuda;

@@ -19,7 +19,7 @@ dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream)
 static dt_err make(dt_graph **graph, cudaGraph_t recorded, dt_stream *s)
 {
     dt_graph *g = *graph = calloc(1, sizeof *g);
-    DT_CHECK(g, DT_ERR_MEMORY, "out of memory for a graph");
+    DT_CHECK(g, DT_ERR_MEMORY, "no memory for a graph");
     g->stream = s;
     const cudaError_t error = cudaGraphInstantiateWithFlags(&g->exec, recorded, 0);
     if (error == cudaSuccess) return DT_OK;
@@ -51,7 +51,7 @@ dt_err cuda_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
 dt_err cuda_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
 {
     dt_stream *s = cuda_stream(dev, stream, "a graph");
-    DT_CHECK(s == graph->stream, DT_ERR_ARG, "internal: graph_launch: the graph was recorded on another stream");
+    DT_CHECK(s == graph->stream, DT_ERR_ARG, "internal: graph_launch: the graph belongs to another stream");
     DT_CUDA(cudaGraphLaunch(graph->exec, s->handle));
     return DT_OK;
 }

@@ -61,8 +61,8 @@ static dt_err nccl_fail(const dt_comm *comm, ncclResult_t result, const char *wh
     const cudaError_t error = error_of_gpu(comm);
     const bool own = result == ncclUnhandledCudaError || cuda_is_lost(error), tell = own && error != cudaSuccess;
     char message[1024];
-    snprintf(message, sizeof message, "NCCL: %s: %s%s%.500s%s%s (for details, set NCCL_DEBUG=WARN)", what,
-             ncclGetErrorString(result), *more ? ": " : "", more, tell ? "; the GPU: " : "",
+    snprintf(message, sizeof message, "NCCL: %s: %s%s%.500s%s%s (set NCCL_DEBUG=WARN in the environment for details)",
+             what, ncclGetErrorString(result), *more ? ": " : "", more, tell ? "; the GPU: " : "",
              tell ? cudaGetErrorString(error) : "");
     if (cuda_is_lost(error)) return dt_device_fail("%s", message);
     return dt_fail(own ? DT_ERR_FAULT : DT_ERR_COMM, "%s", message);
@@ -83,7 +83,7 @@ static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
     while (result == ncclInProgress) {
         DT_TRY(dt_comm_may_join(comm)); /* the watchdog may know */
         if (now_s() - begin_s > comm->timeout_s)
-            return dt_fail(DT_ERR_COMM, "NCCL: %s: no answer from the other ranks within %.0f s (comm.timeout)", what,
+            return dt_fail(DT_ERR_COMM, "NCCL: %s: no response from the other ranks within %.0f s (comm.timeout)", what,
                            comm->timeout_s);
         if (now_s() - begin_s > 1e-3) nanosleep(&(struct timespec){0, 100000}, NULL);
         const ncclResult_t asked = ncclCommGetAsyncError(t->nccl, &result);
@@ -144,8 +144,9 @@ static bool is_done(nccl_note *n) { return atomic_load(&n->queued) && cudaEventQ
 static const char *state_of_note(const nccl_note *n)
 {
     if (!atomic_load(&n->queued)) return "the host is still queueing it";
-    return cudaEventQuery(n->before) == cudaSuccess ? "it has started and waits for other ranks"
-                                                    : "it has not started, because earlier operations are not finished";
+    return cudaEventQuery(n->before) == cudaSuccess
+               ? "it is running and waits for other ranks"
+               : "it has not started, because work queued before it is not finished";
 }
 
 static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
@@ -161,7 +162,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
     (void)cudaSetDevice(cuda_of(comm->dev)->ordinal); /* of this thread, which has none yet */
     while (k < end && is_done(&t->notes[k % N_NOTES])) k++;
     if (k == end) {
-        if (end > 0) snprintf(out, out_size, "; the GPU has finished all collectives queued on it");
+        if (end > 0) snprintf(out, out_size, "; the GPU has finished all queued collectives");
         return;
     }
     const nccl_note *n = &t->notes[k % N_NOTES];
@@ -171,7 +172,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
         return;
     }
     snprintf(out, out_size, "; the GPU is at collective %lld%s, %s in phase %s%s%s: %s", (long long)n->number,
-             k == first && first > 0 ? " or an earlier one" : "", n->kind, n->phase, *n->unit ? ", unit " : "", n->unit,
+             k == first && first > 0 ? " or before" : "", n->kind, n->phase, *n->unit ? ", unit " : "", n->unit,
              state_of_note(n));
 }
 
@@ -181,7 +182,7 @@ static dt_err make_state(dt_comm *comm)
 {
     nccl_state *t = calloc(1, sizeof *t);
     comm->impl = t;
-    DT_CHECK(t, DT_ERR_MEMORY, "out of memory for the transport");
+    DT_CHECK(t, DT_ERR_MEMORY, "no memory for the transport");
     const dt_nccl_staging staging = dt_nccl_staging_of(comm->nranks);
     t->n_slots = staging.n_pieces;
     DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, staging.nbytes, DT_MEM_STAGING));

@@ -16,7 +16,7 @@ struct cuda_products {
 dt_err cuda_products_open(cuda_state *cuda)
 {
     cuda->products = (cuda_products *)calloc(1, sizeof *cuda->products);
-    DT_CHECK(cuda->products, DT_ERR_MEMORY, "cuda device: out of memory for GEMMs");
+    DT_CHECK(cuda->products, DT_ERR_MEMORY, "cuda device: no memory for GEMMs");
     const char *way = getenv("DTRAIN_CUDA_PRODUCT");
     if (cuda->planning || (way && !strcmp(way, "own"))) return DT_OK;
     return cuda_library_open(&cuda->products->library);
@@ -333,7 +333,7 @@ static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_str
         return own_product(dev, t, s);
     DT_TRY(by_panels(dev, t, false, s, &taken));
     DT_CHECK(taken, DT_ERR_ARG,
-             "internal: matmul: %lld terms per sum of weights stored with scales, expected at most %lld",
+             "matmul: weights that are stored with scales: %lld terms of a sum, expected at most %lld",
              (long long)t.mm.k, (long long)(DT_GPU_WORKSPACE_NBYTES / 2 / dt_dtype_size(t.mm.dt)));
     return DT_OK;
 }
@@ -363,7 +363,7 @@ static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
 dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
 {
     DT_CHECK(mm->dt == DT_F32 || mm->dt == DT_BF16 || mm->dt == DT_F16, DT_ERR_ARG,
-             "internal: matmul: expected fp32, bf16 or fp16, found %s", dt_dtype_name(mm->dt));
+             "internal: matmul: matrices of type %s are not supported", dt_dtype_name(mm->dt));
     DT_TRY(dt_matmul_check(mm));
     dt_stream *s = cuda_stream(dev, stream, "matmul");
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(make_sums(dev, mm, a, b, c, s));

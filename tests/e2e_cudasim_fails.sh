@@ -45,12 +45,12 @@ fails "no memory for the first stream" 70 'not enough cuda memory for a stream: 
 fails "NCCL does not connect a rank" 76 'NCCL: connecting the ranks' ncclCommInitRankConfig:1:1:system comm.backend=nccl
 for backend in nccl mpi; do
     name="a kernel fails, $backend"
-    lost "$name" 'the GPU failed in an operation .*cudaErrorIllegalAddress.*the last operation queued was [a-z]+.*CUDA_LAUNCH_BLOCKING=1' launch:1:150:illegal \
+    lost "$name" 'the GPU failed in work .*cudaErrorIllegalAddress.*the last operation queued was [a-z]+.*CUDA_LAUNCH_BLOCKING=1' launch:1:150:illegal \
         comm.backend=$backend zero.stage=3 checkpoint.async=true
     goes_on zero.stage=1
 done
 lost "NCCL finds that a GPU has failed" 'NCCL: all_gather: .*; the GPU: cudaErrorECCUncorrectable' ncclAllGather:1:2:ecc comm.backend=nccl zero.stage=2
-lost "a GPU fails before a product of the library is tried" 'the GPU failed in an operation .*cudaErrorIllegalAddress' cublasLtMatmul:1:1:illegal precision.dtype=bf16
+lost "a GPU fails before a product of the library is tried" 'the GPU failed in work .*cudaErrorIllegalAddress' cublasLtMatmul:1:1:illegal precision.dtype=bf16
 CUDA_SIM_FAIL=cublasLtMatmul:0:1:illegal RUN_TIMEOUT=60 train 1 blamed $small precision.dtype=bf16
 expect_exit "one rank alone ends, too" 70
 expect "the library is not blamed for it" sh -c "grep -q cudaErrorIllegalAddress '$out' && ! grep -q 'cuBLASLt .* computes wrong' '$out'"
