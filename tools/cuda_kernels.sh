@@ -17,7 +17,7 @@ lines() {
 }
 compare() {
     sed -n 's/^| `\([^`]*\)`.*/\1/p' "$1" | LC_ALL=C sort -u | diff - <(lines | cut -f1 | LC_ALL=C sort -u) && return
-    echo "$1 does not have the kernels that $build has: make kernels"
+    echo "$1 is out of date: its kernels differ from those of $build; run make kernels"
     return 1
 }
 case ${2:-} in

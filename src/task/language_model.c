@@ -56,9 +56,8 @@ static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (info && info->n_too_long && (!t->comm || t->comm->rank == 0))
-        DT_WARN(
-            "[data] train: %lld samples have images that do not fit in data.seq_len = %lld tokens, and are left out",
-            (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
+        DT_WARN("[data] train: %lld samples are skipped, because their images do not fit in data.seq_len = %lld tokens",
+                (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
 }
 
 void lm_open(dt_task *t)
@@ -67,7 +66,7 @@ void lm_open(dt_task *t)
     dt_task_open_data(t, &(dt_task_data){.training = t->ops->trains, .validation = true});
     warn_of_images(t);
     if (!l) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = l;
@@ -103,12 +102,12 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
     return dt_task_forward(t, &m);
 }
 
-/* The data settles what is trained on, and here not as the task's name says. */
+/* Warns that the data, not the task's name, determines the targets here. */
 static void warn_of_kind(const dt_task *t)
 {
     if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || t->comm->rank == 0))
-        DT_WARN("[data] train: files of kind tokens say nothing of prompts and answers: task sft trains on every token "
-                "of them, as task pretrain does");
+        DT_WARN("[data] train: files of kind tokens do not separate prompts from answers, so task sft trains on every "
+                "token, as task pretrain does");
 }
 
 static void open_sft(dt_task *t)

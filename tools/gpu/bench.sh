@@ -43,7 +43,7 @@ ours() { # B T KEYS...: leaves $tmp/ours: tokens/s, FLOP/s, peak bytes
         data.train="$tmp/noise.h5" data.seq_len="$t" batch.micro_batch_size="$b" precision.dtype=bf16 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 \
         "${keys[@]}" $dropout ${DTRAIN_ARGS:-} || status=1
     cat "$tmp/ours.log" "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log" 2>/dev/null
-    [ $status = 0 ] || { grep -vE '^(planned|per rank|by place)' "$tmp/ours.log" | tail -5 >&2; return 1; }
+    [ $status = 0 ] || { grep -vE '^(planned|per rank|by memory space)' "$tmp/ours.log" | tail -5 >&2; return 1; }
     echo "$(median_of "$tmp/run" tokens_per_second 5 $last) $(median_of "$tmp/run" flops_per_second 5 $last) $(median_of "$tmp/run" memory_device $last $last)" >"$tmp/ours"
 }
 
@@ -80,7 +80,7 @@ run_steps() { # all, or names
         name=${line%% *}
         case ",$1," in *",$name,"* | ,all,) one_model "$line" || status=1; found=yes ;; esac
     done <<<"$MODELS"
-    [ -n "$found" ] || { echo "bench.sh: no model named $1"; return 1; }
+    [ -n "$found" ] || { echo "bench.sh: unknown model $1"; return 1; }
     return $status
 }
 

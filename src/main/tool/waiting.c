@@ -51,5 +51,5 @@ void tool_wait_fairly(char **argv)
     self[n] = '\0';
     if (!is_this_program(self)) return;
     if (setenv("GOMP_SPINCOUNT", "3000", 1) || setenv("KMP_BLOCKTIME", "0", 1)) return;
-    execv(self, argv); /* where that fails the program goes on as it is */
+    execv(self, argv); /* on failure the program continues unchanged */
 }
