@@ -10,7 +10,7 @@
 
 /* ---- what a launch takes ----------------------------------------------------------------------------------------- */
 
-/* Of an H100's peaks, what operations reached on one alone (docs/performance.md, "GPU"): products of 8192 tokens 0.55
+/* Of an H100's peaks, what operations reached on one alone (docs/data/h100-*.csv): products of 8192 tokens 0.55
  * to 0.83 and mostly 0.7; attention of head size 64 and 128 from 1024 to 4096 tokens 0.25 to 0.39 forward and 0.17 to
  * 0.35 backward; passes over memory 0.8 to 0.9; copies to and from pinned memory 0.86. Links between GPUs have not been
  * measured. */
