@@ -4,7 +4,7 @@
  * A transfer that was short is started again for the rest, in its slot: a short read, an interrupted one and one that
  * the kernel has no memory for just now are one case. It ends with its last byte, with an error, or where nothing is
  * moved at all. Transfers of 64 MiB are large enough that one alone keeps a disk busy, and the kernel cuts them for the
- * disk by itself (docs/performance.md). */
+ * disk by itself (docs/data/epyc-swap.csv). */
 #include "swap_private.h"
 #include "dtrain/io.h"
 #include <errno.h>

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 /* An order among proposals of equally many keys, and nothing else: a greater number costs more time. For recomputation
- * it is per cent of a step as measured (docs/performance.md). The others depend on the machine, so they stand by what
- * is moved and where what is moved can hide:
+ * it is the measured per cent of a step (docs/data/epyc-recompute.csv). The others depend on the machine, so they stand
+ * by what is moved and where what is moved can hide:
  *
  *     stage 2      as many bytes as stage 1, but in every micro-step
  *     saves        nothing but the time of a save, which training waits for

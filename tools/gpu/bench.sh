@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, lora, vision, grpo, and steps, profile or those=MODEL,...
+# bench.sh [PART...] - measurements of the GPU for docs/data/h*.csv; run.sh bench calls it. Parts: operations, lora, vision, grpo, and steps, profile or those=MODEL,...
 #
 # operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and PyTorch's attention (tests/peer_operations.py).
 # profile: the time of each operation within a step, by events (tests/bench_model.c).
@@ -108,7 +108,7 @@ run_profile() { # all, or names
     return $status
 }
 
-# What docs/performance.md wants to know beside the figures.
+# Machine, driver and versions, above the tables.
 [ -s "$OUT/bench.md" ] || cat >"$OUT/bench.md" <<MD
 ### $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1 | sed 's/, /, driver /'), $(date -u '+%-d %B %Y')
 
