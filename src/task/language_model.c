@@ -110,6 +110,16 @@ static void warn_of_kind(const dt_task *t)
                 "token, as task pretrain does");
 }
 
+/* Task pretrain is the default, and data with prompts and answers were probably made for another task. */
+static void open_pretrain(dt_task *t)
+{
+    lm_open(t);
+    if (t->train && !dt_loader_info(t->train)->of_documents && !dt_config_given(t->cfg, "run", "task") &&
+        (!t->comm || t->comm->rank == 0))
+        DT_WARN("[run] task is not set, so this is pretrain, but data.train was made of prompts and answers: set "
+                "run.task = sft (the losses are the same)");
+}
+
 static void open_sft(dt_task *t)
 {
     lm_open(t);
@@ -147,5 +157,5 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
     .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
     .step_after = dt_task_data_step_after
 
-const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = lm_open, LANGUAGE_MODEL};
+const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = open_pretrain, LANGUAGE_MODEL};
 const dt_task_ops dt_task_sft = {.name = "sft", .open = open_sft, LANGUAGE_MODEL};

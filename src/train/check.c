@@ -194,6 +194,18 @@ static void warn_of_schedule(const dt_run *run)
                 warmup, s->decay_steps, total);
 }
 
+/* A small dataset with packing and accumulation may give so few optimizer steps that nothing is learned. */
+static void warn_of_length(const dt_run *run)
+{
+    enum { FEW_STEPS = 10 };
+    const dt_config *cfg = &run->cfg;
+    if (!run_trains(run) || cfg->run_max_steps > 0 || run->total_steps < 1 || run->total_steps >= FEW_STEPS) return;
+    DT_WARN("[run] epochs = %g gives only %" PRId64 " optimizer step%s; for more, raise run.epochs, or lower "
+            "batch.gradient_accumulation_steps or batch.train_batch_size%s",
+            cfg->run_epochs, run->total_steps, run->total_steps == 1 ? "" : "s",
+            strncmp(cfg->data_packing, "bfd", 3) ? "" : ", or set data.packing = none");
+}
+
 bool run_check_settings(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
@@ -202,6 +214,7 @@ bool run_check_settings(dt_run *run)
     dt_mistakes_add(m, dir);
     dt_mistakes_add(m, check_feature_cache(run));
     warn_of_schedule(run);
+    warn_of_length(run);
     if (dt_config_given(&run->cfg, "data", "validation_steps") && run->cfg.data_validation_steps > 0 &&
         !*run->cfg.data_validation)
         DT_WARN("[data] validation_steps is set, but data.validation is empty, so no validation takes place");

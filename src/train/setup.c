@@ -41,33 +41,49 @@ static void check_needed(dt_run *run)
     note(run, check_stage(run));
 }
 
-/* A shape given in addition to path states the expected model. Differences from the actual model are reported, and path
- * wins. */
-static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
-{
-    static const struct {
-        const char *key;
-        size_t at;
-    } SIZES[] = {
-        {"hidden_size", offsetof(dt_model_config, hidden_size)},
-        {"intermediate_size", offsetof(dt_model_config, intermediate_size)},
-        {"num_hidden_layers", offsetof(dt_model_config, num_hidden_layers)},
-        {"num_attention_heads", offsetof(dt_model_config, num_attention_heads)},
-        {"num_key_value_heads", offsetof(dt_model_config, num_key_value_heads)},
-        {"head_dim", offsetof(dt_model_config, head_dim)},
-        {"vocab_size", offsetof(dt_model_config, vocab_size)},
-    };
-    dt_model_config given;
-    DT_TRY(dt_model_config_from_keys(&given, cfg));
-    for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
-        int64_t want, have;
-        memcpy(&want, (const char *)&given + SIZES[i].at, sizeof want);
-        memcpy(&have, (const char *)found + SIZES[i].at, sizeof have);
-        if (want != have)
-            DT_WARN("[model] %s = %" PRId64 " is ignored, because the model of path = %s has %" PRId64, SIZES[i].key,
-                    want, cfg->model_path, have);
+/* Keys of [model] that state a size, with where the model's own size is. */
+static const struct shape_key {
+    const char *key;
+    size_t text_at, size_at; /* in dt_config: "" where not given; in dt_model_config */
+} SHAPE_KEYS[] = {
+#define SHAPE_KEY(name)                                                                                                \
+    {                                                                                                                  \
+#name, offsetof(dt_config, model_##name), offsetof(dt_model_config, name)                                      \
     }
-    dt_model_config_free(&given);
+    SHAPE_KEY(hidden_size),         SHAPE_KEY(intermediate_size),   SHAPE_KEY(num_hidden_layers),
+    SHAPE_KEY(num_attention_heads), SHAPE_KEY(num_key_value_heads), SHAPE_KEY(head_dim),
+    SHAPE_KEY(vocab_size),
+#undef SHAPE_KEY
+};
+
+/* Sizes given in addition to path state the expected model. Differences from the actual model are reported in one line,
+ * and path wins. stated: of model.config and the keys, or NULL: of the keys only. */
+static void compare_shape(const dt_config *cfg, const dt_model_config *stated, const dt_model_config *found)
+{
+    char differ[512] = "";
+    size_t len = 0;
+    for (size_t i = 0; i < sizeof SHAPE_KEYS / sizeof SHAPE_KEYS[0] && len < sizeof differ; i++) {
+        const struct shape_key *k = &SHAPE_KEYS[i];
+        const char *text = *(const char *const *)((const char *)cfg + k->text_at);
+        const int64_t have = *(const int64_t *)((const char *)found + k->size_at);
+        const int64_t want = stated  ? *(const int64_t *)((const char *)stated + k->size_at)
+                             : *text ? strtoll(text, NULL, 10)
+                                     : have;
+        if (want != have)
+            len += (size_t)snprintf(differ + len, sizeof differ - len, "%s%s = %" PRId64 " (it has %" PRId64 ")",
+                                    len ? ", " : "", k->key, want, have);
+    }
+    if (*differ)
+        DT_WARN("[model] sizes that differ from the model of path = %s are ignored: %s", cfg->model_path, differ);
+}
+
+static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *found)
+{
+    dt_model_config stated;
+    const bool whole = *cfg->model_config || *cfg->model_model_type;
+    if (whole) DT_TRY(dt_model_config_from_keys(&stated, cfg));
+    compare_shape(cfg, whole ? &stated : NULL, found);
+    if (whole) dt_model_config_free(&stated);
     return DT_OK;
 }
 
@@ -154,7 +170,7 @@ static dt_err open_model_config(dt_run *run)
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
-    return shape && (!run->comm || run->comm->rank == 0) ? compare_shape(cfg, &run->mc) : DT_OK;
+    return !run->comm || run->comm->rank == 0 ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
 
 static dt_err check_lr_rule(const dt_config *cfg)
