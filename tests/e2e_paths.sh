@@ -26,7 +26,7 @@ for name in 'a b' 'a;b' 'a #b' "it's [a] *" 'a,b'; do
     in_folder "$name" "$here/dtrain" ../tiny.ini run.output_dir=runs/a data.train=train.h5 run.max_steps=1
     expect_exit "a run in '$name'" 0
     case $name in
-    *,* | *\'*) expect_text "data.train stays relative, with a warning" "config.ini keeps relative paths, such as that of train, .* start it again from this folder only" ;;
+    *,* | *\'*) expect_text "data.train stays relative, with a warning" "config.ini stores relative paths, such as that of train, .* start the run again only from this folder" ;;
     *)
         in_folder second "$here/dtrain" "../$name/runs/a/config.ini" run.max_steps=2
         expect_text "its config.ini from another folder continues the run" "resumed from .*$tmp/.*/runs/a/checkpoints/step-00000001.h5"
