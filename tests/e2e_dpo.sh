@@ -200,7 +200,7 @@ before 2 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps
 expect "the file is used again" cmp "$tmp/.kept" "$tmp/before3/reference-logps.bin"
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 data.max_validation_samples=5
 expect_exit "other data: exit code" 65
-expect_text "other data: message" 'reference-logps.bin: its validation data is not this run.s: remove the file'
+expect_text "other data: message" 'reference-logps.bin: the validation data of the file does not match this run; remove the file'
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
 expect_text "another reference" 'reference-logps.bin: the model of the file does not match this run'
 rm "$tmp/before3/reference-logps.bin"
@@ -234,13 +234,13 @@ refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type, f
 refuse "partners with WPO" 'use_wpo: expected false, because loss_type = aot and aot_unpaired compare answers of different pairs' dpo.loss_type=aot dpo.use_wpo=true
 refuse "means of means" 'average: expected false, because loss_type = ipo and sigmoid_norm already divide by the lengths' dpo.loss_type=ipo dpo.average=true
 refuse "a reference that follows is not known before" 'precompute_reference: expected false with sync_reference_steps' dpo.precompute_reference=true dpo.sync_reference_steps=2
-refuse "nor is a full divergence from it" 'kl_estimator .default.: full needs the reference in memory' dpo.precompute_reference=true dpo.kl_coef=0.1
+refuse "nor is a full divergence from it" 'kl_estimator .default.: expected k3, because full needs the reference in memory' dpo.precompute_reference=true dpo.kl_coef=0.1
 refuse "a lambda beyond its limits" 'lambda_init .default.: expected a number from lambda_min = 0.01 to lambda_max = 0.5, found 1' dpo.lambda_max=0.5
 refuse "a beta of the step with judges" 'dynamic_beta: expected margin or factor, because batch cannot use the margins of judges' dpo.dynamic_beta=batch $judged
 refuse "or with partners" 'dynamic_beta: batch skips pairs' dpo.dynamic_beta=batch dpo.loss_type=aot
 refuse "exo_pair without smoothing" 'expected a number above 0 for loss_type = exo_pair' dpo.loss_type=exo_pair
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
-expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
+expect_text "no model to start from" 'path .default.: expected a model to align, found none'
 
 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
 expect_exit "a language model is no judge: exit code" 65

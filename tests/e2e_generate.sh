@@ -116,7 +116,7 @@ expect a_shared_model_streams cmp "$tmp/text" "$tmp/expected"
 
 # a conversation
 printf 'hello\n\nand you\n' | timeout 240 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 >"$tmp/talk" 2>"$out"
-expect_text a_conversation_keeps_what_was_said ' [1-9][0-9]* kept'
+expect_text a_conversation_keeps_what_was_said ' [1-9][0-9]* reused'
 expect a_line_an_answer test "$(wc -l <"$tmp/talk")" -ge 2
 printf 'hello\n\nand you\n' | timeout 240 $MPIRUN -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 -o "$tmp/text" --force >"$out" 2>&1
 expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"

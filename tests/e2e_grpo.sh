@@ -173,7 +173,7 @@ refuse() { # NAME TEXT ARGS...
     expect_exit "$name: exit code" 64
     expect_text "$name: message" "$text"
 }
-refuse "no reward functions" 'reward_funcs: expected reward functions, found nothing' grpo.reward_funcs=
+refuse "no reward functions" 'reward_funcs: expected reward functions, found none' grpo.reward_funcs=
 refuse "groups that do not divide" 'num_generations: a generation has 8 completions: expected a multiple of num_generations = 3; the next one is 9' grpo.num_generations=3
 refuse "part of a step" 'generation_batch_size: expected a multiple or a divisor of batch.train_batch_size = 8, found 12; the nearest multiple above is 16' grpo.generation_batch_size=12
 refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of 3, the micro-steps of an optimizer step' \
@@ -190,7 +190,7 @@ expect_exit "a broken file of completions: exit code" 65
 expect "it is all that is told" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
 refuse "a penalty longer than completions" 'overlong_cache: expected at most the maximum completion length, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
-expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
+expect_text "no model to start from" 'path .default.: expected a model to align, found none'
 expect_text "and no prompts" 'train .default.: expected dataset files for task grpo'
 train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 grpo.beta=0 grpo.reference_path="$tmp/nowhere" grpo.sync_reference_steps=2 --check
 expect "without a divergence keys of the reference are said to be unused" [ "$(grep -cE 'warning: grpo.(reference_path|sync_reference_steps) is not used: with beta = 0' "$out")" = 2 ]

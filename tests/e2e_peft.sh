@@ -64,8 +64,8 @@ another-layer layers.0.self_attn.q_proj.lora_A.weight..is.missing s/$layers/"lay
 no-such-layers layers.1.mlp.up_proj.lora_A.weight.:.this.model.has.no.such.tensor s/$names/"layers_pattern": "h"/
 a-layer-by-name layers_to_transform:.expected.the.number.of.a.layer,.or.a.list s/$layers/"layers_to_transform": ["1"]/
 a-pattern-of-patterns layers_pattern:.expected.a.name,.or.a.list s/$names/"layers_pattern": "(layers|h)"/
-names-without-layers layers_pattern:.it.means.nothing s/$layers/"layers_to_transform": null/; s/$names/"layers_pattern": "h"/
-all-but-some target_modules:.expected.names.*all-linear s/"target_modules": [^]]*]/"target_modules": "all-linear"/
+names-without-layers layers_pattern.needs.layers_to_transform s/$layers/"layers_to_transform": null/; s/$names/"layers_pattern": "h"/
+all-but-some target_modules:.expected.module.names.*all-linear s/"target_modules": [^]]*]/"target_modules": "all-linear"/
 a-regex-by-layer target_modules:.expected.a.list s/"target_modules": [^]]*]/"target_modules": ".*proj"/
 END
 greedily llama 0 "$(base_of llama)"

@@ -180,7 +180,7 @@ refuse() { # NAME CODE TEXT ARGS...
     expect_exit "$name: exit code" "$want"
     expect_text "$name: message" "$text"
 }
-refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found nothing' data.train="$tmp/prompts.h5"
+refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found none' data.train="$tmp/prompts.h5"
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3
 refuse "a norm without a scale" 64 'use_score_norm: needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
 refuse "a coefficient that stays 0" 64 'adaptive_kl: expected false, or kl_coef above 0' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.kl_coef=0 ppo.adaptive_kl=true

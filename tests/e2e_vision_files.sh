@@ -255,7 +255,7 @@ expect "processor_config.json comes first" has '0.25' "$tmp/newer/hf/preprocesso
 # ---- mistakes
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
 check "a tower twice" 64 'vision.path.*already has a tower' model.path=$hf/clip_llama vision.path=$hf/clip
-check "another layer than that of the model" 64 'vision.feature_layer.*has -2' model.path=$hf/clip_llama vision.feature_layer=-1
+check "another layer than that of the model" 64 'vision.feature_layer.*defines this as -2' model.path=$hf/clip_llama vision.feature_layer=-1
 check "a key without a tower" 64 'vision.projector_type.*no tower' model.path=$hf/clip_llama_text vision.projector_type=mlp
 check "no language model" 64 'vision.path.*model.path' model.model_type=llama vision.path=$hf/clip
 check "a tower that is not there" 65 'vision.path.*nowhere' model.path=$hf/clip_llama_text vision.path=nowhere
@@ -293,7 +293,7 @@ check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" v
 check "adapters of a tower" 64 "lora.target_modules: this model has no layer 'out_proj' in its language model.* choose from embed_tokens.* lm_head$" "${clip[@]}" lora.r=2 lora.target_modules=q_proj,out_proj
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
-wrong "a reward model of images" 64 'no scalar head' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3
+wrong "a reward model of images" 64 'for a scalar head' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3
 check "a reference that would have another projector" 64 'vision.projector_path.*more than once' model.path=$hf/clip_llama run.task=dpo vision.projector_path="$projector"
 check "LLaVA's own name for a key" 64 'feature_layer' "${clip[@]}" vision.mm_vision_select_layer=-2
 train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4

@@ -118,7 +118,7 @@ cp "$tmp/text" "$tmp/expected"
 generate 2 "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --prompt "what is it?" --image "$files/rgb.jpg" --zero-stage 3
 expect "the same on two ranks" cmp "$tmp/text" "$tmp/expected"
 printf 'a\nb\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 4 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
-expect "a second message keeps what the first one's image left" grep -q '[1-9][0-9]* kept' "$out"
+expect "a second message keeps what the first one's image left" grep -q '[1-9][0-9]* reused' "$out"
 printf 'what is it?\nand now\nand again\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
 expect "the image is forgotten with its message" grep -q 'exceeds 64 tokens' "$out"
 expect "and all are answered, the first alike" test "$(wc -l <"$tmp/text")-$(head -1 "$tmp/text")" = "3-$(head -1 "$tmp/expected")"
@@ -146,7 +146,7 @@ printf '{"prompt": "a"}\n{"prompt": "<image>", "image": 7}\n' >"$tmp/bad.jsonl"
 gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --prompts "$tmp/bad.jsonl"
 gen_wrong "a reward model has no images" 64 'reward models and critics accept only text' --score $hf/clip_llama --answers "$tmp/bad.jsonl"
 cp -r $hf/clip_llama "$tmp/other" && sed -i 's/14/16/' "$tmp/other/preprocessor_config.json"
-gen_wrong "images of another size" 65 'takes 14 x 14' "$tmp/other" --prompt a --image "$files/rgb.jpg"
+gen_wrong "images of another size" 65 'expects 14 x 14' "$tmp/other" --prompt a --image "$files/rgb.jpg"
 
 # ---- the example, which in two steps learns nothing, and its table of answers that are all right
 [ -z "${DTRAIN_DEVICE:-}" ] || { e2e_done; exit; } # the same programs on any device
