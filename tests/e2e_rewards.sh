@@ -154,7 +154,7 @@ for i in $(seq 0 $((width - 1))); do # finite, and Inf - Inf is what comes of th
 done
 grpo 2 nan "length:4, model:$tmp/nan"
 expect_exit "a score that is no number ends the run" 71
-expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan: the model'
+expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan, so the model'
 grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
 expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, rec_semantic, model:DIRECTORY or command:PROGRAM ARGS, found correct'
 expect_text "parameters" 'length:0: expected length:TARGET or length:MIN:MAX'
