@@ -683,7 +683,7 @@ static void keys_are_printed_by_section_and_by_name(void **state)
     assert_int_equal(err, DT_OK);
     assert_string_equal(text,
                         "[batch]\n  micro_batch_size             integer from 0 to 2147483647, samples; default: 0\n"
-                        "      samples that a rank processes at a time; 0: computed from the other two\n");
+                        "      samples that a rank processes at a time; 0: computed from the other two keys\n");
     free(text);
     text = printed(dt_config_print_keys, "zero", &err);
     assert_true(err == DT_OK && strstr(text, "[zero]") && strstr(text, "stage ") && !strstr(text, "[run]"));
