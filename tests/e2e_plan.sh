@@ -173,7 +173,7 @@ stale "an object of other headers" 'const long dt_device_cuda_ops[80]; const cha
 if [ -e "$tmp/stale/libdtrain_cuda.so" ]; then # of pages that are not there reading ends a program
     truncate -s $(($(stat -c %s "$tmp/stale/libdtrain_cuda.so") / 2)) "$tmp/stale/libdtrain_cuda.so"
     run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda
-    expect_text "an object that is cut short is not opened" 'libdtrain_cuda.so is cut short: build it again \(make\), or copy it again'
+    expect_text "an object that is cut short is not opened" 'libdtrain_cuda.so is truncated: rebuild it \(make\) or copy it again'
 fi
 
 # The least number of ranks is exact, and what is advised is not set already.

@@ -224,7 +224,8 @@ dt_err dt_config_require(const dt_config *cfg, const char *section, const char *
         const dt_key *k = &dt_key_table[i];
         if (strcmp(k->section, section) != 0 || (key && strcmp(k->name, key) != 0) || !cfg->priv->value[i].unset)
             continue;
-        return dt_fail(DT_ERR_USAGE, "%s: the environment variable %s is not set, and the value is needed here",
+        return dt_fail(DT_ERR_USAGE,
+                       "%s: the environment variable %s is not set, but this value is required; set the variable",
                        dt_config_where(cfg, section, k->name, head, sizeof head), cfg->priv->value[i].unset);
     }
     return DT_OK;
@@ -234,10 +235,10 @@ static dt_err read_stream(FILE *in, const char *path, char **text)
 {
     enum { MOST = 1 << 20 }; /* no configuration is larger; a model file given by mistake is */
     char *all = malloc(MOST + 1);
-    DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read it", path);
+    DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read the file", path);
     const size_t n = fread(all, 1, MOST + 1, in);
     const char *why = ferror(in)          ? strerror(errno)
-                      : n > MOST          ? "larger than 1 MiB: not a configuration"
+                      : n > MOST          ? "larger than 1 MiB, so it is not a configuration file"
                       : memchr(all, 0, n) ? "not a text file"
                                           : NULL;
     if (why) {

@@ -139,7 +139,7 @@ dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handl
     reader r = {.file_name = file_name, .next = text, .handler = handler, .self = self, .mistakes = mistakes};
     const int status = ini_parse_stream(read_line, &r, take_value, &r);
     free(r.long_value);
-    DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read it", file_name);
+    DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read the file", file_name);
     if (status != 0)
         dt_mistakes_add(mistakes,
                         dt_fail(DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]'", file_name, status));

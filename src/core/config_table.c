@@ -243,7 +243,7 @@ static void explain_name(const char *name, char *why, size_t size)
     else if (is_near(name, k->name))
         snprintf(why, size, "unknown key; the nearest is %s in [%s]", k->name, k->section);
     else
-        snprintf(why, size, "no section and no key has this name; --keys alone lists all");
+        snprintf(why, size, "no section or key has this name; --keys without a name lists all");
 }
 
 static dt_err no_such_filter(const char *filter)

@@ -60,7 +60,7 @@ static bool write_all(int fd, const char *text, size_t n)
 void dt_log_stdout_lost(void)
 {
     if (atomic_exchange(&who.stdout_lost, true)) return;
-    DT_WARN("standard output cannot be written (%s): the run continues without it", strerror(errno));
+    DT_WARN("cannot write to standard output (%s): the run continues without it", strerror(errno));
 }
 
 static int print_head(dt_log_level level, char *out, size_t size)

@@ -57,11 +57,11 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
     char path[PATH_MAX + 64];
     *stale = false;
     if (!find_object(file, path, sizeof path)) {
-        snprintf(why, why_size, "this program was built without it: there is no %s", file);
+        snprintf(why, why_size, "this program was built without %s", file);
         return NULL;
     }
     if (is_cut_short(path)) {
-        snprintf(why, why_size, "%s is cut short: build it again (make), or copy it again", path);
+        snprintf(why, why_size, "%s is truncated: rebuild it (make) or copy it again", path);
         return NULL;
     }
     void *object = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* again: the one that is loaded */
@@ -69,7 +69,7 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
     *stale = found && !is_of_these_headers(object, symbol);
     if (!found) snprintf(why, why_size, "%s", dlerror());
     if (*stale)
-        snprintf(why, why_size, "%s was built from another version of dtrain than this program: build it again (make)",
+        snprintf(why, why_size, "%s was built from another version of dtrain than this program: rebuild it (make)",
                  path);
     return *stale ? NULL : found;
 }
