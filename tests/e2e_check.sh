@@ -85,7 +85,7 @@ expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_
 check data.train="$tmp/text.txt"
 finds "text as data: how to make a dataset of it" 65 1 'text.txt: this is text, not a dataset; `dtrain-data -o train.h5'
 check model.path=Qwen/Qwen2.5-0.5B
-finds "a name of the hub: how to fetch it" 65 1 'models are not downloaded here: .*hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B'
+finds "a name of the hub: how to fetch it" 65 1 'dtrain does not download models: .*hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B'
 check model.path=models/no-such-model
 finds "a local place for a model is not taken for a name of the hub" 65 1 'hf download OWNER/no-such-model --local-dir models/no-such-model'
 check model.path=runs/no-such-run

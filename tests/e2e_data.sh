@@ -177,7 +177,7 @@ is "also from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
 run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
 expect_exit "a Git LFS pointer instead of a table" 65
-expect_text "is recognised" 'pointer.parquet: this is a Git LFS pointer.*git lfs pull'
+expect_text "is recognised" 'pointer.parquet: found a Git LFS pointer.*git lfs pull'
 
 # ---- threads, shards
 for n in 1 2 3 5; do ./dtrain-data -q --threads $n -o "$tmp/threads$n.h5" "$tmp/chat.jsonl" README.md --kind sft --documents lines >/dev/null 2>&1; done

@@ -154,7 +154,7 @@ stale() { # NAME C-SOURCE
     for device in cuda auto; do
         LD_LIBRARY_PATH=$tmp/stale${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=$device
         expect_exit "$1, run.device = $device: 64" 64
-        expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: build it again'
+        expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: rebuild it'
     done
     run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda comm.backend=nccl
     expect_exit "$1: refused with nccl, too" 64

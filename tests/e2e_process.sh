@@ -36,14 +36,14 @@ expect_exit "three ranks with shared memory" 0
 for np in 2 3 4; do
     DTRAIN_SHM_DIR=$tmp/nowhere train $np nowhere$np
     expect_exit "no folder for shared memory, $np ranks: by messages" 0
-    expect "said once ($np)" test "$(grep -c 'exchange by messages instead' "$out")" = 1
+    expect "said once ($np)" test "$(grep -c 'exchange data by messages instead' "$out")" = 1
 done
 expect "and the numbers agree" close_losses with nowhere3 1e-5
 mkdir "$tmp/shm"
 for fault in shm.make:0 shm.make:1 shm.map:0 shm.map:2; do
     DTRAIN_SHM_DIR=$tmp/shm DTRAIN_FAULT=$fault:1:error train 3 "fault-$fault"
     expect_exit "one rank fails at $fault: all exchange by messages" 0
-    expect_text "and that is said ($fault)" "shm.ma.*exchange by messages instead"
+    expect_text "and that is said ($fault)" "shm.ma.*exchange data by messages instead"
 done
 expect "no segment is left" test -z "$(ls -A "$tmp/shm")"
 segment() { head -c 4080 /dev/zero; printf 'dtrain segment 1'; } # as src/comm/shm.c marks its own
@@ -79,8 +79,8 @@ until [ $((SECONDS - suspended)) -ge 14 ]; do sleep 0.1; done # more than comm.t
 kill -CONT $(ranks_of single) $(ranks_of both)
 finish single $single
 expect_exit "a run on one rank, suspended for longer than comm.timeout, goes on" 0
-expect_text "and says so" "stood still for [0-9]+ s .*comm.timeout does not count"
-expect "for as long as it was" test "$(sed -n 's/.*stood still for \([0-9]*\) s .*/\1/p' "$out" | sort -n | tail -1)" -ge 12
+expect_text "and says so" "was stopped or suspended for [0-9]+ s .*comm.timeout does not count"
+expect "for as long as it was" test "$(sed -n 's/.*was stopped or suspended for \([0-9]*\) s .*/\1/p' "$out" | sort -n | tail -1)" -ge 12
 expect "and has nothing to complain of" sh -c "! grep 'no progress' '$out'"
 finish both $both
 expect_exit "a run on two ranks, suspended as a whole, goes on" 0
@@ -116,7 +116,7 @@ wait $first
 expect "a killed run leaves its lock" test -e "$tmp/shared/run.lock"
 train 2 shared
 expect_exit "which stops nobody" 0
-expect_text "and is named" "run.lock was left behind by a run that has ended"
+expect_text "and is named" "taking over .*run.lock: its run has ended"
 expect "a run that ends removes its lock" test ! -e "$tmp/shared/run.lock"
 expect "and leaves nothing else of it" sh -c "! ls '$tmp/shared' | grep run.lock"
 
@@ -204,7 +204,7 @@ expect_exit "a run whose directory was taken over ends" 74
 expect_text "and says why" "run.lock was taken over by another run"
 finish fresh $fresh
 expect_exit "a lock of another host that is not refreshed while it is watched is stale" 0
-expect_text "waiting is said, and no matter of comm.timeout" "watching for 35 s whether it is alive"
+expect_text "waiting is said, and no matter of comm.timeout" "checking for 35 s whether that run is alive"
 for rank in 0 1 2; do
     DTRAIN_FAULT=lock.take:$rank:1:error train 3 "lockfault$rank"
     expect_exit "rank $rank fails at the lock: all leave with 70" 70

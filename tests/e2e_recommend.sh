@@ -342,7 +342,7 @@ sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT FILE COMMAND...
     run 0 $MPIRUN -np 1 -wdir "$tmp/here" "${@:3}" : -np 1 -wdir "$tmp/there" "${@:3}"
     expect_exit "$1: two copies that differ are refused" 65
-    expect_text "and named" "$2: host .* finds another file than rank 0"
+    expect_text "and named" "$2: the file on host .* differs from rank 0.s"
 }
 differ "an evaluation" items.txt "$PWD/dtrain" "$tmp/apart.ini" run.output_dir="$tmp/failed" rec.catalogue=items.txt
 differ "dtrain-generate" items.txt "$PWD/dtrain-generate" "$PWD/tests/data/dpo/start" --tokenizer bytes --prompt u --catalogue items.txt

@@ -79,8 +79,8 @@ done
 # ranks that call different collectives
 DTRAIN_FAULT=comm.check:1:60:error train 2 unequal comm.check=true
 expect_exit "comm.check: a rank that calls something else ends the run" 76
-expect_text "and is named with host, phase and both calls" "rank 1 on host $(hostname) calls number [0-9]+: .* in phase .*; rank 0 on host $(hostname) calls number [0-9]+: "
-expect "once" test "$(grep -c 'ranks call different collectives' "$out")" = 1
+expect_text "and is named with host, phase and both calls" "rank 1 on host $(hostname) issued number [0-9]+: .* in phase .*; rank 0 on host $(hostname) issued number [0-9]+: "
+expect "once" test "$(grep -c 'ranks issued different collectives' "$out")" = 1
 train 2 equal comm.check=true run.max_steps=2
 expect_exit "comm.check: equal ranks train" 0
 TORCH_DISTRIBUTED_DEBUG=DETAIL train 1 adopted run.max_steps=1

@@ -281,7 +281,7 @@ sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT COMMAND...
     run 0 $MPIRUN -np 1 -wdir "$tmp/here" "$PWD/${@:2}" : -np 1 -wdir "$tmp/there" "$PWD/${@:2}"
     expect_exit "$1: two copies that differ are refused" 65
-    expect_text "and named" "model/config.json: host .* finds another file than rank 0"
+    expect_text "and named" "model/config.json: the file on host .* differs from rank 0.s"
 }
 differ "a model" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" model.path=model
 differ "a reference" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" run.task=dpo data.train="$tmp/pairs.h5" dpo.reference_path=model

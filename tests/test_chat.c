@@ -713,7 +713,7 @@ static void bad_templates_say_what_is_wrong(void **state)
         {"{\"user\": {\"prefx\": \"\"}, \"assistant\": {\"end\": \"x\"}}", "user.prefx"},
         {"{\"user\": {\"prefix\": 1}, \"assistant\": {\"end\": \"x\"}}", "user.prefix: expected a string, found 1"},
         {"{\"user\": 1, \"assistant\": {\"end\": \"x\"}}", "user: expected an object"},
-        {"{\"jinja\": \"\"}", "jinja: expected no such key (known: name begin"},
+        {"{\"jinja\": \"\"}", "jinja: expected a known key (one of name begin"},
         {"{\"trim\": 1}", "trim"},
         {"{\"system_place\": \"top\"}", "system_place"}};
     dt_chat *c;

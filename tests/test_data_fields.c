@@ -399,7 +399,7 @@ static void printed_json_is_records(void **state)
         {"{\n\"text\": \"a\"\n}\n{\n\"text\": 1\n}\n", 0, ":4: text: expected a text"},
         {"{\n\"text\": \"a\"\n},\n{\n\"text\": \"b\"\n}\n", 0, ":3:2: expected the next record, found ','"},
         {"{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\"\n", 0, ":4: the file ends inside the record of several lines"},
-        {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here breaks in line 3: expected a ], found a }"},
+        {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here breaks in line 3: expected ], found }"},
         {"{\"text\": \"a\n\n{\"text\": \"b\"}\n", 0, ":1: not valid JSON"}, /* cut short, in JSON lines */
     };
     dt_make_options o = options();

@@ -390,7 +390,7 @@ static void no_altered_bit_goes_unnoticed(void **state)
     assert_true(dt_dataset_get_info(d)->sealed);
     dt_dataset_close(d);
     assert_int_equal(truncate(path, nbytes - 8), 0);
-    must_fail("lost the checksum of its header");
+    must_fail("the checksum of the header is missing");
 }
 
 static void options_that_do_not_fit_the_file_are_refused(void **state)

@@ -98,7 +98,7 @@ static void a_bad_file_is_refused_by_name(void **state)
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "two tokens"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\",3]]}}", "two tokens"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "model.dropout: expected null, found 0.1"},
-        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"speed\":1}}", "model.speed: expected no such key"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"speed\":1}}", "model.speed: expected a known key"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"<unk>\"}}", "model.unk_token"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"fuse_unk\":1}}", "model.fuse_unk: expected true or false"},
     };

@@ -93,15 +93,15 @@ static dt_err say_difference(const dt_comm *comm, const call *all)
     describe(&all[usual], theirs, sizeof theirs);
     comm->mpi->failed_rank = other; /* all know of it, and may end in order */
     return dt_fail(DT_ERR_COMM,
-                   "comm.check: ranks call different collectives: rank %d on host %s calls number %" PRId64
-                   ": %s; rank %d on host %s calls number %" PRId64 ": %s",
+                   "comm.check: ranks issued different collectives: rank %d on host %s issued number %" PRId64
+                   ": %s; rank %d on host %s issued number %" PRId64 ": %s",
                    other, all[other].host, all[other].number, its, usual, all[usual].host, all[usual].number, theirs);
 }
 
 static dt_err tell_difference(const dt_comm *comm, const call *mine)
 {
     call *all = malloc((size_t)comm->nranks * sizeof *all);
-    if (!all) return dt_fail(DT_ERR_COMM, "comm.check: ranks call different collectives; no memory to say which");
+    if (!all) return dt_fail(DT_ERR_COMM, "comm.check: ranks issued different collectives (no memory to report which)");
     const int code = MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, comm->mpi->check);
     const dt_err err = code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : say_difference(comm, all);
     free(all);

@@ -59,12 +59,12 @@ static dt_err compare(int size)
         }
         MPI_Get_library_version(library, &len);
         library[strcspn(library, ",\n")] = '\0';
-        return dt_fail(DT_ERR_USAGE,
-                       "%s started %ld processes (%s), but MPI sees only this one, and each would run alone. This "
-                       "program was built with %s: start it with the launcher "
-                       "of that MPI, or under Slurm with an srun --mpi=... that it knows (srun --mpi=list). If one "
-                       "rank is meant: env -u %s",
-                       launchers[l].name, n, launchers[l].size, library, launchers[l].size);
+        return dt_fail(
+            DT_ERR_USAGE,
+            "%s started %ld processes (%s), but MPI sees only this one, so each process would run a separate job. This "
+            "program was built with %s: start it with the launcher of that MPI, or under Slurm with an srun --mpi=... "
+            "that it supports (srun --mpi=list). To run one rank on purpose: env -u %s",
+            launchers[l].name, n, launchers[l].size, library, launchers[l].size);
     }
     return DT_OK;
 }
@@ -130,7 +130,7 @@ static void let_threads_rest(const thread_list *before)
         seen = others_have_work(before) ? 0 : seen + 1;
         if (seen == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    if (seen < 2) DT_DEBUG("threads of MPI were still at work %d ms after it had begun", AT_MOST_MS);
+    if (seen < 2) DT_DEBUG("MPI threads were still busy %d ms after MPI_Init", AT_MOST_MS);
 }
 #else
 typedef struct thread_list {

@@ -176,7 +176,7 @@ static dt_err reserve_segment(int fd, size_t nbytes)
     const bool known = fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0;
     const double room = known ? (double)disk.f_bavail * (double)disk.f_frsize : 0;
     DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY,
-             "not enough space in %s for %s of shared memory, %s left%s%s", segment_dir(),
+             "not enough space in %s: %s of shared memory needed, %s left%s%s", segment_dir(),
              dt_format_bytes((double)nbytes, need), dt_format_bytes(room, left), number && number != ENOSPC ? ": " : "",
              number && number != ENOSPC ? strerror(number) : "");
     return DT_OK;
@@ -219,10 +219,10 @@ static dt_err map_peer(dt_shm *shm, int l, const segment_id *id)
     struct stat st;
     segment_name(name, id);
     const int fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_segment(name, "shared memory of a rank of this node cannot be opened", errno);
+    if (fd < 0) return fail_segment(name, "the shared memory of a rank on this node cannot be opened", errno);
     const bool whole = fstat(fd, &st) == 0 && st.st_size == (off_t)shm->window_nbytes && st.st_uid == geteuid();
     const dt_err err = whole ? map_segment(fd, name, shm->window_nbytes, &shm->segments[l])
-                             : dt_fail(DT_ERR_MEMORY, "%s: is not the shared memory of a rank", name);
+                             : dt_fail(DT_ERR_MEMORY, "%s: not the shared memory of a rank of this run", name);
     close(fd);
     return err;
 }
@@ -274,8 +274,8 @@ static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
     DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
     if (first == comm->rank)
-        DT_WARN("%s; ranks of a node exchange by messages instead, which is slower (comm.shared_memory = false selects "
-                "this from the start)",
+        DT_WARN("%s; ranks of a node exchange data by messages instead, which is slower (comm.shared_memory = false "
+                "selects this without a warning)",
                 dt_error_message());
     if (mine != DT_OK) dt_error_clear();
     *all = first == INT64_MAX;
@@ -299,7 +299,7 @@ dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened)
         const int code =
             alone ? MPI_SUCCESS
                   : MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
-        if (code) agreed = dt_comm_mpi_fail(code, "exchange of the names of shared memory", __FILE__, __LINE__);
+        if (code) agreed = dt_comm_mpi_fail(code, "exchange of shared memory names", __FILE__, __LINE__);
         if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, ids), opened);
     }
     give_up_name(shm, &mine);

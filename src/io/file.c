@@ -102,7 +102,7 @@ static dt_err read_open_file(int fd, const struct stat *st, const char *path, si
              max_bytes, (long long)st->st_size);
     *nbytes = (size_t)st->st_size;
     *text = malloc(*nbytes + 1);
-    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for its %zu bytes", path, *nbytes);
+    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for the file's %zu bytes", path, *nbytes);
     (*text)[*nbytes] = '\0';
     errno = 0; /* of a file that is too short, too */
     dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
@@ -133,7 +133,7 @@ static dt_err make_dir(const char *path)
     const int number = errno;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return DT_OK; /* there already, or another rank was quicker */
     errno = number;
-    return dt_fail_errno(DT_ERR_WRITE, path, "cannot make the directory");
+    return dt_fail_errno(DT_ERR_WRITE, path, "cannot create the directory");
 }
 
 dt_err dt_make_dirs(const char *path)
@@ -141,7 +141,7 @@ dt_err dt_make_dirs(const char *path)
     char part[PATH_MAX];
     const size_t len = strlen(path);
     DT_CHECK(len > 0 && len < sizeof part, DT_ERR_WRITE,
-             "cannot make a directory: its path has %zu bytes, expected 1 to %zu", len, sizeof part - 1);
+             "cannot create a directory: its path has %zu bytes, expected 1 to %zu", len, sizeof part - 1);
     memcpy(part, path, len + 1);
     for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -202,7 +202,7 @@ dt_err dt_aside_open(dt_aside *a, const char *path)
     DT_TRY(dt_check_replaceable(path));
     if (asprintf(&a->part, "%s.part", path) < 0) {
         a->part = NULL;
-        return dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", path);
+        return dt_fail(DT_ERR_MEMORY, "%s: no memory for the file's name", path);
     }
     const dt_err err = dt_create_file(a->part, &a->fd);
     if (err == DT_OK) return DT_OK;
@@ -301,11 +301,10 @@ dt_err dt_check_output(const char *path, bool force, const char *const *inputs, 
              "%s: the path is too long", path);
     for (int i = 0; i < n_inputs; i++) {
         DT_CHECK(!same_file(path, inputs[i]), DT_ERR_USAGE,
-                 "%s: is an input (%s) and would be overwritten; choose another name for the output", path, inputs[i]);
-        DT_CHECK(
-            !same_file(part, inputs[i]), DT_ERR_USAGE,
-            "%s: is an input (%s) and the name that %s has while it is written; choose another name for the output",
-            part, inputs[i], path);
+                 "%s: is an input (%s) and would be overwritten; choose another output name", path, inputs[i]);
+        DT_CHECK(!same_file(part, inputs[i]), DT_ERR_USAGE,
+                 "%s: is an input (%s), but it is also the temporary name of the output %s; choose another output name",
+                 part, inputs[i], path);
     }
     DT_CHECK(force || lstat(path, &st) != 0, DT_ERR_USAGE,
              "%s: exists; choose another name, or replace it with --force", path);
@@ -316,7 +315,7 @@ dt_err dt_check_replaceable(const char *path)
 {
     struct stat st;
     if (lstat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return DT_OK;
-    return dt_fail(DT_ERR_WRITE, "%s: expected a file or nothing there, found %s", path,
+    return dt_fail(DT_ERR_WRITE, "%s: expected a regular file or no file, found %s", path,
                    S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
 }
 
@@ -361,7 +360,7 @@ dt_err dt_glob(const char *pattern, char ***paths, int *n_paths)
     else if (status == GLOB_ABORTED)
         err = dt_fail_errno(DT_ERR_DATA, pattern, "a directory cannot be read");
     else if (status != GLOB_NOMATCH)
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the files that match", pattern);
+        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the list of matching files", pattern);
     if (status == 0) globfree(&g);
     if (err == DT_OK && *n_paths == 0) {
         free(*paths);

@@ -43,15 +43,13 @@ const char *dt_missing_model_hint(const char *path, int why, char *out, size_t s
     if (why != ENOENT || is_file_name(path)) return out;
     if (is_hub_name(path))
         snprintf(out, size,
-                 "; models are not downloaded here: where there is a network, `hf download %s --local-dir %s` (pip "
-                 "install huggingface_hub), then give "
-                 "that directory",
+                 "; dtrain does not download models: with network access, run `hf download %s --local-dir %s` (pip "
+                 "install huggingface_hub), then pass that directory",
                  path, slash ? slash + 1 : path);
     else if (slash && slash[1] && strncmp(path, "models/", 7) == 0)
         snprintf(out, size,
-                 "; a directory with config.json and model.safetensors is expected there: `hf download OWNER/%s "
-                 "--local-dir %s` (pip install "
-                 "huggingface_hub) fetches a published one",
+                 "; expected a directory with config.json and model.safetensors: `hf download OWNER/%s --local-dir %s` "
+                 "(pip install huggingface_hub) downloads a published model",
                  slash + 1, path);
     return out;
 }

@@ -43,7 +43,7 @@ static int find_held(const char *path)
 static dt_err hold(const char *path, int fd)
 {
     char *name = strdup(path);
-    DT_CHECK(name, DT_ERR_MEMORY, "%s: no memory for its name", path);
+    DT_CHECK(name, DT_ERR_MEMORY, "%s: no memory for the file's name", path);
     pthread_mutex_lock(&held.mutex);
     const int own = held.n < MAX_HELD ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (own >= 0) held.file[held.n].path = name, held.file[held.n++].fd = own;
@@ -115,7 +115,7 @@ static int remove_left(const char *path)
 static dt_err fail_busy(const char *path)
 {
     return dt_fail(DT_ERR_WRITE,
-                   "%s: another process is writing this output; wait until it has ended, or choose another name", path);
+                   "%s: another process is writing this output; wait until it ends, or choose another name", path);
 }
 
 /* Under its final name, a file is whoever's that writes it: a record of a run that grows. */
@@ -127,7 +127,7 @@ dt_err dt_create_file(const char *path, int *fd)
     let_go(path);
     errno = is_aside(path) ? remove_left(path) : unlink(path) == 0 || is_nothing(errno) ? 0 : errno;
     if (errno == EBUSY && is_aside(path)) return fail_busy(path);
-    if (errno != 0) return dt_fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
+    if (errno != 0) return dt_fail_errno(DT_ERR_WRITE, path, "the existing file cannot be removed");
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (*fd < 0)
         return is_aside(path) && errno == EEXIST ? fail_busy(path)
@@ -176,10 +176,10 @@ static dt_err sync_folder_of(const char *path)
     memcpy(folder, path, len);
     folder[len] = '\0';
     const int fd = open(len ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot open its folder");
+    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot open the directory of the file");
     /* EINVAL, EROFS, ENOTSUP: a file system without the notion */
     const bool failed = fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP;
-    const dt_err err = failed ? dt_fail_errno(DT_ERR_WRITE, path, "sync of its folder failed") : DT_OK;
+    const dt_err err = failed ? dt_fail_errno(DT_ERR_WRITE, path, "cannot sync the directory of the file") : DT_OK;
     close(fd);
     return err;
 }
@@ -189,7 +189,8 @@ dt_err dt_rename_file(const char *from, const char *to)
     DT_TRY(dt_check_replaceable(to));
     DT_CHECK(strlen(to) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", to);
     DT_CHECK(is_as_made(from), DT_ERR_WRITE,
-             "%s: another process has replaced or removed it while it was written; it does not become %s", from, to);
+             "%s: another process replaced or removed this file while it was written, so it is not renamed to %s", from,
+             to);
     if (rename(from, to) != 0) {
         const int number = errno;
         return dt_fail(DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", from, to, strerror(number));

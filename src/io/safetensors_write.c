@@ -102,7 +102,7 @@ static dt_err remove_others(const dt_st_layout *l, const char *dir)
         if (!is_weights(l, e->d_name) || is_in_layout(l, e->d_name)) continue;
         err = join(path, dir, e->d_name, "");
         if (err == DT_OK && unlink(path) != 0)
-            err = dt_fail_errno(DT_ERR_WRITE, path, "an earlier model's file cannot be removed");
+            err = dt_fail_errno(DT_ERR_WRITE, path, "the file of an earlier model cannot be removed");
     }
     closedir(d);
     return err;

@@ -161,7 +161,7 @@ dt_err dt_spec_only(const dt_spec *s, const char *keys)
     json_object_foreach((json_t *)s->value, key, value) if (!json_is_null(value) && !listed(keys, key))
     {
         char expected[256];
-        snprintf(expected, sizeof expected, "no such key (known: %s)", keys);
+        snprintf(expected, sizeof expected, "a known key (one of %s)", keys);
         return dt_spec_bad(s, key, expected);
     }
     return DT_OK;

@@ -193,7 +193,7 @@ static dt_err check_is_file(const char *path)
     struct stat st;
     if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return DT_OK;
     const char *kind = S_ISDIR(st.st_mode) ? "a directory" : S_ISLNK(st.st_mode) ? "a symbolic link" : "a special file";
-    return dt_fail(DT_ERR_USAGE, "%s: expected the lock file of a run, found %s, which no run has made; remove it",
+    return dt_fail(DT_ERR_USAGE, "%s: expected the lock file of a run, found %s; remove it, because no run created it",
                    path, kind);
 }
 
@@ -250,16 +250,16 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
     if (!same && !force) return WAIT; /* somebody else was quicker */
     if ((*err = dt_fault("lock.rename")) != DT_OK) return FAILED;
     if (rename(l->own, l->path) != 0) {
-        *err = dt_fail_errno(DT_ERR_WRITE, l->path, "cannot be taken over");
+        *err = dt_fail_errno(DT_ERR_WRITE, l->path, "the lock cannot be taken over");
         return FAILED;
     }
     l->renamed_s = dt_now_s();
     l->has_name = true;
     who(h, name, sizeof name);
     if (force)
-        DT_WARN("--force: %s is taken from %s", l->path, name);
+        DT_WARN("--force: taking over %s from %s", l->path, name);
     else
-        DT_INFO("%s was left behind by a run that has ended (%s)", l->path, name);
+        DT_INFO("taking over %s: its run has ended (%s)", l->path, name);
     *err = dt_fault("lock.renamed");
     return *err == DT_OK ? WAIT : FAILED;
 }
@@ -276,8 +276,8 @@ static outcome cannot_be_read(dt_lock *l, dt_err *err)
     if (lstat(l->path, &st) != 0 && errno == ENOENT) return WAIT; /* gone again */
     if (++l->n_unread < TURNS) return WAIT;
     *err = dt_fail(DT_ERR_USAGE,
-                   "%s; it would tell whether another run has this output_dir. If it is certain that none has, remove "
-                   "it, or start with --force",
+                   "%s; without this file dtrain cannot check whether another run uses this output_dir. If no other "
+                   "run does, remove the file or start with --force",
                    why);
     return FAILED;
 }
@@ -297,16 +297,15 @@ static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err
     outcome o = WAIT;
     if (v == ALIVE) {
         *err = dt_fail(DT_ERR_USAGE,
-                       "another run has this output_dir: %s (%s). Wait for it, stop it, or choose another "
-                       "run.output_dir; if it is certain that "
-                       "it is dead, --force takes over",
+                       "another run uses this output_dir: %s (%s). Wait for it, stop it, or choose another "
+                       "run.output_dir. If that run is certainly dead, take over with --force",
                        who(&h, name, sizeof name), l->path);
         o = FAILED;
     } else if (v == STALE) {
         o = take_over(l, text ? text : "", &h, force, err);
     } else if (v == UNSURE && l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5) {
-        DT_INFO("%s was written by %s; watching for %d s whether it is alive", l->path, who(&h, name, sizeof name),
-                OBSERVE_S);
+        DT_INFO("%s was written by %s; checking for %d s whether that run is alive", l->path,
+                who(&h, name, sizeof name), OBSERVE_S);
     }
     free(text);
     return o;
@@ -327,9 +326,10 @@ static bool is_ours(const dt_lock *l)
 
 dt_err dt_lock_check(const dt_lock *l)
 {
-    DT_CHECK(!l || is_ours(l), DT_ERR_WRITE,
-             "%s was taken over by another run, moved or removed: this one ends, as both would write to the same files",
-             l->path);
+    DT_CHECK(
+        !l || is_ours(l), DT_ERR_WRITE,
+        "%s was taken over by another run, moved or removed: this run ends, because both would write to the same files",
+        l->path);
     return DT_OK;
 }
 
@@ -395,7 +395,7 @@ static dt_err hold(dt_lock *l)
     unlink(l->own);
     l->own[0] = '\0';
     DT_CHECK(is_ours(l), DT_ERR_USAGE,
-             "%s: another run has taken this output_dir at the same moment; start again when it has ended", l->path);
+             "%s: another run locked this output_dir at the same moment; start again when that run has ended", l->path);
     pthread_condattr_t attr;
     pthread_mutex_init(&l->mutex, NULL);
     pthread_condattr_init(&attr);
@@ -403,7 +403,7 @@ static dt_err hold(dt_lock *l)
     pthread_cond_init(&l->wake, &attr);
     pthread_condattr_destroy(&attr);
     l->has_thread = pthread_create(&l->thread, NULL, refresh, l) == 0;
-    DT_CHECK(l->has_thread, DT_ERR_FAULT, "%s: no thread to refresh it", l->path);
+    DT_CHECK(l->has_thread, DT_ERR_FAULT, "%s: cannot start the thread that refreshes the lock", l->path);
     return DT_OK;
 }
 
@@ -433,7 +433,7 @@ static void remove_litter(const dt_lock *l, const holder *mine, const char *dir)
     for (const struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
         if (strncmp(e->d_name, begin, strlen(begin)) == 0 && dt_join_path(path, dir, e->d_name, "") &&
             strcmp(path, l->own) != 0 && is_litter(l, mine, path) && unlink(path) == 0)
-            DT_INFO("%s was left by a start that was killed, and is removed", path);
+            DT_INFO("removed %s, which a killed start left over", path);
     if (d) closedir(d);
 }
 

@@ -51,7 +51,7 @@ dt_err dt_signals_install(void)
     const int number = pthread_create(&thread, NULL, wait_for_signals, NULL);
     if (number == 0) return pthread_detach(thread), DT_OK;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return dt_fail(DT_ERR_FAULT, "no thread to wait for signals: %s", strerror(number));
+    return dt_fail(DT_ERR_FAULT, "cannot start the signal thread: %s", strerror(number));
 }
 
 int dt_signals_pending(void) { return atomic_load(&pending_signal); }

@@ -171,7 +171,7 @@ static void close_stream(const dt_timeline *t, timeline_stream *l)
 static dt_err open_stream(dt_timeline *t, timeline_stream *l)
 {
     l->marks = calloc(1, STREAM_NBYTES);
-    DT_CHECK(l->marks, DT_ERR_MEMORY, "no memory for what a stream does");
+    DT_CHECK(l->marks, DT_ERR_MEMORY, "no memory for stream events");
     l->spans = (dt_time_span *)(l->marks + TIMELINE_MARKS);
     dt_ledger_add(t->ledger, DT_MEM_OTHER, DT_ON_HOST, STREAM_NBYTES);
     for (int i = 0; i < TIMELINE_MARKS; i++) DT_TRY(t->dev->ops->event_create(t->dev, &l->marks[i].event));

@@ -54,7 +54,7 @@ static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 {
     const double since_s = atomic_load(&w->phase->since_s), most_s = 2 * pause_s;
     if (tick_s > most_s + STOOD_STILL_S)
-        DT_INFO("this process stood still for %.0f s (stopped or suspended); comm.timeout does not count them",
+        DT_INFO("this process was stopped or suspended for %.0f s; comm.timeout does not count this time",
                 tick_s - pause_s);
     if (since_s != w->seen_since_s)
         w->idle_s = 0;
