@@ -115,7 +115,7 @@ checks() { # NAME YES|NO ARGS...: a start that checks, or does not
     rm -rf "$tmp/first"
     train 1 first run.max_steps=1 batch.train_batch_size=1 "$@"
     expect_exit "$name: trains" 0
-    if [ "$wanted" = yes ]; then expect_text "$name: checks" 'self-check: [0-9]+ operations and forms agree with the CPU'
+    if [ "$wanted" = yes ]; then expect_text "$name: checks" 'self-check: [0-9]+ tests agree with the CPU'
     else expect "$name: does not check" sh -c "! grep -q 'self-check: [0-9]' '$out'"; fi
 }
 remembered() { find "$XDG_CACHE_HOME/dtrain" -type f; }
@@ -125,7 +125,7 @@ expect "is remembered in one file" [ "$(remembered | wc -l)" = 1 ]
 checks "the second" no
 echo damaged >"$(remembered)"
 DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a damaged file, and a library that is wrong for long sums" yes
-expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, AB', fp32, plain wrong .*: dtrain's own kernels take such products"
+expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, AB', fp32, plain incorrectly .*: dtrain's own kernels replace it"
 expect "and nothing is remembered" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
 rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"

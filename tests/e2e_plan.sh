@@ -166,7 +166,7 @@ if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA'
     echo broken >"$tmp/stale/libdtrain_cuda.so"
     run 0 env DTRAIN_LOG=debug "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=auto
     expect_exit "auto looks at no object where there is no driver" 0
-    expect_text "and says why" 'not cuda: this machine has no NVIDIA driver'
+    expect_text "and says why" 'cuda is not available: this machine has no NVIDIA driver'
 fi
 stale "an object from before there were versions" 'const long dt_device_cuda_ops[80];'
 stale "an object of other headers" 'const long dt_device_cuda_ops[80]; const char dt_device_cuda_ops_interface[] = "1-2";'

@@ -39,7 +39,7 @@ if [ "$allowed" -gt 1 ]; then
     run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
     expect "ranks that have a core each are not warned of" sh -c "! grep -q 'warning: .* share ' '$out'"
     run $allowed ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=2
-    expect_text "more threads than cores on a node: how many would do" "$allowed ranks with 2 threads each share $allowed cores on .* with 1 thread each"
+    expect_text "more threads than cores on a node: how many would do" "$allowed ranks with 2 threads each share $allowed cores on .*use 1 thread per rank"
     run 0 $MPIRUN -np 2 taskset -c "$first" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
     expect_text "ranks that were bound to one core of several: how to start them" "2 ranks with 1 thread each share 1 core on .*the job has $allowed cores there.*--bind-to none"
 fi

@@ -278,8 +278,8 @@ run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=linear
 expect_text "and the width between layers, of one" 'vision.projector_hidden_size is not used'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=mlp vision.projector_dropout=0.1 vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
 expect "where it has, nothing is said" lacks 'is not used' "$out"
-check "a rate for what is frozen" 64 "lr_groups: 'vision_tower' names what is not trained: vision.train = projector, without tower" "${clip[@]}" vision.train=projector optimizer.lr_groups=multi_modal_projector:1e-3,vision_tower:2e-6
-check "LLaVA's name of the projector" 64 "'mm_projector' names no tensor that is trained; it is multi_modal_projector here" "${clip[@]}" optimizer.lr_groups=mm_projector:1e-3
+check "a rate for what is frozen" 64 "lr_groups: 'vision_tower' matches frozen tensors: vision.train = projector, without tower" "${clip[@]}" vision.train=projector optimizer.lr_groups=multi_modal_projector:1e-3,vision_tower:2e-6
+check "LLaVA's name of the projector" 64 "'mm_projector' matches no trained tensor; use multi_modal_projector" "${clip[@]}" optimizer.lr_groups=mm_projector:1e-3
 check "a task of language models" 64 'run.task: grpo takes language models alone' "${clip[@]}" run.task=grpo
 check "data that are not there, by their key" 65 'data.train: .*trian.h5: cannot be opened' "${clip[@]}" data.train=trian.h5
 check "part of the model for a key" 64 'vision.llm: add llm to vision.train' "${clip[@]}" vision.llm=true

@@ -104,8 +104,8 @@ static void images_that_are_not_here_are_refused(void **state)
         {"data:image/png,abc", "expected data:image/TYPE;base64,DATA"},
         {"data:image/png;base64,ab!d", "expected base64, found a byte 0x21 after 2 digits"},
         {"data:image/png;base64,abcde", "expected base64, whose 5 digits end in between"},
-        {"data:image/png;base64,AAAAAAAA", "data:image/png;base64,AAAAAAAA...: neither JPEG, PNG"},
-        {"data:image/png;base64,", "empty, and no image"},
+        {"data:image/png;base64,AAAAAAAA", "data:image/png;base64,AAAAAAAA...: expected JPEG, PNG"},
+        {"data:image/png;base64,", "the file is empty"},
     };
     dt_make_options o = with_images();
     dt_make_stats stats;

@@ -36,7 +36,7 @@ typedef struct cpu_state {
 static inline cpu_state *cpu_of(const dt_device *dev) { return (cpu_state *)dev->impl; }
 /** Refuse a type that is kept and not computed in. */
 #define CPU_TAKES(t)                                                                                                   \
-    DT_CHECK(dt_is_float(t), DT_ERR_ARG, "%s in %s: the CPU computes in fp32, bf16 and fp16", __func__,                \
+    DT_CHECK(dt_is_float(t), DT_ERR_ARG, "internal: %s: expected type fp32, bf16 or fp16, found %s", __func__,         \
              dt_dtype_name(t))
 
 static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)

@@ -101,20 +101,21 @@ static dt_err start_libraries(cpu_state *cpu)
     float y[N * N];
     const size_t left = dt_address_space_free();
     if (left == SIZE_MAX) return DT_OK;
-    DT_CHECK(left > 0, DT_ERR_MEMORY,
-             "cpu device: expected %d MiB of address space for libraries, found less: raise the limit (ulimit -v)",
-             DT_ADDRESS_RESERVE >> 20);
+    DT_CHECK(
+        left > 0, DT_ERR_MEMORY,
+        "cpu device: not enough address space for libraries: expected %d MiB, found less; raise the limit (ulimit -v)",
+        DT_ADDRESS_RESERVE >> 20);
 #pragma omp parallel num_threads(cpu->n_threads)
     atomic_signal_fence(memory_order_seq_cst);
     return dnnl_sgemm('N', 'N', N, N, N, 1, x, N, x, N, 0, y, N) == dnnl_success
                ? DT_OK
-               : dt_fail(DT_ERR_MEMORY, "cpu device: oneDNN's first product failed");
+               : dt_fail(DT_ERR_MEMORY, "cpu device: the first oneDNN GEMM failed");
 }
 
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
-    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for matrix products", sizeof *mmul);
+    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for GEMMs", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
@@ -271,9 +272,8 @@ static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
 {
     if (mmul->warned) return;
     const dnnl_version_t *v = dnnl_version();
-    DT_INFO("oneDNN %d.%d.%d computes wrong matrix products (first seen: %s, A %s, B %s%s%s): dtrain's own kernel "
-            "takes these, which is slower; "
-            "another version of oneDNN may help",
+    DT_INFO("oneDNN %d.%d.%d computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel "
+            "replaces it for such GEMMs, which is slower; another version of oneDNN may help",
             v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
             mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", mm->bias ? ", with bias" : "");
     mmul->warned = true;

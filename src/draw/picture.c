@@ -34,7 +34,7 @@ dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_look look, const char *titl
     }
     free(copy);
     dt_curve_free(curve);
-    return dt_fail(DT_ERR_MEMORY, "out of memory for %d curves", p->n_series + 1);
+    return dt_fail(DT_ERR_MEMORY, "no memory for %d curves", p->n_series + 1);
 }
 
 void dt_picture_free(dt_picture *p)
@@ -228,7 +228,7 @@ static const char *x_label(dt_axis axis, double largest, double *divisor, char *
                                           : (dt_scale){1, ""};
     *divisor = s.divisor;
     if (axis == DT_AXIS_TIME)
-        snprintf(out, size, "time of training (%s)", s.text);
+        snprintf(out, size, "training time (%s)", s.text);
     else if (axis == DT_AXIS_TOKENS)
         snprintf(out, size, "%s%stokens", s.text, s.divisor > 1 ? " " : "");
     else
@@ -301,10 +301,10 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 {
     int ends[2];
     char **env = gnuplot_environment();
-    DT_CHECK(env, DT_ERR_MEMORY, "out of memory for gnuplot's environment");
+    DT_CHECK(env, DT_ERR_MEMORY, "no memory for gnuplot's environment");
     if (pipe(ends) != 0) {
         free(env);
-        return dt_fail_errno(DT_ERR_FAULT, "gnuplot", "cannot make a pipe to it");
+        return dt_fail_errno(DT_ERR_FAULT, "gnuplot", "cannot create a pipe to it");
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -320,9 +320,9 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
     *script = why == 0 ? fdopen(ends[1], "w") : NULL;
     if (!*script) close(ends[1]);
     DT_CHECK(why != ENOENT, DT_ERR_FAULT,
-             "gnuplot was not found: install it (Debian and Ubuntu: apt install gnuplot-nox), or load its module");
+             "gnuplot is missing: install it (Debian and Ubuntu: apt install gnuplot-nox) or load its module");
     DT_CHECK(why == 0, DT_ERR_FAULT, "cannot start gnuplot: %s", strerror(why));
-    DT_CHECK(*script, DT_ERR_MEMORY, "out of memory for the pipe to gnuplot");
+    DT_CHECK(*script, DT_ERR_MEMORY, "no memory for the pipe to gnuplot");
     return DT_OK;
 }
 

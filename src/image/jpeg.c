@@ -46,7 +46,8 @@ static void watch_scans(j_common_ptr jpeg)
 {
     const decoder *d = (decoder *)jpeg;
     if (d->jpeg.input_scan_number > MAX_SCANS)
-        leave(jpeg, dt_fail(DT_ERR_DATA, "%s: a JPEG of more than %d scans", d->name, (int)MAX_SCANS));
+        leave(jpeg,
+              dt_fail(DT_ERR_DATA, "%s: JPEG files of more than %d scans are not supported", d->name, (int)MAX_SCANS));
 }
 
 static void do_nothing(j_decompress_ptr jpeg) {}
@@ -101,7 +102,7 @@ static dt_err read_header(decoder *d)
 {
     jpeg_read_header(&d->jpeg, TRUE);
     const int n = d->jpeg.num_components;
-    DT_CHECK(n == 1 || n == 3 || n == 4, DT_ERR_DATA, "%s: a JPEG of %d components", d->name, n);
+    DT_CHECK(n == 1 || n == 3 || n == 4, DT_ERR_DATA, "%s: JPEG files of %d components are not supported", d->name, n);
     d->jpeg.out_color_space = n == 4 ? JCS_CMYK : JCS_RGB;
     DT_TRY(keep_tags(d));
     return dt_image_alloc(d->name, d->jpeg.image_width, d->jpeg.image_height, d->image);

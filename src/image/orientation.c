@@ -9,7 +9,7 @@
 dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbytes)
 {
     uint8_t *both = realloc(tags->exif, tags->exif_nbytes + nbytes + 1);
-    DT_CHECK(both, DT_ERR_MEMORY, "no memory for %zu bytes of Exif", nbytes);
+    DT_CHECK(both, DT_ERR_MEMORY, "no memory for %zu bytes of Exif data", nbytes);
     memcpy(both + tags->exif_nbytes, bytes, nbytes);
     tags->exif = both;
     tags->exif_nbytes += nbytes;
@@ -19,7 +19,7 @@ dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbyt
 dt_err dt_image_keep_xmp(dt_image_tags *tags, const void *text, size_t nbytes)
 {
     char *copy = malloc(nbytes + 1);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for %zu bytes of XMP", nbytes);
+    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for %zu bytes of XMP data", nbytes);
     memcpy(copy, text, nbytes);
     copy[nbytes] = 0;
     free(tags->xmp);
@@ -138,7 +138,7 @@ dt_err dt_image_turn(dt_image *image, int orientation)
     const ptrdiff_t w = image->width, h = image->height, column = right ? -3 : 3, row = bottom ? -3 * w : 3 * w;
     const bool swap = TURNS[orientation].swap;
     dt_image out = {.width = (int)(swap ? h : w), .height = (int)(swap ? w : h), .rgb = malloc(3 * (size_t)(w * h))};
-    DT_CHECK(out.rgb, DT_ERR_MEMORY, "no memory to turn an image of %d x %d pixels", image->width, image->height);
+    DT_CHECK(out.rgb, DT_ERR_MEMORY, "no memory to rotate an image of %d x %d pixels", image->width, image->height);
     const uint8_t *first = image->rgb + (right ? 3 * (w - 1) : 0) + (bottom ? 3 * w * (h - 1) : 0);
     uint8_t *to = out.rgb;
     for (ptrdiff_t y = 0; y < out.height; y++)

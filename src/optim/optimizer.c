@@ -81,6 +81,7 @@ dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg)
         .weight_decay = cfg->optimizer_weight_decay, .eps = cfg->optimizer_eps, .momentum = cfg->optimizer_momentum};
     const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", &s->beta1, &s->beta2, &rest);
     DT_CONFIG_CHECK(n == 2 && s->beta1 >= 0 && s->beta1 < 1 && s->beta2 >= 0 && s->beta2 < 1, cfg, "optimizer", "betas",
-                    "expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'", cfg->optimizer_betas);
+                    "expected two numbers of at least 0 and below 1, such as 0.9, 0.95, found '%s'",
+                    cfg->optimizer_betas);
     return DT_OK;
 }
