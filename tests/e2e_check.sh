@@ -83,7 +83,7 @@ expect_text "validation_steps without data.validation: a warning" 'warning: \[da
 check model.max_position_embeddings=16
 expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 is beyond max_position_embeddings = 16'
 check data.train="$tmp/text.txt"
-finds "text as data: how to make a dataset of it" 65 1 'text.txt: this is text, not a dataset; `dtrain-data -o train.h5'
+finds "text as data: how to make a dataset of it" 65 1 'text.txt: expected a dataset, found text; convert it with `dtrain-data -o train.h5'
 check model.path=Qwen/Qwen2.5-0.5B
 finds "a name of the hub: how to fetch it" 65 1 'dtrain does not download models: .*hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B'
 check model.path=models/no-such-model
@@ -120,7 +120,7 @@ for kind in latest best; do
     for mode in --check ''; do
         run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/odd-$kind"
         expect_exit "checkpoints/$kind is no file: 74 ($mode)" 74
-        expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a file or nothing there"
+        expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a regular file or no file"
         expect "and no step was taken ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
     done
 done

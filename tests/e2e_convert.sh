@@ -120,7 +120,7 @@ expect_exit "a file that was edited is not taken for what it was" 64
 expect_text "and its mistake is named" "chat_template.jinja: line [0-9]+: expected elif else endif, found the end"
 sed -i '1s/ /  /' "$tmp/talk-chatml/hf/chat_template.jinja"
 run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/talk-chatml/hf" "$tmp/chat.jsonl"
-expect_text "nor is one of which only a blank was edited" "changed after dtrain had written it"
+expect_text "nor is one of which only a blank was edited" "changed after dtrain wrote it"
 expect_text "but for what it writes" "^chat template: chatml \($tmp/talk-chatml/hf/chat_template.jinja\)$"
 mkdir "$tmp/published"
 cp "$tmp/talk-chatml/hf/tokenizer.json" "$tmp/published"

@@ -139,7 +139,7 @@ mkdir "$tmp/pipe"
 mkfifo "$tmp/pipe/metrics.jsonl"
 train 2 pipe
 expect_exit "a pipe as metrics.jsonl ends the run" 74
-expect_text "a pipe as metrics.jsonl is named" "metrics.jsonl: expected a file or nothing there"
+expect_text "a pipe as metrics.jsonl is named" "metrics.jsonl: expected a regular file or no file"
 rm -rf "$tmp/pipe/checkpoints"
 mkdir "$tmp/ev" && mkfifo "$tmp/ev/metrics.jsonl"
 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"

@@ -365,7 +365,7 @@ expect_text "a plan tells of a tokenizer of another model" "items.txt:[0-9]+: th
 fails_alone 1 recommend.look 2 train 2 failed
 expect "and leaves no predictions" test -z "$(ls "$tmp/failed" | grep predictions)"
 mkdir -p "$tmp/occupied/predictions.json"
-wrong "a folder in their place" 74 'predictions.json: expected a file or nothing there, found a directory' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/occupied"
+wrong "a folder in their place" 74 'predictions.json: expected a regular file or no file, found a directory' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/occupied"
 
 # ---- the example ------------------------------------------------------------------------------------------------------------------------------
 [ -z "${DTRAIN_DEVICE:-}" ] || { e2e_done; exit; } # long, and the same programs on any device

@@ -75,7 +75,7 @@ expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples h
 for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_exit "pairs of equal answers alone are no dataset" 65
-expect_text "which is said" 'all 3 pairs have equal answers, so there is nothing to learn'
+expect_text "which is said" 'the answers of all 3 pairs are equal, so there is no training signal'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_text "some are counted" '3 of 4 pairs have equal answers after encoding, which teach nothing .first: .*equal.jsonl:1'

@@ -83,7 +83,7 @@ wrong "fewer items than codes" 65 '300 items cannot have 512 different codes' ./
 echo '{"0": {"title": "a"}, "2": {"title": "b"}}' >"$tmp/hole.json"
 wrong "an id that is missing" 65 'hole.json: has no item 1; ids' $bad --embeddings $data/items.npy --items "$tmp/hole.json"
 echo '{"": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/nameless.json"
-wrong "an id that an info file cannot hold" 65 'nameless.json: expected ids of items that are not empty' $bad --embeddings $data/items.npy --items "$tmp/nameless.json"
+wrong "an id that an info file cannot hold" 65 'nameless.json: expected item ids that are not empty' $bad --embeddings $data/items.npy --items "$tmp/nameless.json"
 echo '{"x": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/two.json"
 wrong "items without embeddings" 65 'two.json has 2 items and .*items.npy 300 rows' $bad --embeddings $data/items.npy --items "$tmp/two.json"
 printf '{"0": {"title": "a"},\n "1": {"title": }}' >"$tmp/broken.json"

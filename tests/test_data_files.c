@@ -236,7 +236,7 @@ static void bad_files_are_refused_with_the_reason(void **state)
         {{.weight_1 = -1}, "weights[1]"},
         {{.weight_1 = 0.0f / 0.0f}, "weights[1]"},
         {{.weight_1 = 9e-4f}, "weights[1]: expected 0, or 0.001 to 1e6"},
-        {{.external = true}, "inside the file"},
+        {{.external = true}, "in this file"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         make(&cases[i].c);
@@ -257,7 +257,7 @@ static void files_that_are_no_datasets_are_refused(void **state)
     f = fopen(path, "w");
     for (int i = 0; i < 1000; i++) fprintf(f, "this is text, not HDF5\n");
     fclose(f);
-    must_fail("this is text, not a dataset");
+    must_fail("expected a dataset, found text");
     unlink(path);
 }
 

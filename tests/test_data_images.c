@@ -425,7 +425,7 @@ static void files_of_one_run_must_agree(void **state)
     static const char *const says[] = {"must agree",
                                        "must agree",
                                        "must agree",
-                                       ": attribute preprocessor: size and resample: its images were made with",
+                                       ": attribute preprocessor: size and resample: the images were prepared with",
                                        ": attribute preprocessor:1:", /* not valid JSON here */
                                        NULL};
     const dt_image_form forms[] = {{S + 1, N_IMG, IMAGE, form.preprocessor},

@@ -101,7 +101,7 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
     if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "localhost");
     const int n =
         snprintf(path, sizeof path, "%s/" FILE_PREFIX "%010lld.%s.%ld", dir, file_time(dir), host, (long)getpid());
-    DT_CHECK(n < (int)sizeof path, DT_ERR_WRITE, "%s: the name of its event file is too long", dir);
+    DT_CHECK(n < (int)sizeof path, DT_ERR_WRITE, "%s: the name of the event file is too long", dir);
     DT_TRY(dt_record_file_open(&e->file, path, false));
 
     begin_event(e, 0);

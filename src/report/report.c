@@ -100,12 +100,11 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
         for (size_t k = 0; k < sizeof sinks / sizeof sinks[0]; k++)
             if (strcmp(words[i], sinks[k].word) == 0) known = *sinks[k].wanted = true;
         if (!known && strcmp(words[i], "wandb") == 0)
-            err =
-                dt_fail(DT_ERR_USAGE,
-                        "%s: wandb is not written by the run itself, which may have no network: keep jsonl here, then "
-                        "`python3 wandb_offline.py OUTPUT_DIR` makes a directory for `wandb sync` (tools/ of the "
-                        "source, share/dtrain/tools where installed)",
-                        where);
+            err = dt_fail(DT_ERR_USAGE,
+                          "%s: the run itself does not write to wandb, because it may have no network: set jsonl, then "
+                          "`python3 wandb_offline.py OUTPUT_DIR` creates a directory for `wandb sync` (in tools/ of "
+                          "the source, share/dtrain/tools of an installation)",
+                          where);
         else if (!known)
             err = dt_fail(DT_ERR_USAGE, "%s: expected any of stdout, jsonl, csv, tensorboard, found '%s'", where,
                           words[i]);
@@ -117,7 +116,7 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
 {
     *r = calloc(1, sizeof **r);
-    DT_CHECK(*r, DT_ERR_MEMORY, "out of memory for the report (%zu bytes)", sizeof **r);
+    DT_CHECK(*r, DT_ERR_MEMORY, "no memory for the report (%zu bytes)", sizeof **r);
     (*r)->jsonl.fd = (*r)->csv.file.fd = (*r)->events.file.fd = -1;
     const dt_err err = open_sinks(*r, opt);
     if (err != DT_OK) {

@@ -164,8 +164,8 @@ static dt_chat *open_own_jinja(const dt_tokenizer *t)
     if (spec && (dt_chat_open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, image, &again) != DT_OK))
         dt_error_clear();
     if (!again || strcmp(again, info->chat_template) != 0) {
-        DT_WARN("the chat_template in %s was changed after dtrain had written it, or an earlier version of dtrain has "
-                "written it: its first line is ignored",
+        DT_WARN("the chat_template in %s was changed after dtrain wrote it, or an earlier version of dtrain wrote it: "
+                "its first line is ignored",
                 dt_chat_place(t));
         dt_chat_close(c);
         c = NULL;
@@ -192,11 +192,10 @@ static dt_err open_automatic(dt_chat **out, const dt_tokenizer *t)
     *out = open_own_jinja(t);
     if (*out) return DT_OK;
     if (info->chat_template) return dt_chat_recognise(out, t);
-    DT_CHECK(
-        !info->chat_template_names, DT_ERR_USAGE,
-        "template: the chat templates in %s are named %s, and none is named default: name one of dtrain's templates "
-        "(dtrain-data --help lists them) or a JSON file",
-        dt_chat_place(t), info->chat_template_names);
+    DT_CHECK(!info->chat_template_names, DT_ERR_USAGE,
+             "template: %s has the chat templates %s, but none is named default: choose one of dtrain's templates "
+             "(dtrain-data --help lists them) or a JSON file",
+             dt_chat_place(t), info->chat_template_names);
     return dt_chat_open_named(out, "plain", t);
 }
 
@@ -256,12 +255,12 @@ const char *dt_chat_source(const dt_chat *c) { return c->source; }
 void dt_chat_warn(const dt_chat *c)
 {
     if (c->recognised && c->wrapped && c->wrap.n_before > 0)
-        DT_WARN("template %s: the tokenizer puts a begin-of-text token before each text, and the chat template in %s "
-                "does not write it: conversations begin with it here, and in apply_chat_template they do not",
+        DT_WARN("template %s: the tokenizer adds a begin-of-text token to each text, but the chat template in %s does "
+                "not. dtrain starts conversations with this token, apply_chat_template does not",
                 c->form.name, dt_chat_place(c->tokenizer));
     if (!c->missing[0]) return;
-    DT_WARN("template %s: the tokenizer has no %s: each becomes several tokens of text%s", c->form.name, c->missing,
-            dt_chat_end_token(c) < 0 ? ", and the tokenizer's end of text ends the last answer in training" : "");
+    DT_WARN("template %s: the tokenizer lacks %s: each is encoded as several text tokens%s", c->form.name, c->missing,
+            dt_chat_end_token(c) < 0 ? ", and the tokenizer's end-of-text token ends the last answer in training" : "");
 }
 
 /* JSON on one line. What begins a comment or a variable in a configuration stands inside strings only, and is written
@@ -454,8 +453,8 @@ static dt_err put_all(render *r)
         const dt_message *m = &r->message[i];
         if (inside && m->role == DT_ROLE_SYSTEM) {
             DT_CHECK(!waiting && r->last_user > i, DT_ERR_DATA,
-                     "message %d: the template %s puts the system message into a user's message: expected one system "
-                     "message, followed by a user's",
+                     "message %d: the template %s merges the system message into a user message: expected one system "
+                     "message, followed by a user message",
                      i, r->c->form.name);
             waiting = m;
             continue;
@@ -485,8 +484,8 @@ static dt_err check_thoughts(const dt_chat *c, const dt_message *messages, int n
 {
     for (int i = 0; i < n && !c->form.think_off; i++)
         DT_CHECK(messages[i].n_thoughts == 0, DT_ERR_DATA,
-                 "message %d: %s: the template %s has no block of thoughts; expected one that has it (--template "
-                 "qwen3), or thoughts in the text of the answer; without the field the answer alone is used",
+                 "message %d: %s: the template %s has no block for thoughts: choose one that has it (--template "
+                 "qwen3), put thoughts into the text of the answer, or remove the field to train on the answer only",
                  i, messages[i].thoughts_key, c->form.name);
     return DT_OK;
 }

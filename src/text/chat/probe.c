@@ -68,12 +68,12 @@ static const struct {
     {"empty thoughts", DT_KIND_THINK, 0, "uaua", {"q", none, "r", none}},
     {"thoughts without an end", DT_KIND_THINK, 0, "ua", {"q", "<think>on"}},
     {"thoughts around a tool result", DT_KIND_THINK, 0, "uaua", {"q", thought, response, thought_2}},
-    {"thoughts in a field of their own", DT_KIND_THOUGHTS, 0, "ua", {"q", "x"}},
-    {"thoughts in fields of their own", DT_KIND_THOUGHTS, 0, "uaua", {"q", "x", "r", "\n\ny"}},
-    {"fields of thoughts before a question", DT_KIND_THOUGHTS, GENERATE, "uau", {"q", "x", "r"}},
-    {"marks of thoughts in questions", DT_KIND_MARKS, 0, "uaua", {thought, "x", "a <think> b </think>", "y"}},
-    {"marks of thoughts in a last question", DT_KIND_MARKS, GENERATE, "u", {thought}},
-    {"marks of thoughts in a system message", DT_KIND_MARKS, 0, "sua", {thought, "q", "x"}},
+    {"thoughts in a separate field", DT_KIND_THOUGHTS, 0, "ua", {"q", "x"}},
+    {"thoughts in separate fields", DT_KIND_THOUGHTS, 0, "uaua", {"q", "x", "r", "\n\ny"}},
+    {"thought fields before a question", DT_KIND_THOUGHTS, GENERATE, "uau", {"q", "x", "r"}},
+    {"thought marks in questions", DT_KIND_MARKS, 0, "uaua", {thought, "x", "a <think> b </think>", "y"}},
+    {"thought marks in a last question", DT_KIND_MARKS, GENERATE, "u", {thought}},
+    {"thought marks in a system message", DT_KIND_MARKS, 0, "sua", {thought, "q", "x"}},
     {"thoughts and white space", DT_KIND_THINK, 0, "ua", {"q", "\n<think> a\n\nb </think> \n\n c "}},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 1030, MAX_CONSTANTS = 300 };
