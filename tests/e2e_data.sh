@@ -412,7 +412,7 @@ echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "co
 ./dtrain-data -q --template chatml -o "$tmp/late.h5" "$tmp/late.jsonl"
 run 0 ./dtrain --check /dev/null run.task=sft data.train="$tmp/late.h5" data.seq_len=16 run.output_dir="$tmp/late" batch.micro_batch_size=1 \
     model.model_type=llama model.hidden_size=32 model.num_attention_heads=4 model.num_hidden_layers=1 model.intermediate_size=64 model.vocab_size=257
-expect_text "answers that seq_len cuts off are named" 'late.h5: no sample in it has a target within the first data.seq_len = 16 tokens'
+expect_text "answers that seq_len cuts off are named" 'late.h5: no sample has a target within the first data.seq_len = 16 tokens'
 
 # ---- images: as many placeholders as the config.json beside the preprocessor says, or the tower's, or the option
 pictures() { run 0 ./dtrain-data --force -o "$tmp/i.h5" --tokenizer $vision/model --template chatml "$@"; }
@@ -610,7 +610,7 @@ EOF
 echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}' >"$tmp/one-chat.jsonl"
 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
 expect_exit "an edited chat template is not taken for the original" 64
-expect_text "the first difference is shown" "The nearest is chatml, but for a question it writes \"[^\"]*end\|><\|im_start\|>assistant.n\" and chatml writes \"[^\"]*end\|>.n<"
+expect_text "the first difference is shown" "The nearest is chatml, but for a question the file writes \"[^\"]*end\|><\|im_start\|>assistant.n\" and chatml writes \"[^\"]*end\|>.n<"
 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
 expect_exit "a template can be named instead" 0
 expect_text "the template is reported" "chat template: chatml \(by name\)$"

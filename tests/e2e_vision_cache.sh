@@ -205,13 +205,13 @@ at=$(h5dump -H -p -d /images/pixels "$tmp/altered.h5" | sed -n 's/.*OFFSET *\([0
 printf '\001\002\003\004' | dd of="$tmp/altered.h5" bs=1 seek=$((${at:-0} + 100)) conv=notrunc status=none
 kept 2 altered data.train="$tmp/altered.h5"
 expect_exit "altered pixels" 65
-expect_text "by the file's name" 'altered.h5: images/pixels: block [0-9]+ .*was altered'
+expect_text "by the file's name" 'altered.h5: images/pixels: block [0-9]+ .*is damaged'
 is "leave nothing" "$(ls "$cache" 2>/dev/null | wc -l)" 0
 kept 1 list-alone data.train="$tmp/images.h5"
 rm "$cache"/*.bin
 kept 2 known data.train="$tmp/altered.h5"
 expect_exit "also where the images are known already" 65
-expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*was altered|an image is not what it was)'
+expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*is damaged|an image is not what it was)'
 is "leave no features" "$(n_files ^features)" 0
 
 # ---- kernels that round in other ways make other features

@@ -190,7 +190,7 @@ static void fields_that_change_a_conversation_are_refused(void **state)
                  {"\"weight\": 0.5", "message 0: weight: expected 0 or false"},
                  {"\"loss\": \"no\"", "message 0: loss: expected 0 or false"},
                  {"\"reasoning_content\": 1", "message 0: reasoning_content: expected a text, found a number"},
-                 {"\"thinking\": \"a\", \"reasoning\": \"b\"", "message 0: reasoning and thinking: expected one"},
+                 {"\"thinking\": \"a\", \"reasoning\": \"b\"", "message 0: reasoning and thinking: expected only one"},
                  {"\"tool_calls\": null, \"refusal\": null, \"audio\": null, \"weight\": null", NULL},
                  {"\"tool_calls\": [], \"function_call\": {}, \"tools\": \"[]\", \"name\": \"n\"", NULL},
                  {"\"loss\": true, \"weight\": 1, \"train\": true", NULL}};
@@ -410,7 +410,7 @@ static void a_refused_template_says_where_it_differs(void **state)
     } cases[] = {
         {"{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-         "The nearest is chatml, but for a question it writes \"...start|>user\\nHello?<|im_end|>"},
+         "The nearest is chatml, but for a question the file writes \"...start|>user\\nHello?<|im_end|>"},
         {"{{ messages }}", "none of dtrain's templates"},
         {"{% for m in messages %}\n{{ m.content | zap }}{% endfor %}", "line 2: unknown or unsupported filter zap"},
         {"{{ raise_exception('never') }}", "it refuses a question; choose a template"},

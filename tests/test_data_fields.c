@@ -356,7 +356,7 @@ static void training_refuses_pairs_that_are_all_equal(void **state)
     craft_pairs(6);
     assert_int_equal(open_pairs(&l), DT_OK);
     assert_int_equal(dt_loader_verify(l, NULL, NULL), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "all 2 pairs have equal texts"));
+    assert_non_null(strstr(dt_error_message(), "the texts of all 2 pairs are equal"));
     dt_loader_close(l);
     dt_dataset_writer *w;
     const dt_pair pair = {.prompt_length = {1, 1}, .equal = true};
@@ -366,7 +366,7 @@ static void training_refuses_pairs_that_are_all_equal(void **state)
     assert_int_equal(dt_dataset_end_pair(w, &pair), DT_OK);
     assert_int_equal(dt_dataset_commit(w), DT_OK);
     assert_int_equal(open_pairs(&l), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "all 1 pairs have equal texts"));
+    assert_non_null(strstr(dt_error_message(), "the texts of all 1 pairs are equal"));
     dt_error_clear();
 }
 

@@ -181,7 +181,7 @@ static void misuse_is_refused(void **state)
     dt_swap_options opt = options(BLOCK + 1, 1);
     fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "multiple of 4096");
     opt = options(0, 1);
-    fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "nothing");
+    fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "above 0");
     opt = options(BLOCK, 0);
     fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "depth 0");
     f = open_file(2 * BLOCK, 1);

@@ -532,7 +532,7 @@ char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size)
 static void check_end(dt_comm *comm)
 {
     if (!comm->check || comm->mpi->differ) return;
-    if (dt_comm_next(comm, &(dt_collective){.kind = "the end of the run", .root = -1}) != DT_OK && dt_comm_speaks(comm))
+    if (dt_comm_next(comm, &(dt_collective){.kind = "the end", .root = -1}) != DT_OK && dt_comm_speaks(comm))
         dt_log(DT_LOG_ERROR, "%s", dt_error_message());
 }
 

@@ -11,7 +11,7 @@
 
 #define STRAY_PLACEHOLDER                                                                                              \
     "token %" PRId32 " stands for an image in this model, but the dataset has no images: expected a dataset made "     \
-                     "with dtrain-data --images, or texts without this token"
+    "with dtrain-data --images, or texts without this token"
 
 enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
 

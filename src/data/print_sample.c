@@ -153,7 +153,7 @@ static dt_err open_tokenizer(view *v, const char *name)
     DT_TRY(dt_tokenizer_open(&v->t, name));
     const char *found = dt_tokenizer_get_info(v->t)->name;
     DT_CHECK(!made_with[0] || strcmp(found, made_with) == 0, DT_ERR_USAGE,
-             "%s: was made with the tokenizer %s, but %s is %s", v->d->path, made_with, name, found);
+             "%s: created with the tokenizer %s, but %s is %s", v->d->path, made_with, name, found);
     return DT_OK;
 }
 
