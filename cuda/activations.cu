@@ -27,7 +27,7 @@
             __VA_ARGS__                                                                                                \
         } break;                                                                                                       \
         default:                                                                                                       \
-            return dt_fail(DT_ERR_ARG, "activation %d", (int)(act));                                                   \
+            return dt_fail(DT_ERR_ARG, "internal: activation %d is unknown", (int)(act));                              \
         }                                                                                                              \
     } while (0)
 

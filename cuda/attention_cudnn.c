@@ -222,7 +222,7 @@ static void make_plan(const struct cuda_cudnn *c, const dt_attention *at, const 
     else if (taken <= DT_GPU_WORKSPACE_NBYTES)
         cudnn_plan_make(g, DT_GPU_WORKSPACE_NBYTES - taken, plan);
     else
-        snprintf(why, why_size, "lse of so many tokens does not fit into a stream's workspace");
+        snprintf(why, why_size, "the lse of all tokens exceeds the workspace of a stream");
     free(g);
 }
 
@@ -369,7 +369,7 @@ dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backw
     const char *no = dt_attention_obstacle(at);
     *ready = 0;
     *why = '\0';
-    if (!no && !is_model_like(at)) no = "q, k and v do not lie side by side";
+    if (!no && !is_model_like(at)) no = "q, k and v are not adjacent in memory";
     if (no) {
         snprintf(why, why_size, "%s", no);
         return DT_OK;
@@ -385,7 +385,7 @@ dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backw
     if (p)
         snprintf(why, why_size, "%s", p->why);
     else
-        snprintf(why, why_size, "it was made ready for %d shapes, and keeps no more", MAX_SHAPES);
+        snprintf(why, why_size, "plans for %d shapes are cached, which is the maximum", MAX_SHAPES);
     if (p && p->forward.plan) *ready |= DT_READY_FORWARD;
     if (p && p->backward.plan) *ready |= DT_READY_BACKWARD;
     return DT_OK;

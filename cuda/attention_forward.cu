@@ -138,7 +138,7 @@ dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void
     dt_attention checked;
     DT_TRY(cuda_attention_check(at, &checked));
     DT_CHECK(!at->batch_invariant || (!lse && at->dropout_p == 0), DT_ERR_ARG,
-             "batch-invariant attention has neither lse nor dropout");
+             "internal: attention_forward: batch-invariant attention supports neither lse nor dropout");
     if (at->n_tok == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "attention_forward");
     bool taken = false;

@@ -87,11 +87,11 @@ static dt_err open_trial(trial *t, dt_device *dev, const dt_attention *at)
     if (cudaMalloc((void **)&t->memory, nbytes) != cudaSuccess) {
         (void)cudaGetLastError();
         t->memory = NULL;
-        return dt_fail(DT_ERR_MEMORY, "no %zu MiB of memory to try it", nbytes >> 20);
+        return dt_fail(DT_ERR_MEMORY, "no memory to test it (%zu MiB needed)", nbytes >> 20);
     }
     place(t, &nbytes);
     for (int i = 0; i < 2; i++) t->host[i] = malloc(t->x_nbytes + t->lse_nbytes + 4096);
-    DT_CHECK(t->host[0] && t->host[1], DT_ERR_MEMORY, "no memory to try it");
+    DT_CHECK(t->host[0] && t->host[1], DT_ERR_MEMORY, "no memory to test it");
     DT_TRY(fill(t, t->x, t->x_nbytes, 1));
     DT_TRY(fill(t, t->dout, t->out_nbytes, 1 << 20));
     return fill_starts(t);
@@ -131,7 +131,7 @@ static dt_err compute(trial *t, bool by_library, int i, attention_verdict *verdi
         const bool library = by_library && !*wrong;
         dt_err err = call(t, direction, library, i);
         if (err != DT_OK && library) {
-            snprintf(wrong, sizeof verdict->of[0], "cannot be run: %s", dt_error_message());
+            snprintf(wrong, sizeof verdict->of[0], "cannot run: %s", dt_error_message());
             dt_error_clear();
             err = call(t, direction, false, i);
         }
@@ -188,8 +188,8 @@ static dt_err compare(const trial *t, bool near, bool *forward, bool *backward)
 /* Two calls of the library, then one of our own kernels in the place of the second. */
 static dt_err judge(trial *t, attention_verdict *verdict)
 {
-    static const char *const what[] = {"gives other bits when it is called again",
-                                       "computes other numbers than dtrain's own kernels"};
+    static const char *const what[] = {"gives different bits in repeated calls",
+                                       "differs from dtrain's own kernels by more than rounding"};
     *verdict = (attention_verdict){0};
     DT_TRY(compute(t, true, 0, verdict));
     for (int near = 0; near < 2; near++) {
@@ -211,6 +211,6 @@ dt_err cuda_attention_try(dt_device *dev, const dt_attention *at, attention_verd
     if (err != DT_ERR_MEMORY) return err;
     dt_error_clear();
     for (int i = 0; i < N_DIRECTIONS; i++)
-        snprintf(verdict->of[i], sizeof verdict->of[i], "cannot be tried, for want of memory");
+        snprintf(verdict->of[i], sizeof verdict->of[i], "cannot be tested for lack of memory");
     return DT_OK;
 }

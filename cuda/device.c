@@ -34,15 +34,15 @@ bool cuda_is_lost(cudaError_t error)
     }
 }
 
-#define FIND_THE_PLACE "CUDA_LAUNCH_BLOCKING=1 in the environment finds the operation"
+#define FIND_THE_PLACE "set CUDA_LAUNCH_BLOCKING=1 in the environment to locate the operation"
 
 dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line)
 {
     const char *name = cudaGetErrorName(error), *words = cudaGetErrorString(error);
     const char *last = __atomic_load_n(&cuda_last_operation, __ATOMIC_RELAXED);
     if (cuda_is_lost(error))
-        return dt_device_fail("the GPU failed in work that was queued before %s (%s:%d): %s: %s; the last operation "
-                              "queued was %s; " FIND_THE_PLACE,
+        return dt_device_fail("the GPU failed in work queued before %s (%s:%d): %s: %s; the last operation queued was "
+                              "%s; " FIND_THE_PLACE,
                               call, file, line, name, words, last ? last : "none");
     const dt_err err = error == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_FAULT;
     return dt_fail(err, "%s: %s: %s (%s:%d)", call, name, words, file, line);
@@ -60,8 +60,8 @@ static dt_err alloc_workspace(dt_stream *s)
     if (error != cudaErrorMemoryAllocation || cudaMemGetInfo(&nbytes_left, &nbytes) != cudaSuccess)
         return cuda_fail(error, "cudaMalloc", __FILE__, __LINE__);
     return dt_fail(DT_ERR_MEMORY,
-                   "not enough cuda memory for a stream: %s requested, %s of %s free; nvidia-smi tells which processes "
-                   "have the rest",
+                   "not enough cuda memory for a stream: %s requested, %s of %s free; nvidia-smi lists the processes "
+                   "that use the rest",
                    dt_format_bytes(DT_GPU_WORKSPACE_NBYTES, asked), dt_format_bytes((double)nbytes_left, left),
                    dt_format_bytes((double)nbytes, all));
 }
@@ -176,7 +176,7 @@ static dt_err cuda_event_query(dt_device *dev, dt_event *event, bool *done)
     const cudaError_t state = event->recorded ? cudaEventQuery(event->handle) : cudaSuccess;
     *done = state == cudaSuccess;
     if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* no error of the next launch */
-    return state == cudaErrorNotReady ? DT_OK : surfaced(state, "asking for an event of the GPU", event->last);
+    return state == cudaErrorNotReady ? DT_OK : surfaced(state, "querying an event of the GPU", event->last);
 }
 
 static dt_err cuda_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
@@ -210,9 +210,9 @@ static bool is_new_enough(int ordinal, int n, char *why, size_t why_size)
     struct cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, ordinal) != cudaSuccess || 10 * p.major + p.minor >= atoi(DT_CUDA_ARCHS))
         return true;
-    snprintf(why, why_size, "GPU %d is a %s (sm_%d%d), and this program was built for sm_%d and later%s", ordinal,
+    snprintf(why, why_size, "GPU %d is a %s (sm_%d%d), but this program was built for sm_%d and later%s", ordinal,
              p.name, p.major, p.minor, atoi(DT_CUDA_ARCHS),
-             n > 1 ? "; name the others in CUDA_VISIBLE_DEVICES to leave it out" : "");
+             n > 1 ? "; exclude it by listing the others in CUDA_VISIBLE_DEVICES" : "");
     return false;
 }
 
@@ -225,7 +225,7 @@ static void say_driver(cudaError_t error, char *why, size_t why_size)
     if (driver == 0)
         snprintf(why, why_size, "this machine has no NVIDIA driver");
     else if (error == cudaErrorInsufficientDriver)
-        snprintf(why, why_size, "the driver is for CUDA %d.%d, and this program was built with CUDA %d.%d",
+        snprintf(why, why_size, "the driver supports CUDA %d.%d, but this program was built with CUDA %d.%d",
                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     else if (error == cudaSuccess || error == cudaErrorNoDevice)
         snprintf(why, why_size, "the driver shows no GPU%s%s", visible ? "; CUDA_VISIBLE_DEVICES=" : "",
@@ -269,7 +269,7 @@ static dt_err open_gpu(cuda_state *cuda, int local_rank)
 static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
-    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: %zu bytes of state", sizeof *cuda);
+    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of device state", sizeof *cuda);
     cuda->n_threads = n_threads > 0 ? n_threads : 1;
     cuda->blocking = n_threads == 1;
     dev->impl = cuda;
@@ -282,7 +282,7 @@ static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
 static dt_err cuda_plan(dt_device *dev, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
-    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: %zu bytes of state", sizeof *cuda);
+    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of device state", sizeof *cuda);
     cuda->planning = true;
     cuda->n_threads = n_threads;
     dev->impl = cuda;

@@ -28,7 +28,7 @@ static bool find_functions(cudnn_library *l, void *object, char *why, size_t why
     if (!l->function) missing = #function;
     CUDNN_FUNCTIONS(CUDNN_FIND)
 #undef CUDNN_FIND
-    if (missing) snprintf(why, why_size, "%s has no %s", CUDNN_FILE, missing);
+    if (missing) snprintf(why, why_size, "%s: function %s is missing", CUDNN_FILE, missing);
     return !missing;
 }
 
@@ -40,7 +40,7 @@ static void describe_h100(cudnn_library *l, char *why, size_t why_size)
                                              sizeof H100 - 1, H100);
     if (status == CUDNN_STATUS_SUCCESS) status = l->cudnnBackendFinalize(l->device);
     if (status != CUDNN_STATUS_SUCCESS)
-        snprintf(why, why_size, "cuDNN does not take an H100's properties: %s", l->cudnnGetErrorString(status));
+        snprintf(why, why_size, "cuDNN does not accept an H100's properties: %s", l->cudnnGetErrorString(status));
 }
 
 bool cudnn_library_open(cudnn_library *l, bool planning, char *why, size_t why_size)
@@ -54,7 +54,7 @@ bool cudnn_library_open(cudnn_library *l, bool planning, char *why, size_t why_s
     if (!find_functions(l, object, why, why_size)) return false;
     const size_t version = l->cudnnGetVersion();
     if (version < OLDEST) {
-        snprintf(why, why_size, "%s is cuDNN %zu.%zu; 9.10 or newer is needed", CUDNN_FILE, version / 10000,
+        snprintf(why, why_size, "%s: expected cuDNN 9.10 or later, found %zu.%zu", CUDNN_FILE, version / 10000,
                  version / 100 % 100);
         return false;
     }
@@ -95,7 +95,7 @@ static cudnn_descriptor make(cudnn_graph *g, cudnnBackendDescriptorType_t type)
     cudnn_descriptor d = NULL;
     if (failed(g)) return NULL;
     if (g->n_made == CUDNN_MAX_DESCRIPTORS) {
-        snprintf(g->why, g->why_size, "a graph of more than %d descriptors", CUDNN_MAX_DESCRIPTORS);
+        snprintf(g->why, g->why_size, "a graph has more than %d descriptors", CUDNN_MAX_DESCRIPTORS);
         return NULL;
     }
     note(g, g->library->cudnnBackendCreateDescriptor(type, &d), "a descriptor");
@@ -168,7 +168,7 @@ static void add_op(cudnn_graph *g, cudnn_descriptor op, const char *what)
     if (g->n_ops < CUDNN_MAX_OPS)
         g->ops[g->n_ops++] = op;
     else
-        snprintf(g->why, g->why_size, "a graph of more than %d operations", CUDNN_MAX_OPS);
+        snprintf(g->why, g->why_size, "a graph has more than %d operations", CUDNN_MAX_OPS);
 }
 
 cudnn_descriptor cudnn_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t computed_in, int axis,
@@ -316,10 +316,10 @@ static void choose(cudnn_graph *g, size_t workspace_nbytes, cudnn_plan *plan)
     }
     if (plan->plan || failed(g)) return;
     if (least >= 0)
-        snprintf(g->why, g->why_size, "cuDNN wants a workspace of %lld MiB", (long long)(least + (1 << 20) - 1) >> 20);
+        snprintf(g->why, g->why_size, "cuDNN needs a workspace of %lld MiB", (long long)(least + (1 << 20) - 1) >> 20);
     else
-        snprintf(g->why, g->why_size, "cuDNN has no engine for it%s",
-                 n_varying ? " that computes the same bits each time" : "");
+        snprintf(g->why, g->why_size, "cuDNN has no engine for this graph%s",
+                 n_varying ? " with bit-identical results in repeated calls" : "");
 }
 
 void cudnn_plan_make(cudnn_graph *g, size_t workspace_nbytes, cudnn_plan *plan)

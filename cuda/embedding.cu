@@ -167,7 +167,8 @@ static dt_err backward(dt_stream *s, const T *dout, const int32_t *id, const int
     if (n_tok == 0 || width == 0) return DT_OK;
     embedding_runs runs = {id, order, n_tok, LEAST_CHUNK};
     const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / sizeof(float)) / (2 * width);
-    DT_CHECK(room > 0, DT_ERR_ARG, "embedding_backward: rows of %lld elements", (long long)width);
+    DT_CHECK(room > 0, DT_ERR_ARG, "internal: embedding_backward: rows of %lld elements are too long",
+             (long long)width);
     while (ceil_div(n_tok, runs.chunk) > room) runs.chunk *= 2;
     const int64_t n_chunks = ceil_div(n_tok, runs.chunk), n_stripes = ceil_div(width, WARP * vector_elems<T>),
                   n_warps = n_chunks * n_stripes, n_join = ceil_div(width, 256);

@@ -51,7 +51,7 @@ dt_err cuda_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
 dt_err cuda_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
 {
     dt_stream *s = cuda_stream(dev, stream, "a graph");
-    DT_CHECK(s == graph->stream, DT_ERR_ARG, "a graph of another stream");
+    DT_CHECK(s == graph->stream, DT_ERR_ARG, "internal: graph_launch: the graph belongs to another stream");
     DT_CUDA(cudaGraphLaunch(graph->exec, s->handle));
     return DT_OK;
 }

@@ -55,7 +55,7 @@ static inline bool vectors_fit(size_t row_nbytes, const void *a, const void *b =
             __VA_ARGS__                                                                                                \
         } break;                                                                                                       \
         default:                                                                                                       \
-            return dt_fail(DT_ERR_ARG, "%s: elements of type %s", op, dt_dtype_name(dt));                              \
+            return dt_fail(DT_ERR_ARG, "internal: %s: element type %s is not supported", op, dt_dtype_name(dt));       \
         }                                                                                                              \
     } while (0)
 

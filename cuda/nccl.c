@@ -61,8 +61,8 @@ static dt_err nccl_fail(const dt_comm *comm, ncclResult_t result, const char *wh
     const cudaError_t error = error_of_gpu(comm);
     const bool own = result == ncclUnhandledCudaError || cuda_is_lost(error), tell = own && error != cudaSuccess;
     char message[1024];
-    snprintf(message, sizeof message, "NCCL: %s: %s%s%.500s%s%s (NCCL_DEBUG=WARN in the environment says more)", what,
-             ncclGetErrorString(result), *more ? ": " : "", more, tell ? "; the GPU: " : "",
+    snprintf(message, sizeof message, "NCCL: %s: %s%s%.500s%s%s (set NCCL_DEBUG=WARN in the environment for details)",
+             what, ncclGetErrorString(result), *more ? ": " : "", more, tell ? "; the GPU: " : "",
              tell ? cudaGetErrorString(error) : "");
     if (cuda_is_lost(error)) return dt_device_fail("%s", message);
     return dt_fail(own ? DT_ERR_FAULT : DT_ERR_COMM, "%s", message);
@@ -83,7 +83,7 @@ static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
     while (result == ncclInProgress) {
         DT_TRY(dt_comm_may_join(comm)); /* the watchdog may know */
         if (now_s() - begin_s > comm->timeout_s)
-            return dt_fail(DT_ERR_COMM, "NCCL: %s: no answer from the other ranks within %.0f s (comm.timeout)", what,
+            return dt_fail(DT_ERR_COMM, "NCCL: %s: no response from the other ranks within %.0f s (comm.timeout)", what,
                            comm->timeout_s);
         if (now_s() - begin_s > 1e-3) nanosleep(&(struct timespec){0, 100000}, NULL);
         const ncclResult_t asked = ncclCommGetAsyncError(t->nccl, &result);
@@ -144,8 +144,9 @@ static bool is_done(nccl_note *n) { return atomic_load(&n->queued) && cudaEventQ
 static const char *state_of_note(const nccl_note *n)
 {
     if (!atomic_load(&n->queued)) return "the host is still queueing it";
-    return cudaEventQuery(n->before) == cudaSuccess ? "it has begun, and waits for other ranks"
-                                                    : "it has not begun: what is queued before it is not done";
+    return cudaEventQuery(n->before) == cudaSuccess
+               ? "it is running and waits for other ranks"
+               : "it has not started, because work queued before it is not finished";
 }
 
 static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
@@ -161,7 +162,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
     (void)cudaSetDevice(cuda_of(comm->dev)->ordinal); /* of this thread, which has none yet */
     while (k < end && is_done(&t->notes[k % N_NOTES])) k++;
     if (k == end) {
-        if (end > 0) snprintf(out, out_size, "; the GPU has done all that were queued there");
+        if (end > 0) snprintf(out, out_size, "; the GPU has finished all queued collectives");
         return;
     }
     const nccl_note *n = &t->notes[k % N_NOTES];

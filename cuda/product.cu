@@ -16,7 +16,7 @@ struct cuda_products {
 dt_err cuda_products_open(cuda_state *cuda)
 {
     cuda->products = (cuda_products *)calloc(1, sizeof *cuda->products);
-    DT_CHECK(cuda->products, DT_ERR_MEMORY, "cuda device: no memory for matrix products");
+    DT_CHECK(cuda->products, DT_ERR_MEMORY, "cuda device: no memory for GEMMs");
     const char *way = getenv("DTRAIN_CUDA_PRODUCT");
     if (cuda->planning || (way && !strcmp(way, "own"))) return DT_OK;
     return cuda_library_open(&cuda->products->library);
@@ -362,8 +362,8 @@ static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
 
 dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
 {
-    DT_CHECK(mm->dt == DT_F32 || mm->dt == DT_BF16 || mm->dt == DT_F16, DT_ERR_ARG, "matmul: matrices of %s",
-             dt_dtype_name(mm->dt));
+    DT_CHECK(mm->dt == DT_F32 || mm->dt == DT_BF16 || mm->dt == DT_F16, DT_ERR_ARG,
+             "internal: matmul: matrices of type %s are not supported", dt_dtype_name(mm->dt));
     DT_TRY(dt_matmul_check(mm));
     dt_stream *s = cuda_stream(dev, stream, "matmul");
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(make_sums(dev, mm, a, b, c, s));

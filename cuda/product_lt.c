@@ -249,14 +249,14 @@ static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const 
     DT_TRY(run(t->library, &mine, device[0], device[1], device[2], DT_GPU_WORKSPACE_NBYTES, t->stream, &taken));
     DT_CUDA(cudaMemcpyAsync(c, device[2], nbytes, cudaMemcpyDeviceToHost, stream));
     DT_CUDA(cudaStreamSynchronize(stream));
-    return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no such product");
+    return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no algorithm for this GEMM");
 }
 
 static void warn_of_form(cuda_library *library, const dt_matmul *mm)
 {
     if (library->warned) return;
-    DT_INFO("cuBLASLt %zu computes wrong matrix products (first seen: %s, A %s, B %s%s%s): dtrain's own kernel takes "
-            "these, which is slower; another version of cuBLASLt may help",
+    DT_INFO("cuBLASLt %zu computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel replaces "
+            "it for such GEMMs, which is slower; another version of cuBLASLt may help",
             cublasLtGetVersion(), dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
             mm->trans_b ? "transposed" : "plain", mm->accumulate || mm->addend ? ", with an addend" : "",
             mm->bias ? ", with bias" : "");
@@ -352,10 +352,10 @@ dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const vo
 dt_err cuda_library_open(cuda_library **library)
 {
     cuda_library *l = *library = calloc(1, sizeof *l);
-    DT_CHECK(l, DT_ERR_MEMORY, "cuda device: %zu bytes for the plans of matrix products", sizeof *l);
+    DT_CHECK(l, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of GEMM plans", sizeof *l);
     const cublasStatus_t status = cublasLtCreate(&l->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
-        DT_INFO("cuBLASLt cannot be used (%s): dtrain's own kernels take all matrix products, which is slower",
+        DT_INFO("cuBLASLt is not usable (%s): dtrain's own kernels compute all GEMMs, which is slower",
                 cublasLtGetStatusString(status));
         free(l);
         *library = NULL;

@@ -115,8 +115,9 @@ dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, 
                           dt_dtype gt, bool accumulate, dt_stream *stream)
 {
     const int64_t most = (int64_t)(DT_GPU_WORKSPACE_NBYTES / sizeof(float));
-    DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG, "bias_backward: row distance %" PRId64 " of %" PRId64 " columns", ld, n);
-    DT_CHECK(n <= most, DT_ERR_ARG, "bias_backward: %" PRId64 " columns, more than %" PRId64, n, most);
+    DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG,
+             "internal: bias_backward: row stride %" PRId64 " is less than %" PRId64 " columns", ld, n);
+    DT_CHECK(n <= most, DT_ERR_ARG, "internal: bias_backward: %" PRId64 " columns exceed %" PRId64, n, most);
     if (n == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "bias_backward");
     CUDA_BY_DTYPE(dt, T, "bias_backward", { return bias_sums(s, (const T *)dy, m, n, ld, dbias, gt, accumulate); });

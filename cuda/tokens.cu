@@ -464,7 +464,9 @@ dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *l
                        float *logit, dt_stream *stream)
 {
     DT_TRY(dt_token_rows_check(rows));
-    DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG, "top_tokens: %" PRId64 " of %" PRId64, k, rows->n_vocab);
+    DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG,
+             "internal: top_tokens: expected k from 1 to the vocabulary size, found %" PRId64 " of %" PRId64, k,
+             rows->n_vocab);
     if (rows->n_rows == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "top_tokens");
     launch(s, (unsigned)rows->n_rows, THREADS, 0, top_kernel, *rows, logits, k, token, logit);
@@ -499,8 +501,9 @@ dt_err cuda_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const floa
                            int64_t k, const int32_t *token, double *logp, dt_stream *stream)
 {
     DT_TRY(dt_token_rows_check(rows));
-    DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG, "log_softmax_at: %" PRId64 " tokens, 1/T = %g", k,
-             inv_temperature);
+    DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG,
+             "internal: log_softmax_at: expected k of at least 0 and inv_temperature above 0, found %" PRId64 " and %g",
+             k, inv_temperature);
     if (rows->n_rows == 0 || k == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "log_softmax_at");
     launch(s, (unsigned)rows->n_rows, THREADS, 0, log_softmax_kernel, *rows, logits, inv_temperature, k, token, logp);

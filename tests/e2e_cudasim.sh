@@ -76,7 +76,7 @@ make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 never_ends() {
     DTRAIN_DEVICE=cudasim CUDA_SIM_DEVICES=2 CUDA_SIM_HANG=6 train 2 hang run.max_steps=1 batch.train_batch_size=2 comm.backend=nccl zero.stage=2 comm.timeout=25
     expect_exit "a collective that never ends on the GPU ends the run" 76
-    expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it has begun, and waits for other ranks"
+    expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it is running and waits for other ranks"
     numbers=$(sed -n 's/.*, collective \([0-9]*\); the GPU is at collective \([0-9]*\),.*/\1 \2/p' "$out" | head -1)
     expect "while the host was ahead of it ($numbers)" test "${numbers% *}" -gt "${numbers#* }"
 }

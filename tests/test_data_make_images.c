@@ -276,10 +276,10 @@ static void what_does_not_fit_is_refused(void **state)
         {"{\"image\": 5, " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"image\": \"wide.ppm\\u0000\", " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"images\": [\"wide.ppm\", null], " CHAT("<image>", "a") "}", "images: expected a path"},
-        {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}", "expected one of them"},
+        {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}", "expected only one of them"},
         {"{\"image\": \"wide.ppm\", \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": "
          "\"wide.ppm\"}]}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
-         "expected one"},
+         "expected only one"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\"}]}]}", "\"image\"}"},
         {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"chosen\": \"a<image>\", \"rejected\": \"<image>b\"}",
          "belong in its prompt"},

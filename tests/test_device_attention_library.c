@@ -208,11 +208,11 @@ static void plans_are_left(const char *how, const char *because)
 /* Plans of the simulator's cuDNN. */
 static void plans_that_fail_are_left(void **state)
 {
-    plans_are_left("fails", "forward cannot be run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
+    plans_are_left("fails", "forward cannot run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
 }
 static void plans_that_compute_nothing_are_left(void **state)
 {
-    plans_are_left("idle", "forward computes other numbers than dtrain's own kernels");
+    plans_are_left("idle", "forward differs from dtrain's own kernels by more than rounding");
 }
 
 /* lse lies by token and head in dtrain, by head and token in the library. */
