@@ -391,7 +391,7 @@ static void texts_and_images_that_do_not_match_are_refused(void **state)
 {
     static const wrong cases[] = {{N_IMG, 2, 0, "placeholders"},     {N_IMG - 1, 1, 0, "placeholders"},
                                   {N_IMG + 1, 1, 0, "placeholders"}, {N_IMG, 0, 0, "placeholders"},
-                                  {0, 1, 0, "placeholders"},         {N_IMG, 1, 2, "no target"}};
+                                  {0, 1, 0, "placeholders"},         {N_IMG, 1, 2, "not be a target"}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         dt_dataset_writer *w = begin(path, DT_DATASET_SFT);
         int32_t id[16] = {7};

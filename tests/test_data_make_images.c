@@ -276,7 +276,8 @@ static void what_does_not_fit_is_refused(void **state)
         {"{\"image\": 5, " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"image\": \"wide.ppm\\u0000\", " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"images\": [\"wide.ppm\", null], " CHAT("<image>", "a") "}", "images: expected a path"},
-        {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}", "expected only one of them"},
+        {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}",
+         "expected only one of them"},
         {"{\"image\": \"wide.ppm\", \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": "
          "\"wide.ppm\"}]}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
          "expected only one"},
@@ -397,7 +398,7 @@ static void options_that_do_not_fit_are_refused(void **state)
         assert_non_null(strstr(dt_error_message(), says));                                                             \
     } while (0)
     REFUSED(o.images.preprocessor = NULL, DT_ERR_USAGE, "--images");
-    REFUSED((o.images.preprocessor = NULL, o.images.folder = NULL), DT_ERR_DATA, "another name");
+    REFUSED((o.images.preprocessor = NULL, o.images.folder = NULL), DT_ERR_DATA, "rename the field");
     REFUSED(o.images.n_tokens = 0, DT_ERR_USAGE, "image tokens");
     REFUSED(o.images.token = "<picture>", DT_ERR_USAGE, "--add-tokens");
     REFUSED(o.tokenizer = "bytes", DT_ERR_USAGE, "--add-tokens");

@@ -154,7 +154,7 @@ static void broken_rows_are_named_by_their_line(void **state)
     } cases[] = {
         {"", "no document"},
         {"user_id,item_sid\n" GOOD, ":1: expected column names in the first line, including history_item_sid"},
-        {"item_sid,item_sid\n", ":1: column item_sid is there twice"},
+        {"item_sid,item_sid\n", ":1: column item_sid occurs twice"},
         {"item_sid,\xff\n", ":1: expected column names in UTF-8, found another name in column 2"},
         {HEADER GOOD "\n\n" GOOD "u,[]\n" GOOD, ":6: expected 4 fields as in the first line, found 2"},
         {HEADER "u,[],2,<a_3><b_1><c_2>,\n", ":2: expected 4 fields as in the first line, found 5"},

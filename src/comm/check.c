@@ -1,8 +1,8 @@
-/* check.c - every collective has a number, and in a debug mode (comm.check) the ranks agree on what it is before it
- * begins: on a communicator of its own, so that the exchange meets no other, whatever the ranks are about to call.
+/* check.c - every collective has a number. With comm.check the ranks verify before each collective that all issue the
+ * same one, on a separate communicator, so that the exchange cannot match another collective.
  *
- * All ranks differ or none: hashes are compared by one all-reduce, min and max in one, for the largest of the
- * complements is the complement of the least. Only where they differ each rank tells what it is about to call. */
+ * Hashes are compared by one all-reduce that computes minimum and maximum together: the maximum of the complements is
+ * the complement of the minimum. Only if they differ, the ranks exchange descriptions of their collectives. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { WORDS = 64 };
 
-/* What ranks tell each other; no padding, and zero behind the ends of texts. */
+/* The description that ranks exchange: no padding, zeros after the ends of texts. */
 typedef struct call {
     int64_t number, count;
     int32_t send_dt, recv_dt, root, accumulate, ordered, on_tensors;

@@ -1,8 +1,8 @@
-/* comm.c - opening a communicator, and the way from the public calls to the transport.
+/* comm.c - opens a communicator and passes public calls on to the transport.
  *
- * Everything that ranks must agree on (who shares a node with whom, and so how a collective is cut into steps) is
- * gathered once, when the communicator is opened, and is the same table on every rank; a collective then computes its
- * course from arguments and table alone. */
+ * Everything that ranks must agree on (which ranks share a node, and so how a collective is split into steps) is
+ * gathered once, when the communicator is opened, into the same table on every rank. A collective then depends only
+ * on its arguments and this table. */
 #include "dtrain/comm.h"
 #include "dtrain/chips.h"
 #include "dtrain/count.h"
@@ -25,8 +25,8 @@ dt_err(dt_comm_mpi_fail)(int code, const char *call, const char *file, int line)
 
 /* ---- ranks and nodes --------------------------------------------------------------------------------------------- */
 
-/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K deals the ranks to K pretended nodes in blocks,
- *  K:cyclic in turn. *color: the pretended node of this rank, -1 when nothing is pretended. */
+/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K assigns the ranks to K simulated nodes in blocks,
+ * K:cyclic in turn. *color: the simulated node of this rank; -1: no simulation. */
 static dt_err fake_node(const dt_comm *comm, int *color)
 {
     *color = -1;
@@ -47,8 +47,8 @@ static dt_err errors_return(MPI_Comm c)
     return DT_OK;
 }
 
-/** Launchers bind in different ways: ranks may each own cores, share the job's cores, or be free on the machine. The
- *  union of what the ranks of a host may use, and whether their sets overlap, tells which. */
+/** Launchers bind ranks in different ways: ranks may own cores, share the job's cores, or be unbound. The union of
+ * the ranks' cores on a host, and whether the sets overlap, distinguishes these cases. */
 static dt_err count_cores(struct dt_comm_mpi *mpi, MPI_Comm shared)
 {
     dt_cores mine, all;
@@ -245,7 +245,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A device without a number of its own is the node's, and no device is nobody's. */
+/* A device without an identifier belongs to the node; no device belongs to no rank. */
 static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 {
     comm->n_sharing = mine ? 0 : comm->local_nranks;
@@ -355,7 +355,7 @@ dt_err dt_comm_open(dt_comm *comm)
 
 /* ---- the transport ----------------------------------------------------------------------------------------------- */
 
-/* Tests put a simulator in the place of CUDA, which brings an NCCL of its own. */
+/* Tests replace CUDA by a simulator, which has its own NCCL. */
 static const dt_comm_ops *load_nccl(char *why, size_t why_size)
 {
     const char *device = getenv("DTRAIN_DEVICE");
@@ -433,8 +433,8 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
     return memory;
 }
 
-/* What a rank hands to others, in parts of what it has: of nodes of equal size that of each is the same. Where
- * reductions add up inside a node first, every rank hands its neighbours pieces for all nodes, and sends each node one
+/* The bytes that a rank sends, relative to its own data; on nodes of equal size every rank sends the same. If
+ * reductions sum inside a node first, every rank sends its neighbours blocks for all nodes, and sends each node one
  * sum. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic)
@@ -517,7 +517,7 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
 
 dt_err dt_comm_poll(const dt_comm *comm)
 {
-    if (dt_device_failure()) return DT_OK; /* the thread that has found it is leaving, and tells it */
+    if (dt_device_failure()) return DT_OK; /* the thread that found it is ending the run and reports it */
     return atomic_load(&comm->attached) && comm->ops->poll ? comm->ops->poll(comm) : DT_OK;
 }
 
@@ -555,7 +555,7 @@ void dt_comm_close(dt_comm *comm)
 /* A rank with an error of its own, an injected one too, takes part all the same and returns it afterwards: the others
  * reach the next vote. */
 
-/* For whoever watches the streams: a collective bears its number, and the unit that this rank is at. */
+/* For the timeline: the number of the collective, and the current unit of this rank. */
 static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *kind)
 {
     const char *unit = comm->phase ? atomic_load_explicit(&comm->phase->unit, memory_order_relaxed) : "";

@@ -1,6 +1,6 @@
-/* launch.c - how MPI begins and ends. At the beginning it is asked whether it sees what the launcher has started: a
- * program that is started by the launcher of another MPI gets N worlds of one rank each: N trainings in one directory,
- * and nothing says so. */
+/* launch.c - starts and ends MPI. At the start it verifies that MPI sees the processes that the launcher started:
+ * with the launcher of another MPI, N processes get N worlds of one rank each, so N trainings would silently share
+ * one directory. */
 #include "internal.h"
 #include <dirent.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ static dt_err compare(int size)
     for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
         const long n = number(launchers[l].size);
         if (n <= 1 || !speaks_of_us(l)) continue;
-        /* one message: from the first, which is ended by nobody before it has spoken */
+        /* print one message: from the first process, which must not be ended before it has printed */
         if (number(launchers[l].rank) > 0) {
             sleep(2);
             _exit(dt_exit_code(DT_ERR_USAGE));
@@ -146,7 +146,7 @@ dt_err dt_comm_start(dt_comm *comm)
     thread_list before;
     *comm =
         (dt_comm){.alone =
-                      /* asked before MPI starts, which leaves a launcher's variables behind in such a process, too */
+                      /* check before MPI starts, because MPI leaves a launcher's variables in such a process, too */
                   !is_launched()};
     /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it
      * may outlive the program */

@@ -1,14 +1,14 @@
-/* shm.c - why waiting looks as it does.
+/* shm.c - collectives through shared memory, and why waiting works as it does.
  *
  * A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no read-modify-write.
- * While there is a core for every thread the flag turns within microseconds, so spinning wins. With more ranks than
- * cores spinning would keep the awaited rank from running: then the processor is offered at once. In both cases a long
- * wait ends in short sleeps, so a rank that waits for a slow one costs nothing. The watchdog thread needs no help from
- * here: it ends the process.
+ * With a core for every thread a flag changes within microseconds, so spinning is fastest. With more ranks than
+ * cores, spinning would keep the awaited rank from running, so the rank yields immediately. In both cases a long wait
+ * ends in short sleeps, so that waiting for a slow rank costs nothing. The watchdog thread needs no help from here:
+ * it ends the process.
  *
- * Between nodes a message may leave this rank only while it is inside MPI. A rank that waits for a neighbour therefore
- * looks into MPI now and then; otherwise two nodes could wait for each other through a message that its sender believes
- * gone. */
+ * Between nodes, a message may make progress only while this rank is inside MPI. A rank that waits for a neighbour
+ * therefore calls MPI from time to time. Otherwise two nodes could wait for each other through a message that its
+ * sender considers sent. */
 #include "shm.h"
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +25,8 @@
 
 enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000, SEGMENT_NAME = 512 };
 #define PREFIX "dtrain-"
-static const char MAGIC[16] = "dtrain segment 1"; /* behind the flags: no file of a user's has both our name and this */
+static const char MAGIC[16] = "dtrain segment 1"; /* after the flags: no file of a user has both our name and this
+                                                   * text */
 enum { MAGIC_AT = HEADER - sizeof MAGIC };
 
 typedef struct segment_id {
@@ -111,10 +112,10 @@ size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
-/* Each rank makes a segment of its own, so that its pages are near it, with all its pages reserved: where /dev/shm is
- * too small (64 MiB in a container) that is an error here and not a signal later. It loses its name as soon as the
- * ranks of the node have mapped it, so a job that is killed leaves nothing; for the moment before that the maker holds
- * a lock on it, which ends with the process however that ends. */
+/* Each rank creates its own segment, so that its pages are local, and reserves all pages: if /dev/shm is too small
+ * (64 MiB in a container), this is an error here and not a signal later. The segment loses its name immediately after
+ * the ranks of the node have mapped it, so a killed job leaves nothing. Until then its creator holds a lock on it,
+ * which ends with the process. */
 
 static const char *segment_dir(void)
 {
@@ -148,7 +149,7 @@ static bool is_old_segment(int fd)
     return pread(fd, magic, sizeof magic, MAGIC_AT) == (ssize_t)sizeof magic && memcmp(magic, MAGIC, sizeof magic) == 0;
 }
 
-/* What killed jobs of this user left: nobody holds a lock on it. */
+/* Remove segments that killed jobs of this user left: no process locks them. */
 static void remove_stale_segments(void)
 {
     DIR *d = opendir(segment_dir());
@@ -267,8 +268,8 @@ static void give_up_name(dt_shm *shm, const segment_id *mine)
     shm->fd = -1;
 }
 
-/* Agree on whether every rank succeeded; a failure is not an error here: without shared memory they go on by messages.
- * The reason is told by the first that has one. */
+/* Agree on whether every rank succeeded. A failure is not an error here: without shared memory ranks exchange
+ * messages. The first rank that failed reports its reason. */
 static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;

@@ -1,11 +1,11 @@
-/* vote.c - how ranks come to one opinion, and small values of the host.
+/* vote.c - how ranks reach one decision, and collectives of small host values.
  *
- * Failing ranks are ordered by their number, so that of several errors one is chosen that all name alike, and one rank
- * prints it. The vote's operation is declared non-commutative: MPI then combines in order of rank, so the sums of
- * doubles in it are the same bits on every rank and in every run with these ranks.
+ * Failing ranks are ordered by rank, so that all ranks choose the same error, and one rank prints it. The vote's
+ * operation is declared non-commutative: MPI then combines in rank order, so sums of doubles are bit-identical on
+ * every rank and in every run with these ranks.
  *
- * A vote is a list of values, each with the kind of its own combination, so MPI may cut the list where it likes. The
- * first few are the error, the wish to stop and the mark of numbers that are not finite. */
+ * A vote is a list of values, each with its own way of combination, so MPI may split the list anywhere. The first
+ * values are the error, the request to stop and the mark of non-finite values. */
 #include "internal.h"
 #include <limits.h>
 #include <math.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
-/* kinds of the head alone: integers, of which the least or the largest counts */
+/* kinds of the head only: integers of which the minimum or maximum counts */
 enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
 static const int64_t NOBODY = INT64_MAX; /* in HEAD_FAILED; else the rank, and in the lower half its error */
 
@@ -103,7 +103,7 @@ static int owner_of(const dt_comm *comm, dt_err err)
 {
     char text[TOLD_SIZE];
     const int last = comm->mpi->failed_rank;
-    const char *message = dt_error_message(); /* empty after a vote, which tells nobody */
+    const char *message = dt_error_message(); /* empty after a vote, which reports to no rank */
     return last >= 0 && (!*message || !strcmp(message, told(last, err, text))) ? last : comm->rank;
 }
 
@@ -190,7 +190,7 @@ dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
     return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM);
 }
 
-/* Sums of words of which all but one are zero keep every bit, and no rank needs to know who has what. */
+/* Sums of words of which all but one are zero keep every bit, and no rank needs to know which rank holds which word. */
 dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes)
 {
     enum { MOST = 1 << 24 };

@@ -1,5 +1,5 @@
-/* batch.c - one block per batch, so that a prefetcher owns a ring of blocks and a step allocates nothing. The scratch
- * of the sort lies behind the last array. */
+/* batch.c - one allocation per batch, so that a prefetcher owns a ring of them and a step allocates nothing. The
+ * scratch memory of the sort follows the last array. */
 #include "dtrain/batch.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* config.c - a configuration: where each value came from, what it is as text and, in the struct, as a number.
+/* config.c - a configuration: the source of each value, its text and, in the struct, its number.
  *
- * Strings handed out stay valid until dt_config_free, also when the key is set again: others keep pointers to them. */
+ * Strings that were handed out stay valid until dt_config_free, even if the key is set again, because callers keep
+ * pointers to them. */
 #include "config_private.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ typedef struct dt_config_private {
     struct {
         const char *text; /* shortest form */
         dt_config_source source;
-        bool doubted; /* what was written, or meant, is not known */
+        bool doubted; /* the intended value is unknown */
         char *unset;  /* because it needs this environment variable, which is not set */
     } value[];        /* by row of the table */
 } dt_config_private;
@@ -89,7 +90,7 @@ static dt_err note_unset(dt_config *cfg, int row, const char *text)
     return own(cfg, copy);
 }
 
-/* A value from outside. Where it has a mistake the key keeps what it had, and is doubted. */
+/* Take a value from a file or the command line. An invalid value leaves the key unchanged and marks it as doubted. */
 static dt_err take(dt_config *cfg, int row, const char *text, const char *head, dt_config_source source)
 {
     cfg->priv->value[row].source = source;

@@ -1,9 +1,9 @@
-/* config_file.c - the INI text, line by line, through inih.
+/* config_file.c - reads INI text line by line through inih.
  *
- * inih as distributions build it cuts lines over 199 bytes without a word, takes an indented line as a continuation of
- * the key above, ignores what follows a section's bracket, and does not tell of a section without keys. So lines are
- * read and checked here before inih sees them; of a line too long for its buffer inih gets the name alone, and the
- * value waits here. */
+ * Distributions build inih so that it silently cuts lines over 199 bytes, takes an indented line as a continuation of
+ * the key above, ignores text after a section's bracket, and does not report empty sections. So lines are read and
+ * checked here before inih sees them. For a line too long for its buffer, inih receives only the name, and the value
+ * is kept here. */
 #include "config_private.h"
 #include <ctype.h>
 #include <ini.h>

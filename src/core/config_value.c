@@ -250,7 +250,7 @@ static dt_err check_writable(const dt_key *k, const char *value, const char *hea
     return DT_OK;
 }
 
-/* Append the value of the variable whose name starts at *p (behind "${") and move *p behind the "}". */
+/* Append the value of the variable whose name starts at *p (after "${") and move *p after the "}". */
 static dt_err expand_one(const char **p, const char *head, FILE *to)
 {
     const char *close = strchr(*p, '}');
@@ -291,7 +291,7 @@ static char *trimmed(char *text)
     return begin;
 }
 
-/* In place: "x" and 'x' without their quotes, as often as there are any: what is written must read back the same. */
+/* Remove all surrounding quotes in place, so that a written value reads back unchanged. */
 char *dt_key_unquote(char *text)
 {
     for (size_t n; (n = strlen(text)) >= 2; text = trimmed(text)) {

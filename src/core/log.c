@@ -1,5 +1,5 @@
-/* log.c - the only printer. Each line leaves in one write(2), so that lines of many ranks do not mix inside mpirun's
- * pipe; stdio is flushed first to keep the order with what a program prints to stdout itself. */
+/* log.c - the only printer. Each line is one write(2), so that lines of several ranks do not mix in mpirun's pipe.
+ * stdio is flushed first to keep the order with the program's own output. */
 #include "dtrain/core.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static bool write_all(int fd, const char *text, size_t n)
 {
     while (n > 0) {
         ssize_t w = write(fd, text, n);
-        /* nobody listens: the run is worth more than its log */
+        /* the reader has gone: the run matters more than its log */
         if (w < 0 && errno != EINTR && errno != EAGAIN) return false;
         if (w > 0) text += w, n -= (size_t)w;
     }

@@ -30,8 +30,8 @@ static bool find_object(const char *file, char *path, size_t path_size)
     return false;
 }
 
-/* The table of sections is a file's end: what a copy to a full disk has cut short would be mapped, and reading it ends
- * the program by a signal. What is no ELF file is left to the loader to refuse. */
+/* The section table is at the end of the file. A file truncated by a full disk would still be mapped, and reading it
+ * would end the program by a signal. The loader rejects files that are not ELF. */
 static bool is_cut_short(const char *path)
 {
     ElfW(Ehdr) head;

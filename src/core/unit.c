@@ -1,5 +1,5 @@
-/* unit.c - tables of tensors. Offsets depend on the table and on what is trained, not on the number of ranks: what a
- * checkpoint maps to a shard is a range of a part. */
+/* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, not on the number of
+ * ranks, so the part of a tensor that a checkpoint maps to a shard is a range. */
 #include "dtrain/unit.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,20 +1,19 @@
-/* lock.c - one run in a directory at a time, also on NFS and Lustre, where flock(2) is not to be relied on: a lock file
- * that only one process can create (link(2) is atomic there), which says who holds it.
+/* lock.c - allows one run per directory at a time, also on NFS and Lustre, where flock(2) is unreliable. It uses a
+ * lock file that only one process can create (link(2) is atomic there) and that names its holder.
  *
- * A crash leaves the file behind. It is recognised as stale
- *   - on the same host, boot and pid namespace: when the process is gone, or its number belongs to another one (other
- *   start time);
- *   - when it is of the same batch job before that was requeued (same id, lower restart count): the scheduler has ended
- *   it before;
- *   - else, from other hosts: the holder refreshes the file's time every REFRESH_S. Only whether that time changes is
- *   looked at, so clocks need
- *     not agree; one that is older than SURELY_OLD_S is believed at once.
- * Two that find the same stale file may both rename theirs over it: whoever did so looks again after SETTLE_S, and only
- * the last one's file is still there. A file that was taken over by mistake (--force, or from a holder that was
- * suspended) is noticed by the holder at its next refresh: it ends.
+ * After a crash the file remains. It is recognised as stale in these cases:
+ * - same host, boot and pid namespace: the process has ended, or its pid belongs to another process (other start
+ *   time);
+ * - same batch job before a requeue (same id, lower restart count): the scheduler has ended it before;
+ * - otherwise, from other hosts: the holder refreshes the file's time every REFRESH_S. Only changes of that time
+ *   matter, so clocks need not agree. A file older than SURELY_OLD_S counts as stale immediately.
  *
- * A start that is killed before its file has the name leaves it as run.lock.HOST.PID. The next start removes those of
- * processes that are certainly gone. */
+ * Two processes that find the same stale file may both rename theirs over it. Each checks again after SETTLE_S, and
+ * only the last one's file still exists. The holder of a file that was taken over by mistake (--force, or while it
+ * was suspended) notices this at its next refresh and ends.
+ *
+ * A start that is killed before its file has the final name leaves run.lock.HOST.PID. The next start removes those
+ * files of processes that have certainly ended. */
 #include "dtrain/io.h"
 #include "dtrain/process.h"
 #include <dirent.h>
@@ -48,22 +47,22 @@ typedef struct holder {
 struct dt_lock {
     char path[PATH_MAX], own[PATH_MAX]; /* own: the file before it has the name */
     char text[TEXT_SIZE];
-    int fd; /* of our file, from before it has the name: whoever has the name is compared with it */
+    int fd; /* of our file, from before it has the name: compared with the current holder */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool stop, has_thread, has_name; /* has_name: ours was given the name */
-    /* while somebody else's is looked at */
+    /* while another holder is observed */
     struct timespec seen; /* its time, when it was first looked at */
     double seen_s;
     int n_unread;     /* turns in which it could not be read */
     double renamed_s; /* when ours was renamed over it; 0: it was not */
-    bool lost;        /* another one was renamed over ours: whoever forced it was quicker, and is not forced in turn */
+    bool lost;        /* another forced start was faster: it is not forced in turn */
 };
 
 /* ---- who --------------------------------------------------------------------------------------------------------- */
 
-/* State and start time of a process; false: there is none, or /proc does not tell. */
+/* State and start time of a process; false: the process does not exist, or /proc is not available. */
 static bool process_start(long long pid, char *state, long long *start)
 {
     char path[64], text[1024];
@@ -114,7 +113,7 @@ static void format(const holder *h, char text[TEXT_SIZE])
              h->host, h->pid, h->start, h->boot, h->space, h->job, h->restart, h->since);
 }
 
-/* What a file says; what it does not say stays empty, and its holder is then one of another host. */
+/* Parse a lock file. Missing entries stay empty, and the holder then counts as one on another host. */
 static void parse(const char *text, holder *h)
 {
     *h = (holder){.host = "an unknown host"};
@@ -247,7 +246,7 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
     const bool same = dt_read_file(l->path, TEXT_SIZE, &text, &n) == DT_OK && !strcmp(text, judged);
     dt_error_clear();
     free(text);
-    if (!same && !force) return WAIT; /* somebody else was quicker */
+    if (!same && !force) return WAIT; /* another process was faster */
     if ((*err = dt_fault("lock.rename")) != DT_OK) return FAILED;
     if (rename(l->own, l->path) != 0) {
         *err = dt_fail_errno(DT_ERR_WRITE, l->path, "the lock cannot be taken over");
@@ -264,8 +263,8 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
     return *err == DT_OK ? WAIT : FAILED;
 }
 
-/* A lock that cannot be read tells nothing, and would be waited for without end. Now and then a server does not
- * answer. */
+/* An unreadable lock gives no information, and waiting for it would never end. A file server may fail to answer
+ * temporarily, so a few attempts are made. */
 static outcome cannot_be_read(dt_lock *l, dt_err *err)
 {
     enum { TURNS = 4 };
@@ -351,7 +350,7 @@ static outcome settle(dt_lock *l, dt_err *err)
     if (!is_ours(l)) {
         l->lost = true;
         l->has_name = false;
-        return (*err = make_own_file(l)) == DT_OK ? WAIT : FAILED; /* the next turn looks at whoever has it now */
+        return (*err = make_own_file(l)) == DT_OK ? WAIT : FAILED; /* the next iteration checks the current holder */
     }
     return dt_now_s() - l->renamed_s > SETTLE_S ? TAKEN : WAIT;
 }
@@ -409,8 +408,8 @@ static dt_err hold(dt_lock *l)
 
 /* ---- litter ------------------------------------------------------------------------------------------------------ */
 
-/* Of a process that is gone, or, where nothing can be known of that, untouched for a day: whoever waits for the name
- * touches its file, or has given up after seconds. */
+/* True if the process of this file has ended or, where that is unknown, the file is a day old. A waiting process
+ * refreshes its file or gives up after seconds. */
 static bool is_litter(const dt_lock *l, const holder *mine, const char *path)
 {
     struct stat st, now;
@@ -465,7 +464,7 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
     for (int state = WAIT; err == DT_OK && state == WAIT;) {
         dt_phase_enter(phase, "lock", "");
         if (l) state = (int)try_to_take(l, &mine, force, &err);
-        if (err == DT_OK) err = dt_phase_poll(phase); /* whoever waits may be asked to end */
+        if (err == DT_OK) err = dt_phase_poll(phase); /* a waiting process may be asked to end */
         if ((err = dt_comm_agree(comm, err)) == DT_OK) err = dt_comm_broadcast_host(comm, &state, sizeof state, 0);
         if (err == DT_OK && state == WAIT) nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
     }
