@@ -72,7 +72,7 @@ static void fields_that_change_the_training_are_refused(void **state)
          "system: plain text cannot have a system message; write the record as a conversation with --as-chat"},
         {"{\"prompt\": \"p\", \"history\": [[\"q\", \"a\"]]}", "history: plain text cannot have earlier turns"},
         {"{\"messages\": [{\"role\": \"system\", \"content\": \"t\"}, " Q ", " A "], \"system\": \"s\"}",
-         "system: the messages begin with another system message"},
+         "system: the messages already begin with a system message"},
         {"{" CHAT ", \"system\": \"s\", \"system_prompt\": \"t\"}", "system and system_prompt: expected only one"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"q\"]]}",
          "history: turn 0: expected [question, answer]"},
@@ -228,7 +228,7 @@ static void pairs_that_teach_nothing_are_counted(void **state)
     dt_make_stats stats;
     unlink(output);
     assert_int_equal(make(SAME SAME SAME, &o, &stats), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "all 3 pairs have equal answers"));
+    assert_non_null(strstr(dt_error_message(), "the answers of all 3 pairs are equal"));
     assert_true(access(output, F_OK) != 0);
     assert_int_equal(make(TIE, &o, &stats), DT_OK);
     o.max_length = 2; /* equal after the cut */
@@ -400,7 +400,8 @@ static void printed_json_is_records(void **state)
         {"{\n\"text\": \"a\"\n}\n{\n\"text\": nothing\n}\n", 0, ":4: not valid JSON"},
         {"{\n\"text\": \"a\"\n}\n{\n\"text\": 1\n}\n", 0, ":4: text: expected a text"},
         {"{\n\"text\": \"a\"\n},\n{\n\"text\": \"b\"\n}\n", 0, ":3:2: expected the next record, found ','"},
-        {"{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\"\n", 0, ":4: the file ends inside the record of several lines"},
+        {"{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\"\n", 0,
+         ":4: the file ends inside the record that begins here (input: records of several lines)"},
         {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here breaks in line 3: expected ], found }"},
         {"{\"text\": \"a\n\n{\"text\": \"b\"}\n", 0, ":1: not valid JSON"}, /* cut short, in JSON lines */
     };

@@ -266,8 +266,8 @@ static void a_group_without_tensors_names_the_nearest(void **state)
         {"lm_haed:1",
          "test.ini:3: [optimizer] lr_groups: 'lm_haed' matches no trained tensor; the nearest names are lm_head, "},
         {"proj:1", "'proj' matches no trained tensor; the nearest names are "},
-        {"lm:1", "the nearest are lm_head, "}, /* a part of it, though a slip of wte is fewer letters away */
-        {"layers.2:1", "the nearest are layers.1, "},
+        {"lm:1", "the nearest names are lm_head, "}, /* a part of it, though a slip of wte is fewer letters away */
+        {"layers.2:1", "the nearest names are layers.1, "},
         {"layers:1, layers.1:2", "every tensor that 'layers.1' matches belongs to an earlier group"},
         {"lm_head", "expected pattern:rate with a rate from 0 to 10, such as lm_head:1e-4, found 'lm_head'"},
         {"lm_head:", "found 'lm_head:'"},

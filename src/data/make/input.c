@@ -290,14 +290,14 @@ static dt_err peek(dt_input *in, int *c)
 }
 
 /* Records of an array, or one after the other over several lines. */
-static const char *kind_of(bool array) { return array ? "a JSON array" : "records that span several lines"; }
+static const char *kind_of(bool array) { return array ? "a JSON array" : "records of several lines"; }
 
 static dt_err ends_inside(const dt_input *in, const dt_json_nesting *at, int64_t line, bool array)
 {
     const bool whole = at->depth == 0 && !at->in_string;
     DT_CHECK(at->last, DT_ERR_DATA, "%s:%" PRId64 ": the file ends inside a JSON array", in->path, in->line);
-    return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record that begins here, in %s", in->path, line,
-                   whole ? "after" : "inside", kind_of(array));
+    return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record that begins here (input: %s)", in->path,
+                   line, whole ? "after" : "inside", kind_of(array));
 }
 
 static dt_err breaks(const dt_input *in, int64_t line, const char *wrong, bool array)
