@@ -1,6 +1,6 @@
-/* picture.c - the numbers are prepared before and drawn by gnuplot, which is on every cluster and gives PNG and SVG
- * from one script; a plotting library would be a dependency of the trainer for the sake of a tool. Ranges, units and
- * labels are chosen here: gnuplot's own choices warn about flat curves and print exponents in tics. */
+/* picture.c - prepares values for gnuplot, which is available on every cluster and writes PNG and SVG from one
+ * script. A plotting library would make the trainer depend on it for one tool. Ranges, units and labels are chosen
+ * here, because gnuplot's own choices warn about flat curves and print exponents in tics. */
 #include "dtrain/picture.h"
 #include "dtrain/io.h"
 
@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-/* Okabe and Ito's palette, which people with any colour vision can tell apart, without its yellow. */
+/* Okabe and Ito's palette, which readers with any colour vision can distinguish, without its yellow. */
 static const char *const palette[] = {"0072B2", "D55E00", "009E73", "CC79A7", "E69F00", "56B4E9", "444444"};
 enum { N_COLOURS = sizeof palette / sizeof palette[0] };
 static const char *const dashes[] = {"solid", "(9,5)", "(2,4)", "(10,4,2,4)", "(16,6)", "(10,4,2,4,2,4)"};
@@ -236,7 +236,7 @@ static const char *x_label(dt_axis axis, double largest, double *divisor, char *
     return out;
 }
 
-/* Sizes are pixels of a picture 1200 wide; the plots lie above one another, with common left and right edges. */
+/* Sizes are pixels of a plot 1200 wide; plots are stacked, with common left and right edges. */
 static void put_picture(FILE *f, const dt_picture *pic)
 {
     const dt_panel *panels = pic->panels;
@@ -296,7 +296,7 @@ static char **gnuplot_environment(void)
     return env;
 }
 
-/* Its standard output is the picture: it opens no file by name. */
+/* gnuplot writes the plot to its standard output: it opens no file by name. */
 static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 {
     int ends[2];
@@ -359,7 +359,7 @@ static dt_err draw(const dt_picture *p, const dt_aside *a)
     return finish_gnuplot(pid, script, a->part, a->path);
 }
 
-/* Drawn beside its place and renamed, so that a viewer never sees half a picture. */
+/* Written under another name and renamed, so that a viewer never sees half a plot. */
 dt_err dt_picture_draw(const dt_picture *p, const char *path)
 {
     dt_aside a;

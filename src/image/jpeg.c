@@ -1,7 +1,7 @@
-/* jpeg.c - by libjpeg, with its defaults, as Pillow decodes: precise inverse DCT, smooth upsampling of colour.
+/* jpeg.c - decodes with libjpeg and its defaults, as Pillow does: precise inverse DCT, smooth upsampling of colour.
  *
- * What libjpeg only warns of (damage that it can go on from) is decoded, as it is there; a file that ends before the
- * last row is refused, and one with an error behind it. */
+ * Damage for which libjpeg only warns is decoded as far as possible. A file that ends before the last row, and one
+ * with an error after it, is rejected. */
 #include "decode.h"
 #include <jpeglib.h>
 #include <jerror.h>
@@ -138,7 +138,7 @@ static void read_rows(decoder *d)
     jpeg_finish_decompress(&d->jpeg); /* what follows must be sound, if only to the file's end */
 }
 
-/* The decoder is the caller's: a local that changes between setjmp and longjmp has no value behind them. */
+/* The decoder belongs to the caller: locals that change between setjmp and longjmp are undefined afterwards. */
 static void decode(decoder *d, const uint8_t *bytes, size_t nbytes)
 {
     if (setjmp(d->leave)) return;

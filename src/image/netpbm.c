@@ -19,7 +19,7 @@ static void skip_space(reader *r)
     }
 }
 
-/* With white space or the end behind it: "1x" is none. */
+/* Must be followed by white space or the end: "1x" is not a number. */
 static dt_err number(reader *r, int hi, int *out)
 {
     int64_t value = 0;

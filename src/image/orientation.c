@@ -77,7 +77,7 @@ static int orientation_at(const tiff *t, uint64_t at, uint64_t type)
 
 static bool open_tiff(tiff *t, const uint8_t *bytes, size_t nbytes)
 {
-    static const char MARK[] = "Exif\0"; /* with the 0 behind it six bytes, once or twice */
+    static const char MARK[] = "Exif\0"; /* with the terminating 0 six bytes, once or twice */
     static const char *const HEADS[] = {"II*\0", "MM\0*", "II\0*", "MM*\0",
                                         "MM\0+"}; /* the last three as Pillow does */
     for (int i = 0; i < 2 && nbytes >= 6 && !memcmp(bytes, MARK, 6); i++) bytes += 6, nbytes -= 6;
@@ -87,8 +87,8 @@ static bool open_tiff(tiff *t, const uint8_t *bytes, size_t nbytes)
     return false;
 }
 
-/* 1 to 8 by the first whole entry of this tag; 0: there is none. Entries whose values together are larger than the file
- * are passed over, and one whose values lie behind its end is the last that is looked at. */
+/* 1 to 8, from the first complete entry of this tag; 0: none. Entries whose values together exceed the file are
+ * skipped, and the search ends at an entry whose values begin after the end of the file. */
 static int of_exif(const uint8_t *bytes, size_t nbytes)
 {
     enum { ORIENTATION = 274, ENTRY = 12 };

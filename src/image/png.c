@@ -1,23 +1,23 @@
-/* png.c - by libpng. Gamma and colour profiles are left alone, alpha is dropped.
+/* png.c - decodes with libpng. Gamma and colour profiles are ignored, alpha is dropped.
  *
- * Pillow does not ask for IEND: behind the pixels it stops where the file ends between two chunks, at bytes that are no
- * chunk, and at the next frame of an animation. libpng asks for it, so it is given one there.
+ * Pillow does not require IEND. After the pixels it stops if the file ends between two chunks, at bytes that are not
+ * a chunk, and at the next frame of an animation. libpng requires IEND, so it receives one there.
  *
- * Two kinds are converted here: palettes (an index beyond the palette is black), and grey of 16 bits, which Pillow
- * clips at 255 rather than scales. */
+ * Two formats are converted here: palettes (an index beyond the palette is black), and 16-bit grey, which Pillow
+ * clips at 255 instead of scaling. */
 #include "decode.h"
 #include <ctype.h>
 #include <png.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXTS = 64 }; /* each may be 8 MB from some kilobytes of the file; those behind count for nothing */
+enum { MAX_TEXTS = 64 }; /* each may need 8 MB from a few kilobytes of the file; those after the limit are ignored */
 
 typedef struct decoder {
     const char *name;
     const uint8_t *at;
     size_t left;
-    uint8_t end[16]; /* what is read behind the file: the checksum of its last chunk, IEND */
+    uint8_t end[16]; /* bytes that are appended to the file: the checksum of its last chunk, IEND */
     size_t end_nbytes;
     dt_image *image;
     dt_image_tags *tags;
@@ -132,7 +132,7 @@ static dt_err find_end(decoder *d)
 
 /* ---- tags -------------------------------------------------------------------------------------------------------- */
 
-/* Hexadecimal digits behind three lines: "", "exif", the length. */
+/* Hexadecimal digits after three lines: "", "exif", the length. */
 static dt_err keep_profile(dt_image_tags *tags, const char *text)
 {
     for (int i = 0; i < 3 && text; i++) text = (text = strchr(text, '\n')) ? text + 1 : NULL;

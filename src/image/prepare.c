@@ -1,5 +1,5 @@
-/* prepare.c - the steps from a decoded image to what a tower takes: pad, resize, crop. Only what the crop keeps is
- * resized. */
+/* prepare.c - the steps from a decoded image to the input of a tower: pad, resize, crop. Only pixels that the crop
+ * keeps are resized. */
 #include "dtrain/image.h"
 #include "resize.h"
 #include <stdlib.h>

@@ -10,7 +10,7 @@ enum { MAX_FILE = 1 << 20 };
 
 /* What an image processor does where its file says nothing. */
 static const struct kind {
-    const char *name; /* without the ImageProcessor, ImageProcessorFast or FeatureExtractor behind it */
+    const char *name; /* without the suffix ImageProcessor, ImageProcessorFast or FeatureExtractor */
     int shortest_edge, side;
     bool crop, pads; /* do_pad makes a square, and is not another kind of padding */
     bool squares;    /* use_square_size is looked at */
@@ -230,8 +230,8 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
     return DT_OK;
 }
 
-/* The object is the whole file, or what it has under image_processor. inner: only the latter counts, and p->json stays
- * NULL where there is none. */
+/* The object is the whole file, or the value of its key image_processor. inner: only the latter counts, and p->json
+ * stays NULL if the key is missing. */
 static dt_err read_file(const char *file, bool inner, dt_preprocessor *p)
 {
     dt_spec root, found;

@@ -17,8 +17,8 @@ static dt_err keep_tags(const WebPDemuxer *demuxer, dt_image_tags *tags)
     return err;
 }
 
-/* libwebp says no more than that it failed: that the parts of the file fit together is what it looks at first, and then
- * takes memory. */
+/* libwebp only reports that it failed. It checks first that the parts of the file fit together, and then allocates
+ * memory. */
 static dt_err not_opened(const char *name, const WebPData *data)
 {
     WebPDemuxState state;

@@ -72,7 +72,7 @@ static dt_err code_of(int number)
     return number == ENOMEM ? DT_ERR_MEMORY : DT_ERR_DATA;
 }
 
-/* A pipe that nobody writes to must not hold us here. */
+/* O_NONBLOCK: opening a pipe without a writer must not block. */
 static dt_err open_regular(const char *path, int *fd, struct stat *st)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -190,7 +190,7 @@ dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
     DT_TRY(dt_create_file(path, &fd));
     dt_err err = write_all(fd, path, text, nbytes);
     if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, path, "sync failed");
-    /* NFS tells of a full disk here */
+    /* NFS reports a full disk here */
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
     if (err != DT_OK) dt_remove_part(path);
     return err;
@@ -224,7 +224,7 @@ dt_err dt_aside_sync(dt_aside *a)
 dt_err dt_aside_commit(dt_aside *a)
 {
     dt_err err = dt_aside_sync(a);
-    /* NFS tells of a full disk here */
+    /* NFS reports a full disk here */
     if (close(a->fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, a->part, "close failed");
     a->fd = -1;
     if (err == DT_OK) err = dt_rename_durable(a->part, a->path);

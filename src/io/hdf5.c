@@ -1,10 +1,10 @@
-/* hdf5.c - HDF5's lock and words, and attributes that are checked before they are believed.
+/* hdf5.c - HDF5's lock and messages, and attributes, which are validated before use.
  *
- * Text is written as a fixed-length UTF-8 string, because that lies in an object header, which HDF5 guards with a
- * checksum in files of the 1.8 format; a variable-length one lies in a heap without any, and a flipped bit there has
- * been seen to send HDF5 1.10 round a loop for ever. Older formats hold no more than 64 KiB in a header: what is longer
- * is written variable-length there. Both forms are read. Numbers are read through the widest type of their own
- * signedness, because HDF5 clips what does not fit without a word. */
+ * Text is written as a fixed-length UTF-8 string, because that is stored in an object header, which HDF5 protects
+ * with a checksum in files of the 1.8 format. A variable-length string is stored in a heap without a checksum, where
+ * a flipped bit made HDF5 1.10 loop forever. Older formats hold at most 64 KiB in a header, so longer text is written
+ * with variable length there. Both forms are read. Numbers are read through the widest type of their own signedness,
+ * because HDF5 silently clips values that do not fit. */
 #include "dtrain/io.h"
 #include "dtrain/seal.h"
 #include <errno.h>

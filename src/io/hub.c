@@ -1,11 +1,10 @@
-/* hub.c - what a path that is not there may have been meant as. Nothing is fetched by the programs here. */
+/* hub.c - hints for a path that does not exist. The programs download nothing. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Folders that users make beside a checkout; no organisation of the hub has published under these names what somebody
- * means here. */
+/* Directory names that users often create next to a checkout. No organisation on the hub publishes under them. */
 static bool is_local(const char *path, size_t len)
 {
     static const char *const names[] = {"runs",    "models",      "model", "input", "data", "output",

@@ -1,12 +1,12 @@
-/* part.c - files while they are written, under the name FINAL.part: made, held, renamed or removed.
+/* part.c - files while they are written, under the name FINAL.part: created, locked, renamed or removed.
  *
- * Two processes may be told to write one output. Whoever makes a .part holds a lock on it until it is renamed or
- * removed, so that the second one is told so, and does not remove what the first is writing; a .part without a lock was
- * left by a killed process. It is a lock of the open file: POSIX's own end when the process closes any descriptor of
- * the file, and flock is what HDF5 takes. Where the file system has no locks nothing is held; before a rename the
- * .part must still be the file that was made.
+ * Two processes may be asked to write the same output. The creator of a .part holds a lock on it until it is renamed
+ * or removed, so that a second process reports this and does not remove a file in use. A .part without a lock was
+ * left by a killed process. The lock belongs to the open file: POSIX's own locks end when the process closes any
+ * descriptor of the file, and flock is what HDF5 uses. On file systems without locks nothing is locked; before a
+ * rename the .part must still be the file that was created.
  *
- * The list of what is held is state of the process, as its descriptors are. */
+ * The list of held files is process state, as descriptors are. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 enum { MAX_HELD = 128 }; /* descriptors are scarce: of more files than that, the first ones keep others away */
 
-/* Nothing is there, or nothing can be: what is tried next says so better. */
+/* The file is missing or cannot exist: the next operation reports this better. */
 static bool is_nothing(int number) { return number == ENOENT || number == ENOTDIR || number == EROFS; }
 
 static struct {
@@ -80,7 +80,7 @@ static int find_fd(const char *path)
     return fd;
 }
 
-/* Is there still what this process made? true also of what it does not hold. */
+/* True if the file that this process created still exists, and for files that it does not hold. */
 static bool is_as_made(const char *path)
 {
     const int fd = find_fd(path);
@@ -96,8 +96,8 @@ static bool has_lock(int fd)
 /* false: another process holds it. */
 static bool lock(int fd) { return has_lock(fd) || (errno != EAGAIN && errno != EACCES); }
 
-/* Whatever has the name goes, unless another process is writing it: EBUSY. Only who has the lock may remove a file, and
- * so what is there cannot become another one's between the look at it and the removal. */
+/* Remove any file of this name, unless another process is writing it: EBUSY. Only the holder of the lock may remove a
+ * file, so the file cannot become another process's between check and removal. */
 static int remove_left(const char *path)
 {
     struct stat st;
@@ -118,7 +118,7 @@ static dt_err fail_busy(const char *path)
                    "%s: another process is writing this output; wait until it ends, or choose another name", path);
 }
 
-/* Under its final name, a file is whoever's that writes it: a record of a run that grows. */
+/* A file under its final name belongs to any process that writes it, such as a growing record of a run. */
 static bool is_aside(const char *path) { return dt_has_ending(path, ".part"); }
 
 dt_err dt_create_file(const char *path, int *fd)

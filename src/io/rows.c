@@ -30,7 +30,7 @@ void dt_npy_header(int64_t n, int64_t width, char out[DT_NPY_HEADER])
     out[DT_NPY_HEADER - 1] = '\n';
 }
 
-/* The value of a key of the dictionary, behind its colon and blanks; NULL: there is none. */
+/* The value of a key of the dictionary, after its colon and blanks; NULL: the key is missing. */
 static const char *value_of(const char *text, const char *key)
 {
     const char *at = strstr(text, key);
@@ -103,7 +103,7 @@ static dt_err look_at(hid_t dset, const char *name, void *ctx)
     struct search *s = ctx;
     dt_h5_array a;
     if (dt_h5_inspect(dset, s->path, name, &a) != DT_OK) {
-        dt_error_clear(); /* texts and the like: not what is looked for */
+        dt_error_clear(); /* other types, such as text, are skipped */
         return DT_OK;
     }
     if (a.n_dims != 2 || a.type > DT_H5_F64) return DT_OK;

@@ -1,5 +1,4 @@
-/* safetensors.c - the header of one file: nothing in it is believed before it was held against the file's length and
- * against its neighbours. */
+/* safetensors.c - the header of one file. Every entry is validated against the file's length and its neighbours. */
 #include "safetensors_private.h"
 #include "dtrain/io.h"
 #include <errno.h>

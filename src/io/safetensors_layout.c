@@ -21,7 +21,7 @@ static int64_t nbytes_of(const dt_st_layout *l, const dt_st_entry *e)
     return n_elems_of(e) * (int64_t)dt_st_type_size(l->type);
 }
 
-/* Which file: full ones are left behind. */
+/* The file of a tensor: full files are closed. */
 static void deal_out(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
 {
     int64_t filled = 0;

@@ -32,7 +32,7 @@ static dt_err add_file(dt_safetensors *s, const char *path)
     return DT_OK;
 }
 
-/* The tensors of file number f, behind those that are there. */
+/* Append the tensors of file number f. */
 static dt_err add_tensors(dt_safetensors *s, int f)
 {
     dt_st_tensor *more = NULL;
@@ -56,7 +56,7 @@ static dt_err add_tensors(dt_safetensors *s, int f)
 
 /* ---- the index --------------------------------------------------------------------------------------------------- */
 
-/* A plain name: what an index says must not lead out of its directory. */
+/* True for a plain name: an index must not refer to files outside its directory. */
 static bool is_plain(const char *name)
 {
     return name && name[0] != '\0' && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;

@@ -22,8 +22,8 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
     return DT_OK;
 }
 
-/* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would
- * then write a byte into each 4 KiB, and so the whole file twice. */
+/* If the file system cannot reserve space (older Lustre, NFS before 4.2), the writes themselves fail. posix_fallocate
+ * would then write a byte into each 4 KiB, and so write the whole file twice. */
 dt_err dt_reserve_blocks(int fd, const char *path, int64_t nbytes, const char *what)
 {
     int status;

@@ -78,7 +78,7 @@ dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out)
     return DT_OK;
 }
 
-/* Where a text ends is told by a 0. */
+/* A 0 ends a text. */
 static dt_err text_of(const dt_spec *v, const char **out)
 {
     *out = json_string_value(v->value);

@@ -1,5 +1,5 @@
-/* stand_in.c - what a download may leave under the name of a file: the pointer that Git LFS keeps in a repository, a
- * web page, an empty file. */
+/* stand_in.c - recognises files that a failed download leaves: the pointer that Git LFS keeps in a repository, a web
+ * page, an empty file. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-/* swap_file.c - requests, their transfers and their errors; how transfers reach the kernel is in swap_uring.c and
- * swap_posix.c.
+/* swap_file.c - requests, their transfers and their errors. swap_uring.c and swap_posix.c pass transfers to the
+ * kernel.
  *
- * A transfer that was short is started again for the rest, in its slot: a short read, an interrupted one and one that
- * the kernel has no memory for just now are one case. It ends with its last byte, with an error, or where nothing is
- * moved at all. Transfers of 64 MiB are large enough that one alone keeps a disk busy, and the kernel cuts them for the
- * disk by itself (docs/performance.md). */
+ * A short transfer is started again for the rest, in its slot: a short read, an interrupted one and a temporary lack
+ * of kernel memory are one case. It ends with its last byte, with an error, or when no byte is moved. Transfers are
+ * up to 64 MiB, large enough that one alone keeps a disk busy; the kernel splits them for the disk
+ * (docs/performance.md). */
 #include "swap_private.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -83,15 +83,15 @@ static void end_transfer(dt_swap_file *f, swap_transfer *t, int error)
     f->n_under_way--;
 }
 
-/* As the kernel would have said it. Half of the bytes: what is left is moved by another transfer. */
+/* Simulates a result of the kernel. For "short", half of the bytes: another transfer moves the rest. */
 static ssize_t with_fault(const swap_transfer *t, ssize_t moved)
 {
     if (t->fault > 0) return -t->fault;
     return t->fault < 0 && moved >= 2 * DT_SWAP_ALIGN ? moved / 2 / DT_SWAP_ALIGN * DT_SWAP_ALIGN : moved;
 }
 
-/* What was moved, or -errno, is taken off what is to be moved. False: the rest is to be moved by another call. True:
- * all was, or it cannot be (error: errno; -1: the file has ended). */
+/* Subtract the bytes that were moved, or record an error (-errno). False: another call must move the rest. True: all
+ * bytes were moved, or an error ended the transfer (error: errno; -1: the file has ended). */
 static bool advance(const dt_swap_file *f, swap_transfer *t, ssize_t moved, int *error)
 {
     moved = with_fault(t, moved);
@@ -119,8 +119,8 @@ static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
         start_transfer(f, t);
 }
 
-/* Start what is queued, take all that has ended, waiting for one transfer if asked to, and start what there is room for
- * now. Where no transfer will ever end, all under way end with the reason. */
+/* Start queued transfers, collect those that have ended, waiting for one if requested, and start as many as now fit.
+ * If no transfer can ever end, all transfers in flight end with the reason. */
 static void progress(dt_swap_file *f, bool wait)
 {
     int found = 1, slot;
@@ -213,7 +213,7 @@ static window window_at(int64_t offset, size_t nbytes)
     return w;
 }
 
-/* In this thread: nobody has to be woken up, which is half of the time of a few MiB on a busy machine. */
+/* In this thread: waking another thread takes half of the time of a few MiB on a busy machine. */
 static dt_err move_now(dt_swap_file *f, bool write, int64_t offset, char *memory, size_t nbytes)
 {
     dt_swap_request r = {.write = write, .offset = offset, .nbytes = nbytes};
@@ -254,7 +254,7 @@ dt_err dt_swap_write_bytes(dt_swap_file *f, int64_t offset, const void *from, si
     while (nbytes > 0) {
         const window w = window_at(offset, nbytes);
         const size_t last = w.nbytes - DT_SWAP_ALIGN; /* the last block */
-        /* what lies beside the range in its first and last block stays as it is */
+        /* bytes outside the range in its first and last block are unchanged */
         if (w.skip > 0) DT_TRY(move_now(f, false, w.offset, f->bounce, DT_SWAP_ALIGN));
         if (w.skip + w.n < w.nbytes && (last > 0 || w.skip == 0))
             DT_TRY(move_now(f, false, w.offset + (int64_t)last, f->bounce + last, DT_SWAP_ALIGN));
@@ -372,7 +372,7 @@ static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
     DT_CHECK(f->dir && f->what && f->transfers && f->bounce, DT_ERR_MEMORY, "%s: no memory for a buffer of %d bytes",
              opt->dir, BOUNCE_NBYTES);
     (void)madvise(f->bounce, BOUNCE_NBYTES, MADV_HUGEPAGE); /* the disk is given few large pieces */
-    memset(f->bounce, 0, BOUNCE_NBYTES);                    /* its pages are there from now on */
+    memset(f->bounce, 0, BOUNCE_NBYTES);                    /* touch its pages */
     DT_TRY(make_file(f));
     read_wish(wish, &buffered);
     f->direct = !buffered && open_direct(f);

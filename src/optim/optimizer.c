@@ -22,7 +22,7 @@ static dt_err adamw_step(dt_device *dev, const dt_optimizer_step *s, const void 
                          float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     dt_adamw opt = adam_of(s);
-    opt.weight_decay = (float)s->weight_decay; /* of the weight itself, beside Adam's step */
+    opt.weight_decay = (float)s->weight_decay; /* of the weight itself, in addition to Adam's step */
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 

@@ -1,8 +1,8 @@
-/* csv.c - RFC 4180 as far as numbers need it: names of metrics are quoted where they must be, cells are numbers or
+/* csv.c - the subset of RFC 4180 that values need: names of metrics are quoted where necessary, cells are numbers or
  * empty.
  *
- * A new column goes to the right, so that a reader that knows the table finds what it knew in its place. Old rows get
- * an empty cell there. */
+ * A new column is appended on the right, so that readers of the table find known columns in their positions. Old rows
+ * get an empty cell there. */
 #include "csv.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static const char *const fixed[] = {"step",          "loss",        "lr",       
                                     "tokens",        "samples",     "step_time", "tokens_per_second",
                                     "memory_device", "memory_host", "skipped",   "validation_loss"};
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
-static const char later[] = "memory_pinned"; /* in every new table behind the fixed ones; older ones lack it */
+static const char later[] = "memory_pinned"; /* in every new table after the fixed ones; missing in older tables */
 
 /* ---- columns ----------------------------------------------------------------------------------------------------- */
 
@@ -63,7 +63,7 @@ static void put_header(const dt_csv *c, dt_record *out)
     dt_record_bytes(out, "\n", 1);
 }
 
-/* One name of a header line, in place; NULL behind the last. */
+/* One name of a header line, in place; NULL after the last. */
 static char *next_name(char **at)
 {
     char *name = *at, *to = name, *from = name;
@@ -135,7 +135,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_fil
     return err;
 }
 
-/* The table again, with the columns of now; in: behind the header of the old one. */
+/* Write the table again with the current columns; in: after the header of the old table. */
 static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
 {
     dt_aside a;
@@ -175,7 +175,7 @@ static dt_err find_columns(dt_csv *c, FILE *in)
     return err;
 }
 
-/* in: the table that is there, behind its header, or NULL. */
+/* in: the existing table, after its header, or NULL. */
 static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE **in)
 {
     const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);

@@ -77,9 +77,9 @@ static dt_err write_event(dt_events *e)
     return dt_record_file_write(&e->file, f);
 }
 
-/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds. Go
- * behind what is there, also where this host's clock is behind that of the host before, or the last start was in this
- * very second. */
+/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds.
+ * Choose a name after all existing ones, even if this host's clock is behind the previous host's, or the last start
+ * was in the same second. */
 static long long file_time(const char *dir)
 {
     long long t = (long long)time(NULL);

@@ -65,7 +65,7 @@ int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at)
 {
     const bool ends = kept->last_step != INT64_MAX;
     int64_t before = 0, gap_before = first_gap(l);
-    bool judge = ends && gap_before > 0; /* one record alone does not tell how often there were some */
+    bool judge = ends && gap_before > 0; /* a single record does not show the interval between records */
     *at = 0;
     for (int64_t i = 0; i <= l->n && kept->every > 0; i++) {
         const bool end = i == l->n;

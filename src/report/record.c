@@ -1,5 +1,5 @@
-/* record.c - one write() per record and no buffer of stdio's: what the program has reported is in the kernel's hands
- * when the call returns, so a kill at any moment loses nothing and tears at most the line that was being written. */
+/* record.c - one write() per record, without stdio's buffer: a reported record is in the kernel when the call
+ * returns. A kill at any moment loses nothing and tears at most the line in progress. */
 #include "record.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ void dt_record_free(dt_record *r)
     *r = (dt_record){0};
 }
 
-/* O_NONBLOCK: a pipe that nobody reads must not hold us here; of a regular file it changes nothing. */
+/* O_NONBLOCK: a pipe without a reader must not block; it does not affect regular files. */
 static dt_err open_kept(const char *path, int *fd)
 {
     struct stat st;
