@@ -296,11 +296,11 @@ static dt_err check_result(const dt_outputs *o)
                             : "");
     DT_CHECK(s->equal.n == 0 || s->equal.n < s->n_pairs, DT_ERR_DATA,
              "%s: the answers of all %" PRId64 " pairs are equal, so there is no training signal: expected two "
-                                               "different answers in chosen and rejected, or a longer --max-length",
+             "different answers in chosen and rejected, or a longer --max-length",
              o->opt->inputs[0], s->n_pairs);
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
              "all %" PRId64 " documents are in the %s file: a fraction of %g needs more documents (plain text can be "
-                            "split: --documents paragraphs or lines)",
+             "split: --documents paragraphs or lines)",
              n, s->n_documents > 0 ? "training" : "validation", o->opt->validation_fraction);
     return DT_OK;
 }
