@@ -1,7 +1,7 @@
-/* count.c - clocks and memory of the counting device (count.h); what its operations count is in count_ops.c.
+/* count.c - clocks and memory of the counting device (count.h). count_ops.c counts its operations.
  *
- * Device memory begins where no system maps anything, so touching it ends the program. Memory of the host is real, for
- * the host writes into it, but not reserved: only what is touched costs anything. */
+ * Device memory begins at addresses that no system maps, so access to it ends the program. Host memory is real,
+ * because the host writes to it, but not reserved: only touched pages cost memory. */
 #include "count_private.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
-/* cpu.c - the CPU device: opens it, picks the kernels that this processor runs best, and fills the table.
+/* cpu.c - the CPU device: opens it, chooses the fastest kernels for this processor, and fills the table.
  *
- * Operations run at once in the caller's thread and the device's OpenMP threads, so streams are in order by nature and
- * events only hold the time. One thread at a time may call operations of one device: they share its scratch. */
+ * Operations run immediately in the caller's thread and the device's OpenMP threads, so streams are always in order
+ * and events only hold the time. Only one thread at a time may call operations of a device, because they share
+ * scratch memory. */
 #include "cpu.h"
 #include <dnnl.h>
 #include <omp.h>

@@ -27,7 +27,7 @@
 
 enum {
     CACHE_SETS = 64,
-    CACHE_WAYS = 8, /* a set's oldest entry gives way */
+    CACHE_WAYS = 8, /* replaces the oldest entry of a set */
     BLOCK_M = 1024,
     PAD_M = 16,
     TILE_M = 256,
@@ -120,7 +120,7 @@ dt_err cpu_matmul_open(cpu_state *cpu)
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
     TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
-    const char *library = getenv("DTRAIN_ONEDNN"); /* none: our own kernels alone, for tests */
+    const char *library = getenv("DTRAIN_ONEDNN"); /* none: only our own kernels, for tests */
     mmul->own_alone = library && !strcmp(library, "none");
     mmul->native_bf16 = has_native_bf16(mmul);
     return converts_bf16(cpu) && !cpu->planning ? take_tiles(cpu) : DT_OK;
@@ -166,7 +166,7 @@ static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *ke
     return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->product.scratchpad_nbytes);
 }
 
-/* The primitive of this key: found, or made in the place of its set's oldest. */
+/* Find the primitive of this key, or create it in place of its set's oldest. */
 static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **found)
 {
     cpu_matmul *mmul = cpu->matmul;
@@ -259,7 +259,7 @@ static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, 
     return DT_OK;
 }
 
-/* ---- what is left to the library --------------------------------------------------------------------------------- */
+/* ---- which GEMMs the library computes ---------------------------------------------------------------------------- */
 
 /* What a verdict holds for: transpositions, types, accumulation, bias and way; not sizes. */
 static int form_number(const dt_matmul *mm, library_way way)

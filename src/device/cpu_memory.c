@@ -79,7 +79,7 @@ dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 }
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes) { cpu_drop(ptr, nbytes); }
 
-/* ---- what is free ------------------------------------------------------------------------------------------------ */
+/* ---- free memory ------------------------------------------------------------------------------------------------- */
 
 /* The number after key in a file of "key number" lines, or the file's first word when key is NULL. UINT64_MAX when
  * there is none, or "max". */

@@ -13,7 +13,7 @@
 static const char *const OBJECTS[] = {"cuda", "cudasim", "cudasim_races"};
 enum { N_OBJECTS = sizeof OBJECTS / sizeof OBJECTS[0] };
 
-/* Tests put another device in the place of the CPU. */
+/* Tests replace the CPU by another device. */
 static const char *instead(const char *name)
 {
     const char *wanted = getenv("DTRAIN_DEVICE");
@@ -78,8 +78,8 @@ static bool has_driver(void)
     return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL; /* stays: the runtime opens it again */
 }
 
-/* Is there a GPU? One whose object is stale is meant, too, and refused when it is opened: nobody wants the CPU in its
- * place. */
+/* Whether auto selects a GPU. A GPU with a stale object counts, too: opening it fails with a message, which is better
+ * than silently using the CPU. */
 static bool cuda_is_meant(char *why, size_t why_size)
 {
     bool stale;

@@ -28,7 +28,7 @@ struct dt_stream {
     dt_graph *records;  /* NULL: operations are queued */
     int64_t number;     /* from 1: of the streams of the device that were ever made */
     int64_t n_run;      /* operations queued since it was made */
-    unsigned eagerness; /* of 8: how often an entry runs before somebody waits */
+    unsigned eagerness; /* of 8: how often an entry runs before a caller waits */
 };
 
 struct dt_event {
@@ -51,7 +51,7 @@ typedef struct queue_state {
     dt_device below;
     bool planning;
     int n_devices;
-    size_t memory;   /* bytes of a device, SIZE_MAX: what the host has */
+    size_t memory;   /* bytes of a device, SIZE_MAX: as much as the host has */
     dt_stream first; /* the default stream */
     dt_stream *streams[N_STREAMS];
     int n_streams;
@@ -141,7 +141,7 @@ static unsigned eagerness_of(queue_state *q, const dt_stream *s)
     }
 }
 
-/* What would have run by itself by now. */
+/* Run operations that would have completed by now without a wait. */
 static void run_some(queue_state *q)
 {
     if (q->n_pushed++ % TURN == 0)
@@ -468,7 +468,7 @@ dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
                   &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
 }
 
-/* NULL: nowhere yet, or on a stream that is gone, all of which had run before. */
+/* NULL: not recorded, or on a destroyed stream, all of whose operations had run before. */
 static dt_stream *recorded_on(const queue_state *q, const dt_event *event)
 {
     for (int i = 0; i < q->n_streams; i++)

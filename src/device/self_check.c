@@ -1,7 +1,8 @@
-/* self_check.c - does a device compute what the CPU computes? Every operation of the table, in the forms that training
- * uses, at odd sizes and on random numbers; seconds, on the user's machine, where no test suite is.
+/* self_check.c - verifies that a device computes what the CPU computes: every operation of the table, in the forms
+ * that training uses, at odd sizes and on random values. It takes seconds on the user's machine, where no test suite
+ * exists.
  *
- * What is compared is all of the arena: what an operation had no business to write must be as it was. */
+ * The whole arena is compared: memory that an operation must not write must be unchanged. */
 #include "self_check.h"
 #include <inttypes.h>
 #include <math.h>
@@ -25,8 +26,8 @@ void begin(check *c, const char *fmt, ...)
     c->n_forms++;
 }
 
-/* Elements begin anywhere, as shards do: at most 3 elements behind a multiple of 256 bytes. That would leave kernels
- * for whole chunks of 16 bytes to chance: their cases set whole. */
+/* Arrays begin anywhere, as shards do: at most 3 elements after a multiple of 256 bytes. Kernels for whole chunks of
+ * 16 bytes would then run only by chance, so their cases set `whole`. */
 static array place(check *c, dt_dtype dt, size_t elem_size, int64_t n, bool may_change)
 {
     const size_t nbytes = (size_t)n * elem_size, from = (c->used + 511) / 256 * 256,
@@ -272,7 +273,7 @@ static dt_err verdict(check *c, const char *name)
 
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
 {
-    dt_ledger ledger = {0}; /* of the CPU's side: nobody plans for it */
+    dt_ledger ledger = {0}; /* of the CPU's side: no plan includes it */
     dt_device cpu = {.ops = &dt_device_cpu_ops, .ledger = &ledger};
     check c = {0};
     const double begin_s = dt_now_s();
