@@ -214,7 +214,7 @@ run 0 ./dtrain-data show "$tmp/q.h5" 4
 expect_text "without its tokenizer, ids" "<[0-9]+><[0-9]+>"
 run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
 expect_exit "another tokenizer" 64
-expect_text "another tokenizer: why" "was made with the tokenizer"
+expect_text "another tokenizer: why" "created with the tokenizer"
 echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
@@ -450,7 +450,7 @@ expect_text "is named by its line" "album.jsonl:2: no memory for images of 45158
 echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_exit "an image that is not beside its record" 65
-expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; --image-folder"
+expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; set the directory for relative image paths with --image-folder"
 expect_text "and the one that goes on without it" "gone.png: .*--skip-bad drops records"
 pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_exit "a preprocessor that is not there" 65
