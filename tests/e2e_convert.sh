@@ -109,7 +109,7 @@ expect_text "another one can be asked for" "chat template: plain"
 expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not plain"
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template llama-3 --greedy --max-new-tokens 2 --threads 1
 expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not llama-3"
-expect_text "and of what its tokenizer has not" 'template llama-3: the tokenizer has no <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
+expect_text "and of what its tokenizer has not" 'template llama-3: the tokenizer lacks <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template chatml --greedy --max-new-tokens 2 --threads 1
 expect "the same one is no other" sh -c "! grep -q 'was trained with' '$out'"
 run 0 ./dtrain-convert --chat-template plain "$tmp/talk-chatml" "$tmp/plain"

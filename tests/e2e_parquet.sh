@@ -23,7 +23,7 @@ library=${DTRAIN_DUCKDB-}
 export DTRAIN_DUCKDB=$tmp/nothing.so
 refused "no library" "chats.parquet: reading Parquet needs DuckDB's library: .*nothing.so: .*set DTRAIN_DUCKDB .*JSON lines" $data/chats.parquet
 printf 'PAR1\025\004\025' >"$tmp/table.txt"
-refused "known by its first bytes" "table.txt: a Parquet file" "$tmp/table.txt"
+refused "known by its first bytes" "table.txt: reading Parquet needs" "$tmp/table.txt"
 run 0 bash -c "cat $data/chats.parquet | ./dtrain-data -q --format json -o $tmp/refused.h5 -"
 expect_exit "a pipe" 65
 expect_text "a pipe: why" "found a Parquet file; pass it by name"
@@ -32,7 +32,7 @@ refused "a line that speaks of a row's bytes" 'line.jsonl:1: .*: cannot be opene
 make text.h5 --format text "$tmp/table.txt"
 expect_exit "as text it is text" 0
 run 0 ./dtrain-data --version
-expect_text "--version says that there is none" '^Parquet: not read \(.*nothing.so'
+expect_text "--version says that there is none" '^Parquet: not available \(.*nothing.so'
 if [ -n "$library" ]; then export DTRAIN_DUCKDB=$library; else unset DTRAIN_DUCKDB; fi
 if ! ./dtrain-data --version | grep -q '^Parquet: DuckDB v'; then
     skip parquet "no libduckdb.so (DTRAIN_DUCKDB names it)"

@@ -68,7 +68,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$
     trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
     DTRAIN_SHM_DIR=$tmp/small train 3 too-small
     expect_exit "too little shared memory: by messages" 0
-    expect_text "with place and sizes" "not enough space in $tmp/small for 2.00 MiB of shared memory, .* left"
+    expect_text "with place and sizes" "not enough space in $tmp/small: 2.00 MiB of shared memory needed, .* left"
     expect "too little shared memory: nothing is left there" test -z "$(ls -A "$tmp/small")"
 else
     skip "too little shared memory" "no file system can be mounted here"
@@ -133,7 +133,7 @@ expect_exit "the lock of another host that is refreshed" 64
 expect_text "names host and time" "process 1 on elsewhere, since 2023-11-14 22:13:20 UTC"
 train 2 living --force
 expect_exit "--force takes it over" 0
-expect_text "and says so" "--force: .*is taken from process 1 on elsewhere"
+expect_text "and says so" "--force: taking over .* from process 1 on elsewhere"
 lock requeued "Slurm job 77" 0
 SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 train 2 requeued
 expect_exit "a requeued job is not stopped by itself before" 0

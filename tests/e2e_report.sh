@@ -93,8 +93,8 @@ sed -i '3p' "$tmp/edited/metrics.csv"
 train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
 expect_exit "a run whose metrics were edited goes on" 0
 expect_text "the step that is missing is named with its line" 'edited/metrics.jsonl:2: the record of step 2 is missing before this line, which has step 3'
-expect_text "in the table, too" 'edited/metrics.csv: left out 1 older record of steps'
-expect_text "what stood there twice is said" 'edited/metrics.jsonl: left out 1 older record of steps'
+expect_text "in the table, too" 'edited/metrics.csv: removed 1 duplicate record'
+expect_text "what stood there twice is said" 'edited/metrics.jsonl: removed 1 duplicate record'
 steps_of() { grep -o "$1" "$2" | grep -o '[0-9]*' | tr '\n' ' '; }
 expect "each other step is there once" test "$(steps_of '"step": [0-9]*, "loss"' "$tmp/edited/metrics.jsonl")" = "1 3 4 5 6 "
 expect "in the table, too" test "$(cut -d, -f1,2 "$tmp/edited/metrics.csv" | grep -c "^2,[0-9]")" = 1
