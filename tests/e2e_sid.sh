@@ -71,7 +71,7 @@ expect_exit "a file that is there is not replaced" 64
 wrong "no embeddings" 64 'expected either --embeddings FILE or --model' ./dtrain-sid -o "$tmp/bad"
 wrong "an unknown method" 64 "expected .*kmeans.* found 'x'" $bad --embeddings $data/items.npy --method x
 head -c 10000 $data/items.npy >"$tmp/short.npy"
-wrong "an array that was cut short" 65 'short.npy: cut short: 300 x 12' $bad --embeddings "$tmp/short.npy"
+wrong "an array that was cut short" 65 'short.npy: the file was cut short: 300 x 12' $bad --embeddings "$tmp/short.npy"
 echo 'a text that is long enough' >"$tmp/text.npy"
 wrong "no array at all" 65 'text.npy: expected a NumPy array' $bad --embeddings "$tmp/text.npy"
 cp $data/items.npy "$tmp/three.npy" && printf '(300, 12, 1), }' | dd of="$tmp/three.npy" bs=1 seek=60 conv=notrunc status=none
