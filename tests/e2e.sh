@@ -12,7 +12,9 @@
 #   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
 #   beside FUNCTION ARGS...      runs it in a subshell beside what follows, with $code and $out of its own; its result lines come
 #   beside_end                   here, in the order of the calls: for cases that wait more than they compute, in directories of their own
-#   kill_at_once COMMAND...      when a rank dies, mpirun kills the others at once and not two seconds after it has asked them to end
+#   kill_slowly COMMAND...       when a rank dies, mpirun asks the others to end and kills them two seconds later, not immediately
+#   every N COUNT                is case COUNT, counted from 1, one of those that this tier runs? make test runs every N-th
+#   full_only                    what follows runs in make test-full only
 #   ok NAME, not_ok NAME WHY, skip NAME WHY
 #
 # $tmp is an empty directory that goes away at the end; the working directory is the top of the tree, or looks like it: ./dtrain and the
@@ -78,7 +80,7 @@ beside_end() {
     done
     besides=()
 }
-kill_at_once() { OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0 "$@"; }
+kill_slowly() { OMPI_MCA_odls_base_sigkill_timeout=2 PRTE_MCA_odls_base_sigkill_timeout=2 "$@"; }
 expect_exit() { if [ "$code" = "$2" ]; then ok "$1"; else not_ok "$1" "exit code $code, expected $2"; fi; }
 expect_text() { if grep -qE -- "$2" "$out"; then ok "$1"; else not_ok "$1" "no line matches $2"; fi; }
 expect() {
@@ -99,4 +101,6 @@ wrong() {
     elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "expected one line with $regex"
     else ok "$name"; fi
 }
+every() { [ -n "${FULL-full}" ] || [ $(($2 % $1)) = 1 ]; } # N COUNT: make test takes every N-th of many similar cases
+full_only() { [ -n "${FULL-full}" ] || { e2e_done; exit; }; } # make test ends a script here
 e2e_done() { [ "$n_not_ok" = 0 ]; } # the last line of a script: e2e_done

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_async.sh - checkpoint.async: training goes on while a checkpoint is written. What is written is what a save at once would have
 # written; kills, faults and full disks at any moment of the writing harm nothing that was published.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -36,10 +37,9 @@ expect "waits for it: all are there, one after the other" test "$(grep -c '^chec
 expect "and is published after it" in_order "checkpoint of step 1 " "checkpoint of step 2 "
 
 # killed at any moment of the writing; `latest` names a whole checkpoint, and the run goes on from it
-how=kill_at_once
 for point in save.copy:1:2 save.create:0:2 save.reserve:0:2 save.write:0:3 save.write:1:40 save.rename:0:2 save.latest:0:2; do
     rm -rf "$tmp/killed"
-    DTRAIN_FAULT=$point:kill $how train 2 killed $async
+    DTRAIN_FAULT=$point:kill train 2 killed $async
     [ "$code" != 0 ] || not_ok "killed at $point" "the run did not die"
     [ ! -e "$tmp/killed/checkpoints/latest" ] ||
         expect "killed at $point: what is named verifies" ./dtrain-info "$tmp/killed/checkpoints/$(cat "$tmp/killed/checkpoints/latest")"
@@ -49,6 +49,8 @@ for point in save.copy:1:2 save.create:0:2 save.reserve:0:2 save.write:0:3 save.
     expect "killed at $point: metrics without gap or repeat" close_losses whole killed 0
     expect "killed at $point: no partial file is left" sh -c "! ls $tmp/killed/checkpoints | grep -q part"
 done
+
+full_only
 
 # killed from outside while the writer sleeps, and again, until it comes to its end
 rm -rf "$tmp/sweep"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_chat.sh - dtrain-generate --chat on a terminal.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 if ! command -v python3 >/dev/null; then skip chat_on_a_terminal "no python3 for the pseudo-terminal"; exit 0; fi
 "$BUILD/tests/test_generate" --make-checkpoint "$tmp/run" >"$out" 2>&1

@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_check.sh - dtrain --check finds what a run would stumble over, all of it at once, and writes nothing; a run finds the same before its first step.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
@@ -64,9 +65,9 @@ check data.train="$tmp/missing-1.h5, $tmp/missing-2.h5"
 finds "every missing file" 65 2 missing-1 missing-2
 check data.train="$tmp/missing-1.h5" optimizer.betas=2
 finds "configuration before data" 64 2 missing-1 betas
-check model.hidden_size=16384 model.num_hidden_layers=4000 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
+check model.hidden_size=16384 model.num_hidden_layers=400 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
 finds "a model that fits neither memory nor disk" 70 2 'each rank, and .* is free' 'a checkpoint of this model takes .* is free'
-check zero.stage=auto model.hidden_size=16384 model.num_hidden_layers=4000 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
+check zero.stage=auto model.hidden_size=16384 model.num_hidden_layers=400 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
 expect_exit "at any stage" 74
 train 1 done run.max_steps=1
 check run.output_dir="$tmp/done" checkpoint.resume=none
@@ -97,6 +98,8 @@ finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
 check run.task=sft
 expect_exit "sft on a dataset of kind tokens passes" 0
 expect_text "and what it does is said" 'warning: \[data\] train: files of kind tokens .* trains on every token'
+full_only
+
 # where states are offloaded to
 nvme="zero.stage=1 zero.offload_optimizer=nvme"
 for np in 1 2; do

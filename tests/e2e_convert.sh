@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_convert.sh - Hugging Face directories in and out as users do it: training from one, export at the end, dtrain-convert both ways, and mistakes.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
@@ -130,6 +131,8 @@ expect "a tokenizer's own template that says the same is kept" test ! -e "$tmp/o
 expect "as it is" cmp "$tmp/own/tokenizer_config.json" "$tmp/published/tokenizer_config.json"
 run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-mine" "$tmp/other"
 expect "another one is replaced" test -s "$tmp/other/chat_template.jinja"
+
+full_only
 
 # mistakes
 run 0 ./dtrain-convert --help

@@ -18,7 +18,7 @@ fails() { # NAME EXIT REGEX CUDA_SIM_FAIL ARGS...
     local name=$1 want=$2 regex=$3 what=$4
     shift 4
     rm -rf "$tmp/fails"
-    CUDA_SIM_FAIL=$what RUN_TIMEOUT=60 kill_at_once train 2 fails $small checkpoint.save_steps=1 "$@"
+    CUDA_SIM_FAIL=$what RUN_TIMEOUT=60 train 2 fails $small checkpoint.save_steps=1 "$@"
     says "$name" "$want" "$regex"
 }
 lost() { # NAME REGEX CUDA_SIM_FAIL ARGS...: a GPU that has failed for good, whose rank joins nobody
@@ -90,11 +90,11 @@ done
 
 # Evaluation and generation.
 train 2 model $small run.max_steps=1 zero.stage=3
-CUDA_SIM_FAIL=launch:1:40:illegal RUN_TIMEOUT=60 kill_at_once train 2 eval run.self_check=never run.task=eval model.path="$tmp/model" data.validation="$tmp/valid.h5"
+CUDA_SIM_FAIL=launch:1:40:illegal RUN_TIMEOUT=60 train 2 eval run.self_check=never run.task=eval model.path="$tmp/model" data.validation="$tmp/valid.h5"
 says "a GPU fails in an evaluation" 70 '.*cudaErrorIllegalAddress'
 leaves "a GPU fails in an evaluation"
 for nth in 1 40; do
-    CUDA_SIM_FAIL=launch:1:$nth:illegal RUN_TIMEOUT=60 kill_at_once run 2 ./dtrain-generate "$tmp/model" --prompt "it was" --num-samples 2 --max-new-tokens 8
+    CUDA_SIM_FAIL=launch:1:$nth:illegal RUN_TIMEOUT=60 run 2 ./dtrain-generate "$tmp/model" --prompt "it was" --num-samples 2 --max-new-tokens 8
     says "a GPU fails in generation, launch $nth" 70 '.*cudaErrorIllegalAddress'
     leaves "a GPU fails in generation, launch $nth"
 done

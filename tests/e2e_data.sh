@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_data.sh - dtrain-data: datasets of text and records, held-out documents, what it says of bad input, info and show.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 
 info() { ./dtrain-data info "$1" 2>&1; }
@@ -413,6 +414,8 @@ echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "co
 run 0 ./dtrain --check /dev/null run.task=sft data.train="$tmp/late.h5" data.seq_len=16 run.output_dir="$tmp/late" batch.micro_batch_size=1 \
     model.model_type=llama model.hidden_size=32 model.num_attention_heads=4 model.num_hidden_layers=1 model.intermediate_size=64 model.vocab_size=257
 expect_text "answers that seq_len cuts off are named" 'late.h5: no sample has a target within the first data.seq_len = 16 tokens'
+
+full_only
 
 # ---- images: as many placeholders as the config.json beside the preprocessor says, or the tower's, or the option
 pictures() { run 0 ./dtrain-data --force -o "$tmp/i.h5" --tokenizer $vision/model --template chatml "$@"; }

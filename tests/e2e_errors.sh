@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_errors.sh - every configuration mistake: exit code 64, one message, naming file, line, key and what would be right; data mistakes: 65.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

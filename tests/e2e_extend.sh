@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_extend.sh - the learning rate of a run whose number of steps is raised: scheduler.on_extend.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

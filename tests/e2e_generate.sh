@@ -1,5 +1,6 @@
 #!/bin/bash
 # dtrain-generate: the same text whatever the ranks, the stage and the batch size; its ways in and out; what is said about mistakes.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 export OMP_NUM_THREADS=1
@@ -176,6 +177,8 @@ expect "max_length counts the prompt" grep -qE '"n_new_tokens":[123],' "$tmp/tex
 echo '{"messages": [{"role": "user", "content": "hi"}]}' >"$tmp/messages.jsonl"
 generate 0 "$m" --prompts "$tmp/messages.jsonl" --chat-template chatml --max-new-tokens 2 --threads 1 --jsonl
 expect "messages come back as text, too" grep -q '"prompt":"<|im_start|>user\\nhi<|im_end|>' "$tmp/text"
+
+full_only
 
 # one rank fails, or hangs: no one waits
 for case in "error 0 0" "error 1 3" "exit 1 3"; do

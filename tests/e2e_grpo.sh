@@ -2,6 +2,7 @@
 # e2e_grpo.sh - group-relative policy optimisation: given completions and rewards as TRL's GRPOTrainer takes them, in every setting of
 # tests/data/grpo/trl.json; the same on any number of ranks and at any stage; the same bits where they are promised, also resumed inside a
 # generation; learning from a program's rewards; what is refused; a rank that fails.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -23,12 +24,16 @@ given() { # NP DIR NAME ARGS...: the run NAME of the fixture
     train "$np" "$dir" run.max_steps=10 grpo.rollouts="$fixture/rollouts.jsonl" data.shuffle=false batch.micro_batch_size=8 checkpoint.export=hf "${settings[@]}" "$@"
 }
 if command -v python3 >/dev/null; then
+    n=0
     while read -r name; do
+        every 4 $((n += 1)) || continue
         given 1 trl "$name"
         expect "$name: TRL's numbers" like_trl trl grpo "$name"
         rm -rf "$tmp/trl"
     done < <(grep -o '{"name": "[^"]*"' "$fixture/trl.json" | sed 's/.*: "//; s/"$//')
+    n=0
     for layout in "1 3 1 bias correction" "2 0 2 top entropies" "2 3 1 entropy bonus" "4 1 1 truncated ones masked" "4 2 2 synced reference"; do
+        every 4 $((n += 1)) || continue
         read -r np stage micro name <<<"$layout"
         given "$np" layout "$name" zero.stage="$stage" batch.micro_batch_size="$micro"
         expect "$name on $np ranks, stage $stage, micro-batches of $micro: TRL's numbers" like_trl layout grpo "$name"
@@ -98,6 +103,8 @@ for line in map(json.loads, open(sys.argv[1])):
     assert sum(line[f"ms/{group}_min"] for group in ("rollout", "score", "reward", "forward", "backward")) <= 1e3 * line["step_time"], line
 PY
 
+full_only
+
 # A signal in the middle of a rollout: its step is left; a kill; both as if nothing had been.
 DTRAIN_FAULT=rollout.generate:0:2:stop start 2 stopped "${all[@]}"
 stop_at stopped 1 TERM
@@ -105,7 +112,7 @@ finish stopped
 expect_exit "a signal within a rollout" 75
 train 1 stopped "${all[@]}" checkpoint.resume=auto
 expect "goes on with the same bits" same_model "$(newest bits1)" "$(newest stopped)"
-RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.score:1:4:kill kill_at_once train 2 killed "${all[@]}" checkpoint.save_steps=1
+RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.score:1:4:kill train 2 killed "${all[@]}" checkpoint.save_steps=1
 expect "a rank is killed while a generation is scored" test "$code" != 0
 train 3 killed "${all[@]}" checkpoint.save_steps=1
 expect "and the run goes on with the same bits" same_model "$(newest bits1)" "$(newest killed)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # e2e_install.sh - what make install leaves, and that it runs from there; set-up; job scripts.
 . "$(dirname "$0")/e2e.sh"
-root=$tmp/root prefix=/opt/dtrain version=$(sed -n 's/^VERSION *?= *//p' Makefile)
+root=$tmp/root prefix=/opt/dtrain version=$(sed -n 's/^VERSION *?= *//p' tools/mk/config.mk)
 doc=$root$prefix/share/doc/dtrain modules=$root$prefix/share/modulefiles/dtrain
 
 run 0 make --no-print-directory install BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=

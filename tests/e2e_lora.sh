@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_lora.sh - low-rank adapters: steps as PEFT's adapters take them, the same bits on any number of ranks, at any stage and offload, resumed, and
 # with less kept for backward; what is frozen stays as it is; rewards, preferences and rollouts, whose reference is the model without its adapters.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -128,6 +129,8 @@ run 2 ./dtrain-convert "$tmp/rm" "$tmp/rm.hf" --tokenizer none
 expect "which dtrain-convert makes of it, too" cmp "$tmp/rm.hf/model.safetensors" "$tmp/rmhf/hf/model.safetensors"
 rollouts ppo 1 ppocopy $lengths ppo.reference_path=tests/data/../data/dpo/start
 expect "ppo, with a critic that is trained whole: the bits of a copy" same_model "$(newest ppo)" "$(newest ppocopy)"
+
+full_only
 
 # ---- checkpoints of what is trained alone -----------------------------------------------------------------------------------------------------
 bits="batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=4 lora.r=4 lora.target_modules=$modules lora.dropout=0.2"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_paths.sh - paths of a configuration: from home, with variables, and from another folder.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

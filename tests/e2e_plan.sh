@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_plan.sh - dtrain --plan: no data, device or variable of the environment is needed, every stage is shown with what stands in its way, by memory
 # where there are several, and the exit code says whether anything fits.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 unset DTRAIN_DEVICE # what is planned for is said here
 plan() { run 0 ./dtrain --plan "$@"; }

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_ppo.sh - proximal policy optimisation: losses, metrics and final weights as PyTorch computes them from the same completions; the same bits on any
 # number of ranks and at any stage, also after a resume inside a rollout; learning; exports; plans; what is refused; failures of one rank.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -119,8 +120,10 @@ bits 2 part run.max_steps=3
 bits 3 part zero.stage=3 checkpoint.resume=auto
 expect "resumed inside a rollout, on other ranks: the same bits" same_run bits1 part
 
+full_only
+
 # In the second rollout: a kill when completions are scored, a signal then and when they are generated. It is left, and made again.
-RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.share_scores:1:7:kill kill_at_once bits 2 killed checkpoint.save_steps=1
+RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.share_scores:1:7:kill bits 2 killed checkpoint.save_steps=1
 expect "a rank is killed while completions are scored" test "$code" != 0
 bits 1 killed checkpoint.resume=auto
 expect "and the run goes on, on other ranks, with the same bits" same_run bits1 killed

@@ -95,6 +95,8 @@ expect_text "and which rank is stopped" "rank [01] .*; rank [01] on this host ha
 finish frozen $frozen
 expect_exit "one of three ranks is stopped: 76" 76
 is "the other two name it, and no other" "$(grep -o 'rank [0-9] on this host has not run' "$out" | sort | uniq -c | tr -s ' ')" " 2 rank 2 on this host has not run"
+is "so do both collectors of the roll call, which also serves between hosts" "$(grep -o 'no report from .*' "$out" | sort | uniq -c | tr -s ' ')" \
+    " 2 no report from rank 2 on host $(hostname) (stopped, unreachable or still computing)"
 
 # ---- two runs in one directory
 start 2 shared log.logging_steps=1 run.max_steps=100000000; first=$job

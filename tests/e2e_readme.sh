@@ -1,9 +1,9 @@
 #!/bin/bash
-# e2e_readme.sh - every command of README.md, in its order and as it is written there, in a directory of its own.
+# e2e_readme.sh - runs every command of README.md and then of docs/first-run.md, as written and in order, in a new directory.
 #
-# Runs are made small through the files that the README itself uses: sizes in its input.ini and in input/*.ini. What a test cannot have or do is a
-# stand-in found in PATH: package manager, download, schedulers, environment modules. `make test` is looked at and not started, for it would start
-# this test. A command that is not in the list below fails, so that nobody adds one that is never tried.
+# Runs are made small through the files that these pages use: sizes in input.ini and in input/*.ini. Stand-ins in PATH replace
+# what a test cannot have: package manager, download, schedulers, environment modules. `make test` is only inspected, because
+# it would start this test. A command that is not in the list below fails, so every new command must be added to it.
 . "$(dirname "$0")/e2e.sh"
 top=$PWD fresh=$tmp/fresh
 BUILD=$(realpath "${BUILD:-build/release}")
@@ -24,7 +24,8 @@ smaller "$fresh/input/demo.ini"
 cat docs/*.md docs/*.md docs/*.md >"$tmp/book.txt"
 export TEXT=$tmp/book.txt SETTINGS=run.max_steps=2 # for make demo and tools/chat.sh: another text, few steps
 
-# A user's environment: what the README says about mpirun has to be enough. Not the speed of starting it, nor its files.
+# A user's environment: what the pages say about mpirun must be enough. A scheduler's launcher needs no such permission.
+env | sed -n "s/^\(OMPI_ALLOW[A-Z_]*\|OMPI_MCA_[a-z_]*\|PRTE_[A-Za-z_]*\)=\(.*\)/export \1='\2'/p" >"$tmp/cluster"
 for name in $(env | sed -n 's/^\(OMPI_ALLOW[A-Z_]*\|OMPI_MCA_rmaps[a-z_]*\|OMPI_MCA_hwloc[a-z_]*\|OMPI_MCA_mpi_yield[a-z_]*\|PRTE_ALLOW[A-Z_]*\|PRTE_MCA_[rh][a-z_]*\)=.*/\1/p'); do
     unset "$name"
 done
@@ -36,11 +37,11 @@ stand_in hf '[ "$1 $3" = "download --local-dir" ] && mkdir -p "$(dirname "$4")" 
 stand_in srun 'while :; do case $1 in -*) shift ;; *) break ;; esac; done; exec mpirun -np 2 "$@"'
 stand_in scontrol '[ "$1 $2" != "show job" ] || echo "   Command=$JOB_COMMAND"'
 # A scheduler runs a copy of the script, elsewhere. The launcher of this machine has fewer cores than the script asks for.
-scheduler='cp "$script" "$SUBMITTED/job" && JOB_COMMAND=$(realpath "$script") SLURM_JOB_ID=1 SLURM_CPUS_PER_TASK=1 SLURM_SUBMIT_DIR=$PWD PBS_O_WORKDIR=$PWD \
+scheduler='. "$CLUSTER"; cp "$script" "$SUBMITTED/job" && JOB_COMMAND=$(realpath "$script") SLURM_JOB_ID=1 SLURM_CPUS_PER_TASK=1 SLURM_SUBMIT_DIR=$PWD PBS_O_WORKDIR=$PWD \
     bash <(sed "s/--map-by [^ ]* *\(\"[^\"]*CPUS[^\"]*\"\)* *//; s/PE=16//" "$SUBMITTED/job") "$@"'
 stand_in sbatch "script=\$1; shift; $scheduler"
 stand_in qsub "[ \"\$1\" = -v ] && export \"\$2\" && script=\$3 && shift 3; $scheduler"
-export SUBMITTED=$tmp/submitted MODEL_TO_DOWNLOAD=$tmp/model HOME=$tmp/home PATH=$tmp/bin:$PATH
+export SUBMITTED=$tmp/submitted CLUSTER=$tmp/cluster MODEL_TO_DOWNLOAD=$tmp/model HOME=$tmp/home PATH=$tmp/bin:$PATH
 module() { # of the modulefile only what README's commands need: PATH and DTRAIN_HOME
     case $1 in
     use) [ -d "$2" ] && modules=$2 ;;
@@ -53,16 +54,17 @@ awk '/^```/ { kind = substr($0, 4); if (kind == "ini") first = 1; next }
      kind == "sh" { print }
      kind == "ini" && first { sub(/^# */, ""); file = $0; print "@file " file; printf "" >file_of(); first = 0; next }
      kind == "ini" { print >file_of() }
-     function file_of() { return DIR "/" file }' DIR="$tmp/submitted" README.md >"$tmp/commands"
-grep -q '^@file input.ini$' "$tmp/commands" || not_ok "the README writes an input.ini" "it does not"
-grep -nE '^    [^ ]' README.md >"$out" && not_ok "commands stand in blocks that say sh" "some are indented only"
+     function file_of() { return DIR "/" file }' DIR="$tmp/submitted" README.md docs/first-run.md >"$tmp/commands"
+grep -q '^@file input.ini$' "$tmp/commands" || not_ok "docs/first-run.md writes an input.ini" "it does not"
+grep -nE '^    [^ ]' README.md docs/first-run.md >"$out" && not_ok "commands stand in blocks that say sh" "some are indented only"
 
 cd "$fresh" || exit 1
 n=0
 while IFS= read -r line <&3; do
     [ -n "$line" ] || continue
     n=$((n + 1))
-    name="README $n: ${line%%  *}"
+    name="command $n: ${line%%  *}"
+    line=${line/run.max_steps=400/run.max_steps=6}
     case $line in
     "@file "*)
         cp "$tmp/submitted/${line#@file }" . && smaller "${line#@file }"

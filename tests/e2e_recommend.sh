@@ -2,6 +2,7 @@
 # e2e_recommend.sh - task eval with a catalogue: what a search as wide as the catalogue finds is what scoring every item by the training's forward
 # gives; HR@K and NDCG@K are those of the predictions; the same on any number of ranks, at any stage, for any batch; task grpo with items for completions: those
 # of a beam search, or drawn, their rewards, that it learns; what is refused; a rank that fails; the example of a shop, from texts to recommendations.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -224,6 +225,8 @@ for layout in "2 0" "3 3"; do
 done
 rl 2 drawn grpo.rollout=sample batch.micro_batch_size=7
 expect "drawn ones are items, too" items_are drawn all drawn
+
+full_only
 
 # Validations are those of task eval, at any temperature of the training and beside its own beams.
 tests=(data.validation="$tmp/users.h5" data.validation_steps=2 run.max_steps=6 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=rec/ndcg@5

@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_resume.sh - stop, resume, move: signals, kills at any moment, full disks, damaged files, other rank counts and stages.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -73,12 +74,14 @@ expect_text "a given batch size: from what to what, and how to keep it" \
 train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=4
 expect "said once: the next start has changed nothing" sh -c "! grep -q 'data continues' '$out'"
 
+full_only
+
 # killed at any moment, by itself and with the others; the first time these are asked to end before
-how=
+how=kill_slowly
 for point in step.begin:1:6 step.agree:0:5 comm.reduce_scatter:1:9 zero.update:1:5 save.create:0:2 save.reserve:0:2 save.write:1:2 save.rename:0:2; do
     rm -rf "$tmp/killed"
     DTRAIN_FAULT=$point:kill $how train 2 killed $steps zero.stage=2
-    how=kill_at_once
+    how=
     [ "$code" != 0 ] || not_ok "killed at $point" "the run did not die"
     train 2 killed $steps zero.stage=2
     if [ "$code" = 0 ]; then expect "killed at $point and resumed" same_model "$(newest whole)" "$(newest killed)"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_rm.sh - reward models: ten steps as TRL's RewardTrainer takes them, the same on any number of ranks and at any stage; learning from pairs and
 # from safety labels; from a language model's directory and out again; what is left out and what is refused.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -118,6 +119,8 @@ bits 3 halves zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 is "and the same number of tokens" "$(number bits1 rm/num_tokens)" "$(number halves rm/num_tokens)"
 
+full_only
+
 # ---- learning ---------------------------------------------------------------------------------------------------------------------------------
 # The better answer is the polite one; an unsafe one is never better than a safe one.
 awk 'BEGIN { srand(3); n = split("red blue green small large old new", w, " ")
@@ -224,7 +227,7 @@ expect_text "nor is the run that made one" 'tensor ./model/score.weight. is miss
 printf '{"prompt": "so"}\n' >"$tmp/no-answer.jsonl"
 score 1 none --score "$fixture/start" --answers "$tmp/no-answer.jsonl"
 expect_text "a record without an answer" 'no-answer.jsonl:1: expected an object with "prompt" and "completion"'
-DTRAIN_FAULT=generate.score:1:1:error RUN_TIMEOUT=60 kill_at_once score 2 none --score "$fixture/start" --answers "$tmp/answers.jsonl" --zero-stage 3
+DTRAIN_FAULT=generate.score:1:1:error RUN_TIMEOUT=60 score 2 none --score "$fixture/start" --answers "$tmp/answers.jsonl" --zero-stage 3
 expect_exit "a rank that fails while it judges ends the run" 70
 
 # ---- left out and refused -----------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_rollout.sh - rollouts of a run (src/rollout, with the task of tests/rollout_task.h) are the same on any number of ranks and after a kill,
 # and the failure of one rank is everybody's: no other waits for it.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -29,7 +30,7 @@ expect_exit "completions from the file that it has written" 0
 expect "give the same" same_completions ref replay
 
 # Killed in the middle of the second rollout, when its first has served one step of two and both are saved.
-DTRAIN_FAULT=rollout.generate:1:2:kill kill_at_once roll 2 killed checkpoint.save_steps=1
+DTRAIN_FAULT=rollout.generate:1:2:kill roll 2 killed checkpoint.save_steps=1
 expect "a rank is killed in a rollout" test "$code" != 0
 roll 3 killed checkpoint.resume=auto zero.stage=3
 expect_exit "and the run goes on, on other ranks and at another stage" 0

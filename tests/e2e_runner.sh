@@ -1,5 +1,6 @@
 #!/bin/bash
 # tests/run.sh counts what test programs say: programs that say what cmocka says where it passes, skips and fails.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 mkdir -p "$tmp/build/tests"
 program() { # [NAME]: a test program that run.sh starts: a script

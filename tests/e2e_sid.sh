@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_sid.sh - dtrain-sid: the same SIDs on any number of ranks and from either kind of file, and what is said of input that is wrong.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 data=tests/data/sid
 sid() { run "$1" ./dtrain-sid --embeddings $data/items.npy --items $data/items.item.json --codes 16 --block-size 64 "${@:2}"; }

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_tokenizer_files.sh - a special token that tokenizer_config.json names and no file gives an id: texts with it have an id more than the model has rows. Data
 # without it still fits the model, data with it is refused with what to do, and dtrain-convert --add-tokens makes the rows.
+# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 mkdir "$tmp/m"

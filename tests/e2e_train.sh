@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_train.sh - the same losses and weights whatever the number of ranks and the ZeRO stage; sft, eval, plan and check.
+# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -48,6 +49,8 @@ for np in 1 3; do
     run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir="$tmp/eval$np"
     expect_exit "eval on $np ranks" 0
 done
+full_only
+
 # steps that make the weights a hundred times as large each: they stay finite in fp32, and are not in fp16
 train 1 huge run.max_steps=4 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.weight_decay=10 scheduler.type=constant scheduler.warmup_steps=0
 run 3 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/huge" data.validation="$tmp/valid.h5" run.output_dir= precision.dtype=fp16

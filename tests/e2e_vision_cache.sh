@@ -166,7 +166,7 @@ done
 RUN_TIMEOUT=60 DTRAIN_FAULT=features.write:1:1:nospace kept 3 full
 expect_exit "a full disk" 74
 is "leaves nothing either" "$(n_files ^features)" 0
-RUN_TIMEOUT=60 DTRAIN_FAULT=features.publish:0:1:kill kill_at_once kept 2 killed
+RUN_TIMEOUT=60 DTRAIN_FAULT=features.publish:0:1:kill kept 2 killed
 is "a kill leaves what is no file of features" "$(n_files '\.part$') $(n_files '\.bin$')" "1 0"
 kept 2 killed
 expect "which the next run removes" test "$(n_files '\.part$') $(n_files '\.bin$')" = "0 1"

@@ -215,6 +215,7 @@ expect_exit "adapters, and the projector whole" 0
 expect "which they say" has '"multi_modal_projector"' "$tmp/adapted/adapter/adapter_config.json"
 expect "under the names that PEFT looks for" has 'base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight' "$tmp/adapted/adapter/adapter_model.safetensors"
 expect "and not in the tower" lacks 'vision_tower' "$tmp/adapted/adapter/adapter_model.safetensors"
+expect "whose paths are whole, so that PEFT adds none there" lacks '"q_proj"' "$tmp/adapted/adapter/adapter_config.json"
 train 1 adapted-2 model.path=$hf/siglip_qwen2 lora.r=2 lora.target_modules=q_proj vision.train=tower,projector,llm
 expect "of modules that are trained whole PEFT finds each tensor that its model has" python3 - $hf/siglip_qwen2/model.safetensors "$tmp/adapted-2/adapter" <<'PY'
 import json, struct, sys
@@ -289,6 +290,7 @@ echo '{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_siz
     "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8, "num_attention_heads": 2, "image_size": 4, "patch_size": 4}, "image_token_index": 3}' >"$tmp/patch.json"
 check "a tower of one patch, which is left out" 65 'leaves nothing of an image' model.config="$tmp/patch.json"
 check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
+check "adapters of a tower" 64 "lora.target_modules: this model has no layer 'out_proj' in its language model.* its layers are embed_tokens.* lm_head$" "${clip[@]}" lora.r=2 lora.target_modules=q_proj,out_proj
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
 wrong "a reward model of images" 64 'no scalar head' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3

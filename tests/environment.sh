@@ -8,6 +8,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_M
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 # One node: shared memory only, which also starts three times as fast. Outside of tests the program's launcher decides.
 if [ -z "${OMPI_MCA_btl:-}" ]; then export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_osc=^ucx; fi
+export OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0 # a run that ends with an error ends at once: by default mpirun waits a second for ranks that have ended
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none} # containers forbid CMA; it warns
 export ASAN_OPTIONS=fast_unwind_on_malloc=0 LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1

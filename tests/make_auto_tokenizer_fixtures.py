@@ -186,11 +186,34 @@ def answers(case, texts):
                     texts=[[x, t(x, add_special_tokens=False)["input_ids"], t(x)["input_ids"]] for x in texts])
 
 
+class CodeLlama:
+    """Code Llama's files as published, whose stages are older than those of its class. A text with <FILL_ME> would change the tokenizer for the next."""
+
+    def __init__(self, more):
+        own = ["<unk>", "<s>", "</s>"]
+        config = dict(tokenizer_class="CodeLlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>", **more)
+        for name, text in dict(prefix="PRE", middle="MID", suffix="SUF", eot="EOT").items():
+            config[name + "_token"] = f"▁<{text}>"
+        config["fill_token"] = "<FILL_ME>"
+        flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+        self.kind, self.tokenizer = "llama2", {"added_tokens": [dict(id=i, content=t, **flags) for i, t in enumerate(own)]}
+        single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        self.tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": single + [{"Sequence": {"id": "B", "type_id": 1}}],
+                                            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+        self.files = {"tokenizer_config.json": config, "config.json": {"model_type": "llama"}}
+
+    def texts(self):
+        return ["    return x", " the files", "the text", "<s>  the text", "</s>hello\n", "▁<PRE>the files▁<MID> x"]
+
+
 def main():
     n, seed = (int(a) for a in (sys.argv[1:] + ["60", "1"][len(sys.argv) - 1:]))
     cases = []
     for i in range(n):
         case = Case(random.Random(seed * 100003 + i))
+        cases.append(answers(case, case.texts()))
+    for more in {}, {"legacy": True}, {"add_prefix_space": False}:
+        case = CodeLlama(more)
         cases.append(answers(case, case.texts()))
     print('{"bases": {')
     print(",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, separators=(',', ':'))}" for k, v in BASES.items()))

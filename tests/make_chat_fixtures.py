@@ -263,10 +263,10 @@ def load(name, settings):
     return PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), **settings)
 
 
-def encode_chat(tok, text, bos, answers):
+def encode_chat(tok, text, answers):
     """Ids, and 1 for tokens that lie in an answer; None where a token lies in part in one."""
     spans = [m.span(1) for m in re.finditer(answers, text, re.S)]
-    enc = tok(text, add_special_tokens=not bos, return_offsets_mapping=True)
+    enc = tok(text, add_special_tokens=False, return_offsets_mapping=True)
     mask = []
     for begin, end in enc["offset_mapping"]:
         inside = [begin < e and end > b for b, e in spans]
@@ -294,7 +294,7 @@ def family(name, settings, template, answers):
         if late_system(template, messages):
             continue
         text = tok.apply_chat_template(messages, chat_template=TEMPLATES[template], tokenize=False)
-        found = encode_chat(tok, text, template not in ("alpaca", "vicuna"), answers)
+        found = encode_chat(tok, text, answers)
         if found and template == "llama-3" and messages[-1]["role"] == "assistant":  # <|eot_id|> is no token here: the end of text follows
             found = (found[0] + [tok.eos_token_id], found[1] + [1])
         if found:

@@ -27,6 +27,7 @@ VARIABLES = {
     "s": "one  two\tthree\nfour", "u": "\u00c9t\u00e9 Stra\u00dfe",
 }
 EXPRESSIONS = """
+0 ** -1 | 0.0 ** -1 | false ** -1 | 2 ** -1 | true ** -1 | true ** 2 | 2 ** true | 10.0 ** 400 | -2.0 ** 3 | 0 ** 0 | 2 ** 0.5 | 6.0 // 0.1 | 6.0 % 0.1 | -5.5 % 2 | -5.5 // 2 | 5.5 % -2 | 5.5 // -2 | -6 // 3.0 | 6 % -3.0 | 5.0 // 0 | l|tojson(indent=true) | l|tojson(indent=false)
 1 + 2 * 3 - 4 // 3 | 7 % 3 | -7 // 2 | -7 % 3 | 7 / 2 | 2 ** 3 ** 2 | -2 ** 2 | 1e3 | 1_000 | 0.1 + 0.2 | 1e22 | 123456789.5 | 1.0 | big | small | 5 // 0 | 9223372036854775807
 'a' + 'b' | 'a' ~ 1 ~ none ~ missing ~ 'c' | 'ab' * 3 | [1] * 2 + [2] | 'x' 'y' "z" | 'it\\'s' | "q\\"" | '\\n\\t\\x41\\u00e9\\101\\q' | 'a' + 1 | none + 'a' | missing + 'a' | 'a' * -1
 1 < 2 < 3 | 1 < 3 < 2 | 1 == 1.0 | 1 == true | 'a' == 1 | 'a' < 'b' | 'a' < 1 | [1, 2] == [1, 2] | {'a': 1} == {'a': 1} | 'a' in 'abc' | '' in 'abc' | 4 not in l | 3 in l | 'k' in d | 'x' in missing | 'x' in none | 1 in 'a' | not 1 in [1] | not not 1

@@ -1,3 +1,4 @@
+// QUICK: 2 3 4
 /* mpi_checkpoint.c - what is saved on any number of ranks, at any stage, comes back on others; which files a folder
  * keeps, also where its disk is full.
  *

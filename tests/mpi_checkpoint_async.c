@@ -1,3 +1,4 @@
+// QUICK: 2 queue
 /* mpi_checkpoint_async.c - a save beside the training: the file is the one that a save at once would have written when
  * the copy was taken, byte for byte, whatever becomes of the states meanwhile; a rank that fails alone, wherever, fails
  * the save for all and harms nothing that was there. The faults are armed for the n-th passage, so the order of the

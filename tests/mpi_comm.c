@@ -1,4 +1,5 @@
 // NP: 1 2 3 4 8
+// QUICK: 2 3 4 nccl
 /* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of
  * ranks and nodes.
  *

@@ -1,3 +1,4 @@
+// QUICK: 2 3 4 queue
 /* mpi_zero.c - every stage, at every number of ranks, trains like plain loops on one rank; what it holds and sends is
  * what the plan says.
  *

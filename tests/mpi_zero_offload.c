@@ -1,3 +1,4 @@
+// QUICK: 2 3 queue
 /* mpi_zero_offload.c - states kept in host memory or in a file train with the bits of states on the device, hold what
  * was planned, and move to any other layout and back.
  *

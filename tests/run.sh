@@ -1,27 +1,37 @@
 #!/bin/bash
-# run.sh [PATTERN...] - run all that was built for the tests and count (tests/NAME.c: that program alone). Ends with one line "N passed, M failed, K skipped".
+# run.sh [PATTERN...] - run the tests that are built, and count. The last line is "N passed, M failed, K skipped".
 #
 #   BUILD/tests/test_*   cmocka, one process
-#   BUILD/tests/mpi_*    cmocka under mpirun, at 1 2 3 4 ranks, or at those in a line "// NP: 1 2 8" of its source, or in NP
+#   BUILD/tests/mpi_*    cmocka under mpirun, on 1 2 3 4 ranks, on those of a line "// NP: 1 2 8" of the source, or on those in NP
 #   BUILD/tests/fuzz/*   replay of the corpus tests/data/fuzz/NAME
-#   tests/full_*.sh      campaigns, with FULL=1 only (make test-full); they print what e2e scripts print
-#   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
+#   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why" and "skip NAME: why" lines
+#   tests/full_*.sh      campaigns, which print the same lines; with CAMPAIGNS=1 only
 #
-# With a line "DEVICES: cpu queue" in its source a program or script runs once on each of these devices (src/device/queue.c; seeds in QUEUE_SEEDS,
-# default 0 for one process, as late as possible, 1 for several and for scripts, an order that is drawn; QUEUE_ONLY leaves out the rest). Of several ranks the queue device gets two, or what
-# the source names first above one: in what order a rank's streams run has little to do with how many others there are. DTRAIN_DEVICE=queue in the
-# environment puts everything on the queue device.
+# PATTERN selects the tests whose name contains it; "NAME.c" selects exactly that program. What is selected runs whole.
 #
-# A case is what cmocka calls a test, or one of those lines. A crash or a timeout is a failed case. Output of what passes is not shown.
+# TIER=quick (make test) runs every test_* program on the CPU, every mpi_* program on 2 ranks, and the scripts with a line "QUICK:".
+# That line can also stand in the source of a program: "QUICK: 2 3 4 queue" runs it on these numbers of ranks and also on the queue
+# device; "cudasim" adds the simulated GPU, "none" leaves the program to the full tier. Scripts end at full_only (tests/e2e.sh).
+# TIER=full (make test-full, the default) runs everything. SLICE=K/N runs the K-th of N parts of it, counted from 0.
 #
-# Tests wait for each other's ranks, for disks and for watchdogs more than they compute: TEST_JOBS of them run at a time (default: one a core, four at
-# most). Each has a folder of its own, and is shown when it ends.
+# With a line "DEVICES: cpu queue" the full tier also runs a program or script on the queue device (src/device/queue.c): programs of one
+# process with the seeds in QUEUE_SEEDS (0: as late as possible), programs of several ranks on 2 ranks, and scripts, with seed 1 (a random
+# order). QUEUE_ONLY=1 runs only these. DTRAIN_DEVICE=queue in the environment puts everything on the queue device.
+# With a line "TRANSPORTS: nccl" a program also runs with NCCL between at most four simulated GPUs.
+#
+# A case is one cmocka test, or one of the lines above. A crash and a timeout are failed cases. Only failures show their output.
+# TEST_JOBS tests run concurrently (default: one per core, at most four), because tests wait more than they compute. Each has its own
+# temporary directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-900}
 . tests/environment.sh
 # Threads wait as those of the programs do (src/main/tool/waiting.c): two tests whose threads spin on the same cores take ten times as long.
 [ -n "${OMP_WAIT_POLICY:-}" ] || export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-300} KMP_BLOCKTIME=${KMP_BLOCKTIME:-0}
+tier=${TIER:-full}
+[ $# = 0 ] || tier=full
+case $tier in quick | full) ;; *) echo "TIER=$tier: expected quick or full"; exit 64 ;; esac
+export FULL=${tier#quick} # e2e.sh: full_only
 jobs=${TEST_JOBS:-$(nproc)}
 [ -n "${TEST_JOBS:-}" ] || [ "$jobs" -le 4 ] || jobs=4
 work=$(mktemp -d) || exit 1
@@ -84,7 +94,13 @@ run_job() { # counter label command...: leaves what is to be shown, and the coun
     echo "$good $bad $skipped" >"$job/counts.part" && mv "$job/counts.part" "$job/counts"
 }
 
-each() { # counter label command...: begins it as soon as fewer than TEST_JOBS run
+in_slice() { # label
+    [ -n "${SLICE:-}" ] || return 0
+    [ $(($(cksum <<<"$1" | cut -d' ' -f1) % ${SLICE#*/})) = "${SLICE%/*}" ]
+}
+
+each() { # counter label command...: starts it as soon as fewer than TEST_JOBS run
+    in_slice "$2" || return 0
     local job=$work/$((started += 1))
     while [ "$(wc -w <<<"$running")" -ge "$jobs" ]; do show_ended; done
     mkdir "$job"
@@ -128,37 +144,56 @@ wanted() {
     failed=$((failed + 1))
     return 1
 }
-# A test on each device that its source names: counter, label, source, command.
+quick_words() { sed -n 's|^[/# ]*QUICK:\(.*\)|\1 |p' "$1" | head -1; } # of a source
+has() { case " $1 " in *" $2 "*) return 0 ;; *) return 1 ;; esac; } # words word
+# Does this tier run this program or script on DEVICE (queue, cudasim, nccl)?
+also_on() { # source device
+    [ -z "${DTRAIN_DEVICE:-}$valgrind" ] || return 1
+    if [ $tier = quick ]; then has "$(quick_words "$1")" "$2"; else grep -q "\(DEVICES\|TRANSPORTS\):.*$2" "$1"; fi
+}
+# A test on each of its devices: counter, label, source, command.
 on_devices() {
     local counter=$1 label=$2 source=$3 seed
     shift 3
     [ -n "${QUEUE_ONLY:-}" ] || each "$counter" "$label" "$@"
-    [ -z "${DTRAIN_DEVICE:-}$valgrind" ] && grep -q 'DEVICES:.*queue' "$source" || return 0
-    [ "$np" = "$np_queue" ] || return 0
+    if also_on "$source" cudasim && [ -e "$BUILD/libdtrain_cudasim.so" ]; then each "$counter" "$label, simulated GPU" env DTRAIN_DEVICE=cudasim "$@"; fi
+    also_on "$source" queue && [ "$np" = "$np_queue" ] || return 0
     for seed in $seeds; do each "$counter" "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
 }
-# With a line "TRANSPORTS: nccl" once more with NCCL between simulated GPUs, at most four of them.
-on_transports() {
+# And with NCCL.
+on_transports() { # label source command...
     local label=$1 source=$2
     shift 2
-    [ "$np" -le 4 ] || return 0
-    [ -z "${DTRAIN_DEVICE:-}$valgrind${QUEUE_ONLY:-}" ] && grep -q 'TRANSPORTS:.*nccl' "$source" && [ -e "$BUILD/libdtrain_cudasim.so" ] || return 0
+    [ "$np" -le 4 ] && [ -z "${QUEUE_ONLY:-}" ] && also_on "$source" nccl && [ -e "$BUILD/libdtrain_cudasim.so" ] || return 0
     each count_cmocka "$label, nccl simulated" env DTRAIN_DEVICE=cudasim DTRAIN_COMM=nccl "$@"
+}
+# The numbers of ranks of a program.
+rank_counts() { # source
+    local counts quick
+    counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$1" | head -1)
+    counts=${counts:-1 2 3 4}
+    if [ -n "$valgrind" ]; then counts=2 # slow; the other counts run the same code
+    elif [ $tier = quick ]; then
+        quick=$(quick_words "$1" | tr -cd '0-9 ')
+        if has "$counts" 2; then counts=2; fi
+        if [ -n "${quick// /}" ]; then counts=$quick; fi
+    fi
+    echo "${NP:-$counts}"
 }
 patterns=("${@:-}")
 np=1 np_queue=1
 seeds=${QUEUE_SEEDS:-0} # as late as possible
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
+    if [ $tier = quick ] && has "$(quick_words "$source")" none; then continue; fi
     wanted "$t" && on_devices count_cmocka "$(basename "$t")" "$source" $valgrind "$t"
 done
 seeds=${QUEUE_SEEDS:-1}
 for source in tests/mpi_*.c; do
     t=$BUILD/${source%.c}
+    if [ $tier = quick ] && has "$(quick_words "$source")" none; then continue; fi
     wanted "$t" || continue
-    counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
-    if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
-    counts=${NP:-${counts:-1 2 3 4}}
+    counts=$(rank_counts "$source")
     case " $counts " in *" 2 "*) np_queue=2 ;; *) np_queue=$(printf '%s\n' $counts | sort -n | awk '$1 > 1 || !n { n = $1 } END { print n }') ;; esac
     for np in $counts; do
         on_devices count_cmocka "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"
@@ -172,8 +207,11 @@ done
 seeds=1 np=1 np_queue=1
 if [ -z "$valgrind" ]; then
     TEST_TIMEOUT=$((TEST_TIMEOUT * 4))
-    for t in tests/e2e_*.sh; do wanted "$t" && on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"; done
-    [ -z "${FULL:-}" ] || for t in tests/full_*.sh; do wanted "$t" && each count_lines "$(basename "$t" .sh)" bash "$t"; done
+    for t in tests/e2e_*.sh; do
+        [ $tier = full ] || grep -q '^# QUICK:' "$t" || continue
+        wanted "$t" && on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"
+    done
+    [ -z "${CAMPAIGNS:-}" ] || for t in tests/full_*.sh; do wanted "$t" && each count_lines "$(basename "$t" .sh)" bash "$t"; done
 fi
 while [ -n "$running" ]; do show_ended; done
 [ ! -e "$work/counts" ] || read -r passed bad skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' "$work/counts")

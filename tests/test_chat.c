@@ -958,7 +958,40 @@ static void a_directory_s_template_is_found(void **state)
     free(source);
 }
 
-static char *exported(const char *family, const char *jinja)
+/* A template that writes the names of messages is used, and messages with a name are refused: dtrain writes none. */
+static void names_that_a_template_writes_are_refused(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    const char *chatml = json_string_value(json_object_get(all, "chatml"));
+    static const struct {
+        const char *from, *to;
+        unsigned refused;
+    } edits[] = {{"", "", 0},
+                 {"message['role'] + '", "message['role'] + (' ' + message.name if message.name else '') + '",
+                  DT_KIND_NAME | DT_KIND_SYSTEM_NAME | DT_KIND_TOOL_NAME},
+                 {"message['role'] + '",
+                  "message['role'] + (message['name'] if message['role'] == 'user' and 'name' in message else '') + '",
+                  DT_KIND_NAME}};
+    const dt_message m[] = {{.role = DT_ROLE_USER, .text = "q", .nbytes = 1, .named = true}};
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        char *jinja = i ? replaced(chatml, edits[i].from, edits[i].to) : strdup(chatml);
+        dt_chat *c;
+        dt_pieces p = {0};
+        assert_int_equal(open_with(jinja, &c), DT_OK);
+        assert_string_equal(dt_chat_name(c), "chatml");
+        assert_int_equal(c->refused, edits[i].refused | DT_KIND_DEVELOPER);
+        assert_int_equal(dt_chat_render(c, m, 1, DT_CHAT_GENERATE, &p), i ? DT_ERR_DATA : DT_OK);
+        assert_true(!i ||
+                    strstr(dt_error_message(), "and dtrain's chatml write messages with the field name differently"));
+        dt_error_clear();
+        dt_pieces_free(&p);
+        dt_chat_close(c);
+        free(jinja);
+    }
+    json_decref(all);
+}
+
+static char *exported(const char *family, const char *template, int32_t image, const char *jinja)
 {
     char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], *written;
     assert_non_null(mkdtemp(folder));
@@ -968,7 +1001,7 @@ static char *exported(const char *family, const char *jinja)
     snprintf(file, sizeof file, "%s/tokenizer.json", folder);
     assert_int_equal(symlink(source, file), 0);
     write_in(folder, "chat_template.jinja", jinja);
-    assert_int_equal(dt_chat_jinja_for("auto", folder, -1, NULL, &written), DT_OK);
+    assert_int_equal(dt_chat_jinja_for(template, folder, image, NULL, &written), DT_OK);
     unlink(file);
     snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
     unlink(file);
@@ -977,13 +1010,53 @@ static char *exported(const char *family, const char *jinja)
     return written;
 }
 
-/* If the tokenizer puts BOS before a text and its own template does not write it, an export has it in the template. */
+/* The tokenizer's own template decides on BOS, by whatever name it is asked for: apply_chat_template encodes its text
+ * as it is. With images the processor lets the tokenizer put BOS. */
+static void the_own_template_decides_on_bos(void **state)
+{
+    static const struct {
+        const char *name, *own;
+        bool images, bos;
+    } cases[] = {{"auto", "chatml", false, false},    {"chatml", "chatml", false, false},
+                 {"chatml", "chatml", true, true},    {"chatml", "vicuna", false, true},
+                 {"chatml", NULL, false, true},       {"auto", NULL, false, true},
+                 {"llama-3", "llama-3", false, true}, {"auto", "llama-3", true, true}};
+    json_t *all = read_json("tests/data/chat/jinja.json");
+    dt_ids ids = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_tokenizer t = wrapping;
+        dt_encoder *e;
+        dt_chat *c;
+        const dt_message m = {DT_ROLE_USER, "q", 1, 0};
+        t.info.chat_template = cases[i].own ? json_string_value(json_object_get(all, cases[i].own)) : NULL;
+        assert_int_equal(dt_encoder_open(&e, &t), DT_OK);
+        assert_int_equal(dt_chat_open(&c, cases[i].name, &t), DT_OK);
+        if (cases[i].images) dt_chat_for_images(c);
+        ids.n = 0;
+        assert_int_equal(dt_chat_encode(c, e, &m, 1, DT_CHAT_GENERATE, &ids), DT_OK);
+        assert_int_equal(ids.id[0] == BOS, cases[i].bos);
+        for (size_t k = 1; k < ids.n; k++) assert_true(ids.id[k] != BOS && ids.id[k] != EOS);
+        dt_chat_close(c);
+        dt_encoder_close(e);
+    }
+    free(ids.id);
+    json_decref(all);
+}
+
+/* An export writes what training had: BOS where a template by name got it from the tokenizer, and none where the
+ * tokenizer's own template writes none. */
 static void an_exported_template_writes_bos(void **state)
 {
     json_t *all = read_json("tests/data/chat/jinja.json");
     const char *chatml = json_string_value(json_object_get(all, "chatml"));
-    assert_null(exported("smollm", chatml));
-    char *written = exported("llama3", chatml);
+    assert_null(exported("smollm", "auto", -1, chatml));
+    assert_null(exported("llama3", "auto", -1, chatml));
+    assert_null(exported("llama3", "chatml", -1, chatml));
+    char *written = exported("llama3", "plain", -1, chatml);
+    assert_non_null(written);
+    assert_non_null(strstr(written, "<|begin_of_text|>"));
+    free(written);
+    written = exported("llama3", "auto", 1, chatml);
     assert_non_null(written);
     assert_non_null(strstr(written, "<|begin_of_text|>"));
     free(written);
@@ -1022,6 +1095,8 @@ int main(void)
         cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
         cmocka_unit_test(a_directory_s_template_is_found),
+        cmocka_unit_test(names_that_a_template_writes_are_refused),
+        cmocka_unit_test(the_own_template_decides_on_bos),
         cmocka_unit_test(an_exported_template_writes_bos),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);

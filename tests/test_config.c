@@ -275,6 +275,21 @@ static void values_may_be_written_as_elsewhere(void **state)
     }
 }
 
+static void an_overridden_value_needs_no_environment_variable(void **state)
+{
+    const char *const overrides[] = {"data.train=other.h5"};
+    const char *text = "[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n";
+    dt_config cfg;
+    unsetenv("DTRAIN_TEST_UNSET");
+    dt_error_clear();
+    assert_int_equal(dt_config_parse(&cfg, "input.ini", text, 1, overrides), DT_OK);
+    assert_string_equal(cfg.data_train, "other.h5");
+    assert_false(dt_config_doubted(&cfg, "data", "train"));
+    dt_config_free(&cfg);
+    assert_int_equal(dt_config_parse(&cfg, "input.ini", text, 0, NULL), DT_ERR_USAGE);
+    dt_error_clear();
+}
+
 static void keys_with_mistakes_are_doubted_and_the_rest_is_read(void **state)
 {
     const char *const overrides[] = {"optimzer.lr=1", "learning_rate=2", "run.epochs=3"};
@@ -764,6 +779,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(lines_up_to_4000_bytes_are_read_whole),
         cmocka_unit_test(a_long_comment_is_skipped),
         cmocka_unit_test(values_may_be_written_as_elsewhere),
+        cmocka_unit_test(an_overridden_value_needs_no_environment_variable),
         cmocka_unit_test(keys_with_mistakes_are_doubted_and_the_rest_is_read),
         cmocka_unit_test(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code),
         cmocka_unit_test(every_mistake_is_named),

@@ -55,6 +55,22 @@ static void fields_that_change_the_training_are_refused(void **state)
         {"{" CHAT ", \"assistant_masks\": [0, 1]}", "assistant_masks: "},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"reasoning_content\": \"why\"}",
          "reasoning_content: thoughts must be in an assistant message"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"thinking\": \"why\"}",
+         "thinking: thoughts must be in an assistant message"},
+        {"{" SHAREGPT ", \"reasoning\": \"why\"}", "reasoning: thoughts must be in an assistant message"},
+        {"{" COMPLETION ", \"reasoning\": \"why\"}", "reasoning: thoughts must be in an assistant message"},
+        {"{" CHAT ", \"thinking\": true}", "thinking: chat template arguments"},
+        {"{" PAIR ", \"thinking\": \"why\"}", "thinking: thoughts must be in an assistant message"},
+        {"{\"chosen\": [" Q ", " A "], \"rejected\": [{\"role\": \"user\", \"content\": \"other\"}, " A "]}",
+         "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
+         "message 0 the question \"q\" and the question \"other\""},
+        {"{\"chosen\": [" Q ", " A ", " Q ", " A "], \"rejected\": [" Q ", " A ", {\"role\": \"tool\", \"content\": "
+         "\"r\"}, " A "]}",
+         "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
+         "message 2 the question \"q\" and the tool result \"r\""},
+        {"{\"chosen\": [{\"role\": \"system\", \"content\": \"s\"}, " Q ", " A "], \"rejected\": [" Q ", " A "]}",
+         "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
+         "message 0 the system message \"s\" and the question \"q\""},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
          "message 0: part 0 of its content: expected {\"type\": \"text\", \"text\": ...}, found type image (images "
          "need --images"},
@@ -100,7 +116,10 @@ static void fields_that_change_the_training_are_refused(void **state)
          NULL},
         {"{" CHAT ", \"tools\": \"[]\", \"weight\": 1, \"labels\": \"good\", \"label\": 3, \"input_ids\": null}", NULL},
         {"{\"text\": \"t\", \"label\": 0, \"weight\": 2.5, \"video\": \"v\", \"tools\": [1], \"system\": \"s\"}", NULL},
-        {"{\"prompt\": \"p\", \"tools\": [1], \"label\": false, \"weight\": 2}", NULL},
+        {"{\"prompt\": \"p\", \"tools\": [1], \"label\": false, \"weight\": 2, \"reasoning\": \"why\"}", NULL},
+        {"{\"chosen\": [" Q ", " A "], \"rejected\": [" Q ", {\"role\": \"assistant\", \"content\": \"b\"}, "
+         "{\"role\": \"user\", \"content\": \"other\"}, " A "]}",
+         NULL},
     };
     MUST_REFUSE(cases);
 }

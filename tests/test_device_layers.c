@@ -1,3 +1,4 @@
+// QUICK: cudasim
 /* test_device_layers.c - elementwise operations, embedding, norms, dropout: on every instruction set, against
  * double.
  * DEVICES: cpu queue */

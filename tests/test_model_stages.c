@@ -1,3 +1,4 @@
+// QUICK: queue
 /* test_model_stages.c - units by their roles: a scalar head, and a model with units before its language blocks, one
  * that the caller brings and one whose attention sees in both directions.
  * DEVICES: cpu queue */

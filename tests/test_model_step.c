@@ -1,3 +1,4 @@
+// QUICK: queue cudasim
 /* test_model_step.c - what a training step promises whatever the family: recomputation, packing, accumulation, empty
  * batches, memory, the order of acquiring units, mistakes in batches.
  * DEVICES: cpu queue */

@@ -417,6 +417,7 @@ static void a_validation_line_has_units(void **state)
     const dt_metric more[] = {{"perplexity", 12.25},        {"validation_accuracy", 0.305}, {"validation_entropy", 1.5},
                               {"validation_targets", 4096}, {"validation_samples", 64},     {"validation_time", 2.34},
                               {"rec/hr@10", 0.125}};
+    const dt_metric bad = {"rec/hr@10", -NAN};
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 7);
     assert_string_equal(text.data, "step 25/200  validation  perplexity 12.25  accuracy 30.5 %  entropy "
                                    "1.5 nats  4096 target tokens  64 samples"
@@ -424,6 +425,9 @@ static void a_validation_line_has_units(void **state)
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 6);
     assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy "
                                    "1.5 nats  4096 target tokens  64 samples  in 2.34 s");
+    dt_progress_format_validation(&text, 25, 200, -NAN, &bad, 1);
+    assert_null(strstr(text.data, "-nan"));
+    assert_non_null(strstr(text.data, "HR@10 nan"));
     dt_record_free(&text);
 }
 

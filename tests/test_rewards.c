@@ -350,9 +350,23 @@ static void what_is_wrong_with_a_list_names_the_key(void **state)
     }
 }
 
+static void a_task_reads_no_more_files_than_there_is_room_for(void **state)
+{
+    dt_task t = {0};
+    const dt_pretrained from = {.path = "model"};
+    for (int i = 0; i < DT_MAX_TASK_FILES; i++) {
+        assert_int_equal(dt_task_reads(&t, "file", 1), DT_OK);
+        assert_int_equal(dt_task_verifies(&t, &from, NULL, 0), DT_OK);
+    }
+    assert_int_equal(dt_task_reads(&t, "file", 1), DT_ERR_ARG);
+    assert_int_equal(dt_task_verifies(&t, &from, NULL, 0), DT_ERR_ARG);
+    dt_error_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_task_reads_no_more_files_than_there_is_room_for),
         cmocka_unit_test(the_answer_of_a_text_is_found),
         cmocka_unit_test(answers_are_compared_by_what_they_say),
         cmocka_unit_test(accuracy_compares_with_the_record),

@@ -184,7 +184,7 @@ as_plan_says() {
 fails_alone() {
     local rank=$1 point=$2 nth=$3
     shift 3
-    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:$rank:$nth:error kill_at_once "$@"
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:$rank:$nth:error "$@"
     expect_exit "a rank that fails at $point ends the job" 70
     expect_text "and says so" "rank $rank .*$point: a fault injected"
 }

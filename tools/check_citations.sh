@@ -1,6 +1,6 @@
 #!/bin/bash
 # check_citations.sh - every page of docs/ that a comment cites must exist and have what is cited: algorithms.md 8.5, algorithms.md 3.1 and 3.2,
-# algorithms.md appendix B, architecture.md idea 2, interface.md "Dataset files"; also where a line ends inside. Prints what does not; exit status 1 then.
+# algorithms.md appendix B, architecture.md idea 2, files.md "Dataset files"; also where a line ends inside. Prints what does not; exit status 1 then.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort | xargs perl -0777 -ne '
@@ -28,3 +28,19 @@ find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -
         }
     }
     END { $? = $bad }' || exit 1
+
+# Messages that docs/troubleshooting.md quotes (headings in backquotes, "..." for values) must be those of the programs.
+{ find src include cuda tools -name '*.[ch]' -o -name '*.sh' | xargs cat; } | perl -0777 -e '
+    my $sources = <STDIN>;
+    $sources =~ s/"\s*PRI\w+\s*"//g;
+    $sources =~ s/"\s*\n\s*"//g;
+    open(my $page, "<", "docs/troubleshooting.md") or exit;
+    for (split(/\n/, <$page>)) {
+        my ($message) = /^### `([^`]*)`/ or next;
+        for my $part (grep { length } map { s/^\s+|\s+$//gr } split(/\.\.\./, $message)) {
+            next if index($sources, $part) >= 0;
+            print "docs/troubleshooting.md: no program says \"$part\"\n";
+            $bad = 1;
+        }
+    }
+    exit($bad)' || exit 1

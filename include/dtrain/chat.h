@@ -25,6 +25,7 @@ void dt_pieces_free(dt_pieces *p);
 /** What DT_ENCODE_WRAP of a tokenizer puts before and after a text, in tokens. */
 typedef struct dt_wrap {
     int n_before, n_after;
+    int32_t last_before; /* the last token before a text; -1: none */
 } dt_wrap;
 dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t);
 
@@ -76,6 +77,7 @@ typedef struct dt_message {
     size_t n_thoughts;
     const char *no_loss; /* the field that takes this answer out of the loss; NULL: none does */
     bool developer;      /* a system message whose role was written `developer` */
+    bool named;          /* it has a field `name`, which dtrain's templates do not write */
 } dt_message;
 
 /** Names of images, paths or bytes of a row, borrowed. {0} to start from. */
@@ -102,8 +104,8 @@ dt_err dt_messages_own(dt_messages *m, char *text);
  *  templates write them.
  *  role_key and text_key: "role", "content", or ShareGPT's "from", "value". Fields of a message: reasoning_content,
  *  reasoning or thinking are the thoughts of an answer; weight, loss_scale, loss, train or training of 0 or false take
- *  it out of the loss. DT_ERR_DATA saying what in which message, also for fields that are not supported and change what
- *  a conversation says, such as tool_calls; what names the list. */
+ *  it out of the loss; name marks the message as named. DT_ERR_DATA saying what in which message, also for fields that
+ *  are not supported and change what a conversation says, such as tool_calls; what names the list. */
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
                          const char *text_key);
 void dt_messages_clear(dt_messages *m); /* keeps the memory for the next conversation */
@@ -215,8 +217,12 @@ enum {
 /** Append the pieces of a conversation. They borrow from messages and c. DT_ERR_DATA: a system message that the
  *  template has no place for, or a kind of message that the tokenizer's own template writes otherwise. */
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out);
-/** The wrap that goes with the template: NULL where it writes BOS itself. */
+/** What the tokenizer puts around the conversation. NULL: nothing, because the template writes BOS itself, or because
+ *  it is the tokenizer's own: apply_chat_template then encodes its text as it is. */
 const dt_wrap *dt_chat_wrap(const dt_chat *c);
+/** The template is for a model that takes images: a processor's apply_chat_template lets the tokenizer put BOS before
+ *  a text that does not begin with it. */
+void dt_chat_for_images(dt_chat *c);
 
 /** Render and encode: ids of a conversation, appended. For generation. */
 dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_message *messages, int n, unsigned flags, dt_ids *ids);

@@ -1,4 +1,4 @@
-/* checkpoint.h - what survives: one HDF5 file in which each tensor stands whole under its name. interface.md,
+/* checkpoint.h - what survives: one HDF5 file in which each tensor stands whole under its name. files.md,
  * "Checkpoint files". */
 #ifndef DTRAIN_CHECKPOINT_H
 #define DTRAIN_CHECKPOINT_H

@@ -112,6 +112,15 @@ struct dt_comm {
  *  Started without a launcher, Open MPI is kept from starting a daemon. */
 dt_err dt_comm_start(dt_comm *comm);
 
+/** Report that this rank has waited long, to the ranks that collect such reports (0 and 1). Local; from the watchdog's
+ *  thread alone, as the two below. Without comm->threads they do nothing. */
+void dt_comm_report_waiting(const dt_comm *comm);
+/** There was progress: reports so far count no more. Local. */
+void dt_comm_forget_waiting(const dt_comm *comm);
+/** On a rank that collects reports, the ranks that have not reported: "; no report from rank 3 on host b (stopped,
+ *  unreachable or still computing)". "" on the other ranks, or if all have. Returns out. Local. */
+char *dt_comm_not_waiting(const dt_comm *comm, char *out, size_t out_size);
+
 /** Find ranks and nodes; no device yet, votes work. comm: of dt_comm_start, or {0} where MPI was started by another. */
 dt_err dt_comm_open(dt_comm *comm);
 /** End the whole job with this exit code, from any thread. Should MPI_Abort itself hang, this process ends 5 s

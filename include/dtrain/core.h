@@ -120,6 +120,9 @@ static inline int64_t dt_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t dt_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); } /* a >= 0, b > 0 */
 static inline size_t dt_min_size(size_t a, size_t b) { return a < b ? a : b; }
 
+/** For printing: printf writes the sign that a NaN may have. */
+static inline double dt_unsigned_nan(double x) { return x == x ? x : __builtin_nan(""); }
+
 /** Pixels along a side of an image that a model takes: what a patch has of numbers, and an image of bytes, fits in 32
  *  bits. */
 enum { DT_MAX_IMAGE_SIZE = 1 << 14 };

@@ -1,4 +1,4 @@
-/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of
+/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. files.md, "Order of
  * samples" and "Dataset files".
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind

@@ -1,5 +1,5 @@
 /* dataset.h - dataset files as files: looking into one, checking one, writing one, making one from text or JSON
- * records. interface.md, "Dataset files".
+ * records. files.md, "Dataset files".
  *
  * What feeds a training step from them is in data.h. */
 #ifndef DTRAIN_DATASET_H
@@ -290,6 +290,10 @@ typedef struct dt_make_options {
     void (*progress)(void *self, const dt_make_stats *stats); /* NULL, or called now and then */
     void *progress_self;
 } dt_make_options;
+
+/** Warn of pairs whose scores or margin prefer the rejected answer. path: of the dataset; first: where the first of
+ *  them is; NULL: not said. */
+void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pairs, const char *first);
 
 /** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread (with
  *  images a few dozen MiB), and the largest record; documents of plain text may have any length. Errors: DT_ERR_DATA

@@ -13,6 +13,9 @@ typedef struct dt_byte_range {
     int64_t offset, nbytes;
 } dt_byte_range;
 
+/** Sort by offset. */
+void dt_byte_ranges_sort(dt_byte_range *ranges, int n);
+
 /** Bytes that the seal of a file with n arrays takes. */
 static inline int64_t dt_seal_nbytes(int n) { return (2 * (int64_t)n + 3) * (int64_t)sizeof(uint64_t); }
 

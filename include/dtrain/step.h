@@ -260,11 +260,11 @@ void dt_task_need(dt_task *t, const char *section, const char *key, const char *
 /** The same for a dataset. */
 void dt_task_need_data(dt_task *t, const char *key, const char *value);
 /** In open: every rank has read its own copy of a file other than datasets, whose path lives as long as t; the run
- *  compares fingerprints over the ranks (dt_comm_same_file). Local. */
-void dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);
+ *  compares fingerprints over the ranks (dt_comm_same_file). Local. DT_ERR_ARG: more than DT_MAX_TASK_FILES. */
+dt_err dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);
 /** In open: a model is read from files when training begins; --check verifies them. All are borrowed until the task is
- *  closed. Local. */
-void dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units);
+ *  closed. Local. DT_ERR_ARG: more than DT_MAX_TASK_FILES. */
+dt_err dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units);
 /** dt_loader_open for the files of data.key, which is opt->where: what is wrong with a file is told behind that key.
  *  Local. */
 dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt);

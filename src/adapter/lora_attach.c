@@ -152,7 +152,8 @@ static const char *list_layers(const dt_model_config *mc, const dt_unit *units, 
     *out = '\0';
     for (int u = 0; u < n_units; u++)
         for (int i = 0; may_adapt(&units[u]) && i < units[u].n_tensors; i++)
-            if (is_matrix(&units[u].tensors[i])) list_layer(&units[u].tensors[i], out, size);
+            if (is_matrix(&units[u].tensors[i]) && (!mc->vision || is_of_language(units[u].tensors[i].name)))
+                list_layer(&units[u].tensors[i], out, size);
     if (tied_head(mc, units, n_units, &head) >= 0) list_layer(&head, out, size);
     return out;
 }
@@ -163,6 +164,7 @@ static bool names_layer(const char *name, const dt_model_config *mc, const dt_un
     dt_tensor head;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
+            if (mc->vision && !is_of_language(units[u].tensors[i].name)) continue;
             module_of(&units[u].tensors[i], module);
             if (module_is_called(module, name) && is_matrix(&units[u].tensors[i])) return true;
         }
@@ -180,7 +182,8 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
     char layers[1024];
     for (int i = 0; i < l->target_modules.n && !l->lenient; i++)
         DT_CHECK(names_layer(l->target_modules.list[i], mc, units, n_units), DT_ERR_USAGE,
-                 "this model has no layer '%s'; its layers are %s", l->target_modules.list[i],
+                 "this model has no layer '%s'%s; its layers are %s", l->target_modules.list[i],
+                 mc->vision ? " in its language model (a tower and a projector take no adapters)" : "",
                  list_layers(mc, units, n_units, layers, sizeof layers));
     return DT_OK;
 }

@@ -1,4 +1,4 @@
-/* file.h - the checkpoint file as one process sees it (interface.md, "Checkpoint files"). Private to checkpoint. */
+/* file.h - the checkpoint file as one process sees it (files.md, "Checkpoint files"). Private to checkpoint. */
 #ifndef DTRAIN_CHECKPOINT_FILE_H
 #define DTRAIN_CHECKPOINT_FILE_H
 

@@ -38,18 +38,12 @@ dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes)
     return DT_OK;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const dt_byte_range *x = a, *y = b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
 void ckpt_image_leave_out(ckpt_image *m, dt_byte_range *arrays, int n)
 {
     m->arrays = arrays, m->n_arrays = 0;
     for (int i = 0; i < n; i++)
         if (arrays[i].offset >= 0 && arrays[i].nbytes > 0) arrays[m->n_arrays++] = arrays[i];
-    qsort(arrays, (size_t)m->n_arrays, sizeof *arrays, by_offset);
+    dt_byte_ranges_sort(arrays, m->n_arrays);
 }
 
 /* What is zero is so in the file already: it was reserved, or is a hole. */

@@ -135,7 +135,7 @@ static dt_err read_loss_scale(hid_t file, const char *path, dt_ckpt_meta *m)
     DT_CHECK(is_state || m->scale_overflows_left == 0, DT_ERR_DATA,
              "%s: attributes `loss_scale`, `loss_scale_iter`, `loss_scale_last_overflow`: %g, %" PRId64 " and %" PRId64
              " are no state of a loss scale at step %" PRId64,
-             path, m->loss_scale, m->scale_iter, m->scale_last, m->step);
+             path, dt_unsigned_nan(m->loss_scale), m->scale_iter, m->scale_last, m->step);
     return DT_OK;
 }
 

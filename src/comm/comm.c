@@ -314,7 +314,8 @@ static dt_err open_mpi(dt_comm *comm)
     comm->piece_of = malloc((size_t)comm->nranks * sizeof *comm->piece_of);
     DT_CHECK(comm->piece_of, DT_ERR_MEMORY, "no memory for a table of %d ranks", comm->nranks);
     DT_TRY(dt_comm_group(comm, false));
-    return dt_comm_vote_open(mpi);
+    DT_TRY(dt_comm_vote_open(mpi));
+    return dt_roll_open(comm);
 }
 
 static void free_tables(dt_comm *comm)
@@ -344,6 +345,7 @@ dt_err dt_comm_open(dt_comm *comm)
                                       .node = MPI_COMM_NULL,
                                       .across = MPI_COMM_NULL,
                                       .check = MPI_COMM_NULL,
+                                      .roll = MPI_COMM_NULL,
                                       .vote_op = MPI_OP_NULL,
                                       .vote_type = MPI_DATATYPE_NULL,
                                       .failed_rank = -1,
@@ -542,6 +544,7 @@ void dt_comm_close(dt_comm *comm)
     check_end(comm);
     if (comm->ops) comm->ops->close(comm);
     dt_comm_vote_close(comm->mpi);
+    dt_roll_close(comm->mpi);
     if (comm->mpi->check != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check);
     if (comm->mpi->across != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->across);
     if (comm->mpi->node != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->node);

@@ -28,9 +28,12 @@ struct dt_comm_mpi {
         int ranks, cores;
         char host[64];
     } crowd;
-    size_t max_message; /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
-    MPI_Comm check;     /* of comm->check; made when it is first used */
-    bool differ;        /* comm->check found different collectives: no further exchange */
+    size_t max_message;     /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
+    MPI_Comm check;         /* of comm->check; made when it is first used */
+    MPI_Comm roll;          /* of roll_call.c; MPI_COMM_NULL on one rank, or where threads may not call MPI */
+    char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
+    bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
+    bool differ;            /* comm->check found different collectives: no further exchange */
     bool apart; /* this rank has failed where the others wait for it and hear of nothing: it agrees on no error */
 };
 
@@ -38,6 +41,10 @@ static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
 {
     return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local];
 }
+
+/** The roll call's communicator and the hosts' names. Collective. */
+dt_err dt_roll_open(dt_comm *comm);
+void dt_roll_close(struct dt_comm_mpi *mpi);
 
 /** Record an MPI error with MPI's own text. */
 dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);

@@ -16,7 +16,9 @@ typedef struct owned_text {
 
 typedef struct dt_config_private {
     char *file_name;
-    bool lenient;      /* variables that are not set are no mistakes */
+    bool lenient;                 /* variables that are not set are no mistakes */
+    const char *const *overrides; /* [n_overrides] the caller's, while the file is read */
+    int n_overrides;
     owned_text *texts; /* every value ever set */
     struct {
         const char *text; /* shortest form */
@@ -79,11 +81,23 @@ static dt_err assign_expanded(dt_config *cfg, int row, const char *text, const c
     return err;
 }
 
-static dt_err note_unset(dt_config *cfg, int row, const char *text)
+/* Does the command line set this key, too? */
+static bool is_overridden(const dt_config *cfg, int row)
+{
+    char start[128];
+    const int n = snprintf(start, sizeof start, "%s.%s=", dt_key_table[row].section, dt_key_table[row].name);
+    for (int i = 0; i < cfg->priv->n_overrides; i++)
+        if (strncmp(cfg->priv->overrides[i], start, (size_t)n) == 0) return true;
+    return false;
+}
+
+/* The file's value of a key that the command line also sets is never used: its environment variables may be unset. */
+static dt_err note_unset(dt_config *cfg, int row, const char *text, bool from_file)
 {
     char name[256];
     cfg->priv->value[row].unset = NULL;
-    if (!cfg->priv->lenient || !dt_key_unset_variable(text, name, sizeof name)) return DT_OK;
+    const bool may_be_unset = cfg->priv->lenient || (from_file && is_overridden(cfg, row));
+    if (!may_be_unset || !dt_key_unset_variable(text, name, sizeof name)) return DT_OK;
     char *copy = strdup(name);
     DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the configuration");
     cfg->priv->value[row].unset = copy;
@@ -94,7 +108,7 @@ static dt_err note_unset(dt_config *cfg, int row, const char *text)
 static dt_err take(dt_config *cfg, int row, const char *text, const char *head, dt_config_source source)
 {
     cfg->priv->value[row].source = source;
-    dt_err err = note_unset(cfg, row, text);
+    dt_err err = note_unset(cfg, row, text, source.file == 0);
     const bool unset = cfg->priv->value[row].unset != NULL;
     if (err == DT_OK && !unset) err = assign_expanded(cfg, row, text, head);
     cfg->priv->value[row].doubted = err != DT_OK || unset;
@@ -192,6 +206,7 @@ dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_
     DT_CHECK(cfg->priv && (cfg->priv->file_name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for the configuration",
              name);
     cfg->priv->lenient = variables == DT_VARIABLES_MAY_BE_UNSET;
+    cfg->priv->overrides = overrides, cfg->priv->n_overrides = n_overrides;
     DT_TRY(set_defaults(cfg));
     DT_TRY(dt_ini_read(name, text, take_from_file, cfg, mistakes));
     for (int i = 0; i < n_overrides; i++) dt_mistakes_add(mistakes, take_override(cfg, i, overrides[i]));
@@ -322,8 +337,8 @@ dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *
 
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)
 {
-    const bool is_fault = err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT; /* not the value's */
-    return dt_config_lead_to(cfg, section, key, is_fault ? err : DT_ERR_USAGE);
+    const bool is_kept = err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT; /* no value causes these */
+    return dt_config_lead_to(cfg, section, key, is_kept ? err : DT_ERR_USAGE);
 }
 
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)

@@ -13,7 +13,7 @@ enum { MESSAGE_SIZE = 8192 }; /* many mistakes of a configuration are one messag
 
 static _Thread_local char message[MESSAGE_SIZE];
 
-/* Exit codes are those of sysexits.h where one fits (interface.md). */
+/* Exit codes are those of sysexits.h where one fits (configuration.md). */
 static const struct {
     const char *name, *words;
     int exit_code;

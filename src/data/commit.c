@@ -358,12 +358,6 @@ static output list_blocks(output *outputs, int n)
                     .first_block = -1};
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const dt_byte_range *x = a, *y = b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
 /* The offsets of arrays; empty ones have none. Of the checksums of blocks nothing: the seal covers them. */
 static int find_ranges(const output *outputs, int n, dt_byte_range ranges[DT_N_COLUMNS])
 {
@@ -373,7 +367,7 @@ static int find_ranges(const output *outputs, int n, dt_byte_range ranges[DT_N_C
         if (at != HADDR_UNDEF)
             ranges[n_ranges++] = (dt_byte_range){(int64_t)at, outputs[i].n * outputs[i].from->elem_size};
     }
-    qsort(ranges, (size_t)n_ranges, sizeof *ranges, by_offset);
+    dt_byte_ranges_sort(ranges, n_ranges);
     return n_ranges;
 }
 

@@ -142,7 +142,7 @@ dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *w
     for (int64_t i = 0; i < n; i++) /* false for NaN */
         DT_CHECK(weight[i] == 0 || (weight[i] >= 1e-3f && weight[i] <= 1e6f), DT_ERR_DATA,
                  "%s: weights[%" PRId64 "]: expected 0, or 0.001 to 1e6 (only proportions matter), found %g", d->path,
-                 first + i, (double)weight[i]);
+                 first + i, dt_unsigned_nan((double)weight[i]));
     return DT_OK;
 }
 
@@ -177,7 +177,7 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
     pair->tie = tie;
     if (d->info.has_margins) DT_TRY(dt_array_read(&d->margins, i, 1, &pair->margin));
     DT_CHECK(isfinite(pair->margin), DT_ERR_DATA, "%s: margins[%" PRId64 "]: expected a number, found %g", d->path, i,
-             (double)pair->margin);
+             dt_unsigned_nan((double)pair->margin));
     return DT_OK;
 }
 

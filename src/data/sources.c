@@ -150,6 +150,14 @@ static void warn_of_unverified(const dt_sources *s, const dt_loader_options *opt
             first, n > 1 ? " and others" : "");
 }
 
+void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pairs, const char *first)
+{
+    DT_WARN("%s%s%" PRId64 " of %" PRId64
+            " pairs prefer the answer with the lower score, or have a negative margin%s%s%s%s",
+            path ? path : "", path ? ": " : "", n_contradicted, n_pairs, first ? " (first: " : "", first ? first : "",
+            first ? ")" : "", 2 * n_contradicted > n_pairs ? ": are chosen and rejected swapped?" : "");
+}
+
 dt_err dt_sources_judge_pairs(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet)
 {
     const int64_t n = d->info.n_documents;
@@ -160,10 +168,7 @@ dt_err dt_sources_judge_pairs(const dt_dataset *d, int64_t n_equal, int64_t n_co
     if (n_equal > 0 && !quiet)
         DT_WARN("%s: the texts of %" PRId64 " of %" PRId64 " pairs are equal, so these pairs give no training signal",
                 d->path, n_equal, n);
-    if (n_contradicted > 0 && !quiet)
-        DT_WARN("%s: %" PRId64 " of %" PRId64
-                " pairs prefer the answer with the lower score, or have a negative margin%s",
-                d->path, n_contradicted, n, 2 * n_contradicted > n ? ": are chosen and rejected swapped?" : "");
+    if (n_contradicted > 0 && !quiet) dt_warn_contradicted(d->path, n_contradicted, n, NULL);
     return DT_OK;
 }
 

@@ -25,8 +25,8 @@ void dt_sources_close(dt_sources *s);
 /** Layout that holds sample number i, and its number there. */
 const dt_samples *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file);
 
-/** Pairs of a file that teach nothing: a warning on rank 0, or DT_ERR_DATA where all n_pairs are equal. n_equal and
- *  n_contradicted as in dt_dataset_info. */
+/** Pairs of a file that teach nothing: a warning on rank 0, or DT_ERR_DATA where all of its pairs are equal. n_equal
+ *  and n_contradicted as in dt_dataset_info. */
 dt_err dt_sources_judge_pairs(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet);
 
 /** "PATH:NUMBER": cut the number off item and give it. 0 when there is none. DT_ERR_USAGE (headed by where) for one

@@ -65,6 +65,13 @@ static dt_err take_ids(dt_ids *p, const place *at, const json_t *list)
 
 /* ---- texts and messages ------------------------------------------------------------------------------------------ */
 
+/* Errors of a record's fields and images do not know its file and line. */
+static dt_err tell_place(const place *at, dt_err err)
+{
+    char head[512];
+    return err == DT_OK ? err : dt_error_prefix(err, "%s: ", where(at, head, sizeof head));
+}
+
 /* BOS where the tokenizer begins texts with it; what it would end them with is left out, since the text goes on. */
 static dt_err encode(dt_ids *p, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
@@ -84,7 +91,9 @@ dt_err dt_prompt_reader_chat(dt_prompt_reader *r)
 {
     if (r->chat) return DT_OK;
     DT_CHECK(r->encoder, DT_ERR_USAGE, "messages need a tokenizer; see --tokenizer");
-    return dt_chat_open(&r->chat, r->chat_template ? r->chat_template : "auto", r->tokenizer);
+    DT_TRY(dt_chat_open(&r->chat, r->chat_template ? r->chat_template : "auto", r->tokenizer));
+    if (r->n_image_tokens > 0) dt_chat_for_images(r->chat);
+    return DT_OK;
 }
 
 void dt_prompt_reader_close(dt_prompt_reader *r)
@@ -192,6 +201,7 @@ static dt_err from_answer(dt_prompt *p, const place *at, const json_t *record, d
         DT_TRY(take_ids(&p->ids, at, prompt_ids));
         return take_ids(&p->ids, at, ids);
     }
+    if (!json_is_array(ids)) DT_TRY(tell_place(at, dt_record_check_fields(record, DT_FIELDS_THOUGHTS)));
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
     if (json_is_array(ids) && !prompt) return take_ids(&p->ids, at, ids);
     if (json_is_array(prompt) && answer) return encode_conversation(p, at, prompt, answer, r);
@@ -208,13 +218,6 @@ static dt_err from_text(dt_prompt *p, const place *at, const char *text, size_t 
     const dt_err err = encode(&p->ids, at, with ? with : text, nbytes, r);
     free(with);
     return err;
-}
-
-/* What is said of a prompt's images does not know where it stands. */
-static dt_err tell_place(const place *at, dt_err err)
-{
-    char head[512];
-    return err == DT_OK ? err : dt_error_prefix(err, "%s: ", where(at, head, sizeof head));
 }
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */

@@ -301,9 +301,10 @@ dt_err dt_check_output(const char *path, bool force, const char *const *inputs, 
              "%s: the path is too long", path);
     for (int i = 0; i < n_inputs; i++) {
         DT_CHECK(!same_file(path, inputs[i]), DT_ERR_USAGE,
-                 "%s: is an input (%s) and would be overwritten; choose another output name", path, inputs[i]);
+                 "%s: is an input (%s) and would be overwritten; choose another name for the output", path, inputs[i]);
         DT_CHECK(!same_file(part, inputs[i]), DT_ERR_USAGE,
-                 "%s: is an input (%s), but it is also the temporary name of the output %s; choose another output name",
+                 "%s: is an input (%s), but it is also the temporary name of the output %s; choose another name for "
+                 "the output",
                  part, inputs[i], path);
     }
     DT_CHECK(force || lstat(path, &st) != 0, DT_ERR_USAGE,

@@ -208,7 +208,7 @@ dt_err dt_rows_read(dt_rows *r, int64_t first, int64_t n, float *out)
             row[c] = number(r, c);
             DT_CHECK(isfinite(row[c]), DT_ERR_DATA,
                      "%s: row %" PRId64 ", column %" PRId64 " (from 0): expected a finite number, found %g", r->path,
-                     first + i, c, (double)row[c]);
+                     first + i, c, dt_unsigned_nan((double)row[c]));
         }
     }
     return DT_OK;

@@ -50,6 +50,14 @@ static dt_err write_words(int fd, const char *path, int64_t end, const dt_byte_r
     return dt_write_at(fd, path, end + (int64_t)covered, words, 2 * WORD);
 }
 
+static int by_offset(const void *a, const void *b)
+{
+    const dt_byte_range *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+void dt_byte_ranges_sort(dt_byte_range *ranges, int n) { qsort(ranges, (size_t)n, sizeof *ranges, by_offset); }
+
 dt_err dt_seal_write(int fd, const char *path, int64_t end, const dt_byte_range *ranges, int n)
 {
     uint64_t *words = malloc((size_t)dt_seal_nbytes(n));

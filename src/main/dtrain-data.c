@@ -222,11 +222,7 @@ static void report_pairs(const dt_make_stats *s)
     if (s->equal.n)
         DT_WARN("%" PRId64 " of %" PRId64 " pairs have equal answers after encoding, which teach nothing (first: %s)",
                 s->equal.n, s->n_pairs, s->equal.first);
-    if (s->contradicted.n)
-        DT_WARN("%" PRId64 " of %" PRId64
-                " pairs prefer the answer with the lower score, or have a negative margin (first: %s)%s",
-                s->contradicted.n, s->n_pairs, s->contradicted.first,
-                2 * s->contradicted.n > s->n_pairs ? ": are chosen and rejected exchanged?" : "");
+    if (s->contradicted.n) dt_warn_contradicted(NULL, s->contradicted.n, s->n_pairs, s->contradicted.first);
 }
 
 static void report(const dt_make_options *o, const dt_make_stats *s, double seconds)

@@ -95,7 +95,9 @@ static dt_err read_stops(const dt_spec *root, dt_generation_defaults *g)
     dt_spec v;
     if (!dt_spec_get(root, "stop_strings", &v)) return DT_OK;
     const size_t n = json_is_array(v.value) ? json_array_size(v.value) : 1;
-    if (n > DT_MAX_STOPS) return dt_spec_bad(&v, NULL, "at most 64 texts");
+    char most[32];
+    snprintf(most, sizeof most, "at most %d texts", DT_MAX_STOPS);
+    if (n > DT_MAX_STOPS) return dt_spec_bad(&v, NULL, most);
     g->stop = calloc(n + 1, sizeof *g->stop);
     DT_CHECK(g->stop, DT_ERR_MEMORY, "%s: out of memory for %zu texts", root->file, n);
     for (size_t i = 0; i < n; i++) {

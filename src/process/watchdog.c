@@ -27,6 +27,7 @@ struct dt_watchdog {
     const dt_comm *comm;
     double timeout_s;
     double seen_since_s, idle_s; /* the phase's last change that was seen, and what has been counted since */
+    bool asked;                  /* this rank has waited for half of timeout_s, and looks for the others */
     dt_phase closing;
     dt_comm place; /* description of comm, which closing frees */
     neighbours others;
@@ -68,11 +69,23 @@ static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 static void give_up(dt_watchdog *w, dt_err err, const char *why)
 {
     const char *unit = atomic_load(&w->phase->unit);
-    char where[512], missing[512];
-    dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, %s%s", why, w->comm->host,
+    char where[512], missing[512], silent[1024];
+    dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, %s%s%s", why, w->comm->host,
            (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *unit ? ", unit " : "", unit,
-           dt_comm_where(w->comm, where, sizeof where), neighbours_missing(&w->others, missing, sizeof missing));
+           dt_comm_where(w->comm, where, sizeof where), neighbours_missing(&w->others, missing, sizeof missing),
+           w->asked ? dt_comm_not_waiting(w->comm, silent, sizeof silent) : "");
     if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(err));
+}
+
+/* After half of the timeout without progress: who else does not run? */
+static void look_for_others(dt_watchdog *w, bool waits)
+{
+    if (waits == w->asked) return;
+    w->asked = waits;
+    w->others.looked_s = 0;
+    if (!waits) return dt_comm_forget_waiting(w->comm);
+    neighbours_look(&w->others);
+    dt_comm_report_waiting(w->comm);
 }
 
 static void *watch(void *arg)
@@ -89,8 +102,7 @@ static void *watch(void *arg)
             give_up(w, found, dt_error_message());
             break;
         }
-        if (idle_s <= w->timeout_s / 2) w->others.looked_s = 0;
-        if (idle_s > w->timeout_s / 2 && w->others.looked_s == 0) neighbours_look(&w->others);
+        look_for_others(w, idle_s > w->timeout_s / 2);
         if (idle_s <= w->timeout_s) continue;
         give_up(w, DT_ERR_COMM, why);
         break;

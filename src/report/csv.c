@@ -249,7 +249,7 @@ static dt_err write_row(dt_csv *c)
         const double x = c->cells[i];
         if (i) dt_record_bytes(&c->row, ",", 1);
         if (c->set[i])
-            dt_record_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", isnan(x) ? NAN : x);
+            dt_record_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", dt_unsigned_nan(x));
         c->set[i] = false;
     }
     dt_record_bytes(&c->row, "\n", 1);

@@ -48,9 +48,6 @@ static void put_watched(dt_record *out, const dt_train_record *rec, const char *
     }
 }
 
-/* printf writes the sign of a NaN. */
-static double unsigned_nan(double x) { return isnan(x) ? NAN : x; }
-
 void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double left_s)
 {
     char text[24];
@@ -59,9 +56,9 @@ void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t tota
     if (total_steps > 0)
         dt_record_printf(out, "/%" PRId64 " (%.0f%%)", total_steps,
                          floor(100.0 * (double)rec->step / (double)total_steps));
-    dt_record_printf(out, "  loss %.4f", unsigned_nan(rec->loss));
+    dt_record_printf(out, "  loss %.4f", dt_unsigned_nan(rec->loss));
     for (int i = 0; rec->watch && rec->watch[i]; i++) put_watched(out, rec, rec->watch[i]);
-    dt_record_printf(out, "  grad %.3g  lr %.2e  %s tok/s", unsigned_nan(rec->grad_norm), rec->lr,
+    dt_record_printf(out, "  grad %.3g  lr %.2e  %s tok/s", dt_unsigned_nan(rec->grad_norm), rec->lr,
                      dt_format_count(rec->tokens_per_second, text));
     if (left_s >= 0) dt_record_printf(out, "  left %s", dt_format_duration(left_s, text));
     const int64_t held = rec->memory_device > 0 ? rec->memory_device : rec->memory_host;
@@ -144,7 +141,7 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     for (size_t i = 0; i < sizeof of_items / sizeof of_items[0]; i++) {
         const size_t n = strlen(of_items[i][0]);
         if (strncmp(m->name, of_items[i][0], n) != 0) continue;
-        dt_record_printf(out, "  %s%s %.4g", of_items[i][1], m->name + n, m->value);
+        dt_record_printf(out, "  %s%s %.4g", of_items[i][1], m->name + n, dt_unsigned_nan(m->value));
         return;
     }
     static const struct {
@@ -158,10 +155,10 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     const char *name = m->name + (strncmp(m->name, "validation_", 11) == 0 ? 11 : 0);
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, name) != 0) continue;
-        dt_record_printf(out, known[i].format, unsigned_nan(m->value * known[i].scale));
+        dt_record_printf(out, known[i].format, dt_unsigned_nan(m->value * known[i].scale));
         return;
     }
-    dt_record_printf(out, "  %s %.4g", name, unsigned_nan(m->value));
+    dt_record_printf(out, "  %s %.4g", name, dt_unsigned_nan(m->value));
 }
 
 /* Metrics that are the negative of the loss, for comparing checkpoints: not shown next to it. */
@@ -181,7 +178,7 @@ void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_s
     if (has_gain(more, n_more))
         dt_record_printf(out, "  validation");
     else
-        dt_record_printf(out, "  validation loss %.4f", unsigned_nan(loss));
+        dt_record_printf(out, "  validation loss %.4f", dt_unsigned_nan(loss));
     for (int i = 0; i < n_more; i++) put_validation_metric(out, &more[i]);
 }
 

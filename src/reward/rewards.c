@@ -74,9 +74,8 @@ static dt_err open_items(dt_rewards *w, dt_task *t, const char *name)
              "%s compares items: it needs rec.catalogue and run.task = grpo", name);
     DT_CONFIG_CHECK(*path, cfg, "rec", "item_embeddings", "%s needs the embeddings of the catalogue's items", name);
     if (!w->items || w->vectors) return DT_OK;
-    const dt_err err =
-        dt_item_vectors_open(&w->vectors, w->items, path, cfg->rec_item_embeddings_array, !t->comm, t->ledger);
-    if (err == DT_OK && t->comm) dt_task_reads(t, path, dt_item_vectors_fingerprint(w->vectors));
+    dt_err err = dt_item_vectors_open(&w->vectors, w->items, path, cfg->rec_item_embeddings_array, !t->comm, t->ledger);
+    if (err == DT_OK && t->comm) err = dt_task_reads(t, path, dt_item_vectors_fingerprint(w->vectors));
     return dt_config_lead_to(cfg, "rec", "item_embeddings", err);
 }
 

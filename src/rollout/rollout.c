@@ -10,8 +10,8 @@
 
 static dt_err open_replay(dt_rollout *r, dt_task *t)
 {
-    const dt_err err = rollout_replay_open(&r->replay, &r->opt, t->mc->vocab_size);
-    if (err == DT_OK) dt_task_reads(t, r->opt.from_file, r->replay.fingerprint);
+    dt_err err = rollout_replay_open(&r->replay, &r->opt, t->mc->vocab_size);
+    if (err == DT_OK) err = dt_task_reads(t, r->opt.from_file, r->replay.fingerprint);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, rollout_replay_nbytes(&r->replay));
     r->n_prompts = r->replay.n;
     return err;

@@ -29,8 +29,8 @@ static dt_err plan_model(const dt_scorer *s, const dt_task *t, dt_memory *memory
 static dt_err borrow(dt_scorer *s, dt_task *t)
 {
     dt_memory alone, memory;
-    if (!s->is_base) dt_task_verifies(t, &s->frozen.from, s->frozen.units, s->frozen.n_units);
-    if (!s->is_base && t->comm) dt_task_reads(t, s->frozen.from.config_name, dt_hash_text(s->frozen.mc.json));
+    if (!s->is_base) DT_TRY(dt_task_verifies(t, &s->frozen.from, s->frozen.units, s->frozen.n_units));
+    if (!s->is_base && t->comm) DT_TRY(dt_task_reads(t, s->frozen.from.config_name, dt_hash_text(s->frozen.mc.json)));
     s->opt.dtype = s->opt.grad_dtype = t->model_opt->dtype;
     if (!t->dev->ops) return DT_OK;
     DT_TRY(plan_model(s, t, &alone));

@@ -53,10 +53,10 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
 {
     c->name = name, c->sign = sign;
     DT_TRY(describe(c, t, path));
-    if (t->comm) dt_task_reads(t, c->from.config_name, dt_hash_text(c->mc.json));
+    if (t->comm) DT_TRY(dt_task_reads(t, c->from.config_name, dt_hash_text(c->mc.json)));
     dt_model_config_set_dropout(&c->mc, 0);
     DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
-    if (c->lora.r == 0) dt_task_verifies(t, &c->from, c->units, c->n_units);
+    if (c->lora.r == 0) DT_TRY(dt_task_verifies(t, &c->from, c->units, c->n_units));
     c->trained = dt_task_train_beside(t, name, c->units, c->n_units);
     if (!c->trained) return DT_OK; /* told already */
     c->trained->shares_norm = true;

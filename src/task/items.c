@@ -28,7 +28,7 @@ static dt_err open_trie(task_items *items, dt_task *t)
 static dt_err open_all(task_items *items, dt_task *t)
 {
     DT_TRY(dt_catalogue_open(&items->catalogue, t->cfg->rec_catalogue, t->ledger));
-    dt_task_reads(t, t->cfg->rec_catalogue, dt_catalogue_fingerprint(items->catalogue));
+    DT_TRY(dt_task_reads(t, t->cfg->rec_catalogue, dt_catalogue_fingerprint(items->catalogue)));
     if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
     const dt_err err = open_tokenizer(items, t);
     if (err == DT_OK) return open_trie(items, t);

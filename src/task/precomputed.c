@@ -62,7 +62,7 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
     DT_TRY(p->model.adapter ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
     p->model.from.new_adapters = true; /* it is loaded into the model in training */
     DT_TRY(check_shape(p, t));
-    dt_task_verifies(t, &p->model.from, p->model.units, p->model.n_units);
+    DT_TRY(dt_task_verifies(t, &p->model.from, p->model.units, p->model.n_units));
     p->key[DT_KEY_LENGTHS] = (uint64_t)t->cfg->data_seq_len;
     p->key[DT_KEY_TYPE] = (uint64_t)t->model_opt->dtype;
     p->nbytes = (size_t)t->model_opt->max_tok * sizeof *p->logp;

@@ -82,7 +82,7 @@ static bool say_items(const dt_sums *s)
         const size_t n = strlen(text);
         if (hit || gain)
             snprintf(text + n, sizeof text - n, "  %s@%s %.6g", hit ? "HR" : "NDCG", strchr(x->name, '@') + 1,
-                     dt_sums_shown(s, x));
+                     dt_unsigned_nan(dt_sums_shown(s, x)));
     }
     if (*text) DT_INFO("validation%s", text);
     return *text;
@@ -93,9 +93,10 @@ static void say_result(const dt_sums *s, const dt_shown *loss)
     if (say_items(s)) return;
     const int targets = dt_sums_find(s, "targets");
     if (targets >= 0)
-        DT_INFO("validation loss %.9g over %.0f targets", dt_sums_shown(s, loss), dt_sums_value(s, targets));
+        DT_INFO("validation loss %.9g over %.0f targets", dt_unsigned_nan(dt_sums_shown(s, loss)),
+                dt_sums_value(s, targets));
     else
-        DT_INFO("validation loss %.9g", dt_sums_shown(s, loss));
+        DT_INFO("validation loss %.9g", dt_unsigned_nan(dt_sums_shown(s, loss)));
 }
 
 dt_err run_validate(dt_run *run, int64_t step, validation_end *end)

@@ -99,8 +99,8 @@ dt_err run_choose_rows(dt_run *run)
     DT_TRY(check_keys(run));
     DT_TRY(
         dt_config_lead_to(&run->cfg, "rec", "catalogue", dt_catalogue_open(&c, run->cfg.rec_catalogue, &run->ledger)));
-    dt_task_reads(&run->task, run->cfg.rec_catalogue, dt_catalogue_fingerprint(c));
-    dt_err err = dt_tokenizer_open(&t, run_tokenizer(run));
+    dt_err err = dt_task_reads(&run->task, run->cfg.rec_catalogue, dt_catalogue_fingerprint(c));
+    if (err == DT_OK) err = dt_tokenizer_open(&t, run_tokenizer(run));
     if (err == DT_OK) err = choose(run, c, t);
     dt_tokenizer_close(t);
     dt_catalogue_close(c);

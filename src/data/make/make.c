@@ -372,6 +372,7 @@ static dt_err open_all(make *k)
     k->recipe.rules.chat = k->chat;
     DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
     DT_TRY(open_images(k));
+    if (k->chat && k->recipe.rules.image_text) dt_chat_for_images(k->chat);
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
     if (k->recipe.images)
         k->reader.chunk_items =

@@ -176,6 +176,31 @@ static int common_messages(const dt_messages *a, const dt_messages *b)
     return n;
 }
 
+static const char *name_of_role(const dt_message *m)
+{
+    static const char *const names[DT_N_ROLES] = {"system message", "question", "answer", "tool result"};
+    return names[m->role];
+}
+
+/* The beginning of a message, in whole characters. */
+static int n_shown(const dt_message *m)
+{
+    size_t n = m->nbytes < 40 ? m->nbytes : 40;
+    while (n > 0 && n < m->nbytes && ((unsigned char)m->text[n] & 0xc0) == 0x80) n--;
+    return (int)n;
+}
+
+/* Where nothing else says what the prompt is, both sides have it: they differ from an answer on. */
+static dt_err check_same_prompt(const dt_messages *chosen, const dt_messages *rejected, int n_prompt)
+{
+    const dt_message *a = &chosen->item[n_prompt], *b = &rejected->item[n_prompt];
+    if (a->role == DT_ROLE_ASSISTANT && b->role == DT_ROLE_ASSISTANT) return DT_OK;
+    return dt_fail(DT_ERR_DATA,
+                   "chosen and rejected have different prompts: expected the same messages up to an answer of each, "
+                   "found in message %d the %s \"%.*s\" and the %s \"%.*s\"",
+                   n_prompt, name_of_role(a), n_shown(a), a->text, name_of_role(b), n_shown(b), b->text);
+}
+
 /* n_prompt: messages of the prompt, a system message of the record not counted. */
 static dt_err render_pair(dt_parsed_record *r, const json_t *json, int n_prompt, const dt_rules *rules)
 {
@@ -210,7 +235,9 @@ static dt_err read_chat_pair(dt_parsed_record *r, const json_t *json, const json
         for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_messages_add_first(&r->messages[s], DT_ROLE_USER, w.text, w.n));
         return render_pair(r, json, 1, rules);
     }
-    return render_pair(r, json, common_messages(&r->messages[0], &r->messages[1]), rules);
+    n_prompt = common_messages(&r->messages[0], &r->messages[1]);
+    DT_TRY(check_same_prompt(&r->messages[0], &r->messages[1], n_prompt));
+    return render_pair(r, json, n_prompt, rules);
 }
 
 /* A question or an instruction is a user's turn; the answers may be texts or messages. */

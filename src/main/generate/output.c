@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -244,15 +245,18 @@ static json_t *take_text(char *text, size_t n)
     return t;
 }
 
+/* JSON has neither NaN nor inf. */
+static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
 static void add_scores(const app *a, const dt_sequence *s, json_t *object)
 {
-    if (a->reward) json_object_set_new(object, "reward", json_real(a->reward[s->number]));
+    if (a->reward) json_object_set_new(object, "reward", real_or_null(a->reward[s->number]));
     const bool beams = a->opt.beams.n_beams > 1;
-    if (beams) json_object_set_new(object, "score", json_real(s->score));
-    if (beams || a->opt.logprobs) json_object_set_new(object, "logprob", json_real(s->logp));
+    if (beams) json_object_set_new(object, "score", real_or_null(s->score));
+    if (beams || a->opt.logprobs) json_object_set_new(object, "logprob", real_or_null(s->logp));
     if (beams || !s->logps) return;
     json_t *list = json_array();
-    for (int32_t i = s->n_prompt; i < s->n_ids; i++) json_array_append_new(list, json_real((double)s->logps[i]));
+    for (int32_t i = s->n_prompt; i < s->n_ids; i++) json_array_append_new(list, real_or_null((double)s->logps[i]));
     json_object_set_new(object, "logprobs", list);
 }
 
@@ -314,7 +318,7 @@ static dt_err put_sequence(const app *a, const dt_sequence *s)
     if (s->finish == DT_FINISH_MISSING) return DT_OK;
     if (a->opt.jsonl) return put_json(a, s);
     if (a->opt.answers) {
-        printf("%.9g\n", a->reward[s->number]);
+        printf("%.9g\n", dt_unsigned_nan(a->reward[s->number]));
         return DT_OK;
     }
     if (a->n_seqs > 1)

@@ -137,6 +137,7 @@ dt_err generate_report_rewards(app *a)
     }
     if (a->comm.rank == 0 && n > 0)
         fprintf(stderr, "dtrain-generate: rewards of %d answer%s: mean %.6g, %.6g to %.6g; %.1f %% above 0\n", n,
-                n == 1 ? "" : "s", sum / n, least, largest, 100.0 * n_above / n);
+                n == 1 ? "" : "s", dt_unsigned_nan(sum / n), dt_unsigned_nan(least), dt_unsigned_nan(largest),
+                100.0 * n_above / n);
     return DT_OK;
 }

@@ -88,7 +88,7 @@ static int64_t find_row(const dt_metrics *m, const char *name, bool least)
 static double value(const run_info *r, const char *name, int64_t row)
 {
     const double *column = row >= 0 ? dt_metrics_column(&r->metrics, name) : NULL;
-    return column ? column[row] : NAN;
+    return column ? dt_unsigned_nan(column[row]) : NAN;
 }
 
 static dt_err read_metrics(run_info *r)

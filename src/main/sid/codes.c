@@ -33,7 +33,7 @@ static dt_err fit_levels(app *a)
         if (l > 0) TOGETHER(a, dt_sid_points_subtract(&a->sid, &a->points, a->books[l - 1].rows.ptr, a->code[l - 1]));
         DT_TRY(dt_sid_points_measure(&a->sid, &a->points));
         DT_TRY(dt_sid_kmeans_fit(&a->sid, &how, &a->points, &a->books[l], a->code[l], &squares));
-        DT_INFO("level %c: mean squared distance %.6g", 'a' + l, squares / (double)a->rows.n);
+        DT_INFO("level %c: mean squared distance %.6g", 'a' + l, dt_unsigned_nan(squares / (double)a->rows.n));
     }
     return DT_OK;
 }
@@ -77,8 +77,9 @@ static dt_err evaluate(app *a, training *t, int64_t epoch, const dt_rqvae_loss *
     double rate = 0;
     DT_TRY(quantise_all(a, t));
     TOGETHER(a, sid_collision_rate(a, &rate));
-    DT_INFO("epoch %" PRId64 ": loss %.6g, reconstruction %.6g, quantisation %.6g, collisions %.6f", epoch, loss->total,
-            loss->reconstruction, loss->quantisation, rate);
+    DT_INFO("epoch %" PRId64 ": loss %.6g, reconstruction %.6g, quantisation %.6g, collisions %.6f", epoch,
+            dt_unsigned_nan(loss->total), dt_unsigned_nan(loss->reconstruction), dt_unsigned_nan(loss->quantisation),
+            rate);
     if (rate >= t->best_rate) return DT_OK;
     t->best_rate = rate;
     return together(&a->comm, dt_rqvae_get(t->net, t->best));

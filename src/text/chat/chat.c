@@ -134,7 +134,8 @@ static dt_err open_chat(dt_chat *c, const char *name)
     for (int r = 0; r < DT_N_ROLES; r++) DT_TRY(cut_turn(c, &c->form.turns[r], &c->turns[r]));
     DT_TRY(dt_wrap_probe(&c->wrap, c->tokenizer));
     const char *user = c->form.turns[DT_ROLE_USER].prefix;
-    c->wrapped = !(c->form.begin && strstr(c->form.begin, "{bos}")) && !(user && strncmp(user, "{bos}", 5) == 0);
+    c->writes_bos = (c->form.begin && strstr(c->form.begin, "{bos}")) || (user && strncmp(user, "{bos}", 5) == 0);
+    c->wrapped = !c->writes_bos;
     return DT_OK;
 }
 
@@ -153,24 +154,32 @@ dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t
     return DT_OK;
 }
 
+/* Is this Jinja text the one that the template writes? */
+static bool writes(const dt_chat *c, const char *image, const char *jinja)
+{
+    char *text = NULL;
+    if (dt_chat_jinja(c, image, &text) != DT_OK) dt_error_clear();
+    const bool same = text && strcmp(text, jinja) == 0;
+    free(text);
+    return same;
+}
+
 /* The template that a Jinja file of our own was written from. NULL: it is none, or somebody has changed it since. */
 static dt_chat *open_own_jinja(const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
     if (!info->chat_template || !dt_chat_jinja_claims(info->chat_template)) return NULL;
-    char *spec = dt_chat_jinja_spec(info->chat_template), *image = dt_chat_jinja_image(info->chat_template),
-         *again = NULL;
+    char *spec = dt_chat_jinja_spec(info->chat_template), *image = dt_chat_jinja_image(info->chat_template);
     dt_chat *c = NULL;
-    if (spec && (dt_chat_open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, image, &again) != DT_OK))
-        dt_error_clear();
-    if (!again || strcmp(again, info->chat_template) != 0) {
+    if (spec && dt_chat_open_named(&c, spec, t) != DT_OK) dt_error_clear();
+    if (c && !writes(c, image, info->chat_template)) c->wrapped = false;
+    if (!c || !writes(c, image, info->chat_template)) {
         DT_WARN("the chat_template in %s was changed after dtrain wrote it, or an earlier version of dtrain wrote it: "
                 "its first line is ignored",
                 dt_chat_place(t));
         dt_chat_close(c);
         c = NULL;
     }
-    free(again);
     free(image);
     free(spec);
     return c;
@@ -191,7 +200,13 @@ static dt_err open_automatic(dt_chat **out, const dt_tokenizer *t)
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
     *out = open_own_jinja(t);
     if (*out) return DT_OK;
-    if (info->chat_template) return dt_chat_recognise(out, t);
+    if (info->chat_template) {
+        DT_TRY(dt_chat_recognise(out, t));
+        if ((*out)->dated)
+            DT_WARN("the chat template in %s writes the current date; dtrain always writes 26 July 2024",
+                    dt_chat_place(t));
+        return DT_OK;
+    }
     DT_CHECK(!info->chat_template_names, DT_ERR_USAGE,
              "template: %s has the chat templates %s, but none is named default: choose one of dtrain's templates "
              "(dtrain-data --help lists them) or a JSON file",
@@ -222,11 +237,37 @@ const char *dt_chat_place(const dt_tokenizer *t)
     return info->directory ? info->directory : info->name;
 }
 
+/* Datasets and checkpoints record the name of a template. If `auto` finds the same template, the ids are the same. */
+static dt_err wrap_as_own(dt_chat *c)
+{
+    dt_chat *own = NULL;
+    char *spec = NULL, *own_spec = NULL;
+    if (!c->wrapped || c->wrap.n_before == 0 || !dt_tokenizer_get_info(c->tokenizer)->chat_template) return DT_OK;
+    dt_err err = dt_chat_recognise(&own, c->tokenizer);
+    if (err == DT_ERR_USAGE) { /* it is none of dtrain's */
+        dt_error_clear();
+        return DT_OK;
+    }
+    if (err == DT_OK) err = dt_chat_spec(own, &own_spec);
+    if (err == DT_OK) err = dt_chat_spec(c, &spec);
+    if (err == DT_OK && strcmp(spec, own_spec) == 0) c->wrapped = own->wrapped;
+    free(spec);
+    free(own_spec);
+    dt_chat_close(own);
+    return err;
+}
+
+static dt_err open_by_name(dt_chat **out, const char *name, const dt_tokenizer *t)
+{
+    DT_TRY(dt_chat_open_named(out, name, t));
+    return wrap_as_own(*out);
+}
+
 dt_err dt_chat_open(dt_chat **out, const char *name, const dt_tokenizer *t)
 {
     *out = NULL;
-    DT_TRY(strcmp(name, "auto") == 0 ? open_automatic(out, t) : dt_chat_open_named(out, name, t));
-    const dt_err err = name_source(*out, name);
+    dt_err err = strcmp(name, "auto") == 0 ? open_automatic(out, t) : open_by_name(out, name, t);
+    if (err == DT_OK) err = name_source(*out, name);
     if (err == DT_OK) return DT_OK;
     dt_chat_close(*out);
     *out = NULL;
@@ -254,10 +295,6 @@ const char *dt_chat_source(const dt_chat *c) { return c->source; }
 
 void dt_chat_warn(const dt_chat *c)
 {
-    if (c->recognised && c->wrapped && c->wrap.n_before > 0)
-        DT_WARN("template %s: the tokenizer adds a begin-of-text token to each text, but the chat template in %s does "
-                "not. dtrain starts conversations with this token, apply_chat_template does not",
-                c->form.name, dt_chat_place(c->tokenizer));
     if (!c->missing[0]) return;
     DT_WARN("template %s: the tokenizer lacks %s: each is encoded as several text tokens%s", c->form.name, c->missing,
             dt_chat_end_token(c) < 0 ? ", and the tokenizer's end-of-text token ends the last answer in training" : "");
@@ -296,6 +333,7 @@ dt_err dt_chat_spec(const dt_chat *c, char **spec)
 const char *dt_chat_input_join(const dt_chat *c) { return c->form.input_join ? c->form.input_join : "\n"; }
 const char *dt_chat_input_system(const dt_chat *c) { return c->form.input_system; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }
+void dt_chat_for_images(dt_chat *c) { c->wrapped = !c->writes_bos; }
 
 int32_t dt_chat_end_token(const dt_chat *c)
 {

@@ -22,9 +22,9 @@ struct dt_chat {
     dt_turn_parts turns[DT_N_ROLES];
     dt_wrap wrap;
     char missing[256]; /* tokens that the tokenizer has not */
-    bool wrapped;      /* BOS comes from the tokenizer */
+    bool writes_bos;   /* the template has {bos} at its beginning */
+    bool wrapped;      /* the tokenizer puts its BOS before the text */
     unsigned refused;  /* kinds of messages that the tokenizer's own template writes otherwise */
-    bool recognised;   /* it is the tokenizer's own */
     bool dated;        /* the tokenizer's own template writes the current date */
     char *source;      /* dt_chat_source */
 };
@@ -37,9 +37,12 @@ enum {
     DT_KIND_DEVELOPER = 8,
     DT_KIND_ROW = 16, /* roles that do not alternate: two questions or answers in a row, an answer first */
     DT_KIND_TOOL = 32,
-    DT_KIND_THINK = 64,    /* <think> or </think> in an answer */
-    DT_KIND_MARKS = 128,   /* the same in another message */
-    DT_KIND_THOUGHTS = 256 /* an answer's thoughts in a field of their own */
+    DT_KIND_THINK = 64,     /* <think> or </think> in an answer */
+    DT_KIND_MARKS = 128,    /* the same in another message */
+    DT_KIND_THOUGHTS = 256, /* an answer's thoughts in a field of their own */
+    DT_KIND_NAME = 512,     /* a question or an answer with a field `name` */
+    DT_KIND_SYSTEM_NAME = 1024,
+    DT_KIND_TOOL_NAME = 2048
 };
 /** The kinds of message i of a conversation of n. */
 unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags);

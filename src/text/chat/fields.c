@@ -20,6 +20,7 @@ bool dt_field_is_set(const json_t *value)
 #define NO_ARGUMENTS                                                                                                   \
     "chat template arguments are not supported; write their effect into the messages, or remove the field"
 #define NOT_READ "only texts and images are supported; drop the record or remove the field"
+#define THOUGHTS "thoughts must be in an assistant message or in the text of the answer; move them or remove the field"
 #define BY_TOKEN                                                                                                       \
     "--mask selects the targets, and in messages weight, loss or train; remove the field, or rename it if it means "   \
     "something else"
@@ -39,7 +40,9 @@ static const refused_field of_records[] = {
     {DT_FIELDS_CHAT, "chat_template_kwargs", NO_ARGUMENTS},
     {DT_FIELDS_CHAT, "enable_thinking", NO_ARGUMENTS},
     {DT_FIELDS_HISTORY, "history", "the record has a list of messages: put earlier turns into it"},
-    {DT_FIELDS_THOUGHTS, "reasoning_content", "thoughts must be in an assistant message or in the text of the answer"},
+    {DT_FIELDS_THOUGHTS, "reasoning_content", THOUGHTS},
+    {DT_FIELDS_THOUGHTS, "reasoning", THOUGHTS},
+    {DT_FIELDS_THOUGHTS, "thinking", THOUGHTS},
     {DT_FIELDS_TARGETS, "input_ids", BY_TOKEN},
     {DT_FIELDS_TARGETS, "labels", BY_TOKEN},
     {DT_FIELDS_TARGETS, "loss_mask", BY_TOKEN},
@@ -69,7 +72,8 @@ dt_err dt_record_check_fields(const json_t *record, unsigned which)
         const json_t *value = f->which & which ? json_object_get(record, f->key) : NULL;
         /* one number or word under these names is no mask */
         if (f->which == DT_FIELDS_TARGETS && !json_is_array(value)) continue;
-        DT_CHECK(!dt_field_is_set(value), DT_ERR_DATA, "%s: %s", f->key, f->reason);
+        const bool argument = f->which == DT_FIELDS_THOUGHTS && json_is_boolean(value); /* thinking: true */
+        DT_CHECK(!dt_field_is_set(value), DT_ERR_DATA, "%s: %s", f->key, argument ? NO_ARGUMENTS : f->reason);
     }
     return DT_OK;
 }

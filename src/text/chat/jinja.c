@@ -398,20 +398,28 @@ char *dt_chat_jinja_image(const char *jinja)
 static bool knows_images(const char *jinja) { return strstr(jinja, "'image'") || strstr(jinja, "\"image\""); }
 
 /* The template that a tokenizer has of its own is the one asked for, on every day. */
-static bool says_the_same(const dt_chat *c, const char *spec, const char *image_text, const char *jinja)
+static dt_err says_the_same(const dt_chat *c, const char *spec, const char *image_text, const char *jinja, bool *same)
 {
     const char *own = dt_tokenizer_get_info(c->tokenizer)->chat_template;
     dt_chat *found = NULL;
     char *found_spec = NULL;
-    if (!own || (image_text && !knows_images(own))) return false;
-    if (strcmp(own, jinja) == 0) return true;
-    bool same = dt_chat_recognise(&found, c->tokenizer) == DT_OK && dt_chat_spec(found, &found_spec) == DT_OK;
-    if (!same) dt_error_clear();
-    const bool adds_bos = found && found->wrapped && found->wrap.n_before > 0; /* training had it, and own lacks it */
-    same = same && !found->dated && !adds_bos && strcmp(found_spec, spec) == 0;
+    *same = false;
+    if (!own || (image_text && !knows_images(own))) return DT_OK;
+    if (strcmp(own, jinja) == 0) return *same = true, DT_OK;
+    dt_err err = dt_chat_recognise(&found, c->tokenizer);
+    if (err == DT_ERR_USAGE) { /* it is none of dtrain's */
+        dt_error_clear();
+        return DT_OK;
+    }
+    if (err == DT_OK) err = dt_chat_spec(found, &found_spec);
+    if (err == DT_OK) {
+        if (image_text) dt_chat_for_images(found);
+        const bool wraps_alike = found->wrapped == c->wrapped || c->wrap.n_before == 0;
+        *same = !found->dated && wraps_alike && strcmp(found_spec, spec) == 0;
+    }
     free(found_spec);
     dt_chat_close(found);
-    return same;
+    return err;
 }
 
 /* What an export writes: NULL where the file that comes with the tokenizer is enough. */
@@ -436,9 +444,12 @@ dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, int32_t image_
     dt_err err = dt_tokenizer_open(&t, tokenizer);
     char *image_text = err == DT_OK && image_token >= 0 ? dt_decode(t, &image_token, 1, false, &n) : NULL;
     if (err == DT_OK) err = dt_chat_open(&c, name, t);
+    if (err == DT_OK && image_text) dt_chat_for_images(c);
     if (err == DT_OK) err = dt_chat_spec(c, &found);
     if (err == DT_OK) err = dt_chat_jinja(c, image_text, jinja);
-    if (err == DT_OK && says_the_same(c, found, image_text, *jinja)) err = keep_own(t, jinja);
+    bool same = false;
+    if (err == DT_OK) err = says_the_same(c, found, image_text, *jinja, &same);
+    if (err == DT_OK && same) err = keep_own(t, jinja);
     if (spec)
         *spec = found;
     else

@@ -31,10 +31,16 @@ static unsigned kinds_by_role(const dt_message *messages, int i, int n, unsigned
     return kinds | (m->n_thoughts ? DT_KIND_THOUGHTS : has_marks(m) ? DT_KIND_THINK : 0u);
 }
 
+static unsigned kind_of_name(const dt_message *m)
+{
+    if (!m->named) return 0;
+    return m->role == DT_ROLE_SYSTEM ? DT_KIND_SYSTEM_NAME : m->role == DT_ROLE_TOOL ? DT_KIND_TOOL_NAME : DT_KIND_NAME;
+}
+
 unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags)
 {
     const bool marks = messages[i].role != DT_ROLE_ASSISTANT && has_marks(&messages[i]);
-    return kinds_by_role(messages, i, n, flags) | (marks ? DT_KIND_MARKS : 0u);
+    return kinds_by_role(messages, i, n, flags) | (marks ? DT_KIND_MARKS : 0u) | kind_of_name(&messages[i]);
 }
 
 static const char *say_kind(unsigned kind)
@@ -56,6 +62,10 @@ static const char *say_kind(unsigned kind)
         return "thought marks (<think>) outside answers";
     case DT_KIND_THOUGHTS:
         return "thoughts in a separate field (reasoning_content)";
+    case DT_KIND_NAME:
+    case DT_KIND_SYSTEM_NAME:
+    case DT_KIND_TOOL_NAME:
+        return "messages with the field name";
     default:
         return "thoughts (<think>) in answers";
     }

@@ -71,23 +71,26 @@ dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t)
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
     int32_t inner = 0; /* an id that no one puts around a text */
     while (inner == info->bos || inner == info->eos) inner++;
-    *w = (dt_wrap){0};
+    *w = (dt_wrap){.last_before = -1};
     dt_encoder *e = NULL;
     DT_TRY(dt_encoder_open(&e, t));
     dt_ids ids = {0};
     const dt_err err = dt_encode(e, &(dt_span){.id = inner}, 1, DT_ENCODE_WRAP, &ids, NULL);
     size_t at = 0;
     while (at < ids.n && ids.id[at] != inner) at++;
-    if (err == DT_OK && at < ids.n) *w = (dt_wrap){.n_before = (int)at, .n_after = (int)(ids.n - at - 1)};
+    if (err == DT_OK && at < ids.n)
+        *w = (dt_wrap){
+            .n_before = (int)at, .n_after = (int)(ids.n - at - 1), .last_before = at > 0 ? ids.id[at - 1] : -1};
     free(ids.id);
     dt_encoder_close(e);
     return err;
 }
 
-static bool begins_with_bos(const dt_tokenizer *t, const dt_pieces *p)
+/* Does a text begin with the BOS that the tokenizer would put before it? */
+static bool begins_with_bos(const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap)
 {
     const int32_t bos = dt_tokenizer_get_info(t)->bos;
-    if (bos < 0 || p->n == 0) return false;
+    if (bos < 0 || bos != wrap->last_before || p->n == 0) return false;
     const dt_span *first = &p->span[0];
     if (!first->text) return first->id == bos;
     const char *token = dt_tokenizer_token(t, bos);
@@ -174,7 +177,7 @@ dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p
     DT_CHECK(p->n <= 64 || many, DT_ERR_MEMORY, "no memory for a text of %d pieces", p->n);
     work w = {.e = e,
               .p = p,
-              .wrap = wrap && wrap->n_before + wrap->n_after > 0 && !begins_with_bos(t, p) ? wrap : NULL,
+              .wrap = wrap && wrap->n_before + wrap->n_after > 0 && !begins_with_bos(t, p, wrap) ? wrap : NULL,
               .ids = ids,
               .mask = mask,
               .ends = many ? many : few};

@@ -74,6 +74,10 @@ static const struct {
     {"thought marks in questions", DT_KIND_MARKS, 0, "uaua", {thought, "x", "a <think> b </think>", "y"}},
     {"thought marks in a last question", DT_KIND_MARKS, GENERATE, "u", {thought}},
     {"thought marks in a system message", DT_KIND_MARKS, 0, "sua", {thought, "q", "x"}},
+    {"names of a user and an assistant", DT_KIND_NAME, 0, "uaua", {"q", "x", "r", "y"}},
+    {"the name of a user", DT_KIND_NAME, GENERATE, "u", {"q"}},
+    {"the name of a system message", DT_KIND_SYSTEM_NAME, 0, "sua", {"S", "q", "x"}},
+    {"the name of a tool", DT_KIND_TOOL_NAME, 0, "uata", {"weather?", "call", "rain", "wet"}},
     {"thoughts and white space", DT_KIND_THINK, 0, "ua", {"q", "\n<think> a\n\nb </think> \n\n c "}},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 1030, MAX_CONSTANTS = 300 };
@@ -119,6 +123,14 @@ static void set_thoughts(dt_message *m)
     m->thoughts = thoughts;
     m->thoughts_key = "reasoning_content";
     m->n_thoughts = sizeof thoughts - 1;
+}
+
+/* The messages that a kind is about are named. */
+static void set_name(dt_message *m, unsigned kind)
+{
+    m->named = m->role == DT_ROLE_SYSTEM ? kind == DT_KIND_SYSTEM_NAME
+               : m->role == DT_ROLE_TOOL ? kind == DT_KIND_TOOL_NAME
+                                         : kind == DT_KIND_NAME;
 }
 
 static bool has(const char *text, size_t n, const char *word) { return memmem(text, n, word, strlen(word)) != NULL; }
@@ -228,6 +240,7 @@ static dt_err add_forms(dt_probes *p, const char *same)
         for (int k = 0; k < n; k++)
             set(&probe->message[k], forms[i].roles[k], *forms[i].content[k] == *SAME ? same : forms[i].content[k]);
         for (int k = 0; k < n && forms[i].kind == DT_KIND_THOUGHTS; k++) set_thoughts(&probe->message[k]);
+        for (int k = 0; k < n; k++) set_name(&probe->message[k], forms[i].kind);
         probe->about = forms[i].about;
         probe->kind = forms[i].kind;
         probe->flags = forms[i].flags;
@@ -256,6 +269,7 @@ static json_t *variables_of_message(const dt_message *m)
     static const char *const names[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
     json_t *all =
         json_pack("{s:s, s:s%}", "role", m->developer ? "developer" : names[m->role], "content", m->text, m->nbytes);
+    if (all && m->named) json_object_set_new(all, "name", json_string("Ann"));
     if (all && m->thoughts) json_object_set_new(all, "reasoning_content", json_stringn(m->thoughts, m->n_thoughts));
     return all;
 }

@@ -46,37 +46,41 @@ static dt_err try_one(search *s, dt_chat *c)
 }
 
 /* What the template writes as the content of a system message of its own, where there is none: found by what dtrain's
- * template puts around a known one. */
-static bool find_default(const search *s, const dt_chat *c, const char **text, size_t *nbytes)
+ * template puts around a known one. *text NULL: there is none. */
+static dt_err find_default(const search *s, const dt_chat *c, const char **text, size_t *nbytes)
 {
     static const char mark[] = "\002";
     const dt_probe *question = &s->probes.item[0];
     const dt_message with[] = {{.role = DT_ROLE_SYSTEM, .text = mark, .nbytes = 1}, question->message[0]};
     char *whole;
     size_t n;
-    if (!question->text || dt_chat_text(c, with, 2, question->flags, &whole, &n) != DT_OK) {
+    *text = NULL;
+    if (!question->text) return DT_OK;
+    const dt_err err = dt_chat_text(c, with, 2, question->flags, &whole, &n);
+    if (err == DT_ERR_DATA) { /* no place for a system message */
         dt_error_clear();
-        return false;
+        return DT_OK;
     }
+    DT_TRY(err);
     const char *at = memchr(whole, *mark, n);
     const size_t before = at ? (size_t)(at - whole) : n, after = at ? n - before - 1 : 0;
     const bool found = at && question->nbytes > n - 1 && memcmp(question->text, whole, before) == 0 &&
                        memcmp(question->text + question->nbytes - after, at + 1, after) == 0;
     free(whole);
-    *text = question->text + before;
-    *nbytes = question->nbytes - before - after;
-    return found;
+    if (found) *text = question->text + before, *nbytes = question->nbytes - before - after;
+    return DT_OK;
 }
 
 static dt_err try_default(search *s, const char *name)
 {
     dt_chat *c, *changed = NULL;
-    const char *text;
-    size_t n;
+    const char *text = NULL;
+    size_t n = 0;
     DT_TRY(dt_chat_open_named(&c, name, s->t));
-    const bool found = c->form.system == DT_SYSTEM_TURN && find_default(s, c, &text, &n);
-    char *json = found ? dt_chat_template_json(&c->form, text, n) : NULL;
-    dt_err err = json ? dt_chat_open_named(&changed, json, s->t) : DT_OK;
+    dt_err err = c->form.system == DT_SYSTEM_TURN ? find_default(s, c, &text, &n) : DT_OK;
+    char *json = text ? dt_chat_template_json(&c->form, text, n) : NULL;
+    if (text && !json) err = dt_fail(DT_ERR_MEMORY, "no memory for a chat template");
+    if (json) err = dt_chat_open_named(&changed, json, s->t);
     dt_chat_close(c);
     free(json);
     return err == DT_OK && changed ? try_one(s, changed) : err;
@@ -137,11 +141,8 @@ static dt_err find(search *s)
     DT_TRY(try_all(s));
     if (!s->best) return say_difference(s);
     s->best->refused = s->refused;
-    s->best->recognised = true;
+    s->best->wrapped = false; /* as apply_chat_template: the template's text alone */
     s->best->dated = s->probes.dated;
-    if (s->probes.dated)
-        DT_WARN("the chat template in %s writes the current date; dtrain always writes 26 July 2024",
-                dt_chat_place(s->t));
     return DT_OK;
 }
 

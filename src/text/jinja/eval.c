@@ -172,17 +172,39 @@ static dt_jv integers(dt_jctx *x, char operator, int64_t a, int64_t b)
     return dt_jv_int(r);
 }
 
+/* Python raises where C gives inf of finite operands, and has complex numbers where C gives NaN. */
+static dt_jv real_power(dt_jctx *x, double base, double n)
+{
+    const double r = pow(base, n);
+    if (base == 0 && n < 0) dt_jinja_fail(x, "0 cannot be raised to a negative power");
+    if (isfinite(base) && isfinite(n) && !isfinite(r))
+        dt_jinja_fail(x, isnan(r) ? "a power that is a complex number" : "a power is too large");
+    return dt_jv_float(r);
+}
+
 static dt_jv power(dt_jctx *x, dt_jv a, dt_jv b)
 {
-    if (a.kind == DT_J_FLOAT || b.kind == DT_J_FLOAT || b.u.i < 0)
-        return dt_jv_float(pow(dt_jv_number(a), dt_jv_number(b)));
+    if (a.kind == DT_J_FLOAT || b.kind == DT_J_FLOAT) return real_power(x, dt_jv_number(a), dt_jv_number(b));
     dt_jv r = dt_jv_int(1);
     const int64_t base = dt_jv_to_int(x, a, "**"), n = dt_jv_to_int(x, b, "**");
+    if (n < 0) return real_power(x, (double)base, (double)n);
     for (int64_t i = 0; i < n && r.u.i != 0; i++) {
         dt_jinja_work(x, 0);
         r = integers(x, '*', r.u.i, base);
     }
     return r;
+}
+
+/* As CPython's float_divmod: the quotient follows from the remainder, which is exact. */
+static dt_jv real_division(double p, double q, bool remainder)
+{
+    double rest = fmod(p, q), quotient = (p - rest) / q;
+    if (rest != 0 && (q < 0) != (rest < 0)) rest += q, quotient -= 1;
+    if (rest == 0) rest = copysign(0, q);
+    double whole = floor(quotient);
+    if (quotient - whole > 0.5) whole += 1;
+    if (quotient == 0) whole = copysign(0, p / q);
+    return dt_jv_float(remainder ? rest : whole);
 }
 
 static dt_jv numbers(dt_jctx *x, const char *operator, dt_jv a, dt_jv b)
@@ -195,8 +217,7 @@ static dt_jv numbers(dt_jctx *x, const char *operator, dt_jv a, dt_jv b)
     if (*operator== '/' && !floor_div) return dt_jv_float(p / q);
     if (!real)
         return integers(x, floor_div ? 'd' : *operator, dt_jv_to_int(x, a, operator), dt_jv_to_int(x, b, operator));
-    if (floor_div) return dt_jv_float(floor(p / q));
-    if (*operator== '%') return dt_jv_float(p - q * floor(p / q));
+    if (floor_div || *operator== '%') return real_division(p, q, !floor_div);
     return dt_jv_float(*operator== '+' ? p + q : * operator== '-' ? p - q : p * q);
 }
 

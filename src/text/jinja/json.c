@@ -57,10 +57,11 @@ static void dump_line(dumper *d)
 {
     const dt_jv indent = d->how->indent;
     if (indent.kind == DT_J_NONE) return;
+    const int64_t n = indent.kind == DT_J_STRING ? 0 : dt_jv_to_int(d->x, indent, "tojson: indent");
     dt_jbuf_say(d->x, d->b, "\n");
     for (int level = 0; level < d->level; level++) {
         if (indent.kind == DT_J_STRING) dt_jbuf_add(d->x, d->b, indent.u.s, indent.n);
-        for (int64_t i = 0; indent.kind != DT_J_STRING && i < indent.u.i; i++) dt_jbuf_say(d->x, d->b, " ");
+        for (int64_t i = 0; i < n; i++) dt_jbuf_say(d->x, d->b, " ");
     }
 }
 

@@ -25,7 +25,13 @@ dt_err dt_auto_content(const dt_spec *token, const char **text, size_t *n);
 
 /** The class that AutoTokenizer chooses. BACKEND leaves the stages of tokenizer.json as they are; the others build
  *  their own, with the vocabulary, merges and post-processor of the file. */
-typedef enum dt_auto_class { DT_AUTO_BACKEND, DT_AUTO_GPT2, DT_AUTO_QWEN2, DT_AUTO_LLAMA } dt_auto_class;
+typedef enum dt_auto_class {
+    DT_AUTO_BACKEND,
+    DT_AUTO_GPT2,
+    DT_AUTO_QWEN2,
+    DT_AUTO_LLAMA,
+    DT_AUTO_CODE_LLAMA
+} dt_auto_class;
 dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root);
 /** The text of a named token that no file has, "" for none: what the class takes. key: bos_token, ... */
 const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char *key);

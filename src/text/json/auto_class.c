@@ -1,5 +1,5 @@
 /* auto_class.c - which class AutoTokenizer of transformers 5.24 chooses, and what stages the class has
- * (models/auto/tokenization_auto.py, models/{gpt2,qwen2,llama}/tokenization_*.py). */
+ * (models/auto/tokenization_auto.py, models/{gpt2,qwen2,llama,code_llama}/tokenization_*.py). */
 #include "auto.h"
 #include "dtrain/io.h"
 
@@ -73,10 +73,11 @@ static void class_in(const dt_spec *file, char name[64])
 
 static dt_auto_class class_called(const char *name)
 {
-    return is(name, "GPT2Tokenizer")    ? DT_AUTO_GPT2
-           : is(name, "Qwen2Tokenizer") ? DT_AUTO_QWEN2
-           : is(name, "LlamaTokenizer") ? DT_AUTO_LLAMA
-                                        : DT_AUTO_BACKEND;
+    return is(name, "GPT2Tokenizer")        ? DT_AUTO_GPT2
+           : is(name, "Qwen2Tokenizer")     ? DT_AUTO_QWEN2
+           : is(name, "LlamaTokenizer")     ? DT_AUTO_LLAMA
+           : is(name, "CodeLlamaTokenizer") ? DT_AUTO_CODE_LLAMA
+                                            : DT_AUTO_BACKEND;
 }
 
 /* Of the types of models, those of which AutoTokenizer knows a class, as far as they matter here. */
@@ -95,7 +96,7 @@ static const char *class_of_model(const char *type)
                {"olmo2", "TokenizersBackend"},    {"granite", "TokenizersBackend"},
                {"stablelm", "TokenizersBackend"}, {"glm4", "TokenizersBackend"},
                {"llava", "TokenizersBackend"},    {"llava_next", "TokenizersBackend"},
-               {"phi3", "TokenizersBackend"}};
+               {"phi3", "TokenizersBackend"},     {"code_llama", "CodeLlamaTokenizer"}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (is(type, all[i].type)) return all[i].class_name;
     return "";
@@ -153,18 +154,21 @@ typedef struct stages {
     json_t *normalizer, *splitter, *decoder;
 } stages;
 
+static bool is_llama(dt_auto_class c) { return c == DT_AUTO_LLAMA || c == DT_AUTO_CODE_LLAMA; }
+
 static stages make_stages(dt_auto_class c, const dt_auto_files *f)
 {
     stages s = {json_null(), NULL, NULL};
-    const bool prefix = flag(f, "add_prefix_space", c == DT_AUTO_LLAMA);
-    if (c == DT_AUTO_LLAMA) {
-        const char *scheme = !prefix ? "never" : flag(f, "legacy", false) ? "always" : "first";
+    const bool prefix = flag(f, "add_prefix_space", is_llama(c));
+    if (is_llama(c)) {
+        const bool always = c == DT_AUTO_LLAMA && flag(f, "legacy", false);
+        const char *scheme = !prefix ? "never" : always ? "always" : "first";
         s.splitter = json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", SPACE_SIGN, "prepend_scheme",
                                scheme, "split", false);
         s.decoder =
             json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}", "type", "Sequence", "decoders", "type", "Replace",
                       "pattern", "String", SPACE_SIGN, "content", " ", "type", "ByteFallback", "type", "Fuse");
-        if (prefix)
+        if (prefix || c == DT_AUTO_CODE_LLAMA)
             json_array_append_new(
                 json_object_get(s.decoder, "decoders"),
                 json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
@@ -213,7 +217,7 @@ static bool replaces(json_t *root, const char *key, json_t *made)
 
 static bool replaces_model(dt_auto_class c, json_t *model)
 {
-    const bool sp = c == DT_AUTO_LLAMA;
+    const bool sp = is_llama(c);
     bool differs = json_is_true(json_object_get(model, "byte_fallback")) != sp ||
                    json_is_true(json_object_get(model, "ignore_merges"));
     static const char *const none[] = {"unk_token", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};

@@ -1,0 +1,63 @@
+# config.mk - compilers, libraries and flags. What a machine offers is found once (tools/mk/probe.sh) and kept in $(BUILD)/config.mk.
+VERSION  ?= 0.1.0
+MPICC    ?= mpicc
+CLANG    ?= clang
+MPIRUN   ?= $(if $(findstring mpicc,$(MPICC)),$(subst mpicc,mpirun,$(MPICC)),mpirun)
+PREFIX   ?= /usr/local
+BUILD    ?= build/$(if $(SAN),$(if $(filter thread,$(SAN)),tsan,san),release)
+,        := ,
+
+# These only start make again, maybe after installing packages: nothing is probed for them.
+OUTER     = setup demo test test-setup test-full test-gpu test-mpich test-clang test-debian13 test-aarch64 bench bench-gpu gpu-bundle sanitize sanitize-threads fuzz all help clean format
+ifneq ($(filter-out $(OUTER),$(or $(MAKECMDGOALS),all)),)
+-include $(BUILD)/config.mk
+ifeq ($(origin COMMIT),undefined)
+COMMIT   := $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
+endif
+endif
+HDF5_GIVEN := $(if $(filter environment command,$(firstword $(origin HDF5))),given,undefined)
+$(BUILD)/config.key: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' "$(MPICC)" "$(HDF5_GIVEN)" "$(if $(filter given,$(HDF5_GIVEN)),$(HDF5))" "$$PATH" "$$PKG_CONFIG_PATH" "$$CPATH" "$$LIBRARY_PATH" "$$OMPI_CC$$MPICH_CC" >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/config.mk: $(BUILD)/config.key tools/mk/probe.sh tools/mpi.sh
+	@MPICC="$(MPICC)" HDF5_GIVEN=$(HDF5_GIVEN) HDF5="$(HDF5)" tools/mk/probe.sh >$@.new && mv $@.new $@
+
+# Kernels in src/device/isa are compiled once for each instruction set, and a program chooses when it starts. ISAS=native: this machine's only.
+ISAS_GIVEN := $(filter environment command,$(firstword $(origin ISAS)))
+ISAS     ?= all
+override ISAS := $(patsubst all,$(ISAS_ALL),$(patsubst native,$(ISAS_NATIVE),$(ISAS)))
+ISA_CFLAGS_v2   ?= -march=x86-64-v2
+ISA_CFLAGS_v3   ?= -march=x86-64-v3
+ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
+ISA_CFLAGS_neon      ?= -march=armv8-a
+ISA_CFLAGS_neon_bf16 ?= -march=armv8.2-a+bf16
+ISA_CFLAGS_sve       ?= -march=armv8.2-a+sve
+ISA_CFLAGS_sve_bf16  ?= -march=armv8.2-a+sve+bf16
+ISA_CFLAGS_base ?=
+
+CFLAGS   ?= -O2 -g
+WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH's MPI_STATUSES_IGNORE, the address 1, for an array
+CPPFLAGS += -Iinclude -D_GNU_SOURCE $(HDF5_CFLAGS)
+override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=$(if $(filter thread,$(SAN)),thread,address$(,)undefined) -fno-omit-frame-pointer)
+LDLIBS   += $(HDF5_LIBS) $(if $(LIBURING),$(LIBURING_LIBS)) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -ljpeg -lpng -lwebpdemux -lwebp -lm -lpthread -ldl
+# Files of offloaded states use io_uring with liburing, else POSIX AIO. dtrain-generate --chat edits lines with libedit. LIBURING= and LIBEDIT= leave them out.
+$(BUILD)/src/io/swap_%.o: CPPFLAGS += $(if $(LIBURING),-DDT_HAVE_LIBURING $(LIBURING_CFLAGS))
+$(BUILD)/src/main/generate/line.o: CPPFLAGS += $(if $(LIBEDIT),-DDT_HAVE_LIBEDIT $(LIBEDIT_CFLAGS))
+$(BUILD)/dtrain-generate: LDLIBS += $(if $(LIBEDIT),$(LIBEDIT_LIBS))
+# Libraries of environment modules are found without the modules' LD_LIBRARY_PATH: their directories are written into the programs. RUNPATH= turns it off.
+SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(MULTIARCH),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)
+RUNPATH   ?= $(filter-out $(SYSTEM_LIB) %/stubs,$(patsubst -L%,%,$(filter -L%,$(LDFLAGS) $(LDLIBS))) $(subst :, ,$(LIBRARY_PATH)))
+override LDFLAGS := $(LDFLAGS) $(RUNPATH:%=-Wl$(,)-rpath$(,)%) -rdynamic# shared objects of ours use the program's errors and log
+
+# All cores unless the user gave -j, on the command line or in the environment. Not with "make clean all", which goes in order. At the top only: a make
+# that another one starts shares its count.
+ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS))$(findstring j,$(shell printf %s "$$MAKEFLAGS")),0)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
+MAKEAGAIN = +@$(MAKE) --no-print-directory
+SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands
+# Demo and tests compile for this machine alone: its instruction set, and CUDA only with a GPU. What is built already is kept up to date instead.
+HERE      = $(if $(ISAS_GIVEN),,ISAS="$(or $(shell cat $(BUILD)/isas 2>/dev/null),native)") \
+            $(if $(filter undefined,$(origin CUDA))$(filter file,$(origin CUDA)),$(if $(wildcard /dev/nvidiactl $(BUILD)/libdtrain_cuda.so),,CUDA=0))

@@ -1,0 +1,47 @@
+# cuda.mk - the CUDA device and the transport between GPUs: shared objects that a program opens (src/core/object.c).
+# CUDA=0 leaves it out.
+CUDA_HOME  ?= $(firstword $(wildcard $(CUDA_PATH) $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)) /usr/local/cuda))
+NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
+CUDA       ?= $(if $(NVCC),1,0)
+CUDA_ARCHS ?= 80 90 100# chips that machine code is made for; PTX of the last one serves later chips
+CUDA_GENCODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a)$(,)code=compute_$(a))
+NVCCFLAGS  ?= -O3 --threads 2
+override NVCCFLAGS += -std=c++17 $(CUDA_GENCODE) -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall
+CUDA_SRC   = $(filter-out $(NCCL_SRC),$(wildcard cuda/*.cu cuda/*.c))
+CUDA_OBJ   = $(CUDA_SRC:%=$(BUILD)/%.o)
+CUDA_LIB   = $(if $(filter-out 0,$(CUDA)),$(BUILD)/libdtrain_cuda.so $(if $(NCCL_HOME),$(BUILD)/libdtrain_nccl.so))
+# The transport between GPUs, where NCCL is: another object, so that GPUs serve without it, too.
+NCCL_HOME  ?= $(patsubst %/include/nccl.h,%,$(firstword $(wildcard $(addsuffix /include/nccl.h,$(CUDA_HOME) /usr/local /usr))))
+NCCL_SRC   = $(wildcard cuda/nccl*.cu cuda/nccl*.c)
+NCCL_OBJ   = $(NCCL_SRC:%=$(BUILD)/%.o)
+# cuDNN's attention: its headers are looked for here, the library when it is asked for.
+CUDNN_HOME ?= $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu))))
+# Like the CPU's kernels: products are fused where it is written, and nowhere else.
+$(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
+# Products of four warps are code of sm_90a, which runs on sm_90 alone.
+$(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += $(if $(filter 90,$(CUDA_ARCHS)),-DDT_SM_90A)
+$(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = $(patsubst %,-gencode arch=compute_%,$(foreach a,$(CUDA_ARCHS:90=90a),$a$(,)code=sm_$a))
+# Beside each object stays what the assembler says of its kernels (.ptxas: registers, spills), and their PTX: tests/e2e_cuda_static.sh looks at both.
+$(BUILD)/cuda/%.cu.o: cuda/%.cu | $(BUILD)/mpi
+	@rm -rf $@.keep && mkdir -p $@.keep
+	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -Xptxas -v --keep --keep-dir $@.keep -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2>$@.ptxas || { cat $@.ptxas >&2; exit 1; }
+	@grep -v '^ptxas info\|bytes stack frame' $@.ptxas >&2 || true
+	@find $@.keep -type f ! -name '*.ptx' -delete
+$(BUILD)/cuda/%.c.o: cuda/%.c $(BUILD)/mpi
+	@mkdir -p $(@D)
+	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -isystem $(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+$(BUILD)/cuda/dnn.c.o $(BUILD)/cuda/attention_cudnn.c.o: private override CFLAGS += $(if $(CUDNN_HOME),-DDT_HAVE_CUDNN -isystem $(CUDNN_HOME))
+$(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
+	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
+$(BUILD)/cuda/nccl.c.o: private CPPFLAGS += -isystem $(NCCL_HOME)/include
+$(BUILD)/libdtrain_nccl.so: $(NCCL_OBJ)
+	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ $(foreach d,$(CUDA_HOME)/lib64 $(NCCL_HOME)/lib,-L$d -Wl$(,)-rpath$(,)$d) -Wl,--as-needed -lnccl -lcudart_static -lrt -lpthread -ldl
+
+
+# What the program and the shared objects must have in common: an object that was compiled from other headers is refused (src/core/object.c).
+INTERFACE  = $(addprefix include/dtrain/,core.h int8.h device.h device_ops.h device_check.h gpu_sizes.h comm.h)
+INTERFACE_SUM := $(shell cat $(INTERFACE) | cksum | tr ' ' -)
+INTERFACE_OBJ  = $(BUILD)/src/core/object.o $(foreach d,. cudasim cudasim_races,$(BUILD)/$(d)/cuda/device.c.o $(BUILD)/$(d)/cuda/nccl.c.o)
+$(INTERFACE_OBJ:$(BUILD)/./%=$(BUILD)/%): $(INTERFACE)
+$(INTERFACE_OBJ:$(BUILD)/./%=$(BUILD)/%): private override CFLAGS += -DDT_INTERFACE='"$(INTERFACE_SUM)"'
+-include $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d)
