@@ -78,7 +78,7 @@ dt_err dt_chat_check_kinds(const dt_chat *c, const dt_message *messages, int n, 
         DT_CHECK(!bad, DT_ERR_DATA,
                  "message %d: the chat template in %s and dtrain's %s write %s differently: drop such records, or "
                  "choose dtrain's form with --template %s",
-                 i, dt_chat_place(c->tokenizer), say_kind(bad & -bad), c->form.name, c->form.name);
+                 i, dt_chat_place(c->tokenizer), c->form.name, say_kind(bad & -bad), c->form.name);
     }
     return DT_OK;
 }
