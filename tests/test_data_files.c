@@ -446,7 +446,7 @@ static void options_that_do_not_fit_the_file_are_refused(void **state)
     o.files = list;
     dt_error_clear();
     assert_int_equal(dt_loader_open(&l, &o), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "one kind"));
+    assert_non_null(strstr(dt_error_message(), "the same kind"));
     unlink(path);
     strcpy(path, keep);
 }
