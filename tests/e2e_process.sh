@@ -79,8 +79,8 @@ until [ $((SECONDS - suspended)) -ge 14 ]; do sleep 0.1; done # more than comm.t
 kill -CONT $(ranks_of single) $(ranks_of both)
 finish single $single
 expect_exit "a run on one rank, suspended for longer than comm.timeout, goes on" 0
-expect_text "and says so" "was stopped or suspended for [0-9]+ s .*comm.timeout does not count"
-expect "for as long as it was" test "$(sed -n 's/.*was stopped or suspended for \([0-9]*\) s .*/\1/p' "$out" | sort -n | tail -1)" -ge 12
+expect_text "and says so" "was stopped or suspended for [0-9]+ s; comm.timeout does not count"
+expect "for as long as it was" test "$(sed -n 's/.*was stopped or suspended for \([0-9]*\) s;.*/\1/p' "$out" | sort -n | tail -1)" -ge 12
 expect "and has nothing to complain of" sh -c "! grep 'no progress' '$out'"
 finish both $both
 expect_exit "a run on two ranks, suspended as a whole, goes on" 0
@@ -103,7 +103,7 @@ start 2 shared log.logging_steps=1 run.max_steps=100000000; first=$job
 wait_for_step shared 1
 train 1 shared
 expect_exit "a second run in the same directory is refused" 64
-expect_text "and told who has it" "another run has this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
+expect_text "and told who has it" "another run uses this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
 train 2 shared --check
 expect_exit "--check says so beforehand" 64
 expect_text "with the line and who has it" "output_dir.*: another run has this output_dir: process [0-9]+ on $(hostname)"
@@ -170,11 +170,11 @@ expect_text "is named, with what to do" "barred/run.lock: expected the lock file
 mkdir -p "$tmp/strange" && head -c 5000 /dev/zero >"$tmp/strange/run.lock"
 train 2 strange
 expect_exit "a lock that cannot be read" 64
-expect_text "is named, too" "strange/run.lock: .*remove it, or start with --force"
+expect_text "is named, too" "strange/run.lock: .*remove the file or start with --force"
 expect "and stays" test -s "$tmp/strange/run.lock"
 train 1 strange --check
 expect_exit "--check does not pass it over" 64
-expect_text "and names it" "output_dir.*strange/run.lock: .*remove it, or start with --force"
+expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file or start with --force"
 cp "$tmp/with/config.ini" "$tmp/strange"
 run 0 ./dtrain-info "$tmp/strange"
 expect_text "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most"
@@ -198,7 +198,7 @@ wait_for_step race 1
 kill -CONT $first_pid
 finish first $first
 expect_exit "of two that take over the same lock, one goes on" 64
-expect_text "and the other is told who has it" "another run has this output_dir: process $second_pid on $(hostname)"
+expect_text "and the other is told who has it" "another run uses this output_dir: process $second_pid on $(hostname)"
 expect "that one is still there" kill -KILL $second_pid
 wait $second
 finish robbed $robbed
