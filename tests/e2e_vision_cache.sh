@@ -155,7 +155,7 @@ byte() { printf '\377' | dd of="$good" bs=1 seek="$1" conv=notrunc status=none; 
 damaged "altered features" 'the features are damaged' byte 8195
 damaged "an altered list" 'the image list is damaged' byte 4100
 damaged "an altered head" 'not a feature file|the header is damaged or belongs to another tower' byte 3
-damaged "a file that is cut short" 'it is cut short or altered' truncate -s -1 "$good"
+damaged "a file that is cut short" 'the file was cut short or is damaged' truncate -s -1 "$good"
 damaged "an empty file" 'the file was cut short or is not a feature file' truncate -s 0 "$good"
 rm "$cache"/*
 for fault in features.hash:1 features.create:0 features.make:1 features.write:1 features.publish:0; do
