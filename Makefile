@@ -86,12 +86,12 @@ docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table 
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
 	@tools/plan_tables.sh > $(BUILD)/plan_tables && sed -i '/^<!-- tools\/plan_tables.sh/q' docs/memory.md && cat $(BUILD)/plan_tables >> docs/memory.md
 	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
-kernels:  ## write docs/gpu-kernels.md: registers, spills and occupancy of the CUDA kernels, for all chips (nvcc; some minutes)
+kernels:  ## write docs/data/gpu-kernels.csv: registers, spills and occupancy of the CUDA kernels, for all chips (nvcc; some minutes)
 	+@$(MAKE) --no-print-directory BUILD=build/kernels CUDA_ARCHS="80 90 100" build/kernels/libdtrain_cuda.so build/kernels/libdtrain_nccl.so
-	@NVCC=$(NVCC) tools/cuda_kernels.sh build/kernels --table > docs/gpu-kernels.md
-lint:  ## clang-tidy and cppcheck; do comments cite pages and sections that exist? has docs/gpu-kernels.md the kernels that were built?
+	@NVCC=$(NVCC) tools/cuda_kernels.sh build/kernels --csv > docs/data/gpu-kernels.csv
+lint:  ## clang-tidy and cppcheck; comments cite pages and sections that exist; docs/data/gpu-kernels.csv lists the kernels that were built
 	@tools/check_citations.sh
-	@if ls $(BUILD)/cuda/*.ptxas >/dev/null 2>&1; then tools/cuda_kernels.sh $(BUILD) --compare docs/gpu-kernels.md; fi
+	@if ls $(BUILD)/cuda/*.ptxas >/dev/null 2>&1; then tools/cuda_kernels.sh $(BUILD) --compare docs/data/gpu-kernels.csv; fi
 	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr --suppress=invalidPointerCast -Iinclude -D_GNU_SOURCE --error-exitcode=1 src
 	@clang-tidy --quiet $(LIB_SRC) -- $(CPPFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null) -std=c11 -fopenmp
 format:  ## clang-format in place

@@ -321,8 +321,8 @@ static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *
  * it first, for the library from MANY_ROWS on.
  *
  * MANY_ROWS is derived, not measured: on an H200 numbers of 45M weights took 50 to 140 us (1024 rows of bf16 by panels,
- * less the same with a matrix of numbers: docs/performance.md) and the library's product of 64 rows 27 to 32 us, where
- * the kernel that came before this one took 190 to 540 us. */
+ * less the same with a matrix of numbers: docs/data/h200-quantized.csv) and the library's product of 64 rows 27 to
+ * 32 us, where the kernel that came before this one took 190 to 540 us. */
 static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_stream *s)
 {
     enum { MANY_ROWS = 16 };

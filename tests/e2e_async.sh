@@ -19,7 +19,7 @@ expect_exit "a run that does not" 0
 expect "writes the same checkpoints, bit for bit" models_agree whole async
 expect "all of them" sh -c "ls $tmp/async/checkpoints | grep -c 'h5$' | grep -qx 4"
 expect "its losses are the same" close_losses whole async 0
-expect_text "it says what that cost" "checkpoint of step 4 written in .* while training went on, which lost .* s by it \(.*iB per rank copied in"
+expect_text "it says what that cost" "checkpoint of step 4 written in .* during training, which waited .* s for it \(.*iB per rank copied in"
 cost_is_told() { # at least three steps later: so many stages has a save
     sed -n 's/.*"step": \([0-9]*\),.*"save\/step": 4, "save\/bytes": [0-9]*, "save\/copy_time": .*, "save\/stall": .*, "save\/time": .*/\1/p' \
         "$tmp/async/metrics.jsonl" | awk '{ n++; step = $1 } END { exit n != 1 || step < 7 }'

@@ -44,15 +44,15 @@ expect "the best is remembered through stops and other layouts" cmp "$tmp/b/chec
 # early stopping
 train 2 d "$@" run.early_stopping_patience=2 run.max_steps=60
 expect_exit "early stopping ends a run in order" 0
-expect_text "and says so" "ended at step [0-9]+ of 60: 2 validations were not better than that of step"
+expect_text "and says so" "early stopping at step [0-9]+ of 60: 2 validations did not improve on step"
 last=$(validation_lines d | tail -1 | cut -d' ' -f1)
 expect "two validations after the best" test "$last" = $(($(best_step d) + 4))
 train 3 d "$@" run.early_stopping_patience=2 run.max_steps=60
-expect_text "resumed it ends again" "ended at step $last of 60"
+expect_text "resumed it ends again" "early stopping at step $last of 60"
 train 1 d "$@" run.early_stopping_patience=3 run.max_steps=60
-expect_text "with more patience it goes on" "ended at step $((last + 2)) of 60"
+expect_text "with more patience it goes on" "early stopping at step $((last + 2)) of 60"
 train 2 t "$@" run.early_stopping_patience=2 run.early_stopping_threshold=100 run.max_steps=60
-expect_text "a threshold that nothing passes" "ended at step 6 of 60"
+expect_text "a threshold that nothing passes" "early stopping at step 6 of 60"
 
 # going back before the best
 rm -rf "$tmp/g" && cp -r "$tmp/b" "$tmp/g"
@@ -65,7 +65,7 @@ expect "the best is of the branch that is there" test -f "$tmp/g/checkpoints/$(c
 refused() { local name=$1 text=$2; shift 2; train 1 r "$@"; expect_exit "$name: 64" 64; expect_text "$name: says what fits" "$text"; }
 refused "saves without a validation" "multiple of data.validation_steps = 3, found 7; the nearest are 6 and 9" "$@" data.validation_steps=3 checkpoint.save_steps=7
 refused "more saves than validations" "the nearest is 8" "$@" data.validation_steps=8 checkpoint.save_steps=4
-refused "no validation on the way" "give data.validation_steps = 4 or a divisor" "$@" data.validation_steps=0
+refused "no validation on the way" "set data.validation_steps = 4 or a divisor" "$@" data.validation_steps=0
 refused "no validation data" "needs data.validation, which is empty" "$@" data.validation=
 refused "patience without validations" "needs validations during the run" data.validation="$tmp/other.h5" run.early_stopping_patience=2
 rm -rf "$tmp/k"

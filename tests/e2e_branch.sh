@@ -18,7 +18,7 @@ begin
 train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3
 expect_exit "going back to step 4" 0
 expect_text "it says where the rest is" "continuing from step 4; later checkpoints and records were moved to .*b/left/after-step-00000004"
-expect_text "and which settings differ" "other settings; from here on these are used: .*optimizer.lr: 0.01 -> 0.001"
+expect_text "and which settings differ" "other settings; the run continues with the new ones: .*optimizer.lr: 0.01 -> 0.001"
 expect "the newer checkpoints are there" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
 expect "and the table of the old branch" cmp "$tmp/whole/metrics.csv" "$tmp/b/left/after-step-00000004/metrics.csv"
 expect "with their records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"
@@ -73,7 +73,7 @@ train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run
 expect_text "submitted again it goes on from its own" "continues from its own newest checkpoint"
 train 1 c $steps checkpoint.resume="$tmp/slow/checkpoints/step-00000002.h5"
 expect_exit "a checkpoint of another run over an own one: 64" 64
-expect_text "with what to do" "use auto to go on with those, or another run.output_dir"
+expect_text "with what to do" "use auto to continue from those, or choose another run.output_dir"
 
 # so is one whose first checkpoint was deleted by save_total_limit meanwhile
 train 1 d $steps run.max_steps=4
@@ -82,7 +82,7 @@ train 1 d $steps $from run.max_steps=6
 expect "the path that was given is deleted" files_are d/checkpoints "latest step-00000006.h5"
 train 1 d $steps $from
 expect_exit "submitted again after that" 0
-expect_text "it goes on from its own newest, too" "deleted since, and continues from its own newest checkpoint"
+expect_text "it goes on from its own newest, too" "which has been deleted; it continues from its own newest checkpoint"
 expect_text "that one" "resumed from .*d/checkpoints/step-00000006.h5"
 train 1 d $steps checkpoint.resume="$tmp/d/checkpoints/step-00000002.h5"
 expect_exit "a path that never was the run's: 65" 65
@@ -96,7 +96,7 @@ refused() { # name, text, settings...
     expect_exit "$name: 64" 64
     expect_text "$name: named with both values" "$text"
 }
-refused "fewer steps than are done" "run.max_steps: .*is of step 8, beyond the end at step 3" run.max_steps=3
+refused "fewer steps than are done" "run.max_steps: .*is of step 8, after the end of the run at step 3" run.max_steps=3
 refused "another task" "run.task: pretrain -> sft" run.max_steps=12 run.task=sft
 refused "another dataset" "data.train: another dataset -> .*valid.h5" run.max_steps=12 data.train="$tmp/valid.h5"
 refused "another length" "data.seq_len: 32 -> 16" run.max_steps=12 data.seq_len=16
@@ -109,7 +109,7 @@ run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/b" run.max_steps=12 
 expect_exit "--check refuses, too" 64
 train 2 b run.max_steps=10 data.train="$tmp/valid.h5" checkpoint.allow_changes=data.train
 expect_exit "allowed by name" 0
-expect_text "and said" "from here on these are used: .*data.train: another dataset"
+expect_text "and said" "the run continues with the new ones: .*data.train: another dataset"
 mv "$tmp/train.h5" "$tmp/moved.h5"
 train 2 b run.max_steps=12 checkpoint.allow_changes=data.train data.train="$tmp/moved.h5"
 mv "$tmp/moved.h5" "$tmp/train.h5"

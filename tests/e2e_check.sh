@@ -43,7 +43,7 @@ for what in --check ""; do
         finds "every mistake at once ($([ -n "$what" ] && echo check || echo run), $np ranks)" 64 11 \
             'bad.ini:[0-9]+: \[run\] seed: expected an integer' 'bad.ini:[0-9]+: \[optimizer\] learning_rate.*lr in \[optimizer\]' \
             'bad.ini:[0-9]+: \[checkpoints\]: unknown section' 'did you mean optimizer.lr=1e-3' 'run.output_dir: cannot write in /proc' \
-            'log.report_to: .*wandb' 'train_batch_size = 25 is no multiple' 'missing.h5' 'optimizer.betas' \
+            'log.report_to: .*wandb' 'train_batch_size = 25 is not a multiple' 'missing.h5' 'optimizer.betas' \
             'run.device.*cuda' 'nowhere'
     done
 done
@@ -66,7 +66,7 @@ finds "every missing file" 65 2 missing-1 missing-2
 check data.train="$tmp/missing-1.h5" optimizer.betas=2
 finds "configuration before data" 64 2 missing-1 betas
 check model.hidden_size=16384 model.num_hidden_layers=400 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
-finds "a model that fits neither memory nor disk" 70 2 'each rank, and .* is free' 'a checkpoint of this model takes .* is free'
+finds "a model that fits neither memory nor disk" 70 2 'per rank, and .* is free' 'a checkpoint of this model needs .* is free'
 check zero.stage=auto model.hidden_size=16384 model.num_hidden_layers=400 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
 expect_exit "at any stage" 74
 train 1 done run.max_steps=1
@@ -78,11 +78,11 @@ check run.time_limit=1:99:00
 finds "a time that is none" 64 1 'run.time_limit'
 check scheduler.warmup_steps=6
 expect_exit "a warm-up as long as the run passes" 0
-expect_text "with a warning" 'warning: \[scheduler\]: the warm-up of 6 steps is as long as the run of 6'
+expect_text "with a warning" 'warning: \[scheduler\]: the warm-up takes 6 steps, but the run has only 6'
 check data.validation_steps=2
 expect_text "validation_steps without data.validation: a warning" 'warning: \[data\] validation_steps'
 check model.max_position_embeddings=16
-expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 is beyond max_position_embeddings = 16'
+expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 exceeds max_position_embeddings = 16'
 check data.train="$tmp/text.txt"
 finds "text as data: how to make a dataset of it" 65 1 'text.txt: expected a dataset, found text; convert it with `dtrain-data -o train.h5'
 check model.path=Qwen/Qwen2.5-0.5B
@@ -94,7 +94,7 @@ finds "nor is a run" 65 1 'no-such-run: No such file or directory$'
 check data.validation_steps=0
 expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25
-finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
+finds "one message on several ranks" 64 1 'use 24 or 27, the nearest multiples'
 check run.task=sft
 expect_exit "sft on a dataset of kind tokens passes" 0
 expect_text "and what it does is said" 'warning: \[data\] train: files of kind tokens .* trains on every token'
@@ -104,7 +104,7 @@ full_only
 nvme="zero.stage=1 zero.offload_optimizer=nvme"
 for np in 1 2; do
     np=$np check $nvme zero.nvme_path="$tmp/nowhere"
-    finds "an nvme_path that is not there ($np ranks)" 74 1 "command line: zero.nvme_path: $tmp/nowhere: cannot make a file for offloaded states: No such file"
+    finds "an nvme_path that is not there ($np ranks)" 74 1 "command line: zero.nvme_path: $tmp/nowhere: cannot create a file for offloaded states: No such file"
 done
 check $nvme zero.nvme_path="$tmp/file"
 finds "an nvme_path that is a file" 74 1 "zero.nvme_path: $tmp/file: .*Not a directory"
@@ -113,7 +113,7 @@ finds "an nvme_path that auto needs" 74 1 "zero.nvme_path: $tmp/nowhere"
 check zero.stage=auto zero.nvme_path="$tmp/nowhere"
 expect_exit "one that auto does not need" 0
 check zero.stage=1 zero.offload_param=nvme
-finds "parameters that cannot be offloaded, and not there" 64 2 'offload_param: nvme needs zero.nvme_path' 'offload_param: parameters are offloaded at stage 3 alone'
+finds "parameters that cannot be offloaded, and not there" 64 2 'offload_param: nvme needs zero.nvme_path' 'offload_param: parameters can be offloaded only with zero.stage = 3'
 check batch.train_batch_size=9223372036854775807
 finds "a batch size that no number of ranks would use up" 64 1 'train_batch_size: expected an integer from 0 to 1000000000000000'
 # what a save would replace, found before the first step
@@ -133,7 +133,7 @@ for kind in adapter hf; do
     for mode in --check ''; do
         run 2 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/end-$kind" lora.r=2 checkpoint.export=hf
         expect_exit "$kind is no directory: 74 ($mode)" 74
-        expect_text "and it is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or nothing there"
+        expect_text "and it is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or an unused name"
         expect "and no step was taken ($mode)" test ! -e "$tmp/end-$kind/metrics.jsonl"
     done
 done
@@ -162,7 +162,7 @@ expect "nothing of them is lost where they are split" sh -c "! grep 'are lost' '
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini"
-expect_text "model_type alone: the sizes are said" 'model_type = llama alone means .*hidden_size 4096, num_hidden_layers 32'
+expect_text "model_type alone: the sizes are said" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32'
 run 0 ./dtrain --plan "$tmp/family.ini" model.hidden_size=64
-expect "and not where one is given" sh -c "! grep 'alone means' '$out'"
+expect "and not where one is given" sh -c "! grep 'without sizes' '$out'"
 e2e_done

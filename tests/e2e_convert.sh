@@ -61,7 +61,7 @@ run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" data.train
 grep -i "other text\|different tokenizers" "$out" >>"$tmp/warnings"
 expect "no warning that ids mean other text, whichever of the two names it" test "$code" = 0 -a ! -s "$tmp/warnings"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" model.tokenizer=tests/data/tokenizer/gpt2
-expect_text "another tokenizer is warned of" "its ids stand for other text"
+expect_text "another tokenizer is warned of" "the token ids mean other text"
 run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
 expect_exit "dtrain-generate, too" 0
 run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
@@ -107,9 +107,9 @@ for name in chatml mine; do
 done
 run 0 ./dtrain-generate "$tmp/talk-chatml" --chat --prompt hi --chat-template plain --greedy --max-new-tokens 2 --threads 1
 expect_text "another one can be asked for" "chat template: plain"
-expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not plain"
+expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not with plain"
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template llama-3 --greedy --max-new-tokens 2 --threads 1
-expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not llama-3"
+expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not with llama-3"
 expect_text "and of what its tokenizer has not" 'template llama-3: the tokenizer lacks <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template chatml --greedy --max-new-tokens 2 --threads 1
 expect "the same one is no other" sh -c "! grep -q 'was trained with' '$out'"
@@ -142,7 +142,7 @@ wrong "a directory that is not empty" 64 'not empty.*--force' ./dtrain-convert "
 wrong "a checkpoint that exists" 64 'exists.*--force' ./dtrain-convert "$hf/gpt2" "$tmp/llama.h5"
 run 2 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --force
 expect "--force replaces" cmp "$tmp/half/model.safetensors" "$hf/gpt2/model.safetensors"
-wrong "a template without a tokenizer" 64 '--chat-template: needs' ./dtrain-convert --to hf --tokenizer none --chat-template plain "$hf/gpt2" "$tmp/x"
+wrong "a template without a tokenizer" 64 '--chat-template needs' ./dtrain-convert --to hf --tokenizer none --chat-template plain "$hf/gpt2" "$tmp/x"
 wrong "an unknown template" 64 'llama-3' ./dtrain-convert --tokenizer bytes --chat-template llama3 "$tmp/gpt2.h5" "$tmp/x"
 wrong "an unknown type" 64 'dtype.*int4' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype int4
 wrong "a checkpoint in fp16" 64 'fp16' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype fp16

@@ -130,7 +130,7 @@ expect "and nothing is remembered" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
 rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"
 DTRAIN_SIM_DRIVER=13010 checks "another driver, and a cache that cannot be written" yes
-expect_text "costs the check again, and says so" 'the next start repeats it, for it cannot be remembered'
+expect_text "costs the check again, and says so" 'the result cannot be cached, so the next start repeats the check'
 unset DTRAIN_SIM_DRIVER
 export DTRAIN_DEVICE=queue # soon done
 checks "always, of a device without versions" yes run.self_check=always
@@ -153,8 +153,8 @@ generates() { run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-t
 generates
 grep -v 'new tokens in' "$out" >"$tmp/graphs"
 CUDA_SIM_FAIL=cudaGraphInstantiateWithFlags:0:2:memory generates
-expect_text "a driver without room for another graph: is said" "no room for another CUDA graph \(.*cudaErrorMemoryAllocation"
-expect "and the text is the same" sh -c "grep -vE 'no room for another|new tokens in' '$out' | cmp - '$tmp/graphs'"
+expect_text "a driver without room for another graph: is said" "no memory for another CUDA graph \(.*cudaErrorMemoryAllocation"
+expect "and the text is the same" sh -c "grep -vE 'no memory for another|new tokens in' '$out' | cmp - '$tmp/graphs'"
 
 # What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and a workspace of 32 of its default stream), and where it hangs.
 tiny="run.max_steps=1 batch.train_batch_size=4"
@@ -171,14 +171,14 @@ on_two_gpus() { CUDA_SIM_DEVICES=2 CUDA_SIM_NAME="NVIDIA H100 80GB HBM3" train "
 on_two_gpus 2
 expect_text "two ranks on two GPUs have one each" "^comm.backend = auto: nccl"
 on_two_gpus 3
-expect_text "three share them" "^2 ranks share a device, its memory and its time"
+expect_text "three share them" "^2 ranks share one device, its memory and its time"
 expect_text "and are not left to NCCL" "^comm.backend = auto: mpi: NCCL needs a GPU for each rank, but 2 ranks share one"
 for np in 2 3; do # in fp32
     peaks=$(number gpus-$np flops_per_second | awk '{ print $1 / (2 * 66.9e12) }')
     near "MFU of $np ranks is a part of the peaks of both GPUs" "$(number gpus-$np mfu)" "$peaks" 1e-4
 done
 CUDA_SIM_NVTX=$tmp/nvtx train 1 ranges $tiny
-expect_text "a run says what the driver took" "^device memory after a step: .*; driver, code and libraries have 155 MiB \(planned: 544 MiB\)"
+expect_text "a run says what the driver took" "^device memory after a step: .*; driver, code and libraries use 155 MiB \(planned: 544 MiB\)"
 for what in "forward block.0" "backward block.1" "head head" "update embed"; do
     expect "a tool sees the range $what" grep -qx "push $what" "$tmp/nvtx"
 done

@@ -52,7 +52,7 @@ last without newline<|endoftext|>"
 printf 'one<|end|>two\ntwo<|end|>\n<|end|>three' | ./dtrain-data --force -q -o "$tmp/t.h5" --separator '<|end|>' - >/dev/null
 is "documents up to a separator, from standard input" "$(field "$tmp/t.h5" documents)" 3
 run 0 ./dtrain-data --force -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
-expect_text "cut documents are counted" "3 documents cut at 4 tokens"
+expect_text "cut documents are counted" "3 documents truncated to 4 tokens"
 is "a cut document has no end of text" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alph"
 
 # ---- records
@@ -349,7 +349,7 @@ echo '{"text": "x"}' >"$tmp/text.jsonl"
 for option in --recipe=rl --index=x --items=x --tasks=x --category=x --longest-only --seed=9 --catalogue=x; do
     run 0 ./dtrain-data --force "$option" -o "$tmp/r.h5" "$tmp/text.jsonl"
     expect_exit "${option%=*} is for rows" 64
-    expect_text "${option%=*} is for rows: what to do" "${option%=*} is for --format minionerec"
+    expect_text "${option%=*} is for rows: what to do" "${option%=*} needs --format minionerec"
 done
 cp tests/data/rec/x.index.json tests/data/rec/x.item.json input/minionerec.json "$tmp"
 for input in x.index.json x.item.json minionerec.json; do
@@ -432,7 +432,7 @@ is "so many placeholders" "$(field "$tmp/i.h5" images)" 8
 expect "of the option" grep -q "each 3 tokens" <(info "$tmp/i.h5")
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_exit "no config.json that says how many placeholders an image has" 64
-expect_text "the option is named" "^.*--image-tokens: expected how many"
+expect_text "the option is named" "^.*--image-tokens: expected the number of"
 echo '{"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 2}' >"$tmp/tower/config.json"
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect "of a tower its patches" grep -q "each 16 tokens" <(info "$tmp/i.h5")

@@ -88,7 +88,7 @@ betas() { # DIR WANT ARGS...
         END { exit bad || n != 6 || NF != 3 }' - "$tmp/.betas"
 }
 expect "beta grows with margins, within bounds; one below 0 is none" betas mm "0.1 0.119673 0.131606 0.143233 0.149663 0.1"
-expect_text "and the log says that it does" 'beta of each pair follows its margin in the data, with beta_w = 0.5'
+expect_text "and the log says that it does" 'beta of each pair depends on its margin in the data, with beta_w = 0.5'
 expect "or counts as its size" betas mm-abs "0.1 0.119673 0.131606 0.143233 0.149663 0.119673" dpo.negative_margin=abs
 expect "with other settings" betas mm-set "0.2 0.239347 0.263212 0.286466 0.299326 0.2" dpo.beta=0.2 dpo.beta_w=0.5 dpo.beta_k=0.5
 expect "or without bounds" betas factor "0.1 0.11 0.12 0.14 0.2 0.09" dpo.dynamic_beta=factor
@@ -202,13 +202,13 @@ before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps
 expect_exit "other data: exit code" 65
 expect_text "other data: message" 'reference-logps.bin: its validation data is not this run.s: remove the file'
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
-expect_text "another reference" 'reference-logps.bin: its model is not this run.s'
+expect_text "another reference" 'reference-logps.bin: the model of the file does not match this run'
 rm "$tmp/before3/reference-logps.bin"
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
-expect_text "also where the file is gone: the run began with another" 'the run began with another reference than this one'
+expect_text "also where the file is gone: the run began with another" 'expected the reference that the run started with, found another one'
 printf x | dd of="$tmp/before1/reference-logps.bin" bs=1 seek=4100 conv=notrunc 2>/dev/null
 before 1 before1 batch.micro_batch_size=2 run.max_steps=8
-expect_text "a file that was altered" 'its checksum is not that of what is in it'
+expect_text "a file that was altered" 'the checksum does not match the contents'
 
 # Planned with the model there and before it is: the same, the reference counted.
 plan() { ./dtrain --plan --ranks 2 /dev/stdin run.task=dpo data.seq_len=64 batch.micro_batch_size=2 "$@" </dev/null 2>&1 | grep -E '^[0-3] +[0-9]'; }
@@ -226,36 +226,36 @@ refuse() { # NAME TEXT ARGS...
     expect_exit "$name: exit code" 64
     expect_text "$name: message" "$text"
 }
-refuse "an unknown loss" 'loss_type: expected names of losses.*found sigmoyd' dpo.loss_type=sigmoyd
-refuse "a loss twice" 'loss_type: hinge is named twice' dpo.loss_type=hinge,hinge
+refuse "an unknown loss" 'loss_type: expected loss names.*found sigmoyd' dpo.loss_type=sigmoyd
+refuse "a loss twice" 'loss_type: hinge is listed twice' dpo.loss_type=hinge,hinge
 refuse "another number of weights" 'loss_weights: expected 2 numbers' dpo.loss_type=hinge,sft dpo.loss_weights=1
-refuse "no weight at all" 'loss_weights: expected a number above 0, found none' dpo.loss_type=hinge,sft dpo.loss_weights=0,0
-refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type .with smoothing, sigmoid is called cdpo.' dpo.label_smoothing=0.1
-refuse "partners with WPO" 'use_wpo: loss_type = aot and aot_unpaired compare answers of different pairs' dpo.loss_type=aot dpo.use_wpo=true
-refuse "means of means" 'average: loss_type = ipo and sigmoid_norm divide by the lengths' dpo.loss_type=ipo dpo.average=true
-refuse "a reference that follows is not known before" 'precompute_reference: a reference that follows' dpo.precompute_reference=true dpo.sync_reference_steps=2
+refuse "no weight at all" 'loss_weights: expected at least one number above 0' dpo.loss_type=hinge,sft dpo.loss_weights=0,0
+refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type, found 0.1 .sigmoid with smoothing is loss_type = cdpo.' dpo.label_smoothing=0.1
+refuse "partners with WPO" 'use_wpo: expected false, because loss_type = aot and aot_unpaired compare answers of different pairs' dpo.loss_type=aot dpo.use_wpo=true
+refuse "means of means" 'average: expected false, because loss_type = ipo and sigmoid_norm already divide by the lengths' dpo.loss_type=ipo dpo.average=true
+refuse "a reference that follows is not known before" 'precompute_reference: expected false with sync_reference_steps' dpo.precompute_reference=true dpo.sync_reference_steps=2
 refuse "nor is a full divergence from it" 'kl_estimator .default.: full needs the reference in memory' dpo.precompute_reference=true dpo.kl_coef=0.1
 refuse "a lambda beyond its limits" 'lambda_init .default.: expected a number from lambda_min = 0.01 to lambda_max = 0.5, found 1' dpo.lambda_max=0.5
-refuse "a beta of the step with judges" 'dynamic_beta: batch takes no margins of judges' dpo.dynamic_beta=batch $judged
-refuse "or with partners" 'dynamic_beta: batch leaves pairs out' dpo.dynamic_beta=batch dpo.loss_type=aot
-refuse "exo_pair without smoothing" 'exo_pair needs a number above 0' dpo.loss_type=exo_pair
+refuse "a beta of the step with judges" 'dynamic_beta: expected margin or factor, because batch cannot use the margins of judges' dpo.dynamic_beta=batch $judged
+refuse "or with partners" 'dynamic_beta: batch skips pairs' dpo.dynamic_beta=batch dpo.loss_type=aot
+refuse "exo_pair without smoothing" 'expected a number above 0 for loss_type = exo_pair' dpo.loss_type=exo_pair
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 
 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
 expect_exit "a language model is no judge: exit code" 65
-expect_text "which tensor" 'tensor .score.weight. is missing: it is no reward model'
+expect_text "which tensor" 'tensor .score.weight. is missing: this is not a reward model'
 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$tmp/nowhere"
 expect_exit "a judge that is not there: exit code" 65
 expect_text "its key" 'helpful_path: .*nowhere'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
-expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: it is a reward model, which predicts no tokens'
+expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: this is a reward model, which does not predict tokens'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28
-expect_text "nor with an embedding that could be its head" 'tensor .score.weight.: this model has no such tensor: it is a reward model'
+expect_text "nor with an embedding that could be its head" 'tensor .score.weight.: this model has no such tensor: this is a reward model'
 sed 's/258/259/' "$fixture/judge/config.json" >"$tmp/.config"
 cp -r "$fixture/judge" "$tmp/other-judge" && cp "$tmp/.config" "$tmp/other-judge/config.json"
 train 1 refused batch.micro_batch_size=4 dpo.harmless_path="$tmp/other-judge"
-expect_text "a judge with another vocabulary" 'vocab_size: the harmless model has 259, the model in training 258'
+expect_text "a judge with another vocabulary" 'vocab_size of the harmless model is 259, but the model in training has 258'
 
 while read -r rank point nth keys; do
     [ "$keys" != judged ] || keys="dpo.sync_reference_steps=1 $judged"

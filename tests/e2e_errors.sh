@@ -25,7 +25,7 @@ refuses "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.
 bf16="model.attention=cudnn precision.dtype=bf16"
 refuses "cuDNN's attention in fp32" 64 'model.attention: cuDNN.*only bf16 and fp16' "$tmp/tiny.ini" $d model.attention=cudnn precision.dtype=fp32
 refuses "cuDNN's attention of documents" 64 'model.attention: cudnn.*document_mask' "$tmp/tiny.ini" $d $bf16 data.document_mask=true
-refuses "cuDNN's attention of samples" 64 'model.attention: cudnn.*one length' "$tmp/tiny.ini" $d $bf16 run.task=sft
+refuses "cuDNN's attention of samples" 64 'model.attention: cudnn.*equal length' "$tmp/tiny.ini" $d $bf16 run.task=sft
 refuses "cuDNN's attention, to be reproducible" 64 'model.attention: cudnn.*reproducible' "$tmp/tiny.ini" $d $bf16 run.reproducible=true
 refuses "cuDNN's attention with dropout" 64 'model.attention: cuDNN.*dropout' "$tmp/tiny.ini" $d $bf16 model.model_type=gpt2 model.num_key_value_heads=4 model.dropout=0.1
 odd="$bf16 model.head_dim=12"
@@ -75,7 +75,7 @@ refuses "too short for one sample" 65 'valid.h5' "$tmp/tiny.ini" $d data.train="
 refuses "no checkpoint to start from" 65 'nowhere' "$tmp/tiny.ini" $d model.path="$tmp/nowhere"
 
 # data/fault classes
-refuses "weights that go non-finite" 71 'error: .*not finite in 2 steps in a row.* unit head on rank [01]' "$tmp/tiny.ini" $d run.max_skipped_steps=2 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 run.max_steps=2000 optimizer.weight_decay=10
+refuses "weights that go non-finite" 71 'error: .*not finite in 2 consecutive steps.* unit head on rank [01]' "$tmp/tiny.ini" $d run.max_skipped_steps=2 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 run.max_steps=2000 optimizer.weight_decay=10
 
 # One node of several without a GPU, where run.device = auto takes the CPU: here another device on rank 1 alone.
 cat >"$tmp/mixed" <<'SH'
@@ -87,7 +87,7 @@ chmod +x "$tmp/mixed"
 for check in --check ''; do
     DTRAIN_DEVICE='' run 2 "$tmp/mixed" ./dtrain $check "$tmp/tiny.ini" run.output_dir="$tmp/mixed.run" run.max_steps=1
     expect_exit "ranks on different devices${check:+, $check}" 64
-    expect_text "are told which, and where${check:+, $check}" 'device.*queue on rank 1 and cpu on rank 0'
+    expect_text "are told which, and where${check:+, $check}" 'device.*queue on rank 1, but cpu on rank 0'
 done
 
 # A limit of the address space, as on login nodes: libraries must not crash for want of memory.

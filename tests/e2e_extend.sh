@@ -14,7 +14,7 @@ expect "a run of 4 steps" test "$(rates start)" = "0.01 0.0075 0.005 0.0025 "
 fork_run start rescale
 train 1 rescale $linear run.max_steps=8
 expect_text "rescale, the default: the jump is reported" \
-    "the learning rate goes from 0.0025 at step 4 to 0.005 at step 5, because the schedule is recomputed for 8 steps instead of 4; scheduler.on_extend = continue"
+    "the learning rate jumps from 0.0025 at step 4 to 0.005 at step 5, because the schedule is recomputed for 8 steps instead of 4; scheduler.on_extend = continue"
 expect "the rates are those of 8 steps" test "$(rates rescale)" = "0.01 0.0075 0.005 0.0025 0.005 0.00375 0.0025 0.00125 "
 
 fork_run start check
@@ -42,10 +42,10 @@ fork_run start rewarm
 train 1 rewarm $linear run.max_steps=10 scheduler.on_extend=rewarm
 expect_exit "rewarm without a warm-up: 64" 64
 train 1 rewarm $linear run.max_steps=10 scheduler.on_extend=rewarm scheduler.warmup_steps=2
-expect_text "rewarm: up to lr again" "from 0.0025 at step 4 up to 0.01 at step 7, then to 0 at step 10"
+expect_text "rewarm: up to lr again" "from 0.0025 at step 4 to 0.01 at step 7, then changes to 0 at step 10"
 expect "by its rates" test "$(rates rewarm | cut -d' ' -f5-)" = "0.0025 0.00625 0.01 0.0075 0.005 0.0025 "
 
 train 1 epochs $linear run.max_steps=0 run.epochs=1 batch.train_batch_size=12
 train 1 epochs $linear run.max_steps=0 run.epochs=2 batch.train_batch_size=12
-expect_text "so do epochs" "the learning rate goes from .* because the schedule is recomputed for"
+expect_text "so do epochs" "the learning rate jumps from .* because the schedule is recomputed for"
 e2e_done

@@ -76,7 +76,7 @@ done
 # ---- dtrain-convert, and checkpoints ----------------------------------------------------------------------------------------------------------
 run 2 ./dtrain-convert "$tmp/nan" "$tmp/nan.h5" --tokenizer none
 expect_exit "a conversion keeps what is not finite" 0
-expect_text "and warns" "tensor .$up.: found NaN at \[3, 1\]: values that are not finite are kept as they are"
+expect_text "and warns" "tensor .$up.: found NaN at \[3, 1\]; non-finite values are converted unchanged"
 run 0 ./dtrain-convert "$tmp/nan.h5" "$tmp/back" --tokenizer none
 expect "to the bit" cmp "$tmp/back/model.safetensors" "$tmp/nan/model.safetensors"
 run 2 ./dtrain-convert --adapter tests/data/peft/llama "$tmp/nan" "$tmp/merged" --tokenizer none

@@ -47,7 +47,7 @@ DTRAIN_FAULT=head.overflow:1:1:error train 2 only $fp16 run.max_steps=1
 expect_exit "nor does one in the only step: a dynamic scale is still looked for" 0
 DTRAIN_FAULT=head.overflow:1:1:error train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
 expect_exit "a static one is not: 71" 71
-expect_text "it names unit and rank" "not finite in any step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were so first"
+expect_text "it names unit and rank" "not finite in every step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were the first"
 linear="scheduler.type=linear scheduler.warmup_steps=6"
 DTRAIN_FAULT=head.overflow:2:9:error train 3 warm $fp16 $linear run.max_steps=4 zero.stage=0
 is "a skipped step does not use up a rate" "$(field warm lr)" "0 0.00166666667 0.00166666667 0.00333333333 "
@@ -59,23 +59,23 @@ for stage in 0 2; do
     expect_exit "overflows with the smallest scale at stage $stage: 71" 71
     expect_text "the scale falls" "step 1 is skipped: .*; the loss scale is lowered from 256 to 128"
     expect_text "unit and rank are known by then" "step 2 is skipped: the gradients of unit .* on rank 2 are not finite; .* from 128 to 100"
-    expect_text "the end" "step 3: the gradients of unit .* on rank 2 are not finite with the smallest loss scale, 100"
+    expect_text "the end" "step 3: the gradients of unit .* on rank 2 are not finite, even with the minimum loss scale of 100"
 done
 train 2 lost $fp16 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 optimizer.weight_decay=10 run.max_steps=60 scheduler.type=constant
 expect_exit "weights that are beyond fp16: 71" 71
-expect_text "with the smallest scale" "not finite with the smallest loss scale, 1 "
+expect_text "with the smallest scale" "not finite, even with the minimum loss scale of 1 "
 train 2 lost-static $fp16 precision.loss_scale=16 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 optimizer.weight_decay=10 run.max_steps=60 run.max_skipped_steps=3
 expect_exit "a static scale: 71 after max_skipped_steps" 71
-expect_text "it names unit and rank" "in 3 steps in a row, the last is step .*, where the gradients of unit .* on rank [01] were so first"
+expect_text "it names unit and rank" "in 3 consecutive steps; in the last, step .*, the gradients of unit .* on rank [01] were the first"
 
 # Where the first bad step is the last, ranks look at their own gradients before it comes.
 first="of unit head on rank 1"
 DTRAIN_FAULT=head.overflow:1:13:error train 2 first-static $fp16 precision.loss_scale=16 run.max_skipped_steps=1
 expect_exit "the first bad step is one too many: 71" 71
-expect_text "unit and rank are known" "the last is step 2, where the gradients $first were so first"
+expect_text "unit and rank are known" "in the last, step 2, the gradients $first were the first"
 DTRAIN_FAULT=head.overflow:1:13:error train 2 first-least $fp16 precision.hysteresis=1 precision.min_loss_scale=65536 zero.stage=3
 expect_exit "the first overflow has the smallest scale: 71" 71
-expect_text "unit and rank are known" "step 2: the gradients $first are not finite with the smallest loss scale, 65536"
+expect_text "unit and rank are known" "step 2: the gradients $first are not finite, even with the minimum loss scale of 65536"
 
 # A window of 3, an overflow of rank 0 in step 2: lowered there, doubled after steps 6 and 9. Stopped in the middle of a window.
 window="precision.hysteresis=1 precision.loss_scale_window=3 run.max_steps=10"
@@ -107,7 +107,7 @@ expect "what is sent is rounded" sh -c "! h5diff -q '$(newest sent-fp32)' '$(new
 expect "the plan counts it" sh -c "! cmp -s '$tmp/plan32' '$tmp/plan16'"
 train 1 refused run.reproducible=true precision.reduce_dtype=bf16
 expect_exit "reproducible sums are fp32: 64" 64
-expect_text "why" "precision.reduce_dtype|reduce_dtype: bf16, but with run.reproducible"
+expect_text "why" "precision.reduce_dtype|reduce_dtype: expected auto or fp32, because run.reproducible .*found bf16"
 
 # without backward
 train 1 evaluated $fp16 run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5"

@@ -121,7 +121,7 @@ expect a_line_an_answer test "$(wc -l <"$tmp/talk")" -ge 2
 printf 'hello\n\nand you\n' | timeout 240 $MPIRUN -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 -o "$tmp/text" --force >"$out" 2>&1
 expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"
 printf 'hello\nand you\nand I\n' | timeout 240 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
-expect_text a_long_conversation_forgets_its_beginning 'its beginning is forgotten'
+expect_text a_long_conversation_forgets_its_beginning 'its oldest messages are dropped'
 
 mkfifo "$tmp/line"
 ./dtrain-generate "$m" --chat --max-new-tokens 5 --threads 1 <"$tmp/line" >"$tmp/text" 2>"$out" &
@@ -156,9 +156,9 @@ expect_text the_command_line_wins 'at most 4 new tokens, repetition penalty 1, t
 echo '{"max_new_tokens": 6, "temperature": 2, "typical_p": 0.5, "bad_words_ids": [[3]], "forced_eos_token_id": null, "num_beam_groups": 1, "use_cache": false}' >"$tmp/hf/generation_config.json"
 generate 0 "$tmp/hf" --prompt ab --threads 1
 expect "a file without do_sample is greedy" cmp "$tmp/text" "$tmp/plain"
-expect_text "an unknown setting is named" 'settings of generation_config.json, which are not used: bad_words_ids$'
+expect_text "an unknown setting is named" 'settings of generation_config.json and ignores them: bad_words_ids$'
 generate 0 "$tmp/hf" --prompt ab --threads 1 --temperature 1
-expect_text "with sampling those of sampling, too" 'which are not used: bad_words_ids, typical_p$'
+expect_text "with sampling those of sampling, too" 'and ignores them: bad_words_ids, typical_p$'
 new_ids() { sed 's/.*"ids":\[\([^]]*\)\].*/\1/' "$tmp/text"; }
 generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 6 --jsonl
 first=$(new_ids | cut -d, -f1)
@@ -207,7 +207,7 @@ run 0 ./dtrain-generate
 expect_exit no_model_is_a_usage_error 64
 run 2 ./dtrain-generate "$m" --top-p 1.5
 expect_exit value_out_of_range_is_a_usage_error 64
-expect_text value_out_of_range_is_named 'top_p: expected a number above 0 and up to 1, found 1.5'
+expect_text value_out_of_range_is_named 'top_p: expected a number above 0 and at most 1, found 1.5'
 expect one_message_for_all_ranks test "$(grep -c 'top_p' "$out")" = 1
 run 0 ./dtrain-generate "$m" --prompt a --prompts b
 expect_exit two_sources_of_prompts_are_a_usage_error 64
@@ -236,7 +236,7 @@ generate 2 tests/data/hf/llama_dynamic --tokenizer ids --greedy --prompts "$tmp/
 expect a_longer_neighbour_changes_nothing cmp <(sed -n 2p "$tmp/text") "$tmp/short"
 expect a_prompt_beyond_the_trained_length_is_continued test "$(sed -n 5p "$tmp/text" | wc -w)" -gt 10
 run 0 ./dtrain-generate tests/data/hf/llama_dynamic --tokenizer ids --prompt "1 2 3 4 5 6 7 8 9 8 7 6 5 4 3 2"
-expect_text a_stretched_length_is_a_limit_too 'has 16 tokens: the model takes 16'
+expect_text a_stretched_length_is_a_limit_too 'has 16 tokens, but the model accepts at most 16'
 for line in '{"messages":[{"role":"user"}]}' '{"messages":[{"role":"alien","content":"x"}]}'; do
     printf '{"prompt":"a"}\n%s\n' "$line" >"$tmp/messages.jsonl"
     run 2 ./dtrain-generate "$m" --prompts "$tmp/messages.jsonl" --threads 1
@@ -245,7 +245,7 @@ for line in '{"messages":[{"role":"user"}]}' '{"messages":[{"role":"alien","cont
 done
 run 0 ./dtrain-generate "$m" --prompt "$(printf 'a%.0s' {1..64})"
 expect_exit prompt_beyond_the_model_is_a_data_error 65
-expect_text prompt_beyond_the_model_says_both_lengths 'has 64 tokens: the model takes 64'
+expect_text prompt_beyond_the_model_says_both_lengths 'has 64 tokens, but the model accepts at most 64'
 cp "$m/checkpoints/step-00000007.h5" "$tmp/short.h5" && truncate -s -100 "$tmp/short.h5"
 run 2 ./dtrain-generate "$tmp/short.h5" --prompt a --threads 1
 expect_exit truncated_checkpoint_is_a_data_error 65
@@ -258,5 +258,5 @@ run 0 ./dtrain-generate "$m" --prompt a --temperature 0 --top-k 5 --max-new-toke
 expect_text "and so does --temperature 0" 'warning: --temperature 0 always takes .*: --top-k$'
 run 0 ./dtrain-generate "$m" --prompt a --greedy --max-new-tokens 2 --threads 1 -o "$tmp/new/folder/text"
 expect "the folder of -o is made" test -s "$tmp/new/folder/text"
-expect "and nothing is said of sampling" sh -c "! grep 'do nothing' '$out'"
+expect "and nothing is said of sampling" sh -c "! grep 'have no effect' '$out'"
 e2e_done

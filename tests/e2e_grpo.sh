@@ -81,12 +81,12 @@ for layout in "1 0" "2 3" "3 2 zero.offload_optimizer=cpu" "4 1" "2 3 zero.offlo
     expect "the same bits" same_model "$(newest bits1)" "$(newest "bits$np")"
     expect "and the same metrics" same_told bits1 "bits$np"
 done
-expect "--plan tells of the rollout" grep -q "^rollout: up to .* completions of a rank at a time, of up to 6 new tokens, for up to [0-9]* prompts of 8;" "$tmp/.plan"
+expect "--plan tells of the rollout" grep -q "^rollout: at most .* completions per rank at a time, each of at most 6 new tokens, for at most [0-9]* prompts of 8;" "$tmp/.plan"
 train 2 halves "${all[@]}" run.max_steps=3
 cp -r "$tmp/halves" "$tmp/changed"
 train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
 expect_exit "resumed with other reward functions" 0
-expect_text "its generation is left out" 'rollout in the checkpoint is left out, and another made: it has the rewards of other functions'
+expect_text "its generation is left out" 'rollout in the checkpoint is discarded and generated again: its rewards come from other functions'
 train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 expect "and the same metrics" same_told bits1 halves
@@ -174,13 +174,13 @@ refuse() { # NAME TEXT ARGS...
     expect_text "$name: message" "$text"
 }
 refuse "no reward functions" 'reward_funcs: expected reward functions, found nothing' grpo.reward_funcs=
-refuse "groups that do not divide" 'num_generations: a generation has 8 completions, no multiple of num_generations = 3; the nearest above is 9' grpo.num_generations=3
+refuse "groups that do not divide" 'num_generations: a generation has 8 completions: expected a multiple of num_generations = 3; the next one is 9' grpo.num_generations=3
 refuse "part of a step" 'generation_batch_size: expected a multiple or a divisor of batch.train_batch_size = 8, found 12; the nearest multiple above is 16' grpo.generation_batch_size=12
-refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of the micro-steps of an optimizer step, 3, so that' \
+refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of 3, the micro-steps of an optimizer step' \
     batch.train_batch_size=12 batch.micro_batch_size=4 grpo.steps_per_generation=2
-refuse "a generation twice in a step" 'num_iterations: an optimizer step takes several generations .4 completions of each generation, 8 of the step.' \
+refuse "a generation twice in a step" 'num_iterations: expected 1, because an optimizer step uses several generations .4 completions per generation, 8 per step.' \
     grpo.generation_batch_size=4 grpo.num_iterations=2
-refuse "both sizes of a generation" 'expected one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
+refuse "both sizes of a generation" 'expected only one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
 refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' grpo.top_p=0
 expect "told once" test "$(grep -c top_p "$out")" = 1
 refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:
@@ -188,7 +188,7 @@ echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
 train 1 refused grpo.rollouts="$tmp/broken.jsonl"
 expect_exit "a broken file of completions: exit code" 65
 expect "it is all that is told" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
-refuse "a penalty longer than completions" 'overlong_cache: expected at most the longest completion, 6 tokens, found 7' grpo.overlong_cache=7
+refuse "a penalty longer than completions" 'overlong_cache: expected at most the maximum completion length, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
 expect_text "no model to start from" 'path .default.: expected a model to align, found nothing'
 expect_text "and no prompts" 'train .default.: expected dataset files for task grpo'

@@ -64,7 +64,7 @@ is "the folder of checkpoints tells the same" "$(grep -E "task|model|steps|train
 mkdir "$tmp/run/hf" && echo '{}' >"$tmp/run/hf/config.json"
 run 0 ./dtrain-info "$tmp/run/hf"
 expect_exit "what it has exported is no run" 65
-expect_text "by name" "$tmp/run/hf: a model or an adapter for other programs; expected the directory of a run"
+expect_text "by name" "$tmp/run/hf: expected the directory of a run, found an exported model or adapter"
 run 0 ./dtrain-info "$tmp/run/checkpoints/latest"
 expect_text "what latest names" 'step-00000006.h5'
 run 0 ./dtrain-info --json "$tmp/run"

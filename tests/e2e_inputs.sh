@@ -55,13 +55,16 @@ sed -e 's/^task = .*/task = eval/' -e "s|^train = .*|validation = $tmp/valid.h5|
     -e 's/^train_batch_size.*//' "$tmp/tiny.ini" >"$tmp/shape.ini"
 run 1 ./dtrain "$tmp/shape.ini"
 expect_exit "a model with the shape that its file names" 0
-expect "is not warned of" sh -c "! grep -q 'is not used' '$out'"
+expect "is not warned of" sh -c "! grep -q 'is ignored' '$out'"
 run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64
 expect_exit "another model than the file names" 0
-expect_text "is warned of, with both sizes" 'hidden_size = 64 is not used: the model of path = .* has 32'
+expect_text "is warned of, with both sizes" 'sizes that differ from the model of path = .* are ignored: hidden_size = 64 .it has 32.'
 mkdir "$tmp/elsewhere"
 run 0 ./dtrain --plan "$tmp/shape.ini" model.path="$tmp/elsewhere/model"
-expect_text "before the download, the shape is planned for" 'planning for the shape given in \[model\]'
+expect_text "before the download, the shape is planned for" 'the plan uses the shape in \[model\]'
+sed -i '/^model_type/d' "$tmp/shape.ini"
+run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64 model.vocab_size=300
+expect_text "also by keys alone, in one line" 'are ignored: hidden_size = 64 .it has 32., vocab_size = 300 .it has 257.'
 
 # One file for every task, with data of their own kind.
 set -- run.output_dir="$tmp/ini" data.train="$tmp/train.h5" data.seq_len=32 run.max_steps=2

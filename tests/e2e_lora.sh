@@ -46,13 +46,13 @@ expect "resumed on other ranks at another stage: the same bits" same_model "$(ne
 lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
 expect_text "another scale is no continuation" "lora.alpha: 8 -> 16"
 expect_exit "and refused" 64
-expect_text "where it leads" "start a new run from the model that dtrain-convert .*/step-00000004.h5 DIR makes of it"
+expect_text "where it leads" "start a new run from its merged model .dtrain-convert .*/step-00000004.h5 DIR"
 for mistake in "lora.lora_alpha=16" "lora.init=pissa" 'lora.target_modules=["q_proj","v_proj"]'; do
     run 0 ./dtrain --check "$tmp/halves/config.ini" "$mistake"
     expect_exit "$mistake where there are checkpoints is refused" 64
     expect "and nothing is said of these" sh -c "[ \$(grep -cE 'error: |trying the previous' '$out') = 1 ] && grep -q 'error: command line: lora' '$out'"
 done
-expect_text "quotes and brackets are told apart from regular expressions" "lora.target_modules: expected names without quotes and brackets, as q_proj, v_proj"
+expect_text "quotes and brackets are told apart from regular expressions" "lora.target_modules: expected names without quotes and brackets, such as q_proj, v_proj"
 half=$tmp/halves/checkpoints/step-00000002.h5
 for name in model.embed_tokens.weight model.layers.0.self_attn.q_proj.weight model.layers.1.mlp.down_proj.weight model.norm.weight lm_head.weight; do
     expect "$name stays as it is" h5diff "$half" "$(newest halves)" "/model/$name" "/model/$name"
@@ -96,10 +96,10 @@ alone=$(parameters)
 pairs dpo 1 memory2 run.max_steps=1 dpo.reference_path=tests/data/../data/dpo/start
 expect "a reference without adapters has no parameters of its own: $alone against $(parameters)" [ "$alone" != "$(parameters)" ]
 pairs dpo 1 refused dpo.sync_reference_steps=2
-expect_text "it cannot follow" "sync_reference_steps: with adapters the reference is the model without them"
+expect_text "it cannot follow" "sync_reference_steps: expected 0, because with adapters the reference is the frozen model"
 pairs dpo 2 refused model.path="$tmp/dposigmoid" dpo.sync_reference_steps=2
 expect_exit "nor one with adapters of its own" 64
-expect_text "by name" "sync_reference_steps: a reference follows a model that is trained as a whole"
+expect_text "by name" "sync_reference_steps: expected 0, because only a model that is trained as a whole"
 
 data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
 rollouts() { # TASK NP DIR ARGS...
@@ -177,25 +177,25 @@ lora 2 flat2 "" $bits model.path="$tmp/flat" run.max_steps=1
 expect "a base may be such a checkpoint itself" same_model "$(newest flat2)" "$(newest chain2)"
 lora 2 chain "" $bits model.path="$tmp/chain" $trained run.max_steps=2 checkpoint.save_total_limit=1
 expect_exit "but not one of the same run, which the run may remove" 64
-expect_text "by name" "checkpoint.save: trainable leaves out what $tmp/chain/checkpoints/step-00000001.h5 has, which this run itself replaces or removes"
+expect_text "by name" "checkpoint.save: expected all, found trainable: it omits what $tmp/chain/checkpoints/step-00000001.h5 contains, but this run replaces or removes"
 lora 1 wrong llama $bits lora.r=0 lora.target_modules= lora.dropout=0 $trained
 expect_exit "where nothing is frozen it is refused" 64
-expect_text "by name" "checkpoint.save: trainable leaves out what is frozen, and all of the model is trained"
+expect_text "by name" "checkpoint.save: expected all, found trainable: it omits frozen parameters, and this run has none"
 printf 'x' | dd of="$base/model.safetensors" bs=1 seek=$(($(stat -c %s "$base/model.safetensors") - 1)) conv=notrunc status=none
 alone 2 halves2 $trained run.max_steps=5
 expect_exit "a base that was altered is found, resumed" 65
-expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered since .*/step-00000004.h5 was trained beside it"
+expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5, which needs it from this base model, was trained"
 expect "once: the checkpoint before was trained beside it, too" sh -c "! grep -q 'trying the previous' '$out' && [ \$(grep -c 'was altered' '$out') = 1 ]"
 for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest alone) run.output_dir=$tmp/other"; do
     run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
     expect_exit "--check finds it, too" 65
-    expect_text "as a run does" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered since .*/step-00000004.h5"
+    expect_text "as a run does" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5"
 done
-wrong "and converted" 65 "$base/model.safetensors: tensor .*was altered since" ./dtrain-convert "$tmp/alone" "$tmp/x"
+wrong "and converted" 65 "$base/model.safetensors: tensor .*was altered after" ./dtrain-convert "$tmp/alone" "$tmp/x"
 alone 2 turns $trained run.max_steps=5
-expect_text "a whole one does not go on beside it" "checkpoint.save = trainable would leave frozen parameters out that differ from those of $base"
+expect_text "a whole one does not go on beside it" "checkpoint.save = trainable would omit frozen parameters that differ from those of $base"
 mv "$base" "$tmp/moved"
-wrong "a base that has gone is said" 65 "step-00000004.h5 holds what was trained alone .*: $base: No such file" ./dtrain-generate "$tmp/alone" --tokenizer ids --prompt "1 2 3"
+wrong "a base that has gone is said" 65 "step-00000004.h5 contains only trained parameters .*: $base: No such file" ./dtrain-generate "$tmp/alone" --tokenizer ids --prompt "1 2 3"
 alone 2 halves2 $trained run.max_steps=5 
 expect_exit "where a run goes on, too" 65
 rm -r "$tmp/moved" && cp -r tests/data/dpo/start "$tmp/moved"
@@ -205,14 +205,14 @@ expect_exit "and one that has moved is where model.path says" 0
 # ---- what is refused -----------------------------------------------------------------------------------------------------------------------------
 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
 expect_exit "a layer that is not there is refused" 64
-expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; its layers are embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
+expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; choose from embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
 lora 1 refused gpt2 lora.r=2 lora.target_modules=lm_head,c_attn lora.modules_to_save=wte batch.micro_batch_size=4
 expect_exit "an adapter of a head whose embedding is trained, which no file of PEFT could hold, is refused" 64
-expect_text "by name" "lora.target_modules: lm_head is tied to the embedding, which modules_to_save trains whole: it can have no adapter"
+expect_text "by name" "lora.target_modules: lm_head cannot have an adapter, because it is tied to the embedding, which modules_to_save trains as a whole"
 for pattern in rank_pattern=vproj:16 alpha_pattern=k_proj:3; do
     lora 1 refused llama lora.r=4 lora.target_modules=q_proj,v_proj "lora.$pattern" batch.micro_batch_size=4
     expect_exit "a pattern for no adapter is refused" 64
-    expect_text "by key" "lora.${pattern%%=*}: no layer that has an adapter ends with '[a-z_]*'"
+    expect_text "by key" "lora.${pattern%%=*}: expected the end of a layer name with an adapter, found '[a-z_]*'"
 done
 for key in target_modules modules_to_save; do
     lora 1 refused llama lora.r=4 "lora.$key= , " batch.micro_batch_size=4
@@ -235,11 +235,11 @@ lora 2 order llama $order run.max_steps=2 lora.path="$tmp/gone/adapter"
 expect_exit "and it goes on with the adapter where it is now" 0
 lora 2 gone llama $order lora.path="$tmp/gone/adapter"
 expect_exit "a run that would replace the adapter of its reference is refused" 64
-expect_text "by name" "lora.path: the reference has the adapter of $tmp/gone/adapter, which this run replaces at its end; expected another run.output_dir"
+expect_text "by name" "lora.path: the reference uses the adapter of $tmp/gone/adapter, which this run replaces at its end; choose another run.output_dir"
 rm -r "$tmp/gone/adapter" && cp -r "$tmp/flat/adapter" "$tmp/gone/"
 lora 2 order llama $order run.max_steps=3 lora.path="$tmp/gone/adapter"
 expect_exit "but not beside a reference with another adapter" 65
-expect_text "by name" "with the adapter of $tmp/gone/adapter: the run began with another reference than this one"
+expect_text "by name" "with the adapter of $tmp/gone/adapter: expected the reference that the run started with"
 lora 1 refused llama lora.alpha=4 batch.micro_batch_size=4
-expect_text "settings of adapters without a rank, too" "lora.alpha: without lora.r there are no adapters"
+expect_text "settings of adapters without a rank, too" "lora.alpha: needs lora.r, because without it there are no adapters"
 e2e_done

@@ -22,11 +22,11 @@ done
 expect "another MPI is not guessed" test "$(tools/mpi.sh kind "$tmp/mpicc.other")" = unknown
 run 0 make programs BUILD="$tmp/build" MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
 expect_exit "two MPIs are refused" 2
-expect_text "with both names" 'mpicc.mpich is mpich, but the flags of HDF5 bring in another MPI: the headers of openmpi'
+expect_text "with both names" 'mpicc.mpich is mpich, but the flags of HDF5 add another MPI: the headers of openmpi'
 expect_text "and the next step" 'libhdf5-mpich-dev'
 expect "before anything is compiled" test -z "$(find "$tmp/build" -name '*.o')"
 run 0 make info MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
-expect_text "make info shows it" 'bring in another MPI'
+expect_text "make info shows it" 'add another MPI'
 run 0 make info MPICC="$tmp/mpicc.mpich"
 expect_text "make info names the launcher" 'started by .*/mpirun.mpich'
 expect_text "and the HDF5" '^HDF5 +hdf5-mpich'

@@ -39,7 +39,7 @@ expect_exit "another optimizer is refused" 64
 expect_text "with both names" "optimizer.type: adamw -> sgd"
 train 2 change optimizer.type=sgd checkpoint.allow_changes=optimizer.type
 expect_exit "unless it is meant" 0
-expect_text "its states begin at zero" "does not hold the states of sgd: they begin at zero"
+expect_text "its states begin at zero" "does not contain the states of sgd; they start at zero"
 expect "and count their updates anew" [ "$(field "$(newest change)" updates) $(field "$(newest change)" state_updates)" = "6 3" ]
 train 1 change2 run.max_steps=3
 train 1 change2 optimizer.type=adam checkpoint.allow_changes=optimizer.type

@@ -15,7 +15,7 @@ in_folder second "$here/dtrain" --check ../first/runs/a/config.ini
 expect_exit "its config.ini from another folder: --check passes" 0
 in_folder second "$here/dtrain" ../first/runs/a/config.ini run.max_steps=4
 expect_text "it continues the run" "resumed from $tmp/first/runs/a/checkpoints/step-00000002.h5"
-expect_text "the spelling of paths is no change" "these are used: run.max_steps: 2 -> 4$"
+expect_text "the spelling of paths is no change" "continues with the new ones: run.max_steps: 2 -> 4$"
 expect "nothing is written in the other folder" test -z "$(ls "$tmp/second")"
 in_folder first "$here/dtrain" ../tiny.ini run.output_dir=runs/a data.train=train.h5 run.max_steps=4
 expect "the first command again: no change" sh -c "! grep -q 'other settings' '$out'"

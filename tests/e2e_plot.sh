@@ -68,18 +68,18 @@ mkdir "$tmp/aligned"
 awk 'BEGIN { for (s = 1; s <= 30; s++) printf "{\"step\": %d, \"loss\": %g, \"grpo/reward\": %g, \"grpo/rewards/accuracy/mean\": %g, \"grpo/kl\": %g, \"dpo/rewards/margins\": %g, \"dpo/lambda\": %g, \"grpo/completions/mean_length\": %g, \"grpo/completions/clipped_ratio\": 0.5}\n", s, 1 / s, s / 30, s / 40, s / 50, s, 1 + s, 20 + s }' >"$tmp/aligned/metrics.jsonl"
 run 0 ./dtrain-plot -o "$tmp/aligned.svg" "$tmp/aligned"
 expect_exit a_run_that_aligns_is_drawn 0
-for label in reward 'rewards/accuracy/mean' 'rewards of pairs' 'KL to the reference' lambda 'tokens of a completion' 'share that was cut'; do
+for label in reward 'rewards/accuracy/mean' 'rewards of pairs' 'KL to the reference' lambda 'tokens of a completion' 'share of truncated completions'; do
     expect "with $label" grep -qF ">$label" "$tmp/aligned.svg"
 done
 expect "and no axis without numbers" sh -c '! grep -qF "its coefficient" "$1"' sh "$tmp/aligned.svg"
 expect "a run without them has no such panel" sh -c '! grep -qE ">(reward|lambda)" "$1"' sh "$tmp/both.svg"
 run 0 ./dtrain-plot --metrics reward "$tmp/b"
 expect_exit unknown_metric_is_a_usage_error 64
-expect_text unknown_metric_says_how_to_list_them "no run has 'reward'; dtrain-plot --list .*/b prints the names of all"
+expect_text unknown_metric_says_how_to_list_them "no run has 'reward'; dtrain-plot --list .*/b lists all names"
 run 0 ./dtrain-plot --metrics grad_nrm "$tmp/b"
-expect_text a_slip_of_the_pen_is_guessed "no run has 'grad_nrm'; near are grad_norm; dtrain-plot --list"
+expect_text a_slip_of_the_pen_is_guessed "no run has 'grad_nrm'; similar names: grad_norm; dtrain-plot --list"
 run 0 ./dtrain-plot --metrics reward "$tmp/aligned"
-expect_text part_of_a_name_finds_it "near are grpo/reward, dpo/rewards/margins, grpo/rewards/accuracy/mean; "
+expect_text part_of_a_name_finds_it "similar names: grpo/reward, dpo/rewards/margins, grpo/rewards/accuracy/mean; "
 run 0 ./dtrain-plot --list "$tmp/b" "$tmp/aligned"
 expect "names are listed, each once" sh -c '[ "$(grep -cx step "$1")" = 1 ] && grep -qx grpo/reward "$1" && grep -qx validation_loss "$1"' sh "$out"
 # Of several runs a panel of a task has a colour for each run and dashes for each number, which the legend names once (an axis may have the same name).

@@ -108,7 +108,7 @@ for layout in "2 2" "3 3" "4 1"; do
     expect "the same bits on $1 ranks at stage $2" same_run bits1 "bits$1"
     expect "--plan knows what they allocate" as_plan_says "$1" "$2" "${safe[@]}"
 done
-expect "a critic starts from the reward model" grep -q 'critic, trained beside the model: 8832 parameters' "$out"
+expect "a critic starts from the reward model" grep -q 'critic, trained with the model: 8832 parameters' "$out"
 bits 2 host zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu
 expect "the same with states in host memory" same_run bits1 host
 bits 1 file zero.stage=1 zero.offload_optimizer=nvme zero.nvme_path="$tmp"
@@ -165,7 +165,7 @@ expect "the policy is exported, and its critic" [ -s "$tmp/learns/hf/model.safet
 expect "as a model with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
 generate 1 again batch.train_batch_size=4 batch.micro_batch_size=4 ppo.value_path="$tmp/learns/critic" run.max_steps=1 rec.catalogue=shop.txt
 expect_exit "another run's critic is one to start from" 0
-expect_text "a catalogue is said to be unused" 'warning: rec.catalogue is not used: task ppo completes freely'
+expect_text "a catalogue is said to be unused" 'warning: rec.catalogue is not used: task ppo does not restrict completions to items'
 
 # ---- plans, mistakes, failures ----------------------------------------------------------------------------------------------------------------
 
@@ -182,8 +182,8 @@ refuse() { # NAME CODE TEXT ARGS...
 }
 refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found nothing' data.train="$tmp/prompts.h5"
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3
-refuse "a norm without a scale" 64 'use_score_norm: it needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
-refuse "a coefficient that stays 0" 64 'adaptive_kl: it multiplies kl_coef, and 0 stays 0' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.kl_coef=0 ppo.adaptive_kl=true
+refuse "a norm without a scale" 64 'use_score_norm: needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
+refuse "a coefficient that stays 0" 64 'adaptive_kl: expected false, or kl_coef above 0' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.kl_coef=0 ppo.adaptive_kl=true
 refuse "a multiplier between nothing" 64 'lambda_min: expected at most lambda_max = 1, found 2' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.lambda_min=2 ppo.lambda_max=1
 refuse "a multiplier that starts outside" 64 'lambda_init: expected a number from lambda_min = 2 to lambda_max = 3, found 1' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 \
     ppo.lambda_min=2 ppo.lambda_max=3 ppo.lambda_init=1
@@ -192,8 +192,8 @@ refuse "a critic that is not there" 65 'value_path: .*nowhere' data.train="$tmp/
 refuse "no such token, which --check finds" 64 'stop_token: expected eos, a token of the vocabulary or its id, found nowhere' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 \
     ppo.stop_token=nowhere --check
 sed 's/, "rewards".*/}/' "$fixture/rollouts.jsonl" >"$tmp/bare.jsonl"
-refuse "completions without rewards, likewise" 65 'bare.jsonl gives no rewards: name ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl" --check
-refuse "one reward for two functions" 65 'expected 2 rewards of a completion, one for each reward function, found 1' ppo.rollouts="$fixture/rollouts.jsonl" ppo.reward_funcs=length:3,keywords:e
+refuse "completions without rewards, likewise" 65 'bare.jsonl contains no rewards; set ppo.reward_path or ppo.reward_funcs' ppo.rollouts="$tmp/bare.jsonl" --check
+refuse "one reward for two functions" 65 'expected 2 rewards per completion, one per reward function, found 1' ppo.rollouts="$fixture/rollouts.jsonl" ppo.reward_funcs=length:3,keywords:e
 train 1 bare ppo.rollouts="$tmp/bare.jsonl" ppo.reward_funcs=length:3 batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 expect_exit "completions of a file, judged by functions" 0
 for point in rollout.generate rollout.share rollout.score task.score task.critic rollout.share_scores reward.ask zero.reduce zero.update; do

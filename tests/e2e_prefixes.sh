@@ -19,7 +19,7 @@ while read -r prefix from rule; do
     renamed model ${!from} "$rule"
     run 0 ./dtrain-convert "$tmp/model" "$tmp/model.h5" --tokenizer none --force
     expect_exit "$from, $rule: refused" 65
-    expect "with the prefix and the command" grep -q "names have .$prefix. .*dtrain-convert --to hf --strip-prefix $prefix $tmp/model" "$out"
+    expect "with the prefix and the command" grep -q "names contain the prefix .$prefix.,.*dtrain-convert --to hf --strip-prefix $prefix $tmp/model" "$out"
     run 2 ./dtrain-convert --to hf --strip-prefix $prefix "$tmp/model" "$tmp/plain" --tokenizer none --force
     run 0 ./dtrain-convert --to hf ${!from} "$tmp/expected" --tokenizer none --force
     expect "the command makes the model of it" cmp "$tmp/plain/model.safetensors" "$tmp/expected/model.safetensors"
@@ -40,9 +40,9 @@ expect_exit "GPT-2 without transformer. is read as it is" 0
 renamed bare tests/data/hf/qwen2 's|^model\.||'
 run 0 ./dtrain-convert --to hf "$tmp/bare" "$tmp/plain" --tokenizer none --force
 expect "a tied model without model. is, too" cmp "$tmp/plain/model.safetensors" tests/data/hf/qwen2/model.safetensors
-wrong "a prefix that no name has" 65 "no tensor's name begins with the prefix .module." ./dtrain-convert --to hf --strip-prefix module. $llama "$tmp/x" --tokenizer none
+wrong "a prefix that no name has" 65 "expected tensor names that start with the prefix .module.., found none" ./dtrain-convert --to hf --strip-prefix module. $llama "$tmp/x" --tokenizer none
 renamed unmerged $llama 's|q_proj|q_proj.base_layer|'
-wrong "adapters inside the model" 65 "saved with PEFT adapters that are not merged" ./dtrain-convert --to hf "$tmp/unmerged" "$tmp/x" --tokenizer none
+wrong "adapters inside the model" 65 "saved with unmerged PEFT adapters" ./dtrain-convert --to hf "$tmp/unmerged" "$tmp/x" --tokenizer none
 renamed other $llama 's|up_proj|w1|'
 wrong "other names are not taken for a prefix" 65 "up_proj.weight. is missing" ./dtrain-convert --to hf "$tmp/other" "$tmp/x" --tokenizer none
 e2e_done

@@ -178,7 +178,7 @@ expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file or s
 cp "$tmp/with/config.ini" "$tmp/strange"
 run 0 ./dtrain-info "$tmp/strange"
 expect_text "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most"
-expect_text "and guesses nothing" "^ *state +not known"
+expect_text "and guesses nothing" "^ *state +unknown"
 train 2 strange --force
 expect_exit "--force takes it over, too" 0
 

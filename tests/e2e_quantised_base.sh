@@ -98,7 +98,7 @@ for base in int8 nf4; do
 done
 run 0 ./dtrain --check "$tmp/aloneint8/config.ini" run.max_steps=6 lora.base_quantization=nf4 checkpoint.allow_changes=lora.base_quantization
 expect_exit "but not where the base would be stored in another way, though the key may change" 64
-expect_text "by name" "lora.base_quantization: nf4, but .*/step-00000004.h5 leaves out the base .checkpoint.save = trainable., which was stored with int8 .*; expected int8, or checkpoint.save = all"
+expect_text "by name" "lora.base_quantization: nf4, but .*/step-00000004.h5 does not contain the base .checkpoint.save = trainable., and the run stored the base as int8; expected int8, or checkpoint.save = all"
 
 # ---- from checkpoints, to directories ---------------------------------------------------------------------------------------------------------
 for family in llama gpt2; do
@@ -197,24 +197,24 @@ expect_exit "dtrain-generate multiplies so, too" 0
 # ---- what cannot be ---------------------------------------------------------------------------------------------------------------------------
 nf4 1 refused $llama lora.r=0 lora.target_modules= lora.dropout=0
 expect_exit "nothing is frozen: refused" 64
-expect_text "by name" "lora.base_quantization: nf4 is for weights that are not trained, beside adapters"
+expect_text "by name" "lora.base_quantization: nf4 needs lora.r, because it stores frozen weights"
 lora 1 refused $llama lora.llm_int8_threshold=6
 expect_exit "products in int8 of weights that are not: refused" 64
-expect_text "by name" "lora.llm_int8_threshold: products are in int8 where weights are: lora.base_quantization = int8"
+expect_text "by name" "lora.llm_int8_threshold: needs lora.base_quantization = int8"
 int8 1 refused $llama lora.modules_to_save=k_proj,o_proj,mlp lora.target_modules=q_proj
 expect_exit "all is trained whole: refused" 64
-expect_text "by name" "lora.base_quantization: no linear layer of this model's blocks is left as it is"
+expect_text "by name" "lora.base_quantization: no linear layer of the blocks remains to be quantised"
 nf4 1 refused tests/data/hf/llama
 expect_exit "matrices of one product whose blocks of nf4 would run into one another: refused" 64
-expect_text "by name" "lora.base_quantization: nf4 has blocks of 64 weights: model.layers.0.self_attn.q_proj.weight has 1200"
+expect_text "by name" "lora.base_quantization: nf4 needs blocks of 64 weights, but model.layers.0.self_attn.q_proj.weight has 1200"
 sed -E 's/("vocab_size":) .*/\1 257/; s/("hidden_size":) .*,/\1 32,/; s/("num_(attention|key_value)_heads":) .*,/\1 4,/; s/("head_dim":) .*,/\1 8,/
     s/("intermediate_size":) .*,/\1 33,/' tests/data/hf/llama/config.json >"$tmp/odd.json"
 nf4 1 refused "" model.config="$tmp/odd.json"
-expect_text "so are those behind others that fit" "lora.base_quantization: nf4 has blocks of 64 weights: model.layers.0.mlp.gate_proj.weight has 1056"
+expect_text "so are those behind others that fit" "lora.base_quantization: nf4 needs blocks of 64 weights, but model.layers.0.mlp.gate_proj.weight has 1056"
 expect "and nothing that only follows from it is told" [ "$(grep -c 'error: ' "$out")" = 1 ]
 int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_funcs=length ppo.value_path="$(newest rm)"
 expect_exit "a critic of int8 is refused" 65
-expect_text "by name" "stored as int8 .lora.base_quantization., and the critic is trained whole"
+expect_text "by name" "expected floating-point weights, because the critic trains all of them, found int8 .lora.base_quantization."
 lora 1 refused "$(newest int8llama)" lora.base_quantization=nf4
 expect_text "int8 stays int8" "lora.base_quantization: the base of .* is stored as int8; leave the key out"
 mkdir "$tmp/nan"
@@ -231,6 +231,6 @@ PY
 for base in int8 nf4; do
     $base 2 refused "$tmp/nan" zero.stage=3
     expect_exit "a number that is none is refused" 65
-    expect_text "by name" "nan/model.safetensors: tensor \`model.layers.1.mlp.up_proj.weight\`: row 3 has numbers that are not finite, and cannot be stored as $base"
+    expect_text "by name" "nan/model.safetensors: tensor \`model.layers.1.mlp.up_proj.weight\`: row 3 has non-finite values, which cannot be stored as $base"
 done
 e2e_done

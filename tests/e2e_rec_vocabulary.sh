@@ -12,10 +12,10 @@ for name in llama gpt2; do
     [ $name = gpt2 ] || from=tests/data/dpo/start
     run 2 ./dtrain-convert --to hf --tokenizer bytes $from "$tmp/small-$name"
     run 1 ./dtrain-convert --add-tokens $fixture/index.json "$tmp/small-$name" "$tmp/$name"
-    expect_text "the vocabulary of $name grows" '9 tokens, 9 of them new, with the ids from 257 on'
+    expect_text "the vocabulary of $name grows" '9 tokens, 9 of them new, with ids starting at 257'
     expect "what was there is there" rows same "$tmp/small-$name" "$tmp/$name" $first
     expect "new rows are the mean of the old ones" rows like "$tmp/$name" $first $fixture/rows.txt $name 0
-    [ $name = gpt2 ] || expect_text "padding gives its id to a token" 'pad_token_id = 257 is the id of a new token'
+    [ $name = gpt2 ] || expect_text "padding gives its id to a token" 'pad_token_id = 257 is removed, because a new token uses this id'
     expect "there is none among the tokens of $name" grep -q '"pad_token_id": null' "$tmp/$name/config.json"
     expect "config.json has the number of rows" grep -q '"vocab_size": 266' "$tmp/$name/config.json"
     run 3 ./dtrain-convert --add-tokens $fixture/info.txt "$tmp/small-$name" "$tmp/three-$name"
@@ -69,7 +69,7 @@ for name in llama gpt2; do
     expect "$name: all else is the same to the bit" rows same "$tmp/$name" "$tmp/torch-$name/hf" $first
 done
 frozen 0 plan llama batch.micro_batch_size=1 run.max_steps=1
-expect_text "how much is trained is said" '9 level tokens are trained, ids 257 to 265: 288 of '
+expect_text "how much is trained is said" '9 level tokens, ids 257 to 265: 288 of '
 expect "what is frozen has no moments" test "$(h5ls "$(newest plan)/optimizer/exp_avg" | grep -c Dataset)" = 2
 
 bits="batch.micro_batch_size=1 run.reproducible=true run.max_steps=4"
@@ -115,7 +115,7 @@ for half in half other; do ./dtrain-data --tokenizer "$tmp/llama" -o "$tmp/$half
 for np in 1 2 8; do
     frozen $np best$np llama rec.freeze_llm=false batch.micro_batch_size=1 run.reproducible=true run.max_steps=20 optimizer.lr=3e-2 data.train="$tmp/half.h5" \
         data.validation="$tmp/other.h5" data.validation_steps=0.05 checkpoint.save_steps=0.05 checkpoint.save_total_limit=1 checkpoint.load_best_model_at_end=true run.early_stopping_patience=3 checkpoint.export=hf
-    expect_text "$np ranks: ended early" 'ended at step [0-9]+ of 20: 3 validations were not better'
+    expect_text "$np ranks: ended early" 'early stopping at step [0-9]+ of 20: 3 validations did not improve'
 done
 expect "the same best model on 1, 2 and 8 ranks" cmp "$tmp/best1/hf/model.safetensors" "$tmp/best8/hf/model.safetensors"
 expect "and on two" cmp "$tmp/best1/hf/model.safetensors" "$tmp/best2/hf/model.safetensors"
@@ -125,8 +125,8 @@ expect_exit "1,024 sequences a step do not divide among three ranks: 64" 64
 expect_text "and the nearest that do are named" '1008'
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------------------------------
-wrong "tokens for a checkpoint" 64 'add-tokens.*TO is a directory' ./dtrain-convert --to checkpoint --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x.h5"
-wrong "tokens for a model without a tokenizer" 64 'add-tokens: needs the tokenizer' ./dtrain-convert --tokenizer none --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
+wrong "tokens for a checkpoint" 64 'add-tokens: expected TO to be a directory' ./dtrain-convert --to checkpoint --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x.h5"
+wrong "tokens for a model without a tokenizer" 64 'add-tokens needs the model.s tokenizer' ./dtrain-convert --tokenizer none --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
 wrong "tokens for the built-in tokenizer" 64 'no files' ./dtrain-convert --tokenizer bytes --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/x"
 wrong "noise on nothing" 64 'noise.*add-tokens' ./dtrain-convert --noise 0.1 "$tmp/small-llama" "$tmp/x"
 wrong "a list that is not there" 65 'nowhere' ./dtrain-convert --add-tokens "$tmp/nowhere" "$tmp/small-llama" "$tmp/x"
@@ -136,6 +136,6 @@ refused() { local name=$1 want=$2 text=$3; shift 3; frozen 2 refused "$@"; expec
 refused "rows and adapters" 64 'freeze_llm.*expected lora.r = 0' llama lora.r=2
 refused "no catalogue" 64 'freeze_llm.*needs rec.catalogue' llama rec.catalogue=
 refused "a catalogue that is not there" 65 'rec.*catalogue.*nowhere' llama rec.catalogue="$tmp/nowhere"
-refused "a model that has not grown" 65 '9 of 9 level tokens, the first of them <a_12>, are not in the tokenizer.*dtrain-convert --add-tokens' small-llama
+refused "a model that has not grown" 65 '9 of 9 level tokens .the first is <a_12>. are missing from the tokenizer.*dtrain-convert --add-tokens' small-llama
 refused "a tokenizer that has outgrown its model" 65 'ids up to 265.*vocab_size = 258' small-llama model.tokenizer="$tmp/llama"
 e2e_done

@@ -142,14 +142,14 @@ expect "and does so with a tokenizer that knows no end" python3 "$tmp/generated.
 search=(tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 14 --threads 1)
 run 2 ./dtrain-generate "${search[@]}" --max-new-tokens 2
 expect_exit "too few tokens for any item" 64
-expect_text "says how many an item takes" 'takes at least [0-9]+ new tokens, and prompt 0 may have 2'
+expect_text "says how many an item takes" 'needs at least [0-9]+ new tokens, but prompt 0 allows 2'
 run 2 ./dtrain-generate "${search[@]}" --jsonl --force -o "$tmp/all_found.jsonl"
 expect_text "counts the sequences that are written" '\(84 sequences'
-expect_text "and says why they are fewer" '--num-return 14: a search finds 12 sequences at most'
+expect_text "and says why they are fewer" '--num-return 14: a search finds at most 12 sequences'
 mkdir -p "$tmp/penalised" && cp tests/data/dpo/start/* "$tmp/penalised"
 echo '{"repetition_penalty": 1.5, "length_penalty": 2.0, "min_new_tokens": 40}' >"$tmp/penalised/generation_config.json"
 run 0 ./dtrain-generate "$tmp/penalised" "${search[@]:1}" --num-return 12 --jsonl -o "$tmp/penalised.jsonl"
-expect_text "settings that would change the order are named" 'are not used: repetition_penalty, length_penalty, min_new_tokens$'
+expect_text "settings that would change the order are named" 'are ignored: repetition_penalty, length_penalty, min_new_tokens$'
 expect "and the order is that of task eval" python3 "$tmp/generated.py" "$tmp" penalised
 run 0 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-samples 5 --temperature 2 --jsonl --threads 1 -o "$tmp/drawn.jsonl"
 expect "and draws no others" python3 -c 'import json, sys
@@ -215,7 +215,7 @@ expect "memory is as planned" as_planned
 expect "completions are the items, best first, as every item's score says, with their rewards" items_are beams all beams
 expect "the search's log-probabilities are the policy's" awk -v d="$(number beams 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d < 1e-4) }'
 rl 1 warmer grpo.temperature=2 grpo.top_k=3 grpo.min_p=0.1
-expect "what is said of draws is not used" test "$(grep -cE 'warning: grpo.(top_k|min_p) is not used: rollout = beam draws nothing' "$out")" = 2
+expect "what is said of draws is not used" test "$(grep -cE 'warning: grpo.(top_k|min_p) is not used: rollout = beam does not sample' "$out")" = 2
 expect "at another temperature: by logits divided by it" items_are warmer warm beams
 for layout in "2 0" "3 3"; do
     set -- $layout
@@ -324,9 +324,9 @@ for refused in "needs rec.catalogue|rec.catalogue=" "expected false with grpo.ro
         "${few[@]}" grpo.num_generations=12 grpo.reward_funcs=rec "${refused#*|}"
 done
 for point in grpo.targets grpo.choose; do fails_alone 1 $point 2 rl 2 failed "${few[@]}"; done
-wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has items of 12 SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
+wrong "more completions than items" 64 'grpo.*num_generations.*the catalogue has only 12 different SIDs' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir= data.train="$tmp/train.h5" \
     data.validation= grpo.rollout=beam grpo.num_generations=13 batch.train_batch_size=91 batch.micro_batch_size=13 grpo.reward_funcs=rec
-for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items: it needs rec.catalogue|rec.catalogue=" \
+for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embeddings=" "rec_semantic compares items, so it needs rec.catalogue|rec.catalogue=" \
     "items.npy.*has no row for item 114|rec.catalogue=$tmp/more.txt"; do
     cp "$tmp/items.txt" "$tmp/more.txt" && printf '<z>\tZ\t114\n' >>"$tmp/more.txt"
     wrong "embeddings: $layout" "$([[ $layout = items* ]] && echo 65 || echo 64)" "${layout%|*}" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \
@@ -360,9 +360,9 @@ wrong "grpo with a catalogue that cannot be read: of that alone" 65 "none.txt: c
 printf '<a>\tT\t1\nb\tT\t2\n' >"$tmp/broken.txt"
 wrong "a broken line" 65 'broken.txt:2: expected a semantic ID' ./dtrain "$tmp/tiny.ini" run.output_dir= rec.catalogue="$tmp/broken.txt"
 wrong "prompts without targets" 64 'expected prompts with answers' ./dtrain "$tmp/tiny.ini" run.output_dir= data.validation="$tmp/bare.h5"
-wrong "no tokenizer" 64 'came without a tokenizer' ./dtrain "$tmp/tiny.ini" run.output_dir= model.tokenizer=
+wrong "no tokenizer" 64 'identifying items needs a tokenizer' ./dtrain "$tmp/tiny.ini" run.output_dir= model.tokenizer=
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer= run.task=grpo data.train="$tmp/train.h5" data.validation= grpo.max_completion_length=64
-expect_text "a plan needs none, nor room for more than items have" 'of up to 8 new tokens, for up to [0-9]+ prompts of 17;'
+expect_text "a plan needs none, nor room for more than items have" 'of at most 8 new tokens, for at most [0-9]+ prompts of 17;'
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer="$tmp/silent/other.json"
 expect_text "a plan tells of a tokenizer of another model" "items.txt:[0-9]+: the SID .* of item [0-9]+ has token [0-9]+, but the model's vocabulary has 258 tokens"
 fails_alone 1 recommend.look 2 train 2 failed

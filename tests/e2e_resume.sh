@@ -70,7 +70,7 @@ expect_text "and from there with batches that do not divide it" "data continues 
 train 1 narrower batch.train_batch_size=8 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=2
 train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=3
 expect_text "a given batch size: from what to what, and how to keep it" \
-    'batch.train_batch_size was 8 and is 4: data continues at sample 16 of epoch 0; batch.train_batch_size=8 would keep it'
+    'batch.train_batch_size changed from 8 to 4; data continues at sample 16 of epoch 0. To keep the old value, set batch.train_batch_size=8'
 train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=4
 expect "said once: the next start has changed nothing" sh -c "! grep -q 'data continues' '$out'"
 
@@ -111,7 +111,7 @@ kill -USR1 "$pid" && kill -CONT "$pid"
 wait "$pid"
 code=$?
 expect_exit "between two votes of the start: 75" 75
-expect_text "it says how far the run came" "stopped by a signal while the run was starting, before its first step; start it again"
+expect_text "it says how far the run came" "stopped by a signal during start-up, before the first step; start it again"
 for sig in USR1 TERM INT; do
     rm -rf "$tmp/signal"
     ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal" run.max_steps=100000000 checkpoint.save_steps=0 >"$out" 2>&1 &

@@ -4,13 +4,13 @@
 . "$(dirname "$0")/train_common.sh"
 for i in $(seq 0 9); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.jsonl"
 data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
-warned="was 0 for all 80 completions of the last 10 rollouts.*: the policy learns nothing from it"
+warned="was 0 for all 80 completions of the last 10 rollouts.*, so the policy gets no signal from it"
 once() { test "$(grep -c 'completions of the last' "$out")" = 1; }
 
 make_task grpo batch.train_batch_size=8 grpo.num_generations=4 grpo.max_completion_length=4
 train 2 constant run.max_steps=12 data.train="$tmp/prompts.h5" "grpo.reward_funcs=keywords:qqqq, length:1:4"
 expect_text "grpo: a function that is always 0" "reward keywords $warned"
-expect_text "whose completions were all cut" 'last 10 rollouts; [78][0-9] of them were cut at the maximum length: the policy'
+expect_text "whose completions were all cut" 'last 10 rollouts; [78][0-9] of them were truncated at the maximum length, so the policy'
 train 1 short run.max_steps=9 data.train="$tmp/prompts.h5" "grpo.reward_funcs=keywords:qqqq"
 expect "not before ten rollouts" sh -c "! grep -q 'completions of the last' '$out'"
 

@@ -137,7 +137,7 @@ SCRIPT
 chmod +x "$tmp/dies.sh"
 grpo 2 dies "command:$tmp/dies.sh"
 expect_exit "a program that dies on one rank ends the run" 65
-expect_text "with how it ended" 'dies.sh: it has ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
+expect_text "with how it ended" 'dies.sh: it ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
 expect_text "and its last lines" 'the model of rank 1 is not there'
 expect "nothing of the programs is left" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/dies.sh"
 for point in reward.start reward.ask task.score; do
@@ -157,11 +157,11 @@ expect_exit "a score that is no number ends the run" 71
 expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan: the model'
 grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
 expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, rec_semantic, model:DIRECTORY or command:PROGRAM ARGS, found correct'
-expect_text "parameters" 'length:0: expected length:TARGET or length:LEAST:MOST'
-expect_text "a program" 'no-such-program: there is no such program'
+expect_text "parameters" 'length:0: expected length:TARGET or length:MIN:MAX'
+expect_text "a program" 'no-such-program does not exist'
 expect_text "a model" "$tmp/nowhere"
 grpo 1 bad "command:README.md"
-expect_text "a file that is no program is told from none" 'README.md: there is no such program, or it may not be executed; a file here is ./NAME'
+expect_text "a file that is no program is told from none" 'README.md does not exist, or is not executable; for a file in this folder, use ./NAME'
 
 # ---- stopped while a program works ------------------------------------------------------------------------------------------------------------
 # It answers the first rollout, 12 rows on two ranks, and nothing of the second before there is a file.
@@ -206,6 +206,6 @@ expect "and learns to add" awk '/^mean reward of the first 10/ { sub(/,/, "", $8
 drawn "it draws the reward" arithmetic
 toy align run.max_steps=4
 expect_exit "the toy of alignment" 0
-expect_text "has three models judged" 'dpo: mean reward .* of 64 answers begin with please'
+expect_text "has three models judged" 'dpo: mean reward .* of 64 answers start with please'
 drawn "it draws its curves" align-ppo
 e2e_done

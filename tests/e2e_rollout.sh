@@ -49,7 +49,7 @@ expect "the resumed run makes the same rollout" same_rollouts ref stopped
 
 DTRAIN_FAULT='generate.pass:0:2:slow,generate.pass:0:3:slow' roll 2 never run.time_limit=1
 expect_exit "a rollout that does not fit into the time limit at all is refused" 64
-expect_text "with what to do" "rollout of step 1 does not fit into run.time_limit although the run began with it"
+expect_text "with what to do" "rollout of step 1 does not finish before run.time_limit, although the run started with it"
 
 n_faults=0
 fails() { # WHERE POINT RANK NTH CODE STAGE

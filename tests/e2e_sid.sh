@@ -60,7 +60,7 @@ run 3 $embed -o "$tmp/text3" --pass-tokens 50
 expect "texts on 3 ranks, in other passes: the same embeddings" cmp "$tmp/text.emb.npy" "$tmp/text3.emb.npy"
 expect "and the same index" cmp "$tmp/text.index.json" "$tmp/text3.index.json"
 run 1 $embed -o "$tmp/half" --dtype bf16 --fields "title, description ,colour"
-expect_text "a field that no item has is told of" 'warning: --fields: no item of .*items.item.json has `colour`'
+expect_text "a field that no item has is told of" 'warning: --fields: no item of .*items.item.json has a field `colour`'
 expect "in bf16 they are others" sh -c "! cmp -s '$tmp/text.emb.npy' '$tmp/half.emb.npy'"
 expect "and near" bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/half.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; s += d * d; n += \$2 * \$2 } END { exit !(s < 0.001 * n) }'"
 
@@ -80,13 +80,13 @@ wrong "an array of three dimensions" 65 'three.npy: expected an array of two dim
 wrong "an array that is not there" 65 'items.h5: array `x` is missing' $bad --embeddings $data/items.h5 --array x
 cp $data/items.npy "$tmp/nan.npy" && printf '\0\0\300\177' | dd of="$tmp/nan.npy" bs=1 seek=$((128 + 4 * (12 * 200 + 3))) conv=notrunc status=none
 wrong "a number that is none" 65 'nan.npy: row 200, column 3 \(from 0\): expected a finite number, found nan' $bad --embeddings "$tmp/nan.npy"
-wrong "fewer items than codes" 65 '300 items cannot have 512 different codes' ./dtrain-sid -o "$tmp/bad" --codes 512 --embeddings $data/items.npy
+wrong "fewer items than codes" 65 '300 items are too few for 512 different codes' ./dtrain-sid -o "$tmp/bad" --codes 512 --embeddings $data/items.npy
 echo '{"0": {"title": "a"}, "2": {"title": "b"}}' >"$tmp/hole.json"
-wrong "an id that is missing" 65 'hole.json: has no item 1; ids' $bad --embeddings $data/items.npy --items "$tmp/hole.json"
+wrong "an id that is missing" 65 'hole.json: item 1 is missing; numeric ids' $bad --embeddings $data/items.npy --items "$tmp/hole.json"
 echo '{"": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/nameless.json"
 wrong "an id that an info file cannot hold" 65 'nameless.json: expected item ids that are not empty' $bad --embeddings $data/items.npy --items "$tmp/nameless.json"
 echo '{"x": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/two.json"
-wrong "items without embeddings" 65 'two.json has 2 items and .*items.npy 300 rows' $bad --embeddings $data/items.npy --items "$tmp/two.json"
+wrong "items without embeddings" 65 'two.json has 2 items, but .*items.npy has 300 rows' $bad --embeddings $data/items.npy --items "$tmp/two.json"
 printf '{"0": {"title": "a"},\n "1": {"title": }}' >"$tmp/broken.json"
 wrong "items that are no JSON" 65 'broken.json:2:17: ' $bad --embeddings $data/items.npy --items "$tmp/broken.json"
 echo '{"0": {"title": {"a": 1}}}' >"$tmp/object.json"

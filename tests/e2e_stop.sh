@@ -30,11 +30,11 @@ for np in 0 3; do
         cp -r "$tmp/v" "$tmp/l"
         train 2 l $due run.time_limit=0.001
         expect_exit "a validation that no run has the time for is an error, not a loop: 64" 64
-        expect_text "with what to do" "give more time, or a smaller data.max_validation_samples"
+        expect_text "with what to do" "give the run more time, or lower data.max_validation_samples"
     fi
     train 2 v $due
     expect_exit "resumed ($np ranks)" 0
-    expect_text "the validation comes first ($np ranks)" "validation of step 4 comes first"
+    expect_text "the validation comes first ($np ranks)" "the run starts with the validation of step 4"
     expect "each is done once ($np ranks)" test "$(validations v)" = 2
 done
 

@@ -39,7 +39,7 @@ with_the_best_and_early_stopping() {
     local point best="run.max_steps=20 data.validation_steps=1 checkpoint.save_steps=4 checkpoint.load_best_model_at_end=true run.early_stopping_patience=2
         run.early_stopping_threshold=100"
     train 2 best $common $best
-    expect_text "a run that stops early" "ended at step 3 of 20"
+    expect_text "a run that stops early" "early stopping at step 3 of 20"
     for point in best.publish:1:1 validate.report:0:2 validate.vote:0:2; do at better best 2 $point $best; done
     DTRAIN_FAULT=comm.devices:1:1:signal train 2 opening $common $best
     expect_exit "a signal while data is opened: 75, and no mistake for want of data" 75
@@ -87,7 +87,7 @@ without_progress() {
     done
     starting
     expect_exit "the third ends with 64" 64
-    expect_text "with how long it took and what to do" "start 3 in a row without a new checkpoint, .*s after it began: starting it again would not help\. Give the job more time"
+    expect_text "with how long it took and what to do" "start 3 in a row without a new checkpoint, and it ran for .*s; another start would not help\. Give the job more time"
     starting
     expect_exit "and so does the fourth" 64
     DTRAIN_FAULT=step.agree:0:1:signal train 2 stuck $common
@@ -104,7 +104,7 @@ without_progress() {
 too_late() {
     DTRAIN_FAULT=start.agree:0:1:slow train 2 late $common run.time_limit=1
     expect_exit "a start-up that takes all of run.time_limit: 64" 64
-    expect_text "says how long it took" "start-up took [0-9.]+ ?m?s, which leaves no time for a step before run.time_limit: give the run more time"
+    expect_text "says how long it took" "start-up took [0-9.]+ ?m?s, which leaves no time for a step before run.time_limit; give the run more time"
     SLURM_JOB_END_TIME=$(($(date +%s) + 6)) DTRAIN_FAULT=start.agree:0:1:slow,start.agree:0:2:slow train 2 late $common
     expect_exit "a start-up that takes all of a Slurm job: 64" 64
     expect_text "which is named" "no time for a step before the end of the Slurm job"

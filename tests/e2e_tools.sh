@@ -37,7 +37,7 @@ expect_text "a missing value is named" '^dtrain-data: error: -o: expected a valu
 run 0 ./dtrain-data --max
 expect_text "an option cut short is completed" '^dtrain-data: error: --max: expected a value'
 run 0 ./dtrain-data --s
-expect_text "an ambiguous one is refused" '^dtrain-data: error: --s: [0-9]+ options begin like this'
+expect_text "an ambiguous one is refused" '^dtrain-data: error: --s: [0-9]+ options start with this'
 run 0 ./dtrain-data --threads 2x -o a b
 expect_text "a number with letters is refused" '^dtrain-data: error: --threads: expected a whole number from 1 to 2147483647, found .2x.'
 

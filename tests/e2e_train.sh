@@ -99,9 +99,9 @@ expect "--check makes no files" test ! -e "$tmp/plan"
 tokenizers=tests/data/tokenizer
 ./dtrain-data -q -o "$tmp/other.h5" --tokenizer $tokenizers/qwen2 "$tmp/text.txt" >/dev/null 2>&1
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.tokenizer=$tokenizers/llama2
-expect_text "data of another tokenizer: a warning names both" "warning: .*train.h5 was made with the tokenizer bytes, but that of the model, $tokenizers/llama2, is tokenizer.json:"
+expect_text "data of another tokenizer: a warning names both" "warning: .*train.h5 was encoded with the tokenizer bytes, but the model.s tokenizer, $tokenizers/llama2, is tokenizer.json:"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.vocab_size=1024 data.train="$tmp/train.h5,$tmp/other.h5"
-expect_text "files of different tokenizers: a warning" "warning: .*train.h5 and .*other.h5 were made with different tokenizers"
+expect_text "files of different tokenizers: a warning" "warning: .*train.h5 and .*other.h5 were encoded with different tokenizers"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.vocab_size=1024 model.tokenizer=$tokenizers/qwen2 data.train="$tmp/other.h5"
 expect "data of the model's tokenizer: no warning" test -z "$(grep -i tokenizer "$out" | grep warning)"
 # what is counted, and where paths start from

@@ -55,7 +55,7 @@ for case in "all 1 0 1" "all 4 3 1" "all 2 2 2" "projector 1 1 2" "projector 2 3
     expect "as --plan says" as_plan_says "$np" "$stage" vision.train="${part/all/$all}" batch.micro_batch_size="$micro"
     expect "micro-batches of $micro: transformers' losses" like_transformers "$part$np" "$part"
 done
-expect "which says how many images a micro-batch has" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images, each 9 of them" "$tmp/.plan"
+expect "which says how many images a micro-batch has" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 9 tokens each" "$tmp/.plan"
 expect "images are counted" above all1 images_per_second 0
 expect "and what they cost" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
 # the alignment of LLaVA: pretrain, of the projector alone
@@ -183,7 +183,7 @@ bits 1 pooled $parts $pooled
 expect_exit "parts joined so" 0
 expect "as much memory as planned" as_planned
 expect "as --plan says" as_plan_says 1 0 vision.train=$all batch.train_batch_size=6 run.reproducible=true $parts $pooled
-expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images, each 1 of them" "$tmp/.plan"
+expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 1 token each" "$tmp/.plan"
 while read -r np stage more; do
     bits "$np" "pooled-$np" $parts $pooled zero.stage="$stage" $more
     expect "$np ranks at stage $stage: the same bits" same_model "$(newest pooled)" "$(newest "pooled-$np")"
@@ -195,7 +195,7 @@ bits 1 pooled-start $parts $pooled run.max_steps=1 optimizer.lr=0
 expect "the norm is trained with the tower" grep -q vision_tower.post_layernorm <<<"$(differing pooled-start pooled)"
 bits 1 pooled-head $parts $pooled vision.train=projector,llm checkpoint.export=hf
 expect "and frozen with it" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
-expect_text "transformers has no key for either" "no key for features behind post_layernorm"
+expect_text "transformers has no key for either" "no key for features after post_layernorm"
 expect_text "which is told of both" "no key for the mean"
 expect "and does not take the model for llava" grep -q '"model_type": "dtrain_llava"' "$tmp/pooled-head/hf/config.json"
 bits 2 pooled-kept $parts $pooled vision.train=projector,llm vision.feature_cache="$tmp/features" zero.stage=3
@@ -213,7 +213,7 @@ run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $p
 expect_exit "and talks about an image" 0
 wrong "a norm before the last block's output" 64 'vision.feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"
 wrong "CLIP has no such norm" 64 'vision.feature_norm: .*SigLIP' ./dtrain --check "$tmp/tiny.ini" model.path=$hf/clip_llama_text vision.path=$hf/clip vision.feature_norm=true vision.feature_layer=-1 run.output_dir="$tmp/wrong"
-wrong "the mean of an image is one row" 65 '16 placeholders an image; the model makes 1 row of it .*--image-tokens 1 ' ./dtrain --check "$tmp/tiny.ini" $parts $pooled data.train="$tmp/rows.h5" run.output_dir="$tmp/wrong"
+wrong "the mean of an image is one row" 65 '16 placeholders per image, but the model computes 1 row .*--image-tokens 1 ' ./dtrain --check "$tmp/tiny.ini" $parts $pooled data.train="$tmp/rows.h5" run.output_dir="$tmp/wrong"
 wrong "another number than the model's" 64 'vision.image_tokens: the model of model.path' ./dtrain --check "$tmp/tiny.ini" $whole model.path="$tmp/pooled-head/hf" vision.image_tokens=patch_insert run.output_dir="$tmp/wrong"
 
 # ---- validation, evaluation
@@ -251,9 +251,9 @@ expect "and is the same on three ranks" same_model "$(newest dpo-lora)" "$(newes
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
 check "a model without a tower" 65 'train: .*images.h5 has images, and the model has no vision tower' model.path=$hf/clip_llama_text
 check "of validation, too" 65 'validation: .*images.h5 has images' model.path=$hf/clip_llama_text data.train="$tmp/texts.h5" data.validation="$tmp/images.h5"
-check "images of another size" 65 'images.h5: images of 14 x 14 pixels; vision_config.image_size of the model is 17; make it again: dtrain-data --images tests/data/vision/hf/siglip_qwen2$' model.path=$hf/siglip_qwen2
+check "images of another size" 65 'images.h5 has images of 14 x 14 pixels, but vision_config.image_size of the model is 17; create the dataset again with dtrain-data --images tests/data/vision/hf/siglip_qwen2$' model.path=$hf/siglip_qwen2
 images siglip_qwen2 -o "$tmp/many.h5" --image-tokens 7 $fixture/records.jsonl
-check "another number of placeholders" 65 'many.h5: attribute image_tokens: 7 placeholders an image; the model makes 16 rows of it .*; make it again: dtrain-data --image-tokens 16 --images tests/data/vision/hf/siglip_qwen2$' model.path=$hf/siglip_qwen2 data.train="$tmp/many.h5"
+check "another number of placeholders" 65 'many.h5: attribute image_tokens: 7 placeholders per image, but the model computes 16 rows .*; create the dataset again with dtrain-data --image-tokens 16 --images tests/data/vision/hf/siglip_qwen2$' model.path=$hf/siglip_qwen2 data.train="$tmp/many.h5"
 sed 's/0.48145466/0.5/' $hf/clip/preprocessor_config.json >"$tmp/other.json"
 expect "other means" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/other.json" --image-tokens 9 -o "$tmp/means.h5" $fixture/records.jsonl
 check "another preprocessor" 65 'means.h5: attribute preprocessor: image_mean: the images were prepared with 0.5, 0.4578275.*, but the model has 0.48145' data.train="$tmp/means.h5"
@@ -272,10 +272,10 @@ expect "its checkpoint too" ./dtrain-generate "$(newest made)" --tokenizer $hf/c
 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
 expect_exit "and it goes on" 0
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
-check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60; image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
+check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60, but image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
 alone=model.path=$hf/clip_llama_text
-check "a task without images" 64 'pairs.h5 has images, which run.task = rm does not take' $alone run.task=rm data.train="$tmp/pairs.h5"
-check "nor does it take towers" 64 'run.task: rm takes language models alone, and the model has a vision tower' run.task=rm data.train="$tmp/pairs.h5"
+check "a task without images" 64 'pairs.h5 has images, which run.task = rm does not support' $alone run.task=rm data.train="$tmp/pairs.h5"
+check "nor does it take towers" 64 'run.task: task rm accepts only language models, but the model has a vision tower' run.task=rm data.train="$tmp/pairs.h5"
 check "a reference without a tower" 65 'reference_path: .*pairs.h5 has images, and the reference has no vision tower' run.task=dpo data.train="$tmp/pairs.h5" dpo.reference_path=$hf/clip_llama_text
 # A node may have an old copy of a model: ranks that start in two folders find two, of which one has a block less.
 mkdir "$tmp/here" "$tmp/there"
@@ -292,7 +292,7 @@ differ "dtrain-generate" dtrain-generate model --prompt a --max-new-tokens 2
 differ "dtrain-convert" dtrain-convert model "$tmp/wrong.h5"
 sed 's/"completion": "[^"]*"/"answer": "b"/; s|\.\./\.\./vision_data|'"$PWD/$pictures"'|g' $fixture/records.jsonl >"$tmp/prompts.jsonl"
 images clip_llama -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
-check "rollouts" 64 'prompts.h5 has images, which run.task = grpo does not take' $alone run.task=grpo data.train="$tmp/prompts.h5" grpo.reward=exact_match
+check "rollouts" 64 'prompts.h5 has images, which run.task = grpo does not support' $alone run.task=grpo data.train="$tmp/prompts.h5" grpo.reward=exact_match
 echo '{"prompt": "<image>", "completion": "a"}' >"$tmp/loose.jsonl"
 expect "placeholders without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/loose.h5" "$tmp/loose.jsonl"
 stray='token 60 stands for an image in this model, but the dataset has no images'

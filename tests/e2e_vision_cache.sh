@@ -51,8 +51,8 @@ while read -r dtype np stage more; do
     expect "the same bits" same_model "$(newest "ref-$dtype")" "$(newest "kept-$dtype-$np-$stage")"
     expect "as much memory as planned" as_planned
     [[ $more = *offload_param* ]] || expect "as --plan says" as_plan_says "$np" "$stage" precision.dtype="$dtype" vision.feature_cache="$cache" $more
-    if [ "$np" = 1 ]; then expect_text "made first" 'features of 3 of 3 different images are made first'
-    else expect_text "found again" "features of 3 different images are in $cache"; fi
+    if [ "$np" = 1 ]; then expect_text "made first" 'computing features of 3 of 3 different images'
+    else expect_text "found again" "features of 3 different images are cached in $cache"; fi
 done <<LAYOUTS
 fp32 1 0
 fp32 2 1
@@ -124,7 +124,7 @@ done <<CHANGES
 normalised preprocessor_config.json s/0.48145466/0.5/
 activated config.json s/"quick_gelu"/"gelu"/
 CHANGES
-wrong "a tower that is trained" 64 'vision.feature_cache: features are kept of a tower that stays as it is, and vision.train = projector,tower' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$cache" vision.train=projector,tower
+wrong "a tower that is trained" 64 'vision.feature_cache: features can only be cached for a frozen tower, but vision.train = projector,tower' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$cache" vision.train=projector,tower
 for path in "$tmp/tiny.ini" "$tmp/tiny.ini/below" /proc/features; do
     wrong "$path for kept features" 64 'vision.feature_cache: (expected a directory|cannot write in /proc)' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$path"
 done
@@ -133,9 +133,9 @@ wrong "no tower" 64 'vision.feature_cache: the model has no vision tower' ./dtra
 # ---- some are there
 cache=$tmp/parts
 kept 2 few data.train="$tmp/few.h5"
-n=$(sed -n 's/.*features of \([0-9]*\) of .*made first.*/\1/p' "$out")
+n=$(sed -n 's/.*computing features of \([0-9]*\) of .*/\1/p' "$out")
 kept 3 rest zero.stage=1
-expect_text "the others are made" "features of $((3 - n)) of 3 different images are made first"
+expect_text "the others are made" "computing features of $((3 - n)) of 3 different images"
 expect "into a file of their own: the same bits" same_model "$(newest ref-fp32)" "$(newest rest)"
 is "two files" "$(n_files '\.bin$')" 2
 
@@ -211,7 +211,7 @@ kept 1 list-alone data.train="$tmp/images.h5"
 rm "$cache"/*.bin
 kept 2 known data.train="$tmp/altered.h5"
 expect_exit "also where the images are known already" 65
-expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*is damaged|an image is not what it was)'
+expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*is damaged|an image differs)'
 is "leave no features" "$(n_files ^features)" 0
 
 # ---- kernels that round in other ways make other features
@@ -219,7 +219,7 @@ if [ "$(./dtrain --version | sed -n 's/^instruction sets: //p')" = "v2 v3 v4" ] 
     cache=$tmp/kernels
     DTRAIN_ISA=v2 kept 1 of-v2
     kept 1 of-this
-    expect_text "another instruction set's are made anew" 'features of 3 of 3 different images are made first'
+    expect_text "another instruction set's are made anew" 'computing features of 3 of 3 different images'
     expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest of-this)"
     cat >"$tmp/older" <<'SH'
 #!/bin/sh
@@ -231,7 +231,7 @@ SH
         RUN_TIMEOUT=60 run 2 "$tmp/older" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/older-$i" vision.feature_cache="$cache"
         expect_exit "ranks with kernels of different kinds" 0
     done
-    expect_text "find what they made together" "features of 3 different images are in $cache"
+    expect_text "find what they made together" "features of 3 different images are cached in $cache"
 else skip "another instruction set's features are made anew" "this processor has one"; fi
 
 # ---- images that no sample shows

@@ -188,7 +188,7 @@ expect_text "also without weights" '17616 parameters in 10 units'
 # ---- a fresh projector; what is trained, and that it goes on
 train 2 aligned "${clip[@]}" vision.train=projector
 expect_exit "a new projector" 0
-expect "which is told of" has 'projector, 4 tensors, starts from random' "$out"
+expect "which is told of" has 'projector (4 tensors) starts from random' "$out"
 expect "as is how much is trained" has '17616 parameters in 10 units (760 are trained)' "$out"
 expect "text alone trains none of it" renamed "$tmp/aligned/hf" "$tmp/aligned-text" '^language_model|^vision_tower'
 expect "the rest" renamed $hf/clip_llama "$tmp/rest" '^language_model|^vision_tower'
@@ -207,7 +207,7 @@ expect_text "and what was trained" 'trained +projector$'
 wrong "a run for a directory of its own" 64 'aligned: is an input' ./dtrain-convert --force "$tmp/aligned" "$tmp/aligned"
 cp -r "$tmp/aligned/hf" "$tmp/blind" && rm "$tmp/blind/preprocessor_config.json"
 run 1 ./dtrain-convert "$tmp/blind" "$tmp/blind.h5"
-expect_text "a model that does not say how its images are made" 'blind: no preprocessor_config.json'
+expect_text "a model that does not say how its images are made" 'blind: preprocessor_config.json, .*, is missing'
 
 # ---- adapters
 train 2 adapted model.path=$hf/clip_llama lora.r=2 lora.target_modules=q_proj,lm_head
@@ -254,43 +254,43 @@ expect "processor_config.json comes first" has '0.25' "$tmp/newer/hf/preprocesso
 
 # ---- mistakes
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
-check "a tower twice" 64 'vision.path.*has a tower already' model.path=$hf/clip_llama vision.path=$hf/clip
+check "a tower twice" 64 'vision.path.*already has a tower' model.path=$hf/clip_llama vision.path=$hf/clip
 check "another layer than that of the model" 64 'vision.feature_layer.*has -2' model.path=$hf/clip_llama vision.feature_layer=-1
 check "a key without a tower" 64 'vision.projector_type.*no tower' model.path=$hf/clip_llama_text vision.projector_type=mlp
 check "no language model" 64 'vision.path.*model.path' model.model_type=llama vision.path=$hf/clip
 check "a tower that is not there" 65 'vision.path.*nowhere' model.path=$hf/clip_llama_text vision.path=nowhere
-check "a tower for a language model" 64 'model.path: .*/clip is a vision tower .model_type clip., not a language model' model.path=$hf/clip
-check "or in the other's place" 64 'model.path: .*/siglip_vision is a vision tower' model.path=$hf/siglip_vision vision.path=$hf/siglip_qwen2_text
+check "a tower for a language model" 64 'model.path: expected a language model, found the vision tower .*/clip .model_type clip.' model.path=$hf/clip
+check "or in the other's place" 64 'model.path: .*found the vision tower .*/siglip_vision' model.path=$hf/siglip_vision vision.path=$hf/siglip_qwen2_text
 check "a directory of another kind" 65 'vision.path: .*clip_llama_text/config.json: model_type: expected clip_vision_model or siglip_vision_model' model.path=$hf/clip_llama_text vision.path=$hf/clip_llama_text
-check "no such token" 64 'vision.image_token.*<picture> is no token' "${clip[@]}" vision.image_token='<picture>'
+check "no such token" 64 'vision.image_token.*<picture> is not a token' "${clip[@]}" vision.image_token='<picture>'
 check "a token beyond the vocabulary" 64 'vision.image_token: .*image_token_index.*below vocab_size' "${clip[@]}" vision.image_token=61
 check "a pickle" 64 'vision.projector_path.*pickle' "${clip[@]}" vision.projector_path="$tmp/mm_projector.bin"
 check "a projector of another width" 65 'mm_projector.0.weight`: expected the shape .8, 16.' "${clip[@]}" vision.projector_type=mlp vision.projector_hidden_size=8 vision.projector_path="$projector"
-check "a projector of another type" 65 'another type than vision.projector_type' "${clip[@]}" vision.projector_type=linear vision.projector_path="$projector"
+check "a projector of another type" 65 'type differs from vision.projector_type' "${clip[@]}" vision.projector_type=linear vision.projector_path="$projector"
 check "a layer that is not there" 64 'vision.feature_layer: .*found 9' "${clip[@]}" vision.feature_layer=9
 check "squares that do not fit" 64 'vision.projector_shuffle: .*expected a divisor of the 3 patches' "${clip[@]}" vision.projector_type=pixel_shuffle vision.projector_shuffle=2
 check "nor do those that are usual" 64 'vision.projector_type: .*projector_shuffle: ' "${clip[@]}" vision.projector_type=pixel_shuffle
 cp -r $hf/clip "$tmp/odd" && sed -i 's/"hidden_size": [0-9]*/"hidden_size": 13/' "$tmp/odd/config.json"
 check "a tower that is none, by its own file" 65 'vision.path: .*odd/config.json: vision_config.hidden_size' model.path=$hf/clip_llama_text vision.path="$tmp/odd"
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_shuffle=2 vision.projector_dropout=0.1 run.output_dir="$tmp/unused"
-expect_text "a key that the projector has no use for" 'vision.projector_shuffle is not used: a projector of type mlp2x_gelu'
-expect_text "and another" 'vision.projector_dropout is not used'
+expect_text "a key that the projector has no use for" 'vision.projector_shuffle is ignored, because a projector of type mlp2x_gelu'
+expect_text "and another" 'vision.projector_dropout is ignored'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=linear vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
-expect_text "and the width between layers, of one" 'vision.projector_hidden_size is not used'
+expect_text "and the width between layers, of one" 'vision.projector_hidden_size is ignored'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=mlp vision.projector_dropout=0.1 vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
-expect "where it has, nothing is said" lacks 'is not used' "$out"
+expect "where it has, nothing is said" lacks 'is ignored' "$out"
 check "a rate for what is frozen" 64 "lr_groups: 'vision_tower' matches frozen tensors: vision.train = projector, without tower" "${clip[@]}" vision.train=projector optimizer.lr_groups=multi_modal_projector:1e-3,vision_tower:2e-6
 check "LLaVA's name of the projector" 64 "'mm_projector' matches no trained tensor; use multi_modal_projector" "${clip[@]}" optimizer.lr_groups=mm_projector:1e-3
-check "a task of language models" 64 'run.task: grpo takes language models alone' "${clip[@]}" run.task=grpo
+check "a task of language models" 64 'run.task: task grpo accepts only language models' "${clip[@]}" run.task=grpo
 check "data that are not there, by their key" 65 'data.train: .*trian.h5: cannot be opened' "${clip[@]}" data.train=trian.h5
 check "part of the model for a key" 64 'vision.llm: add llm to vision.train' "${clip[@]}" vision.llm=true
 check "AnyLLM's name for a key" 64 'projection_type is projector_type in .vision.' "${clip[@]}" vision.projection_type=mlp
 check "something else to train" 64 'vision.train.*found eyes' "${clip[@]}" vision.train=eyes
 echo '{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1},
     "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8, "num_attention_heads": 2, "image_size": 4, "patch_size": 4}, "image_token_index": 3}' >"$tmp/patch.json"
-check "a tower of one patch, which is left out" 65 'leaves nothing of an image' model.config="$tmp/patch.json"
+check "a tower of one patch, which is left out" 65 'selects no features of an image' model.config="$tmp/patch.json"
 check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
-check "adapters of a tower" 64 "lora.target_modules: this model has no layer 'out_proj' in its language model.* its layers are embed_tokens.* lm_head$" "${clip[@]}" lora.r=2 lora.target_modules=q_proj,out_proj
+check "adapters of a tower" 64 "lora.target_modules: this model has no layer 'out_proj' in its language model.* choose from embed_tokens.* lm_head$" "${clip[@]}" lora.r=2 lora.target_modules=q_proj,out_proj
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
 wrong "a reward model of images" 64 'no scalar head' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3

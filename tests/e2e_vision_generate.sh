@@ -106,7 +106,7 @@ assert all(ids == answers[0] for ids in answers), answers' "$tmp/text"
 
 run 1 ./dtrain-convert --to hf --chat-template chatml $hf/clip_llama "$tmp/talks"
 generate 0 "$tmp/talks" --max-new-tokens 1 --prompt "what is it?" --image "$files/rgb.jpg"
-expect_text "a question to a model of conversations, as it is" 'talks has a chat template, and a prompt goes to the model as it is: --chat --prompt'
+expect_text "a question to a model of conversations, as it is" 'talks has a chat template, but the prompt is passed to the model unchanged; use --chat --prompt'
 expect_text "one token has no rate of its own" '1 new token in .*1 rank.; prompts at [0-9.]* tokens/s$'
 generate 0 "$tmp/talks" --max-new-tokens 1 --prompt "<image> " --image "$files/rgb.jpg"
 expect "an image alone is no question" test "$(grep -c 'chat template' "$out")" = 0
@@ -120,7 +120,7 @@ expect "the same on two ranks" cmp "$tmp/text" "$tmp/expected"
 printf 'a\nb\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 4 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
 expect "a second message keeps what the first one's image left" grep -q '[1-9][0-9]* kept' "$out"
 printf 'what is it?\nand now\nand again\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
-expect "the image is forgotten with its message" grep -q 'outgrown 64 tokens' "$out"
+expect "the image is forgotten with its message" grep -q 'exceeds 64 tokens' "$out"
 expect "and all are answered, the first alike" test "$(wc -l <"$tmp/text")-$(head -1 "$tmp/text")" = "3-$(head -1 "$tmp/expected")"
 printf '/system see <image>\nwhat is it?\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 4 --threads 1 >"$tmp/text" 2>"$out"
 expect "what stands for an image shows none in a system message" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/text")" = 0-1
@@ -129,7 +129,7 @@ expect "what stands for an image shows none in a system message" test "${PIPESTA
 gen_wrong() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain-generate --threads 1 "$@"; }
 gen_wrong "a place without an image" 65 'prompt: the text has 1 <image>, but the prompt has no image' $hf/clip_llama --prompt "<image>"
 gen_wrong "two images for one place" 65 'the text has 1 <image>, but the prompt has 2 images' $hf/clip_llama --prompt "<image>" --image "$files/rgb.jpg" --image "$files/rgb.jpg"
-gen_wrong "a model of texts" 64 'clip_llama_text is a language model' $hf/clip_llama_text --prompt a --image "$files/rgb.jpg"
+gen_wrong "a model of texts" 64 'found .*clip_llama_text, a language model' $hf/clip_llama_text --prompt a --image "$files/rgb.jpg"
 gen_wrong "an image on another machine" 65 'http://x/a.png: images are not downloaded' $hf/clip_llama --prompt a --image http://x/a.png
 gen_wrong "an image that is not there" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
 printf '{"prompt": "a", "image": "%s"}\n' "$files/rgb.jpg" nowhere.png >"$tmp/late.jsonl"
@@ -141,10 +141,10 @@ RUN_TIMEOUT=60 DTRAIN_FAULT=generate.pass:0:2:hang gen_wrong "or alone: nobody w
 cp "$files/rgb.jpg" "$tmp/out.jpg"
 gen_wrong "an image that would be overwritten" 64 'out.jpg: is an input' $hf/clip_llama --prompt a --image "$tmp/out.jpg" --force -o "$tmp/out.jpg"
 expect "it is as it was" cmp "$files/rgb.jpg" "$tmp/out.jpg"
-gen_wrong "records name their own" 64 'image: goes with' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
+gen_wrong "records name their own" 64 'image: expected --prompt, - or --chat' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
 printf '{"prompt": "a"}\n{"prompt": "<image>", "image": 7}\n' >"$tmp/bad.jsonl"
 gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --prompts "$tmp/bad.jsonl"
-gen_wrong "a reward model has no images" 64 'reward models and critics are of text' --score $hf/clip_llama --answers "$tmp/bad.jsonl"
+gen_wrong "a reward model has no images" 64 'reward models and critics accept only text' --score $hf/clip_llama --answers "$tmp/bad.jsonl"
 cp -r $hf/clip_llama "$tmp/other" && sed -i 's/14/16/' "$tmp/other/preprocessor_config.json"
 gen_wrong "images of another size" 65 'takes 14 x 14' "$tmp/other" --prompt a --image "$files/rgb.jpg"
 

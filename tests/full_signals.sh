@@ -96,7 +96,7 @@ disturb() { # NP DIR NAME SECONDS
     finish "$2"
     case $code in
     0) return 1 ;;
-    64) grep -q 'in a row without a new checkpoint, .* after it began' "$out" || not_ok "$name: exit code 64" "not for want of progress"
+    64) grep -q 'in a row without a new checkpoint, and it ran for ' "$out" || not_ok "$name: exit code 64" "not for want of progress"
         echo x >>"$tmp/heard"; return 1 ;;
     75) echo x >>"$tmp/heard"
         keeps_its_word "$2" || not_ok "$name: after $signal the checkpoint of the named step exists" "$(grep 'stopped by' "$out"); $(ls "$tmp/$2/checkpoints" 2>&1 | tr '\n' ' ')" ;;

@@ -248,7 +248,7 @@ static void auto_counts_the_ranks_that_share_a_device(void **state)
                           "even zero.stage = 3, zero.offload_optimizer = cpu, zero.offload_param = cpu needs"));
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, run_whole(*state, NULL, NULL, "small", 2, named).err == DT_ERR_MEMORY);
-    assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "of device memory for each rank"));
+    assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "of device memory per rank"));
     dt_error_clear();
 }
 
@@ -314,7 +314,7 @@ static int read_keys(char text[256], const char *args[4])
     const char *at = strstr(dt_error_message(), before);
     int n = 0;
     snprintf(text, 256, "%s", at ? at + strlen(before) : "");
-    text[strcspn(text, ":")] = '\0'; /* what auto takes then */
+    text[strcspn(text, ";")] = '\0'; /* what auto takes then */
     MPI_Bcast(text, 256, MPI_CHAR, 0, MPI_COMM_WORLD);
     char *from = text, *to = text;
     for (; *from; from++) /* "a = b, c = d" to "a=b" and "c=d" */

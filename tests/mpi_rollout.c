@@ -259,7 +259,7 @@ static void a_row_without_room_for_a_prompt_is_refused(void **state)
     const outcome o = run(*state, "short", 1, args);
     assert_all(MPI_COMM_WORLD, o.err == DT_ERR_USAGE && o.left == 0);
     assert_all(MPI_COMM_WORLD,
-               this_rank() || strstr(dt_error_message(), "seq_len = 10 tokens of prompt and completion"));
+               this_rank() || strstr(dt_error_message(), "seq_len = 10 tokens leave none for the prompt"));
 }
 
 /* ---- from a file ------------------------------------------------------------------------------------------------- */
@@ -304,9 +304,9 @@ static void lines_that_are_no_groups_are_refused(void **state)
     static const struct {
         const char *line, *why;
     } BAD[] = {
-        {"\n\n", "expected a group of completions a line, found none"},
-        {"{\"prompt_ids\": [1]}\n", ":1: completion_ids: expected the 3 completions of a prompt, found 0"},
-        {"{\"prompt_ids\": [1], \"completion_ids\": [[1], [2]]}\n", "expected the 3 completions of a prompt, found 2"},
+        {"\n\n", "expected a group of completions per line, found none"},
+        {"{\"prompt_ids\": [1]}\n", ":1: completion_ids: expected 3 completions per prompt, found 0"},
+        {"{\"prompt_ids\": [1], \"completion_ids\": [[1], [2]]}\n", "expected 3 completions per prompt, found 2"},
         {"\n{\"prompt_ids\": [64], \"completion_ids\": [[1], [2], [3]]}\n", ":2: prompt_ids[0]: expected a token id"},
         {"{\"prompt_ids\": [], \"completion_ids\": [[1], [2], [3]]}\n", "prompt_ids: expected a list of token ids"},
         {"{\"prompt_ids\": [1], \"completion_ids\": [[1], [], [3]]}\n", "completion_ids[1]: expected a list"},

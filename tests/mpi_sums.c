@@ -190,7 +190,7 @@ static void a_rank_that_counts_something_else_is_an_error_at_start(void **state)
                                                 "metric 301 of this rank is `sum/7b`", "`extra` in a validation"};
             bool ok = err == DT_ERR_FAULT && dt_comm_failed_together(c);
             if (c->rank == bad) ok = ok && strstr(dt_error_message(), words[kind]) != NULL;
-            if (c->rank == bad && kind == 0) ok = ok && strstr(dt_error_message(), "rank 0 is `sum/7`") != NULL;
+            if (c->rank == bad && kind == 0) ok = ok && strstr(dt_error_message(), "rank 0 has `sum/7`") != NULL;
             if (!ok) print_error("rank %d: %s\n", c->rank, dt_error_message());
             assert_all(MPI_COMM_WORLD, ok);
             dt_sums_close(&s);

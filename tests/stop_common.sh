@@ -8,7 +8,7 @@ stopped_at() { sed -n 's/.*stopped by .* at step \([0-9]*\) of .*/\1/p' "$out"; 
 keeps_its_word() {
     local step file
     step=$(stopped_at)
-    [ -z "$step" ] && { grep -qE 'stopped by .*(while the run was starting|of the validation|in the phase|step [0-9]* of [0-9]* is done and saved)' "$out"; return; }
+    [ -z "$step" ] && { grep -qE 'stopped by .*(during start-up|of the validation|in the phase|step [0-9]* of [0-9]* was saved)' "$out"; return; }
     file=step-$(printf %08d "$step").h5
     grep -q ', a checkpoint is written' "$out" && [ -s "$tmp/$1/checkpoints/$file" ] && [ "$(cat "$tmp/$1/checkpoints/latest")" = "$file" ]
 }

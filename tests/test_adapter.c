@@ -193,7 +193,7 @@ static void tables_and_heads_have_adapters_of_their_own(void **state)
     drop(&a);
     adapt(&a, LLAMA, 1, "r = 2\ntarget_modules = q_proj, score\n");
     assert_int_equal(a.err, DT_ERR_USAGE);
-    assert_non_null(strstr(dt_error_message(), "score: a module of this kind can have no adapter"));
+    assert_non_null(strstr(dt_error_message(), "score: a module of this kind cannot have an adapter"));
     dt_error_clear();
     drop(&a);
 }
@@ -317,7 +317,7 @@ static void an_int8_product_of_too_many_inputs_is_refused_by_name(void **state)
     drop(&a);
     adapt(&a, json, 0, "r = 2\nbase_quantization = int8\nllm_int8_threshold = 6\n");
     assert_int_equal(a.err, DT_ERR_USAGE);
-    if (!strstr(dt_error_message(), "up to 131072 inputs, and model.layers.0.mlp.down_proj.weight has 131073"))
+    if (!strstr(dt_error_message(), "at most 131072 inputs, but model.layers.0.mlp.down_proj.weight has 131073"))
         fail_msg("%s", dt_error_message());
     dt_error_clear();
     drop(&a);
@@ -328,27 +328,29 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
     static const struct {
         const char *lora, *message;
     } CASES[] = {
-        {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; its layers are embed_tokens, "
+        {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; choose from embed_tokens, "
                                                     "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, "
                                                     "lm_head"},
         {"r = 4\ntarget_modules = q_proj, norm\n", "this model has no layer 'norm'"},
-        {"r = 4\ntarget_modules = .*c_attn\n", "it matches no layer of this model"},
-        {"r = 4\ntarget_modules = (q_proj\n", "'(q_proj' is no regular expression: missing closing parenthesis"},
+        {"r = 4\ntarget_modules = .*c_attn\n", "the expression matches no layer of this model"},
+        {"r = 4\ntarget_modules = (q_proj\n",
+         "'(q_proj' is not a valid regular expression: missing closing parenthesis"},
         {"r = 4\nmodules_to_save = lm_head\n", "lm_head is tied to the embedding"},
         {"r = 4\ntarget_modules = lm_head, q_proj\nmodules_to_save = embed_tokens\n",
-         "lm_head is tied to the embedding, which modules_to_save trains whole: it can have no adapter"},
+         "lm_head cannot have an adapter, because it is tied to the embedding, which modules_to_save trains as a "
+         "whole"},
         {"r = 4\nmodules_to_save = scores\n", "this model has no module 'scores'"},
         {"r = 4\nrank_pattern = q_proj:2.5\n", "expected module:rank, such as q_proj:16, found 'q_proj:2.5'"},
         {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
-        {"alpha = 4\n", "input.ini:2: [lora] alpha: without lora.r there are no adapters"},
-        {"base_quantization = int8\n", "[lora] base_quantization: int8 is for weights that are not trained"},
+        {"alpha = 4\n", "input.ini:2: [lora] alpha: needs lora.r, because without it there are no adapters"},
+        {"base_quantization = int8\n", "[lora] base_quantization: int8 needs lora.r, because it stores frozen weights"},
         {"r = 4\nbase_quantization = int8\nllm_int8_threshold = 1e-50\n",
-         "[lora] llm_int8_threshold: expected 0 (there are no outliers) or a normal number of fp32"},
+         "[lora] llm_int8_threshold: expected 0 (no outliers) or a normal fp32 number"},
         {"r = 4\nbase_quantization = nf4\n",
-         "nf4 has blocks of 64 weights: model.layers.0.self_attn.k_proj.weight has 32, no whole number of them"},
+         "nf4 needs blocks of 64 weights, but model.layers.0.self_attn.k_proj.weight has 32, which is not a multiple"},
         {"r = 4\nbase_quantization = int8\n"
          "modules_to_save = k_proj, o_proj, mlp\n",
-         "no linear layer of this model's blocks is left as it is"},
+         "no linear layer of the blocks remains to be quantised"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {

@@ -114,9 +114,8 @@ static void what_is_wrong_is_named_by_line(void **state)
     } cases[] = {
         {"", ": expected items"},
         {"\n \n", ": expected items"},
-        {"<a>\tT\t1\n<b> T 1\n",
-         ":2: expected three fields with tabs between them (SID, title, item id), found no tab"},
-        {"<a>\tT\n", ":1: expected three fields with tabs between them (SID, title, item id), found one tab"},
+        {"<a>\tT\t1\n<b> T 1\n", ":2: expected three fields separated by tabs (SID, title, item id), found no tab"},
+        {"<a>\tT\n", ":1: expected three fields separated by tabs (SID, title, item id), found one tab"},
         {"<a>\tT\t\n", ":1: expected an item id"},
         {"\tT\t1\n", ":1: expected a semantic ID such as <a_17><b_203><c_5>, found \"\""},
         {"<a>\tT\t1\n\na_1\tT\t2\n", ":3: expected a semantic ID"},
@@ -125,7 +124,7 @@ static void what_is_wrong_is_named_by_line(void **state)
         {"<a>b<c>\tT\t1\n", "found \"<a>b<c>\""},
         {"<a <b>\tT\t1\n", "found \"<a <b>\""},
         {"<a>\tT\xff\t1\n", ":1: expected text in UTF-8"},
-        {"<a>\tT\t1\n<b>\tT\t2\n<c>\tT\t1\n", ":3: item id 1 has been given already, in line 1"},
+        {"<a>\tT\t1\n<b>\tT\t2\n<c>\tT\t1\n", ":3: item id 1 is a duplicate of line 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_catalogue *c;
@@ -228,7 +227,7 @@ static void tails_that_join_the_sid_are_refused(void **state)
     dt_trie *t;
     assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer: ", eos, 100000, NULL), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), path));
-    assert_non_null(strstr(dt_error_message(), ":1: the tokenizer splits the SID <a> of item 31 in another way"));
+    assert_non_null(strstr(dt_error_message(), ":1: the tokenizer splits the SID <a> of item 31 differently"));
     dt_error_clear();
     assert_int_equal(dt_trie_open(&t, c, tokenizer, "Answer:\n", eos, 100000, NULL), DT_OK);
     assert_int_equal(dt_trie_n_leaves(t), 2);
@@ -601,9 +600,9 @@ static void embeddings_that_do_not_fit_are_refused(void **state)
         int n, zeros;
     } cases[] = {
         {"<a>\tA\t1\n<b>\tB\t3\n", "has no row for item 3 (/tmp/dtrain_catalogue", 3, -1},
-        {"<a>\tA\tx\n<b>\tB\t1\n", "expected 2 rows, one for each item of", 3, -1},
+        {"<a>\tA\tx\n<b>\tB\t1\n", "expected 2 rows, one per item of", 3, -1},
         {"<a>\tA\tx\n<b>\tB\t1\n", "found 1", 1, -1},
-        {"<a>\tA\t1\n<b>\tB\t2\n", "row 2, of item 2, is all zeros", 3, 2},
+        {"<a>\tA\t1\n<b>\tB\t2\n", "row 2, of item 2: expected a non-zero embedding", 3, 2},
     };
     dt_item_vectors *v;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -330,11 +330,11 @@ static void fields_of_prompts_are_used_or_refused(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"videos\": [\"v\"]}",
          "file:1: videos: ", DT_ERR_DATA},
         {"{\"prompt\": \"p\", \"image\": \"a.png\"}",
-         "file:1: image: the record has an image, but the model takes none", DT_ERR_DATA},
-        {"{\"prompt\": \"p\", \"system\": \"s\"}", "file:1: system: a prompt that is a plain text", DT_ERR_DATA},
+         "file:1: image: the record has an image, but the model does not accept images", DT_ERR_DATA},
+        {"{\"prompt\": \"p\", \"system\": \"s\"}", "file:1: system: a plain-text prompt", DT_ERR_DATA},
         {"{\"messages\": [{\"role\": \"system\", \"content\": \"t\"}, {\"role\": \"user\", \"content\": \"q\"}], "
          "\"system\": \"s\"}",
-         "system: the messages begin with another system message", DT_ERR_DATA},
+         "system: the messages start with another system message", DT_ERR_DATA},
         {"{\n\"prompt\": \"p\"\n}\n{\n\"prompt\": 1\n}\n", "file:4: expected an object", DT_ERR_DATA},
     };
     (void)state;
@@ -372,7 +372,7 @@ static void bad_prompts_are_named_by_line(void **state)
                {"\n{\"ids\": [0, 257]}", DT_PROMPT_JSONL, "file:2: token 1 is 257"},
                {"[1]", DT_PROMPT_JSONL, "file: record 1: "},
                {"[{\"ids\": [1]}, ", DT_PROMPT_JSONL, "file:1:15: not valid JSON"},
-               {"hello\n", DT_PROMPT_JSONL, "file: expected JSON lines, found text; one prompt a line: "},
+               {"hello\n", DT_PROMPT_JSONL, "file: expected JSON lines, found text; for one prompt per line, use "},
                {"{\"messages\": []}", DT_PROMPT_JSONL, "file:1: messages: "},
                {"{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}", DT_PROMPT_JSONL, "need a tokenizer"},
                {"", DT_PROMPT_JSONL, "found none"},

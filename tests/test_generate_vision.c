@@ -316,8 +316,8 @@ static void what_cannot_be_is_refused(void **state)
     assert_refused(&w, 0, &opt, "9 placeholders in its prompt for 2 images");
     w.seqs[2].n_images = 1;
     assert_refused(&w, 2, &opt, "0 placeholders in its prompt for 1 images");
-    assert_refused(&w, 1, &small, "9 tokens and 1 images a pass");
-    assert_refused(&w, 1, &none, "30 tokens and 0 images a pass");
+    assert_refused(&w, 1, &small, "9 tokens and 1 images per pass");
+    assert_refused(&w, 1, &none, "30 tokens and 0 images per pass");
     close_model(&w);
 }
 

@@ -274,7 +274,7 @@ static void a_reference_is_there_for_its_last_batch(void **state)
     ask(&a, q.model);
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
     assert_int_equal(dt_model_predict(r.model, &b, &a.pass, &a.results), DT_ERR_ARG);
-    assert_non_null(strstr(dt_error_message(), "the reference's forward of the same batch"));
+    assert_non_null(strstr(dt_error_message(), "the reference's forward pass of the same batch"));
     dt_error_clear();
     assert_int_equal(dt_model_forward(q.model, &b, false, 0), DT_OK);
     assert_int_equal(dt_model_logp(q.model, &b, 1, logp[0], NULL, NULL), DT_OK);

@@ -305,19 +305,19 @@ static void placeholders_that_are_not_those_of_the_images_are_refused(void **sta
     struct fixture f;
     open_fixture(&f, "clip_llama", DT_F32);
     f.b.token[0] = f.r.mc.vision->image_token;
-    assert_refused(&f, "10 placeholders (token 60) for at most 3 images of 9 placeholders each");
+    assert_refused(&f, "10 placeholders (token 60): expected at most 3 images of 9 placeholders each");
     fill(&f, 0);
     f.b.n_images = 2;
-    assert_refused(&f, "18 placeholders (token 60) for at most 1 images");
+    assert_refused(&f, "18 placeholders (token 60): expected at most 1 images");
     fill(&f, 0);
     f.b.n_images = 4;
     assert_refused(&f, "image 3 of a batch of 4 has no placeholders");
     fill(&f, 0);
     f.b.first_image[2] = -1;
-    assert_refused(&f, "18 placeholders (token 60) for at most 4 images");
+    assert_refused(&f, "18 placeholders (token 60): expected at most 4 images");
     fill(&f, 0);
     f.b.image_nbytes -= 3;
-    assert_refused(&f, "takes 14 x 14 pixels");
+    assert_refused(&f, "expects 14 x 14 pixels");
     f.b.image_nbytes += 3;
     close_fixture(&f);
 }

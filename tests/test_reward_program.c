@@ -101,9 +101,9 @@ static void what_it_does_wrong_is_told_with_its_last_lines(void **state)
         const char *script, *says[3];
     } cases[] = {
         {"read -r a; echo 1; read -r a; echo oh dear >&2; exit 3",
-         {"it has ended with exit status 3 after 1 of 4 answers", "oh dear", "its last lines:\n    1\n"}},
-        {"read -r a; kill -9 $$", {"it was ended by signal 9", "after 0 of 4 answers", "it has printed nothing"}},
-        {"exit 0", {"it has ended with exit status 0 after 0 of 4"}},
+         {"it ended with exit status 3 after 1 of 4 answers", "oh dear", "its last lines:\n    1\n"}},
+        {"read -r a; kill -9 $$", {"signal 9 (Killed) ended it", "after 0 of 4 answers", "it printed nothing"}},
+        {"exit 0", {"it ended with exit status 0 after 0 of 4"}},
         {"read -r a; echo hello; cat >/dev/null", {"answer 1 of 4: expected a number or null", "    hello"}},
         {"read -r a; echo nan; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
         {"read -r a; echo NaN; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
@@ -114,12 +114,13 @@ static void what_it_does_wrong_is_told_with_its_last_lines(void **state)
         {"read -r a; echo 1; read -r a; echo 1 2; cat >/dev/null", {"answer 2 of 4", "    1\n    1 2"}},
         {"read -r a; echo; cat >/dev/null", {"answer 1 of 4: expected a number or null"}},
         {"read -r a; yes | tr -d '\\n'", {"answer 1 of 4: expected a number or null"}}, /* a line without an end */
-        {"echo loading; cat >/dev/null", {"it answered without being asked", "loading"}},
+        {"echo loading; cat >/dev/null", {"it sent an answer without a request", "loading"}},
         {"for i in 1 2 3 4 5; do read -r a; echo 1; done; cat >/dev/null",
          {"no answer for 1 s"}}, /* 4 fit, see below */
-        {"read -r a; exec <&-; sleep 100", {"it has closed its input after 0 of 4"}},
-        {"exec >&-; sleep 100", {"it has closed its output after 0 of 4"}},
-        {"read -r a; echo 1; cat >/dev/null", {"no answer for 1 s (comm.timeout), after 1 of 4", "at once?"}},
+        {"read -r a; exec <&-; sleep 100", {"it closed its input after 0 of 4"}},
+        {"exec >&-; sleep 100", {"it closed its output after 0 of 4"}},
+        {"read -r a; echo 1; cat >/dev/null",
+         {"no answer for 1 s (comm.timeout), after 1 of 4", "flushes each answer immediately"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const bool stalls = strstr(cases[i].says[0], "no answer") != NULL;
@@ -154,7 +155,7 @@ static void an_answer_too_many_is_seen(void **state)
         err = ask(&p, 0, 10, reward, 60);
     }
     assert_int_equal(err, DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "it answered without being asked"));
+    assert_non_null(strstr(dt_error_message(), "it sent an answer without a request"));
     dt_program_close(&p);
 }
 
@@ -232,10 +233,10 @@ static void what_cannot_be_started_is_refused(void **state)
 {
     static const struct {
         const char *command, *says;
-    } cases[] = {{"/no/such/judge.sh 1", "/no/such/judge.sh: there is no such program"},
-                 {"no-such-program-of-dtrain", "there is no such program, or it may not be executed"},
-                 {"/tmp", "there is no such program, or it may not be executed"},
-                 {"/etc/passwd", "may not be executed"}};
+    } cases[] = {{"/no/such/judge.sh 1", "/no/such/judge.sh does not exist"},
+                 {"no-such-program-of-dtrain", "does not exist, or is not executable"},
+                 {"/tmp", "does not exist, or is not executable"},
+                 {"/etc/passwd", "is not executable"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_program p;
         dt_error_clear();
@@ -252,7 +253,7 @@ static void what_cannot_be_started_is_refused(void **state)
     assert_int_equal(dt_program_open(&p, script_path, true), DT_OK);
     assert_int_equal(dt_program_start(&p, 0, 1, 0), DT_ERR_USAGE);
     assert_non_null(strstr(dt_error_message(), "cannot start it"));
-    assert_non_null(strstr(dt_error_message(), "the first line of a script names its interpreter"));
+    assert_non_null(strstr(dt_error_message(), "the first line of a script must name its interpreter"));
     dt_program_close(&p);
 }
 

@@ -268,7 +268,7 @@ static void parameters_that_do_not_fit_are_refused(void **state)
                  {"length:0", "expected length:TARGET"},       {"length:2.5", "expected length:TARGET"},
                  {"length:8:4", "expected length:TARGET"},     {"length:4:8:9", "expected length:TARGET"},
                  {"length:long", "expected length:TARGET"},    {"keywords:", "expected words"},
-                 {"keywords: | ", "expected words"},           {"format:(", "expected a regular expression"}};
+                 {"keywords: | ", "expected words"},           {"format:(", "expected a PCRE2 regular expression"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_builtin *b;
         dt_error_clear();
@@ -331,9 +331,9 @@ static void what_is_wrong_with_a_list_names_the_key(void **state)
         {"accuracy", "nan", "reward_weights (default): expected a number from -1e6 to 1e6, found nan"},
         {"accuracy", "1x", "found 1x"},
         {"command:", "", "expected command:PROGRAM ARGS"},
-        {"command:a | b", "", "what belongs to a shell"},
+        {"command:a | b", "", "found shell syntax"},
         {"command:\"a", "", "expected a program and its arguments"},
-        {"command:$DTRAIN_TEST_NO_SUCH_NAME", "", "a variable of the environment is not set"},
+        {"command:$DTRAIN_TEST_NO_SUCH_NAME", "", "an environment variable is not set"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_config cfg;

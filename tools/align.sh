@@ -18,11 +18,11 @@ awk -v d="$data" 'BEGIN {
     } }'
 for kind in sft preference prompts; do ./dtrain-data --force --kind $kind -o "$data/$kind.h5" "$data/$kind.jsonl"; done
 
-say "fine-tuning on both answers"
+say "fine-tuning on both kinds of answers"
 train align-sft demo run.task=sft run.max_steps=200 data.train="$data/sft.h5" data.validation= data.validation_steps=0 model.hidden_size=128 \
     model.intermediate_size=384 model.num_hidden_layers=4 batch.train_batch_size=32 batch.micro_batch_size=8 batch.gradient_accumulation_steps=0 optimizer.lr=1e-3
 
-say "a reward model from pairs"
+say "training a reward model on pairs"
 train align-rm rm run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" data.validation= batch.train_batch_size=16 \
     batch.micro_batch_size=4 optimizer.lr=1e-4
 
@@ -34,12 +34,12 @@ say "DPO with the pairs"
 train align-dpo dpo run.max_steps=40 model.path="$runs/align-sft/hf" data.train="$data/preference.h5" batch.train_batch_size=16 batch.micro_batch_size=4 \
     optimizer.lr=5e-5
 
-say "the reward model's judgement"
+say "scores of the reward model"
 for model in sft ppo dpo; do
     ./dtrain-generate "$runs/align-$model/hf" --score "$runs/align-rm/hf" --prompts "$data/prompts.jsonl" --temperature 1 --max-new-tokens 24 --jsonl \
         -o "$data/$model.jsonl" --force 2>/dev/null
     awk -F'"reward":' -v model="$model" '{ sum += $2; polite += /"text":"please/ } NR == 5 { sub(/.*"text":"/, "", $1); sub(/".*/, "", $1); example = $1 }
-        END { printf "%-4s mean reward %6.2f, %3d of %d answers begin with please, such as: %s\n", model ":", sum / NR, polite, NR, example }' "$data/$model.jsonl"
+        END { printf "%-4s mean reward %6.2f, %3d of %d answers start with please, for example: %s\n", model ":", sum / NR, polite, NR, example }' "$data/$model.jsonl"
 done
 
 say "the curves"

@@ -18,12 +18,12 @@ awk -v d="$data" -v most="$largest" 'BEGIN {
 ./dtrain-data --force --kind sft -o "$data/guesses.h5" "$data/guesses.jsonl"
 ./dtrain-data --force --kind prompts -o "$data/sums.h5" "$data/sums.jsonl"
 
-say "the form of an answer: fine-tuning on guesses"
+say "fine-tuning on guesses, to learn the form of an answer"
 train arithmetic-base demo run.task=sft run.max_steps=300 data.train="$data/guesses.h5" data.validation= data.validation_steps=0 model.hidden_size=128 \
     model.intermediate_size=384 model.num_hidden_layers=4 batch.train_batch_size=64 batch.micro_batch_size=8 batch.gradient_accumulation_steps=0 \
     optimizer.lr=1e-3 checkpoint.export=hf
 
-say "what is right: $MPIRUN -np $np ./dtrain input/grpo.ini grpo.reward_funcs=accuracy"
+say "GRPO with rewards for correct sums: $MPIRUN -np $np ./dtrain input/grpo.ini grpo.reward_funcs=accuracy"
 train arithmetic grpo run.max_steps=240 model.path="$runs/arithmetic-base/hf" data.train="$data/sums.h5" grpo.reward_funcs=accuracy \
     grpo.num_generations=16 grpo.max_completion_length=4 batch.train_batch_size=512 batch.micro_batch_size=64 optimizer.lr=5e-4 precision.dtype=fp32
 
@@ -32,7 +32,7 @@ for model in arithmetic-base arithmetic; do
     ./dtrain-generate "$runs/$model/hf" --prompts "$data/sums.jsonl" --greedy --max-new-tokens 4 --jsonl -o "$data/$model.jsonl" --force 2>/dev/null
     sed 's/.*"prompt":"\([0-9]*\)+\([0-9]*\)=","text":"\([^"]*\)".*/\1 \2 \3/' "$data/$model.jsonl" |
         awk -v model="$model" '$3 == $1 + $2 { n++ } { sum[NR] = $1 "+" $2 "=" $3 }
-            END { printf "%-16s %3d of %d sums are right, such as  %s  %s\n", model ":", n, NR, sum[int(NR / 3) + 1], sum[int(3 * NR / 4) + 2] }'
+            END { printf "%-16s %3d of %d sums are right, for example  %s  %s\n", model ":", n, NR, sum[int(NR / 3) + 1], sum[int(3 * NR / 4) + 2] }'
 done
 
 say "the reward"

@@ -9,7 +9,7 @@ data=$runs/chat-data
 mkdir -p $data
 
 if [ -z "$model" ]; then
-    say "a small model to begin with"
+    say "pretraining a small model"
     model=$runs/chat-base
     rm -rf $model
     ./dtrain-data --force --template plain --kind tokens -o $data/base.h5 "$chats"
@@ -31,9 +31,9 @@ echo "{\"messages\": [{\"role\": \"user\", \"content\": \"$question\"}]}" >$data
 ./dtrain-generate $runs/chat/hf --system "$system" --prompts $data/question.jsonl --greedy --max-new-tokens 100 --jsonl -o $data/answer.jsonl --force
 sed 's/.*"text":"\([^"]*\)".*/\1/' $data/answer.jsonl
 
-say "transformers: the same"
+say "transformers: the same question"
 if "$python" -c 'import transformers' 2>/dev/null; then
     "$python" tools/open_elsewhere.py $runs/chat/hf $data/answer.jsonl
 else
-    echo "not found; with it: python tools/open_elsewhere.py $runs/chat/hf $data/answer.jsonl"
+    echo "transformers not found; after installing it, run: python tools/open_elsewhere.py $runs/chat/hf $data/answer.jsonl"
 fi

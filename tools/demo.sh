@@ -14,7 +14,7 @@ fi
 # One block of 50 lines in 20 is held back, so that both sets are of the same kind. Of a short text: smaller blocks.
 lines=$(wc -l <$data/all.txt)
 if [ "$lines" -lt 20 ]; then
-    echo "demo: the text has $lines lines; 20 are needed, and some thousand for a model that learns something" >&2
+    echo "demo: the text has $lines lines: expected at least 20; use some thousand lines for a useful model" >&2
     exit 65
 fi
 block=$((lines < 1000 ? lines / 20 : 50))
@@ -28,7 +28,7 @@ say "training on $np ranks: $MPIRUN -np $np ./dtrain input/demo.ini"
 if [ -e $run/finished ]; then rm -rf $run; fi # an unfinished run goes on where it stopped
 $MPIRUN -np "$np" ./dtrain input/demo.ini
 
-say "what it writes"
+say "a sample of its text"
 ./dtrain-generate $run --prompt "And the LORD said unto " --max-new-tokens 240 --temperature 0.8 --num-samples 3
 
 say "the loss"

@@ -2,12 +2,12 @@
 # man.sh NAME - the manual page of a program (all but dtrain's, which is written by hand) from its --help, on standard output.
 set -eu
 case $1 in
-dtrain-data) about="make datasets of text, JSON records and recommendation data for dtrain, and look into them" ;;
-dtrain-convert) about="turn checkpoints of dtrain into Hugging Face model directories and back" ;;
-dtrain-generate) about="continue prompts, or talk, with a model that dtrain trained" ;;
-dtrain-info) about="show checkpoints, datasets and runs of dtrain" ;;
-dtrain-plot) about="draw the metrics of runs of dtrain" ;;
-dtrain-sid) about="make semantic IDs for the items of a catalogue" ;;
+dtrain-data) about="create and inspect dtrain datasets of text, JSON records and recommendation data" ;;
+dtrain-convert) about="convert dtrain checkpoints to Hugging Face model directories and back" ;;
+dtrain-generate) about="generate text or chat with a trained model" ;;
+dtrain-info) about="show dtrain checkpoints, datasets and runs" ;;
+dtrain-plot) about="plot the metrics of dtrain runs" ;;
+dtrain-sid) about="compute semantic IDs for the items of a catalogue" ;;
 *) echo "man.sh: $1: expected the name of a program" >&2 && exit 64 ;;
 esac
 "./$1" --help | awk -v name="$1" -v about="$about" -f tools/man.awk

@@ -6,7 +6,7 @@
 #   mpi.sh check MPICC CPPFLAGS LIBS  exit 0 when a program of both holds one MPI; else says which two, and what to do
 set -u
 
-# By the macros of mpi.h: names of wrappers say little.
+# Reads the macros of mpi.h, because names of wrappers are ambiguous.
 kind() {
     printf '#include <mpi.h>\n#if defined(OPEN_MPI)\nkind openmpi\n#elif defined(MPICH_VERSION) || defined(MPICH_NAME)\nkind mpich\n#endif\n' |
         "$@" -E -P -x c - 2>/dev/null | sed -n 's/^kind //p' | grep . || echo unknown
@@ -40,9 +40,9 @@ check() { # MPICC CPPFLAGS LIBS
         found="the libraries $(echo $found)"
     fi
     {
-        echo "mpi.sh: $1 is $own, but the flags of HDF5 bring in another MPI: $found"
-        echo "mpi.sh: a program of two MPIs starts N single ranks. Use the HDF5 that was made for this one (Debian: libhdf5-$own-dev), load the"
-        echo "mpi.sh: modules of one MPI, or choose by make MPICC=... HDF5=... (HDF5 is a name of pkg-config)"
+        echo "mpi.sh: $1 is $own, but the flags of HDF5 add another MPI: $found"
+        echo "mpi.sh: a program linked with two MPIs starts N separate single-rank runs. Use the HDF5 built for this MPI (Debian: libhdf5-$own-dev), load the"
+        echo "mpi.sh: modules of one MPI, or choose with make MPICC=... HDF5=... (HDF5 is a pkg-config name)"
     } >&2
     return 69
 }

@@ -15,9 +15,9 @@ import os
 import sys
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("directory", metavar="DIRECTORY", help="a model as dtrain exports it")
-parser.add_argument("answers", metavar="ANSWERS", help="what dtrain-generate wrote: a JSON line for each answer")
-parser.add_argument("images", metavar="IMAGE", nargs="*", help="the images of every prompt (default: those that the records name)")
+parser.add_argument("directory", metavar="DIRECTORY", help="a model exported by dtrain")
+parser.add_argument("answers", metavar="ANSWERS", help="output of dtrain-generate --jsonl: one JSON line per answer")
+parser.add_argument("images", metavar="IMAGE", nargs="*", help="images of every prompt (default: those named in the records)")
 given = parser.parse_args()
 
 import torch  # noqa: E402 - --help asks for neither
@@ -60,7 +60,7 @@ def scores_alike():
         found["as a batch"] = model(torch.tensor([t + [pad] * (longest - len(t)) for t in texts]),
                                     attention_mask=torch.tensor([[1] * len(t) + [0] * (longest - len(t)) for t in texts])).logits[:, 0].tolist()
     off = {how: max(abs(a - b) / max(1, abs(b)) for a, b in zip(rewards, ours)) for how, rewards in found.items()}
-    print(f"{len(ours)} rewards, off by at most", ", ".join(f"{x:.1e} {how}" for how, x in off.items()), f"(pad_token_id: {pad})")
+    print(f"{len(ours)} rewards, maximum difference", ", ".join(f"{x:.1e} {how}" for how, x in off.items()), f"(pad_token_id: {pad})")
     return max(off.values()) < 1e-4
 
 
@@ -87,7 +87,7 @@ def sees_alike():
     n_each = (v.vision_config.image_size // v.vision_config.patch_size) ** 2 + (v.vision_config.model_type == "clip_vision_model" and v.vision_feature_select_strategy == "full")
     for number, answer in enumerate(answers, 1):
         if "logprobs" not in answer:
-            sys.exit("an answer has no logprobs; expected what dtrain-generate --greedy --jsonl --logprobs wrote")
+            sys.exit("an answer has no logprobs; expected the output of dtrain-generate --greedy --jsonl --logprobs")
         ids, paths = answer["prompt_ids"], image_paths(answer)
         check_images(number, len(paths), ids.count(getattr(v, "image_token_id", None) or v.image_token_index), n_each)
         images = [transformers.image_utils.load_image(path) for path in paths]
@@ -101,12 +101,12 @@ def sees_alike():
         same &= new == answer["ids"]
         found = [torch.log_softmax(logits[0].double(), 0)[i].item() for logits, i in zip(out.logits, new)]
         off = max([off] + [abs(a - b) for a, b in zip(found, answer["logprobs"])])
-    print(f"{len(answers)} prompts:", "the same tokens" if same else "the tokens differ", f"and log-probabilities off by at most {off:.1e}")
+    print(f"{len(answers)} prompts:", "the same tokens" if same else "the tokens differ", f"maximum difference of log-probabilities {off:.1e}")
     return same and off < 1e-4
 
 
 if "ids" not in answers[0]:
-    sys.exit(f"{given.answers}: expected what dtrain-generate --greedy --jsonl wrote")
+    sys.exit(f"{given.answers}: expected the output of dtrain-generate --greedy --jsonl")
 architecture = transformers.AutoConfig.from_pretrained(directory).architectures[0]
 if architecture.startswith("Llava"):
     sys.exit(not sees_alike())

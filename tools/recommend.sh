@@ -14,20 +14,20 @@ evaluate() { # NAME
         batch.micro_batch_size=16 rec.catalogue="$data/shop.txt" rec.num_beams=20 log.report_to=jsonl
 }
 
-say "a shop of $items items, and what $users users looked at"
+say "a synthetic shop: $items items and the histories of $users users"
 awk -v items="$items" -v users="$users" -v seed="$seed" -v out="$data/shop" -f tools/recommend/shop.awk
 head -3 "$data/shop.texts"
 
-say "a small model that has read the texts of the items"
+say "pretraining a small model on the texts of the items"
 ./dtrain-data --force --documents lines -o "$data/texts.h5" "$data/shop.texts"
 train recommend-base demo run.max_steps=100 data.train="$data/texts.h5" data.validation= data.validation_steps=0 model.hidden_size=128 model.intermediate_size=384 \
     model.num_hidden_layers=2 batch.train_batch_size=16 batch.micro_batch_size=4
 
-say "semantic IDs of its embeddings of the items"
+say "semantic IDs from the model's item embeddings"
 $MPIRUN -np "$np" ./dtrain-sid --force --model "$runs/recommend-base/hf" --items "$data/shop.item.json" -o "$data/shop" --method kmeans --codes 32 --distinct
 sed -n '1p;2p;257p' "$data/shop.txt"
 
-say "a model with their tokens, and datasets"
+say "adding the SID tokens to the model, and creating datasets"
 rm -rf "$data/model"
 # Noise of about the size of the model's own rows: so small a model tells equal rows apart only slowly.
 ./dtrain-convert --noise 0.1 --add-tokens "$data/shop.index.json" "$runs/recommend-base/hf" "$data/model"
@@ -38,18 +38,18 @@ make_data() { # RECIPE ROWS
 }
 make_data sft train && make_data rl train && make_data eval test
 
-say "fine-tuning on what came next, and on titles"
+say "fine-tuning on next items and on titles"
 train recommend-sft sft run.epochs="$epochs" model.path="$data/model" data.train="$data/sft-train.h5" batch.train_batch_size=16 batch.micro_batch_size=8 \
     optimizer.lr=7e-4 optimizer.betas="0.9, 0.95"
 evaluate sft
 
-say "reinforcement learning: the 8 most probable items that the search finds, and MiniOneRec's rewards of them"
+say "reinforcement learning with beam search (8 items) and MiniOneRec's rewards"
 train recommend-rl grpo run.max_steps="$steps" model.path="$runs/recommend-sft/hf" data.train="$data/rl-train.h5" rec.catalogue="$data/shop.txt" grpo.rollout=beam \
     grpo.num_generations=8 grpo.reward_funcs="rec_rule, rec_rank" batch.train_batch_size=1024 batch.micro_batch_size=64 optimizer.lr=1e-4 \
     scheduler.warmup_ratio=0.1 log.rollouts=false log.completions=0
 evaluate rl
 
-say "how often the item that came next is among the first K"
+say "hit rate: how often the next item is among the first K"
 {
     awk -f tools/recommend/baselines.awk "$data/shop.txt" "$data/shop.train.csv" "$data/shop.test.csv"
     for model in sft rl; do
@@ -63,11 +63,11 @@ awk -F'\t' '{ hr[$1, $2] = $3; ndcg[$1, $2] = $4 }
           row("random", "random"); row("most popular", "popular"); row("behind the last item", "next"); row("fine-tuning", "sft"); row("reinforcement", "rl") }' \
     "$data/measured.txt" | tee "$data/table.txt"
 
-say "the picture"
+say "the plot"
 sed -n 's|.*"step": *\([0-9]*\).*"grpo/rewards/rec_rule/mean": *\([-+0-9.e]*\).*|\1 \2|p' "$runs/recommend-rl/metrics.jsonl" | awk '{ print $1, 8 * $2 }' >"$data/reward.txt"
 if command -v gnuplot >/dev/null; then
     gnuplot -e "data='$data'" tools/recommend/picture.gp >"$data/recommend.svg"
     echo "$data/recommend.svg"
 else
-    echo "gnuplot was not found: no picture"
+    echo "gnuplot not found: no plot"
 fi

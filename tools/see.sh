@@ -13,12 +13,12 @@ ask() { # RUN: its answers to the questions of the test
     $MPIRUN -np "$np" ./dtrain-generate "$runs/$1/hf" --prompts "$data/test.jsonl" --greedy --max-new-tokens 12 --jsonl -o "$data/$1.jsonl" --force
 }
 
-say "$images images and $tests for the test, and what is said of them"
+say "$images training images and $tests test images, with questions and answers"
 LC_ALL=C awk -v out="$data" -v images="$images" -v tests="$tests" -v seed="$seed" -f tools/see/shapes.awk
 head -3 "$data/texts.txt"
 ./dtrain-data --force --documents lines -o "$data/texts.h5" "$data/texts.txt"
 
-say "a language model that has read such texts; the tower beside it stays random"
+say "pretraining a language model on such texts; its vision tower stays random"
 train see-base vision run.task=pretrain run.max_steps=300 vision.train=llm data.train="$data/texts.h5" optimizer.lr=2e-3
 
 say "datasets with images"
@@ -28,7 +28,7 @@ done
 ./dtrain-data show --tokenizer "$runs/see-base/hf" "$data/questions.h5" 0
 ./dtrain-info --images "$data/sheet.png" --n-images 100 "$data/captions.h5"
 
-say "alignment: tower and projector learn to make the language model say what is on an image; it learns, too, but more slowly"
+say "alignment: training tower and projector to describe images, and the language model with a lower rate"
 train see-align vision run.max_steps=700 model.config= model.tokenizer= model.path="$runs/see-base/hf" data.train="$data/captions.h5" optimizer.lr_groups=language_model:3e-4
 ask see-align
 
@@ -37,11 +37,11 @@ train see-sft vision run.max_steps=400 model.config= model.tokenizer= model.path
     optimizer.lr=5e-4
 ask see-sft
 
-say "right answers about $tests images of other combinations"
+say "correct answers about $tests images of unseen combinations"
 answers() { awk -v what="$1" -f tools/see/answers.awk "$data/test.jsonl" "$data/see-align.jsonl" "$data/see-sft.jsonl" "$data/test.svg"; }
 answers table | tee "$data/table.txt"
 answers picture >"$data/answers.svg"
-say "to look at"
-printf '%s  %s\n' "$data/table.txt" "the table above; other processors give somewhat other figures" "$data/sheet.png" "100 images of the training data, as the tower gets them" \
+say "results"
+printf '%s  %s\n' "$data/table.txt" "the table above; figures vary slightly between processors" "$data/sheet.png" "100 training images, as the tower receives them" \
     "$data/answers.svg" "images of the test and the answers of the fine-tuned model, wrong ones in red"
-printf 'ask it: ./dtrain-generate %s --prompt "#. How many? " --image %s --greedy\n' "$runs/see-sft/hf" "$data/$(sed -n '1s/.*"image": *"\([^"]*\)".*/\1/p' "$data/test.jsonl")"
+printf 'to ask the model: ./dtrain-generate %s --prompt "#. How many? " --image %s --greedy\n' "$runs/see-sft/hf" "$data/$(sed -n '1s/.*"image": *"\([^"]*\)".*/\1/p' "$data/test.jsonl")"

@@ -99,13 +99,13 @@ if [ "$sudo" != none ] && command -v apt-get >/dev/null; then
     echo "setup: apt-get could not install$packages" >&2
 fi
 if [ -z "$names" ]; then
-    echo "setup: goes on without$wanted: what needs it is left out" >&2
+    echo "setup: continues without$wanted; features that need it are not built" >&2
     exit 0
 fi
 {
     echo "setup: these are missing (Debian names):$names"
-    echo "setup: one command installs them, and what make demo and make test need besides:"
+    echo "setup: this command installs them, and everything else that make demo and make test need:"
     echo "    sudo apt-get install --no-install-recommends$together"
-    echo "setup: on a cluster try 'module avail' and 'module load' for the names given; headers are searched for in CPATH, libraries in LIBRARY_PATH"
+    echo "setup: on a cluster, load the modules of these names (module avail, module load); headers are searched in CPATH, libraries in LIBRARY_PATH"
 } >&2
 exit 69

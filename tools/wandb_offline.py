@@ -80,10 +80,10 @@ def parse(argv):
     p = argparse.ArgumentParser(prog="wandb_offline.py", description="Turn a run of dtrain into an offline run of Weights & Biases.")
     p.add_argument("output_dir", help="the run's output_dir")
     p.add_argument("--project", default="dtrain", help="project of the run (default dtrain)")
-    p.add_argument("--entity", help="user or team (default: that of the login)")
-    p.add_argument("--name", help="name of the run (default: that of the directory)")
-    p.add_argument("--id", help="id of the run (default: made of the directory's full path)")
-    p.add_argument("--dir", help="where to make wandb/offline-run-* (default: OUTPUT_DIR)")
+    p.add_argument("--entity", help="user or team (default: the login's)")
+    p.add_argument("--name", help="name of the run (default: the directory's name)")
+    p.add_argument("--id", help="id of the run (default: derived from the directory's full path)")
+    p.add_argument("--dir", help="folder in which to create wandb/offline-run-* (default: OUTPUT_DIR)")
     try:
         return p.parse_args(argv)
     except SystemExit as e:
@@ -109,7 +109,7 @@ def main():
         run.finish()
     except OSError as e:
         fail(EX_WRITE, f"{o.dir or full}: cannot write: {e}")
-    print(f"{len(history)} steps written; where there is a network:\n  wandb sync {made}")
+    print(f"{len(history)} steps written; to upload them from a machine with network access:\n  wandb sync {made}")
 
 
 if __name__ == "__main__":

@@ -182,8 +182,8 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
     char layers[1024];
     for (int i = 0; i < l->target_modules.n && !l->lenient; i++)
         DT_CHECK(names_layer(l->target_modules.list[i], mc, units, n_units), DT_ERR_USAGE,
-                 "this model has no layer '%s'%s; its layers are %s", l->target_modules.list[i],
-                 mc->vision ? " in its language model (a tower and a projector take no adapters)" : "",
+                 "this model has no layer '%s'%s; choose from %s", l->target_modules.list[i],
+                 mc->vision ? " in its language model (towers and projectors cannot have adapters)" : "",
                  list_layers(mc, units, n_units, layers, sizeof layers));
     return DT_OK;
 }
@@ -199,7 +199,7 @@ static dt_err check_patterns(const dt_module_value *values, int n, const dt_unit
 {
     for (int i = 0; i < n; i++)
         DT_CHECK(names_adapted(values[i].pattern, units, n_units), DT_ERR_USAGE,
-                 "no layer that has an adapter ends with '%s'", values[i].pattern);
+                 "expected the end of a layer name with an adapter, found '%s'", values[i].pattern);
     return DT_OK;
 }
 
@@ -217,8 +217,10 @@ static dt_err check_target(const dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    DT_CHECK(may_adapt(u), DT_ERR_USAGE,
-             "%s: a module of this kind can have no adapter; a score is trained whole beside adapters", module);
+    DT_CHECK(
+        may_adapt(u), DT_ERR_USAGE,
+        "%s: a module of this kind cannot have an adapter; a score head is trained as a whole in addition to adapters",
+        module);
     return DT_OK;
 }
 
@@ -279,8 +281,9 @@ static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit
     dt_tensor head;
     const int u = tied_head(mc, units, n_units, &head);
     if (u < 0 || !is_target(l, mc, &units[u], &head)) return DT_OK;
-    DT_CHECK(!lora_saves_tied(l, mc, units, n_units), DT_ERR_USAGE,
-             "lm_head is tied to the embedding, which modules_to_save trains whole: it can have no adapter");
+    DT_CHECK(
+        !lora_saves_tied(l, mc, units, n_units), DT_ERR_USAGE,
+        "lm_head cannot have an adapter, because it is tied to the embedding, which modules_to_save trains as a whole");
     DT_TRY(add_a(l, mc, &units[u], &head, true));
     ++*n_found;
     return add_b(l, mc, &units[u], &head);
@@ -320,11 +323,12 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     }
     DT_TRY(add_tied_head(l, mc, units, n_units, &n_found));
     list_layers(mc, units, n_units, layers, sizeof layers);
-    DT_CHECK(n_found > 0 || !l->lenient, DT_ERR_DATA,
-             "this adapter was made for another model: none of the modules that it has (%s%s) is a layer here, which "
-             "are %s",
-             first_target(l), l->target_modules.n > 1 ? ", ..." : "", layers);
-    DT_CHECK(n_found > 0, DT_ERR_USAGE, "it matches no layer of this model, whose names end with %s", layers);
+    DT_CHECK(
+        n_found > 0 || !l->lenient, DT_ERR_DATA,
+        "this adapter belongs to another model: its modules (%s%s) are not layers of this one, whose layers are %s",
+        first_target(l), l->target_modules.n > 1 ? ", ..." : "", layers);
+    DT_CHECK(n_found > 0, DT_ERR_USAGE, "the expression matches no layer of this model; the layer names end with %s",
+             layers);
     return DT_OK;
 }
 
@@ -346,10 +350,9 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
     for (int i = 0; i < l->modules_to_save.n && !l->lenient; i++) {
         const char *name = l->modules_to_save.list[i];
         if (saves_any(name, units, n_units)) continue;
-        DT_CHECK(
-            !module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
-            "lm_head is tied to the embedding (tie_word_embeddings = true), so it has no weights of its own that could "
-            "be trained; embed_tokens (of GPT-2 wte) trains both");
+        DT_CHECK(!module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
+                 "lm_head is tied to the embedding (tie_word_embeddings = true) and has no weights of its own; use "
+                 "embed_tokens (wte in GPT-2), which trains both");
         return dt_fail(DT_ERR_USAGE, "this model has no module '%s'", name);
     }
     return DT_OK;

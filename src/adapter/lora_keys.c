@@ -12,7 +12,7 @@ static dt_err check_alone(const dt_config *cfg)
                                        "rank_pattern",   "alpha_pattern", "path"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "lora", keys[i]), cfg, "lora", keys[i],
-                        "without lora.r there are no adapters; lora.r = 8 is usual");
+                        "needs lora.r, because without it there are no adapters; lora.r = 8 is usual");
     return DT_OK;
 }
 
@@ -25,14 +25,14 @@ static dt_dtype base_of(const dt_config *cfg)
 static dt_err check_quantization(const dt_config *cfg)
 {
     DT_CONFIG_CHECK(cfg->lora_r > 0 || base_of(cfg) == DT_F32, cfg, "lora", "base_quantization",
-                    "%s is for weights that are not trained, beside adapters; without lora.r all are trained: lora.r = "
-                    "8 is usual",
+                    "%s needs lora.r, because it stores frozen weights, and without adapters all weights are trained; "
+                    "lora.r = 8 is usual",
                     cfg->lora_base_quantization);
     DT_CONFIG_CHECK(!*cfg->lora_llm_int8_threshold || base_of(cfg) == DT_I8, cfg, "lora", "llm_int8_threshold",
-                    "products are in int8 where weights are: lora.base_quantization = int8");
+                    "needs lora.base_quantization = int8, because int8 GEMMs need int8 weights");
     const double threshold = strtod(cfg->lora_llm_int8_threshold, NULL);
     DT_CONFIG_CHECK(threshold == 0 || threshold >= (double)FLT_MIN, cfg, "lora", "llm_int8_threshold",
-                    "expected 0 (there are no outliers) or a normal number of fp32 (6 is usual), found %s",
+                    "expected 0 (no outliers) or a normal fp32 number (6 is usual), found %s",
                     cfg->lora_llm_int8_threshold);
     return DT_OK;
 }
@@ -49,7 +49,7 @@ static dt_err read_value(dt_module_value *v, const dt_config *cfg, const char *k
                     item);
     while (colon > item + 1 && colon[-1] == ' ') colon--;
     v->pattern = strndup(item, (size_t)(colon - item));
-    DT_CHECK(v->pattern, DT_ERR_MEMORY, "no memory for a name");
+    DT_CHECK(v->pattern, DT_ERR_MEMORY, "out of memory for a name");
     return dt_config_blame(cfg, "lora", key, module_check_pattern(v->pattern));
 }
 
@@ -60,7 +60,7 @@ static dt_err read_values(dt_module_value **values, int *n_values, const dt_conf
     int n;
     DT_TRY(dt_config_split(text, &items, &n));
     *values = calloc((size_t)n + 1, sizeof **values);
-    dt_err err = *values ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d names", n);
+    dt_err err = *values ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a list of %d names", n);
     for (*n_values = 0; *n_values < n && err == DT_OK; ++*n_values)
         err = read_value(&(*values)[*n_values], cfg, key, whole, items[*n_values]);
     dt_list_free(items, n);
@@ -139,7 +139,7 @@ static bool is_given(const dt_config *cfg, const char *key)
 /* text: malloc'ed, freed here. same: does the key say so already? */
 static dt_err settle(dt_config *cfg, const char *of, const char *key, bool same, char *text)
 {
-    dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for lora.%s", key);
+    dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for lora.%s", key);
     if (err == DT_OK && !same && is_given(cfg, key))
         err = dt_config_fail(cfg, "lora", key, "the adapter of %s has %.120s%s; leave the key out", of,
                              *text ? text : "none", strlen(text) > 120 ? "..." : "");
@@ -172,7 +172,9 @@ static dt_err check_can_be_keys(const dt_lora *l, const char *of)
     for (int i = 0; i < l->n_alpha_pattern; i++)
         if (!is_one_name(l->alpha_pattern[i].pattern)) bad = l->alpha_pattern[i].pattern;
     DT_CHECK(!bad, DT_ERR_DATA,
-             "the adapter of %s: '%.100s' cannot be written as the value of a key, which training needs", of, bad);
+             "the adapter of %s: '%.100s' cannot be the value of a configuration key, so this adapter cannot be "
+             "trained further",
+             of, bad);
     return DT_OK;
 }
 
@@ -182,7 +184,8 @@ static dt_err check_alphas(const dt_lora *l, const char *of)
     double bad = l->alpha >= 1e-6 && l->alpha <= 65536 ? 0 : l->alpha;
     for (int i = 0; i < l->n_alpha_pattern; i++)
         if (l->alpha_pattern[i].value > 65536) bad = l->alpha_pattern[i].value;
-    DT_CHECK(bad == 0, DT_ERR_DATA, "the adapter of %s: an alpha of %g; training takes 1e-06 to 65536", of, bad);
+    DT_CHECK(bad == 0, DT_ERR_DATA, "the adapter of %s: alpha: expected 1e-06 to 65536 for training, found %g", of,
+             bad);
     return DT_OK;
 }
 
@@ -204,7 +207,7 @@ static dt_err check_shared(const dt_lora *l, const char *of)
 {
     for (int i = 0; i < DT_N_VOCABULARY_MODULES && l->ties; i++)
         DT_CHECK(!module_is_in(&l->target_modules, dt_vocabulary_modules[i]), DT_ERR_DATA,
-                 "the adapter of %s: ensure_weight_tying: one adapter for %s and what is tied to it can be used and "
+                 "the adapter of %s: ensure_weight_tying: a shared adapter of %s and its tied weights can be used and "
                  "merged, but not trained",
                  of, dt_vocabulary_modules[i]);
     return DT_OK;

@@ -53,7 +53,7 @@ dt_err module_check_pattern(const char *pattern)
         return DT_OK;
     }
     pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-    return dt_fail(DT_ERR_DATA, "'%.100s' is no regular expression: %s", pattern, why);
+    return dt_fail(DT_ERR_DATA, "'%.100s' is not a valid regular expression: %s", pattern, why);
 }
 
 /* From byte `from` to the end; what stands before it is there for ^ and for what looks back. */
@@ -87,7 +87,7 @@ static bool is_list(const char *text)
 static dt_err set_pattern(dt_modules *m, const char *text)
 {
     m->pattern = strdup(text);
-    return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
+    return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a name");
 }
 
 dt_err dt_modules_parse(dt_modules *m, const char *text)
@@ -96,7 +96,7 @@ dt_err dt_modules_parse(dt_modules *m, const char *text)
     if (strcasecmp(text, ALL_LINEAR) == 0 || strcmp(text, "all") == 0) return set_pattern(m, ALL_LINEAR);
     if (is_list(text)) return dt_config_split(text, &m->list, &m->n);
     DT_CHECK(!strpbrk(text, "'\""), DT_ERR_DATA,
-             "expected names without quotes and brackets, as q_proj, v_proj, found %.100s", text);
+             "expected names without quotes and brackets, such as q_proj, v_proj, found %.100s", text);
     DT_TRY(module_check_pattern(text));
     return set_pattern(m, text);
 }

@@ -38,7 +38,7 @@ static dt_err blame(const char *file, const char *key, dt_err err)
     char *why = strdup(dt_error_message());
     dt_error_clear();
     err = dt_fail(DT_ERR_DATA, "%s: %s%s%s", file, key ? key : "", key ? ": " : "",
-                  why ? why : "no memory for the reason");
+                  why ? why : "out of memory for the reason");
     free(why);
     return err;
 }
@@ -77,7 +77,8 @@ static dt_err check_init(const reader *f)
     if (!word && (!v || json_is_boolean(v))) return DT_OK;
     for (size_t i = 0; word && i < sizeof plain / sizeof plain[0]; i++)
         if (strcmp(word, plain[i]) == 0) return DT_OK;
-    return unexpected(f, "init_lora_weights", "a way that leaves the base model as it is (true, gaussian)", v);
+    return unexpected(f, "init_lora_weights", "an initialisation that keeps the base model unchanged (true, gaussian)",
+                      v);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -110,14 +111,14 @@ static dt_err read_patterns(const reader *f, const char *key, read_value read, d
     if (!all) return DT_OK;
     if (!json_is_object(all)) return unexpected(f, key, "an object of patterns and values", all);
     *values = calloc(json_object_size(all) + 1, sizeof **values);
-    DT_CHECK(*values, DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    DT_CHECK(*values, DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     json_object_foreach(all, pattern, v)
     {
         dt_module_value *to = &(*values)[(*n)++];
         if (json_is_null(v)) return unexpected(f, key, "a number", v);
         DT_TRY(read(f, key, v, &to->value));
         DT_TRY(blame(f->file, key, module_check_pattern(pattern)));
-        DT_CHECK((to->pattern = strdup(pattern)), DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+        DT_CHECK((to->pattern = strdup(pattern)), DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     return DT_OK;
 }
@@ -131,16 +132,16 @@ static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
     if (text) {
         DT_TRY(blame(f->file, key, module_check_pattern(text)));
         m->pattern = strdup(text);
-        return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+        return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     if (!all) return DT_OK;
     if (!json_is_array(all)) return unexpected(f, key, "a list of names", all);
     m->list = calloc(json_array_size(all) + 1, sizeof *m->list);
-    DT_CHECK(m->list, DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+    DT_CHECK(m->list, DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     for (size_t i = 0; i < json_array_size(all); i++) {
         const char *name = json_string_value(json_array_get(all, i));
         if (!name || !*name) return unexpected(f, key, "a list of names", all);
-        DT_CHECK((m->list[m->n++] = strdup(name)), DT_ERR_MEMORY, "%s: no memory for %s", f->file, key);
+        DT_CHECK((m->list[m->n++] = strdup(name)), DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     return DT_OK;
 }
@@ -224,13 +225,13 @@ static dt_err check_restricted(const reader *f, const dt_modules *targets, const
 {
     const char *digit = targets->pattern && excluded->pattern ? targets->pattern : "";
     while ((digit = strchr(digit, '\\')) && !(digit[1] >= '1' && digit[1] <= '9')) digit += digit[1] ? 2 : 1;
-    DT_CHECK(!digit, DT_ERR_DATA, "%s: target_modules: back references beside exclude_modules are not supported",
+    DT_CHECK(!digit, DT_ERR_DATA, "%s: target_modules: back references together with exclude_modules are not supported",
              f->file);
     if (module_is_all_linear(targets) || (!targets->pattern && targets->n == 0))
-        return unexpected(f, "target_modules", "names of modules beside exclude_modules or layers_to_transform",
+        return unexpected(f, "target_modules", "module names together with exclude_modules or layers_to_transform",
                           value_of(f, "target_modules"));
     if (targets->pattern && !is_empty(value_of(f, "layers_to_transform")))
-        return unexpected(f, "target_modules", "a list of names beside layers_to_transform",
+        return unexpected(f, "target_modules", "a list of names together with layers_to_transform",
                           value_of(f, "target_modules"));
     return DT_OK;
 }
@@ -261,7 +262,7 @@ static dt_err restrict_to(const reader *f, dt_modules *targets, const dt_modules
     dt_err err = out ? put_layers(out, f) : DT_OK;
     if (out && fclose(out) == 0 && err == DT_OK) compose(targets, excluded, layers, &text);
     free(layers);
-    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for names", f->file);
+    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for names", f->file);
     if (err == DT_OK) err = blame(f->file, "target_modules", module_check_pattern(text));
     if (err != DT_OK) {
         free(text);
@@ -278,7 +279,7 @@ static dt_err read_targets(const reader *f, dt_modules *targets)
     DT_TRY(read_modules(f, "target_modules", targets));
     const bool some = !is_empty(value_of(f, "layers_to_transform"));
     DT_CHECK(some || is_empty(value_of(f, "layers_pattern")) || value_of(f, "layers_to_transform"), DT_ERR_DATA,
-             "%s: layers_pattern: it means nothing without layers_to_transform", f->file);
+             "%s: layers_pattern needs layers_to_transform", f->file);
     const bool excludes = !is_empty(value_of(f, "exclude_modules"));
     dt_err err = excludes ? read_modules(f, "exclude_modules", &excluded) : DT_OK;
     if (err == DT_OK && (some || excludes)) err = restrict_to(f, targets, &excluded);

@@ -103,6 +103,6 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
     json_decref(root);
     if (!bare || asprintf(text, "%s\n", bare) < 0) *text = NULL;
     free(bare);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for %s", DT_PEFT_CONFIG);
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for %s", DT_PEFT_CONFIG);
     return DT_OK;
 }

@@ -52,8 +52,8 @@ static dt_err choose_finer(const dt_unit *u, int first, int end, int *finer)
     for (int t = first; t < end - 1; t++) {
         const dt_tensor *w = &u->tensors[t];
         DT_CHECK(w->n_elems % DT_NF4_BLOCK == 0, DT_ERR_USAGE,
-                 "nf4 has blocks of %d weights: %s has %" PRId64 ", no whole number of them, and one product serves it "
-                 "and %s; int8 takes any",
+                 "nf4 needs blocks of %d weights, but %s has %" PRId64
+                 ", which is not a multiple, and shares one GEMM with %s; use int8, which has no such limit",
                  (int)DT_NF4_BLOCK, w->name, w->n_elems, u->tensors[t + 1].name);
         const int its = dt_nf4_finer(w->n_elems / DT_NF4_BLOCK);
         if (its > *finer) *finer = its;
@@ -80,7 +80,7 @@ static void make_codes(dt_tensor *t, const choice *c, int finer)
 static dt_err check_products(const dt_tensor *t)
 {
     DT_CHECK(!t->coded.int8.on || t->coded.n_in <= DT_INT8_MOST_K, DT_ERR_USAGE,
-             "products in int8 (lora.llm_int8_threshold) are of matrices with up to %d inputs, and %s has %" PRId64
+             "int8 GEMMs (lora.llm_int8_threshold) need matrices with at most %d inputs, but %s has %" PRId64
              "; leave the threshold out",
              DT_INT8_MOST_K, t->name, t->coded.n_in);
     return DT_OK;
@@ -152,7 +152,8 @@ dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *
     if (l->base == DT_F32) return DT_OK;
     DT_TRY(store(&c, mc, units, n_units));
     DT_CHECK(c.n_codes > 0, DT_ERR_USAGE,
-             "no linear layer of this model's blocks is left as it is: lora.modules_to_save names one of each product");
+             "no linear layer of the blocks remains to be quantised, because lora.modules_to_save lists one of "
+             "each GEMM");
     return DT_OK;
 }
 

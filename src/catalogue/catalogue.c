@@ -49,7 +49,7 @@ static dt_err add_row(dt_catalogue *c, row r)
     if (c->n_items == c->n_alloc) {
         const int32_t n = c->n_alloc ? 2 * c->n_alloc : 1024;
         row *grown = realloc(c->rows, (size_t)n * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "%s: no memory for %d items", c->path, n);
+        DT_CHECK(grown, DT_ERR_MEMORY, "%s: out of memory for %d items", c->path, n);
         c->rows = grown;
         c->n_alloc = n;
     }
@@ -67,13 +67,14 @@ static dt_err take_line(dt_catalogue *c, size_t from, size_t n, int32_t line)
              "%s:%" PRId32 ": expected text in UTF-8", c->path, line);
     const char *first = memchr(text, '\t', n), *last = memrchr(text, '\t', n);
     DT_CHECK(first && first != last, DT_ERR_DATA,
-             "%s:%" PRId32 ": expected three fields with tabs between them (SID, title, item id), found %s", c->path,
-             line, first ? "one tab" : "no tab");
+             "%s:%" PRId32 ": expected three fields separated by tabs (SID, title, item id), found %s", c->path, line,
+             first ? "one tab" : "no tab");
     const size_t sid_len = (size_t)(first - text), title = sid_len + 1, title_end = (size_t)(last - text);
     DT_CHECK(is_sid(text, sid_len), DT_ERR_DATA,
              "%s:%" PRId32 ": expected a semantic ID such as <a_17><b_203><c_5>, found \"%.*s\"", c->path, line,
              (int)dt_min_size(sid_len, 200), text);
-    DT_CHECK(title_end + 1 < n, DT_ERR_DATA, "%s:%" PRId32 ": expected an item id behind the last tab", c->path, line);
+    DT_CHECK(title_end + 1 < n, DT_ERR_DATA, "%s:%" PRId32 ": expected an item id after the last tab, found none",
+             c->path, line);
     text[sid_len] = text[title_end] = text[n] = '\0';
     return add_row(c, (row){.sid = (uint32_t)from,
                             .title = (uint32_t)(from + title),
@@ -137,8 +138,8 @@ static dt_err count_sids(dt_catalogue *c)
     for (int32_t i = 1; i < c->n_items; i++) {
         const int32_t a = c->by_id[i - 1], b = c->by_id[i];
         DT_CHECK(strcmp(id_of(c, a), id_of(c, b)) != 0, DT_ERR_DATA,
-                 "%s:%" PRId32 ": item id %s has been given already, in line %" PRId32, c->path, c->rows[b].line,
-                 id_of(c, b), c->rows[a].line);
+                 "%s:%" PRId32 ": item id %s is a duplicate of line %" PRId32, c->path, c->rows[b].line, id_of(c, b),
+                 c->rows[a].line);
     }
     return DT_OK;
 }
@@ -168,7 +169,7 @@ static dt_err collect_levels(dt_catalogue *c)
 static dt_err read_file(dt_catalogue *c, const char *path)
 {
     c->path = strdup(path);
-    DT_CHECK(c->path, DT_ERR_MEMORY, "%s: no memory for a path", path);
+    DT_CHECK(c->path, DT_ERR_MEMORY, "%s: out of memory for a path", path);
     DT_TRY(dt_read_file(path, UINT32_MAX, &c->text, &c->text_nbytes));
     c->fingerprint = dt_checksum(c->text, 0, (int64_t)c->text_nbytes, 1); /* before it is cut */
     DT_TRY(take_lines(c));
@@ -185,7 +186,7 @@ dt_err dt_catalogue_open(dt_catalogue **out, const char *path, dt_ledger *ledger
 {
     dt_catalogue *c = calloc(1, sizeof *c);
     *out = NULL;
-    DT_CHECK(c, DT_ERR_MEMORY, "%s: no memory for a catalogue", path);
+    DT_CHECK(c, DT_ERR_MEMORY, "%s: out of memory for a catalogue", path);
     const dt_err err = read_file(c, path);
     if (err != DT_OK) {
         dt_catalogue_close(c);

@@ -32,8 +32,9 @@ static dt_err read_rows(dt_item_vectors *v, dt_rows *rows, bool by_number)
         int64_t at = i;
         if (by_number) dt_sid_item_number(item.id, &at);
         DT_CHECK(at < rows->n, DT_ERR_DATA,
-                 "%s: has no row for item %s (%s:%" PRId32 "): it has %" PRId64
-                 ", and an item whose id is a number has the row of that number, from 0",
+                 "%s has no row for item %s (%s:%" PRId32
+                 "): an item with a numeric id uses the row of that number, counted from 0, and there are %" PRId64
+                 " rows",
                  rows->path, item.id, dt_catalogue_path(v->catalogue), item.line, rows->n);
         float *x = v->row + i * v->width;
         DT_TRY(dt_rows_read(rows, at, 1, x));
@@ -41,8 +42,8 @@ static dt_err read_rows(dt_item_vectors *v, dt_rows *rows, bool by_number)
         for (int64_t k = 0; k < v->width; k++) sum += (double)x[k] * x[k];
         v->norm[i] = sqrt(sum);
         DT_CHECK(sum > 0, DT_ERR_DATA,
-                 "%s: row %" PRId64 ", of item %s, is all zeros: expected an embedding, which has a direction",
-                 rows->path, at, item.id);
+                 "%s: row %" PRId64 ", of item %s: expected a non-zero embedding, found only zeros", rows->path, at,
+                 item.id);
     }
     return DT_OK;
 }
@@ -52,15 +53,15 @@ static dt_err take(dt_item_vectors *v, dt_rows *rows, bool describe)
     const int32_t n = dt_catalogue_n_items(v->catalogue);
     const bool by_number = ids_are_numbers(v->catalogue);
     DT_CHECK(by_number || rows->n == n, DT_ERR_DATA,
-             "%s: expected %" PRId32 " rows, one for each item of %s in its order, as not all ids are numbers, found "
-             "%" PRId64,
+             "%s: expected %" PRId32
+             " rows, one per item of %s in its order because not all ids are numbers, found %" PRId64,
              rows->path, n, dt_catalogue_path(v->catalogue), rows->n);
     v->width = rows->width;
     const size_t numbers = (size_t)n * (size_t)v->width;
     v->nbytes = (size_t)n * sizeof *v->norm + numbers * sizeof *v->row;
     if (describe) return DT_OK;
     v->norm = malloc(v->nbytes);
-    DT_CHECK(v->norm, DT_ERR_MEMORY, "%s: no memory for %zu bytes of embeddings", rows->path, v->nbytes);
+    DT_CHECK(v->norm, DT_ERR_MEMORY, "%s: out of memory for %zu bytes of embeddings", rows->path, v->nbytes);
     v->row = (float *)(v->norm + n);
     dt_ledger_add(v->ledger, DT_MEM_DATA, DT_ON_HOST, v->told = v->nbytes);
     return read_rows(v, rows, by_number);
@@ -72,7 +73,7 @@ dt_err dt_item_vectors_open(dt_item_vectors **out, const dt_catalogue *c, const 
     dt_rows rows = {0};
     dt_item_vectors *v = calloc(1, sizeof *v);
     *out = NULL;
-    DT_CHECK(v, DT_ERR_MEMORY, "%s: no memory for embeddings", path);
+    DT_CHECK(v, DT_ERR_MEMORY, "%s: out of memory for embeddings", path);
     v->catalogue = c, v->ledger = ledger;
     dt_err err = dt_rows_open(&rows, path, *array ? array : NULL);
     if (err == DT_OK) err = take(v, &rows, describe);

@@ -23,7 +23,7 @@ static dt_err make_room(text_set *s)
     if (s->n < s->n_alloc / 2) return DT_OK;
     const int32_t n = s->n_alloc ? 2 * s->n_alloc : 4096;
     char **grown = realloc(s->text, (size_t)n * sizeof *grown);
-    DT_CHECK(grown, DT_ERR_MEMORY, "no memory for a list of %d tokens", n);
+    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for a list of %d tokens", n);
     s->text = grown;
     s->n_alloc = n;
     return DT_OK;
@@ -33,7 +33,7 @@ dt_err text_set_add(text_set *s, const char *text, size_t nbytes)
 {
     if (s->n == s->n_alloc) DT_TRY(make_room(s));
     char *copy = strndup(text, nbytes);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for a token");
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for a token");
     s->text[s->n++] = copy;
     return DT_OK;
 }

@@ -46,13 +46,13 @@ static dt_err add_text(texts *all, const dt_catalogue *c, int32_t item, dt_encod
     DT_CHECK((ends[0] >= 0 || !*tail) && joint->n > tail_ids->n &&
                  (tail_ids->n == 0 || memcmp(joint->id, tail_ids->id, tail_ids->n * sizeof *joint->id) == 0),
              DT_ERR_DATA,
-             "%s:%" PRId32 ": the tokenizer splits the SID %s of item %s in another way behind the end of a prompt, "
-             "\"%s\", than alone: a token would reach from the one into the other",
+             "%s:%" PRId32 ": the tokenizer splits the SID %s of item %s differently after a prompt that ends in "
+             "\"%s\" than without one, because a token would span the boundary",
              dt_catalogue_path(c), x.line, x.sid, x.id, tail);
     for (size_t i = tail_ids->n; i < joint->n; i++)
         DT_CHECK(joint->id[i] < vocab_size, DT_ERR_DATA,
                  "%s:%" PRId32 ": the SID %s of item %s has token %" PRId32 ", but the model's vocabulary has %" PRId64
-                 " tokens: it was not made for this tokenizer",
+                 " tokens; use the model's own tokenizer",
                  dt_catalogue_path(c), x.line, x.sid, x.id, joint->id[i], vocab_size);
     const size_t n = joint->n - tail_ids->n;
     DT_TRY(dt_ids_reserve(&all->ids, n + 1));
@@ -70,7 +70,7 @@ static dt_err add_texts(texts *all, const dt_catalogue *c, dt_encoder *e, const 
     const char *before = NULL;
     const dt_span alone = {.text = tail, .nbytes = strlen(tail)};
     all->text = malloc((size_t)dt_catalogue_n_sids(c) * sizeof *all->text);
-    DT_CHECK(all->text, DT_ERR_MEMORY, "%s: no memory for the tokens of %" PRId32 " SIDs", dt_catalogue_path(c),
+    DT_CHECK(all->text, DT_ERR_MEMORY, "%s: out of memory for the tokens of %" PRId32 " SIDs", dt_catalogue_path(c),
              dt_catalogue_n_sids(c));
     if (*tail) DT_TRY(dt_encode(e, &alone, 1, DT_ENCODE_GOES_ON, tail_ids, NULL));
     for (int32_t i = 0; i < dt_catalogue_n_items(c); i++) {
@@ -109,7 +109,8 @@ static dt_err sort_texts(texts *all, const dt_catalogue *c)
         const text *a = &all->text[i - 1], *b = &all->text[i];
         const dt_catalogue_item x = dt_catalogue_get(c, a->item), y = dt_catalogue_get(c, b->item);
         DT_CHECK(common(a, b) < a->n, DT_ERR_DATA,
-                 "%s:%" PRId32 ": to the tokenizer the SID %s of item %s is that of item %s in line %" PRId32 ", %s",
+                 "%s:%" PRId32 ": the tokenizer encodes the SID %s of item %s like that of item %s in line %" PRId32
+                 ", %s",
                  dt_catalogue_path(c), y.line, y.sid, y.id, x.id, x.line, x.sid);
     }
     return DT_OK;
@@ -125,7 +126,7 @@ static dt_err count_nodes(dt_trie *t, const texts *all)
         n += x->n - (i > 0 ? common(x - 1, x) : 0);
         if (x->n > t->depth) t->depth = x->n;
     }
-    DT_CHECK(n < INT32_MAX, DT_ERR_DATA, "%s: the items make a trie of %" PRId64 " nodes, at most %d are possible",
+    DT_CHECK(n < INT32_MAX, DT_ERR_DATA, "%s: the items need a trie of %" PRId64 " nodes, but at most %d are possible",
              dt_catalogue_path(t->catalogue), n, INT32_MAX - 1);
     t->n_nodes = (int32_t)n;
     t->n_leaves = all->n;
@@ -174,7 +175,7 @@ static dt_err build(dt_trie *t, const texts *all)
         t->first[n] = next;
     }
     free(spans);
-    DT_CHECK(t->token && t->first, DT_ERR_MEMORY, "%s: no memory for a trie of %zu nodes",
+    DT_CHECK(t->token && t->first, DT_ERR_MEMORY, "%s: out of memory for a trie of %zu nodes",
              dt_catalogue_path(t->catalogue), n);
     return DT_OK;
 }
@@ -201,9 +202,9 @@ dt_err dt_trie_open(dt_trie **out, const dt_catalogue *c, const dt_tokenizer *to
 {
     *out = NULL;
     DT_CHECK(eos >= 0 && eos < vocab_size, DT_ERR_USAGE,
-             "%s: SIDs need a token that ends a text behind them, and the model names none", dt_catalogue_path(c));
+             "%s: SIDs must be followed by an end-of-text token, but the model defines none", dt_catalogue_path(c));
     dt_trie *t = calloc(1, sizeof *t);
-    DT_CHECK(t, DT_ERR_MEMORY, "%s: no memory for a trie", dt_catalogue_path(c));
+    DT_CHECK(t, DT_ERR_MEMORY, "%s: out of memory for a trie", dt_catalogue_path(c));
     t->catalogue = c, t->eos = eos;
     const dt_err err = make(t, tokenizer, tail, eos, vocab_size);
     if (err != DT_OK) {

@@ -23,7 +23,7 @@ dt_err dt_base_add(dt_base *b, const char *name, uint64_t checksum)
 {
     if ((b->n & (b->n - 1)) == 0) { /* room doubles */
         void *grown = realloc(b->tensors, (size_t)(b->n ? 2 * b->n : 1) * sizeof *b->tensors);
-        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for a list of %d tensors", b->n + 1);
+        DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for a list of %d tensors", b->n + 1);
         b->tensors = grown;
     }
     struct dt_base_tensor *to = &b->tensors[b->n++];
@@ -59,7 +59,7 @@ dt_err ckpt_base_text(const dt_base *b, char **text)
     json_t *root = json_pack("{s:s, s:o}", "path", b->path, "checksums", sums);
     *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
-    DT_CHECK(*text, DT_ERR_WRITE, "%s: this path cannot be written into a checkpoint: expected UTF-8", b->path);
+    DT_CHECK(*text, DT_ERR_WRITE, "%s: expected a path in UTF-8, because the checkpoint stores it", b->path);
     return DT_OK;
 }
 
@@ -92,7 +92,7 @@ dt_err ckpt_base_parse(const char *path, const char *text, dt_base *b)
     const char *from = json_string_value(json_object_get(root, "path"));
     json_t *sums = json_object_get(root, "checksums");
     dt_err err = from && *from && json_is_object(sums) ? take_sums(path, sums, b) : malformed(path);
-    if (err == DT_OK && !(b->path = strdup(from))) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a path", path);
+    if (err == DT_OK && !(b->path = strdup(from))) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", path);
     json_decref(root);
     if (err != DT_OK) dt_base_free(b);
     return err;
@@ -114,7 +114,7 @@ static dt_err list_slots(base_job *job, const dt_stored_slot *slots, int n_slots
     job->slots = calloc((size_t)n_slots + 1, sizeof *job->slots);
     job->of = calloc((size_t)n_slots + 1, sizeof *job->of);
     job->found.locations = calloc((size_t)n_slots + 1, sizeof *job->found.locations);
-    DT_CHECK(job->slots && job->of && job->found.locations, DT_ERR_MEMORY, "no memory for a list of %d tensors",
+    DT_CHECK(job->slots && job->of && job->found.locations, DT_ERR_MEMORY, "out of memory for a list of %d tensors",
              n_slots);
     for (int i = 0; i < n_slots; i++) {
         if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
@@ -130,8 +130,8 @@ static dt_err list_slots(base_job *job, const dt_stored_slot *slots, int n_slots
 static dt_err locate(base_job *job, const char *from, int depth)
 {
     DT_CHECK(access(from, F_OK) == 0, DT_ERR_BASE,
-             "%s holds what was trained alone (checkpoint.save = trainable); the model that it was trained in is gone: "
-             "%s: %s (a link from there to where it is now will do)",
+             "%s contains only trained parameters (checkpoint.save = trainable), and its base model is missing: %s: "
+             "%s. Restore that path, for example with a symbolic link",
              job->path, from, strerror(errno));
     const dt_err err = dt_is_directory(from) ? dt_stored_locate_directory(from, job->slots, job->n, &job->found)
                                              : ckpt_locate(from, job->slots, job->n, &job->found, depth + 1);
@@ -155,8 +155,8 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         dt_stored_location *to = &map->locations[job->of[k]], *from = &found->locations[k];
         const char *tensor = job->slots[k].tensor->name;
         if (!to->left_out) continue;
-        DT_CHECK(!from->kept, DT_ERR_BASE, "%s: tensor `%s` is missing, which %s leaves out", job->base->path, tensor,
-                 job->path);
+        DT_CHECK(!from->kept, DT_ERR_BASE, "%s: tensor `%s` is missing; %s needs it from this base model",
+                 job->base->path, tensor, job->path);
         *to = *from;
         to->file += before;
         to->left_out = to->has_checksum = true;
@@ -176,7 +176,7 @@ dt_err ckpt_locate_left_out(const char *path, const dt_base *base, const dt_stor
     dt_err err = list_slots(&job, slots, n_slots);
     const dt_base *given = job.whole.base;
     if (err == DT_OK && depth >= MOST)
-        err = dt_fail(DT_ERR_DATA, "%s: its base has a base, and so on, more than %d times", path, (int)MOST);
+        err = dt_fail(DT_ERR_DATA, "%s: expected at most %d nested base models, found more", path, (int)MOST);
     if (err == DT_OK) err = locate(&job, given && given->path && depth == 0 ? given->path : base->path, depth);
     if (err == DT_OK) err = merge(&job, map);
     free(job.slots);

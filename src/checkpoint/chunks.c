@@ -23,10 +23,11 @@ dt_err dt_chunks_take(dt_chunks **chunks, const dt_comm *comm)
 {
     dt_chunks *c = comm->chunks;
     *chunks = NULL;
-    DT_CHECK(!c || !c->taken, DT_ERR_ARG, "the chunks of another load, save or export are still in use");
+    DT_CHECK(!c || !c->taken, DT_ERR_ARG,
+             "internal: dt_chunks_take: the chunks of another load, save or export are still in use");
     if (!c) {
         c = calloc(1, sizeof *c);
-        DT_CHECK(c, DT_ERR_MEMORY, "no memory for chunks of tensors");
+        DT_CHECK(c, DT_ERR_MEMORY, "out of memory for chunks of tensors");
         const dt_err err = dt_chunks_open(c, comm->dev);
         if (err != DT_OK) {
             free(c);

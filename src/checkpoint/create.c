@@ -211,7 +211,7 @@ static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, i
 {
     const int n = n_slots + items->n_items;
     dt_byte_range *arrays = malloc(((size_t)n + 1) * sizeof *arrays);
-    DT_CHECK(arrays, DT_ERR_MEMORY, "no memory for the offsets of %d arrays", n);
+    DT_CHECK(arrays, DT_ERR_MEMORY, "out of memory for the offsets of %d arrays", n);
     for (int i = 0; i < n_slots; i++) {
         const int64_t size = (int64_t)dt_dtype_size(ckpt_slot_dtype(&slots[i]));
         arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};

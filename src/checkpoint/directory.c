@@ -69,7 +69,7 @@ static dt_err read_dir(const char *dir, const char *ending, entry **list, int *n
     closedir(d);
     if (!ok) {
         free_entries(*list, *n);
-        return dt_fail(DT_ERR_MEMORY, "%s: no memory for its list of checkpoints", dir);
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for its list of checkpoints", dir);
     }
     if (*n) qsort(*list, (size_t)*n, sizeof **list, by_step_descending);
     return DT_OK;
@@ -142,7 +142,7 @@ dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths)
     char **list = calloc((size_t)n + 1, sizeof *list);
     if (!list) {
         free_entries(all, n);
-        return dt_fail(DT_ERR_MEMORY, "%s: no memory for its list of checkpoints", dir);
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for its list of checkpoints", dir);
     }
     for (int i = 0; i < n; i++) list[i] = all[i].path;
     free(all);

@@ -46,7 +46,7 @@ dt_err dt_checkpoint_find(const char *path, char **file)
         if (strcmp(name, "latest") == 0 || strcmp(name, "best") == 0) {
             snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
             DT_TRY(follow(slash == path ? "/" : dir, name, file));
-            DT_CHECK(*file, DT_ERR_DATA, "%s: expected the name of a checkpoint beside it, found none", path);
+            DT_CHECK(*file, DT_ERR_DATA, "%s: expected the name of a checkpoint in the same folder, found none", path);
             return DT_OK;
         }
         *file = strdup(path);
@@ -56,7 +56,7 @@ dt_err dt_checkpoint_find(const char *path, char **file)
              "%s: the name is too long", path);
     DT_TRY(newest_in(dir, file));
     if (!*file) DT_TRY(newest_in(path, file));
-    DT_CHECK(*file, DT_ERR_DATA,
-             "%s: expected a checkpoint (.h5), or a directory with checkpoints; there are none in %s", path, dir);
+    DT_CHECK(*file, DT_ERR_DATA, "%s: expected a checkpoint (.h5) or a directory with checkpoints, found none in %s",
+             path, dir);
     return DT_OK;
 }

@@ -17,7 +17,7 @@
 dt_err ckpt_image_open(ckpt_image *m)
 {
     m->fd = memfd_create("dtrain-checkpoint", MFD_CLOEXEC);
-    DT_CHECK_ERRNO(m->fd >= 0, DT_ERR_MEMORY, "a checkpoint's metadata", "no file in memory for it");
+    DT_CHECK_ERRNO(m->fd >= 0, DT_ERR_MEMORY, "a checkpoint's metadata", "cannot create a file in memory");
     snprintf(m->path, sizeof m->path, "/proc/self/fd/%d", m->fd);
     return DT_OK;
 }

@@ -19,7 +19,7 @@ static dt_err alloc_lists(load_job *j)
 {
     j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    DT_CHECK(j->map.locations && j->sums, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
+    DT_CHECK(j->map.locations && j->sums, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
     return DT_OK;
 }
 
@@ -35,7 +35,7 @@ static dt_err list_files(load_job *j)
     int n = 0;
     for (size_t i = 0; i < j->map.files_len; i++) n += j->map.files[i] == '\0';
     j->files = calloc((size_t)n + 1, sizeof *j->files);
-    DT_CHECK(j->files, DT_ERR_MEMORY, "%s: no memory for the names of %d files", j->path, n);
+    DT_CHECK(j->files, DT_ERR_MEMORY, "%s: out of memory for the names of %d files", j->path, n);
     const char *name = j->map.files;
     for (int f = 0; f < n; f++, name += strlen(name) + 1) j->files[f] = name;
     return DT_OK;
@@ -51,8 +51,8 @@ static dt_err share(load_job *j)
         from_first.files = malloc(from_first.files_len);
         *f = from_first;
     }
-    DT_TRY(dt_comm_agree(j->comm,
-                         f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the names of %s's files", j->path)));
+    DT_TRY(dt_comm_agree(
+        j->comm, f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the names of %s's files", j->path)));
     DT_TRY(dt_comm_broadcast_host(j->comm, f->files, f->files_len, 0));
     DT_TRY(dt_comm_broadcast_host(j->comm, f->locations, (size_t)j->n_slots * sizeof *f->locations, 0));
     return dt_comm_agree(j->comm, list_files(j));
@@ -145,13 +145,13 @@ static dt_err check_finite(load_job *j, const dt_stored_slot *s, const dt_stored
         ckpt_slot_name(s, name, sizeof name);
     index_text(s->tensor, first + at, index, sizeof index);
     DT_CHECK(s->of->keeps_nonfinite, DT_ERR_DATA,
-             "%s: tensor `%s`: expected finite values, found %s at %s: the file is damaged, or the run that wrote it "
-             "diverged; use another copy, or an earlier checkpoint",
+             "%s: tensor `%s`: expected finite values, found %s at %s; the file is corrupt, or the run that wrote it "
+             "diverged. Use another copy, or an earlier checkpoint",
              file, name, what, index);
     if (!j->warned_nonfinite)
-        DT_WARN("%s: tensor `%s`: found %s at %s: values that are not finite are kept as they are, but no program can "
-                "use such a model",
-                file, name, what, index);
+        DT_WARN(
+            "%s: tensor `%s`: found %s at %s; non-finite values are converted unchanged, but the model cannot be used",
+            file, name, what, index);
     j->warned_nonfinite = true;
     return DT_OK;
 }
@@ -200,8 +200,8 @@ static dt_err compare_slot(load_job *j, int i)
         dt_st_convert(raw, (dt_st_type)p->type, converted, keep, n);
         DT_TRY(dt_zero_state_read(z, s->state, s->owned, at, n, raw));
         DT_CHECK(memcmp(raw, converted, (size_t)n * dt_st_type_size(keep)) == 0, DT_ERR_DATA,
-                 "%s: tensor `%s` differs from that of the model, and is not trained here, so what a run leaves would "
-                 "lack it; merge the two first (dtrain-convert --adapter)",
+                 "%s: tensor `%s` differs from the model's tensor and is not trained in this run, so the run's result "
+                 "would lack it; merge the two first (dtrain-convert --adapter)",
                  j->files[p->file], s->tensor->name);
     }
     return DT_OK;
@@ -245,7 +245,7 @@ static dt_err compare_part(load_job *j, const dt_stored_slot *head, int64_t firs
     dt_st_convert(raw[0], (dt_st_type)p->type, floats[0], DT_ST_F32, n);
     dt_st_convert(raw[1], (dt_st_type)q->type, floats[1], DT_ST_F32, n);
     DT_CHECK(memcmp(floats[0], floats[1], (size_t)n * sizeof(float)) == 0, DT_ERR_DATA,
-             "%s: tensor `%s` differs from `%s`, to which the configuration ties it (tie_word_embeddings = true)",
+             "%s: tensor `%s` differs from `%s`, but the configuration ties the two (tie_word_embeddings = true)",
              j->files[q->file], head->tensor->name, embed->tensor->name);
     return DT_OK;
 }
@@ -279,11 +279,12 @@ static dt_err compare(const load_job *j)
     }
     if (n_bad == 0) return DT_OK;
     ckpt_slot_name(&j->slots[first_bad], name, sizeof name);
-    DT_CHECK(!locations[first_bad].left_out, DT_ERR_BASE,
-             "%s: tensor `%s` was altered since %s was trained beside it, which leaves it out: checksum %016" PRIx64
-             ", expected %016" PRIx64 " (%d of %d tensors differ)",
-             j->files[locations[first_bad].file], j->slots[first_bad].tensor->name, j->path, j->sums[first_bad],
-             locations[first_bad].checksum, n_bad, j->n_slots);
+    DT_CHECK(
+        !locations[first_bad].left_out, DT_ERR_BASE,
+        "%s: tensor `%s` was altered after %s, which needs it from this base model, was trained: checksum %016" PRIx64
+        ", expected %016" PRIx64 " (%d of %d tensors differ)",
+        j->files[locations[first_bad].file], j->slots[first_bad].tensor->name, j->path, j->sums[first_bad],
+        locations[first_bad].checksum, n_bad, j->n_slots);
     return dt_fail(DT_ERR_DATA,
                    "%s: tensor `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64
                    " (%d of %d tensors differ)",
@@ -341,8 +342,8 @@ static void tell_kept(const load_job *j)
         else
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
     }
-    if (n_projector > 0) DT_INFO("the projector, %d tensors, starts from random values", n_projector);
-    if (n_adapters > 0) DT_INFO("%s has no adapters: %d are added", j->path, n_adapters / 2);
+    if (n_projector > 0) DT_INFO("the projector (%d tensors) starts from random values", n_projector);
+    if (n_adapters > 0) DT_INFO("%s has no adapters; %d new ones are added", j->path, n_adapters / 2);
 }
 
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
@@ -412,7 +413,7 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
     dt_chunks chunks = {.raw = memory, .converted = memory ? memory + DT_STORED_BUFFER : NULL};
     load_job job = {
         .path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1, .chunks = &chunks, .phase = phase};
-    dt_err err = memory ? alloc_lists(&job) : dt_fail(DT_ERR_MEMORY, "%s: no memory to look at it", path);
+    dt_err err = memory ? alloc_lists(&job) : dt_fail(DT_ERR_MEMORY, "%s: out of memory to read it", path);
     if (err == DT_OK) err = locate(path, slots, n_slots, &job.map);
     if (err == DT_OK) err = list_files(&job);
     if (err == DT_OK) err = compare_head(&job, 0, 1);
@@ -452,7 +453,7 @@ dt_err dt_checkpoint_fits(const char *path, const dt_saved_model *models, int n_
     DT_TRY(dt_stored_slots(models, n_models, &slots, &n_slots));
     dt_stored_map map = {.locations = calloc((size_t)n_slots + 1, sizeof *map.locations)};
     const dt_err err = map.locations ? dt_checkpoint_locate(path, slots, n_slots, &map)
-                                     : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+                                     : dt_fail(DT_ERR_MEMORY, "out of memory for a list of %d tensors", n_slots);
     free(map.locations);
     free(map.files);
     free(slots);

@@ -138,12 +138,13 @@ dt_err dt_stored_strip(dt_safetensors *s, const char *prefix)
 {
     int n_found = 0;
     for (int i = 0; i < s->n_tensors; i++) n_found += strip_name(s->tensors[i].name, prefix);
-    DT_CHECK(n_found > 0 && *prefix, DT_ERR_DATA, "%s: no tensor's name begins with the prefix `%s`%s%.200s",
-             s->files[0], prefix, s->n_tensors ? "; the first is " : "", s->n_tensors ? s->tensors[0].name : "");
+    DT_CHECK(n_found > 0 && *prefix, DT_ERR_DATA,
+             "%s: expected tensor names that start with the prefix `%s`, found none%s%.200s", s->files[0], prefix,
+             s->n_tensors ? "; the first name is " : "", s->n_tensors ? s->tensors[0].name : "");
     qsort(s->tensors, (size_t)s->n_tensors, sizeof *s->tensors, by_name);
     for (int i = 1; i < s->n_tensors; i++)
         DT_CHECK(strcmp(s->tensors[i - 1].name, s->tensors[i].name) != 0, DT_ERR_DATA,
-                 "%s: tensor `%.200s`: it is there twice, with and without the prefix `%s`",
-                 s->files[s->tensors[i].file], s->tensors[i].name, prefix);
+                 "%s: tensor `%.200s` exists twice, with and without the prefix `%s`", s->files[s->tensors[i].file],
+                 s->tensors[i].name, prefix);
     return DT_OK;
 }

@@ -56,8 +56,8 @@ static dt_err check_format(hid_t file, const char *path)
     DT_TRY(err);
     DT_TRY(dt_h5_read_i64(file, path, "version", &version));
     DT_CHECK(version <= CKPT_VERSION, DT_ERR_DATA,
-             "%s: has version %" PRId64 "; this program reads versions up to %d: use a later dtrain", path, version,
-             (int)CKPT_VERSION);
+             "%s: expected a version of at most %d, found version %" PRId64 "; use a later dtrain", path,
+             (int)CKPT_VERSION, version);
     DT_CHECK(version >= 1, DT_ERR_DATA, "%s: attribute `version`: expected 1 or more, found %" PRId64, path, version);
     return DT_OK;
 }
@@ -98,7 +98,7 @@ static dt_err read_text_or(hid_t file, const char *path, const char *name, const
 {
     if (dt_h5_has(file, name)) return dt_h5_read_text(file, path, name, text);
     *text = strdup(missing);
-    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for attribute `%s`", path, name);
+    DT_CHECK(*text, DT_ERR_MEMORY, "%s: out of memory for attribute `%s`", path, name);
     return DT_OK;
 }
 
@@ -134,7 +134,7 @@ static dt_err read_loss_scale(hid_t file, const char *path, dt_ckpt_meta *m)
                           isfinite(m->loss_scale);
     DT_CHECK(is_state || m->scale_overflows_left == 0, DT_ERR_DATA,
              "%s: attributes `loss_scale`, `loss_scale_iter`, `loss_scale_last_overflow`: %g, %" PRId64 " and %" PRId64
-             " are no state of a loss scale at step %" PRId64,
+             " are not a valid loss scale state at step %" PRId64,
              path, dt_unsigned_nan(m->loss_scale), m->scale_iter, m->scale_last, m->step);
     return DT_OK;
 }
@@ -158,7 +158,7 @@ static dt_err read_schedule(hid_t file, const char *path, dt_ckpt_meta *m)
                  is_fraction(s->top),
              DT_ERR_DATA,
              "%s: attributes `schedule_*`: total %" PRId64 ", start %" PRId64 ", warmup %" PRId64
-             ", from %g and top %g are no schedule",
+             ", from %g and top %g are not a valid schedule",
              path, s->total, s->start, s->warmup, s->from, s->top);
     return DT_OK;
 }
@@ -229,7 +229,7 @@ static dt_err read_states_of(hid_t file, const char *path, const char *name, dt_
     DT_TRY(dt_h5_read_i64(file, path, dt_h5_has(file, "updates") ? "updates" : "step", &updates));
     const bool there = H5Lexists(file, name, H5P_DEFAULT) > 0;
     const hid_t group = there ? H5Gopen2(file, name, H5P_DEFAULT) : -1;
-    DT_CHECK(group >= 0, DT_ERR_DATA, "%s: expected the group /%s of what is trained beside the model, found none",
+    DT_CHECK(group >= 0, DT_ERR_DATA, "%s: expected the group /%s of the model that is trained in addition, found none",
              path, name);
     const dt_err err = read_states(group, path, updates, s);
     H5Gclose(group);
@@ -521,8 +521,7 @@ static dt_err check_absent(const locate_job *job)
         ckpt_slot_name(&job->slots[lost], name, sizeof name);
         return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", job->path, name);
     }
-    DT_WARN("%s: %d optimizer states of tensors that were frozen are not there: they start at zero", job->path,
-            job->n_absent);
+    DT_WARN("%s lacks %d optimizer states of tensors that were frozen; they start at zero", job->path, job->n_absent);
     return DT_OK;
 }
 
@@ -535,7 +534,7 @@ dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, d
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
     job.has_states = calloc((size_t)n_slots + 1, sizeof *job.has_states);
-    DT_CHECK(job.has_states, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+    DT_CHECK(job.has_states, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n_slots);
     dt_h5_lock();
     dt_err err = ckpt_file_open(path, &file);
     if (err == DT_OK) err = read_base(file, path, &job.base, &base);
@@ -550,7 +549,8 @@ dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, d
     dt_base_free(&job.base);
     free(base);
     if (err == DT_OK && n_without)
-        DT_WARN("%s: %d of %d tensors have no checksum: damage to them would not be noticed", path, n_without, n_slots);
+        DT_WARN("%s: %d of %d tensors have no checksum, so corruption of them cannot be detected", path, n_without,
+                n_slots);
     return err;
 }
 
@@ -607,7 +607,6 @@ dt_err dt_checkpoint_verify(const char *path, FILE *out)
     DT_CHECK(job.n_bad == 0, DT_ERR_DATA,
              "%s: tensor `%s` was altered: its checksum does not match (%" PRId64 " such tensors)", path, job.first_bad,
              job.n_bad);
-    if (job.n_without)
-        DT_WARN("%s: %" PRId64 " tensors carry no checksum: they cannot be verified", path, job.n_without);
+    if (job.n_without) DT_WARN("%s: %" PRId64 " tensors have no checksum and cannot be verified", path, job.n_without);
     return DT_OK;
 }

@@ -33,7 +33,7 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
 static const char *hint(const locate_job *job, const char *name)
 {
     if (dt_stored_section_of(name) == DT_STORED_PROJECTOR && !job->has[DT_STORED_LANGUAGE])
-        return ": it has a projector of another type than vision.projector_type says";
+        return "; the projector's type differs from vision.projector_type";
     return dt_stored_head_hint(name, dt_safetensors_find(&job->s, DT_STORED_SCORE));
 }
 
@@ -122,8 +122,8 @@ static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_s
     if (has_all(job, slots, n_slots) || n_slots == 0) return DT_OK;
     for (int i = 0; i < job->s.n_tensors; i++)
         DT_CHECK(!dt_stored_is_unmerged(job->s.tensors[i].name), DT_ERR_DATA,
-                 "%s: tensor `%.200s`: the weights were saved with PEFT adapters that are not merged into them; merge "
-                 "them with PEFT (merge_and_unload) and save the model again, or save the adapters alone and give both "
+                 "%s: tensor `%.200s`: the weights were saved with unmerged PEFT adapters; merge them with PEFT "
+                 "(merge_and_unload) and save the model again, or save the adapters separately and give both "
                  "(lora.path, --adapter)",
                  job->s.files[job->s.tensors[i].file], job->s.tensors[i].name);
     guess_prefix(job, slots[0].tensor->name, prefix);
@@ -137,7 +137,7 @@ static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_s
         return DT_OK;
     }
     return dt_fail(DT_ERR_DATA,
-                   "%s: tensor `%s`: names have `%s` that this model's have not: the weights were saved from inside a "
+                   "%s: tensor `%s`: names contain the prefix `%s`, because the weights were saved from inside a "
                    "wrapper; `dtrain-convert --to hf --strip-prefix %s %s TO` writes the model without it",
                    job->path, example, prefix, prefix, job->path);
 }
@@ -165,7 +165,7 @@ static dt_err locate_in(locate_job *job, const dt_stored_slot *slots, int n_slot
     dt_err err = dt_safetensors_open(&job->s, job->path);
     if (err == DT_OK && job->prefix) err = dt_stored_strip(&job->s, job->prefix);
     if (err == DT_OK && !(job->used = calloc((size_t)job->s.n_tensors + 1, sizeof *job->used)))
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a list of %d tensors", job->path, job->s.n_tensors);
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %d tensors", job->path, job->s.n_tensors);
     if (err == DT_OK) err = locate_all(job, slots, n_slots, map);
     *n_files += job->s.n_files;
     free(job->used);

@@ -59,7 +59,7 @@ static dt_err prepare(save_job *j)
     leave_out_frozen(j);
     j->offsets = calloc((size_t)j->n_slots + DT_CKPT_TASK_ITEMS, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    DT_CHECK(j->offsets && j->sums, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
+    DT_CHECK(j->offsets && j->sums, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
     return dt_chunks_take(&j->chunks, j->comm);
 }
 
@@ -165,7 +165,7 @@ static dt_err write_slot(const save_job *j, int fd, int i, const char *in_place)
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
         const char *from = in_place ? in_place + (size_t)at * size : j->chunks->raw;
-        if (j->given_up && atomic_load(j->given_up)) return dt_fail(DT_ERR_STOP, "%s: given up", j->part);
+        if (j->given_up && atomic_load(j->given_up)) return dt_fail(DT_ERR_STOP, "%s: cancelled", j->part);
         dt_phase_enter(j->phase, "save", s->tensor->name);
         if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->piece, at, n, j->chunks->raw));
         j->sums[i] += dt_checksum(from, first + at, n, size);
@@ -179,7 +179,7 @@ static dt_err write_slots(save_job *j)
     const int fd = open(j->part, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return dt_fail_errno(DT_ERR_WRITE, j->part,
-                             "cannot be opened by this rank (is the folder shared between the nodes?)");
+                             "cannot be opened by this rank; check that all nodes share the folder");
     dt_err err = DT_OK;
     const char *copy = j->copy;
     for (int i = 0; i < j->n_slots && err == DT_OK; i++) {

@@ -110,7 +110,7 @@ static dt_err start_thread(dt_saver *s)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     s->has_thread = status == 0;
     DT_CHECK(s->has_thread, DT_ERR_FAULT,
-             "cannot start the thread that writes checkpoints: %s (checkpoint.async = false needs none)",
+             "cannot start the thread that writes checkpoints: %s; set checkpoint.async = false, which needs no thread",
              strerror(status));
     return DT_OK;
 }
@@ -151,7 +151,7 @@ static dt_err open_copy(dt_saver *s, size_t nbytes)
 dt_err dt_saver_open(dt_saver **out, dt_comm *comm, dt_device *dev, dt_stream *compute, size_t nbytes)
 {
     dt_saver *s = *out = calloc(1, sizeof *s);
-    DT_CHECK(s, DT_ERR_MEMORY, "no memory to write checkpoints while training");
+    DT_CHECK(s, DT_ERR_MEMORY, "out of memory to write checkpoints during training");
     s->comm = comm, s->dev = dev, s->compute = compute;
     s->job.image.fd = -1;
     dt_err err = start_thread(s);
@@ -203,8 +203,8 @@ static dt_err queue_copy(dt_saver *s)
     for (int i = 0; i < s->job.n_slots; i++) {
         const dt_stored_slot *slot = &s->job.slots[i];
         const size_t nbytes = save_slot_nbytes(slot);
-        DT_CHECK(nbytes <= s->copy.nbytes - used, DT_ERR_ARG, "the states are larger than the %zu bytes of their copy",
-                 s->copy.nbytes);
+        DT_CHECK(nbytes <= s->copy.nbytes - used, DT_ERR_ARG,
+                 "internal: dt_saver_begin: the states exceed the %zu bytes reserved for their copy", s->copy.nbytes);
         DT_TRY(dt_zero_state_fetch(slot->of->zero, slot->state, slot->piece, (char *)s->copy.ptr + used, s->copies));
         used += nbytes;
     }
@@ -248,7 +248,7 @@ static dt_err begin(dt_saver *s)
 dt_err dt_saver_begin(dt_saver *s, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                       const char *dir, int64_t keep)
 {
-    DT_CHECK(!s->state.under_way, DT_ERR_ARG, "a checkpoint is being written");
+    DT_CHECK(!s->state.under_way, DT_ERR_ARG, "internal: dt_saver_begin: another checkpoint is still being written");
     s->state = (dt_saver_state){.under_way = true, .begin_s = dt_now_s()};
     s->given_up = false;
     s->job = (save_job){.comm = s->comm,

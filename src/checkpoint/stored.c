@@ -51,7 +51,7 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
     for (int k = 0; k < n_models; k++) n += n_tensors(&models[k]) * n_states(&models[k]);
     *n_slots = 0;
     *slots = calloc((size_t)n + 1, sizeof **slots);
-    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
+    DT_CHECK(*slots, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n);
     dt_stored_slot *end = *slots;
     for (int k = 0; k < n_models; k++)
         end = models[k].zero ? add_pieces(end, &models[k]) : add_tensors(end, &models[k]);
@@ -130,15 +130,15 @@ const char *dt_stored_head_hint(const char *name, bool has_score)
 {
     const bool score = strcmp(name, DT_STORED_SCORE) == 0,
                head = strcmp(dt_stored_of_language(name), DT_STORED_HEAD) == 0;
-    if (has_score && (score || head)) return ": it is a reward model, which predicts no tokens";
-    return score ? ": it is no reward model, as task = rm makes one" : "";
+    if (has_score && (score || head)) return ": this is a reward model, which does not predict tokens";
+    return score ? ": this is not a reward model; train one with task = rm" : "";
 }
 
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path)
 {
     const size_t n = strlen(path) + 1;
     char *files = realloc(map->files, map->files_len + n);
-    DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for its name", path);
+    DT_CHECK(files, DT_ERR_MEMORY, "%s: out of memory for its name", path);
     memcpy(files + map->files_len, path, n);
     map->files = files;
     map->files_len += n;

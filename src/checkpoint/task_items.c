@@ -52,8 +52,9 @@ dt_err ckpt_create_task_items(hid_t file, const char *path, hid_t group_list, hi
                               int64_t *offsets)
 {
     if (items->n_items == 0) return DT_OK;
-    DT_CHECK(items->n_items <= DT_CKPT_TASK_ITEMS, DT_ERR_ARG, "a task leaves %d arrays; expected at most %d",
-             items->n_items, DT_CKPT_TASK_ITEMS);
+    DT_CHECK(items->n_items <= DT_CKPT_TASK_ITEMS, DT_ERR_ARG,
+             "internal: dt_checkpoint_save: task_items: expected at most %d arrays, found %d", DT_CKPT_TASK_ITEMS,
+             items->n_items);
     const hid_t group = H5Gcreate2(file, GROUP, H5P_DEFAULT, group_list, H5P_DEFAULT);
     if (group < 0 || H5Gclose(group) < 0) return dt_h5_fail(DT_ERR_WRITE, path, GROUP);
     for (int i = 0; i < items->n_items; i++)

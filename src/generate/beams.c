@@ -119,7 +119,7 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
     const beam *b = &g->live[number];
     const int64_t from = decode_loop_row(&s->loop, b->slot) * s->n_lists * s->k;
     DT_CHECK(!isnan(s->logp[from]), DT_ERR_NONFINITE,
-             "a logit is NaN or inf, or all are -inf: the model's weights or activations are not finite");
+             "a logit is NaN or inf, or all are -inf, so the model's weights or activations are not finite");
     for (int list = 0; list < s->n_lists; list++) {
         const double penalty = list == 0 ? 1 : s->loop.opt->sampling.repetition_penalty;
         for (int64_t i = from + list * s->k, end = i + s->k; i < end && s->token[i] >= 0; i++) {
@@ -284,8 +284,8 @@ static dt_err step_group(searcher *s, group *g)
     for (int i = 0; i < g->n_live; i++) DT_TRY(offer_tokens(s, g, i));
     qsort(s->best, (size_t)s->n_found, sizeof *s->best, by_falling_score);
     DT_CHECK(s->n_found > 0 || g->n_done > 0 || !s->allowed, DT_ERR_USAGE,
-             "prompt %d, token %d: expected a token that may follow, found none: suppress_tokens, "
-             "begin_suppress_tokens, no_repeat_ngram_size and min_new_tokens together forbid all %" PRId64,
+             "prompt %d, token %d: no token is allowed: suppress_tokens, begin_suppress_tokens, no_repeat_ngram_size "
+             "and min_new_tokens together exclude all %" PRId64 "; relax one of them",
              g->prompt, g->n_ids, s->loop.opt->vocab_size);
     const int n_next = sort_out(s, g);
     if (cannot_improve(s, g, n_next)) return hand_back(s, g);
@@ -389,21 +389,25 @@ static dt_err step_groups(void *self)
 static dt_err check(const dt_beam_options *how, const dt_generate_options *opt)
 {
     DT_CHECK(how->n_beams > 0 && how->n_return > 0 && how->n_return <= how->n_beams && isfinite(how->length_penalty),
-             DT_ERR_USAGE, "%d beams, %d to return, length penalty %g", how->n_beams, how->n_return,
-             how->length_penalty);
+             DT_ERR_USAGE, "internal: dt_beam_search: %d beams, %d to return, length penalty %g", how->n_beams,
+             how->n_return, how->length_penalty);
     DT_CHECK(opt->n_slots >= how->n_beams && opt->n_prompts >= opt->n_slots / how->n_beams, DT_ERR_ARG,
-             "%d slots and %d of prompts for groups of %d beams", opt->n_slots, opt->n_prompts, how->n_beams);
-    DT_CHECK(opt->vocab_size > 0, DT_ERR_ARG, "a vocabulary of %" PRId64 " tokens", opt->vocab_size);
+             "internal: dt_beam_search: %d slots and %d prompt slots are too few for groups of %d beams", opt->n_slots,
+             opt->n_prompts, how->n_beams);
+    DT_CHECK(opt->vocab_size > 0, DT_ERR_ARG,
+             "internal: dt_beam_search: vocab_size: expected at least 1, found %" PRId64, opt->vocab_size);
     return DT_OK;
 }
 
 static dt_err check_sequences(const searcher *s, dt_sequence *const *seqs, int n)
 {
     for (int i = 0; i < n; i++) {
-        DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
-                     seqs[i]->max_ids <= s->max_len,
-                 DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d", i, seqs[i]->n_prompt,
-                 seqs[i]->n_ids, seqs[i]->max_ids);
+        DT_CHECK(
+            seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
+                seqs[i]->max_ids <= s->max_len,
+            DT_ERR_ARG,
+            "internal: dt_beam_search: sequence %d: invalid lengths, a prompt of %d tokens, %d tokens of at most %d", i,
+            seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids);
         if (i % s->how.n_return == 0) DT_TRY(decode_loop_check(&s->opt, seqs[i]));
     }
     return DT_OK;

@@ -189,12 +189,12 @@ static dt_err append_token(dt_generator *g, dt_sequence *q, int32_t row)
     const dt_generate_options *opt = g->loop.opt;
     const int32_t token = g->token[row];
     DT_CHECK(!g->allowed || !g->nothing_left[row], DT_ERR_USAGE,
-             "sequence %" PRIu64 ", token %d: expected a token that may follow, found none: suppress_tokens, "
-             "begin_suppress_tokens, no_repeat_ngram_size and min_new_tokens together forbid all %" PRId64,
+             "sequence %" PRIu64 ", token %d: no token is allowed: suppress_tokens, begin_suppress_tokens, "
+             "no_repeat_ngram_size and min_new_tokens together exclude all %" PRId64 "; relax one of them",
              q->number, q->n_ids, opt->vocab_size);
     DT_CHECK(token >= 0, DT_ERR_NONFINITE,
-             "sequence %" PRIu64 ", token %d: a logit is NaN or inf, or all are -inf: the model's weights or "
-             "activations are not finite",
+             "sequence %" PRIu64
+             ", token %d: a logit is NaN or inf, or all are -inf, so the model's weights or activations are not finite",
              q->number, q->n_ids);
     if (g->logp) {
         if (q->logps) q->logps[q->n_ids] = (float)g->logp[row];
@@ -234,8 +234,10 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
         DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
                      seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids &&
                      (seqs[i]->n_cached == 0 || (opt->n_slots == 1 && opt->n_prompts == 0)),
-                 DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d, %d of them cached", i,
-                 seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids, seqs[i]->n_cached);
+                 DT_ERR_ARG,
+                 "internal: dt_generate: sequence %d: invalid lengths, a prompt of %d tokens, %d tokens of at most %d, "
+                 "%d of them cached",
+                 i, seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids, seqs[i]->n_cached);
         DT_TRY(decode_loop_check(opt, seqs[i]));
     }
     return DT_OK;

@@ -44,7 +44,7 @@ static dt_err parse_ids(dt_ids *p, const place *at, const char *text, size_t nby
         size_t first = i;
         for (; i < nbytes && text[i] >= '0' && text[i] <= '9' && id <= INT32_MAX; i++) id = 10 * id + (text[i] - '0');
         DT_CHECK(i > first && id <= INT32_MAX && (i == nbytes || (strchr(" \t\r\n,", text[i]) && text[i])), DT_ERR_DATA,
-                 "%s: expected token ids separated by blanks, found '%.*s'", where(at, head, sizeof head),
+                 "%s: expected token ids separated by spaces, found '%.*s'", where(at, head, sizeof head),
                  (int)(nbytes - first < 20 ? nbytes - first : 20), text + first);
         DT_TRY(append_id(p, id));
     }
@@ -90,7 +90,7 @@ static dt_err encode(dt_ids *p, const place *at, const char *text, size_t nbytes
 dt_err dt_prompt_reader_chat(dt_prompt_reader *r)
 {
     if (r->chat) return DT_OK;
-    DT_CHECK(r->encoder, DT_ERR_USAGE, "messages need a tokenizer; see --tokenizer");
+    DT_CHECK(r->encoder, DT_ERR_USAGE, "messages need a tokenizer; choose one with --tokenizer");
     DT_TRY(dt_chat_open(&r->chat, r->chat_template ? r->chat_template : "auto", r->tokenizer));
     if (r->n_image_tokens > 0) dt_chat_for_images(r->chat);
     return DT_OK;
@@ -116,7 +116,7 @@ static dt_err add_system(dt_messages *m, const json_t *record, const json_t *lis
     DT_TRY(dt_record_system(record, &system));
     if (begins_with_system(list)) {
         DT_CHECK(!system || json_equal(system, json_object_get(json_array_get(list, 0), "content")), DT_ERR_DATA,
-                 "system: the messages begin with another system message: expected one of them");
+                 "system: the messages start with another system message; expected only one");
         return DT_OK;
     }
     if (system) return dt_messages_add(m, DT_ROLE_SYSTEM, json_string_value(system), json_string_length(system));
@@ -152,7 +152,7 @@ static dt_err encode_conversation(dt_prompt *p, const place *at, const json_t *p
     else if (ok)
         ok = json_array_append_new(all, json_pack("{sssO}", "role", "assistant", "content", answer)) == 0;
     const dt_err err = ok ? encode_messages(p, at, all, "prompt and answer", r)
-                          : dt_fail(DT_ERR_MEMORY, "no memory for the messages of a conversation");
+                          : dt_fail(DT_ERR_MEMORY, "out of memory for the messages of a conversation");
     json_decref(all);
     return err;
 }
@@ -174,7 +174,7 @@ static dt_err encode_answer(dt_ids *p, const place *at, const json_t *prompt, co
         "%s: expected an object with \"prompt\" and \"completion\", \"response\" or \"answer\" (texts, or lists of "
         "messages), \"messages\" (a list of roles and contents) or \"ids\" (a list of integers)",
         where(at, head, sizeof head));
-    DT_CHECK(r->encoder, DT_ERR_USAGE, "texts need a tokenizer; see --tokenizer");
+    DT_CHECK(r->encoder, DT_ERR_USAGE, "texts need a tokenizer; choose one with --tokenizer");
     dt_wrap wrap;
     dt_pieces pieces = {0};
     bool parted = false;
@@ -233,8 +233,7 @@ static dt_err from_record(dt_prompt *p, const place *at, const json_t *record, d
     if (json_is_string(prompt)) {
         const json_t *system = NULL;
         DT_TRY(tell_place(at, dt_record_system(record, &system)));
-        DT_CHECK(!system, DT_ERR_DATA,
-                 "%s: system: a prompt that is a plain text has no system message: expected \"messages\"",
+        DT_CHECK(!system, DT_ERR_DATA, "%s: system: a plain-text prompt cannot have a system message; use \"messages\"",
                  where(at, head, sizeof head));
         return from_text(p, at, json_string_value(prompt), json_string_length(prompt), r);
     }
@@ -288,7 +287,7 @@ static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_pro
     DT_TRY(tell_place(at, dt_record_check_fields(record, DT_FIELDS_MEDIA)));
     if (r->n_image_tokens > 0) DT_TRY(tell_place(at, dt_image_names_list(&p->images, record)));
     DT_CHECK(r->n_image_tokens > 0 || !dt_image_key(record), DT_ERR_DATA,
-             "%s: %s: the record has an image, but the model takes none", where(at, head, sizeof head),
+             "%s: %s: the record has an image, but the model does not accept images", where(at, head, sizeof head),
              dt_image_key(record));
     DT_TRY(from_record(p, at, record, r));
     DT_TRY(tell_place(at, prompt_expand(p, r, json_is_array(json_object_get(record, "ids")))));
@@ -383,8 +382,8 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
         DT_TRY(parse_array(p, name, text, nbytes, r));
     else if (format == DT_PROMPT_JSONL && first < nbytes && text[first] != '{')
         return dt_fail(DT_ERR_DATA,
-                       "%s: expected JSON lines, found text; one prompt a line: dtrain-generate MODEL - < %s; the "
-                       "whole as one prompt: --prompt \"$(cat %s)\"",
+                       "%s: expected JSON lines, found text; for one prompt per line, use dtrain-generate MODEL - < "
+                       "%s; for one prompt, use --prompt \"$(cat %s)\"",
                        name, name, name);
     else if (format == DT_PROMPT_JSONL && dt_json_is_printed(text + first, text + nbytes))
         DT_TRY(parse_printed(p, name, text, nbytes, r));

@@ -11,11 +11,11 @@ dt_sampling dt_sampling_default(void) { return (dt_sampling){.temperature = 1, .
 dt_err dt_sampling_check(const dt_sampling *how)
 {
     DT_CHECK(how->temperature >= 0 && isfinite(how->temperature), DT_ERR_USAGE,
-             "temperature: expected a number from 0, found %g", how->temperature);
+             "temperature: expected a number of at least 0, found %g", how->temperature);
     DT_CHECK(how->top_k >= 0, DT_ERR_USAGE, "top_k: expected a number of tokens, or 0 for all, found %" PRId64,
              how->top_k);
-    DT_CHECK(how->top_p > 0 && how->top_p <= 1, DT_ERR_USAGE, "top_p: expected a number above 0 and up to 1, found %g",
-             how->top_p);
+    DT_CHECK(how->top_p > 0 && how->top_p <= 1, DT_ERR_USAGE,
+             "top_p: expected a number above 0 and at most 1, found %g", how->top_p);
     DT_CHECK(how->min_p >= 0 && how->min_p <= 1, DT_ERR_USAGE, "min_p: expected a number from 0 to 1, found %g",
              how->min_p);
     DT_CHECK(how->repetition_penalty > 0 && isfinite(how->repetition_penalty), DT_ERR_USAGE,

@@ -4,7 +4,7 @@
  * A short transfer is started again for the rest, in its slot: a short read, an interrupted one and a temporary lack
  * of kernel memory are one case. It ends with its last byte, with an error, or when no byte is moved. Transfers are
  * up to 64 MiB, large enough that one alone keeps a disk busy; the kernel splits them for the disk
- * (docs/performance.md). */
+ * (docs/data/epyc-swap.csv). */
 #include "swap_private.h"
 #include "dtrain/io.h"
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* swap_uring.c - transfers by io_uring.
  *
  * IOSQE_ASYNC: a thread of the kernel begins the transfer. Without it the call itself does as far as it need not wait,
- * that is it looks up the pages of 64 MiB or, for a file in the page cache, copies them (docs/performance.md). */
+ * that is it looks up the pages of 64 MiB or, for a file in the page cache, copies them (docs/data/epyc-swap.csv). */
 #ifdef DT_HAVE_LIBURING
 #include "swap_private.h"
 #include <errno.h>

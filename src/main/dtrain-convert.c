@@ -20,44 +20,44 @@
 
 static const char usage[] =
     "usage: dtrain-convert [options] FROM TO\n"
-    "Turns a checkpoint into a Hugging Face model directory, or the other way round.\n"
-    "Under mpirun each rank reads and writes its part of the model.\n"
+    "Converts a dtrain checkpoint to a Hugging Face model directory, or a model directory to a\n"
+    "checkpoint. Under mpirun each rank reads and writes its share of the model.\n"
     "  FROM   a checkpoint (.h5), a run's output_dir, or a directory with config.json and\n"
     "         safetensors files\n"
-    "  TO     of a checkpoint: the directory to make; of a directory: the checkpoint to make\n"
-    "         (FILE.h5, or a folder for it)\n"
+    "  TO     if FROM is a checkpoint: the directory to create. If FROM is a directory: the\n"
+    "         checkpoint to create (FILE.h5, or a folder for it)\n"
     "\n"
-    "  --to KIND          checkpoint or hf. hf makes a directory, also of a directory (with other\n"
-    "                     shards or another type)\n"
-    "  --adapter DIR      with the adapters of a directory as PEFT writes it: W + s B A for each\n"
-    "                     weight that has one, summed in fp32 and rounded once. TO is a directory\n"
-    "  --add-tokens FILE  with more tokens in the tokenizer, and a row for each in the embedding and\n"
-    "                     its head, which begins as the mean of the rows there were. FILE: a\n"
-    "                     recommender's NAME.index.json or info file, of which the level tokens are\n"
-    "                     taken, or a token a line. Tokens that have an id keep it. TO is a directory\n"
-    "  --noise STD        with --add-tokens: normal noise of this standard deviation on each new row\n"
-    "                     (default 0: they are equal)\n"
-    "  --dtype TYPE       fp32, bf16, or fp16 (directories only). The default for a directory is\n"
-    "                     the type that the run computed with or, for weights that come from a\n"
-    "                     directory, the type they have there (of several types: fp32). The\n"
-    "                     default for a checkpoint is bf16 when all weights are bf16, else fp32,\n"
-    "                     which holds all three types exactly\n"
-    "  --strip-prefix P   P (module., _orig_mod., base_model.model.) is left out of the names of the\n"
-    "                     tensors in FROM, a directory: at their start, and of a P that begins with _\n"
-    "                     after any dot\n"
-    "  --shard-size SIZE  at most SIZE bytes of tensors in a file, such as 5GB or 2GiB\n"
-    "                     (default 5GB): G and GB are 10^9 bytes, GiB 2^30\n"
-    "  --tokenizer NAME   directory or tokenizer.json whose files go along; bytes; or none\n"
+    "  --to KIND          output kind: checkpoint or hf. With hf, FROM may also be a directory, for\n"
+    "                     example to change the shard size or the data type\n"
+    "  --adapter DIR      merge the LoRA adapters of DIR (PEFT format) into the weights: W + s B A,\n"
+    "                     summed in fp32 and rounded once. TO is a directory\n"
+    "  --add-tokens FILE  add tokens to the tokenizer, and a row for each to the embedding and the\n"
+    "                     output head. A new row starts as the mean of the existing rows. FILE is\n"
+    "                     NAME.index.json or the info file of a recommender, whose level tokens are\n"
+    "                     added, or a text file with one token per line. Tokens that already have an\n"
+    "                     id keep it. TO is a directory\n"
+    "  --noise STD        with --add-tokens: add normal noise with this standard deviation to each\n"
+    "                     new row (default 0: all new rows are equal)\n"
+    "  --dtype TYPE       fp32, bf16, or fp16 (directories only). Default for a directory: the type\n"
+    "                     that the run computed with. If FROM is a directory, or the checkpoint's\n"
+    "                     weights come from one: their type there (fp32 if types are mixed).\n"
+    "                     Default for a checkpoint: bf16 if all weights are bf16, otherwise fp32,\n"
+    "                     which stores all three types exactly\n"
+    "  --strip-prefix P   remove P (module., _orig_mod., base_model.model.) from the start of tensor\n"
+    "                     names in FROM, a directory. A P that begins with _ is also removed after\n"
+    "                     any dot\n"
+    "  --shard-size SIZE  maximum bytes of tensors per file, such as 5GB or 2GiB (default 5GB).\n"
+    "                     G and GB are 10^9 bytes, GiB is 2^30 bytes\n"
+    "  --tokenizer NAME   directory or tokenizer.json whose files are copied; bytes; or none\n"
     "                     (default: the tokenizer of FROM)\n"
     "  --chat-template NAME\n"
-    "                     template of conversations for the tokenizer: a name (dtrain-data --help\n"
-    "                     lists them) or a JSON file; a directory gets it as chat_template.jinja\n"
-    "                     (default: the one that the checkpoint was trained with)\n"
-    "  --force            write into a directory that is not empty, over a file that exists\n"
-    "  --timeout S        seconds without progress after which the run ends with exit code 76\n"
-    "                     (default 1800)\n"
-    "  -h, --help         this text\n"
-    "  -V, --version      version, commit and build\n"
+    "                     chat template of the tokenizer: a name (dtrain-data --help lists them) or a\n"
+    "                     JSON file. A directory stores it as chat_template.jinja (default: the\n"
+    "                     template that the checkpoint was trained with)\n"
+    "  --force            write into a directory that is not empty, or overwrite an existing file\n"
+    "  --timeout S        end with exit code 76 after S seconds without progress (default 1800)\n"
+    "  -h, --help         print this text\n"
+    "  -V, --version      print version, commit and build\n"
     "\n"
     "exit codes: 0 done, 64 usage, 65 bad checkpoint or model, 70 fault, 74 writing failed,\n"
     "            76 communication failed\n";
@@ -82,7 +82,7 @@ typedef struct app {
     dt_device dev;
     dt_frozen_model frozen;
     enum kind kind;
-    dt_st_type dtype;      /* of what is written */
+    dt_st_type dtype;      /* type of the output */
     dt_dtype kept;         /* in memory */
     const char *tokenizer; /* NULL: none */
     char *full_tokenizer;  /* its full path */
@@ -180,8 +180,7 @@ static dt_err parse_options(options *o, int argc, char **argv)
              argc - optind);
     o->from = argv[optind];
     o->to = argv[optind + 1];
-    DT_CHECK(o->noise == 0 || o->add_tokens, DT_ERR_USAGE,
-             "--noise: is for the rows of --add-tokens, which is not given");
+    DT_CHECK(o->noise == 0 || o->add_tokens, DT_ERR_USAGE, "--noise needs --add-tokens, whose new rows get the noise");
     return DT_OK;
 }
 
@@ -196,21 +195,22 @@ static bool ends_in_h5(const char *path)
 static dt_err choose_kind(app *a)
 {
     DT_CHECK(!a->opt.strip_prefix || a->frozen.from.kind == DT_PRETRAINED_HF, DT_ERR_USAGE,
-             "--strip-prefix: is for a directory, and %s is a checkpoint", a->frozen.from.path);
+             "--strip-prefix: expected FROM to be a model directory, found the checkpoint %s", a->frozen.from.path);
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
     const bool merges = a->frozen.lora.r > 0, grows = a->opt.add_tokens;
     a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf && !merges && !grows ? KIND_CHECKPOINT : KIND_HF;
     DT_CHECK(!grows || !merges, DT_ERR_USAGE,
-             "--add-tokens: this model has adapters; merge them first (dtrain-convert without --add-tokens)");
+             "--add-tokens: expected a model without adapters; merge them first (dtrain-convert without --add-tokens)");
     DT_CHECK(!grows || a->kind == KIND_HF, DT_ERR_USAGE,
-             "--add-tokens: TO is a directory, for a checkpoint holds no tokenizer; train from that directory, or "
-             "convert it");
+             "--add-tokens: expected TO to be a directory, because a checkpoint stores no tokenizer; train from that "
+             "directory, or convert it afterwards");
     DT_CHECK(a->kind == KIND_HF || !merges, DT_ERR_USAGE,
-             "--to checkpoint: a model with adapters becomes a directory; convert that");
-    DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is a checkpoint already",
+             "--to checkpoint: a model with adapters can only be converted to a directory; convert that directory "
+             "afterwards");
+    DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is already a checkpoint",
              a->frozen.from.path);
     DT_CHECK(a->kind == KIND_CHECKPOINT || !ends_in_h5(a->opt.to), DT_ERR_USAGE,
-             "%s: expected the name of a directory (%s), found that of a checkpoint", a->opt.to,
+             "%s: expected a directory name (%s), found the name of a checkpoint", a->opt.to,
              from_hf ? "--to hf" : "FROM is a checkpoint");
     return DT_OK;
 }
@@ -219,7 +219,7 @@ static bool is_empty(const char *dir)
 {
     int n = 0;
     DIR *d = opendir(dir);
-    if (!d) return true; /* whoever writes into it will say why it cannot */
+    if (!d) return true; /* the code that writes there reports the error */
     for (struct dirent *e = readdir(d); e && n <= 2; e = readdir(d)) n++;
     closedir(d);
     return n <= 2;
@@ -249,9 +249,10 @@ static dt_err check_target(const app *a)
     DT_TRY(check_no_input(a));
     if (stat(to, &st) != 0) return DT_OK;
     if (a->kind == KIND_HF)
-        DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory to write the model to, found a file", to);
-    DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE, "%s: %s; --force writes there anyway",
-             to, S_ISDIR(st.st_mode) ? "this directory is not empty" : "this file exists");
+        DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory for the model, found a file", to);
+    DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE,
+             "%s: %s; use --force to write there anyway", to,
+             S_ISDIR(st.st_mode) ? "this directory is not empty" : "this file exists");
     return DT_OK;
 }
 
@@ -263,7 +264,7 @@ static json_t *parse_config(const char *text)
     return root;
 }
 
-/* What config.json calls the type of its weights. */
+/* The weight type in config.json. */
 static dt_st_type type_in_config(const char *text)
 {
     json_t *root = parse_config(text);
@@ -278,7 +279,7 @@ static dt_st_type type_in_config(const char *text)
     return type;
 }
 
-/* What a run computed with; DT_ST_OTHER: the checkpoint comes from no run. */
+/* The type that a run computed with; DT_ST_OTHER: the checkpoint was not written by a run. */
 static dt_st_type type_of_run(const dt_pretrained *p)
 {
     dt_config cfg = {0};
@@ -302,7 +303,7 @@ static dt_err choose_dtype(app *a)
     if (usual == DT_ST_OTHER) usual = DT_ST_F32;
     if (a->kind == KIND_CHECKPOINT) {
         DT_CHECK(a->opt.dtype != DT_ST_F16, DT_ERR_USAGE,
-                 "--dtype: a checkpoint keeps fp32 or bf16, found fp16 (fp32 holds it exactly)");
+                 "--dtype: expected fp32 or bf16 for a checkpoint, found fp16; use fp32, which stores fp16 exactly");
         usual = stored == DT_ST_BF16 ? DT_ST_BF16 : DT_ST_F32;
     }
     a->dtype = a->opt.dtype != DT_ST_OTHER ? a->opt.dtype : usual;
@@ -321,7 +322,8 @@ static dt_err choose_tokenizer(app *a)
     const dt_err err = dt_export_check_tokenizer(a->tokenizer);
     if (err != DT_OK && asked) return err;
     if (err != DT_OK) { /* FROM names it, and it is gone: the weights are worth having without */
-        if (a->comm.rank == 0) DT_WARN("%s; its files are not copied (see --tokenizer)", dt_error_message());
+        if (a->comm.rank == 0)
+            DT_WARN("%s; the tokenizer's files are not copied (see --tokenizer)", dt_error_message());
         dt_error_clear();
         a->tokenizer = NULL;
     }
@@ -331,7 +333,7 @@ static dt_err choose_tokenizer(app *a)
         a->tokenizer = a->full_tokenizer;
     }
     if (!a->tokenizer && a->kind == KIND_HF && a->comm.rank == 0)
-        DT_WARN("no tokenizer is known for this model; --tokenizer names one");
+        DT_WARN("this model has no known tokenizer, so none is copied; choose one with --tokenizer");
     return DT_OK;
 }
 
@@ -339,24 +341,24 @@ static dt_err choose_tokenizer(app *a)
 static dt_err choose_template(app *a)
 {
     const char *asked = a->opt.chat_template, *name = asked ? asked : a->frozen.from.chat_template;
-    DT_CHECK(!asked || a->tokenizer, DT_ERR_USAGE, "--chat-template: needs the tokenizer that it is for (--tokenizer)");
+    DT_CHECK(!asked || a->tokenizer, DT_ERR_USAGE, "--chat-template needs a tokenizer; choose one with --tokenizer");
     if (!name || !strcmp(name, "auto")) return DT_OK;
     if (!a->tokenizer)
-        return (a->chat_template = strdup(name)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
+        return (a->chat_template = strdup(name)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a name");
     const dt_vision_config *v = a->frozen.mc.vision;
     const dt_err err = dt_chat_jinja_for(name, a->tokenizer, v ? v->image_token : -1, &a->chat_template, &a->jinja);
     if (err == DT_OK || asked) return err;
     if (a->kind == KIND_HF && a->comm.rank == 0)
-        DT_WARN("no chat_template.jinja is written for the template %.200s: %s", name, dt_error_message());
+        DT_WARN("chat_template.jinja is not written for the template %.200s: %s", name, dt_error_message());
     dt_error_clear();
     if (!a->chat_template) a->chat_template = strdup(name);
-    return a->chat_template ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
+    return a->chat_template ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a name");
 }
 
 static dt_err choose_new_tokens(app *a)
 {
     if (!a->opt.add_tokens) return DT_OK;
-    DT_CHECK(a->tokenizer, DT_ERR_USAGE, "--add-tokens: needs the tokenizer of the model (--tokenizer)");
+    DT_CHECK(a->tokenizer, DT_ERR_USAGE, "--add-tokens needs the model's tokenizer; choose it with --tokenizer");
     dt_token_list list;
     DT_TRY(dt_token_list_read(&list, a->opt.add_tokens));
     for (int32_t i = 0; i < list.n; i++)
@@ -372,9 +374,9 @@ static void warn_of_images(const app *a)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     if (v && !v->preprocessor.out_width && a->comm.rank == 0)
-        DT_WARN("%s: no preprocessor_config.json, which says how images are made ready: %s", a->opt.from,
-                a->kind == KIND_HF ? "the new directory has the one that is usual for such towers"
-                                   : "the checkpoint does not know it either");
+        DT_WARN("%s: preprocessor_config.json, which defines image preprocessing, is missing; %s", a->opt.from,
+                a->kind == KIND_HF ? "the new directory gets the usual one for this tower"
+                                   : "the checkpoint will not store it either");
 }
 
 static dt_err choose(app *a)
@@ -404,7 +406,7 @@ static char *config_with_type(const dt_pretrained *p)
     dt_st_type stored = DT_ST_OTHER;
     /* it could be read a moment ago; then the load will say */
     if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear();
-    /* of several types: what holds them all */
+    /* mixed types: fp32 represents all of them */
     if (stored == DT_ST_OTHER && p->kind == DT_PRETRAINED_HF) stored = DT_ST_F32;
     json_t *root = names[stored] ? parse_config(p->model_config) : NULL;
     if (!root) return strdup(p->model_config);
@@ -421,7 +423,7 @@ static char *config_with_tokenizer(const app *a)
     char *text = NULL;
     const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$"); /* else it would be read as something else */
     if (a->tokenizer && !fits && a->comm.rank == 0)
-        DT_WARN("%s: this name cannot be written into a configuration, so the checkpoint does not name its tokenizer",
+        DT_WARN("%s: a configuration cannot contain this name, so the checkpoint does not store its tokenizer",
                 a->tokenizer);
     return asprintf(&text, "[model]\ntokenizer =%s%s\nchat_template = %s\n", fits ? " " : "", fits ? a->tokenizer : "",
                     a->chat_template ? a->chat_template : "") < 0
@@ -432,8 +434,8 @@ static char *config_with_tokenizer(const app *a)
 static dt_err write_checkpoint(app *a)
 {
     char *config = config_with_tokenizer(a), *model_config = config_with_type(&a->frozen.from);
-    dt_err err =
-        together(&a->comm, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
+    dt_err err = together(
+        &a->comm, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the configuration"));
     const dt_ckpt_meta meta = {.loss_scale = 1, .config = config, .model_config = model_config};
     if (err == DT_OK && ends_in_h5(a->opt.to))
         err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, &a->phase);
@@ -470,10 +472,10 @@ static void say_what_was_done(const app *a)
         DT_INFO("%s: %d token%s, none of them new", a->opt.add_tokens, (int)more->n_listed,
                 more->n_listed == 1 ? "" : "s");
     else if (a->opt.add_tokens)
-        DT_INFO("%s: %d token%s, %d of them new, with the ids from %d on", a->opt.add_tokens, (int)more->n_listed,
+        DT_INFO("%s: %d token%s, %d of them new, with ids starting at %d", a->opt.add_tokens, (int)more->n_listed,
                 more->n_listed == 1 ? "" : "s", (int)more->n_added, (int)more->first_id);
     const dt_model_config *mc = &a->frozen.mc;
-    int64_t n_param = unties(a) ? mc->vocab_size * mc->hidden_size : 0; /* a head besides */
+    int64_t n_param = unties(a) ? mc->vocab_size * mc->hidden_size : 0; /* plus a separate head */
     char size[24];
     for (int u = 0; u < a->frozen.n_units; u++)
         for (int i = 0; i < a->frozen.units[u].n_tensors; i++) { /* adapters are merged, and so are scales */
@@ -501,7 +503,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     TOGETHER(a, choose(a));
-    /* nothing is computed: what comes out is what went in */
+    /* nothing is computed, so values pass through unchanged */
     a->frozen.from.keeps_nonfinite = a->frozen.lora.r == 0 && !a->opt.add_tokens;
     if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
     TOGETHER(a, open_device(a));

@@ -1,5 +1,4 @@
-/* dtrain-data.c - the program that makes datasets and looks into them. What it does is in the room data; here are its
- * command line and its words. */
+/* dtrain-data.c - creates and shows datasets: command line and messages. The work is done in src/data. */
 #include "dtrain/chat.h"
 #include "dtrain/config.h"
 #include "dtrain/dataset.h"
@@ -16,120 +15,118 @@
 
 static const char usage[] =
     "usage: dtrain-data [options] -o OUT.h5 INPUT...\n"
-    "       dtrain-data info [--seq-len L] FILE.h5...        what is in datasets; verifies all of it\n"
-    "       dtrain-data show [--tokenizer NAME] FILE.h5 [N]  decode document or sample N, targets\n"
-    "                                                        marked\n"
+    "       dtrain-data info [--seq-len L] FILE.h5...        describe and verify datasets\n"
+    "       dtrain-data show [--tokenizer NAME] FILE.h5 [N]  decode document or sample N, with its\n"
+    "                                                        targets marked\n"
     "\n"
-    "Makes a dataset for dtrain from plain text, from JSON records (lines, an array, or\n"
-    "pretty-printed), from Parquet files, or from the CSV files of recommendation data. INPUT: files,\n"
-    "folders (their .txt, .jsonl, .ndjson, .json and .parquet files, by name), or - for standard input.\n"
-    "The output appears only when it is complete, and does not depend on the number of threads. DuckDB's\n"
-    "library reads Parquet files where it is found; DTRAIN_DUCKDB names libduckdb.so or its folder\n"
-    "(docs/data.md).\n"
+    "Creates a dataset for dtrain from plain text, JSON records (lines, an array, or pretty-printed),\n"
+    "Parquet files, or the CSV files of recommendation data. INPUT is a file, a folder (its .txt, .jsonl,\n"
+    ".ndjson, .json and .parquet files, sorted by name), or - for standard input. The output file appears\n"
+    "when it is complete, and does not depend on the number of threads. Parquet files need DuckDB's\n"
+    "library. If dtrain does not find it, set DTRAIN_DUCKDB to libduckdb.so or its folder (docs/data.md).\n"
     "\n"
     "  -o, --output FILE         the dataset\n"
-    "  --validation FILE         a second dataset, of documents that the first does not contain\n"
-    "  --validation-fraction F   the fraction of documents that goes there, above 0 and below 1;\n"
+    "  --validation FILE         second dataset, with documents that the first does not contain\n"
+    "  --validation-fraction F   fraction of documents for --validation, above 0 and below 1. They are\n"
     "                            chosen by a hash of the document's content (pairs: of the prompt)\n"
-    "  --shards N                make N files of about equal size, OUT-00000-of-0000N.h5 and so on,\n"
-    "                            to be read in order\n"
-    "  --shard-size SIZE         or as many as are needed for none to have more than SIZE, such as 500M,\n"
-    "                            5GB or 2GiB (G and GB are 10^9 bytes, GiB 2^30)\n"
-    "  --kind KIND               auto, tokens (text to train on whole), sft (with a loss mask),\n"
-    "                            preference or prompts (default auto: by the first document)\n"
-    "  --format FORMAT           auto, text, json or minionerec (default auto: json for names that end in\n"
-    "                            .jsonl, .ndjson or .json, lines or an array, and for Parquet files,\n"
-    "                            whose rows are records, else text; what is none of these is refused by\n"
-    "                            its content; text takes any bytes as they are;\n"
-    "                            minionerec: rows of interactions with items, see below)\n"
-    "  --documents HOW           files, lines or paragraphs: how plain text is cut into documents\n"
-    "                            (default files); blank ones are skipped\n"
-    "  --separator TEXT          plain text: documents end at TEXT (\\n, \\t and \\\\ are understood)\n"
-    "  --tokenizer NAME          bytes (ids 0 to 255 are bytes, 256 is the end of text), a\n"
+    "  --shards N                write N files of about equal size, OUT-00000-of-0000N.h5 and so on, to\n"
+    "                            be read in this order\n"
+    "  --shard-size SIZE         write as many files as needed to keep each within SIZE, such as 500M,\n"
+    "                            5GB or 2GiB (G and GB are 10^9 bytes, GiB is 2^30 bytes)\n"
+    "  --kind KIND               auto, tokens (plain text), sft (with a loss mask), preference or prompts\n"
+    "                            (default auto: by the first document)\n"
+    "  --format FORMAT           auto, text, json or minionerec (default auto: json for .jsonl, .ndjson,\n"
+    "                            .json (lines or an array) and Parquet files, whose rows are records;\n"
+    "                            text for others, unless the content is clearly not text). text accepts\n"
+    "                            any bytes. minionerec: rows of user-item interactions, see below\n"
+    "  --documents HOW           how to split plain text into documents: files, lines or paragraphs\n"
+    "                            (default files). Blank documents are skipped\n"
+    "  --separator TEXT          plain text: end a document at TEXT (\\n, \\t and \\\\ are escapes)\n"
+    "  --tokenizer NAME          bytes (ids 0 to 255 are bytes, 256 is end of text), a\n"
     "                            tokenizer.json, or a folder with one\n"
-    "  --template NAME           how chats are written as text, see below (default auto)\n"
-    "  --as-chat                 plain-text prompts and completions become a user's and an\n"
+    "  --template NAME           chat template, see below (default auto)\n"
+    "  --as-chat                 write plain-text prompts and completions as a user's and an\n"
     "                            assistant's turn\n"
-    "  --mask MASK               which tokens of sft are trained on: full (all but the first),\n"
-    "                            completion (everything after the prompt; of a chat, the last answer),\n"
-    "                            assistant (all answers and what ends them), or auto: full for text,\n"
-    "                            completion for records with a prompt, assistant for chats\n"
-    "  --weight-key NAME         sft: the field of a record that is its weight in the loss\n"
-    "  --prefer WHICH            better or safer: which answer of a PKU-SafeRLHF record is the chosen\n"
-    "                            one (default better)\n"
-    "  --max-length N            at most N tokens in a document or sample (default 0: no limit)\n"
-    "  --truncate HOW            keep_start, keep_end or drop: what is done to longer ones\n"
-    "                            (default keep_start; preferences: drop; prompts and format\n"
-    "                            minionerec: keep_end)\n"
-    "  --turn-budgets            chats: cut the question and the answer of each turn to their shares\n"
+    "  --mask MASK               sft: tokens to train on: full (all but the first), completion\n"
+    "                            (everything after the prompt; in a chat, the last answer), assistant\n"
+    "                            (all answers and their end tokens), or auto (full for text, completion\n"
+    "                            for records with a prompt, assistant for chats)\n"
+    "  --weight-key NAME         sft: record field with the sample's loss weight\n"
+    "  --prefer WHICH            better or safer: which answer of a PKU-SafeRLHF record is chosen\n"
+    "                            (default better)\n"
+    "  --max-length N            maximum tokens in a document or sample (default 0: no limit)\n"
+    "  --truncate HOW            how to treat longer ones: keep_start, keep_end or drop (default\n"
+    "                            keep_start; preferences: drop; prompts and format minionerec: keep_end)\n"
+    "  --turn-budgets            chats: truncate the question and the answer of each turn to their shares\n"
     "                            of --max-length\n"
     "  --append-eos, --no-append-eos\n"
-    "                            end-of-text after each document, and after each answer that the\n"
+    "                            append end of text to each document, and to each answer that the\n"
     "                            template does not end with a token (default: on)\n"
-    "  --skip-bad                skip malformed records and count them by reason; without it the\n"
-    "                            first one is an error\n"
-    "  --force                   replace outputs that exist; a file that is an input is never replaced\n"
-    "  --threads N               threads that encode (default: one per core)\n"
-    "  -q, --quiet               no progress\n"
-    "  -h, --help                this text\n"
-    "  -V, --version             version, commit and build\n"
+    "  --skip-bad                skip malformed records and count them by reason (default: the first one\n"
+    "                            is an error)\n"
+    "  --force                   replace existing outputs; an input file is never replaced\n"
+    "  --threads N               encoder threads (default: one per core)\n"
+    "  -q, --quiet               no progress messages\n"
+    "  -h, --help                print this text\n"
+    "  -V, --version             print version, commit and build\n"
     "\n"
-    "Images (docs/vision.md), of records of kinds sft, preference and prompts:\n"
-    "  --images PREPROCESSOR     how they are prepared: a preprocessor_config.json, or the folder of a\n"
+    "Images (docs/vision.md), in records of kinds sft, preference and prompts:\n"
+    "  --images PREPROCESSOR     how to preprocess images: a preprocessor_config.json, or the folder of a\n"
     "                            model or tower with one. A record names its images as image or\n"
-    "                            images, a path or a list of them, or in parts of its messages,\n"
-    "                            {type: image, image: PATH}; file: URLs and data: URIs are read, too\n"
-    "  --image-folder DIR        where paths that are not absolute begin (default: the record's file)\n"
-    "  --image-token TEXT        what stands for an image in a text, one token of the tokenizer\n"
-    "                            (default <image>); where no message of a chat has it, its images\n"
-    "                            come before the first question\n"
-    "  --image-tokens N          placeholders that it becomes (default: as many as the model makes of\n"
-    "                            an image, by the config.json beside preprocessor or tokenizer)\n"
-    "  --captions                chats are an image and its caption: the placeholders and\n"
-    "                            the answer, which is the target, without template and question\n"
+    "                            images (a path or a list of paths), or in parts of its messages:\n"
+    "                            {type: image, image: PATH}. file: URLs and data: URIs also work\n"
+    "  --image-folder DIR        base folder of relative paths (default: the record file's folder)\n"
+    "  --image-token TEXT        placeholder of an image in a text, one token of the tokenizer (default\n"
+    "                            <image>). If no message of a chat contains it, the chat's images\n"
+    "                            precede the first question\n"
+    "  --image-tokens N          placeholder tokens per image (default: computed from the config.json\n"
+    "                            next to the preprocessor or tokenizer)\n"
+    "  --captions                each chat is an image and its caption: write placeholders and answer\n"
+    "                            without template and question, and train on the answer\n"
     "\n"
     "Recommendation data (--format minionerec; docs/recommendation.md):\n"
-    "  --recipe WHICH            what the dataset is for: sft; rl, prompts with answers, without the\n"
-    "                            preamble; or eval, prompts with answers as sft has them (default sft)\n"
+    "  --recipe WHICH            purpose of the dataset: sft; rl (prompts with answers, without the\n"
+    "                            preamble); or eval (prompts with answers, as in sft) (default sft)\n"
     "  --index FILE              NAME.index.json: the semantic ID (SID) of each item\n"
-    "  --items FILE              NAME.item.json: its title and description\n"
-    "  --tasks LIST              what samples ask for, NAME,NAME:SAMPLE,... (default: what the template\n"
-    "                            lists for the recipe). Of each row: sids-sid, sids-title, titles-sid,\n"
-    "                            titles-sid-rl, titles-title; of each item: title-sid, sid-title,\n"
-    "                            description-sid; with SAMPLE of so many of them, drawn by the seed\n"
-    "  --category TEXT           what the items are called in the texts (default items)\n"
-    "  --longest-only            only the row with the longest history of each user\n"
-    "  --seed N                  of what is drawn (default 42)\n"
-    "  --catalogue FILE          also write the info file, which rec.catalogue names\n"
-    "  --template FILE.json      other texts than MiniOneRec's\n"
+    "  --items FILE              NAME.item.json: title and description of each item\n"
+    "  --tasks LIST              sample types, NAME,NAME:SAMPLE,... (default: those of the template for\n"
+    "                            this recipe). Per row: sids-sid, sids-title, titles-sid,\n"
+    "                            titles-sid-rl, titles-title. Per item: title-sid, sid-title,\n"
+    "                            description-sid. SAMPLE: keep this many samples, chosen by the seed\n"
+    "  --category TEXT           what the texts call the items (default items)\n"
+    "  --longest-only            keep only the row with the longest history of each user\n"
+    "  --seed N                  seed of the sampling (default 42)\n"
+    "  --catalogue FILE          also write the info file for rec.catalogue\n"
+    "  --template FILE.json      texts to use instead of MiniOneRec's\n"
     "\n"
-    "info: --seq-len L           also how many samples of L tokens there are\n"
+    "info: --seq-len L           also print the number of samples of L tokens\n"
     "\n"
     "Records (JSON objects; docs/data.md lists all fields):\n"
     "  {text}                                    a document\n"
     "  {messages: [{role, content}], system?}    chat; also as {conversation: ...}\n"
     "  {conversations: [{from, value}], system?, tools?}\n"
-    "                                            ShareGPT\n"
-    "  {prompt, completion}                      two texts (or two lists of messages): the completion\n"
+    "                                            chat (ShareGPT)\n"
+    "  {prompt, completion}                      two texts, or two lists of messages; the completion\n"
     "                                            is the target\n"
     "  {instruction, input?, output or response, system?, history?}\n"
-    "                                            Alpaca: written as a user's and an assistant's turn;\n"
+    "                                            Alpaca, written as a user's and an assistant's turn;\n"
     "                                            history: [[question, answer], ...]\n"
-    "  {prompt?, chosen, rejected, margin?}      a preference, of texts or lists of messages; without\n"
-    "                                            prompt: what both have in common at the start; the\n"
-    "                                            prompt may be called conversations, question or\n"
-    "                                            instruction; also {prompt, chosen_response,\n"
-    "                                            rejected_response, safety_labels?}, PKU-SafeRLHF;\n"
-    "                                            tie: true says that neither is better\n"
-    "  {prompt?, responses, ranks? or scores?}   a ranking, the best first unless they say otherwise: all\n"
-    "                                            pairs of its responses, equal ones as ties\n"
-    "  {prompt, answer?}, {question, answer}     a prompt to generate from; a question is a user's\n"
-    "                                            turn\n"
-    "Fields that would change the training and are not supported (tool_calls, tools, videos, ...) are\n"
+    "  {prompt?, chosen, rejected, margin?}      a preference: texts or lists of messages. Without\n"
+    "                                            prompt, it is the common start of both. The prompt may\n"
+    "                                            also be named conversations, question or instruction.\n"
+    "                                            tie: true marks equally good answers\n"
+    "  {prompt, chosen_response, rejected_response, safety_labels?}\n"
+    "                                            a preference (PKU-SafeRLHF)\n"
+    "  {prompt?, responses, ranks? or scores?}   a ranking, best first unless ranks or scores say\n"
+    "                                            otherwise; gives all pairs of responses, equal ones as\n"
+    "                                            ties\n"
+    "  {prompt, answer?}, {question, answer}     a prompt to generate from; a question is written as a\n"
+    "                                            user's turn\n"
+    "Fields that would change the training but are not supported (tool_calls, tools, videos, ...) are\n"
     "errors. Other fields are ignored, and listed at the end.\n"
     "\n"
-    "Templates (--template). auto takes the one that writes what the tokenizer's own chat template\n"
-    "writes, and plain if it has none. Your own template is a JSON file (docs/data.md). By name:\n";
+    "Templates (--template). auto selects the template that matches the tokenizer's own chat template,\n"
+    "or plain if the tokenizer has none. You can also write one as a JSON file (docs/data.md). By name:\n";
 
 static const char after_templates[] =
     "\n"
@@ -170,7 +167,7 @@ static void show_progress(void *self, const dt_make_stats *s)
 static void report_problems(const dt_make_stats *s)
 {
     int64_t n_listed = 0;
-    if (s->n_bad) DT_WARN("%" PRId64 " malformed records left out", s->n_bad);
+    if (s->n_bad) DT_WARN("%" PRId64 " malformed records skipped", s->n_bad);
     for (int i = 0; i < s->n_problems; n_listed += s->problems[i++].n)
         DT_WARN("  %" PRId64 " x %s (first: %s)", s->problems[i].n, s->problems[i].reason, s->problems[i].first);
     if (n_listed < s->n_bad) DT_WARN("  %" PRId64 " for other reasons", s->n_bad - n_listed);
@@ -180,9 +177,9 @@ static void report_left_out(const dt_make_options *o, const dt_make_stats *s, co
 {
     static const char *const missing[] = {"any token", "any token to train on", "a completion on both sides",
                                           "a prompt"};
-    if (s->n_truncated) DT_INFO("%" PRId64 " %s cut at %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
+    if (s->n_truncated) DT_INFO("%" PRId64 " %s truncated to %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
     if (s->n_too_long)
-        DT_INFO("%" PRId64 " %s of more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
+        DT_INFO("%" PRId64 " %s with more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
     if (s->n_images) DT_INFO("%" PRId64 " images", s->n_images);
     if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, missing[s->kind]);
     if (s->n_parted)
@@ -191,7 +188,7 @@ static void report_left_out(const dt_make_options *o, const dt_make_stats *s, co
                 s->n_parted, noun);
 }
 
-/* The most frequent first. */
+/* In descending order of frequency. */
 static int compare_counts(const void *a, const void *b)
 {
     const dt_field_count *x = a, *y = b;
@@ -205,9 +202,8 @@ static void report_ignored(const dt_make_stats *s)
     char list[MOST * (DT_FIELD_NAME_SIZE + 24)] = "";
     int n = 0;
     if (c.n_calls)
-        DT_WARN("%" PRId64
-                " messages of role function_call are answers with their text as it is, without the marks that the "
-                "model's template may have for calls",
+        DT_WARN("%" PRId64 " messages of role function_call are written as answers with unchanged text, without the "
+                "call markers of the model's template",
                 c.n_calls);
     if (c.n == 0) return;
     qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
@@ -220,7 +216,8 @@ static void report_ignored(const dt_make_stats *s)
 static void report_pairs(const dt_make_stats *s)
 {
     if (s->equal.n)
-        DT_WARN("%" PRId64 " of %" PRId64 " pairs have equal answers after encoding, which teach nothing (first: %s)",
+        DT_WARN("%" PRId64 " of %" PRId64
+                " pairs have equal answers after encoding, so they add nothing to the training (first: %s)",
                 s->equal.n, s->n_pairs, s->equal.first);
     if (s->contradicted.n) dt_warn_contradicted(NULL, s->contradicted.n, s->n_pairs, s->contradicted.first);
 }
@@ -344,11 +341,11 @@ static char *unescape(char *text)
 
 typedef struct command {
     dt_make_options make;
-    const char *rec_option; /* one that is for recommendation data alone; NULL: there was none */
+    const char *rec_option; /* an option only for recommendation data; NULL: none was given */
     bool quiet, help, version;
 } command;
 
-/* Where the word of an option goes; NULL: it is none that takes a word as it stands. */
+/* The variable for an option's word; NULL: the option does not take a plain word. */
 static const char **word_of(command *c, int which)
 {
     dt_make_options *m = &c->make;
@@ -398,7 +395,7 @@ static const char **word_of(command *c, int which)
     }
 }
 
-/* What an option without a value switches, on unless it is OPT_NO_EOS; NULL: it is none. */
+/* The flag of an option without a value, set to true except for OPT_NO_EOS; NULL: not such an option. */
 static bool *switch_of(command *c, int which)
 {
     switch (which) {
@@ -455,7 +452,7 @@ static dt_err take_value(dt_make_options *m, int which, char *arg)
         m->rec.seed = (uint64_t)n;
         return DT_OK;
     default:
-        return dt_fail(DT_ERR_ARG, "option %d has no place", which);
+        return dt_fail(DT_ERR_ARG, "internal: option %d is not handled", which);
     }
 }
 
@@ -489,7 +486,7 @@ static dt_err parse(int argc, char **argv, command *c)
     }
     if (c->help || c->version) return DT_OK;
     DT_CHECK(!c->rec_option || strcmp(c->make.format, "minionerec") == 0, DT_ERR_USAGE,
-             "--%s is for --format minionerec", c->rec_option);
+             "--%s needs --format minionerec", c->rec_option);
     c->make.inputs = (const char *const *)argv + optind;
     c->make.n_inputs = argc - optind;
     DT_CHECK(c->make.output, DT_ERR_USAGE, "expected -o OUT.h5 (dtrain-data --help)");
@@ -499,7 +496,7 @@ static dt_err parse(int argc, char **argv, command *c)
 
 /* ---- what a model makes of an image ------------------------------------------------------------------------------ */
 
-/* A whole vision-language model: what it takes in the place of an image. */
+/* A complete vision-language model: the tokens that replace an image. */
 static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
 {
     dt_model_config mc;
@@ -513,7 +510,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
     return DT_OK;
 }
 
-/* A tower alone, CLIP's or SigLIP's: its patches, as a projector that keeps their number has them. */
+/* A CLIP or SigLIP tower only: its number of patches, for a projector that keeps their number. */
 static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
@@ -534,7 +531,7 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
     size_t n;
     json_t *config = NULL;
     if (!dt_is_directory(directory)) return DT_OK;
-    DT_CHECK(asprintf(&path, "%s/config.json", directory) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&path, "%s/config.json", directory) >= 0, DT_ERR_MEMORY, "out of memory for a path");
     dt_err err = DT_OK;
     if (access(path, F_OK) == 0) err = dt_read_file(path, 1 << 24, &text, &n);
     if (err == DT_OK && text) err = dt_json_parse(&config, path, text, n, DT_JSON_LAST_KEY);
@@ -556,18 +553,18 @@ static dt_err size_images(dt_make_options *m)
     dt_image_options *o = &m->images;
     dt_preprocessor p;
     if (!o->preprocessor) return DT_OK;
-    DT_TRY(dt_preprocessor_read(o->preprocessor, &p)); /* what is not there has no config.json either */
+    DT_TRY(dt_preprocessor_read(o->preprocessor, &p)); /* a missing folder has no config.json either */
     dt_preprocessor_free(&p);
     DT_TRY(ask_model(o->preprocessor, o));
     if (strcmp(m->tokenizer, "bytes") != 0 && o->token_id < 0) DT_TRY(ask_model(m->tokenizer, o));
     DT_CHECK(o->n_tokens > 0, DT_ERR_USAGE,
-             "--image-tokens: expected how many placeholders an image has, for no config.json of a vision-language "
-             "model or a tower is in %s, and none of a vision-language model in %s",
+             "--image-tokens: expected the number of placeholder tokens per image, because %s has no config.json of a "
+             "vision-language model or a tower, and %s has none of a vision-language model",
              o->preprocessor, m->tokenizer);
     return DT_OK;
 }
 
-/* Words of text from column INDENT on, in lines of at most COLUMNS. */
+/* Prints text from column INDENT, in lines of at most COLUMNS. */
 static void print_wrapped(const char *text)
 {
     enum { INDENT = 18, COLUMNS = 100 };
@@ -591,7 +588,7 @@ static void print_help(void)
     fputs(after_templates, stdout);
 }
 
-/* A signal ends the making in order; main then lets the signal have its way. A second one does so at once. */
+/* A signal stops the work cleanly, and main then re-raises it. A second signal takes effect immediately. */
 static atomic_bool stop;
 static volatile sig_atomic_t stop_signal;
 
@@ -657,7 +654,7 @@ static dt_err look_one(const look *l, const char *path)
     return err;
 }
 
-/* A path, or a pattern that the shell has left alone. */
+/* A path, or a pattern that the shell did not expand. */
 static dt_err look_at(const look *l, const char *pattern)
 {
     char **paths;

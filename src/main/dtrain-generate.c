@@ -1,6 +1,6 @@
-/* dtrain-generate.c - samples from a trained model, on one rank or many. The model is the trainer's own, frozen behind
- * ZeRO: at stage 0 each rank holds all of it and works through its share of the prompts alone; at stage 3, for models
- * larger than a rank, all ranks run the same forward passes. */
+/* dtrain-generate.c - samples from a trained model, on one rank or many. The model is the trainer's own, frozen under
+ * ZeRO. At stage 0, each rank holds the whole model and processes its share of the prompts independently. At stage 3,
+ * for models larger than a rank's memory, all ranks run the same forward passes. */
 #include "generate/app.h"
 #include "tool/tool.h"
 
@@ -14,8 +14,8 @@ enum { PREFILL_TOK = 1024, CHAT_LEN = 4096 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* What is text to this model? What the command line says, or the model; of a checkpoint that does not tell, bytes, if
- * its vocabulary has room for them. */
+/* Opens the tokenizer: the one of the command line, otherwise the model's. For a checkpoint without one: bytes, if its
+ * vocabulary is large enough. */
 static dt_err open_tokenizer(app *a)
 {
     const char *known = a->opt.tokenizer ? a->opt.tokenizer : a->frozen.from.tokenizer, *name = known ? known : "bytes";
@@ -25,7 +25,7 @@ static dt_err open_tokenizer(app *a)
     if (a->frozen.mc.vocab_size < info->vocab_size && !a->opt.tokenizer && strcmp(name, "bytes") == 0) {
         if (a->comm.rank == 0)
             DT_WARN("the model's vocabulary of %" PRId64
-                    " tokens is smaller than that of the tokenizer (%s): token ids are read and printed",
+                    " tokens is smaller than the tokenizer's (%s), so prompts and output are token ids",
                     a->frozen.mc.vocab_size, name);
         dt_tokenizer_close(a->tok);
         a->tok = NULL;
@@ -36,7 +36,7 @@ static dt_err open_tokenizer(app *a)
     return dt_encoder_open(&a->encoder, a->tok);
 }
 
-/* What the model was trained with, as dt_chat_spec: its checkpoint says so, or its directory. NULL: neither does. */
+/* The chat template of the training, as dt_chat_spec, from the checkpoint or its directory. NULL: unknown. */
 static char *trained_template(const app *a)
 {
     dt_chat *c = NULL;
@@ -55,7 +55,7 @@ static void warn_of_template(const app *a)
     dt_chat_warn(a->reader.chat);
     if (dt_chat_spec(a->reader.chat, &asked) != DT_OK) dt_error_clear();
     if (asked && trained && strcmp(asked, trained) != 0)
-        DT_WARN("--chat-template: the model was trained with the template %.200s, not %.200s", trained, asked);
+        DT_WARN("--chat-template: the model was trained with the template %.200s, not with %.200s", trained, asked);
     free(asked);
     free(trained);
 }
@@ -130,7 +130,7 @@ static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
     return DT_OK;
 }
 
-/* Standard input and the file are rank 0's; every rank gets the text and makes the same prompts of it. */
+/* Only rank 0 reads standard input and the file; every rank receives the text and builds the same prompts. */
 static dt_err share_prompts(app *a, char **text)
 {
     const options *o = &a->opt;
@@ -225,8 +225,9 @@ static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_op
     return DT_OK;
 }
 
-/* Slots for the prompts that samples have in common, which follow each other: as many as begin together, wherever in a
- * prompt's, and as many again where some go on for long. 0: none have, on this rank or at the same time. */
+/* Cache slots for prompts shared by consecutive samples: the maximum number that start together at any offset, and the
+ * same number again for groups that run long. 0: this rank has no shared prompts, or never has them at the same time.
+ */
 static int32_t count_prompts(const app *a, int32_t n_slots)
 {
     const int32_t each = a->n_out / a->comm.nranks;
@@ -259,14 +260,14 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
                        : a->opt.beams.n_beams > 1
                            ? dt_beam_search(&decoder, mine, n_mine / a->n_out, &a->opt.beams, g, stats)
                            : dt_generate(&decoder, mine, n_mine, g, stats);
-    dt_watchdog_stop(a->watchdog); /* what follows may wait for ranks with more to do; those have their own */
+    dt_watchdog_stop(a->watchdog); /* the next step may wait for ranks with more work, which have their own watchdogs */
     a->watchdog = NULL;
-    /* In lockstep the ranks have agreed among themselves, or this one alone was thrown out of the middle of a pass.
-     * Else the others may work for hours on what will not be printed: main ends the job. */
+    /* In lockstep, the ranks have already agreed, or this rank alone failed in the middle of a pass. Otherwise, the
+     * other ranks could work for hours on results that are never printed, so main ends the job. */
     return g->lockstep || err != DT_OK ? err : together(&a->comm, DT_OK);
 }
 
-/* Tokens of a sequence in its own slot, at most. */
+/* Maximum tokens of a sequence in its own cache slot. */
 static int32_t most_own(const app *a, const dt_generate_options *g)
 {
     int32_t most = 1;
@@ -365,7 +366,7 @@ static dt_err prepare_prompts(app *a)
     const dt_err err = share_prompts(a, &text);
     free(text);
     DT_TRY(err);
-    TOGETHER(a, find_ends(a)); /* behind the prompts: messages among them bring their template's end */
+    TOGETHER(a, find_ends(a)); /* after the prompts, because messages add their template's end token */
     TOGETHER(a, open_catalogue(a));
     if (a->catalogue) DT_TRY(dt_comm_same_file(&a->comm, a->opt.catalogue, dt_catalogue_fingerprint(a->catalogue)));
     TOGETHER(a, generate_make_sequences(a));

@@ -45,21 +45,21 @@ typedef struct file_info {
 
 static const char usage[] =
     "usage: dtrain-info [options] FILE|RUN_DIR...\n"
-    "Shows dtrain checkpoints and datasets, and verifies their checksums. Of a run's output_dir, or\n"
-    "of its folder of checkpoints: what the run is, whether it is running, how far it has come, its\n"
-    "last metrics and its checkpoints.\n"
+    "Shows dtrain checkpoints and datasets, and verifies their checksums. For a run's output_dir or\n"
+    "its checkpoint folder it shows the model and data, whether the run is active, its progress, its\n"
+    "latest metrics and its checkpoints.\n"
     "\n"
-    "  --tensors      a line for every tensor\n"
-    "  --config       the configuration and model that a checkpoint was made with\n"
-    "  --no-verify    do not read the data\n"
-    "  --images FILE  draw images of a dataset into FILE, a PNG picture\n"
-    "  --n-images N   at most N of them, at equal distances (default 64)\n"
-    "  --json         one JSON object per line, for each file\n"
-    "  -h, --help     this text\n"
-    "  -V, --version  version, commit and build\n"
+    "  --tensors      list every tensor\n"
+    "  --config       print the configuration and model of a checkpoint\n"
+    "  --no-verify    do not read the data, so checksums are not verified\n"
+    "  --images FILE  plot images of a dataset into FILE, a PNG\n"
+    "  --n-images N   plot at most N images, evenly spaced (default 64)\n"
+    "  --json         print one JSON object per file, one per line\n"
+    "  -h, --help     print this text\n"
+    "  -V, --version  print version, commit and build\n"
     "\n"
-    "exit codes: 0 done, 64 usage, 65 a file is missing, damaged or of another kind, 70 fault,\n"
-    "            74 standard output cannot be written\n";
+    "exit codes: 0 done, 64 usage, 65 a file is missing, corrupt or of another kind, 70 fault,\n"
+    "            74 writing to standard output failed\n";
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
@@ -69,7 +69,7 @@ static dt_err add_array(hid_t dset, const char *name, void *ctx)
     if (f->n_arrays == f->room) {
         const int room = f->room ? 2 * f->room : 64;
         array_info *grown = realloc(f->arrays, (size_t)room * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "%s: no memory for its list of arrays", f->path);
+        DT_CHECK(grown, DT_ERR_MEMORY, "%s: out of memory for its list of arrays", f->path);
         f->arrays = grown;
         f->room = room;
     }
@@ -82,7 +82,7 @@ static dt_err add_array(hid_t dset, const char *name, void *ctx)
                     : sum == info->a.checksum ? VERIFIED
                                               : ALTERED;
     info->name = strdup(name);
-    DT_CHECK(info->name, DT_ERR_MEMORY, "%s: no memory for its list of arrays", f->path);
+    DT_CHECK(info->name, DT_ERR_MEMORY, "%s: out of memory for its list of arrays", f->path);
     f->n_arrays++;
     return DT_OK;
 }
@@ -121,7 +121,7 @@ static dt_err read_format(hid_t file, file_info *f)
     return err;
 }
 
-/* All that training looks at before it begins: what this program passes it may not refuse, nor the other way round. */
+/* All checks that training makes before it starts: this program and training must accept the same files. */
 static dt_err open_as_training_does(file_info *f, const options *o)
 {
     dt_dataset *d;
@@ -197,7 +197,7 @@ static bool same_group(const char *a, const char *b)
     return group_len(a) == group_len(b) && strncmp(a, b, group_len(a)) == 0;
 }
 
-/* Of nf4 two are in a byte; what codes are multiplied by is none. */
+/* nf4 stores two parameters per byte; scales do not count. */
 static int64_t n_parameters(const file_info *f)
 {
     int64_t n = 0;
@@ -320,12 +320,12 @@ static void print_verdict(const file_info *f)
     const int n_with = f->n_arrays - count_verdict(f, NO_CHECKSUM);
     if (!f->is_checkpoint)
         printf("  header       %s\n",
-               f->sealed ? "verified" : "has no checksum (made by an earlier dtrain, or another program)");
+               f->sealed ? "verified" : "has no checksum (written by an earlier dtrain, or by another program)");
     printf("  checksums    ");
     if (n_with == 0)
         printf("none in this file\n");
     else if (!f->verify)
-        printf("%d of %d arrays carry one; not verified\n", n_with, f->n_arrays);
+        printf("%d of %d arrays have one; not verified\n", n_with, f->n_arrays);
     else
         printf("%d of %d arrays verified, %d altered, %d without (%s in %.2f s)\n", count_verdict(f, VERIFIED),
                f->n_arrays, count_verdict(f, ALTERED), f->n_arrays - n_with, dt_format_bytes(nbytes, size),
@@ -462,15 +462,15 @@ static dt_err show_directory(const char *path, const options *o)
 static dt_err show(const char *path, const options *o)
 {
     if (dt_is_directory(path)) return show_directory(path, o);
-    char *file = NULL; /* of checkpoints/latest and the like, what it names */
+    char *file = NULL; /* the checkpoint that checkpoints/latest (or a similar file) names */
     dt_err err = dt_checkpoint_find(path, &file);
     file_info f = {.path = file ? file : path, .verify = o->verify};
     if (err == DT_OK) err = collect(&f, o);
     const bool whole = err == DT_OK;
     for (int i = 0; whole && i < f.n_arrays; i++)
         if (f.arrays[i].verdict == ALTERED)
-            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its checksum does not match (%d such arrays)", f.path,
-                          f.arrays[i].name, count_verdict(&f, ALTERED));
+            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its data do not match the checksum (%d such arrays)",
+                          f.path, f.arrays[i].name, count_verdict(&f, ALTERED));
     if (o->json)
         print_json(&f, o, err);
     else if (whole)

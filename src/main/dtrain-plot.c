@@ -1,4 +1,4 @@
-/* dtrain-plot.c - pictures of a run's metrics: which curves go into which panel. */
+/* dtrain-plot.c - plots of a run's metrics: assigns curves to panels. */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -13,8 +13,8 @@
 
 enum { MAX_POINTS = 2000, MAX_NAMES = 6 };
 
-/* What tasks that align are told by: a panel is drawn where a run has numbers of such names (* stands for anything but
- * a slash). */
+/* Metrics of the preference and reinforcement learning tasks. A panel is plotted if a run has metrics of these names (*
+ * matches anything but a slash). */
 static const struct task_panel {
     const char *label[2]; /* of the left and the right axis; NULL: none */
     const char *names[2][MAX_NAMES];
@@ -27,7 +27,7 @@ static const struct task_panel {
       {"dpo/rewards/accuracies", "rm/accuracy", "rm/safety_accuracy"}}},
     {{"KL to the reference", "its coefficient"}, {{"*/kl", "*/objective/kl"}, {"*/kl_coef"}}},
     {{"lambda", "cost"}, {{"*/lambda"}, {"dpo/cost", "dpo/cost_ema", "ppo/objective/costs", "ppo/episode_cost"}}},
-    {{"tokens of a completion", "share that was cut"},
+    {{"tokens of a completion", "share of truncated completions"},
      {{"*/completions/mean_length", "*/completions/max_length"}, {"*/completions/clipped_ratio"}}},
 };
 enum { N_TASK_PANELS = sizeof task_panels / sizeof task_panels[0] };
@@ -48,19 +48,19 @@ typedef struct options {
 
 static const char usage[] =
     "usage: dtrain-plot [options] RUN_DIR...\n"
-    "Draws the metrics of one or several runs: loss, learning rate and gradient norm, throughput; of\n"
-    "runs that align a model also rewards, margins, KL, lambda and lengths of completions.\n"
-    "RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n"
+    "Plots the metrics of one or several runs: loss, learning rate, gradient norm and throughput. For\n"
+    "preference and reinforcement learning runs it also plots rewards, margins, KL, lambda and\n"
+    "completion lengths. RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n"
     "\n"
-    "  -o, --output FILE       one picture, FILE.png or FILE.svg (default: loss.png and loss.svg in\n"
+    "  -o, --output FILE       write one plot to FILE.png or FILE.svg (default: loss.png and loss.svg in\n"
     "                          the first RUN_DIR)\n"
-    "  -m, --metrics NAME,...  these numbers of metrics.jsonl instead, a panel each\n"
-    "  -s, --smooth W          weighted mean over W records (default: a fortieth of a run's records;\n"
-    "                          1: none)\n"
-    "  -x, --x AXIS            step, tokens or time (seconds of training)\n"
-    "  -l, --list              print the names that --metrics knows for these runs, and draw nothing\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           version, commit and build\n"
+    "  -m, --metrics NAME,...  plot these metrics of metrics.jsonl instead, one panel each\n"
+    "  -s, --smooth W          smooth with a weighted mean over W records (default: a fortieth of the\n"
+    "                          run's records; 1: no smoothing)\n"
+    "  -x, --x AXIS            x axis: step, tokens or time (seconds of training)\n"
+    "  -l, --list              list the metric names of these runs, and plot nothing\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print version, commit and build\n"
     "\n"
     "exit codes: 0 done, 64 usage, 65 no metrics, 70 fault (gnuplot missing or failed),\n"
     "            74 writing failed\n";
@@ -116,7 +116,7 @@ static dt_err read_run(run *r, const char *path, const char *output)
     const int n = snprintf(file, sizeof file, dt_is_directory(path) ? "%s/metrics.jsonl" : "%s", path);
     DT_CHECK(n < (int)sizeof file, DT_ERR_DATA, "%s: the name is too long", path);
     const char *const input = file;
-    /* a picture may be drawn again, but never over what is read */
+    /* a plot may be overwritten, but never an input */
     if (output) DT_TRY(dt_check_output(output, true, &input, 1));
     r->title = strdup(path);
     DT_CHECK(r->title, DT_ERR_MEMORY, "out of memory for the name of %s", path);
@@ -133,7 +133,8 @@ static bool has(const run *runs, int n_runs, const char *name)
     return false;
 }
 
-/* The names of all runs, each once: the next one behind run *r, column *c; NULL behind the last. {0, -1} to start. */
+/* Iterates over the metric names of all runs, each once: the next one after run *r, column *c; NULL after the last.
+ * Start with {0, -1}. */
 static const char *next_name(const run *runs, int n_runs, int *r, int *c)
 {
     for (; *r < n_runs; ++*r, *c = -1)
@@ -148,8 +149,8 @@ static void list_names(const run *runs, int n_runs)
     for (const char *name; (name = next_name(runs, n_runs, &r, &c));) puts(name);
 }
 
-/* How far a name is from what was asked for: names that contain it first, the shortest of them; then by letters, those
- * of the whole name or behind its last slash. INT_MAX: too far to be meant. */
+/* Distance of a name from the requested one: names that contain it first, shortest first; then by edit distance to the
+ * whole name or the part after its last slash. INT_MAX: too far. */
 static int distance(const char *asked, const char *name)
 {
     const char *slash = strrchr(name, '/');
@@ -187,8 +188,8 @@ static dt_err check_names(const options *opt, const run *runs, int n_runs)
     for (int i = 0; i < opt->n_names; i++) {
         if (has(runs, n_runs, opt->names[i])) continue;
         suggest(runs, n_runs, opt->names[i], near, sizeof near);
-        return dt_fail(DT_ERR_USAGE, "--metrics: no run has '%s'%s%s; dtrain-plot --list %s prints the names of all",
-                       opt->names[i], *near ? "; near are " : "", near, runs[0].title);
+        return dt_fail(DT_ERR_USAGE, "--metrics: no run has '%s'%s%s; dtrain-plot --list %s lists all names",
+                       opt->names[i], *near ? "; similar names: " : "", near, runs[0].title);
     }
     return DT_OK;
 }
@@ -228,7 +229,7 @@ static dt_err add_plain(dt_panel *p, const run *r, const char *name, const optio
     return DT_OK;
 }
 
-/* "training" alone, or "runs/a: training" among several runs. */
+/* "training", or "runs/a: training" with several runs. */
 static const char *series_title(const run *r, int n_runs, const char *what, char *out, size_t size)
 {
     if (n_runs == 1)
@@ -283,8 +284,8 @@ static dt_err fill_one(dt_panel *p, const char *name, const run *runs, int n_run
     return DT_OK;
 }
 
-/* Which of the panel's titles this is. Of one run each name has a colour of its own; of several, each of which has a
- * colour in all panels, dashes. */
+/* Index of this title in the panel. With one run, each name has its own colour. With several runs, each run has its own
+ * colour in all panels, and names differ by dashes. */
 static int number_of(const dt_panel *p, const char *title, bool *is_new)
 {
     int k = 0, s = 0;
@@ -308,7 +309,7 @@ static dt_err add_one(dt_panel *p, const run *r, int n_runs, int number, const c
     return right ? add_plain(p, r, name, opt, look, title) : add_smoothed(p, r, name, opt, look, title);
 }
 
-/* The numbers of a run whose names are like one of the patterns, on one axis. */
+/* The metrics of a run whose names match one of the patterns, on one axis. */
 static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run *r, int n_runs, int number, bool right,
                            const options *opt)
 {

@@ -1,4 +1,4 @@
-/* dtrain-sid.c - semantic IDs for the items of a catalogue: what is done in which order, and what is told of it. */
+/* dtrain-sid.c - semantic IDs for the items of a catalogue: sequence of steps, and messages. */
 #include "sid/app.h"
 #include "tool/tool.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- input ------------------------------------------------------------------------------------------------------- */
 
-/* Nothing is computed for a place where nothing may be written. */
+/* Checks the outputs before computing anything. */
 static dt_err check_outputs(const options *o)
 {
     const char *const endings[] = {".index.json", o->items ? ".txt" : NULL, o->model ? ".emb.npy" : NULL};
@@ -33,7 +33,7 @@ static dt_err open_device(app *a)
     return DT_OK;
 }
 
-/* Texts are for all ranks; titles and ids alone for rank 0, which writes them. */
+/* All ranks need the texts. Only rank 0 needs titles and ids, because it writes them. */
 static dt_err read_items(app *a)
 {
     const options *o = &a->opt;
@@ -45,11 +45,11 @@ static dt_err open_embeddings(app *a)
     const options *o = &a->opt;
     DT_TRY(dt_rows_open(&a->rows, a->embeddings, o->array));
     DT_CHECK(!a->items.root || a->items.n == a->rows.n, DT_ERR_DATA,
-             "%s has %" PRId64 " items and %s %" PRId64 " rows: expected one row for each item", o->items, a->items.n,
+             "%s has %" PRId64 " items, but %s has %" PRId64 " rows: expected one row per item", o->items, a->items.n,
              a->embeddings, a->rows.n);
     DT_CHECK(a->rows.n >= o->codes, DT_ERR_DATA,
-             "%s: %" PRId64 " items cannot have %" PRId64 " different codes; see --codes", a->embeddings, a->rows.n,
-             o->codes);
+             "%s: %" PRId64 " items are too few for %" PRId64 " different codes; lower --codes", a->embeddings,
+             a->rows.n, o->codes);
     DT_CHECK(a->rows.n < INT32_MAX, DT_ERR_DATA, "%s: expected fewer than 2^31 items, found %" PRId64, a->embeddings,
              a->rows.n);
     return DT_OK;
@@ -62,7 +62,7 @@ static dt_err report_use(app *a)
     dt_sid_use use;
     for (int l = 0; l < a->opt.levels; l++) {
         DT_TRY(dt_sid_count_use(a->code[l], a->rows.n, a->opt.codes, &use));
-        DT_INFO("level %c: %" PRId64 " of %" PRId64 " codes used, perplexity %.2f, most items of a code %" PRId64,
+        DT_INFO("level %c: %" PRId64 " of %" PRId64 " codes used, perplexity %.2f, maximum items per code %" PRId64,
                 'a' + l, use.n_used, a->opt.codes, use.perplexity, use.largest);
     }
     return DT_OK;

@@ -11,25 +11,27 @@
 static const char usage[] =
     "usage: dtrain [options] input.ini [section.key=value ...]\n"
     "       dtrain --check section.key=value ...\n"
-    "  trains as the file says; settings on the command line win. Under mpirun or srun: on all ranks.\n"
+    "  Runs the task in the file. Settings on the command line override the file. Under mpirun or srun,\n"
+    "  dtrain uses every rank that the launcher started; without a launcher it runs on one rank.\n"
     "\n"
-    "  --check                 open and validate all that the run would use, take no step; with settings\n"
-    "                          but no input file (run.device=cuda): does the device compute right?\n"
-    "  --force                 take over the output_dir of another run that is certainly dead\n"
-    "  --plan                  memory per rank and communication per step for every ZeRO stage and\n"
-    "                          offload, and which zero.stage = auto would take; with\n"
-    "      --ranks N             ranks (1)\n"
-    "      --ranks-per-node N    ranks on a node (all)\n"
-    "      --devices-per-node N  devices in a node (one for each rank)\n"
-    "      --device-memory SIZE  memory of a device, such as 80GiB (this machine's on CPUs);\n"
-    "                            G and GB are 10^9 bytes, GiB 2^30\n"
-    "      --host-memory SIZE    memory of a node (this machine's)\n"
-    "      --nvme-space SIZE     free space of a node behind zero.nvme_path (this machine's)\n"
-    "      --gpu NAME            the devices are such GPUs (h100, h200, a100, ...), with their memory:\n"
-    "                            also the time of a step on them, by operation\n"
-    "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           version, commit, build, devices and libraries\n"
+    "  --check                 open and validate everything that the run would use, and take no step.\n"
+    "                          With settings but no input file (run.device=cuda): verify the results of\n"
+    "                          the device's kernels\n"
+    "  --force                 take over the output_dir of another run. Use it only if that run is dead\n"
+    "  --plan                  print memory per rank and communication per step for every ZeRO stage and\n"
+    "                          offload, and the choice of zero.stage = auto. Options:\n"
+    "      --ranks N             number of ranks (default 1)\n"
+    "      --ranks-per-node N    ranks per node (default: all on one node)\n"
+    "      --devices-per-node N  devices per node (default: one per rank)\n"
+    "      --device-memory SIZE  memory of a device, such as 80GiB (default on CPUs: this machine's).\n"
+    "                            G and GB are 10^9 bytes, GiB is 2^30 bytes\n"
+    "      --host-memory SIZE    memory of a node (default: this machine's)\n"
+    "      --nvme-space SIZE     free space of a node under zero.nvme_path (default: this machine's)\n"
+    "      --gpu NAME            GPU model (h100, h200, a100, ...), which also sets its memory. With it\n"
+    "                            dtrain also predicts the time of a step, by operation\n"
+    "  --keys [section[.key]]  list configuration keys: type, default, range, unit, help\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print version, commit, build, devices and libraries\n"
     "\n"
     "exit codes: 0 done, 64 usage or configuration, 65 bad data or checkpoint, 70 fault,\n"
     "            71 not finite, 74 writing failed, 75 stopped early with a checkpoint (submit again),\n"
@@ -47,12 +49,12 @@ typedef enum action {
 
 typedef struct options {
     action action;
-    const char *asked_by, *asked_by_another; /* options that ask for different actions; NULL: there are none */
+    const char *asked_by, *asked_by_another; /* options that request different actions; NULL: none */
     dt_plan_request plan;
     const char *filter; /* of --keys */
     bool force;
-    const char *plan_option; /* the last one given that only --plan takes; NULL: none */
-    const char *input;       /* NULL: --check of the device alone */
+    const char *plan_option; /* the last option given that only --plan accepts; NULL: none */
+    const char *input;       /* NULL: --check only of the device */
     int n_overrides;
     const char *const *overrides;
 } options;
@@ -92,7 +94,7 @@ static const struct option table[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Help and version win, whatever else is there. */
+/* Help and version override all other actions. */
 static void choose_action(options *o, action asked, const char *name)
 {
     if (o->asked_by && asked != o->action) o->asked_by_another = name;
@@ -160,9 +162,9 @@ static dt_err parse_options(int argc, char **argv, options *o)
         DT_TRY(take_option(o, c, at >= 0 ? table[at].name : ""));
     }
     DT_CHECK(!o->asked_by_another || o->action >= ACTION_VERSION, DT_ERR_USAGE,
-             "--%s and --%s ask for different things: give one of them", o->asked_by, o->asked_by_another);
+             "--%s and --%s exclude each other: give one of them", o->asked_by, o->asked_by_another);
     DT_CHECK(!o->plan_option || o->action >= ACTION_PLAN, DT_ERR_USAGE,
-             "--%s goes with --plan; how many ranks a run has is said to mpirun or srun", o->plan_option);
+             "--%s needs --plan; to set the number of ranks of a run, use mpirun or srun", o->plan_option);
     return take_arguments(o, argc - optind, argv + optind);
 }
 
@@ -181,7 +183,7 @@ static dt_err print_plan(const options *o)
     return err;
 }
 
-/* What needs no MPI. */
+/* Actions that do not need MPI. */
 static dt_err run_alone(const options *o)
 {
     dt_err err = DT_OK;
@@ -205,7 +207,7 @@ static dt_err run_alone(const options *o)
     return err;
 }
 
-/* People set NCCL_TIMEOUT to mean "fail after so many seconds without progress"; NCCL itself does not read it. */
+/* Users set NCCL_TIMEOUT as a limit in seconds without progress; NCCL itself does not read it. */
 static dt_err adopt_timeout(dt_config *cfg)
 {
     const char *text = getenv("NCCL_TIMEOUT");
@@ -213,7 +215,7 @@ static dt_err adopt_timeout(dt_config *cfg)
                                                                      : DT_OK;
 }
 
-/* What people set to have PyTorch look for ranks that call different collectives. */
+/* The variable that makes PyTorch check that all ranks call the same collectives. */
 static dt_err adopt_check(dt_config *cfg)
 {
     const char *text = getenv("TORCH_DISTRIBUTED_DEBUG");
@@ -222,8 +224,8 @@ static dt_err adopt_check(dt_config *cfg)
                : DT_OK;
 }
 
-/* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it.
- * Mistakes wait in run: more may be found before they are told. */
+/* Rank 0 reads and resolves the configuration (with its environment for ${NAME}), and the others parse the resolved
+ * text. Mistakes are collected in run, so that all are reported together. */
 static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
     dt_config *cfg = &run->cfg;
@@ -239,7 +241,7 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_check(cfg));
         if (err == DT_OK && !(text = dt_config_given_text(cfg)))
-            err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
+            err = dt_fail(DT_ERR_MEMORY, "out of memory for the configuration");
         free(input);
     }
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
@@ -251,7 +253,7 @@ done:
     return err;
 }
 
-/* The message of an error, once: from the rank that it belongs to. An ordered stop is no error to the reader. */
+/* Prints an error message once, on the rank that reports. A requested stop is not an error for the user. */
 static void tell(dt_err err, bool speaks)
 {
     if (err == DT_OK || !speaks) return;
@@ -285,7 +287,7 @@ static int run_ranks(const options *o)
     err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
     if (err == DT_OK && !comm.threads)
-        DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
+        DT_WARN("this MPI does not provide MPI_THREAD_MULTIPLE, so the watchdog may be unable to end a hung job");
     if (err == DT_OK) err = share_config(o, &comm, &run);
     if (err == DT_OK) err = dt_run_main(&run, &comm, mode_of(o));
 
@@ -301,7 +303,7 @@ int main(int argc, char **argv)
     tool_start("dtrain");
     const dt_err parsed = parse_options(argc, argv, &o);
     if (parsed != DT_OK) return tool_end(parsed);
-    if (o.action == ACTION_RUN) dt_signals_hold(); /* the program may start itself anew */
+    if (o.action == ACTION_RUN) dt_signals_hold(); /* the program may execute itself again */
     if (o.action <= ACTION_CHECK) tool_wait_fairly(argv);
     return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));
 }

@@ -43,14 +43,15 @@ dt_err dt_model_sync(dt_model *m)
 
 static dt_err check_shape(const dt_model *m, const dt_batch *b)
 {
-    DT_CHECK(b->n_tok >= 0 && b->n_tok <= m->opt.max_tok && b->n_seq >= 0 && b->n_seq <= m->opt.max_seq, DT_ERR_ARG,
-             "a batch of %d tokens in %d sequences; the model was opened for %d in %d", b->n_tok, b->n_seq,
-             m->opt.max_tok, m->opt.max_seq);
+    DT_CHECK(
+        b->n_tok >= 0 && b->n_tok <= m->opt.max_tok && b->n_seq >= 0 && b->n_seq <= m->opt.max_seq, DT_ERR_ARG,
+        "internal: dt_model_forward: batch of %d tokens in %d sequences, but the model was opened for at most %d in %d",
+        b->n_tok, b->n_seq, m->opt.max_tok, m->opt.max_seq);
     bool in_order = b->n_tok == 0 || (b->n_seq > 0 && b->seq_start[0] == 0 && b->seq_start[b->n_seq] == b->n_tok);
     for (int32_t s = 0; in_order && b->n_tok > 0 && s < b->n_seq; s++)
         in_order = b->seq_start[s] <= b->seq_start[s + 1];
-    DT_CHECK(in_order, DT_ERR_ARG, "the sequences of a batch do not follow one another from 0 to its %d tokens",
-             b->n_tok);
+    DT_CHECK(in_order, DT_ERR_ARG,
+             "internal: dt_model_forward: expected contiguous sequences from 0 to the batch's %d tokens", b->n_tok);
     return DT_OK;
 }
 
@@ -59,9 +60,9 @@ static dt_err check_tokens(const dt_model *m, const dt_batch *b)
     const int32_t V = (int32_t)m->V;
     for (int32_t t = 0; t < b->n_tok; t++) {
         DT_CHECK(b->token[t] >= 0 && b->token[t] < V, DT_ERR_DATA,
-                 "token id %d is outside the model's vocabulary of %d", b->token[t], V);
+                 "token id %d is outside the model's vocabulary of %d tokens", b->token[t], V);
         DT_CHECK(b->pos[t] >= 0 && b->pos[t] < m->opt.max_pos, DT_ERR_DATA,
-                 "position %d is outside the %d positions the model was opened for", b->pos[t], m->opt.max_pos);
+                 "position %d exceeds the %d positions that the model was opened for", b->pos[t], m->opt.max_pos);
     }
     return DT_OK;
 }
@@ -226,17 +227,19 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     const float scale = grads ? dt_model_loss_scale(m) : 1.0f;
     int64_t n = 0;
     m->have_results = false;
-    DT_CHECK(dt_model_has_hidden(m, b->n_tok), DT_ERR_ARG, "the head needs the forward of its own batch first");
-    DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
+    DT_CHECK(dt_model_has_hidden(m, b->n_tok), DT_ERR_ARG,
+             "internal: dt_model_head: the forward pass of this batch must come first");
+    DT_CHECK(m->n_labels == 0, DT_ERR_ARG,
+             "internal: dt_model_head: the model has a scalar head, not a vocabulary head");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     const size_t nbytes = dt_model_place_rows(m, m->rows_span.host, b->n_tok, h);
     dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
     DT_CHECK((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight), DT_ERR_ARG,
-             "the model was not opened for weights of entropies or divergences");
+             "internal: dt_model_head: the model was not opened for entropy or divergence weights");
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
-        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64,
-                 b->target[t], m->V);
+        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA,
+                 "target id %d is outside the model's vocabulary of %" PRId64 " tokens", b->target[t], m->V);
         h->row[n] = t;
         if (h->token_key) h->token_key[n] = b->token_key[t];
         h->target[n] = b->target[t];

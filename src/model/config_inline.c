@@ -88,7 +88,7 @@ static dt_err check_family_reads(const dt_config *cfg, const inline_key *k, cons
     const char *type = json_string_value(json_object_get(root, "model_type"));
     for (int f = 0; type && f < DT_N_FAMILY; f++) {
         DT_CONFIG_CHECK(strcmp(type, dt_family_name((dt_family)f)) != 0 || (k->read_by & 1u << f), cfg, "model", k->key,
-                        "a model of type %s has no such key: remove it (its value is %s)", type, value_of(cfg, k));
+                        "a model of type %s has no such key; remove it (its value is %s)", type, value_of(cfg, k));
     }
     return DT_OK;
 }
@@ -103,7 +103,7 @@ static dt_err merge_inline(const dt_config *cfg, json_t *root)
         const char *type = json_string_value(json_object_get(root, "model_type"));
         const bool gpt2 = type && strcmp(type, "gpt2") == 0 && k->gpt2_name;
         DT_CHECK(json_object_set_new(root, gpt2 ? k->gpt2_name : k->key, v) == 0, DT_ERR_MEMORY,
-                 "no memory for [model] %s", k->key);
+                 "out of memory for [model] %s", k->key);
         DT_TRY(check_family_reads(cfg, k, root));
     }
     return DT_OK;
@@ -161,12 +161,13 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
         json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc)));
         free(mc->json);
         mc->json = json_dumps(root, JSON_INDENT(2));
-        DT_CHECK(mc->json, DT_ERR_MEMORY, "no memory for the text of the model's configuration");
+        DT_CHECK(mc->json, DT_ERR_MEMORY, "out of memory for the text of the model's configuration");
     }
     dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
     DT_CONFIG_CHECK(!window || mc->sliding, cfg, "model", "sliding_window",
-                    "no block uses the window (use_sliding_window or layer_types of %s says so)", source->file);
+                    "no block uses the window, because of use_sliding_window or layer_types in %s; leave this key out",
+                    source->file);
     return DT_OK;
 }
 
@@ -191,12 +192,12 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
     json_t *root = NULL;
     *mc = (dt_model_config){0};
     DT_CONFIG_CHECK(file || any_inline, cfg, "model", "model_type",
-                    "expected a model: one of path, config or model_type in [model]");
+                    "expected a model, found none; set one of path, config or model_type in [model]");
     if (file) {
         DT_TRY(load_file(cfg->model_config, &root));
     } else {
         root = json_object();
-        DT_CHECK(root, DT_ERR_MEMORY, "no memory for the model's configuration");
+        DT_CHECK(root, DT_ERR_MEMORY, "out of memory for the model's configuration");
     }
     const dt_spec source = {
         .file = file ? cfg->model_config : "[model]", .err = file ? DT_ERR_DATA : DT_ERR_USAGE, .value = root};

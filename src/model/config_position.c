@@ -143,7 +143,7 @@ static dt_err fill_window(const dt_spec *root, dt_model_config *mc)
 dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc)
 {
     mc->sliding = calloc((size_t)mc->num_hidden_layers, sizeof *mc->sliding);
-    DT_CHECK(mc->sliding, DT_ERR_MEMORY, "%s: no memory for %" PRId64 " layers", root->file, mc->num_hidden_layers);
+    DT_CHECK(mc->sliding, DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " layers", root->file, mc->num_hidden_layers);
     const dt_err err = fill_window(root, mc);
     if (err == DT_OK && mc->sliding_window > 0) return DT_OK;
     free(mc->sliding);

@@ -122,13 +122,13 @@ static dt_err check_projector_total(const dt_spec *root, const dt_projector_conf
 static dt_err read_feature_norm(const dt_spec *root, dt_vision_config *v)
 {
     DT_TRY(dt_spec_bool(root, "vision_feature_norm", &v->feature_norm));
-    DT_CHECK(
-        !v->feature_norm || v->tower == DT_TOWER_SIGLIP, root->err,
-        "%s: vision_feature_norm: the features of SigLIP alone have a norm, post_layernorm; expected false for CLIP",
-        root->file);
+    DT_CHECK(!v->feature_norm || v->tower == DT_TOWER_SIGLIP, root->err,
+             "%s: vision_feature_norm: expected false for CLIP, because only SigLIP has a norm for features "
+             "(post_layernorm)",
+             root->file);
     DT_CHECK(!v->feature_norm || v->n_used == v->n_blocks, root->err,
-             "%s: vision_feature_norm: the norm is behind the last block; expected vision_feature_layer -1, found the "
-             "hidden state %" PRId64 " of %" PRId64,
+             "%s: vision_feature_norm: expected vision_feature_layer -1, because the norm follows the last block, "
+             "found hidden state %" PRId64 " of %" PRId64,
              root->file, v->n_used, v->n_blocks);
     return DT_OK;
 }
@@ -141,7 +141,7 @@ static dt_err read_layer(const dt_spec *root, int64_t L, int64_t *layer)
         return dt_spec_int(root, "vision_feature_layer", -L - 1, L, layer);
     if (json_array_size(list.value) != 1) return dt_spec_bad(&list, NULL, "one hidden state");
     json_t *one = json_pack("{s:O}", "vision_feature_layer", json_array_get(list.value, 0));
-    DT_CHECK(one, DT_ERR_MEMORY, "%s: no memory for vision_feature_layer", root->file);
+    DT_CHECK(one, DT_ERR_MEMORY, "%s: out of memory for vision_feature_layer", root->file);
     const dt_err err = dt_spec_int(&(dt_spec){.file = root->file, .err = root->err, .value = one},
                                    "vision_feature_layer", -L - 1, L, layer);
     json_decref(one);
@@ -211,12 +211,14 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     DT_TRY(check_projector_total(root, p));
     const int64_t n_rows = v->n_rows - v->drop_first;
     DT_CHECK(p->shuffle == 1 || n_rows == v->n_side * v->n_side, root->err,
-             "%s: projector_type: pixel_shuffle needs the features of all patches and no others; "
-             "vision_feature_select_strategy leaves %" PRId64 " of %" PRId64 " x %" PRId64,
+             "%s: projector_type: pixel_shuffle needs exactly the features of all patches, but "
+             "vision_feature_select_strategy selects %" PRId64 " of %" PRId64 " x %" PRId64,
              root->file, n_rows, v->n_side, v->n_side);
     v->n_features = n_rows / (p->shuffle * p->shuffle);
-    DT_CHECK(v->n_features > 0, root->err,
-             "%s: vision_feature_select_strategy: default leaves nothing of an image of one patch", root->file);
+    DT_CHECK(
+        v->n_features > 0, root->err,
+        "%s: vision_feature_select_strategy: default selects no features of an image with one patch; expected full",
+        root->file);
     return read_image_tokens(root, v);
 }
 
@@ -251,7 +253,8 @@ dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, c
     dt_err err = dt_preprocessor_from(&(dt_spec){.file = name, .value = object}, &p);
     if (err == DT_OK) root = json_loads(mc->json, 0, NULL);
     if (root && json_object_set(root, "preprocessor_config", object) == 0) text = json_dumps(root, JSON_INDENT(2));
-    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the text of the configuration", name);
+    if (err == DT_OK && !text)
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the text of the configuration", name);
     if (err == DT_OK) {
         set_preprocessor(mc->vision, &p);
         free(mc->json);
@@ -294,9 +297,9 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
 dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc)
 {
     mc->vision = calloc(1, sizeof *mc->vision);
-    DT_CHECK(mc->vision, DT_ERR_MEMORY, "no memory for the configuration of a tower");
+    DT_CHECK(mc->vision, DT_ERR_MEMORY, "out of memory for the configuration of a tower");
     mc->vision->blocks = calloc(1, sizeof *mc->vision->blocks);
-    DT_CHECK(mc->vision->blocks, DT_ERR_MEMORY, "no memory for the configuration of a tower");
+    DT_CHECK(mc->vision->blocks, DT_ERR_MEMORY, "out of memory for the configuration of a tower");
     return read_vision(root, mc);
 }
 

@@ -14,12 +14,13 @@ static dt_err check_room(const dt_model *m, int32_t slot, int32_t n, int32_t pos
     const int32_t room = slot < m->opt.cache_seqs ? m->opt.cache_len : m->opt.cache_prompt_len,
                   used = c->n_shared + c->n_own;
     DT_CHECK(n <= room - c->n_own, DT_ERR_DATA,
-             "cache slot %d holds %d tokens and cannot take %d more: its length is %d", slot, c->n_own, n, room);
-    DT_CHECK(n == 0 || pos == used, DT_ERR_ARG, "slot %d holds %d tokens, but the next has position %d", slot, used,
+             "KV cache slot %d has %d tokens and no room for %d more: its length is %d", slot, c->n_own, n, room);
+    DT_CHECK(n == 0 || pos == used, DT_ERR_ARG,
+             "internal: dt_model_decode: cache slot %d has %d tokens, but the next token has position %d", slot, used,
              pos);
     DT_CHECK(c->n_shared <= m->cached[c->prompt].n_own, DT_ERR_ARG,
-             "slot %d goes on from %d tokens of slot %d: it has %d", slot, c->n_shared, c->prompt,
-             m->cached[c->prompt].n_own);
+             "internal: dt_model_decode: cache slot %d continues %d tokens of slot %d, which has %d", slot, c->n_shared,
+             c->prompt, m->cached[c->prompt].n_own);
     return DT_OK;
 }
 
@@ -27,9 +28,11 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
 {
     const int32_t n_slots = dt_cache_slots(&m->opt);
     for (int32_t s = 0; s < b->n_seq; s++) {
-        DT_CHECK(slot[s] >= 0 && slot[s] < n_slots, DT_ERR_ARG, "cache slot %d; there are %d", slot[s], n_slots);
+        DT_CHECK(slot[s] >= 0 && slot[s] < n_slots, DT_ERR_ARG, "internal: dt_model_decode: cache slot %d of %d",
+                 slot[s], n_slots);
         for (int32_t r = 0; r < s; r++)
-            DT_CHECK(slot[r] != slot[s], DT_ERR_ARG, "two sequences of a batch share cache slot %d", slot[s]);
+            DT_CHECK(slot[r] != slot[s], DT_ERR_ARG,
+                     "internal: dt_model_decode: two sequences of a batch use cache slot %d", slot[s]);
         const int32_t n = b->n_tok > 0 ? b->seq_start[s + 1] - b->seq_start[s] : 0;
         DT_TRY(check_room(m, slot[s], n, n > 0 ? b->pos[b->seq_start[s]] : 0));
     }
@@ -83,7 +86,7 @@ static dt_err queue_tokens(dt_model *m)
 
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
-    DT_CHECK(m->cache, DT_ERR_ARG, "the model was opened without a key-value cache");
+    DT_CHECK(m->cache, DT_ERR_ARG, "internal: dt_model_decode: the model was opened without a KV cache");
     dt_model_take_activations(m);
     DT_TRY(check_slots(m, b, slot));
     DT_TRY(dt_model_stage_batch(m, b, slot));
@@ -120,10 +123,12 @@ dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n
 {
     const int32_t n_seqs = m->cached ? m->opt.cache_seqs : 0;
     DT_CHECK(slot >= 0 && slot < n_seqs && prompt >= n_seqs && prompt < dt_cache_slots(&m->opt), DT_ERR_ARG,
-             "cache slot %d goes on from slot %d; sequences have %d, prompts those from there to %d", slot, prompt,
-             n_seqs, dt_cache_slots(&m->opt));
-    DT_CHECK(n_tok >= 0 && n_tok <= m->cached[prompt].n_own, DT_ERR_ARG, "cache slot %d holds %d tokens, not %d",
-             prompt, m->cached[prompt].n_own, n_tok);
+             "internal: dt_model_cache_share: slot %d continues slot %d: expected a sequence slot below %d and a "
+             "prompt slot from there to %d",
+             slot, prompt, n_seqs, dt_cache_slots(&m->opt));
+    DT_CHECK(n_tok >= 0 && n_tok <= m->cached[prompt].n_own, DT_ERR_ARG,
+             "internal: dt_model_cache_share: cache slot %d has %d tokens, not %d", prompt, m->cached[prompt].n_own,
+             n_tok);
     m->cached[slot] = (struct cached){.prompt = prompt, .n_shared = n_tok};
     return DT_OK;
 }
@@ -164,7 +169,8 @@ dt_err dt_model_cache_move(dt_model *m, int32_t n, const int32_t *src, const int
     int64_t n_rows = 0;
     for (int32_t i = 0; i < n; i++) {
         DT_CHECK(src[i] >= 0 && src[i] < n_seqs && dst[i] >= 0 && dst[i] < n_seqs && src[i] != dst[i], DT_ERR_ARG,
-                 "cache slots %d and %d; there are %d", src[i], dst[i], n_seqs);
+                 "internal: dt_model_cache_move: cache slots %d and %d: expected two different slots of %d", src[i],
+                 dst[i], n_seqs);
         n_rows += m->cached[src[i]].n_own;
     }
     m->have_hidden = false; /* its batch is overwritten */

@@ -141,7 +141,7 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     const bool complete = dt_exists(b->norm1.w) && dt_exists(b->norm2.w) && dt_exists(b->qkv.w) && dt_exists(b->o.w) &&
                           dt_exists(b->up.w) && dt_exists(b->down.w) &&
                           (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
-    DT_CHECK(complete, DT_ERR_ARG, "unit %s does not hold the tensors of block %" PRId64 " of this model", u->name,
+    DT_CHECK(complete, DT_ERR_ARG, "internal: dt_model_open: unit %s lacks tensors of block %" PRId64, u->name,
              b->layer);
     return DT_OK;
 }
@@ -153,7 +153,7 @@ static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, cons
     if (m->opt.no_adapters || !a || !b) return DT_OK;
     const int64_t r = a->shape[0], n_rows = a->shape[1];
     DT_CHECK(r * dt_max_i64(n_rows, m->opt.max_tok) <= INT32_MAX, DT_ERR_USAGE,
-             "%s: an adapter of rank %" PRId64 " has more than 2^31 numbers of %" PRId64 " rows, or of %d tokens",
+             "%s: an adapter of rank %" PRId64 " needs more than 2^31 values for %" PRId64 " rows, or for %d tokens",
              a->name, r, n_rows, m->opt.max_tok);
     m->low_table[of] = (struct low_table){.low = {.a = at(a),
                                                   .r = r,
@@ -169,7 +169,8 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
 {
     struct tower_input *k = &m->patches;
     const dt_vision_config *v = m->opt.tower;
-    DT_CHECK(v, DT_ERR_ARG, "unit %s begins a tower, which this model is not", u->name);
+    DT_CHECK(v, DT_ERR_ARG, "internal: dt_model_open: unit %s belongs to a tower, but this model is not a tower",
+             u->name);
     k->config = v;
     k->n_rows = v->n_rows;
     k->image_nbytes = dt_image_nbytes(v->image_size);
@@ -181,7 +182,8 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
     m->wpe.offset = -1;
     const bool clip = v->tower == DT_TOWER_CLIP;
     DT_CHECK(dt_exists(m->wte) && dt_exists(k->conv.w) && dt_exists(k->token) == clip && dt_exists(k->pre.w) == clip,
-             DT_ERR_ARG, "unit %s does not hold the tensors of a %s tower", u->name, dt_tower_name(v->tower));
+             DT_ERR_ARG, "internal: dt_model_open: unit %s lacks tensors of a %s tower", u->name,
+             dt_tower_name(v->tower));
     return DT_OK;
 }
 
@@ -192,7 +194,7 @@ static dt_err find_embedding(dt_model *m, const dt_unit *u)
     m->wte = locate(u, gpt2 ? "wte.weight" : "embed_tokens.weight");
     m->wpe = locate(u, "wpe.weight");
     DT_CHECK(dt_exists(m->wte) && (!gpt2 || dt_exists(m->wpe)), DT_ERR_ARG,
-             "unit %s does not hold the tables of this model", u->name);
+             "internal: dt_model_open: unit %s lacks embedding tables", u->name);
     DT_TRY(find_low_table(m, u, LOW_TOKENS, gpt2 ? "wte" : "embed_tokens"));
     return gpt2 ? find_low_table(m, u, LOW_POSITIONS, "wpe") : DT_OK;
 }
@@ -212,7 +214,7 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     m->head.w = m->tied ? m->wte : locate(u, scalar ? "score.weight" : "lm_head.weight");
     if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{"lm_head"}, {m->V}});
     DT_CHECK(dt_exists(m->final_norm.w) && dt_exists(m->head.w), DT_ERR_ARG,
-             "unit %s does not hold the tensors of a head of this model", u->name);
+             "internal: dt_model_open: unit %s lacks tensors of the head", u->name);
     return DT_OK;
 }
 
@@ -222,7 +224,8 @@ static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_enc
     struct stage *s = &m->stages[m->n_stages++];
     *s = (struct stage){.role = u->role, .unit = unit};
     DT_CHECK(u->role != DT_UNIT_OWN || m->opt.own_stage, DT_ERR_ARG,
-             "unit %s is a stage of the caller's own, which gives no functions for it", u->name);
+             "internal: dt_model_open: unit %s is a stage of the caller, which provides no own_stage functions",
+             u->name);
     if (u->role == DT_UNIT_OWN) return DT_OK;
     s->block.bidirectional = u->role == DT_UNIT_ENCODER;
     s->block.layer = u->role == DT_UNIT_ENCODER ? m->mc->num_hidden_layers + (*n_encoders)++ : (*n_blocks)++;
@@ -240,13 +243,15 @@ static dt_err find_stages(dt_model *m)
                    embed = role == DT_UNIT_EMBEDDING || role == DT_UNIT_PATCHES;
         int *only = embed ? &m->embed_unit : head ? &m->head_unit : NULL;
         DT_CHECK((int)role >= 0 && role < DT_N_UNIT_ROLES && (!only || *only < 0), DT_ERR_ARG,
-                 "unit %s: a second embedding or head, or role %d", m->units[u].name, (int)role);
+                 "internal: dt_model_open: unit %s: a second embedding or head, or invalid role %d", m->units[u].name,
+                 (int)role);
         if (only) *only = u;
         if (!only && role != DT_UNIT_CARRIED) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
     }
     DT_CHECK(m->embed_unit >= 0 && (m->head_unit >= 0 || m->opt.tower) && n_blocks == L, DT_ERR_ARG,
-             "expected an embedding, %" PRId64 " blocks and a head, found %" PRId64 " blocks in %d units", L, n_blocks,
-             m->n_units);
+             "internal: dt_model_open: expected an embedding, %" PRId64 " blocks and a head, found %" PRId64
+             " blocks in %d units",
+             L, n_blocks, m->n_units);
     return DT_OK;
 }
 

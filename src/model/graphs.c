@@ -31,7 +31,7 @@ dt_err dt_graphs_open(dt_model *m)
 {
     if (!m->opt.graphs || !m->cache || !m->ops->graph_begin) return DT_OK;
     m->graphs = calloc(1, sizeof *m->graphs);
-    DT_CHECK(m->graphs, DT_ERR_MEMORY, "no memory for a table of graphs");
+    DT_CHECK(m->graphs, DT_ERR_MEMORY, "out of memory for a table of graphs");
     return DT_OK;
 }
 
@@ -111,8 +111,7 @@ static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, co
 /* A step can do without its graph: so do this one and all that have none yet. */
 static dt_err go_without(dt_model *m)
 {
-    DT_WARN("no room for another CUDA graph (%s): steps of generation that have none run without, which is slower",
-            dt_error_message());
+    DT_WARN("no memory for another CUDA graph (%s); decoding steps without a graph are slower", dt_error_message());
     dt_error_clear();
     m->graphs->full = true;
     return DT_OK;

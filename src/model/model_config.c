@@ -298,7 +298,8 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
     if (err == DT_OK) mc->json = json_dumps(root->value, JSON_INDENT(2));
     if (err == DT_OK && mc->json) return DT_OK;
     dt_model_config_free(mc);
-    return err != DT_OK ? err : dt_fail(DT_ERR_MEMORY, "%s: no memory for the text of the configuration", root->file);
+    return err != DT_OK ? err
+                        : dt_fail(DT_ERR_MEMORY, "%s: out of memory for the text of the configuration", root->file);
 }
 
 dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *json_text)

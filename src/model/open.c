@@ -338,31 +338,37 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 static dt_err check_cache(const dt_model_options *o)
 {
     DT_CHECK(o->cache_seqs >= 0 && o->cache_len >= 0 && o->cache_prompts >= 0 && o->cache_prompt_len >= 0, DT_ERR_ARG,
-             "cache_seqs=%d cache_len=%d cache_prompts=%d cache_prompt_len=%d", o->cache_seqs, o->cache_len,
-             o->cache_prompts, o->cache_prompt_len);
+             "internal: dt_model_open: expected values of at least 0, found cache_seqs=%d cache_len=%d "
+             "cache_prompts=%d cache_prompt_len=%d",
+             o->cache_seqs, o->cache_len, o->cache_prompts, o->cache_prompt_len);
     DT_CHECK(dt_cache_rows(o) <= INT32_MAX, DT_ERR_ARG,
-             "a cache of %d sequences of %d tokens and %d prompts of %d: rows are counted in 32 bits", o->cache_seqs,
-             o->cache_len, o->cache_prompts, o->cache_prompt_len);
+             "internal: dt_model_open: a KV cache of %d sequences of %d tokens and %d prompts of %d exceeds 2^31 rows",
+             o->cache_seqs, o->cache_len, o->cache_prompts, o->cache_prompt_len);
     DT_CHECK(o->cache_prompts == 0 || o->batch_invariant, DT_ERR_ARG,
-             "a cache with prompts that sequences share is for a batch-invariant model");
+             "internal: dt_model_open: cache_prompts needs batch_invariant");
     return DT_OK;
 }
 
 static dt_err check_options(const dt_model_config *mc, const dt_model_options *o)
 {
-    DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0, DT_ERR_ARG, "max_tok=%d max_seq=%d max_pos=%d",
-             o->max_tok, o->max_seq, o->max_pos);
+    DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0, DT_ERR_ARG,
+             "internal: dt_model_open: expected values above 0, found max_tok=%d max_seq=%d max_pos=%d", o->max_tok,
+             o->max_seq, o->max_pos);
     DT_TRY(check_cache(o));
-    DT_CHECK(o->max_top >= 0 && o->max_top <= mc->vocab_size, DT_ERR_ARG, "max_top=%d of %" PRId64 " tokens",
-             o->max_top, mc->vocab_size);
-    DT_CHECK(o->max_listed >= 0, DT_ERR_ARG, "max_listed=%d", o->max_listed);
+    DT_CHECK(o->max_top >= 0 && o->max_top <= mc->vocab_size, DT_ERR_ARG,
+             "internal: dt_model_open: max_top=%d with a vocabulary of %" PRId64 " tokens", o->max_top, mc->vocab_size);
+    DT_CHECK(o->max_listed >= 0, DT_ERR_ARG, "internal: dt_model_open: max_listed: expected at least 0, found %d",
+             o->max_listed);
     DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
-             "a model that borrows activations neither trains nor lends");
-    DT_CHECK(dt_is_float(o->dtype), DT_ERR_ARG, "a model in %s: expected fp32, bf16 or fp16", dt_dtype_name(o->dtype));
-    DT_CHECK(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32, DT_ERR_ARG, "a model in %s with gradients in %s",
+             "internal: dt_model_open: a model that borrows activations cannot train or lend");
+    DT_CHECK(dt_is_float(o->dtype), DT_ERR_ARG, "internal: dt_model_open: dtype: expected fp32, bf16 or fp16, found %s",
+             dt_dtype_name(o->dtype));
+    DT_CHECK(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32, DT_ERR_ARG,
+             "internal: dt_model_open: dtype %s with grad_dtype %s: expected the same type, or fp32 gradients",
              dt_dtype_name(o->dtype), dt_dtype_name(o->grad_dtype));
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
-             "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)",
+             "sequences may have %d tokens, but the model has learned positions only for %" PRId64
+             " (max_position_embeddings)",
              o->max_pos, mc->max_position_embeddings);
     return DT_OK;
 }
@@ -373,20 +379,20 @@ static dt_err make_tables(dt_model *m)
     const int64_t L = m->mc->num_hidden_layers;
     const bool cached = m->opt.cache_seqs > 0 && m->opt.cache_len > 0;
     DT_CHECK(!cached || (m->n_stages == L && m->n_labels == 0), DT_ERR_ARG,
-             "a model with other units than blocks and a vocabulary's head does not generate");
+             "internal: dt_model_open: generation needs a model of blocks with a vocabulary head");
     m->x = calloc((size_t)m->n_x, sizeof *m->x);
     m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
     m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
     m->cached = cached ? calloc((size_t)dt_cache_slots(&m->opt), sizeof *m->cached) : NULL;
     DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cached)), DT_ERR_MEMORY,
-             "no memory for the tables of %" PRId64 " blocks", L);
+             "out of memory for the tables of %" PRId64 " blocks", L);
     return dt_stretch_open(m);
 }
 
 static dt_err find_tensors(dt_model *m)
 {
     m->stages = calloc((size_t)m->n_units + 1, sizeof *m->stages);
-    DT_CHECK(m->stages, DT_ERR_MEMORY, "no memory for the tables of %d units", m->n_units);
+    DT_CHECK(m->stages, DT_ERR_MEMORY, "out of memory for the tables of %d units", m->n_units);
     return dt_model_find_tensors(m);
 }
 
@@ -441,7 +447,9 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
     bool overflow = false;
     place_all(m, arenas);
     for (int i = 0; i < N_ARENAS; i++) overflow = overflow || arenas[i].overflow;
-    DT_CHECK(!overflow, DT_ERR_MEMORY, "activations of %d tokens do not fit into the address space", m->opt.max_tok);
+    DT_CHECK(!overflow, DT_ERR_MEMORY,
+             "activations of %d tokens exceed the address space; lower batch.micro_batch_size or data.seq_len",
+             m->opt.max_tok);
     return DT_OK;
 }
 
@@ -485,7 +493,8 @@ static bool find_whole_attention(dt_model *m, dt_attention *at)
 static dt_err refuse_library(const char *why)
 {
     return dt_fail(DT_ERR_USAGE,
-                   "cuDNN does not compute this model's attention: %s; flash, dtrain's own kernels, takes all", why);
+                   "cuDNN cannot compute this model's attention: %s; set model.attention = flash, dtrain's own kernels",
+                   why);
 }
 
 /* at: what it is to take. */
@@ -501,7 +510,7 @@ static dt_err check_attention(dt_model *m, dt_attention *at)
 
 static dt_err prepare_attention(dt_model *m)
 {
-    static const char *const DIRECTION[] = {"nothing", "forward alone", "backward alone"};
+    static const char *const DIRECTION[] = {"nothing", "forward only", "backward only"};
     dt_attention at;
     int ready = 0;
     char why[512] = "";
@@ -539,9 +548,10 @@ static dt_err check_lender(const dt_model *m, size_t nbytes)
 {
     const dt_model *lender = m->opt.lender;
     DT_CHECK(lender && lender->dev == m->dev && lender->stream == m->stream && !lender->opt.borrows, DT_ERR_ARG,
-             "activations are borrowed from a model of the same device and stream that has its own");
+             "internal: dt_model_open: expected a lender on the same device and stream that owns its activations");
     DT_CHECK(nbytes <= lender->activations.nbytes, DT_ERR_ARG,
-             "%zu bytes of activations are borrowed from a model that has %zu", nbytes, lender->activations.nbytes);
+             "internal: dt_model_open: %zu bytes of activations borrowed from a model that has %zu", nbytes,
+             lender->activations.nbytes);
     return DT_OK;
 }
 
@@ -571,7 +581,7 @@ static dt_err fill_rope(dt_model *m)
     const int64_t n_rows = m->stretch.base_rows, width = m->mc->head_dim;
     const size_t row_nbytes = (size_t)width * sizeof(float);
     float *piece = malloc(PIECE * row_nbytes);
-    DT_CHECK(piece, DT_ERR_MEMORY, "no memory for %d rows of a rotary table", PIECE);
+    DT_CHECK(piece, DT_ERR_MEMORY, "out of memory for %d rows of a rotary table", PIECE);
     dt_err err = DT_OK;
     for (int64_t first = 0; first < n_rows && err == DT_OK; first += PIECE) {
         const int64_t n = dt_min_i64(PIECE, n_rows - first);
@@ -590,7 +600,7 @@ static dt_err fill_patches(dt_model *m)
     const int32_t N = m->opt.max_images;
     if (!m->opt.tower) return DT_OK;
     int32_t *list = malloc(3 * (size_t)N * sizeof *list);
-    DT_CHECK(list, DT_ERR_MEMORY, "no memory for the places of %d class tokens", N);
+    DT_CHECK(list, DT_ERR_MEMORY, "out of memory for the offsets of %d class tokens", N);
     for (int32_t i = 0; i < N; i++) list[i] = (int32_t)(i * k->n_rows), list[N + i] = 0, list[2 * N + i] = i;
     const dt_err err = m->ops->copy(m->dev, k->class_at, list, 3 * (size_t)N * sizeof *list, m->stream),
                  waited = m->ops->stream_sync(m->dev, m->stream);
@@ -603,7 +613,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 {
     dt_model *m = calloc(1, sizeof *m);
     *out = NULL;
-    DT_CHECK(m, DT_ERR_MEMORY, "no memory for a model");
+    DT_CHECK(m, DT_ERR_MEMORY, "out of memory for a model");
     m->source = source;
     m->stream = compute;
     m->phase = phase;

@@ -43,7 +43,7 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
     if (n == 0) return DT_OK;
     const int64_t row = v->n_images > 0 ? b->first_image[s] * per_image : 0;
     DT_CHECK(row >= 0 && n % per_image == 0 && row + n <= n_shown(v), DT_ERR_DATA,
-             "a sequence has %d placeholders (token %d) for at most %" PRId64 " images of %" PRId64
+             "a sequence has %d placeholders (token %d): expected at most %" PRId64 " images of %" PRId64
              " placeholders each",
              n, v->config->image_token, v->n_images - row / per_image, per_image);
     add_run(p, p->n, row, n);

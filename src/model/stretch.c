@@ -26,7 +26,7 @@ dt_err dt_stretch_open(dt_model *m)
 {
     if (m->stretch.max_rows == 0) return DT_OK;
     m->stretch.have = calloc((size_t)m->opt.max_seq, sizeof *m->stretch.have);
-    DT_CHECK(m->stretch.have, DT_ERR_MEMORY, "no memory for the lengths of %d sequences", m->opt.max_seq);
+    DT_CHECK(m->stretch.have, DT_ERR_MEMORY, "out of memory for the lengths of %d sequences", m->opt.max_seq);
     return DT_OK;
 }
 

@@ -95,9 +95,11 @@ dt_err dt_tower_describe(const dt_model *m, const dt_unit *units, int n_units)
     t->n_units = n_units;
     t->trains = any_trained(units, n_units);
     DT_CHECK((int64_t)m->opt.max_images * squared(v->config->n_side + 1) <= INT32_MAX, DT_ERR_USAGE,
-             "%d images of %" PRId64 " x %" PRId64 " patches in a micro-batch: rows are counted in 32 bits",
+             "%d images of %" PRId64 " x %" PRId64
+             " patches in a micro-batch exceed 2^31 rows; lower batch.micro_batch_size",
              m->opt.max_images, v->config->n_side, v->config->n_side);
-    DT_CHECK(!m->opt.features_given || !t->trains, DT_ERR_ARG, "features are given, and their tower is trained");
+    DT_CHECK(!m->opt.features_given || !t->trains, DT_ERR_ARG,
+             "internal: dt_model_open: features_given excludes a trained tower");
     return DT_OK;
 }
 

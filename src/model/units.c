@@ -129,7 +129,7 @@ static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **
     dt_unit *u = calloc((size_t)n, sizeof *u);
     *units = NULL;
     *n_units = 0;
-    DT_CHECK(u, DT_ERR_MEMORY, "no memory for the tables of %d units", n);
+    DT_CHECK(u, DT_ERR_MEMORY, "out of memory for the tables of %d units", n);
     dt_err err = DT_OK;
     for (int i = 0; i < n_text && err == DT_OK; i++) {
         struct builder b = {.mc = mc, .n_labels = n_labels, .unit = &u[i]};
@@ -152,9 +152,11 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
 
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
 {
-    DT_CHECK(n_labels > 0, DT_ERR_ARG, "a scalar head of %" PRId64 " numbers", n_labels);
+    DT_CHECK(n_labels > 0, DT_ERR_ARG,
+             "internal: dt_model_make_value_units: n_labels: expected at least 1, found %" PRId64, n_labels);
     DT_CHECK(!mc->vision, DT_ERR_USAGE,
-             "a model with images has no scalar head: reward models and critics are of text");
+             "expected a text model for a scalar head, found a vision-language model; reward models and critics accept "
+             "only text");
     return make_units(mc, n_labels, units, n_units);
 }
 

@@ -25,7 +25,8 @@ static dt_err describe(const dt_model *m, const dt_unit *units, int n_units, int
     struct vision *v = m->vision;
     const int projector = dt_units_find(units, n_units, DT_UNIT_PROJECTOR);
     v->config = m->mc->vision;
-    DT_CHECK(v->config && projector > first, DT_ERR_ARG, "a tower without its configuration, or without a projector");
+    DT_CHECK(v->config && projector > first, DT_ERR_ARG,
+             "internal: dt_model_open: the tower lacks its configuration or projector");
     DT_TRY(dt_tower_describe(m, units + first, projector - first));
     return dt_projector_describe(m, &units[projector], projector);
 }
@@ -41,8 +42,7 @@ static dt_err place(const dt_model *m, struct arena *device, struct arena *stagi
     v->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
     v->x = given ? v->features.device : dt_take(device, R, n_in, m->elem);
     v->dx = dt_take(device, v->tower.trains && m->opt.training ? R : 0, n_in, m->elem);
-    DT_CHECK(!device->overflow, DT_ERR_MEMORY, "the features of %d images do not fit into the address space",
-             m->opt.max_images);
+    DT_CHECK(!device->overflow, DT_ERR_MEMORY, "the features of %d images exceed the address space", m->opt.max_images);
     return DT_OK;
 }
 
@@ -75,7 +75,7 @@ static dt_err bring(const dt_model *m, int32_t *to, int64_t n,
 {
     if (n == 0) return DT_OK;
     int32_t *number = malloc((size_t)n * sizeof *number);
-    DT_CHECK(number, DT_ERR_MEMORY, "no memory for the numbers of %" PRId64 " features", n);
+    DT_CHECK(number, DT_ERR_MEMORY, "out of memory for the indices of %" PRId64 " features", n);
     list(m->vision, m->opt.max_images, number);
     const dt_err err = m->ops->copy(m->dev, to, number, (size_t)n * sizeof *number, m->stream),
                  waited = m->ops->stream_sync(m->dev, m->stream);
@@ -109,7 +109,7 @@ static dt_err allocate(dt_model *m)
 dt_err dt_vision_open(dt_model *m, const dt_unit *units, int n_units, int first)
 {
     m->vision = calloc(1, sizeof *m->vision);
-    DT_CHECK(m->vision, DT_ERR_MEMORY, "no memory for a vision tower");
+    DT_CHECK(m->vision, DT_ERR_MEMORY, "out of memory for a vision tower");
     DT_TRY(describe(m, units, n_units, first));
     DT_TRY(dt_tower_open(m, first));
     return allocate(m);
@@ -133,12 +133,13 @@ static dt_err check_images(const dt_model *m, const dt_batch *b)
     const size_t features = dt_vision_feature_nbytes(v->config, m->opt.dtype);
     const bool given = m->opt.features_given;
     DT_CHECK(v->n_images >= 0 && v->n_images <= m->opt.max_images, DT_ERR_ARG,
-             "a batch of %d images; the model was opened for %d", v->n_images, m->opt.max_images);
+             "internal: dt_model_forward: %d images in the batch, but the model was opened for at most %d", v->n_images,
+             m->opt.max_images);
     DT_CHECK(!given || v->n_images == 0 || b->image_nbytes == features, DT_ERR_DATA,
-             "features of %zu bytes for an image; the model's projector takes %zu", b->image_nbytes, features);
+             "features of %zu bytes per image, but the model's projector expects %zu", b->image_nbytes, features);
     DT_CHECK(given || v->n_images == 0 || b->image_nbytes == v->tower.model->patches.image_nbytes, DT_ERR_DATA,
-             "images of %zu bytes; the model's tower takes %" PRId64 " x %" PRId64 " pixels of 3", b->image_nbytes,
-             v->config->image_size, v->config->image_size);
+             "images of %zu bytes, but the model's tower expects %" PRId64 " x %" PRId64 " pixels of 3 bytes",
+             b->image_nbytes, v->config->image_size, v->config->image_size);
     return DT_OK;
 }
 
@@ -194,9 +195,9 @@ dt_err dt_vision_backward(dt_model *m)
 dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *features)
 {
     struct vision *v = m->vision;
-    DT_CHECK(v, DT_ERR_ARG, "features of a model that has no tower");
-    DT_CHECK(n >= 0 && n <= m->opt.max_images, DT_ERR_ARG, "features of %d images at once, of at most %d", n,
-             m->opt.max_images);
+    DT_CHECK(v, DT_ERR_ARG, "internal: dt_model_features: the model has no tower");
+    DT_CHECK(n >= 0 && n <= m->opt.max_images, DT_ERR_ARG,
+             "internal: dt_model_features: %d images, expected at most %d", n, m->opt.max_images);
     m->train = m->have_hidden = m->have_dx = false;
     v->n_images = n;
     DT_TRY(dt_tower_forward(m, pixels, NULL));

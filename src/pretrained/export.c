@@ -91,7 +91,8 @@ static dt_err name_slots(export_job *j)
     j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
     j->plain = calloc((size_t)j->n_slots + 1, sizeof *j->plain);
     j->new_row = calloc((size_t)j->n_slots + 1, sizeof *j->new_row);
-    DT_CHECK(j->names && j->plain && j->new_row, DT_ERR_MEMORY, "no memory for the names of %d tensors", j->n_slots);
+    DT_CHECK(j->names && j->plain && j->new_row, DT_ERR_MEMORY, "out of memory for the names of %d tensors",
+             j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
         new_rows_grow(&j->plain[i], j->opt->new_tokens);
@@ -109,7 +110,7 @@ static int64_t shard_size(const dt_export_options *opt)
 static dt_err make_layout(export_job *j)
 {
     dt_st_entry *entries = calloc((size_t)j->n_slots + 1, sizeof *entries);
-    DT_CHECK(entries, DT_ERR_MEMORY, "no memory for a list of %d tensors", j->n_slots);
+    DT_CHECK(entries, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         const dt_tensor *t = &j->plain[i];
         entries[i] = (dt_st_entry){.name = j->names[i], .n_dims = t->n_dims, .shape = t->shape};
@@ -144,7 +145,7 @@ static dt_err make_config(export_job *j)
     const dt_export_options *opt = j->opt;
     if (!opt->adapter) return export_config_make(opt, n_labels(j), &j->config);
     j->config = strdup(opt->model_config);
-    return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", DT_PEFT_CONFIG);
+    return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %s", DT_PEFT_CONFIG);
 }
 
 static dt_err prepare(export_job *j)
@@ -210,7 +211,7 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
     j->fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     j->fd_file = file;
     DT_CHECK_ERRNO(j->fd >= 0, DT_ERR_WRITE, path,
-                   "cannot be opened by this rank (is the folder shared between the nodes?)");
+                   "cannot be opened by this rank; check that all nodes share the folder");
     return DT_OK;
 }
 
@@ -231,7 +232,7 @@ static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta 
         from = to, to = j->chunks->raw, kept = DT_ST_F32;
     }
     const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, to, type, n);
-    DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type",
+    DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " values exceed the range of %s; use another data type",
              s->tensor->name, n_lost, dt_st_type_name(type));
     *out = kept == type ? from : to;
     return DT_OK;
@@ -343,8 +344,9 @@ static dt_err write_new_rows(export_job *j)
         if (!j->new_row[i]) continue;
         DT_TRY(open_file(j, j->layout.file[i], path));
         for (int64_t k = 0; first + k < (int64_t)more->first_id + more->n_added; k++) {
-            DT_CHECK(make_new_row(j, i, k, len) == 0, DT_ERR_DATA, "tensor `%s`: a new row is too large for %s",
-                     j->names[i], dt_st_type_name(j->opt->dtype));
+            DT_CHECK(make_new_row(j, i, k, len) == 0, DT_ERR_DATA,
+                     "tensor `%s`: a new row exceeds the range of %s; use another data type", j->names[i],
+                     dt_st_type_name(j->opt->dtype));
             DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (first + k) * len * (int64_t)size,
                                j->chunks->converted, (size_t)len * size));
         }

@@ -85,8 +85,8 @@ static void set_pad(json_t *root, const char *name)
     const json_int_t pad = choose_pad(root, info, name && strcmp(name, "bytes") == 0);
     json_object_set_new(root, "pad_token_id", pad >= 0 ? json_integer(pad) : json_null());
     if (pad < 0)
-        DT_WARN("the exported reward model has no pad_token_id, for none is known but what closes texts: transformers "
-                "scores one text at a time with it");
+        DT_WARN("the exported reward model has no pad_token_id, because every known special token ends texts; "
+                "transformers can score only one text at a time with it");
     dt_tokenizer_close(tokenizer);
 }
 
@@ -96,7 +96,7 @@ static void free_pad(json_t *root, const dt_new_tokens *more)
     const json_t *pad = json_object_get(root, "pad_token_id");
     const json_int_t id = json_integer_value(pad), behind = more ? id - more->first_id : -1;
     if (!json_is_integer(pad) || behind < 0 || behind >= more->n_added) return;
-    DT_WARN("config.json: pad_token_id = %lld is the id of a new token; it is removed", (long long)id);
+    DT_WARN("config.json: pad_token_id = %lld is removed, because a new token uses this id", (long long)id);
     json_object_set_new(root, "pad_token_id", json_null());
 }
 
@@ -126,15 +126,15 @@ static bool is_of_llava(const dt_vision_config *v)
 static void warn_of_other_programs(const dt_vision_config *v)
 {
     if (!has_llava_projector(&v->projector))
-        DT_WARN("config.json: transformers has no projector of type %s and hidden_size %lld: the exported model can be "
-                "opened only by dtrain",
+        DT_WARN("config.json: transformers has no projector of type %s and hidden_size %lld, so only dtrain can open "
+                "the exported model",
                 dt_projector_name(v->projector.type), (long long)v->projector.hidden_size);
     if (v->feature_norm)
-        DT_WARN("config.json: transformers has no key for features behind post_layernorm (vision.feature_norm): the "
-                "exported model can be opened only by dtrain");
+        DT_WARN("config.json: transformers has no key for features after post_layernorm (vision.feature_norm), so only "
+                "dtrain can open the exported model");
     if (dt_vision_pools(v))
         DT_WARN("config.json: transformers has no key for the mean of an image's rows (vision.image_tokens = "
-                "mean_pooling): the exported model can be opened only by dtrain");
+                "mean_pooling), so only dtrain can open the exported model");
 }
 
 /* What transformers has no key for goes where it would say nothing, or else stays. */
@@ -178,6 +178,6 @@ dt_err export_config_make(const dt_export_options *opt, int64_t n_labels, char *
     free(bare);
     json_decref(root);
     dt_model_config_free(&mc);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for config.json");
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for config.json");
     return DT_OK;
 }

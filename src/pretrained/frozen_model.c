@@ -14,7 +14,7 @@ static dt_err attach(dt_frozen_model *f)
     DT_TRY(dt_pretrained_recorded(&f->from, &f->lora));
     DT_TRY(dt_lora_attach(&f->lora, &f->mc, f->units, f->n_units));
     DT_CHECK(!f->adapter || f->lora.r == 0, DT_ERR_USAGE,
-             "%s: adapters are in this checkpoint already; several at a time are not supported", f->from.path);
+             "%s: this checkpoint already contains adapters, and only one set of adapters is supported", f->from.path);
     if (f->adapter) DT_TRY(dt_pretrained_adapt(&f->from, f->adapter, &f->lora, &f->mc, f->units, f->n_units));
     dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
     return f->like ? dt_lora_store_like(f->like, f->n_like, &f->mc, f->units, f->n_units)

@@ -104,7 +104,7 @@ static dt_err read_stops(const dt_spec *root, dt_generation_defaults *g)
         const json_t *text = json_is_array(v.value) ? json_array_get(v.value, i) : v.value;
         if (!json_is_string(text) || json_string_length(text) == 0 ||
             strlen(json_string_value(text)) != json_string_length(text))
-            return dt_spec_bad(&v, NULL, "a text or a list of texts, none of them empty");
+            return dt_spec_bad(&v, NULL, "a non-empty text or a list of non-empty texts");
         g->stop[g->n_stop] = strdup(json_string_value(text));
         DT_CHECK(g->stop[g->n_stop], DT_ERR_MEMORY, "%s: out of memory for a text", root->file);
         g->n_stop++;

@@ -22,7 +22,7 @@ static dt_err compare(const dt_safetensors *s, const dt_st_tensor *a, const dt_s
 {
     enum { AT_A_TIME = 1 << 20 };
     float *both = malloc(2 * AT_A_TIME * sizeof *both);
-    dt_err err = both ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to compare a head with its embedding");
+    dt_err err = both ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory to compare a head with its embedding");
     *same = a->n_elems == b->n_elems;
     for (int64_t at = 0; at < a->n_elems && *same && err == DT_OK; at += AT_A_TIME) {
         const int64_t n = dt_min_i64(AT_A_TIME, a->n_elems - at);
@@ -59,7 +59,7 @@ dt_err llava_settle_head(char **text, const char *name, const char *dir)
         json_object_set_new(json_object_get(root, "text_config"), KEY, json_boolean(tied));
         free(*text);
         *text = json_dumps(root, JSON_INDENT(2));
-        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its text", name);
+        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
     }
     json_decref(root);
     return err;

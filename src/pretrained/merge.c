@@ -66,7 +66,7 @@ static dt_err read_own(dt_zero *z, const dt_piece *p, void *to)
     if (kept == DT_U8) return dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, (char *)to + p->first);
     if (kept == DT_F32) return dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, whole + p->first);
     void *raw = malloc((size_t)p->n * dt_st_type_size(dt_st_type_of(kept)));
-    DT_CHECK(raw, DT_ERR_MEMORY, "no memory for an adapter");
+    DT_CHECK(raw, DT_ERR_MEMORY, "out of memory for an adapter");
     const dt_err err = dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, raw);
     if (err == DT_OK) dt_st_convert(raw, dt_st_type_of(kept), whole + p->first, DT_ST_F32, p->n);
     free(raw);
@@ -82,7 +82,7 @@ static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
 static dt_err turn(float **matrix, const dt_tensor *t)
 {
     float *turned = malloc(whole_nbytes(t));
-    DT_CHECK(turned, DT_ERR_MEMORY, "no memory for an adapter");
+    DT_CHECK(turned, DT_ERR_MEMORY, "out of memory for an adapter");
     transpose(*matrix, t->shape[0], t->shape[1], turned);
     free(*matrix);
     *matrix = turned;
@@ -94,7 +94,7 @@ static dt_err fetch(void **whole, dt_zero *z, const dt_piece *p)
 {
     if (!p) return DT_OK;
     *whole = calloc(1, whole_nbytes(dt_zero_tensor(z, p)));
-    DT_CHECK(*whole, DT_ERR_MEMORY, "no memory for an adapter, or for scales");
+    DT_CHECK(*whole, DT_ERR_MEMORY, "out of memory for an adapter, or for scales");
     return read_own(z, p, *whole);
 }
 
@@ -169,7 +169,7 @@ dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_
         add_to_row(d, d->left + row * d->rank, begin, begin + (end - at), w + (at - first));
     }
     for (int64_t i = 0; i < n; i++)
-        DT_CHECK(isfinite(w[i]), DT_ERR_DATA, "tensor `%s`: with its adapter some numbers are not finite", t->name);
+        DT_CHECK(isfinite(w[i]), DT_ERR_DATA, "tensor `%s`: merging its adapter produces non-finite values", t->name);
     return DT_OK;
 }
 

@@ -73,7 +73,7 @@ static dt_err divide(const pass *p, int64_t n_rows, float **row)
 {
     const int64_t row_len = p->s->tensor->shape[1];
     *row = malloc((size_t)row_len * sizeof **row);
-    DT_CHECK(*row, DT_ERR_MEMORY, "no memory for a row of `%s`", p->s->tensor->name);
+    DT_CHECK(*row, DT_ERR_MEMORY, "out of memory for a row of `%s`", p->s->tensor->name);
     for (int64_t c = 0; c < row_len; c++)
         (*row)[c] = (float)(ldexp((double)(int64_t)p->sum[c], -p->shift) / (double)n_rows);
     return DT_OK;
@@ -93,12 +93,13 @@ dt_err new_rows_mean(dt_comm *comm, const dt_stored_slot *s, const dt_new_tokens
     const int64_t row_len = s->tensor->shape[1], n_old = new_rows_first(s->tensor->shape[0], t);
     pass p = {.s = s, .chunks = chunks, .end = n_old * row_len};
     uint64_t *sum = calloc((size_t)row_len, sizeof *sum);
-    dt_err err = sum ? check(&p, t) : dt_fail(DT_ERR_MEMORY, "no memory for sums of `%s`", s->tensor->name);
+    dt_err err = sum ? check(&p, t) : dt_fail(DT_ERR_MEMORY, "out of memory for sums of `%s`", s->tensor->name);
     if (err == DT_OK) err = go_over(&p);
     err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, &p.largest, 1, DT_MAX);
     if (err == DT_OK && isinf(p.largest)) /* on all ranks */
-        err = dt_fail(DT_ERR_DATA, "tensor `%s`: numbers are not finite, and have no mean", s->tensor->name);
+        err = dt_fail(DT_ERR_DATA, "tensor `%s`: the mean for new rows is undefined, because the values are not finite",
+                      s->tensor->name);
     p.sum = sum;
     p.shift = shift_for(p.largest, n_old);
     if (err == DT_OK) err = dt_comm_agree(comm, go_over(&p));

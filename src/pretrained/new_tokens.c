@@ -140,7 +140,7 @@ static dt_err edit_tokenizer(job *j, const char *file, char **out)
     json_decref(list);
     dt_spec_unload(&root);
     free(text);
-    return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a text with more tokens", file);
+    return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text with more tokens", file);
 }
 
 /* Entries whose token has another id than their key says. */
@@ -177,7 +177,7 @@ static dt_err edit_config(const job *j, const char *file, char **out)
     json_decref(all);
     dt_spec_unload(&root);
     free(text);
-    return lost ? dt_fail(DT_ERR_MEMORY, "%s: no memory for a text with more tokens", file) : DT_OK;
+    return lost ? dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text with more tokens", file) : DT_OK;
 }
 
 /* added_tokens.json, beside a vocab.json: text: id. */
@@ -191,7 +191,7 @@ static dt_err edit_added(const job *j, const char *file, char **out)
     *out = json_dumps(all, JSON_INDENT(2));
     json_decref(all);
     dt_spec_unload(&root);
-    return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a text with more tokens", file);
+    return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text with more tokens", file);
 }
 
 static dt_err edit_files(dt_new_tokens *t, job *j, const char *tokenizer)
@@ -236,7 +236,7 @@ static dt_err add_all(dt_new_tokens *t, char *const *tokens, int32_t n, const dt
     if (!j.tokens || !forms) {
         free(j.tokens);
         free(forms);
-        return dt_fail(DT_ERR_MEMORY, "no memory for %d tokens", (int)n);
+        return dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", (int)n);
     }
     t->n_own = dt_tokenizer_get_info(known)->n_own;
     t->n_listed = n;
@@ -257,7 +257,7 @@ dt_err dt_new_tokens_make(dt_new_tokens *t, char *const *tokens, int32_t n, cons
     dt_tokenizer *known;
     *t = (dt_new_tokens){0};
     DT_CHECK(strcmp(tokenizer, "bytes") != 0, DT_ERR_USAGE,
-             "the tokenizer of bytes has no files that tokens could be added to; --tokenizer names another");
+             "the tokenizer `bytes` has no files for new tokens; choose another tokenizer with --tokenizer");
     DT_TRY(dt_tokenizer_open(&known, tokenizer));
     const dt_err err = add_all(t, tokens, n, known, tokenizer);
     dt_tokenizer_close(known);

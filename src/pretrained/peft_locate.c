@@ -21,7 +21,7 @@ static bool is_needed(const dt_lora *l, const dt_tensor *t) { return t->adapter_
 static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
 {
     DT_CHECK(!dt_model_is_vocabulary(t) || found->n_dims != 2 || found->shape[0] <= t->shape[0], DT_ERR_DATA,
-             "%s: tensor `%s`: the adapter is for a vocabulary of %" PRId64 " tokens, and this model's has %" PRId64
+             "%s: tensor `%s`: the adapter has a vocabulary of %" PRId64 " tokens, but the model has %" PRId64
              "; add the tokens to the model first (dtrain-convert --add-tokens)",
              job->file, found->name, found->shape[0], t->shape[0]);
     DT_TRY(dt_stored_check_shape(job->file, found->name, t, found->n_dims, found->shape));
@@ -61,9 +61,10 @@ static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_sl
     dt_stored_name_head(embed, of_model);
     prefix_name(of_model, name);
     const dt_st_tensor *head = dt_safetensors_find(job->s, name);
-    DT_CHECK(head || (job->lora->ties && strstr(embed->name, "embed_tokens")), DT_ERR_DATA,
-             "%s: tensor `%s%s`: it was trained apart from the head that this model ties to it, which is not supported",
-             job->file, DT_PEFT_PREFIX, embed->name);
+    DT_CHECK(
+        head || (job->lora->ties && strstr(embed->name, "embed_tokens")), DT_ERR_DATA,
+        "%s: tensor `%s%s` was trained separately, but this model ties its head to it; such adapters are not supported",
+        job->file, DT_PEFT_PREFIX, embed->name);
     map->has_head = head != NULL;
     return head ? take(job, head, embed, &map->head) : DT_OK;
 }
@@ -87,9 +88,9 @@ static dt_err check_apart(const locate_job *job, const dt_st_tensor *t, const dt
     dt_stored_name_head(slots[embed].tensor, of_model);
     prefix_name(of_model, name);
     DT_CHECK(strcmp(t->name, name) != 0, DT_ERR_DATA,
-             "%s: tensor `%s`: the adapter has trained the head as weights of its own (modules_to_save = lm_head in "
-             "%s), and this model ties its head to the embedding (tie_word_embeddings = true), which is not supported; "
-             "merge the two with PEFT (merge_and_unload), into a model whose head is not tied",
+             "%s: tensor `%s`: the adapter has its own head weights (modules_to_save = lm_head in %s), but this model "
+             "ties its head to the embedding (tie_word_embeddings = true); merge the two with PEFT (merge_and_unload) "
+             "into a model with an untied head",
              job->file, name, DT_PEFT_CONFIG);
     return DT_OK;
 }
@@ -104,9 +105,9 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
         if (job->used[i] || is_copy(s->tensors[i].name)) continue;
         DT_TRY(check_apart(job, &s->tensors[i], slots, n_slots));
         return dt_fail(DT_ERR_DATA,
-                       "%s: tensor `%.200s`: this model has no such tensor, or %s names no adapter there%s", job->file,
+                       "%s: tensor `%.200s`: this model has no such tensor, or %s lists no adapter for it%s", job->file,
                        s->tensors[i].name, DT_PEFT_CONFIG,
-                       strstr(s->tensors[i].name, "vision_tower.") ? "; a vision tower can have none" : "");
+                       strstr(s->tensors[i].name, "vision_tower.") ? "; a vision tower cannot have adapters" : "");
     }
     return DT_OK;
 }
@@ -116,10 +117,10 @@ static dt_err open_file(dt_safetensors *s, const char *dir, char path[PATH_MAX])
     char pickled[PATH_MAX];
     if (dt_is_in(path, dir, DT_PEFT_TENSORS)) return dt_safetensors_open(s, path);
     DT_CHECK(!dt_is_in(pickled, dir, "adapter_model.bin"), DT_ERR_DATA,
-             "%s: weights in this form are not read (a pickle may run any code); expected %s: save the adapter again "
-             "with a newer PEFT",
+             "%s: expected %s, found a pickle, which is not read because it may run arbitrary code; save the adapter "
+             "again with a newer PEFT",
              pickled, DT_PEFT_TENSORS);
-    return dt_fail(DT_ERR_DATA, "%s: expected the adapter's tensors in %s, which is missing", dir, DT_PEFT_TENSORS);
+    return dt_fail(DT_ERR_DATA, "%s: expected the adapter's tensors in %s, which does not exist", dir, DT_PEFT_TENSORS);
 }
 
 dt_err peft_locate(const char *dir, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
@@ -131,7 +132,7 @@ dt_err peft_locate(const char *dir, const dt_stored_slot *slots, int n_slots, dt
     locate_job job = {.lora = &lora, .s = &s, .file = path};
     dt_err err = open_file(&s, dir, path);
     if (err == DT_OK && !(job.used = calloc((size_t)s.n_tensors + 1, sizeof *job.used)))
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a list of %d tensors", dir, s.n_tensors);
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %d tensors", dir, s.n_tensors);
     if (err == DT_OK) err = locate_all(&job, slots, n_slots, map);
     free(job.used);
     dt_safetensors_close(&s);

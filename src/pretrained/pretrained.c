@@ -20,7 +20,7 @@ enum { MAX_CONFIG = 1 << 26 }; /* bytes */
 static dt_err copy_text(char **to, const char *from)
 {
     *to = strdup(from);
-    DT_CHECK(*to, DT_ERR_MEMORY, "no memory for a text of %zu bytes", strlen(from));
+    DT_CHECK(*to, DT_ERR_MEMORY, "out of memory for a text of %zu bytes", strlen(from));
     return DT_OK;
 }
 
@@ -87,15 +87,15 @@ static dt_err describe(dt_pretrained *p, const char *path)
     if (access(path, F_OK) != 0) return not_there(path, errno);
     const char *ending = strrchr(path, '.');
     DT_CHECK(dt_is_directory(path) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
-             "%s: expected the directory that holds this file and its config.json", path);
+             "%s: expected the directory that contains this file and its config.json", path);
     if (!dt_is_directory(path)) return describe_checkpoint(p, path);
     if (dt_is_in(file, path, "config.json")) return describe_directory(p, path, file);
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
-        DT_CHECK(!dt_is_in(file, path, signs[i]), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path,
-                 signs[i]);
+        DT_CHECK(!dt_is_in(file, path, signs[i]), DT_ERR_DATA,
+                 "%s: expected the model's config.json next to %s, found none", path, signs[i]);
     DT_CHECK(!dt_is_in(file, path, DT_PEFT_CONFIG), DT_ERR_DATA,
-             "%s: it has adapters alone: name the model that they are for, and this directory as lora.path or with "
-             "--adapter; dtrain-convert --adapter makes one model of both",
+             "%s: expected a model, found only adapters; give their base model, and this directory as lora.path or "
+             "--adapter, or merge the two with dtrain-convert --adapter",
              path);
     return describe_checkpoint(p, path);
 }

@@ -63,7 +63,7 @@ static dt_err write_text(const char *dir, const char *name, const char *text)
 
 static dt_err write_owned_text(const char *dir, const char *name, char *text)
 {
-    const dt_err err = text ? write_text(dir, name, text) : dt_fail(DT_ERR_MEMORY, "no memory for %s", name);
+    const dt_err err = text ? write_text(dir, name, text) : dt_fail(DT_ERR_MEMORY, "out of memory for %s", name);
     free(text);
     return err;
 }

@@ -58,8 +58,9 @@ static dt_err check_projector_file(const dt_config *cfg)
     const char *path = cfg->vision_projector_path, *ending = strrchr(path, '.');
     const bool pickled = ending && (!strcmp(ending, ".bin") || !strcmp(ending, ".pt") || !strcmp(ending, ".pth"));
     DT_CONFIG_CHECK(!pickled, cfg, "vision", "projector_path",
-                    "%s: weights in this form are not read (a pickle may run any code); where it is trusted, Python "
-                    "with torch and safetensors converts it: save_file(torch.load('%s'), 'mm_projector.safetensors')",
+                    "%s: expected safetensors, found a pickle, which is not read because it may run arbitrary code; if "
+                    "you trust the file, convert it in Python with torch and safetensors: save_file(torch.load('%s'), "
+                    "'mm_projector.safetensors')",
                     path, path);
     if (*path && access(path, F_OK) != 0)
         return dt_config_lead_to(cfg, "vision", "projector_path",
@@ -74,14 +75,15 @@ static dt_err look_up(const dt_config *cfg, const char *tokenizer, int64_t *id)
     const char *token = cfg->vision_image_token;
     dt_tokenizer *t;
     DT_CONFIG_CHECK(tokenizer && *tokenizer, cfg, "vision", "image_token",
-                    "%s: no tokenizer is known that it could be a token of; expected its id, or model.tokenizer",
+                    "%s: expected a token id, because no tokenizer is known to look up a token; give the id, or set "
+                    "model.tokenizer",
                     token);
     DT_TRY(dt_tokenizer_open(&t, tokenizer));
     *id = dt_tokenizer_find(t, token);
     dt_tokenizer_close(t);
     DT_CONFIG_CHECK(*id >= 0, cfg, "vision", "image_token",
-                    "%s is no token of %s; dtrain-convert --add-tokens adds it to the model and its tokenizer, and any "
-                    "reserved token of theirs will do",
+                    "%s is not a token of %s; choose an existing reserved token, or add this one to the model and its "
+                    "tokenizer with dtrain-convert --add-tokens",
                     token, tokenizer);
     return DT_OK;
 }
@@ -129,7 +131,7 @@ static dt_err find_tower(const dt_spec *root, json_t **tower)
     if (!whole && !known)
         return dt_spec_bad(root, "model_type", "clip_vision_model or siglip_vision_model, a vision tower");
     *tower = json_deep_copy(whole ? part.value : root->value);
-    DT_CHECK(*tower, DT_ERR_MEMORY, "%s: no memory for the configuration of a tower", root->file);
+    DT_CHECK(*tower, DT_ERR_MEMORY, "%s: out of memory for the configuration of a tower", root->file);
     if (!own && (known || dt_model_is_llava(root->value)))
         json_object_set_new(*tower, "model_type", json_string(dt_tower_model_type(known ? type : DT_TOWER_CLIP)));
     forget_file(*tower);
@@ -173,7 +175,7 @@ static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, 
 static dt_err take_text(dt_pretrained *p, const json_t *root)
 {
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the text of a configuration", p->config_name);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for the text of a configuration", p->config_name);
     free(p->model_config);
     p->model_config = text;
     return DT_OK;
@@ -184,7 +186,7 @@ static dt_err name_parts(dt_pretrained *p, const dt_config *cfg)
     char *name = NULL;
     const bool named = asprintf(&name, "%s, joined with %s", p->config_name, cfg->vision_path) >= 0;
     p->tower = strdup(cfg->vision_path);
-    DT_CHECK(named && p->tower, DT_ERR_MEMORY, "no memory for a name");
+    DT_CHECK(named && p->tower, DT_ERR_MEMORY, "out of memory for a name");
     free(p->config_name);
     p->config_name = name;
     p->parts.tower = p->tower;
@@ -194,10 +196,10 @@ static dt_err name_parts(dt_pretrained *p, const dt_config *cfg)
 
 static dt_err check_language(const dt_pretrained *p, const dt_config *cfg)
 {
-    DT_CONFIG_CHECK(!p->path || p->kind == DT_PRETRAINED_HF, cfg, "vision", "path",
-                    "a tower is joined with the directory of a language model, and %s is a checkpoint; dtrain-convert "
-                    "makes a directory of it",
-                    p->path);
+    DT_CONFIG_CHECK(
+        !p->path || p->kind == DT_PRETRAINED_HF, cfg, "vision", "path",
+        "expected a language model directory for the tower, found the checkpoint %s; convert it with dtrain-convert",
+        p->path);
     return DT_OK;
 }
 
@@ -216,7 +218,7 @@ static dt_err parse(const char *name, const json_t *root)
 {
     dt_model_config mc = {0};
     char *text = json_dumps(root, 0);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for its text", name);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for its text", name);
     const dt_err err = dt_model_config_parse(&mc, name, text);
     dt_model_config_free(&mc);
     free(text);
@@ -292,10 +294,10 @@ static dt_err join(dt_pretrained *p, const dt_config *cfg, json_t *language)
 static dt_err differs(const dt_config *cfg, const dt_pretrained *p, const char *key, const json_t *has)
 {
     char *found = has ? json_dumps(has, JSON_ENCODE_ANY) : NULL;
-    const dt_err err = dt_config_fail(cfg, "vision", key,
-                                      "the model of model.path, %s, has %s; leave it out, for this decides what its "
-                                      "weights mean",
-                                      p->path, found ? found : "its default");
+    const dt_err err = dt_config_fail(
+        cfg, "vision", key,
+        "the model of model.path, %s, already defines this as %s, and its weights depend on it; leave this key out",
+        p->path, found ? found : "its default");
     free(found);
     return err;
 }
@@ -353,9 +355,10 @@ static dt_err check_token(const dt_pretrained *p, const dt_config *cfg, const js
 
 static dt_err take_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 {
-    DT_CONFIG_CHECK(!*cfg->vision_path, cfg, "vision", "path",
-                    "the model of model.path, %s, has a tower already; leave it out, or name a language model there",
-                    p->path);
+    DT_CONFIG_CHECK(
+        !*cfg->vision_path, cfg, "vision", "path",
+        "the model of model.path, %s, already has a tower; leave this key out, or set model.path to a language model",
+        p->path);
     DT_TRY(check_keys(p, cfg, root));
     DT_TRY(check_token(p, cfg, root));
     return take_text(p, root);
@@ -369,16 +372,16 @@ static dt_err check_none(const dt_config *cfg)
         "image_token"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "vision", keys[i]), cfg, "vision", keys[i],
-                        "the model has no tower; expected in vision.path a directory of CLIP or SigLIP, or in "
-                        "model.path a vision-language model");
+                        "the model has no tower; set vision.path to a directory of CLIP or SigLIP, or model.path to a "
+                        "vision-language model");
     return DT_OK;
 }
 
 static dt_err refuse_tower(const dt_pretrained *p, const dt_config *cfg, const char *type)
 {
     return dt_config_fail(cfg, "model", "path",
-                          "%s is a vision tower (model_type %s), not a language model; expected the directory of the "
-                          "language model that is to have it, and the tower's in vision.path",
+                          "expected a language model, found the vision tower %s (model_type %s); set model.path to the "
+                          "language model, and vision.path to the tower",
                           p->path, type);
 }
 
@@ -387,9 +390,9 @@ static dt_err take_projector(dt_pretrained *p, const dt_config *cfg)
     if (!*cfg->vision_projector_path) return DT_OK;
     DT_TRY(check_projector_file(cfg));
     DT_CONFIG_CHECK(p->kind == DT_PRETRAINED_HF, cfg, "vision", "projector_path",
-                    "the checkpoint %s has a projector; leave it out", p->path);
+                    "the checkpoint %s already has a projector; leave this key out", p->path);
     p->projector = strdup(cfg->vision_projector_path);
-    DT_CHECK(p->projector, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(p->projector, DT_ERR_MEMORY, "out of memory for a path");
     p->parts.projector = p->projector;
     return DT_OK;
 }

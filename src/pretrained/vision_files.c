@@ -29,7 +29,7 @@ dt_err vision_add_preprocessor(char **text, const char *name, const char *dir)
         json_object_set(root, "preprocessor_config", object);
         free(*text);
         *text = json_dumps(root, JSON_INDENT(2));
-        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its text", name);
+        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
     }
     json_decref(object);
     json_decref(root);
@@ -97,5 +97,5 @@ dt_err vision_make_files(const dt_export_options *opt, char **preprocessor, char
     if (mc.vision) *preprocessor = dump(preprocessor_of(&mc)), *processor = dump(make_processor(opt, mc.vision));
     const bool made = !mc.vision || (*preprocessor && *processor);
     dt_model_config_free(&mc);
-    return made ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for what goes out beside a vision-language model");
+    return made ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the files of a vision-language model");
 }

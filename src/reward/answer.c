@@ -15,7 +15,7 @@ static dt_answer trim(dt_answer a)
     return a;
 }
 
-/* The last place of a mark; NULL: there is none. */
+/* The last position of a mark; NULL: none. */
 static const char *find_last(dt_answer in, const char *mark)
 {
     const char *last = NULL, *next = in.at;
@@ -25,7 +25,7 @@ static const char *find_last(dt_answer in, const char *mark)
 
 static dt_answer between(const char *begin, const char *end) { return (dt_answer){begin, (size_t)(end - begin)}; }
 
-/* The last pair of tags with nothing between them that opens another. */
+/* The last pair of tags that does not enclose another opening tag. */
 static dt_answer inside_tags(dt_answer in)
 {
     static const char open[] = "<answer>", close[] = "</answer>";
@@ -34,7 +34,7 @@ static dt_answer inside_tags(dt_answer in)
     return begin ? between(begin + sizeof open - 1, end) : in;
 }
 
-/* What the last \boxed{ holds, up to the brace that closes it; {NULL}: there is none. */
+/* The contents of the last \boxed{, up to its closing brace; {NULL}: none. */
 static dt_answer boxed(dt_answer in)
 {
     static const char mark[] = "\\boxed{";
@@ -71,7 +71,7 @@ static bool is_separator(const char *comma)
     return n == 3;
 }
 
-/* A decimal number at *text, which is moved behind it. */
+/* Parses a decimal number at *text and advances *text past it. */
 static bool take_number(const char **text, double *x)
 {
     char digits[128];
@@ -127,7 +127,7 @@ static void tidy(char *text)
     *to = '\0';
 }
 
-/* Malloc'ed; NULL: no memory. What is not UTF-8 stays as it is. */
+/* Malloc'ed; NULL: out of memory. Invalid UTF-8 stays unchanged. */
 static char *normal_form(dt_answer a)
 {
     static const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT | UTF8PROC_CASEFOLD;

@@ -4,9 +4,9 @@
 
 #include "dtrain/core.h"
 
-/** Where the answer of a text lies: within the last <answer>...</answer>, where there is one; of that, what follows the
- *  last #### up to the end of its line, or what the last \boxed{...} holds; white space around it left out. Without any
- *  of these marks the whole text is the answer. */
+/** Position of the answer in a text: within the last <answer>...</answer>, if any; there, the text after the last ####
+ *  up to the end of its line, or the contents of the last \boxed{...}; without surrounding white space. Without any of
+ *  these marks, the whole text is the answer. */
 typedef struct dt_answer {
     const char *at;
     size_t n;

@@ -1,7 +1,7 @@
-/* builtin.c - a function is a name, how its parameters are read and how a completion is judged. docs/rewards.md says
- * each of them in words.
+/* builtin.c - built-in reward functions: each has a name, a parser of its parameters and a scoring function.
+ * docs/rewards.md describes them.
  *
- * What the parameters leave open comes from the record: length and keywords may differ from prompt to prompt. */
+ * Missing parameters come from the record, so length and keywords may differ between prompts. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "builtin.h"
 #include "answer.h"
@@ -37,7 +37,7 @@ static dt_err answer_of_record(const json_t *record, char **text)
     *text = NULL;
     if (!answer || json_is_null(answer)) return DT_OK;
     *text = json_is_string(answer) ? strdup(json_string_value(answer)) : json_dumps(answer, JSON_ENCODE_ANY);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for the answer of a record");
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for the answer of a record");
     return DT_OK;
 }
 
@@ -71,15 +71,15 @@ static dt_err read_format(dt_builtin *b, const char *parameters)
     if (b->pattern) return DT_OK;
     PCRE2_UCHAR why[160];
     pcre2_get_error_message(number, why, sizeof why);
-    return dt_fail(DT_ERR_USAGE, "format:%s: expected a regular expression of PCRE2: %s at character %zu", pattern,
-                   (const char *)why, at);
+    return dt_fail(DT_ERR_USAGE, "format:%s: expected a PCRE2 regular expression, found an error: %s at character %zu",
+                   pattern, (const char *)why, at);
 }
 
 /* An expression that runs into PCRE2's limits on steps and memory has not matched. */
 static dt_err format(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
     pcre2_match_data *match = pcre2_match_data_create_from_pattern(b->pattern, NULL);
-    DT_CHECK(match, DT_ERR_MEMORY, "no memory to match a regular expression");
+    DT_CHECK(match, DT_ERR_MEMORY, "out of memory to match a regular expression");
     *reward = pcre2_match(b->pattern, (PCRE2_SPTR)s->completion, strlen(s->completion), 0, 0, match, NULL) >= 0;
     pcre2_match_data_free(match);
     return DT_OK;
@@ -95,13 +95,14 @@ static dt_err read_length(dt_builtin *b, const char *parameters)
     char *end;
     b->least = b->most = strtod(parameters, &end);
     if (*end == ':') b->most = strtod(end + 1, &end);
-    DT_CHECK(!*end && is_length(b->least) && is_length(b->most) && b->least <= b->most, DT_ERR_USAGE,
-             "length:%s: expected length:TARGET or length:LEAST:MOST, in tokens, from 1 on and LEAST at most MOST",
-             parameters);
+    DT_CHECK(
+        !*end && is_length(b->least) && is_length(b->most) && b->least <= b->most, DT_ERR_USAGE,
+        "length:%s: expected length:TARGET or length:MIN:MAX in tokens, with values of at least 1 and MIN at most MAX",
+        parameters);
     return DT_OK;
 }
 
-/* The record's length: a number, or a list of the least and the most. */
+/* The record's length: a number, or a list of the minimum and the maximum. */
 static dt_err length_of_record(const json_t *record, double *least, double *most)
 {
     const json_t *length = json_object_get(record, "length");
@@ -110,7 +111,7 @@ static dt_err length_of_record(const json_t *record, double *least, double *most
     *least = json_number_value(range ? json_array_get(length, 0) : length);
     *most = json_number_value(range ? json_array_get(length, 1) : length);
     DT_CHECK(is_length(*least) && is_length(*most) && *least <= *most, DT_ERR_DATA,
-             "field length of a record: expected a number of tokens, or a list of the least and the most");
+             "field length of a record: expected a number of tokens, or a list of the minimum and the maximum");
     return DT_OK;
 }
 
@@ -129,10 +130,10 @@ static dt_err length(const dt_builtin *b, const dt_reward_sample *s, const json_
 static dt_err read_keywords(dt_builtin *b, const char *parameters)
 {
     if (!parameters) return DT_OK;
-    DT_CHECK(parameters[strspn(parameters, "| ")], DT_ERR_USAGE, "keywords:%s: expected words, as in keywords:yes|no",
+    DT_CHECK(parameters[strspn(parameters, "| ")], DT_ERR_USAGE, "keywords:%s: expected words, such as keywords:yes|no",
              parameters);
     b->words = strdup(parameters);
-    DT_CHECK(b->words, DT_ERR_MEMORY, "no memory for keywords");
+    DT_CHECK(b->words, DT_ERR_MEMORY, "out of memory for keywords");
     return DT_OK;
 }
 
@@ -142,7 +143,7 @@ static dt_err look_for(const char *text, const char *word, size_t n, int *n_word
     while (n > 0 && word[n - 1] == ' ') n--;
     if (n == 0) return DT_OK;
     char *copy = strndup(word, n);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for a keyword");
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for a keyword");
     ++*n_words;
     *n_found += strcasestr(text, copy) != NULL;
     free(copy);
@@ -200,7 +201,7 @@ static dt_err hit(const dt_builtin *b, const dt_reward_sample *s, const json_t *
     return DT_OK;
 }
 
-/* What is no item is like none. */
+/* A text that is not an item has no similarity to any item. */
 static dt_err semantic(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
     const dt_catalogue *c = dt_item_vectors_catalogue(s->items);
@@ -217,7 +218,7 @@ static dt_err semantic(const dt_builtin *b, const dt_reward_sample *s, const jso
     return DT_OK;
 }
 
-/* In a group with a hit a miss costs the more the further in front it stands; n places together cost 1. */
+/* In a group with a hit, a miss costs more the higher it ranks; n ranks together cost 1. */
 static void punish_misses(double *reward, int n, int stride)
 {
     double sum = 0, hits = 0;
@@ -239,17 +240,18 @@ static void punish_alone(double *reward, int n, int stride)
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static const function functions[] = {
-    {"accuracy", "accuracy: 1 where the answer after #### or in <answer> is the record's", NULL, accuracy, NULL},
+    {"accuracy", "accuracy: 1 if the answer after #### or in <answer> matches the record's", NULL, accuracy, NULL},
     {"format",
-     "format: 1 where the whole text is <think>...</think><answer>...</answer>; format:PATTERN: another expression",
+     "format: 1 if the whole text is <think>...</think><answer>...</answer>; format:PATTERN: another expression",
      read_format, format, NULL},
-    {"length", "length:TARGET or length:LEAST:MOST: 1 for so many tokens, less for fewer and more", read_length, length,
+    {"length", "length:TARGET or length:MIN:MAX: 1 for this many tokens, less for fewer or more", read_length, length,
      NULL},
-    {"keywords", "keywords:A|B|C: the share of these words that the completion has", read_keywords, keywords, NULL},
-    {"rec", "rec: 1 for the record's item; where a group has it, misses cost more the higher they rank", NULL, hit,
+    {"keywords", "keywords:A|B|C: the share of these words that the completion contains", read_keywords, keywords,
+     NULL},
+    {"rec", "rec: 1 for the record's item; in a group that has it, misses cost more the higher they rank", NULL, hit,
      punish_misses},
     {"rec_rule", "rec_rule: rec without the cost of misses", NULL, hit, NULL},
-    {"rec_rank", "rec_rank: the cost of misses alone", NULL, hit, punish_alone},
+    {"rec_rank", "rec_rank: only the cost of misses", NULL, hit, punish_alone},
     {"rec_semantic", "rec_semantic: the cosine of the embeddings of the completion and of the record's item", NULL,
      semantic, NULL},
 };
@@ -279,7 +281,7 @@ dt_err dt_builtin_open(dt_builtin **out, const char *text)
     *out = NULL;
     if (!what) return DT_OK;
     dt_builtin *b = calloc(1, sizeof *b);
-    DT_CHECK(b, DT_ERR_MEMORY, "no memory for a reward function");
+    DT_CHECK(b, DT_ERR_MEMORY, "out of memory for a reward function");
     b->what = what;
     const dt_err err = read(b, text[n] ? text + n + 1 : NULL);
     if (err == DT_OK)

@@ -4,7 +4,7 @@
 /* Of a turn. A quarter of the time that a watchdog allows is less where that is very short. */
 static double turn_s(double timeout_s) { return timeout_s / 4 < 0.5 ? timeout_s / 4 : 0.5; }
 
-/* Wait until one of them can go on. */
+/* Wait until one of the programs can continue. */
 static void wait_for_any(dt_program *const *programs, int n, double most_s)
 {
     struct pollfd fds[64];

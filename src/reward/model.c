@@ -33,7 +33,7 @@ static size_t texts_nbytes(const dt_reward_model *m)
     return dt_tokenizer_nbytes(m->tokenizer) + dt_encoder_nbytes(m->encoder);
 }
 
-/* Where the last of the first n characters' names begins; n becomes its end, without slashes behind it. */
+/* Start of the last path component within the first n characters; n becomes its end, without trailing slashes. */
 static size_t last_name(const char *path, size_t *n)
 {
     while (*n > 1 && path[*n - 1] == '/') --*n;
@@ -42,7 +42,7 @@ static size_t last_name(const char *path, size_t *n)
     return first;
 }
 
-/* The base name; of what a run has exported, RUN/hf, that of the run. */
+/* The base name; for the export of a run, RUN/hf, the name of the run. */
 static void name_model(dt_reward_model *m)
 {
     size_t n = strlen(m->path), first = last_name(m->path, &n);
@@ -56,7 +56,7 @@ static void name_model(dt_reward_model *m)
 dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
 {
     m->path = strdup(path);
-    DT_CHECK(m->path, DT_ERR_MEMORY, "no memory for the name of a reward model");
+    DT_CHECK(m->path, DT_ERR_MEMORY, "out of memory for the name of a reward model");
     name_model(m);
     if (t->comm) DT_TRY(find_tokenizer(m, t)); /* a plan may be made before there is a model */
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
@@ -111,13 +111,13 @@ static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int
 
 /* ---- in batches of its own --------------------------------------------------------------------------------------- */
 
-/* Prompt and completion as one text: what a pass over them would give, whatever the policy's tokens are. */
+/* Prompt and completion as one text, encoded independently of the policy's tokens. */
 static dt_err encode_row(dt_reward_model *m, dt_rollout *r, int64_t row)
 {
     const int32_t eos = dt_tokenizer_get_info(m->tokenizer)->eos;
     const char *prompt = dt_rollout_text(r, row, DT_PART_PROMPT, DT_NO_SPECIAL),
                *completion = dt_rollout_text(r, row, DT_PART_COMPLETION, DT_NO_SPECIAL);
-    DT_CHECK(prompt && completion, DT_ERR_MEMORY, "no memory for the text of a completion");
+    DT_CHECK(prompt && completion, DT_ERR_MEMORY, "out of memory for the text of a completion");
     const dt_span spans[] = {{.text = prompt, .nbytes = strlen(prompt)},
                              {.text = completion, .nbytes = strlen(completion)}};
     m->ids.n = 0;
@@ -149,7 +149,7 @@ static void add_sequence(dt_reward_model *m, bool *fits)
     b->seq_start[b->n_seq] = b->n_tok;
 }
 
-/* Rows *next .. as far as a batch has room, before `end`; *next is moved behind them. */
+/* Adds rows from *next, as many as fit in a batch, up to `end`; *next advances past them. */
 static dt_err fill_batch(dt_reward_model *m, dt_rollout *r, int64_t end, int64_t *next)
 {
     dt_batch *b = &m->batch;
@@ -189,8 +189,7 @@ dt_err dt_reward_model_score(dt_reward_model *m, dt_task *t, dt_rollout *r, cons
     if (!m->tokenizer) return score_ids(m, t, r, order, first, reward, stride);
     DT_TRY(score_texts(m, t, r, first, reward, stride));
     if (n_cut == 0 && m->n_cut > 0)
-        DT_WARN(
-            "%s: some completions with their prompts have more than %d tokens of its tokenizer: it sees the last ones",
-            m->name, (int)m->judge.scorer.opt.max_pos);
+        DT_WARN("%s: some prompts with completions exceed %d tokens of its tokenizer; it scores only the last ones",
+                m->name, (int)m->judge.scorer.opt.max_pos);
     return DT_OK;
 }

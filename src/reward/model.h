@@ -6,10 +6,10 @@
 #include "dtrain/reward.h"
 #include "dtrain/tokenizer.h"
 
-/** {0} to start from. One that has the tokenizer of the policy sees the ids of a rollout as they are, in its batches.
- *  For another one prompt and completion are written as text, without special tokens, and encoded with its own
- *  tokenizer, the end of text behind a completion that has ended; of a text that is longer than the model or twice the
- *  rows of a rollout the last tokens count. */
+/** Initialise with {0}. A model with the policy's tokenizer scores the ids of a rollout directly, in its batches. For
+ *  another model, prompt and completion are converted to text without special tokens and encoded with its own
+ *  tokenizer; a finished completion is followed by the end of text. A text longer than the model's limit, or than twice
+ *  the rows of a rollout, keeps only its last tokens. */
 typedef struct dt_reward_model {
     char *path;
     char name[64];

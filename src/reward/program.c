@@ -38,7 +38,7 @@ static bool is_interpreter(const char *program)
     return false;
 }
 
-/* An interpreter says less than what it runs: the first word behind it that is no option and no variable. */
+/* The name to report: the first word after an interpreter that is neither an option nor a variable. */
 static const char *program_of(const wordexp_t *w)
 {
     size_t found = 0;
@@ -72,17 +72,18 @@ static dt_err parse(dt_program *p, const char *command, bool look)
 {
     const int status = wordexp(command, &p->words, WRDE_NOCMD | WRDE_UNDEF);
     p->parsed = status == 0;
-    DT_CHECK(status != WRDE_NOSPACE, DT_ERR_MEMORY, "no memory for the words of a command");
-    DT_CHECK(status != WRDE_BADVAL, DT_ERR_USAGE, "command:%s: a variable of the environment is not set", command);
+    DT_CHECK(status != WRDE_NOSPACE, DT_ERR_MEMORY, "out of memory for the words of a command");
+    DT_CHECK(status != WRDE_BADVAL, DT_ERR_USAGE, "command:%s: an environment variable is not set", command);
     DT_CHECK(status == 0, DT_ERR_USAGE,
-             "command:%s: expected a program and its arguments; what belongs to a shell (| & ; < > ( ) { } $( )) needs "
-             "quotes, or a script",
+             "command:%s: expected a program and its arguments, found shell syntax; quote | & ; < > ( ) { } and $( ), "
+             "or put the command in a script",
              command);
     DT_CHECK(p->words.we_wordc > 0, DT_ERR_USAGE, "command:%s: expected command:PROGRAM ARGS", command);
     const char *program = p->words.we_wordv[0];
-    DT_CHECK(!look || is_found(program), DT_ERR_USAGE,
-             "command:%s: %s: there is no such program, or it may not be executed%s", command, program,
-             access(program, F_OK) == 0 ? "; a file here is ./NAME, if it is executable, or python3 NAME" : "");
+    DT_CHECK(!look || is_found(program), DT_ERR_USAGE, "command:%s: %s does not exist, or is not executable%s", command,
+             program,
+             access(program, F_OK) == 0 ? "; for a file in this folder, use ./NAME if it is executable, or python3 NAME"
+                                        : "");
     return DT_OK;
 }
 
@@ -90,7 +91,7 @@ dt_err dt_program_open(dt_program *p, const char *command, bool look)
 {
     *p = (dt_program){.input = -1, .output = -1, .error = -1, .life = -1};
     p->command = strdup(command);
-    DT_CHECK(p->command, DT_ERR_MEMORY, "no memory for a command");
+    DT_CHECK(p->command, DT_ERR_MEMORY, "out of memory for a command");
     DT_TRY(parse(p, command, look));
     snprintf(p->name, sizeof p->name, "%s", program_of(&p->words));
     return DT_OK;
@@ -98,7 +99,7 @@ dt_err dt_program_open(dt_program *p, const char *command, bool look)
 
 /* ---- starting ---------------------------------------------------------------------------------------------------- */
 
-/* A program that uses MPI itself is no rank of this job. */
+/* Launcher variables are removed, because a program that uses MPI itself is not a rank of this job. */
 static bool is_of_launcher(const char *variable)
 {
     static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPI_LOCAL", "DTRAIN_"};
@@ -113,7 +114,7 @@ static dt_err make_environment(char ***env, char own[3][40], int rank, int nrank
     size_t n = 0, kept = 0;
     while (environ[n]) n++;
     *env = calloc(n + 5, sizeof **env);
-    DT_CHECK(*env, DT_ERR_MEMORY, "no memory for an environment");
+    DT_CHECK(*env, DT_ERR_MEMORY, "out of memory for an environment");
     for (size_t i = 0; i < n; i++)
         if (!is_of_launcher(environ[i]) && strncmp(environ[i], "PYTHONUNBUFFERED=", 17) != 0)
             (*env)[kept++] = environ[i];
@@ -156,7 +157,7 @@ static int set_attributes(posix_spawnattr_t *a)
     return why ? why : posix_spawnattr_setsigdefault(a, &by_default);
 }
 
-/* fd: what the three standard descriptors of the new process are; none is 0, 1 or 2 itself. Returns an errno. */
+/* fd: the standard descriptors of the new process; none of them is 0, 1 or 2. Returns an errno. */
 static int spawn(pid_t *pid, char *const argv[], char *const env[], const int fd[3])
 {
     posix_spawn_file_actions_t actions;
@@ -180,7 +181,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* A pipe whose ends are no standard descriptors, in a process that may have closed its own. */
+/* A pipe whose ends are not standard descriptors, which this process may have closed. */
 static bool make_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
@@ -197,14 +198,14 @@ static bool make_pipe(int ends[2])
 static dt_err start_process(dt_program *p, char *const env[], int pipes[3][2])
 {
     for (int i = 0; i < 3; i++)
-        if (!make_pipe(pipes[i])) return dt_fail_errno(DT_ERR_FAULT, p->name, "cannot make a pipe to it");
+        if (!make_pipe(pipes[i])) return dt_fail_errno(DT_ERR_FAULT, p->name, "cannot create a pipe to it");
     const int theirs[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
     int *const ours[3] = {&p->input, &p->output, &p->error};
     const int why = spawn(&p->pid, p->words.we_wordv, env, theirs);
     if (why) p->pid = 0;
     const bool is_none = why == ENOEXEC || why == ENOENT || why == EACCES;
     DT_CHECK(why == 0, is_none ? DT_ERR_USAGE : DT_ERR_FAULT, "command:%s: cannot start it: %s%s", p->command,
-             strerror(why), is_none ? "; the first line of a script names its interpreter, as #!/bin/sh" : "");
+             strerror(why), is_none ? "; the first line of a script must name its interpreter, such as #!/bin/sh" : "");
     for (int i = 0; i < 3; i++) {
         *ours[i] = pipes[i][i == 0];
         pipes[i][i == 0] = -1;
@@ -227,7 +228,7 @@ static dt_err start_guard(dt_program *p, char *const env[])
     close_fd(&nothing);
     close_fd(&ends[0]);
     p->life = ends[1];
-    DT_CHECK(why == 0, DT_ERR_FAULT, "command:%s: cannot start a guard beside it: %s", p->command, strerror(why));
+    DT_CHECK(why == 0, DT_ERR_FAULT, "command:%s: cannot start its guard process: %s", p->command, strerror(why));
     return DT_OK;
 }
 
@@ -247,7 +248,7 @@ dt_err dt_program_start(dt_program *p, int rank, int nranks, int local_rank)
 
 static void sleep_ms(long ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL); }
 
-/* Has it ended, in at most so many seconds? It stays a zombie, so that its group's number stays its own. */
+/* True if it ends within most_s seconds. It stays a zombie, so that its group id is not reused. */
 static bool has_ended(pid_t pid, double most_s)
 {
     const double until_s = dt_now_s() + most_s;
@@ -272,7 +273,7 @@ static void end_group(pid_t *pid)
 {
     if (*pid <= 0) return;
     if (!has_ended(*pid, 1)) kill(-*pid, SIGTERM);
-    if (!has_ended(*pid, 1)) DT_DEBUG("process %ld does not end: killed", (long)*pid);
+    if (!has_ended(*pid, 1)) DT_DEBUG("process %ld did not end and was killed", (long)*pid);
     kill(-*pid, SIGKILL);
     reap(pid);
 }
@@ -302,7 +303,7 @@ static dt_err append(dt_program_line *l, const char *bytes, size_t n)
     if (l->n + n + 1 > l->n_alloc) {
         const size_t want = 2 * (l->n + n + 1);
         char *more = realloc(l->text, want);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a line of %zu bytes", want);
+        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for a line of %zu bytes", want);
         l->text = more;
         l->n_alloc = want;
     }
@@ -331,7 +332,7 @@ static void remember(dt_program *p, const char *line)
 static dt_err fail(const dt_program *p, const char *what)
 {
     return dt_fail(DT_ERR_DATA, "command:%s: %s%s%s", p->command, what,
-                   p->n_tail ? "; its last lines:" : " (it has printed nothing)", p->n_tail ? p->tail : "");
+                   p->n_tail ? "; its last lines:" : " (it printed nothing)", p->n_tail ? p->tail : "");
 }
 
 static dt_err take_remark(dt_program *p, const char *line)
@@ -346,7 +347,7 @@ static dt_err take_answer(dt_program *p, const char *line)
     char what[160];
     json_t *json = NULL;
     remember(p, line);
-    if (p->n_answered == p->n_asked) return fail(p, "it answered without being asked");
+    if (p->n_answered == p->n_asked) return fail(p, "it sent an answer without a request");
     const dt_err err = dt_json_parse(&json, "", line, strlen(line), DT_JSON_ANY | DT_JSON_RECORD);
     if (err == DT_ERR_MEMORY) return err;
     dt_error_clear();
@@ -379,8 +380,8 @@ static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, si
     return take(p, l->text);
 }
 
-/* All that is there now, which is at most what a pipe holds: who writes without end is left for the next turn. At the
- * end of the file the descriptor is closed. */
+/* Reads all available output, at most the capacity of the pipe; a program that writes endlessly continues in the next
+ * turn. Closes the descriptor at the end of the file. */
 static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take)(dt_program *, const char *))
 {
     enum { MOST_OF_A_PIPE = 1 << 16 };
@@ -402,11 +403,11 @@ static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take
     return DT_OK;
 }
 
-/* It has closed its output, or its input: what it said last, and how it ended. */
+/* The program closed its output or input: reports its last lines and its exit. */
 static dt_err has_gone(dt_program *p)
 {
     char what[160], how[64];
-    snprintf(how, sizeof how, "it has closed its %s", p->output < 0 ? "output" : "input");
+    snprintf(how, sizeof how, "it closed its %s", p->output < 0 ? "output" : "input");
     const double until_s = dt_now_s() + 0.5; /* its error output may be that of others, too, who live on */
     while (p->error >= 0 && dt_now_s() < until_s) {
         poll(&(struct pollfd){.fd = p->error, .events = POLLIN}, 1, 20);
@@ -416,9 +417,9 @@ static dt_err has_gone(dt_program *p)
         kill(-p->pid, SIGKILL); /* whatever is left of its group */
         const int status = reap(&p->pid);
         if (WIFSIGNALED(status))
-            snprintf(how, sizeof how, "it was ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+            snprintf(how, sizeof how, "signal %d (%s) ended it", WTERMSIG(status), strsignal(WTERMSIG(status)));
         else
-            snprintf(how, sizeof how, "it has ended with exit status %d", WEXITSTATUS(status));
+            snprintf(how, sizeof how, "it ended with exit status %d", WEXITSTATUS(status));
     }
     snprintf(what, sizeof what, "%s after %" PRId64 " of %" PRId64 " answers", how, p->n_answered, p->n);
     return fail(p, what);
@@ -454,7 +455,7 @@ static dt_err next_request(dt_program *p, dt_request_fn request, void *self)
     return err;
 }
 
-/* What the pipe takes of the requests. */
+/* Writes as many requests as the pipe accepts. */
 static dt_err write_all(dt_program *p, dt_request_fn request, void *self)
 {
     while (p->input >= 0 && p->n_asked < p->n) {
@@ -463,7 +464,7 @@ static dt_err write_all(dt_program *p, dt_request_fn request, void *self)
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return DT_OK;
         if (n < 0) {
-            close_fd(&p->input); /* what it still says is read */
+            close_fd(&p->input); /* the remaining output is still read */
             return DT_OK;
         }
         p->written += (size_t)n;
@@ -497,7 +498,7 @@ dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double
     char what[160];
     snprintf(what, sizeof what,
              "no answer for %.0f s (comm.timeout), after %" PRId64 " of %" PRId64
-             "; does it read each line, and write each answer, at once?",
+             "; check that it reads each line and flushes each answer immediately",
              timeout_s, p->n_answered, p->n);
     return fail(p, what);
 }

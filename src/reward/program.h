@@ -1,10 +1,9 @@
-/* program.h - a program of the user's that judges completions: a long-lived process that reads a line for each and
- * answers a line. Private to src/reward.
+/* program.h - a user's program that scores completions: a long-lived process that reads one line per completion and
+ * answers with one line. Private to src/reward.
  *
- * It is started without fork(2), has a process group of its own, inherits no descriptor, and does not outlive this
- * process, however that ends: beside it runs a guard, a shell that waits on a pipe which closes with this process, and
- * then ends the group. Requests are written and answers read without waiting for either, so that full pipes on both
- * sides hold nothing up. */
+ * It is started without fork(2), has its own process group and inherits no descriptors. It does not outlive this
+ * process, however that ends: a guard, a shell, waits on a pipe that closes with this process and then ends the group.
+ * Requests are written and answers read without blocking, so full pipes on both sides cannot deadlock. */
 #ifndef DTRAIN_REWARD_PROGRAM_H
 #define DTRAIN_REWARD_PROGRAM_H
 
@@ -41,13 +40,13 @@ typedef struct dt_program {
     double since_s; /* of the last answer, or of the beginning */
 } dt_program;
 
-/** "PROGRAM ARGS", words as a shell has them (quotes, ~, $NAME; no commands). Local. DT_ERR_USAGE: not words, or, with
- *  look, there is no such program that can be executed. */
+/** "PROGRAM ARGS", split into words as by a shell (quotes, ~, $NAME; no commands). Local. DT_ERR_USAGE: invalid words
+ *  or, with look, no such executable program. */
 dt_err dt_program_open(dt_program *p, const char *command, bool look);
 /** Start it, with DTRAIN_RANK, DTRAIN_NRANKS and DTRAIN_LOCAL_RANK in its environment and without the launcher's
  *  variables. Local. DT_ERR_FAULT. */
 dt_err dt_program_start(dt_program *p, int rank, int nranks, int local_rank);
-/** End it: its input is closed, and what is left of its group 2 s later is killed. Safe on {0} and after an error. */
+/** End it: closes its input, and kills the rest of its group after 2 s. Safe on {0} and after an error. */
 void dt_program_close(dt_program *p);
 
 /** The k-th request as one line without a newline, malloc'ed. */

@@ -1,5 +1,5 @@
-/* rewards.c - the list of functions. What a rank can say of its rows comes first, then what its programs say, then
- * models, in which all ranks take part; then all ranks have all rewards. */
+/* rewards.c - the list of reward functions. First each rank scores its rows with built-in functions, then with its
+ * programs, then all ranks together with models. Finally all ranks receive all rewards. */
 #include "builtin.h"
 #include "exchange.h"
 #include "model.h"
@@ -41,14 +41,14 @@ static dt_err unknown(const char *text)
         snprintf(list + n, sizeof list - n, "%s, ", name);
     }
     return dt_fail(DT_ERR_USAGE,
-                   "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s (commas separate functions)", list,
-                   text);
+                   "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s (separate functions with commas)",
+                   list, text);
 }
 
 static dt_err open_program(dt_rewards *w, function *f, const dt_task *t, const char *command)
 {
     f->program = calloc(1, sizeof *f->program);
-    DT_CHECK(f->program, DT_ERR_MEMORY, "no memory for a reward function");
+    DT_CHECK(f->program, DT_ERR_MEMORY, "out of memory for a reward function");
     w->program[w->n_programs++] = f->program;
     DT_TRY(dt_program_open(f->program, command, t->comm != NULL)); /* a plan may be made elsewhere */
     snprintf(f->name, sizeof f->name, "%s", f->program->name);
@@ -59,19 +59,19 @@ static dt_err open_model(function *f, dt_task *t, const char *path)
 {
     DT_CHECK(*path, DT_ERR_USAGE, "model:: expected model:DIRECTORY");
     f->model = calloc(1, sizeof *f->model);
-    DT_CHECK(f->model, DT_ERR_MEMORY, "no memory for a reward function");
+    DT_CHECK(f->model, DT_ERR_MEMORY, "out of memory for a reward function");
     const dt_err err = dt_reward_model_open(f->model, t, path);
     snprintf(f->name, sizeof f->name, "%s", f->model->name);
     return err;
 }
 
-/* A catalogue that could not be opened was told. */
+/* A catalogue that could not be opened has already been reported. */
 static dt_err open_items(dt_rewards *w, dt_task *t, const char *name)
 {
     const dt_config *cfg = t->cfg;
     const char *path = cfg->rec_item_embeddings;
     DT_CHECK(w->items || (*cfg->rec_catalogue && !strcmp(w->section, "grpo")), DT_ERR_USAGE,
-             "%s compares items: it needs rec.catalogue and run.task = grpo", name);
+             "%s compares items, so it needs rec.catalogue and run.task = grpo", name);
     DT_CONFIG_CHECK(*path, cfg, "rec", "item_embeddings", "%s needs the embeddings of the catalogue's items", name);
     if (!w->items || w->vectors) return DT_OK;
     dt_err err = dt_item_vectors_open(&w->vectors, w->items, path, cfg->rec_item_embeddings_array, !t->comm, t->ledger);
@@ -129,7 +129,7 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, 
     int n_items = 0;
     dt_rewards *w = calloc(1, sizeof *w);
     if (!w) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for reward functions"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for reward functions"));
         return NULL;
     }
     w->section = section;
@@ -203,7 +203,7 @@ static dt_err sample_of(const dt_rewards *w, dt_rollout *r, int64_t row, dt_rewa
                             .n_completion = x->n_new,
                             .record = dt_rollout_record(r, row),
                             .items = w->vectors};
-    DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "no memory for the text of a completion");
+    DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "out of memory for the text of a completion");
     return s->record ? DT_OK : DT_ERR_DATA; /* which is recorded */
 }
 
@@ -266,7 +266,7 @@ static json_t *list_of(const int32_t *ids, int32_t n)
     return list;
 }
 
-/* What a program reads of one completion. */
+/* The request line of one completion. */
 static dt_err write_request(const dt_reward_sample *s, char **line)
 {
     json_t *record;
@@ -280,7 +280,7 @@ static dt_err write_request(const dt_reward_sample *s, char **line)
     *line = made ? json_dumps(object, JSON_COMPACT) : NULL;
     json_decref(object);
     json_decref(record);
-    DT_CHECK(*line, DT_ERR_MEMORY, "no memory for what a reward function is given");
+    DT_CHECK(*line, DT_ERR_MEMORY, "out of memory for the input of a reward function");
     return DT_OK;
 }
 
@@ -314,8 +314,8 @@ static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, 
         if (!isnan(reward[i])) return;
     dt_report_end_line(t->report);
     DT_WARN("[%s] reward_funcs: no function applies to any of the %" PRId64
-            " completions of a rollout, so they have no reward; built-in functions may need a field of the prompt's "
-            "record, and a program may have answered null (docs/rewards.md)",
+            " completions of a rollout, so they have no reward. Check that the prompts' records have the fields that "
+            "built-in functions need, and that programs do not answer null (docs/rewards.md)",
             w->section, n_rows);
     w->warned = true;
 }

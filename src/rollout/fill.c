@@ -21,8 +21,8 @@ static dt_err add_prompts(dt_rollout *r, int64_t first, int64_t end)
     return DT_OK;
 }
 
-/* Of what was drawn for each prompt the chosen rows, in their order, move up to where groups are. A group's go by way
- * of the rows behind all others, as they may change places. */
+/* Moves the chosen rows of each prompt, in order, to the positions of its group. A group's rows go through the space
+ * after all rows, because they may swap positions. */
 static dt_err keep_chosen(dt_rollout *r, dt_task *t, int64_t first, int64_t end)
 {
     const int n = r->opt.num_generations;

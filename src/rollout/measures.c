@@ -1,4 +1,4 @@
-/* measures.c - what is counted of a rollout. Every rank has all of it, so each counts its own rows. */
+/* measures.c - metrics of a rollout. Every rank holds the full rollout, so each counts only its own rows. */
 #include "rollout_private.h"
 #include <math.h>
 
@@ -18,7 +18,7 @@ static void show(dt_sums *s, const char *prefix, const char *name, int top, int 
     dt_sums_show(s, DT_SHOW_TRAIN, full, s->sum[top].name, bottom < 0 ? NULL : s->sum[bottom].name, map);
 }
 
-/* The least and the largest of none. */
+/* Minimum and maximum of an empty set are 0. */
 static double finite_or_zero(double x) { return isfinite(x) ? x : 0; }
 
 void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
@@ -42,7 +42,7 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     r->sums.seconds = declare(s, prefix, "rollout_seconds", DT_SUM_LARGEST, 1);
     r->sums.score_seconds = declare(s, prefix, "score_seconds", DT_SUM_LARGEST, 1);
     r->sums.reward_seconds = declare(s, prefix, "reward_seconds", DT_SUM_LARGEST, 1);
-    if (s->err != DT_OK) return; /* told by dt_sums_settle */
+    if (s->err != DT_OK) return; /* reported by dt_sums_settle */
     show(s, prefix, "completions/mean_length", r->sums.n_tok, r->sums.n, NULL);
     show(s, prefix, "completions/min_length", r->sums.least, -1, finite_or_zero);
     show(s, prefix, "completions/max_length", r->sums.largest, -1, finite_or_zero);
@@ -79,7 +79,7 @@ static void count_gap(const dt_rollout *r, dt_sums *s, int64_t row, const float 
 {
     const float *sampled = r->sampled.at + row * r->sampled.ld;
     double sum = 0, largest = 0, log_ratio = 0;
-    if (*r->opt.from_file || isnan(sampled[0])) return; /* there is no sampler, or it has not made this one */
+    if (*r->opt.from_file || isnan(sampled[0])) return; /* no sampler, or it did not generate this completion */
     for (int32_t k = 0; k < r->row[row].n_new; k++) {
         const double more = (double)scored[k] - (double)sampled[k], gap = fabs(more);
         sum += gap, largest = fmax(largest, gap), log_ratio += more;

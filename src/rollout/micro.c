@@ -75,7 +75,8 @@ static void keep(dt_rollout *r, const dt_batch *b, const int64_t *row, int array
     }
 }
 
-/* Ranks vote on whether to go on every so many micro-batches, as many as take the slowest about half a second. */
+/* The ranks vote on whether to continue after a number of micro-batches that takes the slowest rank about half a
+ * second. */
 typedef struct pace {
     int next, interval;
     double since_s, begin_s;
@@ -89,7 +90,7 @@ static dt_err vote_on_going_on(dt_task *t, pace *p, dt_err err, int done, int n_
     dt_phase_enter(t->phase, "score", "agree");
     DT_TRY(dt_comm_vote(t->comm, &vote));
     if (vote.err != DT_OK) return (dt_err)vote.err;
-    if (vote.stop) return dt_comm_agree(t->comm, dt_fail(DT_ERR_STOP, "stopped while completions were scored"));
+    if (vote.stop) return dt_comm_agree(t->comm, dt_fail(DT_ERR_STOP, "stopped during the scoring of completions"));
     if (gap_s.real > VOTE_EVERY_S)
         p->interval = p->interval > 1 ? p->interval / 2 : 1;
     else if (gap_s.real < VOTE_EVERY_S / 2)
@@ -111,7 +112,7 @@ static dt_err score_micro(dt_rollout *r, dt_task *t, const int64_t *order, int m
     return DT_OK;
 }
 
-/* An error of this rank alone is carried to the next vote; where the others wait for its passes it ends the job. */
+/* An error on a single rank waits for the next vote; if the other ranks depend on its passes, it ends the job. */
 static dt_err score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self, int array)
 {
     const int n_micro = dt_rollout_n_micro(r, t, r->n_rows);

@@ -1,7 +1,7 @@
-/* replay.c - completions from a file: a group a line, in order; behind the last line comes the first again.
+/* replay.c - completions from a file: one group per line, in order; the last line is followed by the first again.
  *
- * All of it is looked at when the file is opened; where its lines begin is remembered, and what they say is not, so a
- * run goes on at any line. */
+ * The whole file is validated when it is opened. Only the offsets of its lines are kept, so a run can continue at any
+ * line. */
 #include "rollout_private.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
@@ -12,7 +12,7 @@
 
 /* ---- a line ------------------------------------------------------------------------------------------------------ */
 
-/* Where something is: the line, and what is expected of it. */
+/* Location of a value: the line, and the limits of its contents. */
 typedef struct place {
     const rollout_replay *from;
     const dt_rollout_options *opt;
@@ -35,8 +35,8 @@ static dt_err check_ids(const place *at, const char *name, const json_t *ids)
 static dt_err check_completions(const place *at, const json_t *list)
 {
     DT_CHECK(json_array_size(list) == (size_t)at->opt->num_generations, DT_ERR_DATA,
-             "%s:%" PRId64 ": completion_ids: expected the %d completions of a prompt, found %zu", at->from->path,
-             at->line, at->opt->num_generations, json_array_size(list));
+             "%s:%" PRId64 ": completion_ids: expected %d completions per prompt, found %zu", at->from->path, at->line,
+             at->opt->num_generations, json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         char name[48];
         const json_t *ids = json_array_get(list, i);
@@ -49,7 +49,7 @@ static dt_err check_completions(const place *at, const json_t *list)
     return DT_OK;
 }
 
-/* Rewards of a completion: a list, or a number alone. */
+/* Rewards of a completion: a list, or a single number. */
 static size_t n_rewards(const json_t *of_one) { return json_is_array(of_one) ? json_array_size(of_one) : 1; }
 static const json_t *reward_at(const json_t *of_one, size_t k)
 {
@@ -60,13 +60,13 @@ static dt_err check_rewards(const place *at, const json_t *list)
 {
     if (at->from->n_rewards == 0 && !list) return DT_OK;
     DT_CHECK(json_array_size(list) == (size_t)at->opt->num_generations, DT_ERR_DATA,
-             "%s:%" PRId64 ": rewards: expected those of %d completions, found %zu", at->from->path, at->line,
+             "%s:%" PRId64 ": rewards: expected %d, one per completion, found %zu", at->from->path, at->line,
              at->opt->num_generations, json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *of_one = json_array_get(list, i);
         DT_CHECK(n_rewards(of_one) == (size_t)at->from->n_rewards, DT_ERR_DATA,
-                 "%s:%" PRId64 ": rewards[%zu]: expected %d numbers, found %zu: all lines must have equally many",
-                 at->from->path, at->line, i, at->from->n_rewards, n_rewards(of_one));
+                 "%s:%" PRId64 ": rewards[%zu]: expected %d numbers, as in the other lines, found %zu", at->from->path,
+                 at->line, i, at->from->n_rewards, n_rewards(of_one));
         for (size_t k = 0; k < n_rewards(of_one); k++) {
             const json_t *x = reward_at(of_one, k);
             DT_CHECK(json_is_null(x) || (json_is_number(x) && fabs(json_number_value(x)) <= DT_MOST_REWARD),
@@ -101,7 +101,7 @@ static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t
 {
     json_t *group = NULL;
     rollout_line *more = realloc(f->line, (size_t)(f->n + 1) * sizeof *more);
-    DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for the places of its lines", f->path);
+    DT_CHECK(more, DT_ERR_MEMORY, "%s: out of memory for the offsets of its lines", f->path);
     f->line = more;
     f->line[f->n] = (rollout_line){offset, line};
     DT_TRY(parse(f, line, text, nbytes, &group));
@@ -134,7 +134,7 @@ static dt_err find_lines(rollout_replay *f, const dt_rollout_options *opt)
         offset += n;
     }
     DT_CHECK(feof(f->in), DT_ERR_DATA, "%s: cannot read", f->path);
-    DT_CHECK(f->n > 0, DT_ERR_DATA, "%s: expected a group of completions a line, found none", f->path);
+    DT_CHECK(f->n > 0, DT_ERR_DATA, "%s: expected a group of completions per line, found none", f->path);
     return DT_OK;
 }
 
@@ -219,7 +219,7 @@ dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
     return DT_OK;
 }
 
-/* What a line says besides what rollouts are made of. */
+/* The other fields of a line. */
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
 {
     static const char *const ours[] = {"step",    "prompt_ids",   "completion_ids", "prompt", "completions",
@@ -231,7 +231,7 @@ dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
     for (int i = 0; i < r->opt.n_arrays; i++) json_object_del(group, r->opt.array_name[i]);
     *record = json_dumps(json_is_object(nested) ? nested : group, 0);
     json_decref(group);
-    DT_CHECK(*record, DT_ERR_MEMORY, "%s: no memory for a record", r->replay.path);
+    DT_CHECK(*record, DT_ERR_MEMORY, "%s: out of memory for a record", r->replay.path);
     return DT_OK;
 }
 

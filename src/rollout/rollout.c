@@ -41,10 +41,10 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
                                    .ledger = t->ledger,
                                    .phase = t->phase};
     if (*r->opt.from_file) return open_replay(r, t);
-    if (!*opt.files || dt_config_doubted(cfg, "data", key)) return DT_OK; /* told already */
+    if (!*opt.files || dt_config_doubted(cfg, "data", key)) return DT_OK; /* already reported */
     DT_TRY(dt_task_open_loader(t, key, loader, &opt));
     const char *images = dt_loader_info(*loader)->image_path;
-    DT_CHECK(!images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", opt.where, images,
+    DT_CHECK(!images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not support", opt.where, images,
              cfg->run_task);
     r->prompts = *loader;
     r->n_prompts = dt_loader_info(r->prompts)->n_samples;
@@ -60,14 +60,14 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
     r->max_prompt = (int32_t)dt_max_i64(room, 1);
     r->max_len = (int32_t)T;
     DT_CHECK(room > 0, DT_ERR_USAGE,
-             "%s: seq_len = %" PRId64 " tokens of prompt and completion together leave none for the prompt: "
-             "completions of section [%s] have up to %d",
+             "%s: seq_len = %" PRId64 " tokens leave none for the prompt, because completions of section [%s] may have "
+             "%d; raise seq_len, or shorten the completions",
              dt_config_where(t->cfg, "data", "seq_len", where, sizeof where), T, o->section, o->max_completion);
     if (r->n_prompts == 0) return DT_OK;
     const int64_t longest = r->prompts ? dt_loader_info(r->prompts)->longest_prompt : r->replay.longest_prompt;
     if (longest > room && t->comm && t->comm->rank == 0)
-        DT_WARN("the longest prompt has %" PRId64 " tokens: with seq_len = %" PRId64
-                " and completions of up to %d the last %" PRId64 " of a prompt are kept",
+        DT_WARN("the longest prompt has %" PRId64 " tokens; with seq_len = %" PRId64
+                " and completions of at most %d tokens, only the last %" PRId64 " tokens of a prompt are kept",
                 longest, T, o->max_completion, room);
     r->max_prompt = (int32_t)dt_min_i64(longest, room);
     r->max_len = r->max_prompt + o->max_completion;
@@ -80,8 +80,8 @@ static int64_t share_of(const dt_rollout *r, int nranks)
     return dt_ceil_div(rollout_room(r) / rollout_unit(r), nranks) * rollout_unit(r);
 }
 
-/* Prompts that lie in the cache at a time, for n sequences. Beams have theirs to the end; samples, which follow each
- * other, have as many as begin together, wherever in a prompt's, and as many again where some go on for long. */
+/* Cached prompts at a time, for n sequences. Beam searches keep theirs to the end. Consecutive samples need the number
+ * that start together at any offset, and the same number again for groups that run long. */
 static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
 {
     const int64_t each = rollout_n_drawn(r), begin = dt_ceil_div(n, each),
@@ -89,7 +89,7 @@ static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
     return r->opt.beams ? begin : dt_min_i64(n, dt_min_i64(2 * begin + 1, all));
 }
 
-/* A prompt lies there once for all of its completions, each of which has room for what is new. */
+/* A prompt is cached once for all its completions, each of which has its own slots for new tokens. */
 static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_options *o)
 {
     o->cache_seqs = (int32_t)dt_max_i64(o->cache_seqs, n);
@@ -97,11 +97,11 @@ static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_o
     o->cache_prompts = (int32_t)dt_max_i64(o->cache_prompts, n_prompts_for(r, nranks, n));
     o->cache_prompt_len = (int32_t)dt_max_i64(o->cache_prompt_len, r->max_prompt);
     o->max_seq = (int32_t)dt_max_i64(o->max_seq, n);
-    o->batch_invariant = true; /* completions do not depend on what else is generated beside them */
+    o->batch_invariant = true; /* completions do not depend on the rest of the batch */
 }
 
-/* Sequences at a time: all of a rank's rows at once is fastest, as each pass reads the weights. The cache lies where
- * training keeps its activations: what fits there costs nothing. */
+/* Sequences at a time: all rows of a rank at once are fastest, because each pass reads the weights. The cache uses the
+ * activation memory of training, so it costs nothing if it fits there. */
 static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots)
 {
     enum { LEAST = 16 };
@@ -153,7 +153,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     return DT_OK;
 }
 
-/* Without one that can be read here there are no texts, and all else works. Of a plan its files may not be there. */
+/* Without a readable tokenizer there are no texts, and everything else works. For a plan, its files may be missing. */
 static void open_tokenizer(dt_rollout *r, dt_task *t)
 {
     if (!*t->tokenizer && t->train && !strcmp(dt_loader_info(t->train)->tokenizer, "bytes")) t->tokenizer = "bytes";
@@ -163,7 +163,7 @@ static void open_tokenizer(dt_rollout *r, dt_task *t)
         return;
     }
     r->tokenizer = NULL;
-    if (t->comm && t->comm->rank == 0) DT_WARN("completions have no text: %s", dt_error_message());
+    if (t->comm && t->comm->rank == 0) DT_WARN("completions are reported without text: %s", dt_error_message());
     dt_error_clear();
 }
 
@@ -171,7 +171,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
 {
     const char *stop = r->opt.stop_token;
     char *end;
-    if (t->n_units == 0) return DT_OK; /* a mistake that was told */
+    if (t->n_units == 0) return DT_OK; /* a mistake that was reported */
     if (r->opt.constraint) {
         r->eos[r->n_eos++] = r->opt.constraint->end;
         return DT_OK;
@@ -189,7 +189,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
     if (id < 0 && !r->tokenizer && !t->comm) return DT_OK; /* a plan may do without */
     DT_CONFIG_CHECK(id >= 0 && id < t->mc->vocab_size, t->cfg, r->opt.section, "stop_token",
                     "expected eos, a token of the vocabulary or its id, found %s%s", stop,
-                    r->tokenizer ? "" : ", and there is no tokenizer to look it up");
+                    r->tokenizer ? "" : "; there is no tokenizer to look it up");
     r->eos[r->n_eos++] = id;
     return DT_OK;
 }
@@ -198,7 +198,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
 {
     dt_rollout *r = calloc(1, sizeof *r);
     if (!r) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for rollouts"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for rollouts"));
         return NULL;
     }
     r->opt = *opt;
@@ -273,7 +273,7 @@ static dt_err alloc(dt_rollout *r, const dt_task *t)
     const int64_t m = t->batching.micro_batch_size, n_share = share_of(r, t->nranks);
     r->nbytes = lay_out(r, NULL, n_share, m, batch_tok(r, m));
     r->block = calloc(1, r->nbytes);
-    DT_CHECK(r->block, DT_ERR_MEMORY, "no memory for rollouts of %" PRId64 " completions: %zu bytes", r->opt.n_rows,
+    DT_CHECK(r->block, DT_ERR_MEMORY, "out of memory for rollouts of %" PRId64 " completions: %zu bytes", r->opt.n_rows,
              r->nbytes);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
     lay_out(r, r->block, n_share, m, batch_tok(r, m));
@@ -287,7 +287,7 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
     r->begin_s = dt_now_s();
     DT_TRY(alloc(r, t));
     if (r->n_eos == 0 && t->comm->rank == 0)
-        DT_WARN("the model names no token that ends a text: every completion goes on to its longest length");
+        DT_WARN("the model defines no end-of-text token, so every completion runs to the maximum length");
     const dt_decoder decoder = dt_decoder_of_model(t->model);
     const dt_constraint *only = r->opt.constraint;
     if (only) DT_TRY(dt_model_set_lists(t->model, only->token, only->n_token));

@@ -1,11 +1,11 @@
-/* rollout_private.h - what the files of src/rollout share. */
+/* rollout_private.h - shared declarations of src/rollout. */
 #ifndef DTRAIN_ROLLOUT_PRIVATE_H
 #define DTRAIN_ROLLOUT_PRIVATE_H
 
 #include "dtrain/rollout.h"
 #include "dtrain/tokenizer.h"
 
-/* Where the run stands in its prompts and completions. */
+/* Position of the run in its prompts and completions. */
 typedef struct rollout_place {
     int64_t number;      /* of the rollout, -1: none */
     int64_t next_prompt; /* of all epochs */
@@ -36,7 +36,7 @@ typedef struct rollout_replay {
 struct dt_rollout {
     dt_rollout_options opt;
     rollout_replay replay;
-    dt_loader *prompts;          /* t->train; NULL: there is none */
+    dt_loader *prompts;          /* t->train; NULL: none */
     int64_t n_prompts;           /* of an epoch */
     int32_t max_prompt, max_len; /* tokens of a prompt and of a row, at most */
     int32_t eos[DT_MAX_ENDS];
@@ -113,7 +113,7 @@ void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to);
 
 /* sample.c: the rows first .. end-1, by the model. Collective, agreed. */
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first, int64_t end);
-/** Does the user, or the time limit, want this rank to stop? The answer is everybody's after a vote. Local. */
+/** True if the user or the time limit asks this rank to stop. All ranks know it after a vote. Local. */
 bool rollout_is_asked_to_stop(const dt_task *t);
 /** "n_done of n WHAT ... left"; n_tok: made in that time, -1: none; share: of the work, that is done. Completions
  *  differ in length: what is left of them is as much as it can be. Local. */

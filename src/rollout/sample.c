@@ -1,9 +1,9 @@
 /* sample.c - completions by the model in training.
  *
- * Each rank has an equal share of the rows that are to be made, and goes through its passes alone. About once a second
- * all meet in a vote, each whenever its own pass is over: whether one has failed or is asked to stop, and how far they
- * are. One that has no more to do waits there for the others. Where a pass is a collective (stage 3, with parameters
- * that are gathered for each) all make the same number of passes, and agree before each. */
+ * Each rank generates an equal share of the rows with its own passes. About once a second, the ranks vote at the end of
+ * a pass: whether one has failed or must stop, and their progress. A rank without remaining work waits there. If a pass
+ * is a collective (stage 3, with parameters gathered for each pass), all ranks run the same number of passes and agree
+ * before each. */
 #include "rollout_private.h"
 #include <math.h>
 #include <string.h>
@@ -54,7 +54,7 @@ bool rollout_is_asked_to_stop(const dt_task *t)
     return true;
 }
 
-static dt_err stopped(void) { return dt_fail(DT_ERR_STOP, "stopped while completions were generated"); }
+static dt_err stopped(void) { return dt_fail(DT_ERR_STOP, "stopped during the generation of completions"); }
 
 static dt_err meet(meeting *m, dt_err err)
 {

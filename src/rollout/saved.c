@@ -1,4 +1,4 @@
-/* saved.c - a rollout in a checkpoint: it depends on no rank, so rank 0's is everybody's. */
+/* saved.c - a rollout in a checkpoint: it is the same on all ranks, so rank 0's is stored. */
 #include "rollout_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static dt_err add_rows(const dt_rollout *r, dt_items *items)
     return DT_OK;
 }
 
-/* Tokens, and numbers of them, without what is between the rows. */
+/* Tokens and their values, without gaps between the rows. */
 static int64_t n_ids(const dt_rollout *r, int64_t row) { return r->row[row].n_prompt + r->row[row].n_new; }
 
 static dt_err add_ids(const dt_rollout *r, dt_items *items)
@@ -48,7 +48,7 @@ static dt_err add_ids(const dt_rollout *r, dt_items *items)
     return DT_OK;
 }
 
-/* more: 1 where there is a number behind the last token, too. */
+/* more: 1 if there is also a value after the last token. */
 static dt_err add_floats(const dt_rollout *r, dt_items *items, const char *name, const rollout_floats *a, int more)
 {
     int64_t n = 0;
@@ -101,10 +101,11 @@ static dt_err take_rows(dt_rollout *r, const dt_items *items, int64_t n)
              "the rollout in the checkpoint has no rows");
     const int64_t *x = rows->data;
     for (int64_t i = 0; i < n; i++, x += ROW_LEN) {
-        DT_CHECK(x[2] > 0 && x[2] <= r->max_len && x[3] >= 0 && x[3] <= r->opt.max_completion &&
-                     x[2] + x[3] <= r->max_len,
-                 DT_ERR_DATA, "row %" PRId64 " of the rollout in the checkpoint: %" PRId64 " and %" PRId64 " tokens", i,
-                 x[2], x[3]);
+        DT_CHECK(
+            x[2] > 0 && x[2] <= r->max_len && x[3] >= 0 && x[3] <= r->opt.max_completion && x[2] + x[3] <= r->max_len,
+            DT_ERR_DATA,
+            "row %" PRId64 " of the rollout in the checkpoint has invalid lengths: %" PRId64 " and %" PRId64 " tokens",
+            i, x[2], x[3]);
         r->row[i] = (dt_rollout_row){.prompt = x[0],
                                      .number = (uint64_t)x[1],
                                      .n_prompt = (int32_t)x[2],
@@ -120,7 +121,7 @@ static dt_err take_ids(dt_rollout *r, const dt_items *items, int64_t n)
     for (int64_t i = 0; i < n; i++) n_all += n_ids(r, i);
     const dt_item *ids = dt_items_find(items, "rollout_ids");
     DT_CHECK(ids && ids->type == DT_ITEM_I32 && ids->n == n_all, DT_ERR_DATA,
-             "the rollout in the checkpoint has other tokens than its rows say");
+             "the rollout in the checkpoint is inconsistent: its token count differs from its rows");
     const int32_t *x = ids->data;
     for (int64_t i = 0; i < n; i++, x += n_ids(r, i - 1))
         memcpy(r->ids + i * r->ids_ld, x, (size_t)n_ids(r, i) * sizeof *x);
@@ -157,7 +158,7 @@ void dt_rollout_discard(dt_rollout *r, const dt_task *t, const char *why)
 {
     r->n_rows = 0;
     r->now.number = -1;
-    if (t->comm->rank == 0) DT_WARN("the rollout in the checkpoint is left out, and another made: %s", why);
+    if (t->comm->rank == 0) DT_WARN("the rollout in the checkpoint is discarded and generated again: %s", why);
 }
 
 static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
@@ -171,7 +172,7 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
     if (n == 0) return DT_OK;
     if (is_of_other_options(r, items, place)) {
         char why[80];
-        snprintf(why, sizeof why, "options in [%s] were others when it was made", r->opt.section);
+        snprintf(why, sizeof why, "options in [%s] have changed since then", r->opt.section);
         dt_rollout_discard(r, t, why);
         return DT_OK;
     }

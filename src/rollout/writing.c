@@ -1,7 +1,7 @@
-/* writing.c - what people see of a rollout: rollouts.jsonl, a group a line, and some completions on the terminal.
+/* writing.c - output of a rollout for users: rollouts.jsonl, one group per line, and some completions on the terminal.
  *
- * Lines are written before the step that they belong to is done. A run that is resumed before that step makes the
- * rollout again: what it finds of its first step and later ones is left out. */
+ * Lines are written before their step is done. A run that resumes before that step generates the rollout again and
+ * removes the lines of its first step and later ones. */
 #include "rollout_private.h"
 #include "dtrain/json.h"
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is said of the rows besides themselves. */
+/* Results reported in addition to the rows. */
 typedef struct findings {
     int64_t step;
     int n_funcs;
@@ -143,7 +143,7 @@ static dt_err open_journal(dt_rollout *r, const char *dir, int64_t step)
 {
     char *path = NULL;
     if (r->journal) return DT_OK;
-    DT_CHECK(asprintf(&path, "%s/rollouts.jsonl", dir) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&path, "%s/rollouts.jsonl", dir) >= 0, DT_ERR_MEMORY, "out of memory for a path");
     const dt_err err = dt_journal_open(&r->journal, path, step - 1);
     free(path);
     return err;
@@ -158,7 +158,7 @@ static dt_err write_lines(dt_rollout *r, const char *dir, const findings *x)
     for (int64_t row = 0; row < r->n_rows && ok; row += r->opt.num_generations) ok = put_group(f, r, x, row);
     dt_err err = dt_fault("rollout.write");
     if (err == DT_OK && !ok)
-        err = *dt_error_message() ? DT_ERR_DATA : dt_fail(DT_ERR_MEMORY, "no memory for the lines of a rollout");
+        err = *dt_error_message() ? DT_ERR_DATA : dt_fail(DT_ERR_MEMORY, "out of memory for the lines of a rollout");
     return dt_journal_end(r->journal, err);
 }
 
@@ -166,7 +166,8 @@ static dt_err write_lines(dt_rollout *r, const char *dir, const findings *x)
 
 enum { MOST_SHOWN = 400 };
 
-/* As a text between quotes, so that it stays on its line and says nothing to the terminal; ids without a tokenizer. */
+/* Prints the text quoted and escaped, so that it stays on its line and cannot control the terminal; without a
+ * tokenizer, prints ids. */
 static void show_text(FILE *f, dt_rollout *r, int64_t row, dt_rollout_part part)
 {
     const bool completion = part == DT_PART_COMPLETION;

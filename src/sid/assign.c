@@ -107,19 +107,21 @@ dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_
     seats *h = calloc((size_t)n_codes, sizeof *h);
     place *all = malloc((size_t)(n > 0 ? n : 1) * sizeof *all);
     int64_t used = 0;
-    dt_err err = h && all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %lld places", (long long)n);
+    dt_err err = h && all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %lld slots", (long long)n);
     for (int64_t k = 0; k < n_codes && err == DT_OK; k++) {
         h[k] = (seats){.at = all + used, .room = size[k]};
         used += size[k];
-        if (size[k] < 0 || used > n) err = dt_fail(DT_ERR_ARG, "sizes of more than %lld items", (long long)n);
+        if (size[k] < 0 || used > n)
+            err = dt_fail(DT_ERR_ARG, "internal: dt_sid_assign: sizes: their sum exceeds the %lld items", (long long)n);
     }
     if (err == DT_OK && used != n)
-        err = dt_fail(DT_ERR_ARG, "sizes of %lld items for %lld", (long long)used, (long long)n);
+        err = dt_fail(DT_ERR_ARG, "internal: dt_sid_assign: sizes: their sum is %lld, expected %lld", (long long)used,
+                      (long long)n);
     double largest = 0;
     for (int64_t i = 0; i < n * n_codes; i++)
         if (isfinite(largest) && !(cost[i] <= largest)) largest = cost[i]; /* NaN, too */
     if (err == DT_OK && !isfinite(largest))
-        err = dt_fail(DT_ERR_NONFINITE, "distances of items to codes are not finite");
+        err = dt_fail(DT_ERR_NONFINITE, "the distances from items to codes are not finite");
     if (err == DT_OK) lower_slack(h, n, n_codes, cost, largest, precision, code);
     free(h);
     free(all);

@@ -98,7 +98,7 @@ void dt_sid_sinkhorn_plan(const float *cost, int64_t n, int64_t n_codes, double 
 static dt_err part_group(const float *cost, int64_t m, int64_t K, const dt_sid_sinkhorn *how, uint64_t *last)
 {
     double *q = malloc((size_t)(m * K) * sizeof *q);
-    DT_CHECK(q, DT_ERR_MEMORY, "out of memory for the plan of %lld items that collide", (long long)m);
+    DT_CHECK(q, DT_ERR_MEMORY, "out of memory for the plan of %lld colliding items", (long long)m);
     dt_sid_sinkhorn_plan(cost, m, K, how->epsilon, how->iterations, q);
     for (int64_t i = 0; i < m; i++)
         for (int64_t k = 1; k < K; k++)
@@ -121,7 +121,7 @@ static dt_err part_groups(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_
 #pragma omp critical
         err = DT_ERR_MEMORY;
     }
-    return err == DT_OK ? DT_OK : dt_fail(err, "out of memory for the plans of items that collide");
+    return err == DT_OK ? DT_OK : dt_fail(err, "out of memory for the plans of colliding items");
 }
 
 /* Groups of about BATCH_ITEMS items from `first` on: the end. */
@@ -148,7 +148,7 @@ static dt_err one_round(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_si
     const int64_t most = most_items(g);
     float *cost = malloc((size_t)(most * s->n_codes + 1) * sizeof *cost);
     uint64_t *last = malloc((size_t)most * sizeof *last);
-    dt_err err = cost && last ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for distances of items that collide");
+    dt_err err = cost && last ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for distances of colliding items");
     err = dt_comm_agree(s->comm, err);
     for (int64_t first = 0, end; first < g->n_groups && err == DT_OK; first = end) {
         end = batch_end(g, first);

@@ -43,8 +43,8 @@ static dt_err check_item(const char *path, const char *id, json_t *item)
     const char *key;
     json_t *value;
     DT_TRY(dt_check_item_id(path, id));
-    DT_CHECK(json_is_object(item), DT_ERR_DATA, "%s: item %s: expected an object with title, description and others",
-             path, id);
+    DT_CHECK(json_is_object(item), DT_ERR_DATA,
+             "%s: item %s: expected an object with title, description and other fields", path, id);
     json_object_foreach(item, key, value)
     {
         const bool read = strcmp(key, "title") == 0 || strcmp(key, "description") == 0 || strcmp(key, "brand") == 0 ||
@@ -61,9 +61,9 @@ static dt_err take_items(dt_sid_items *items, const char *path)
     json_t *item;
     bool numbers = true;
     int64_t i = 0;
-    DT_CHECK(json_is_object(items->root), DT_ERR_DATA, "%s: expected an object: item id -> what is known of it", path);
+    DT_CHECK(json_is_object(items->root), DT_ERR_DATA, "%s: expected an object: item id -> fields of the item", path);
     items->n = (int64_t)json_object_size(items->root);
-    DT_CHECK(items->n > 0, DT_ERR_DATA, "%s: has no items", path);
+    DT_CHECK(items->n > 0, DT_ERR_DATA, "%s: expected items, found none", path);
     entry *e = calloc((size_t)items->n, sizeof *e);
     items->id = calloc((size_t)items->n, sizeof *items->id);
     items->item = calloc((size_t)items->n, sizeof(json_t *));
@@ -80,9 +80,9 @@ static dt_err take_items(dt_sid_items *items, const char *path)
     for (i = 0; i < items->n && err == DT_OK; i++) {
         items->id[i] = e[i].id, items->item[i] = e[i].item;
         if (numbers && e[i].number != i)
-            err = dt_fail(DT_ERR_DATA,
-                          "%s: has no item %" PRId64 "; ids that are numbers go from 0 to the last, %" PRId64, path, i,
-                          e[items->n - 1].number);
+            err =
+                dt_fail(DT_ERR_DATA, "%s: item %" PRId64 " is missing; numeric ids must cover 0 to the last, %" PRId64,
+                        path, i, e[items->n - 1].number);
     }
     free(e);
     return err;

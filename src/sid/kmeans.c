@@ -253,7 +253,7 @@ dt_err dt_sid_kmeans_fit(const dt_sid *s, const dt_sid_kmeans *how, dt_sid_point
                          double *objective)
 {
     fit f = {.s = s, .how = how, .p = p, .b = b};
-    DT_CHECK(p->n >= b->n_codes, DT_ERR_DATA, "%lld items cannot have %lld different codes; use fewer codes",
+    DT_CHECK(p->n >= b->n_codes, DT_ERR_DATA, "%lld items are too few for %lld different codes; use fewer codes",
              (long long)p->n, (long long)b->n_codes);
     dt_err err = dt_comm_agree(s->comm, fit_alloc(&f, code));
     if (err == DT_OK) err = seed(&f);

@@ -48,7 +48,7 @@ dt_err dt_sid_points_alloc(const dt_sid *s, dt_sid_points *p, int64_t n, int64_t
     p->norm = calloc((size_t)n, sizeof *p->norm);
     p->staging = malloc(block);
     dt_ledger_add(s->dev->ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * sizeof *p->norm + block);
-    DT_CHECK(p->norm && p->staging, DT_ERR_MEMORY, "out of memory for %lld rows of %lld numbers", (long long)n,
+    DT_CHECK(p->norm && p->staging, DT_ERR_MEMORY, "out of memory for %lld rows of %lld values", (long long)n,
              (long long)width);
     return DT_OK;
 }
@@ -244,7 +244,7 @@ static dt_err find_own(const dt_sid *s, const dt_sid_points *p, const dt_sid_boo
             const double d = p->norm[first + i] - 2 * (double)c.logit_host[i];
             found[first + i] = (struct found){c.token_host[i], d > 0 ? (float)d : 0};
             if (c.token_host[i] < 0)
-                err = dt_fail(DT_ERR_NONFINITE, "item %lld has no nearest code: its distances are not finite",
+                err = dt_fail(DT_ERR_NONFINITE, "item %lld has no nearest code, because its distances are not finite",
                               (long long)(first + i));
         }
     }

@@ -317,7 +317,7 @@ static dt_err quantise(dt_rqvae *v, int64_t m, double factor, double *sums)
         DT_TRY(sid_choose(s, &v->books[l], v->r.ptr, m, &v->choice));
         for (int64_t i = 0; i < m; i++)
             DT_CHECK(v->choice.token_host[i] >= 0, DT_ERR_NONFINITE,
-                     "the encoder's values are no longer finite: a smaller learning rate may help");
+                     "the encoder's values are no longer finite; try a smaller learning rate");
         DT_TRY(
             ops->gather_rows(s->dev, v->books[l].rows.ptr, v->choice.token.ptr, v->e.ptr, m, dim, DT_F32, s->stream));
         if (l == 0)

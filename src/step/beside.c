@@ -1,16 +1,17 @@
-/* beside.c - models that a task trains beside the run's own. */
+/* beside.c - models that a task trains in addition to the run's own. */
 #include "dtrain/step.h"
 #include <string.h>
 
-/* What a name is in a checkpoint: a group beside those of the run's own model. */
+/* A name becomes a group in the checkpoint, next to those of the run's own model. */
 static dt_err check(const dt_task *t, const char *name)
 {
     static const char *const taken[] = {"", ".", "model", "optimizer", "task"};
     bool is_new = strlen(name) < 32 && !strchr(name, '/');
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) is_new = is_new && strcmp(name, taken[i]) != 0;
     for (int i = 0; i < t->n_beside; i++) is_new = is_new && strcmp(name, t->beside[i].name) != 0;
-    DT_CHECK(is_new, DT_ERR_ARG, "a model that is trained beside another is called `%s`: expected a new name", name);
-    DT_CHECK(t->n_beside < DT_MAX_TRAINED - 1, DT_ERR_ARG, "expected at most %d models beside the run's own",
+    DT_CHECK(is_new, DT_ERR_ARG, "internal: dt_task_train_beside: name `%s` is already in use", name);
+    DT_CHECK(t->n_beside < DT_MAX_TRAINED - 1, DT_ERR_ARG,
+             "internal: dt_task_train_beside: expected at most %d models in addition to the run's own",
              DT_MAX_TRAINED - 1);
     return DT_OK;
 }

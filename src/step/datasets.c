@@ -7,14 +7,14 @@ void dt_task_need(dt_task *t, const char *section, const char *key, const char *
 {
     char where[512];
     if (*value || dt_config_doubted(t->cfg, section, key)) return;
-    dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_USAGE, "%s: expected %s, found nothing",
+    dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_USAGE, "%s: expected %s, found none",
                                          dt_config_where(t->cfg, section, key, where, sizeof where), expected));
 }
 
 void dt_task_need_data(dt_task *t, const char *key, const char *value)
 {
     char files[80];
-    snprintf(files, sizeof files, "dataset files for task %s (dtrain-data makes them)", t->cfg->run_task);
+    snprintf(files, sizeof files, "dataset files for task %s (create them with dtrain-data)", t->cfg->run_task);
     dt_task_need(t, "data", key, value, files);
 }
 
@@ -25,7 +25,7 @@ static dt_err settle_images(const dt_task *t, dt_loader *l, const char *key)
     if (t->n_units && t->mc->vision) dt_loader_refuse_placeholders(l, t->mc->vision->image_token);
     if (!info->image_path) return DT_OK;
     dt_config_where(t->cfg, "data", key, where, sizeof where);
-    DT_CHECK(t->ops->images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not take", where,
+    DT_CHECK(t->ops->images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not support", where,
              info->image_path, t->ops->name);
     const char *dir = *t->cfg->vision_path ? t->cfg->vision_path : t->cfg->model_path;
     return t->n_units ? dt_settle_images(where, info, t->mc, "the model", dir) : DT_OK;
@@ -152,8 +152,9 @@ void dt_task_close_data(dt_task *t)
     t->train = t->valid = NULL;
 }
 
-/* An epoch takes as many samples whatever the batch size (with drop_last: whole micro-batches), so their number tells
- * the place also when ranks or batch sizes are others now; inside a step it goes back to the step's begin. */
+/* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches), so the sample
+ * count defines the position even if the number of ranks or the batch size has changed. A position inside a step goes
+ * back to the step's start. */
 int64_t dt_task_data_step_after(const dt_task *t, int64_t samples)
 {
     const int64_t n = dt_loader_info(t->train)->n_samples, m = t->batching.micro_batch_size,

@@ -1,11 +1,11 @@
-/* features.c - features of a frozen tower, made before the first step.
+/* features.c - features of a frozen tower, computed before the first step.
  *
- * The different images that no file has yet are cut into files of some GiB, one after the other, and the images of a
- * file into rounds, in each of which every rank makes the features of some, a micro-batch's at a time, and writes them
- * into the file that rank 0 has made. There is a vote behind each round, so that a rank that fails, or a signal, ends
- * all of them together; what was published by then is found again.
+ * Distinct images without cached features are divided into files of some GiB, processed in sequence. The images of a
+ * file are divided into rounds. In each round, every rank computes the features of some images, one micro-batch at a
+ * time, and writes them into the file that rank 0 created. A vote follows each round, so that a failing rank, or a
+ * signal, ends all ranks together. Published files are found again.
  *
- * The tower is that of the model in training, and computes in the memory that the model's own passes have later. */
+ * The tower is that of the model in training, and uses the memory of the model's own later passes. */
 #include "dtrain/io.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
@@ -63,8 +63,8 @@ static void add_real(uint64_t *hash, double x)
     add_number(hash, bits);
 }
 
-/* Who computes: devices and their kernels round in ways of their own. Of ranks that differ the least and the largest
- * number tell; of ranks that are alike these are one, however many there are. */
+/* Hashes the devices, because devices and their kernels round differently. If ranks differ, the minimum and the maximum
+ * count; if all are alike, the number of ranks does not matter. */
 static dt_err hash_kernels(const dt_task *t, uint64_t *hash)
 {
     char kernels[256];
@@ -109,8 +109,8 @@ static dt_err check_same_towers(const making *k)
         uint64_t hash;
         DT_TRY(hash_tower(k->t, &f->mc, f->zero, &hash));
         DT_CONFIG_CHECK(hash == k->kind.tower, k->t->cfg, "vision", "feature_cache",
-                        "%s has another vision tower than the model in training, and so other features of an image; "
-                        "leave it out",
+                        "%s has another vision tower than the model in training, so cached features cannot be shared; "
+                        "leave this key out",
                         f->from.path);
     }
     return DT_OK;
@@ -158,12 +158,12 @@ static dt_err hash_range(making *k, int64_t first, int64_t n, uint64_t *checksum
 static void keep_list(const making *k, uint64_t key, const dt_image_hash *images, int64_t n)
 {
     if (dt_image_list_write(k->dir, key, images, n) == DT_OK) return;
-    DT_WARN("the next run reads all images again: %s", dt_error_message());
+    DT_WARN("the image list cannot be cached, so the next run reads all images again: %s", dt_error_message());
     dt_error_clear();
 }
 
-/* Of one file, whose first image is `first`. Rank 0 alone looks for a list, and keeps one where there was none. What is
- * not what the file was made with leaves nothing behind that others would find. */
+/* Hashes the images of one file, whose first image is `first`. Only rank 0 looks for a cached list, and stores one if
+ * it was missing. If the file differs from its checksum, no list is stored. */
 static dt_err hash_file(making *k, int64_t first, const dt_images_of_file *f)
 {
     dt_comm *comm = k->t->comm;
@@ -235,13 +235,14 @@ static const char *file_of(const making *k, int64_t i)
     return f.path;
 }
 
-/* What a list says of an image may be older than its file. */
+/* A cached list may be older than the image's file. */
 static dt_err read_known(const making *k, const missing *m, uint8_t *pixels)
 {
     DT_TRY(read_image(k, m->at, pixels));
     const dt_image_hash found = dt_image_hash_of(pixels, k->image_nbytes);
     DT_CHECK(dt_image_hash_compare(&found, &m->image) == 0, DT_ERR_DATA,
-             "%s: an image is not what it was when the file was made: the file was altered", file_of(k, m->at));
+             "%s: the file was altered: an image differs from the one that the file was created with",
+             file_of(k, m->at));
     return DT_OK;
 }
 
@@ -291,7 +292,7 @@ static dt_err make_rounds(making *k, const dt_feature_file *f, int64_t base)
 static dt_err publish(const making *k, dt_feature_file *f, int64_t base)
 {
     dt_image_hash *images = malloc((size_t)f->n * sizeof *images);
-    DT_CHECK(images, DT_ERR_MEMORY, "no memory for the list of %" PRId64 " images", f->n);
+    DT_CHECK(images, DT_ERR_MEMORY, "out of memory for the list of %" PRId64 " images", f->n);
     for (int64_t i = 0; i < f->n; i++) images[i] = k->missing[base + i].image;
     const dt_err err = dt_feature_file_publish(f, k->dir, images, k->checksums);
     free(images);
@@ -337,7 +338,7 @@ static dt_err prepare_to_make(making *k)
 {
     k->checksums = take(k, images_of_file(k), sizeof *k->checksums);
     k->features = take(k, k->n_at_once, dt_feature_nbytes(&k->kind));
-    DT_CHECK(k->checksums && k->features, DT_ERR_MEMORY, "no memory for the features of %d images", k->n_at_once);
+    DT_CHECK(k->checksums && k->features, DT_ERR_MEMORY, "out of memory for the features of %d images", k->n_at_once);
     return DT_OK;
 }
 
@@ -346,13 +347,13 @@ static dt_err make_missing(making *k)
     char text[24];
     const int64_t n = images_of_file(k);
     const double begin_s = k->said_s = dt_now_s();
-    DT_INFO("features of %" PRId64 " of %" PRId64 " different images are made first, and kept in %s: %s", k->n_missing,
+    DT_INFO("computing features of %" PRId64 " of %" PRId64 " different images, to be cached in %s: %s", k->n_missing,
             k->n_distinct, k->dir, dt_format_bytes((double)k->n_missing * (double)dt_feature_nbytes(&k->kind), text));
     k->n_at_once = (int32_t)dt_min_i64(k->n_at_once, dt_ceil_div(k->n_missing, k->t->comm->nranks));
     DT_TRY(dt_comm_agree(k->t->comm, prepare_to_make(k)));
     for (int64_t base = 0; base < k->n_missing; base += n)
         DT_TRY(make_file(k, base, dt_min_i64(n, k->n_missing - base)));
-    DT_INFO("features were made in %.1f s", dt_now_s() - begin_s);
+    DT_INFO("features computed in %.1f s", dt_now_s() - begin_s);
     return DT_OK;
 }
 
@@ -379,7 +380,7 @@ static dt_err prepare(making *k)
     k->pixels = take(k, k->n_at_once, k->image_nbytes);
     k->images = take(k, k->n_images, sizeof *k->images);
     k->missing = take(k, k->n_images, sizeof *k->missing);
-    DT_CHECK(k->pixels && k->images && k->missing, DT_ERR_MEMORY, "no memory for the list of %" PRId64 " images",
+    DT_CHECK(k->pixels && k->images && k->missing, DT_ERR_MEMORY, "out of memory for the list of %" PRId64 " images",
              k->n_images);
     return DT_OK;
 }
@@ -393,7 +394,7 @@ static void give(const making *k, dt_loader *l, const dt_image_hash *images, dt_
 static dt_err give_all(const making *k)
 {
     dt_feature_place *places = malloc(((size_t)k->n_images + 1) * sizeof *places);
-    DT_CHECK(places, DT_ERR_MEMORY, "no memory for the places of %" PRId64 " images' features", k->n_images);
+    DT_CHECK(places, DT_ERR_MEMORY, "out of memory for the offsets of %" PRId64 " images' features", k->n_images);
     give(k, k->t->train, k->images, places);
     give(k, k->t->valid, k->images + n_images_of(k->t->train), places);
     dt_features_forget(k->t->features);
@@ -415,7 +416,7 @@ static dt_err make_all(making *k)
         dt_features_close(*f);
         DT_TRY(open_files(k, f));
     } else if (k->n_distinct > 0) {
-        DT_INFO("features of %" PRId64 " different images are in %s", k->n_distinct, k->dir);
+        DT_INFO("features of %" PRId64 " different images are cached in %s", k->n_distinct, k->dir);
     }
     return dt_comm_agree(comm, give_all(k));
 }
@@ -448,8 +449,9 @@ dt_err dt_task_make_features(dt_task *t)
                 .n_at_once = images_at_once(t),
                 .image_nbytes = dt_image_nbytes(v->image_size)};
     DT_TRY(hash_tower(t, t->mc, t->zero, &k.kind.tower));
-    DT_CHECK(!t->features || k.kind.tower == t->tower_hash, DT_ERR_USAGE,
-             "vision.feature_cache: the reference has another vision tower than the model in training; leave it out");
+    DT_CHECK(
+        !t->features || k.kind.tower == t->tower_hash, DT_ERR_USAGE,
+        "vision.feature_cache: the reference has another vision tower than the model in training; leave this key out");
     if (t->features) return DT_OK;
     DT_TRY(check_same_towers(&k));
     t->tower_hash = k.kind.tower;

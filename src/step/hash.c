@@ -21,7 +21,7 @@ dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_uni
 {
     dt_err err = DT_OK;
     float *chunk = malloc(CHUNK * sizeof *chunk);
-    if (!chunk) err = dt_fail(DT_ERR_MEMORY, "no memory to look at parameters");
+    if (!chunk) err = dt_fail(DT_ERR_MEMORY, "out of memory to hash parameters");
     *sum = 0;
     for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
         const dt_piece *x = &dt_zero_pieces(z)[i];

@@ -24,7 +24,7 @@ static remake remake_of(const char *dir, int64_t n_tokens)
     return r;
 }
 
-/* A model that is begun here knows nothing of it: its images are to be made as those that it is trained on. */
+/* A new model has no preprocessor of its own, so it takes that of its training images. */
 static dt_err settle_preprocessor(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name,
                                   const char *dir)
 {
@@ -34,7 +34,7 @@ static dt_err settle_preprocessor(const char *where, const dt_data_info *info, d
     char file[PATH_MAX + 256], expected[PATH_MAX + 256];
     snprintf(file, sizeof file, "%s: %s%s", where, info->image_path, known ? "" : ": attribute preprocessor");
     if (!known) return dt_model_config_set_preprocessor(mc, file, info->images.preprocessor);
-    snprintf(expected, sizeof expected, "what %s makes", remake_of(dir, 0).command);
+    snprintf(expected, sizeof expected, "the output of %s", remake_of(dir, 0).command);
     return dt_image_form_check(&info->images, file, p, name, expected);
 }
 
@@ -50,16 +50,17 @@ dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_co
              "model",
              where, path, name);
     DT_CHECK(form->size == v->image_size, DT_ERR_DATA,
-             "%s: %s: images of %" PRId64 " x %" PRId64 " pixels; vision_config.image_size of %s is %" PRId64
-             "; make it again: %s",
+             "%s: %s has images of %" PRId64 " x %" PRId64 " pixels, but vision_config.image_size of %s is %" PRId64
+             "; create the dataset again with %s",
              where, path, form->size, form->size, name, v->image_size, remake_of(dir, 0).command);
     DT_CHECK(form->token == v->image_token, DT_ERR_DATA,
-             "%s: %s: attribute image_token: placeholders are token %" PRId32 "; image_token_index of %s is %" PRId32,
+             "%s: %s: attribute image_token: placeholders are token %" PRId32
+             ", but image_token_index of %s is %" PRId32,
              where, path, form->token, name, v->image_token);
     DT_CHECK(form->n_tokens == v->n_tokens, DT_ERR_DATA,
-             "%s: %s: attribute image_tokens: %" PRId64 " placeholder%s an image; %s makes %" PRId64
-             " row%s of it (vision_config.patch_size, vision_feature_select_strategy, projector); make it again: "
-             "%s",
+             "%s: %s: attribute image_tokens: %" PRId64 " placeholder%s per image, but %s computes %" PRId64
+             " row%s (vision_config.patch_size, vision_feature_select_strategy, projector); create the dataset again "
+             "with %s",
              where, path, form->n_tokens, form->n_tokens == 1 ? "" : "s", name, v->n_tokens,
              v->n_tokens == 1 ? "" : "s", remake_of(dir, v->n_tokens).command);
     return settle_preprocessor(where, info, mc, name, dir);

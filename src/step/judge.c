@@ -36,7 +36,7 @@ dt_err dt_judge_plan(const dt_judge *j, const dt_task *t, dt_memory *memory)
 static dt_err alloc(dt_judge *j, dt_ledger *ledger)
 {
     j->block = calloc(1, j->nbytes);
-    DT_CHECK(j->block, DT_ERR_MEMORY, "no memory for the scores of %s", j->scorer.name);
+    DT_CHECK(j->block, DT_ERR_MEMORY, "out of memory for the scores of %s", j->scorer.name);
     lay_out(j, j->block);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, j->nbytes);
     return DT_OK;
@@ -64,7 +64,7 @@ dt_err dt_judge_score(dt_judge *j, dt_task *t, const dt_batch *b)
         const int32_t end = b->seq_start[s + 1];
         j->score[s] = end > b->seq_start[s] ? j->value[end - 1] : 0;
         DT_CHECK(isfinite(j->score[s]), DT_ERR_NONFINITE,
-                 "%s: the score of a text of %d tokens is %g: the model's weights or activations are not finite",
+                 "%s: the score of a text of %d tokens is %g, so the model's weights or activations are not finite",
                  j->scorer.frozen.from.path, (int)(end - b->seq_start[s]), (double)j->score[s]);
     }
     return DT_OK;

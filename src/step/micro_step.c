@@ -38,7 +38,7 @@ dt_err dt_task_buffers_alloc(dt_task_buffers *t, const dt_model_options *opt, in
 {
     const size_t nbytes = dt_task_buffers_nbytes(opt, n_labels);
     void *block = calloc(1, nbytes ? nbytes : 1);
-    DT_CHECK(block, DT_ERR_MEMORY, "no memory for %zu bytes of predictions", nbytes);
+    DT_CHECK(block, DT_ERR_MEMORY, "out of memory for %zu bytes of predictions", nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     *t = (dt_task_buffers){.block = block, .nbytes = nbytes};
     lay_out(t, block, opt, n_labels);

@@ -58,7 +58,7 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
     const long long n = (long long)s->frozen.mc.vocab_size, n_trained = (long long)t->mc->vocab_size;
     if (n != n_trained) {
         dt_frozen_model_close(&s->frozen); /* it is not planned */
-        return dt_fail(DT_ERR_DATA, "%s: vocab_size: %s has %lld, the model in training %lld", path, name, n,
+        return dt_fail(DT_ERR_DATA, "%s: vocab_size of %s is %lld, but the model in training has %lld", path, name, n,
                        n_trained);
     }
     const dt_err err = settle_images(s, t, path);
@@ -117,7 +117,8 @@ dt_err dt_scorer_begin(dt_scorer *s, dt_task *t)
         DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     s->opt.lender = t->model;
     if (!s->is_base && s->opt.features_given) {
-        DT_CHECK(t->n_same_tower < DT_MAX_TASK_FILES, DT_ERR_ARG, "more frozen models than files of a task");
+        DT_CHECK(t->n_same_tower < DT_MAX_TASK_FILES, DT_ERR_ARG,
+                 "internal: dt_scorer_begin: more frozen models than a task may have");
         t->same_tower[t->n_same_tower++] = f;
     }
     return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),

@@ -28,19 +28,20 @@ const dt_shown *dt_sums_find_shown(const dt_sums *s, dt_show_when when, const ch
 
 static dt_err check_name(const char *name, bool is_new)
 {
-    DT_CHECK(*name && strlen(name) < DT_SUM_NAME, DT_ERR_ARG, "metric `%s`: expected a name of 1 to %d characters",
-             name, DT_SUM_NAME - 1);
-    DT_CHECK(is_new, DT_ERR_ARG, "metric `%s` is declared twice", name);
+    DT_CHECK(*name && strlen(name) < DT_SUM_NAME, DT_ERR_ARG,
+             "internal: dt_sums_declare: metric `%s`: expected a name of 1 to %d characters", name, DT_SUM_NAME - 1);
+    DT_CHECK(is_new, DT_ERR_ARG, "internal: dt_sums_declare: metric `%s` is declared twice", name);
     return DT_OK;
 }
 
 int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
 {
-    const dt_err err = s->step ? dt_fail(DT_ERR_ARG, "metric `%s` is declared after the start", name)
-                               : check_name(name, dt_sums_find(s, name) < 0);
+    const dt_err err =
+        s->step ? dt_fail(DT_ERR_ARG, "internal: dt_sums_declare: metric `%s` is declared after the first step", name)
+                : check_name(name, dt_sums_find(s, name) < 0);
     dt_sum *sum = err == DT_OK ? realloc(s->sum, (size_t)(s->n_sums + 1) * sizeof *sum) : NULL;
     if (!sum) {
-        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "no memory for the metric %s", name) : err);
+        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "out of memory for the metric %s", name) : err);
         return 0;
     }
     s->sum = sum;
@@ -55,7 +56,8 @@ static int part_of(dt_sums *s, const char *name, const char *part)
 {
     const int i = part ? dt_sums_find(s, part) : -1;
     if (part && i < 0)
-        keep_error(s, dt_fail(DT_ERR_ARG, "metric `%s` is made of `%s`, which is not declared", name, part));
+        keep_error(s, dt_fail(DT_ERR_ARG, "internal: dt_sums_show: metric `%s` depends on `%s`, which is not declared",
+                              name, part));
     return i;
 }
 
@@ -65,7 +67,7 @@ static void show(dt_sums *s, dt_show_when when, const char *name, dt_shown what)
     if (s->err != DT_OK) return;
     dt_shown *shown = err == DT_OK ? realloc(s->shown[when], (size_t)(s->n_shown[when] + 1) * sizeof *shown) : NULL;
     if (!shown) {
-        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "no memory for the metric %s", name) : err);
+        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "out of memory for the metric %s", name) : err);
         return;
     }
     s->shown[when] = shown;
@@ -91,7 +93,7 @@ void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, cons
 /* A line for each declaration. */
 static char *describe(const dt_sums *s)
 {
-    static const char *const kinds[] = {"units", "loss", "real", "largest", "least", "mean"};
+    static const char *const kinds[] = {"units", "loss", "real", "maximum", "minimum", "mean"};
     static const char *const when[DT_N_SHOW] = {"", " in a validation"};
     char *text = NULL;
     size_t nbytes = 0;
@@ -118,8 +120,9 @@ static dt_err compare(const char *mine, const char *first)
         const size_t a = strcspn(mine, "\n"), b = strcspn(first, "\n");
         const char *const here = a ? mine : "nothing", *const there = b ? first : "nothing";
         DT_CHECK(a == b && !memcmp(mine, first, a), DT_ERR_FAULT,
-                 "metric %d of this rank is %.*s, but that of rank 0 is %.*s: all ranks must count the same", line,
-                 a ? (int)a : 7, here, b ? (int)b : 7, there);
+                 "internal: dt_sums: metric %d of this rank is %.*s, but rank 0 has %.*s: all ranks must declare the "
+                 "same metrics",
+                 line, a ? (int)a : 7, here, b ? (int)b : 7, there);
         if (!mine[a]) return DT_OK;
         mine += a + 1, first += b + 1;
     }
@@ -141,7 +144,7 @@ static dt_err prepare(dt_sums *s, dt_comm *comm, char **text)
     s->step = calloc(n, sizeof *s->step);
     s->total = calloc(n, sizeof *s->total);
     *text = describe(s);
-    DT_CHECK(s->step && s->total && *text, DT_ERR_MEMORY, "no memory for %d metrics", s->n_sums);
+    DT_CHECK(s->step && s->total && *text, DT_ERR_MEMORY, "out of memory for %d metrics", s->n_sums);
     return comm ? dt_comm_vote_reserve(comm, s->n_values) : DT_OK;
 }
 

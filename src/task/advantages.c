@@ -1,15 +1,15 @@
-/* advantages.c - sums are taken in the order of rows, which all ranks hold: everybody computes the same bits. */
+/* advantages.c - every rank holds all rows and sums them in the same order, so all ranks compute the same bits. */
 #include "advantages.h"
 #include "dtrain/reward.h"
 #include <math.h>
 
-static const double SMALLEST_DEVIATION = 1e-4; /* added to what is divided by */
-static const double NO_DEVIATION = 1e-8;       /* a deviation of equal numbers is rounding */
+static const double SMALLEST_DEVIATION = 1e-4; /* added to the divisor */
+static const double NO_DEVIATION = 1e-8;       /* below this, a deviation is only rounding */
 
 dt_moments dt_moments_of(const double *x, int64_t n, int64_t stride)
 {
     dt_moments m = {.deviation = NAN};
-    double first = 0, sum = 0, squares = 0; /* differences from the first: of equal numbers they are 0, not rounding */
+    double first = 0, sum = 0, squares = 0; /* differences from the first value: 0 for equal values, without rounding */
     for (int64_t i = 0; i < n; i++) {
         if (isnan(x[i * stride])) continue;
         if (m.n++ == 0) first = x[i * stride];
@@ -26,7 +26,7 @@ static double zero_if_unknown(double x) { return isnan(x) ? 0 : x; }
 
 static double normalized(double x, const dt_moments *m) { return (x - m->mean) / (m->deviation + SMALLEST_DEVIATION); }
 
-/* A group, each of whose functions is normalised by itself, into sum; rows without any stay NaN. */
+/* Normalises each function within a group and adds the results to sum; rows without any reward stay NaN. */
 static void sum_normalized(const dt_advantage_rule *rule, const double *reward, const double *total, double *sum)
 {
     const int n = rule->num_generations;

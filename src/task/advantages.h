@@ -11,7 +11,7 @@ typedef struct dt_advantage_rule {
     int num_generations; /* rows of a group: those of one prompt, next to each other */
     int n_funcs;
     const double *weight;    /* [n_funcs] of the functions */
-    dt_scale_rewards scale;  /* what r - m is divided by; of sum_then_normalize alone */
+    dt_scale_rewards scale;  /* divisor of r - m; only for sum_then_normalize */
     bool normalize_then_sum; /* multi_objective_aggregation */
     int64_t n_of_set;        /* rows that `all` below means, one set after the other: whole groups; 0: n_rows */
 } dt_advantage_rule;

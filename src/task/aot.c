@@ -1,5 +1,5 @@
-/* aot.c - partners by place in an order. Pairs whose numbers are equal stand in the order of the data, so that partners
- * do not depend on who had which pair. */
+/* aot.c - pairs answers by rank in a sorted order. Ties keep the order of the data, so the pairing does not depend on
+ * the distribution over ranks. */
 #include "aot.h"
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ dt_err dt_aot_alloc(dt_aot *a, int64_t n_pairs, dt_ledger *ledger)
 {
     const size_t nbytes = dt_aot_nbytes(n_pairs);
     *a = (dt_aot){.n_alloc = n_pairs, .block = calloc(1, nbytes)};
-    DT_CHECK(a->block, DT_ERR_MEMORY, "no memory for the answers of %lld pairs", (long long)n_pairs);
+    DT_CHECK(a->block, DT_ERR_MEMORY, "out of memory for the answers of %lld pairs", (long long)n_pairs);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     lay_out(a, a->block, n_pairs);
     return DT_OK;

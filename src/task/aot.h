@@ -8,7 +8,7 @@
 
 #include "dpo_loss.h"
 
-/** What is known of a pair: sums of its answers' log-probabilities. */
+/** Values of a pair: sums of its answers' log-probabilities. */
 enum { DT_AOT_POLICY, DT_AOT_REFERENCE = DT_N_SIDES, DT_AOT_NUMBERS = 2 * DT_N_SIDES };
 
 typedef struct dt_aot_key {
@@ -20,7 +20,7 @@ typedef struct dt_aot_key {
 typedef struct dt_aot {
     int64_t n_alloc;                    /* pairs */
     double *number;                     /* [n_alloc, DT_AOT_NUMBERS]: of each pair, by side */
-    double (*partner)[DT_AOT_PARTNERS]; /* [n_alloc]: what dt_aot_match finds */
+    double (*partner)[DT_AOT_PARTNERS]; /* [n_alloc]: result of dt_aot_match */
     dt_aot_key *key[2];                 /* [n_alloc] each */
     void *block;
 } dt_aot;

@@ -1,6 +1,6 @@
-/* batch_beta.c - pairs are drawn without replacement by adding Gumbel noise to the logarithms of their weights and
- * taking the greatest (Kool et al., ICML 2019, arXiv:1903.06059): a random number for each pair, keyed by its number in
- * the training, so that the draw depends neither on ranks nor on the order in which they were scored. */
+/* batch_beta.c - samples pairs without replacement: adds Gumbel noise to the logarithms of their weights and takes the
+ * maximum values (Kool et al., ICML 2019, arXiv:1903.06059). Each pair's random number is keyed by its number in the
+ * training, so the sample depends neither on ranks nor on the order of scoring. */
 #include "batch_beta.h"
 #include "advantages.h"
 #include <math.h>
@@ -24,7 +24,7 @@ dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger)
 {
     const size_t nbytes = dt_batch_beta_nbytes(n_pairs);
     b->block = calloc(1, nbytes);
-    DT_CHECK(b->block, DT_ERR_MEMORY, "no memory for the margins of %lld pairs", (long long)n_pairs);
+    DT_CHECK(b->block, DT_ERR_MEMORY, "out of memory for the margins of %lld pairs", (long long)n_pairs);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     b->n_alloc = n_pairs;
     lay_out(b, b->block, n_pairs);
@@ -38,7 +38,7 @@ void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger)
     b->block = NULL;
 }
 
-/* The greatest first; equal ones in the order of the data. */
+/* Descending; equal values in the order of the data. */
 static int compare(const void *x, const void *y)
 {
     const dt_batch_beta_key *a = x, *b = y;

@@ -14,7 +14,7 @@ typedef struct dt_batch_beta_key {
     int64_t pair;
 } dt_batch_beta_key;
 
-/** What the gaps of the steps so far are like. */
+/** Moments of the gaps of the steps so far. */
 typedef struct dt_gap_state {
     double mean, deviation; /* meaningless before the first step */
     int64_t n_steps;
@@ -23,10 +23,10 @@ typedef struct dt_gap_state {
 typedef struct dt_batch_beta {
     double beta, w, keep, momentum;
     uint64_t seed;
-    dt_gap_state state; /* after the last step whose update was done; in checkpoints */
+    dt_gap_state state; /* after the last applied update; stored in checkpoints */
 
     /* of the step at work */
-    dt_gap_state next; /* what the state becomes if its update is done */
+    dt_gap_state next; /* the next state if the update is applied */
     double value;      /* its beta */
     double share_kept; /* of its pairs */
     double *part;      /* [n_alloc]: what a pair's loss is multiplied by: pairs / pairs kept, or 0 */
@@ -38,7 +38,7 @@ typedef struct dt_batch_beta {
 } dt_batch_beta;
 
 size_t dt_batch_beta_nbytes(int64_t n_pairs); /* for the plan */
-/** Sets the arrays of b alone. Local. */
+/** Sets only the arrays of b. Local. */
 dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger);
 void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger); /* safe on {0} */
 

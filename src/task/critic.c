@@ -16,12 +16,12 @@ static dt_err describe(dt_critic *c, const dt_task *t, const char *path)
     DT_TRY(dt_pretrained_recorded(&c->from, &c->lora));
     DT_TRY(dt_model_config_parse(&c->mc, c->from.config_name, c->from.model_config));
     DT_CHECK(c->lora.base == DT_F32, DT_ERR_DATA,
-             "%s: its weights are stored as %s (lora.base_quantization), and the %s is trained whole; dtrain-convert "
-             "makes a directory of floats of it",
-             path, dt_dtype_name(c->lora.base), c->name);
+             "%s: expected floating-point weights, because the %s trains all of them, found %s "
+             "(lora.base_quantization); convert it to a directory with dtrain-convert",
+             path, c->name, dt_dtype_name(c->lora.base));
     DT_CHECK(c->mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: the %s has %lld, the model in training %lld", path, c->name, (long long)c->mc.vocab_size,
-             (long long)t->mc->vocab_size);
+             "%s: vocab_size of the %s is %lld, but the model in training has %lld", path, c->name,
+             (long long)c->mc.vocab_size, (long long)t->mc->vocab_size);
     return DT_OK;
 }
 
@@ -58,7 +58,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
     DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
     if (c->lora.r == 0) DT_TRY(dt_task_verifies(t, &c->from, c->units, c->n_units));
     c->trained = dt_task_train_beside(t, name, c->units, c->n_units);
-    if (!c->trained) return DT_OK; /* told already */
+    if (!c->trained) return DT_OK; /* already reported */
     c->trained->shares_norm = true;
     c->trained->model_config = c->mc.json;
     c->opt = options(c, t);
@@ -69,7 +69,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
 dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
 {
     dt_memory model;
-    if (!c->trained) return DT_OK; /* none, or a mistake that was told */
+    if (!c->trained) return DT_OK; /* none, or a reported mistake */
     DT_TRY(dt_model_plan(&c->mc, &c->opt, c->units, c->n_units, t->dev, &model));
     dt_memory_add(memory, &model);
     memory->at[DT_MEM_DATA][DT_ON_HOST] += c->nbytes;
@@ -79,14 +79,14 @@ dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
 static dt_err begin_local(dt_critic *c, dt_task *t)
 {
     c->block = calloc(1, c->nbytes);
-    DT_CHECK(c->block, DT_ERR_MEMORY, "no memory for the values of the %s", c->name);
+    DT_CHECK(c->block, DT_ERR_MEMORY, "out of memory for the values of the %s", c->name);
     lay_out(c, c->block);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
     c->source = dt_zero_source(c->trained->zero);
     return dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source, t->compute, t->phase);
 }
 
-/* The head may be new: it has its random start then, and what is in the file replaces all else. */
+/* A new head starts from random values; the file replaces all other parameters. */
 dt_err dt_critic_begin(dt_critic *c, dt_task *t)
 {
     if (!c->name) return DT_OK;

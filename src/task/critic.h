@@ -1,8 +1,8 @@
-/* critic.h - a model with a scalar head that is trained beside a policy: it predicts the return from each state.
+/* critic.h - a model with a scalar head that is trained together with a policy and predicts the return of each state.
  * Private to src/task.
  *
- * Its parameters and optimizer states belong to the run (dt_task_train_beside). It has activations of its own, because
- * its forward and backward run while the policy's activations are kept. It is exported to OUTPUT_DIR/NAME. */
+ * Its parameters and optimizer states belong to the run (dt_task_train_beside). It has its own activations, because its
+ * forward and backward run while the policy's activations are kept. It is exported to OUTPUT_DIR/NAME. */
 #ifndef DTRAIN_TASK_CRITIC_H
 #define DTRAIN_TASK_CRITIC_H
 
@@ -11,7 +11,7 @@
 
 /** {0} to start from. */
 typedef struct dt_critic {
-    const char *name; /* NULL: there is none */
+    const char *name; /* NULL: none */
     double sign;      /* value = sign * output: -1 where the model scores safety and values are costs */
     dt_pretrained from;
     dt_lora lora; /* adapters of that, which become a part of its weights */
@@ -28,11 +28,11 @@ typedef struct dt_critic {
     size_t nbytes;
 } dt_critic;
 
-/** In open, when t->model_opt is as wide as the batches. path: the model to start from, a reward model or a language
- *  model, which gets a new head. Where it is not there and a run is planned, one like that in training is planned for.
- *  name is borrowed. What is wrong is returned, without the key: DT_ERR_DATA for another vocabulary. Local. */
+/** Call in open, when t->model_opt covers the batches. path: the starting model, a reward model or a language model
+ *  that gets a new head. If path does not exist and a run is planned, the shape of the model in training is used. name
+ *  is borrowed. Errors are returned without the key: DT_ERR_DATA for another vocabulary. Local. */
 dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign);
-/** Add what it holds besides its states; nothing for {0}. Local. */
+/** Add its memory except the states; nothing for {0}. Local. */
 dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory);
 /** In begin: its weights to start from. Collective, agreed. */
 dt_err dt_critic_begin(dt_critic *c, dt_task *t);

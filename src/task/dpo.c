@@ -20,7 +20,8 @@ static void check(dt_task *t)
     dt_task_need_data(t, "train", t->cfg->data_train);
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
     if (t->cfg->dpo_precompute_reference)
-        dt_task_need(t, "run", "output_dir", t->cfg->run_output_dir, "a directory for what is precomputed");
+        dt_task_need(t, "run", "output_dir", t->cfg->run_output_dir,
+                     "a directory for the precomputed log-probabilities");
 }
 
 static dt_err count_validation(const dt_task *t, dpo *d)
@@ -45,20 +46,25 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
 {
     const dt_dpo_loss *l = &d->loss_of;
     const bool own_mean = dt_dpo_weight(l, DT_DPO_IPO) > 0 || dt_dpo_weight(l, DT_DPO_SIGMOID_NORM) > 0;
-    DT_CONFIG_CHECK(!cfg->dpo_average || !own_mean, cfg, "dpo", "average",
-                    "loss_type = ipo and sigmoid_norm divide by the lengths of answers themselves; expected false");
-    DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || cfg->dpo_sync_reference_steps == 0, cfg, "dpo",
-                    "precompute_reference", "a reference that follows (sync_reference_steps) is not known before");
-    DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || !d->full_kl, cfg, "dpo", "kl_estimator",
-                    "full needs the reference in memory, which precompute_reference does without; expected k3");
     DT_CONFIG_CHECK(
-        !cfg->dpo_use_wpo || !dt_dpo_needs_partners(l), cfg, "dpo", "use_wpo",
-        "loss_type = aot and aot_unpaired compare answers of different pairs, which have no weight together");
-    DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || (!*cfg->dpo_helpful_path && !*cfg->dpo_harmless_path), cfg,
-                    "dpo", "dynamic_beta",
-                    "batch takes no margins of judges (helpful_path, harmless_path); expected margin or factor");
+        !cfg->dpo_average || !own_mean, cfg, "dpo", "average",
+        "expected false, because loss_type = ipo and sigmoid_norm already divide by the lengths of answers");
+    DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || cfg->dpo_sync_reference_steps == 0, cfg, "dpo",
+                    "precompute_reference",
+                    "expected false with sync_reference_steps, because such a reference changes during training");
+    DT_CONFIG_CHECK(
+        !cfg->dpo_precompute_reference || !d->full_kl, cfg, "dpo", "kl_estimator",
+        "expected k3, because full needs the reference in memory and precompute_reference does not keep it");
+    DT_CONFIG_CHECK(!cfg->dpo_use_wpo || !dt_dpo_needs_partners(l), cfg, "dpo", "use_wpo",
+                    "expected false, because loss_type = aot and aot_unpaired compare answers of different pairs, "
+                    "which have no joint weight");
+    DT_CONFIG_CHECK(
+        d->beta_rule != DPO_BETA_OF_BATCH || (!*cfg->dpo_helpful_path && !*cfg->dpo_harmless_path), cfg, "dpo",
+        "dynamic_beta",
+        "expected margin or factor, because batch cannot use the margins of judges (helpful_path, harmless_path)");
     DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || !dt_dpo_needs_partners(l), cfg, "dpo", "dynamic_beta",
-                    "batch leaves pairs out, and loss_type = aot and aot_unpaired compare answers of different pairs");
+                    "batch skips pairs, but loss_type = aot and aot_unpaired compare answers of different pairs; "
+                    "choose another one");
     return dt_multiplier_check(cfg, "dpo", cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
 }
 
@@ -113,7 +119,7 @@ static void open_models(dt_task *t, dpo *d)
                                                                                                  "harmless_path"};
     const bool named = *t->cfg->dpo_reference_path;
     const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
-    if (t->n_units == 0 || (t->comm && !*path)) return; /* told already */
+    if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
     dt_err err = open_reference(t, d, path);
     dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
     for (int goal = 0; goal < DPO_GOALS; goal++) {
@@ -127,7 +133,7 @@ static void warn_of_ties(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (info && info->n_ties && (!t->comm || t->comm->rank == 0))
-        DT_WARN("[data] train: %lld pairs are ties, of which neither answer is better, and are left out",
+        DT_WARN("[data] train: %lld pairs are ties (neither answer is better) and are skipped",
                 (long long)info->n_ties);
 }
 
@@ -137,8 +143,8 @@ static void say_margins(const dt_task *t, const dpo *d)
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     const bool judged = d->has_judge[DPO_HELPFUL] || d->beta_rule == DPO_BETA_OF_BATCH;
     if (info && info->has_margins && d->beta_w > 0 && !judged)
-        DT_INFO("beta of each pair follows its margin in the data, with beta_w = %g; dpo.beta_w = 0 leaves it at "
-                "dpo.beta = %g",
+        DT_INFO("beta of each pair depends on its margin in the data, with beta_w = %g; to use dpo.beta = %g for all "
+                "pairs, set dpo.beta_w = 0",
                 d->beta_w, t->cfg->dpo_beta);
 }
 
@@ -148,7 +154,7 @@ static void dpo_open(dt_task *t)
     pairs_open(t, t->cfg->data_seq_len, true, true);
     warn_of_ties(t);
     if (!d) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = d;

@@ -1,6 +1,5 @@
-/* dpo.h - what the files of the task dpo share: dpo.c is its table, dpo_pairs.c what a batch's pairs are worth,
- * dpo_sums.c what is counted, dpo_partners.c the passes of losses that compare pairs with others. Private to
- * src/task. */
+/* dpo.h - shared declarations of task dpo: dpo.c is its table, dpo_pairs.c evaluates the pairs of a batch, dpo_sums.c
+ * counts metrics, dpo_partners.c runs the passes of losses that compare pairs with others. Private to src/task. */
 #ifndef DTRAIN_TASK_DPO_H
 #define DTRAIN_TASK_DPO_H
 
@@ -14,7 +13,7 @@
 /** The two goals that pairs are judged by, each with a beta of its own (algorithms.md 3.4). */
 enum { DPO_HELPFUL, DPO_HARMLESS, DPO_GOALS };
 
-/** What beta follows (dpo.dynamic_beta): a pair's margin, bounded or not, or all pairs of a step. */
+/** What beta depends on (dpo.dynamic_beta): a pair's margin, bounded or not, or all pairs of a step. */
 typedef enum dpo_beta_rule { DPO_BETA_OF_MARGIN, DPO_BETA_OF_FACTOR, DPO_BETA_OF_BATCH } dpo_beta_rule;
 
 typedef struct dpo_sums {
@@ -32,7 +31,7 @@ typedef struct dpo {
     bool full_kl; /* the divergence is over the whole vocabulary, from the head; else k3 of the answer's tokens */
     bool has_judge[DPO_GOALS];
     dt_reference reference;
-    dt_precomputed precomputed; /* in the place of the reference: dpo.precompute_reference */
+    dt_precomputed precomputed; /* replaces the reference: dpo.precompute_reference */
     dt_judge judge[DPO_GOALS];
     dt_multiplier multiplier;
     dt_aot aot;
@@ -41,13 +40,13 @@ typedef struct dpo {
     int64_t first_pair;       /* number of the batch's first pair in aot and batch_beta */
     dt_precomputed_part part;
     double inv_chosen; /* 1 / the tokens of the step's chosen answers */
-    /* what a mean over the tokens of chosen answers is multiplied by to be added to a sum over pairs: of the step, and
-     * of the whole validation */
+    /* factor that converts a mean over the tokens of chosen answers into a term of a sum over pairs: for the step, and
+     * for the whole validation */
     double pairs_per_token[2];
     dpo_sums sums;
 } dpo;
 
-/** What the policy, the reference and the judges give for a pair. */
+/** Results of the policy, the reference and the judges for a pair. */
 typedef struct dpo_answers {
     dt_dpo_pair pair;
     int64_t shorter;             /* tokens of the shorter answer */
@@ -64,7 +63,7 @@ typedef struct dpo_answers {
 /** Pair k of a batch that reference and judges have scored; p: [n_tok] of the batch. Local. */
 dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p);
 /** The loss of a pair without the terms of dpo_token_loss. slope: out, its derivatives by the two ratios; by_goal: out,
- *  the loss with the beta of each goal alone. Local. */
+ *  the loss with the beta of each goal only. Local. */
 double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES]);
 /** The pair's sum in the terms that are means over the tokens of chosen answers: sft and the divergence. Local. */
 double dpo_token_loss(const dpo *d, const dpo_answers *a);
@@ -85,7 +84,7 @@ dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
 const float *dpo_reference_logp(const dpo *d);
 /** The first pair of this rank's micro-batch, among those of the step or of the validation. */
 int64_t dpo_first_pair(const dt_task *t, int64_t micro);
-/** The largest number of pairs that dpo_match_step or dpo_match_validation takes. */
+/** The maximum number of pairs for dpo_match_step or dpo_match_validation. */
 int64_t dpo_most_pairs(const dt_task *t);
 
 #endif

@@ -1,5 +1,5 @@
-/* dpo_loss.c - each loss as a function of two numbers, one a side, and its two derivatives. The numbers are log-ratios,
- * for some losses after the f-divergence and divided by the length of their text. Formulas and their papers:
+/* dpo_loss.c - each loss is a function of two values, one per side, with its two derivatives. The values are
+ * log-ratios, for some losses after the f-divergence and divided by the length of their text. Formulas and papers:
  * algorithms.md 3.2; e is label_smoothing. */
 #include "dpo_loss.h"
 #include "pair_loss.h"
@@ -44,7 +44,7 @@ static value discopop(double z, double tau)
                              slope_of_sigmoid(z / tau) / tau * (dt_log_sigmoid(z) + decay));
 }
 
-/* Of one side alone each, or mixed: a = beta x_c, b = beta x_r. */
+/* Losses of each side separately, or mixed: a = beta x_c, b = beta x_r. */
 static value nca_pair(double a, double b)
 {
     return (value){-dt_log_sigmoid(a) - 0.5 * dt_log_sigmoid(-a) - 0.5 * dt_log_sigmoid(-b),
@@ -125,7 +125,7 @@ static value loss_of(const dt_dpo_loss *l, dt_dpo_type type, double beta, const 
     }
 }
 
-/* f(ratio), with its derivative into slope. The exponent is bounded where numbers would overflow. */
+/* f(ratio), with its derivative into slope. The exponent is bounded to avoid overflow. */
 static double diverge(const dt_dpo_loss *l, double ratio, double *slope)
 {
     enum { MOST = 80 };
@@ -192,8 +192,8 @@ static dt_err add_type(dt_dpo_loss *l, const dt_config *cfg, const char *word)
     int t = 0;
     while (t < DT_N_DPO_TYPES && strcmp(word, names[t]) != 0) t++;
     DT_CONFIG_CHECK(t < DT_N_DPO_TYPES, cfg, "dpo", "loss_type",
-                    "expected names of losses (dtrain --keys dpo.loss_type lists them), found %s", word);
-    DT_CONFIG_CHECK(!has(l, (dt_dpo_type)t), cfg, "dpo", "loss_type", "%s is named twice", word);
+                    "expected loss names (dtrain --keys dpo.loss_type lists them), found %s", word);
+    DT_CONFIG_CHECK(!has(l, (dt_dpo_type)t), cfg, "dpo", "loss_type", "%s is listed twice", word);
     l->weight[l->n_types] = 1;
     l->type[l->n_types++] = (dt_dpo_type)t;
     return DT_OK;
@@ -204,7 +204,7 @@ static dt_err set_weight(dt_dpo_loss *l, const dt_config *cfg, int i, const char
     char *end;
     const double weight = strtod(word, &end);
     DT_CONFIG_CHECK(end != word && !*end && isfinite(weight) && weight >= 0, cfg, "dpo", "loss_weights",
-                    "expected numbers from 0 on, found %s", word);
+                    "expected numbers of at least 0, found %s", word);
     l->weight[i] = weight;
     return DT_OK;
 }
@@ -213,7 +213,8 @@ static dt_err check_weights(const dt_dpo_loss *l, const dt_config *cfg)
 {
     double sum = 0;
     for (int i = 0; i < l->n_types; i++) sum += l->weight[i];
-    DT_CONFIG_CHECK(sum > 0, cfg, "dpo", "loss_weights", "expected a number above 0, found none: no pair has a loss");
+    DT_CONFIG_CHECK(sum > 0, cfg, "dpo", "loss_weights",
+                    "expected at least one number above 0, because all dpo.loss_weights are 0");
     return DT_OK;
 }
 
@@ -225,13 +226,13 @@ static dt_err read_lists(dt_dpo_loss *l, const dt_config *cfg)
     for (int i = 0; i < n && err == DT_OK; i++) err = add_type(l, cfg, words[i]);
     dt_list_free(words, n);
     DT_TRY(err);
-    DT_CONFIG_CHECK(l->n_types > 0, cfg, "dpo", "loss_type", "expected a loss, found nothing");
+    DT_CONFIG_CHECK(l->n_types > 0, cfg, "dpo", "loss_type", "expected at least one loss, found none");
     if (!*cfg->dpo_loss_weights) return DT_OK;
     DT_TRY(dt_config_split(cfg->dpo_loss_weights, &words, &n));
     if (n != l->n_types)
         err = dt_config_blame(
             cfg, "dpo", "loss_weights",
-            dt_fail(DT_ERR_USAGE, "expected %d numbers, one for each loss of loss_type, found %d", l->n_types, n));
+            dt_fail(DT_ERR_USAGE, "expected %d numbers, one per loss in loss_type, found %d", l->n_types, n));
     for (int i = 0; i < n && err == DT_OK; i++) err = set_weight(l, cfg, i, words[i]);
     dt_list_free(words, n);
     return err == DT_OK ? check_weights(l, cfg) : err;
@@ -243,11 +244,11 @@ static dt_err check_smoothing(const dt_dpo_loss *l, const dt_config *cfg)
     const bool used =
         has(l, DT_DPO_CDPO) || has(l, DT_DPO_ROBUST) || has(l, DT_DPO_EXO_PAIR) || dt_dpo_needs_partners(l);
     DT_CONFIG_CHECK(e == 0 || used, cfg, "dpo", "label_smoothing",
-                    "expected 0 for this loss_type (with smoothing, sigmoid is called cdpo), found %g", e);
+                    "expected 0 for this loss_type, found %g (sigmoid with smoothing is loss_type = cdpo)", e);
     DT_CONFIG_CHECK(e > 0 || !has(l, DT_DPO_EXO_PAIR), cfg, "dpo", "label_smoothing",
-                    "loss_type = exo_pair needs a number above 0 (1e-3 is usual), found 0");
+                    "expected a number above 0 for loss_type = exo_pair (1e-3 is usual), found 0");
     DT_CONFIG_CHECK(e < 0.5 || !has(l, DT_DPO_ROBUST), cfg, "dpo", "label_smoothing",
-                    "loss_type = robust needs a number below 0.5, found %g", e);
+                    "expected a number below 0.5 for loss_type = robust, found %g", e);
     return DT_OK;
 }
 

@@ -21,7 +21,7 @@ typedef enum dt_dpo_type {
     DT_DPO_APO_DOWN,
     DT_DPO_AOT,
     DT_DPO_AOT_UNPAIRED,
-    DT_DPO_SFT, /* of the chosen text alone, and divided by tokens: the task's */
+    DT_DPO_SFT, /* only of the chosen text, per token; computed by the task */
     DT_N_DPO_TYPES
 } dt_dpo_type;
 
@@ -31,7 +31,7 @@ typedef enum dt_divergence { DT_REVERSE_KL, DT_FORWARD_KL, DT_JS_DIVERGENCE, DT_
  *  policy's does in their orders; the ratio of a rejected answer where its chosen one stands; the other way round. */
 enum { DT_AOT_OF_PAIR, DT_AOT_OF_CHOSEN, DT_AOT_OF_REJECTED, DT_AOT_PARTNERS };
 
-/** What a loss sees of a pair. */
+/** Input of a loss for a pair. */
 typedef struct dt_dpo_pair {
     double
         ratio[DT_N_SIDES]; /* of the chosen and the rejected answer: log pi - log reference, sums over n_tok tokens */
@@ -40,7 +40,7 @@ typedef struct dt_dpo_pair {
     double partner[DT_AOT_PARTNERS]; /* for DT_DPO_AOT and DT_DPO_AOT_UNPAIRED */
 } dt_dpo_pair;
 
-/** What is added up for each pair: weight[k] times the loss type[k]. */
+/** The loss of a pair: the sum of weight[k] times the loss type[k]. */
 typedef struct dt_dpo_loss {
     int n_types;
     dt_dpo_type type[DT_N_DPO_TYPES];

@@ -1,5 +1,5 @@
-/* dpo_pairs.c - from log-probabilities to what a pair is worth: ratios, margins and betas, its loss and the weights of
- * its tokens. */
+/* dpo_pairs.c - evaluates a pair from its log-probabilities: ratios, margins and betas, its loss and the weights of its
+ * tokens. */
 #include "dpo.h"
 #include "k3.h"
 #include "pair_loss.h"
@@ -13,8 +13,7 @@ static int64_t count_targets(const dt_batch *b, int64_t sequence)
     return n;
 }
 
-/* What the n-th token of an answer counts for: ld_alpha beyond the length of the other answer, and of a mean its
- * part. */
+/* Weight of the n-th token of an answer: ld_alpha after the length of the other answer, and the share of a mean. */
 static double share_of(const dt_config *cfg, const dpo_answers *a, int side, int64_t n)
 {
     return (n < a->shorter ? 1 : cfg->dpo_ld_alpha) / (cfg->dpo_average ? (double)a->pair.n_tok[side] : 1);

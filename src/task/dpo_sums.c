@@ -1,5 +1,5 @@
-/* dpo_sums.c - what the task dpo counts and shows (algorithms.md 3.3). Of a pair the chosen answer is the even
- * sequence of a batch, the rejected one the odd. Rewards and margins have the helpful goal's beta. */
+/* dpo_sums.c - metrics of task dpo (algorithms.md 3.3). The even sequences of a batch are chosen answers, the odd ones
+ * rejected answers. Rewards and margins use the beta of the helpful goal. */
 #include "dpo.h"
 #include "pairs.h"
 #include <float.h>
@@ -130,8 +130,8 @@ static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goa
     dt_sums_add(t->sums, s->cost, a->cost);
 }
 
-/* Precomputed log-probabilities come from other batches than the model's, so equal models differ by rounding. A ratio
- * below some units of fp32 of what it is the difference of is no preference. */
+/* Precomputed log-probabilities come from other batches than the model's, so even equal models differ by rounding. A
+ * ratio smaller than a few fp32 units of its operands is no preference. */
 static double rounding_of(const dpo *d, const dpo_answers *a)
 {
     return d->precomputed.block ? 8 * (double)FLT_EPSILON * (fabs(a->logp[0]) + fabs(a->logp[1])) : 0;

@@ -9,7 +9,7 @@
 /* t->self with a catalogue. */
 typedef struct evaluation {
     task_items items;
-    recommend *search; /* NULL: no memory, which was told */
+    recommend *search; /* NULL: out of memory, which was reported */
 } evaluation;
 
 static bool recommends(const dt_task *t) { return *t->cfg->rec_catalogue; }
@@ -28,7 +28,7 @@ static void eval_open(dt_task *t)
     }
     evaluation *e = calloc(1, sizeof *e);
     if (!e) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = e;

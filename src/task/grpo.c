@@ -45,12 +45,12 @@ static void open_rollout(grpo *g, dt_task *t)
     grpo_open_validation(g, t, &opt);
 }
 
-/* Planned before a model is there, for one like that which is trained. */
+/* A plan without a model uses the shape of the model in training. */
 static void open_reference(grpo *g, dt_task *t)
 {
     const bool named = *t->cfg->grpo_reference_path;
     const char *path = named ? t->cfg->grpo_reference_path : t->cfg->model_path;
-    if (g->loss_of.beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* told already */
+    if (g->loss_of.beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
     const dt_err err = dt_reference_open(&g->reference, t, path);
     dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "grpo", "reference_path", err) : err);
     dt_mistakes_add(t->mistakes, dt_reference_follow(&g->reference, t, t->cfg->grpo_sync_reference_steps,
@@ -71,7 +71,7 @@ static void grpo_open(dt_task *t)
 {
     grpo *g = calloc(1, sizeof *g);
     if (!g) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = g;
@@ -136,7 +136,7 @@ static dt_err allocate(grpo *g, dt_task *t)
 {
     g->nbytes = lay_out(g, t, NULL);
     g->block = calloc(1, g->nbytes);
-    DT_CHECK(g->block, DT_ERR_MEMORY, "no memory for %zu bytes of rewards and advantages", g->nbytes);
+    DT_CHECK(g->block, DT_ERR_MEMORY, "out of memory for %zu bytes of rewards and advantages", g->nbytes);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     lay_out(g, t, g->block);
     return DT_OK;
@@ -191,7 +191,7 @@ static void begin_step(grpo *g, const dt_task *t)
                           .micro = {.n_micro = dt_rollout_n_micro(g->rollout, t, n), .inv_norm = 1 / (double)n}};
 }
 
-/* The completion of sequence s, whose first token is predicted at token *at of the batch. */
+/* The completion of sequence s; its first token is predicted at token *at of the batch. */
 static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const dt_batch *b, int32_t s,
                                         const float *logp, int32_t *at)
 {
@@ -236,8 +236,8 @@ static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected
     return DT_OK;
 }
 
-/* The least entropy of those tokens of the step that take part in the policy term: a pass over all of it before the
- * first backward. */
+/* The minimum entropy among the step's tokens in the policy term: needs a pass over the whole step before the first
+ * backward. */
 static dt_err find_top_entropies(grpo *g, dt_task *t)
 {
     const float q = (float)(1 - t->cfg->grpo_top_entropy_quantile);
@@ -336,7 +336,7 @@ static dt_err load_rewards(grpo *g, const dt_task *t, const dt_items *items)
     g->n_generations = place[0], g->n_used = place[1], g->num_tokens = place[2], g->n_rounds = place[3];
     if (n == 0) return DT_OK;
     if (rewards && rewards->n == n) return dt_items_get(items, "grpo_rewards", DT_ITEM_F64, n, g->reward);
-    dt_rollout_discard(g->rollout, t, "it has the rewards of other functions");
+    dt_rollout_discard(g->rollout, t, "its rewards come from other functions");
     return DT_OK;
 }
 

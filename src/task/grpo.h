@@ -23,7 +23,7 @@ enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* the penalty of long completions
 /* Log-probabilities kept for each token of a generation: of the policy before its first update, of the reference. */
 typedef enum grpo_array { GRPO_OLD, GRPO_REF, GRPO_N_ARRAYS } grpo_array;
 
-/** What dt_sums_declare returned for each that is declared. */
+/** Results of dt_sums_declare. */
 typedef struct grpo_sums {
     int loss, policy_loss, entropy_coef, n_tok, n_samples;
     int n_tokens, kl, entropy; /* over tokens that take part in the loss */
@@ -34,7 +34,7 @@ typedef struct grpo_sums {
     int valid_func[GRPO_MAX_FUNCS], valid_n_func[GRPO_MAX_FUNCS];
 } grpo_sums;
 
-/** A step's rows and what normalises it. */
+/** Rows and normalisation of a step. */
 typedef struct grpo_step {
     int64_t first; /* in the order of the generation */
     dt_grpo_counts counts;
@@ -59,11 +59,11 @@ typedef struct grpo {
     char given_name[DT_MAX_REWARDS][16];
     dt_reward_watch watch[GRPO_MAX_FUNCS];
     int array[GRPO_N_ARRAYS]; /* of the rollout; -1: not kept */
-    task_items items;         /* with a catalogue completions are these alone */
+    task_items items;         /* with a catalogue, the only possible completions */
     dt_rollout *rollout;
-    dt_rollout *valid;   /* NULL: there is no validation, or it is: */
-    recommend *search;   /* NULL: there is none, or no catalogue */
-    dt_rewards *rewards; /* NULL: grpo.rollouts has their numbers */
+    dt_rollout *valid;   /* NULL: no validation, or it is: */
+    recommend *search;   /* NULL: none, or no catalogue */
+    dt_rewards *rewards; /* NULL: grpo.rollouts contains the rewards */
     dt_reference reference;
     grpo_sums sums;
 
@@ -81,7 +81,7 @@ typedef struct grpo {
     bool *flat;           /* [n_rows / num_generations] */
     bool *drop;           /* [n_rows] */
     int64_t *order;       /* [n_rows] */
-    double share_flat;    /* of rows whose rewards say nothing */
+    double share_flat;    /* share of rows without a learning signal */
     /* of a catalogue's items: distinct completions of a group / its completions, the mean; distinct tokens / tokens */
     double categorical_diversity, token_diversity;
     int32_t *tokens;   /* [n_rows, depth] scratch */
@@ -90,7 +90,7 @@ typedef struct grpo {
     int n_drawn;
 
     float *entropy;  /* [accumulation, max_tok] of this rank's batches of the step, for top_entropy_quantile */
-    float *selected; /* the same without what takes no part */
+    float *selected; /* the same, only for participating tokens */
     grpo_step step;
     void *block;
     size_t nbytes;
@@ -99,8 +99,8 @@ typedef struct grpo {
 /* ---- [grpo] ------------------------------------------------------------------------------------------------------ */
 
 int64_t grpo_generation_size(const dt_task *t); /* completions of a generation */
-int64_t grpo_n_rows(const dt_task *t);  /* made and held at a time: of one generation, or of all that a step takes */
-int64_t grpo_n_steps(const dt_task *t); /* optimizer steps that use them, all iterations together */
+int64_t grpo_n_rows(const dt_task *t);       /* generated and held at a time: one generation, or all that a step uses */
+int64_t grpo_n_steps(const dt_task *t);      /* optimizer steps that use them, all iterations together */
 bool grpo_makes_beams(const dt_config *cfg); /* completions: by a search, or drawn */
 /** The loss and the rule, but for the reward functions. Local. */
 void grpo_read_options(grpo *g, const dt_config *cfg);
@@ -112,17 +112,17 @@ void grpo_check(const grpo *g, const dt_task *t);
 /** In open, after the rollout: has the catalogue as many items as a prompt is to have different completions, and the
  *  prompts their targets? DT_ERR_USAGE. Local. */
 dt_err grpo_check_items(const grpo *g, const dt_task *t);
-/** With rec.distinct_sampling: draw half as many completions again, of which grpo_keep_distinct chooses. Local. */
+/** With rec.distinct_sampling: sample 50 % more completions, from which grpo_keep_distinct chooses. Local. */
 void grpo_draw_more(grpo *g, const dt_config *cfg, dt_rollout_options *opt);
 /** Of n_drawn completions, items, n are kept: first the copies of the target (-1: it is no item); then of each other
  *  item one, those that were drawn more often first, of equally often drawn ones the one that was drawn first; then a
  *  second of each that has one, and so on. order: [n_drawn] scratch. chosen: [n] places, n <= n_drawn. Local. */
 void grpo_keep_distinct(const int32_t *item, int n_drawn, int32_t target, grpo_drawn *order, int n, int *chosen);
-/** With rec.add_ground_truth: put the prompt's target in the place of the last row of each group from row `first` on,
- *  where it is an item. Collective, agreed. DT_ERR_DATA: an answer cannot be read. DT_ERR_MEMORY. */
+/** With rec.add_ground_truth: replace the last row of each group from row `first` with the prompt's target, if that is
+ *  an item. Collective, agreed. DT_ERR_DATA: an answer cannot be read. DT_ERR_MEMORY. */
 dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first);
-/** How different the completions of the current generation are; nothing without a catalogue. Local, the same on all
- *  ranks. */
+/** Diversity of the completions of the current generation; nothing without a catalogue. Local, the same on all ranks.
+ */
 void grpo_find_diversity(grpo *g);
 
 /* ---- rewards ----------------------------------------------------------------------------------------------------- */
@@ -136,13 +136,13 @@ dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order
 /* ---- a generation ------------------------------------------------------------------------------------------------ */
 
 /** Make the next generation: completions, rewards, advantages, old and reference log-probabilities, and its lines in
- *  rollouts.jsonl. Collective; agreed, but for an error in a model's forward, which ends the job. After an error there
- *  is none, and the next call makes the same one. Errors of dt_rollout_fill (DT_ERR_STOP among them),
- *  dt_rewards_score, dt_rollout_score and dt_rollout_write. */
+ *  rollouts.jsonl. Collective and agreed, except for an error in a model's forward pass, which ends the job. After an
+ *  error there is no generation, and the next call makes the same one. Errors of dt_rollout_fill (including
+ *  DT_ERR_STOP), dt_rewards_score, dt_rollout_score and dt_rollout_write. */
 dt_err grpo_generate(grpo *g, dt_task *t);
 /** Compute order, totals and advantages from the rewards. Local, the same on all ranks. */
 void grpo_find_advantages(grpo *g, const dt_task *t);
-/** Does the row take part in the loss (mask_truncated_completions)? Else it counts in advantages alone. Local. */
+/** True if the row counts in the loss (mask_truncated_completions); otherwise it counts only in advantages. Local. */
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
 
 /* ---- a validation ------------------------------------------------------------------------------------------------ */

@@ -1,6 +1,6 @@
-/* grpo_evaluate.c - a validation: the prompts of data.validation are completed like those of training, and rewarded.
- * Its loss is minus the mean reward, so that the best checkpoint is that of the highest. Every validation draws the
- * same random numbers. Where completions are items the validation is that of task eval instead (recommend.h). */
+/* grpo_evaluate.c - a validation: completes and rewards the prompts of data.validation like those of training. Its loss
+ * is minus the mean reward, so the best checkpoint has the highest reward. Every validation uses the same random
+ * numbers. With a catalogue, the validation is that of task eval instead (recommend.h). */
 #include "grpo.h"
 #include <math.h>
 #include <stdio.h>
@@ -44,7 +44,8 @@ static void declare(grpo *g, dt_sums *s)
 static dt_err check(const dt_task *t)
 {
     DT_CONFIG_CHECK(!*t->cfg->grpo_rollouts, t->cfg, "data", "validation",
-                    "expected none with grpo.rollouts: there is nothing that completes and rewards its prompts");
+                    "expected none with grpo.rollouts, because the run then has no policy rollouts or rewards for "
+                    "validation prompts");
     return DT_OK;
 }
 
@@ -92,7 +93,7 @@ static void count(const grpo *g, dt_task *t, int64_t row)
     dt_sums_count(s, c->valid_cut, !y->ended);
 }
 
-/* The last rollout goes on with the first prompts again, which are left out. */
+/* The last rollout wraps around to the first prompts, which are not counted again. */
 dt_err grpo_evaluate(dt_task *t, int64_t micro)
 {
     grpo *g = t->self;

@@ -1,11 +1,11 @@
-/* grpo_generation.c - a generation: completions with their rewards and advantages, and the log-probabilities that the
- * loss compares with. All ranks hold all of it, so whatever is made of it is the same everywhere. */
+/* grpo_generation.c - a generation: completions with rewards and advantages, and the log-probabilities that the loss
+ * compares with. Every rank holds all of it, so derived values are the same everywhere. */
 #include "grpo.h"
 #include <string.h>
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Where one step takes all rows there is nothing to shuffle. */
+/* If one step uses all rows, no shuffling is needed. */
 static void put_in_order(grpo *g, const dt_task *t, int64_t number)
 {
     const int64_t n = grpo_n_rows(t);
@@ -26,7 +26,7 @@ bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row)
 
 /* ---- completions ------------------------------------------------------------------------------------------------- */
 
-/* Groups that say nothing make room for others; the rewards of those that stay move up. */
+/* Groups without a learning signal are removed, and the rewards of the remaining ones move up. */
 static bool drop_flat(grpo *g)
 {
     const int64_t n_rows = dt_rollout_n_rows(g->rollout);
@@ -61,14 +61,14 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
         DT_TRY(dt_rollout_fill(g->rollout, t));
         DT_TRY(grpo_add_targets(g, t, first));
         *n_tokens += count_tokens(g, first);
-        /* of later rounds the new rows alone: the order is that of all */
+        /* in later rounds only the new rows: the order covers all */
         DT_TRY(grpo_reward_rows(g, t, g->rollout, first > 0 ? NULL : g->order, first, g->reward));
         grpo_find_advantages(g, t);
         if (g->n_rounds == most || !drop_flat(g)) return DT_OK;
     }
 }
 
-/* It counts as made once all of it is there: what a signal interrupts is made anew. */
+/* A generation counts when it is complete; one that a signal interrupts is repeated. */
 static dt_err make(grpo *g, dt_task *t, int64_t *n_tokens)
 {
     DT_TRY(complete(g, t, n_tokens));

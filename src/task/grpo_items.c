@@ -1,4 +1,4 @@
-/* grpo_items.c - what is different where completions are the items of a catalogue. */
+/* grpo_items.c - handling of completions that are items of a catalogue. */
 #include "grpo.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,15 +6,16 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* A key that needs items to be drawn or searched for, and targets beside the prompts. */
+/* Checks a key that needs sampled or searched items, and prompts with targets. */
 static dt_err check_targets(const dt_task *t, const char *key)
 {
     const dt_config *cfg = t->cfg;
     DT_CONFIG_CHECK(*cfg->rec_catalogue, cfg, "rec", key, "needs rec.catalogue");
     DT_CONFIG_CHECK(!*cfg->grpo_rollouts, cfg, "rec", key,
-                    "expected false with grpo.rollouts, which says what the completions are");
-    DT_CONFIG_CHECK(!t->train || dt_loader_has_answers(t->train), cfg, "rec", key,
-                    "expected prompts with answers, the SIDs of their targets, in data.train; found prompts alone");
+                    "expected false with grpo.rollouts, which defines the completions");
+    DT_CONFIG_CHECK(
+        !t->train || dt_loader_has_answers(t->train), cfg, "rec", key,
+        "expected prompts with answers (the SIDs of their targets) in data.train, found prompts without answers");
     return DT_OK;
 }
 
@@ -24,11 +25,11 @@ dt_err grpo_check_items(const grpo *g, const dt_task *t)
     if (cfg->rec_add_ground_truth) DT_TRY(check_targets(t, "add_ground_truth"));
     if (cfg->rec_distinct_sampling) DT_TRY(check_targets(t, "distinct_sampling"));
     DT_CONFIG_CHECK(!cfg->rec_distinct_sampling || !grpo_makes_beams(cfg), cfg, "rec", "distinct_sampling",
-                    "expected false with grpo.rollout = beam, whose completions differ");
+                    "expected false with grpo.rollout = beam, whose completions are always distinct");
     const int32_t n = g->items.trie ? dt_trie_n_leaves(g->items.trie) : INT32_MAX;
     DT_CONFIG_CHECK(!grpo_makes_beams(cfg) || cfg->grpo_num_generations <= n, cfg, "grpo", "num_generations",
-                    "rollout = beam makes %" PRId64
-                    " different completions of a prompt, and the catalogue has items of %d SIDs alone",
+                    "rollout = beam needs %" PRId64
+                    " different completions per prompt, but the catalogue has only %d different SIDs",
                     cfg->grpo_num_generations, (int)n);
     return DT_OK;
 }
@@ -125,7 +126,7 @@ static bool are_equal(const grpo *g, int64_t a, int64_t b)
     return n == m && memcmp(x, y, (size_t)n * sizeof *x) == 0;
 }
 
-/* Rows of a group that are no row before them. */
+/* Number of distinct rows in a group. */
 static int64_t count_distinct(const grpo *g, int64_t first)
 {
     int64_t n_distinct = 0;

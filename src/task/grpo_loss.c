@@ -58,7 +58,7 @@ static term sapo(const dt_grpo_loss *l, double c, double a)
     return (term){-4 / tau * s * a, -4 * s * (1 - s) * c * a};
 }
 
-/* Both with a constant weight in the place of the ratio. */
+/* Both with a constant weight instead of the ratio. */
 static term weighted(double weight, double a, double logp) { return (term){-weight * a * logp, -weight * a}; }
 
 static term policy_term(const dt_grpo_loss *l, double c, double a, double phi, double logp)

@@ -27,8 +27,8 @@ typedef struct dt_grpo_loss {
     bool use_bias_correction_kl; /* the KL term is multiplied by the ratio (arXiv 2512.02556) */
     double sapo_temperature_pos, sapo_temperature_neg;
     double vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg;
-    /* completions with a negative advantage whose mean of old - new is above this are left out of the policy term
-     * (arXiv 2512.02556, equation 9); INFINITY: none */
+    /* completions with a negative advantage and a mean of old - new above this are excluded from the policy term (arXiv
+     * 2512.02556, equation 9); INFINITY: none */
     double off_policy_mask_threshold;
     int32_t max_completion_length; /* L of dr_grpo */
 } dt_grpo_loss;
@@ -44,7 +44,7 @@ typedef struct dt_grpo_completion {
     float entropy_least;
 } dt_grpo_completion;
 
-/** What normalises a step; all of it known before the first backward. */
+/** Normalisation of a step; known before the first backward. */
 typedef struct dt_grpo_counts {
     int64_t n_completions,
         n_tokens; /* of the optimizer step, all ranks: completions all, tokens those that take part */
@@ -60,9 +60,9 @@ typedef struct dt_grpo_counts {
  *      luspo                1 / completions */
 double dt_grpo_kappa(const dt_grpo_loss *l, int32_t n, const dt_grpo_counts *counts);
 
-/** What is reported of a completion. Clipped tokens: of a sequence-level ratio 0 or 1, and n_ratios is 1. */
+/** Metrics of a completion. Clipped tokens: for a sequence-level ratio 0 or 1, and n_ratios is 1. */
 typedef struct dt_grpo_result {
-    double kl;             /* sum over tokens of what beta multiplies */
+    double kl;             /* sum over tokens of the term that beta multiplies */
     int64_t n_ratios;      /* n, or 1 */
     int64_t n_low, n_high; /* ratios that are clipped from below, from above */
     double phi;            /* vespo's weight */

@@ -1,10 +1,10 @@
-/* grpo_metrics.c - what is counted, under TRL's names. Means are over all tokens, or completions, of a step; of a
- * generation, rewards are counted once in each step that it is used for. */
+/* grpo_metrics.c - metrics under TRL's names. Means are over all tokens, or completions, of a step. Rewards of a
+ * generation are counted in each step that uses it. */
 #include "grpo.h"
 #include <math.h>
 #include <stdio.h>
 
-/* Advantages of a group add up to nearly nothing, and so do their losses: they are kept in smaller units. */
+/* Advantages of a group sum to nearly zero, and so do their losses, so they are stored in smaller units. */
 static const double LOSS_SCALE = 0x1p12;
 static double of_scaled(double x) { return x / LOSS_SCALE; }
 
@@ -116,7 +116,7 @@ void grpo_count(grpo *g, dt_task *t, const dt_grpo_completion *y, const dt_grpo_
     dt_sums_add(s, c->high_max, (double)r->n_high / (double)r->n_ratios);
 }
 
-/* Of one generation: where a step takes several, what is shown is the mean of them. */
+/* Counts the rewards of one generation; a step with several generations reports their mean. */
 static void count_rewards(const grpo *g, dt_sums *s, int64_t first, int64_t n)
 {
     const grpo_sums *c = &g->sums;

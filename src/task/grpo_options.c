@@ -23,7 +23,7 @@ int64_t grpo_n_steps(const dt_task *t)
     return grpo_n_rows(t) / t->batching.train_batch_size * t->cfg->grpo_num_iterations;
 }
 
-/* Batches are not what the configuration says: they were refused, or a plan tries others. */
+/* True if batches are placeholders: the configured ones were refused, or a plan tries others. */
 static bool is_stand_in(const dt_task *t)
 {
     const int64_t batch = t->cfg->batch_train_batch_size, micro = t->cfg->batch_micro_batch_size;
@@ -37,23 +37,24 @@ static dt_err check_generation(const dt_task *t)
                   group = cfg->grpo_num_generations;
     if (is_stand_in(t)) return DT_OK;
     DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || !cfg->grpo_steps_per_generation, cfg, "grpo",
-                    "generation_batch_size", "expected one of steps_per_generation and generation_batch_size");
+                    "generation_batch_size", "expected only one of steps_per_generation and generation_batch_size");
     const bool whole = n_rows % batch == 0 || batch % n_rows == 0;
     DT_CONFIG_CHECK(!cfg->grpo_generation_batch_size || whole, cfg, "grpo", "generation_batch_size",
                     "expected a multiple or a divisor of batch.train_batch_size = %" PRId64 ", found %" PRId64
                     "; the nearest multiple above is %" PRId64,
                     batch, n_rows, dt_ceil_div(n_rows, batch) * batch);
-    DT_CONFIG_CHECK(whole, cfg, "grpo", "steps_per_generation",
-                    "expected a multiple or a divisor of the micro-steps of an optimizer step, %" PRId64
-                    ", so that no step takes a part of a generation, found %" PRId64,
-                    t->batching.accumulation, cfg->grpo_steps_per_generation);
+    DT_CONFIG_CHECK(
+        whole, cfg, "grpo", "steps_per_generation",
+        "expected a multiple or a divisor of %" PRId64
+        ", the micro-steps of an optimizer step, because no step may use part of a generation, found %" PRId64,
+        t->batching.accumulation, cfg->grpo_steps_per_generation);
     DT_CONFIG_CHECK(n_rows >= batch || cfg->grpo_num_iterations == 1, cfg, "grpo", "num_iterations",
-                    "an optimizer step takes several generations (%" PRId64 " completions of each generation, %" PRId64
-                    " of the step) and would see each of them %" PRId64 " times; expected 1",
+                    "expected 1, because an optimizer step uses several generations (%" PRId64
+                    " completions per generation, %" PRId64 " per step) and would use each %" PRId64 " times",
                     n_rows, batch, cfg->grpo_num_iterations);
     DT_CONFIG_CHECK(n_rows % group == 0, cfg, "grpo", "num_generations",
-                    "a generation has %" PRId64 " completions, no multiple of num_generations = %" PRId64
-                    "; the nearest above is %" PRId64 " (batch.train_batch_size, or generation_batch_size)",
+                    "a generation has %" PRId64 " completions: expected a multiple of num_generations = %" PRId64
+                    "; the next one is %" PRId64 " (set batch.train_batch_size or generation_batch_size)",
                     n_rows, group, dt_ceil_div(n_rows, group) * group);
     return DT_OK;
 }
@@ -69,7 +70,7 @@ static dt_err check_overlong(const dt_config *cfg)
     const int64_t longest =
         cfg->grpo_overlong_max_length ? cfg->grpo_overlong_max_length : cfg->grpo_max_completion_length;
     DT_CONFIG_CHECK(cfg->grpo_overlong_cache <= longest, cfg, "grpo", "overlong_cache",
-                    "expected at most the longest completion, %" PRId64 " tokens, found %" PRId64, longest,
+                    "expected at most the maximum completion length, %" PRId64 " tokens, found %" PRId64, longest,
                     cfg->grpo_overlong_cache);
     return DT_OK;
 }
@@ -130,20 +131,19 @@ static void warn(const grpo *g, const dt_task *t)
                              *const of_draws[] = {"top_k", "top_p", "min_p", NULL};
     if (t->comm && t->comm->rank != 0) return;
     if (cfg->grpo_beta == 0) warn_of_unused(cfg, of_reference, "with beta = 0 there is no reference");
-    if (grpo_makes_beams(cfg)) warn_of_unused(cfg, of_draws, "rollout = beam draws nothing");
+    if (grpo_makes_beams(cfg)) warn_of_unused(cfg, of_draws, "rollout = beam does not sample");
     if (l->sequence_level && weighs_by_length(l->type))
-        DT_WARN("[grpo] importance_sampling_level = sequence with loss_type = %s weighs a completion by its length; "
-                "loss_type = grpo is that of GSPO",
+        DT_WARN("[grpo] importance_sampling_level = sequence with loss_type = %s weights completions by their length; "
+                "for GSPO, set loss_type = grpo",
                 cfg->grpo_loss_type);
     if (!l->sequence_level && l->type == DT_LUSPO)
-        DT_WARN("[grpo] loss_type = luspo is meant for importance_sampling_level = sequence");
+        DT_WARN("[grpo] loss_type = luspo is intended for importance_sampling_level = sequence");
     if (l->sequence_level && l->type == DT_VESPO)
-        DT_WARN("[grpo] loss_type = vespo has a ratio of the whole completion of its own; importance_sampling_level "
-                "does not change it");
+        DT_WARN("[grpo] importance_sampling_level has no effect with loss_type = vespo, which uses its own ratio per "
+                "completion");
     if (l->beta > 0 && !l->use_bias_correction_kl)
-        DT_INFO(
-            "grpo.use_bias_correction_kl = false: the divergence from the reference is not multiplied by the ratio, "
-            "as TRL does by default from 1.16 on");
+        DT_INFO("grpo.use_bias_correction_kl = false: the divergence from the reference is not multiplied by the "
+                "ratio; TRL 1.16 and later multiply it by default");
 }
 
 void grpo_check(const grpo *g, const dt_task *t)

@@ -1,5 +1,5 @@
-/* grpo_rewards.c - the functions that reward completions: those of grpo.reward_funcs, or numbers that grpo.rollouts
- * has, and the penalty of long completions as one more. */
+/* grpo_rewards.c - the rewards of completions: from grpo.reward_funcs or grpo.rollouts, with the penalty for long
+ * completions as one more function. */
 #include "grpo.h"
 #include "dtrain/step.h"
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void name_given(grpo *g, int n)
 static dt_err open_given(grpo *g, const dt_task *t, int n)
 {
     DT_CONFIG_CHECK(n <= DT_MAX_REWARDS, t->cfg, "grpo", "rollouts",
-                    "expected at most %d rewards of a completion, found %d", DT_MAX_REWARDS, n);
+                    "expected at most %d rewards per completion, found %d", DT_MAX_REWARDS, n);
     name_given(g, n);
     return dt_reward_weights(t->cfg, "grpo", t->cfg->grpo_reward_weights, n, "rewards in grpo.rollouts", g->weight);
 }
@@ -28,7 +28,7 @@ static dt_err open_given(grpo *g, const dt_task *t, int n)
 static void open_functions(grpo *g, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
-    const bool is_refused = *cfg->grpo_rollouts && g->rollout && dt_rollout_n_prompts(g->rollout) == 0; /* and told */
+    const bool is_refused = *cfg->grpo_rollouts && g->rollout && dt_rollout_n_prompts(g->rollout) == 0; /* reported */
     if (!is_refused) dt_task_need(t, "grpo", "reward_funcs", cfg->grpo_reward_funcs, "reward functions");
     g->rewards = dt_rewards_open(t, "grpo", "", cfg->grpo_reward_funcs, cfg->grpo_reward_weights, g->items.catalogue);
     if (!g->rewards) return;

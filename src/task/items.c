@@ -1,4 +1,4 @@
-/* items.c - opening a catalogue, the tokenizer whose tokens its items are of, and the trie of both. */
+/* items.c - opens a catalogue, the tokenizer of its items, and the trie of both. */
 #include "items.h"
 #include "dtrain/pretrained.h"
 
@@ -9,7 +9,7 @@ static dt_err open_tokenizer(task_items *items, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     DT_CONFIG_CHECK(*t->tokenizer, cfg, "rec", "catalogue",
-                    "the model came without a tokenizer, which is needed to tell items; expected [model] tokenizer");
+                    "identifying items needs a tokenizer, and the model has none; set [model] tokenizer");
     DT_TRY(dt_tokenizer_open(&items->tokenizer, t->tokenizer));
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
     return DT_OK;
@@ -29,7 +29,7 @@ static dt_err open_all(task_items *items, dt_task *t)
 {
     DT_TRY(dt_catalogue_open(&items->catalogue, t->cfg->rec_catalogue, t->ledger));
     DT_TRY(dt_task_reads(t, t->cfg->rec_catalogue, dt_catalogue_fingerprint(items->catalogue)));
-    if (t->n_units == 0) return DT_OK; /* a mistake in the model, told already */
+    if (t->n_units == 0) return DT_OK; /* a mistake in the model, already reported */
     const dt_err err = open_tokenizer(items, t);
     if (err == DT_OK) return open_trie(items, t);
     if (t->comm) return err;
@@ -77,7 +77,7 @@ dt_err task_items_target(const task_items *items, dt_loader *prompts, int64_t pr
     const char *sid = decoded ? dt_sid_in(decoded, &nbytes) : NULL;
     *text = sid ? strndup(sid, nbytes) : NULL;
     free(decoded);
-    DT_CHECK(*text, DT_ERR_MEMORY, "no memory for a target's text");
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for a target's text");
     *item = dt_catalogue_find(items->catalogue, *text, strlen(*text));
     return DT_OK;
 }

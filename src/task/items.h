@@ -1,5 +1,5 @@
-/* items.h - the catalogue of a recommender as tasks generate from it: its items, their tokens, what may follow in a
- * completion. Private to src/task. */
+/* items.h - the catalogue of a recommender for generating tasks: items, their tokens, and the allowed continuations.
+ * Private to src/task. */
 #ifndef DTRAIN_TASK_ITEMS_H
 #define DTRAIN_TASK_ITEMS_H
 
@@ -8,9 +8,9 @@
 
 typedef struct task_items {
     bool is_named;           /* rec.catalogue is given */
-    dt_catalogue *catalogue; /* NULL: it is not, or a mistake that was told */
+    dt_catalogue *catalogue; /* NULL: not open, or a reported mistake */
     dt_tokenizer *tokenizer;
-    dt_trie *trie; /* NULL, too, in a plan whose tokenizer is not there */
+    dt_trie *trie; /* also NULL in a plan without a tokenizer */
     dt_constraint only;
 } task_items;
 
@@ -19,7 +19,7 @@ void task_items_open(task_items *items, dt_task *t);
 void task_items_close(task_items *items, dt_ledger *ledger); /* safe on {0} */
 size_t task_items_nbytes(const task_items *items);           /* in the ledger, as data on the host */
 
-/** What completions may be; NULL without a catalogue. */
+/** The constraint on completions; NULL without a catalogue. */
 const dt_constraint *task_items_constraint(const task_items *items);
 enum { TASK_ITEMS_USUAL_DEPTH = 8 }; /* where items' tokens are not known */
 /** Tokens of the longest completion, the one that ends it included. Without a catalogue otherwise; of a plan without

@@ -56,9 +56,8 @@ static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (info && info->n_too_long && (!t->comm || t->comm->rank == 0))
-        DT_WARN(
-            "[data] train: %lld samples have images that do not fit in data.seq_len = %lld tokens, and are left out",
-            (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
+        DT_WARN("[data] train: %lld samples are skipped, because their images do not fit in data.seq_len = %lld tokens",
+                (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
 }
 
 void lm_open(dt_task *t)
@@ -67,7 +66,7 @@ void lm_open(dt_task *t)
     dt_task_open_data(t, &(dt_task_data){.training = t->ops->trains, .validation = true});
     warn_of_images(t);
     if (!l) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = l;
@@ -103,12 +102,22 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
     return dt_task_forward(t, &m);
 }
 
-/* The data settles what is trained on, and here not as the task's name says. */
+/* Warns that the data, not the task's name, determines the targets here. */
 static void warn_of_kind(const dt_task *t)
 {
     if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || t->comm->rank == 0))
-        DT_WARN("[data] train: files of kind tokens say nothing of prompts and answers: task sft trains on every token "
-                "of them, as task pretrain does");
+        DT_WARN("[data] train: files of kind tokens do not separate prompts from answers, so task sft trains on every "
+                "token, as task pretrain does");
+}
+
+/* Task pretrain is the default, and data with prompts and answers were probably made for another task. */
+static void open_pretrain(dt_task *t)
+{
+    lm_open(t);
+    if (t->train && !dt_loader_info(t->train)->of_documents && !dt_config_given(t->cfg, "run", "task") &&
+        (!t->comm || t->comm->rank == 0))
+        DT_WARN("[run] task is not set, so this is pretrain, but data.train was made of prompts and answers: set "
+                "run.task = sft (the losses are the same)");
 }
 
 static void open_sft(dt_task *t)
@@ -148,5 +157,5 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
     .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
     .step_after = dt_task_data_step_after
 
-const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = lm_open, LANGUAGE_MODEL};
+const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = open_pretrain, LANGUAGE_MODEL};
 const dt_task_ops dt_task_sft = {.name = "sft", .open = open_sft, LANGUAGE_MODEL};

@@ -1,4 +1,4 @@
-/* language_model.h - what training and evaluating a language model share. Private to src/task. */
+/* language_model.h - shared code of training and evaluating a language model. Private to src/task. */
 #ifndef DTRAIN_TASK_LANGUAGE_MODEL_H
 #define DTRAIN_TASK_LANGUAGE_MODEL_H
 

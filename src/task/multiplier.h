@@ -1,7 +1,7 @@
-/* multiplier.h - the Lagrange multiplier of a limit on costs (algorithms.md 3.4): while costs exceed the limit it
- * rises, and what it weighs counts for more. Private to src/task.
+/* multiplier.h - the Lagrange multiplier of a cost limit (algorithms.md 3.4): while costs exceed the limit, it rises
+ * and gives the cost term more weight. Private to src/task.
  *
- * Its state is a function of the costs it was given, so it is the same on all ranks where these are. */
+ * Its state is a function of the costs, so it is the same on all ranks that have the same costs. */
 #ifndef DTRAIN_TASK_MULTIPLIER_H
 #define DTRAIN_TASK_MULTIPLIER_H
 
@@ -10,7 +10,7 @@
 
 typedef struct dt_multiplier {
     double lr;        /* eta */
-    double min, max;  /* of lambda: what is used is kept between them */
+    double min, max;  /* bounds of lambda */
     double limit;     /* d */
     double log_value; /* of lambda before it is kept between them */
     double ema;       /* of costs; meaningless before the first */

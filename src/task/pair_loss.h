@@ -14,7 +14,7 @@ typedef struct dt_pair_loss {
     double w_tie;
 } dt_pair_loss;
 
-/** What is known of a pair. */
+/** Labels of a pair. */
 typedef struct dt_pair_labels {
     double margin;
     bool tie;                   /* neither answer is better */

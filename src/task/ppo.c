@@ -15,7 +15,8 @@ static void check(dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     if (cfg->ppo_use_score_norm && !cfg->ppo_use_score_scaling)
-        dt_mistakes_add(t->mistakes, dt_config_fail(cfg, "ppo", "use_score_norm", "it needs use_score_scaling"));
+        dt_mistakes_add(t->mistakes,
+                        dt_config_fail(cfg, "ppo", "use_score_norm", "needs use_score_scaling; set both, or neither"));
     dt_mistakes_add(t->mistakes,
                     dt_multiplier_check(cfg, "ppo", cfg->ppo_lambda_min, cfg->ppo_lambda_max, cfg->ppo_lambda_init));
     if (!t->comm) return; /* --plan */
@@ -25,7 +26,7 @@ static void check(dt_task *t)
         dt_task_need(t, "ppo", "reward_path", cfg->ppo_reward_path, "a reward model, or reward_funcs");
     if (*cfg->data_validation && t->comm->rank == 0) DT_WARN("data.validation is not used: task ppo has no validation");
     if (*cfg->rec_catalogue && !cfg->rec_freeze_llm && t->comm->rank == 0)
-        DT_WARN("rec.catalogue is not used: task ppo completes freely, task grpo with items");
+        DT_WARN("rec.catalogue is not used: task ppo does not restrict completions to items; task grpo does");
 }
 
 static dt_err open_rollout(dt_task *t)
@@ -76,9 +77,9 @@ static dt_err check_given(const dt_task *t)
     int n;
     if (!*file || dt_rollout_n_prompts(p->rollout) == 0) return DT_OK; /* none, or one that was refused */
     dt_rollout_given_rewards(p->rollout, &n);
-    DT_CHECK(n > 0 || p->rewards, DT_ERR_DATA, "%s gives no rewards: name ppo.reward_path or ppo.reward_funcs", file);
+    DT_CHECK(n > 0 || p->rewards, DT_ERR_DATA, "%s contains no rewards; set ppo.reward_path or ppo.reward_funcs", file);
     DT_CHECK(n == 0 || !p->rewards || n == p->n_funcs, DT_ERR_DATA,
-             "%s: expected %d rewards of a completion, one for each reward function, found %d", file, p->n_funcs, n);
+             "%s: expected %d rewards per completion, one per reward function, found %d", file, p->n_funcs, n);
     return DT_OK;
 }
 
@@ -95,7 +96,7 @@ static void open_rewards(dt_task *t)
     if (!has_rewards(cfg) || p->rewards) dt_mistakes_add(t->mistakes, check_given(t));
 }
 
-/* The critic begins as what it is to foresee, else as the policy. */
+/* The critic starts from the reward model if given, otherwise from the policy. */
 static void open_critics(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -115,7 +116,7 @@ static void open_critics(dt_task *t)
 
 static void open_models(dt_task *t)
 {
-    if (t->n_units == 0 || (t->comm && !*t->cfg->model_path)) return; /* told already */
+    if (t->n_units == 0 || (t->comm && !*t->cfg->model_path)) return; /* already reported */
     open_reference(t);
     open_rewards(t);
     open_critics(t);
@@ -138,7 +139,7 @@ static void set_usual(ppo *p, const dt_config *cfg)
 static dt_err check_kl(const ppo *p, const dt_config *cfg)
 {
     DT_CONFIG_CHECK(p->kl_coef > 0 || !cfg->ppo_adaptive_kl, cfg, "ppo", "adaptive_kl",
-                    "it multiplies kl_coef, and 0 stays 0; expected false, or a kl_coef above 0");
+                    "expected false, or kl_coef above 0, because the adaptive coefficient is a multiple of kl_coef");
     return DT_OK;
 }
 
@@ -157,7 +158,7 @@ static void set_controllers(ppo *p, const dt_config *cfg)
                                 .log_value = log(cfg->ppo_lambda_init)};
 }
 
-/* Rollouts are whole: those that give at least so many episodes. */
+/* Counts whole rollouts: as many as needed for total_episodes. */
 static void count_steps(dt_task *t)
 {
     const ppo *p = ppo_of(t);
@@ -166,7 +167,7 @@ static void count_steps(dt_task *t)
     const int64_t episodes =
         cfg->ppo_total_episodes ? cfg->ppo_total_episodes : (int64_t)ceil(cfg->run_epochs * (double)n_prompts);
     t->schedule_steps = n_steps;
-    if (n_prompts == 0) return; /* told already */
+    if (n_prompts == 0) return; /* already reported */
     t->total_steps = dt_ceil_div(episodes, n_rows) * n_steps;
     t->steps_per_epoch = dt_ceil_div(n_prompts, n_rows) * n_steps;
     t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
@@ -183,7 +184,7 @@ static int64_t count_all_steps(const dt_config *cfg, double samples_per_epoch, d
     return (int64_t)n_rollouts * cfg->ppo_num_ppo_epochs * cfg->ppo_num_mini_batches;
 }
 
-/* What save_local leaves, at most. */
+/* Maximum size of save_local's items. */
 static double saved_nbytes(const ppo *p)
 {
     const size_t own = sizeof p->number + sizeof p->mean + sizeof p->epoch_kl + DT_KL_CONTROLLER_NBYTES +
@@ -195,7 +196,7 @@ static void ppo_open(dt_task *t)
 {
     ppo *p = calloc(1, sizeof *p);
     if (!p) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = p;
@@ -247,7 +248,7 @@ static dt_err alloc(dt_task *t)
     ppo *p = ppo_of(t);
     p->nbytes = lay_out(p, NULL, ppo_n_rows(t));
     p->block = calloc(1, p->nbytes);
-    DT_CHECK(p->block, DT_ERR_MEMORY, "no memory for the scores of rollouts: %zu bytes", p->nbytes);
+    DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for the scores of rollouts: %zu bytes", p->nbytes);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     lay_out(p, p->block, ppo_n_rows(t));
     return DT_OK;
@@ -292,7 +293,7 @@ ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t se
                             .n_states = dt_ppo_n_states(row->n_new, (int32_t)t->cfg->ppo_response_length)};
 }
 
-/* What means over the minibatch's tokens and states are divided by: every rank knows the lengths of all. */
+/* Divisors of means over the minibatch's tokens and states: every rank knows all lengths. */
 static void count_minibatch(dt_task *t)
 {
     ppo *p = ppo_of(t);

@@ -1,7 +1,7 @@
-/* ppo.h - what the files of proximal policy optimisation share. Private to src/task.
+/* ppo.h - shared declarations of task ppo. Private to src/task.
  *
- * A rollout of num_mini_batches * train_batch_size completions is scored once and then trained on for num_ppo_epochs
- * epochs, a minibatch of train_batch_size completions in each step. All ranks hold all of it. */
+ * A rollout of num_mini_batches * train_batch_size completions is scored once. It is then trained on for num_ppo_epochs
+ * epochs, with a minibatch of train_batch_size completions per step. Every rank holds the full rollout. */
 #ifndef DTRAIN_TASK_PPO_H
 #define DTRAIN_TASK_PPO_H
 
@@ -14,7 +14,7 @@
 #include "reference.h"
 #include "reward_watch.h"
 
-/* Arrays of a rollout, numbers for each token. A critic's values and their targets, the returns, are consecutive. */
+/* Arrays of a rollout, with one value per token. A critic's values and their targets, the returns, are consecutive. */
 enum { PPO_OLD, PPO_REFERENCE, PPO_ADVANTAGE, PPO_VALUE, PPO_RETURN, PPO_COST_VALUE, PPO_COST_RETURN, PPO_N_ARRAYS };
 
 /* Metrics of a whole rollout. */
@@ -58,7 +58,7 @@ typedef struct ppo {
     double *reward;  /* [n_rows, n_funcs]; NaN: the function does not apply */
     double *score;   /* [n_rows] weighted sums of rewards, with penalties, scaled and clipped */
     double *cost_of; /* [n_rows], with costs */
-    float **tokens;  /* [n_rows] each row's numbers that are whitened, */
+    float **tokens;  /* [n_rows] each row's values to whiten, */
     int32_t *len;    /* [n_rows] and how many */
     int n_funcs;     /* at least 1 */
     dt_reward_watch watch[DT_MAX_REWARDS];

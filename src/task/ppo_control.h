@@ -32,7 +32,7 @@ typedef struct dt_window {
     int64_t room, n; /* n: numbers so far */
 } dt_window;
 void dt_window_add(dt_window *w, double x);
-double dt_window_mean(const dt_window *w); /* 0 of nothing */
+double dt_window_mean(const dt_window *w); /* 0 if empty */
 
 /** Into a checkpoint. On every rank. DT_ERR_MEMORY. The bytes that they leave: of doubles and one count. */
 dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_items *items);

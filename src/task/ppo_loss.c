@@ -1,5 +1,5 @@
-/* ppo_loss.c - sums go through a rollout in the order of its rows, in double: a rollout is everybody's, and so every
- * rank finds the same bits. */
+/* ppo_loss.c - sums follow the order of rows, in double. Every rank holds the full rollout, so every rank computes the
+ * same bits. */
 #include "ppo_loss.h"
 #include "k3.h"
 #include <math.h>

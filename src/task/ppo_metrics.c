@@ -1,5 +1,5 @@
-/* ppo_metrics.c - what PPO counts, under TRL's names (algorithms.md 4.6). Ratios are summed less 1: their variance is
- * small beside 1, and would drown in the roundings of a difference of large sums. */
+/* ppo_metrics.c - metrics of PPO, under TRL's names (algorithms.md 4.6). Ratios are summed minus 1: their variance is
+ * much smaller than 1 and would be lost to rounding in a difference of large sums. */
 #include "ppo.h"
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* ppo_rollout.c - from prompts to advantages (algorithms.md 4.2, 4.3, 4.5).
  *
- * Models see the rows in the micro-batches of the first epoch, so that their first step starts from the very numbers of
- * the rollout. What follows is done by every rank for all rows: it is little, and nobody has to wait or tell. */
+ * Models process the rows in the micro-batches of the first epoch, so that their first step starts from exactly the
+ * values of the rollout. Every rank then does the remaining, small work for all rows, without communication. */
 #include "ppo.h"
 #include <float.h>
 #include <math.h>
@@ -111,8 +111,8 @@ static void settle_scores(dt_task *t)
 
 /* ---- advantages -------------------------------------------------------------------------------------------------- */
 
-/* Rewards of all tokens, where their advantages will be; of costs where their returns will be. What the policy is
- * punished for by the divergence, it is punished for in both. */
+/* Stores the rewards of all tokens in the array of advantages, and those of costs in the array of their returns. The
+ * divergence penalty counts in both. */
 static void find_rewards(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -142,7 +142,7 @@ static void find_rewards(dt_task *t)
     p->number[PPO_EOS] = (double)n_ended, p->number[PPO_KL_COEF] = p->kl.coef, p->number[PPO_COSTS] = cost * each;
 }
 
-/* What stood there were rewards: advantages, with the values the returns. */
+/* Replaces rewards by advantages, and adds the values to get returns. */
 static void find_returns(const dt_task *t, const float *value, int32_t n_states, float *reward, float *returns)
 {
     dt_ppo_advantages(value, n_states, t->cfg->ppo_gamma, t->cfg->ppo_lam, reward);
@@ -173,7 +173,7 @@ static void find_advantages(dt_task *t)
     dt_ppo_whiten(p->tokens, p->len, n_rows, false);
 }
 
-/* What the next rollout will work with: a rollout uses what was known before it. */
+/* Updates the controllers for the next rollout; a rollout uses the state before it. */
 static void update_controllers(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -195,7 +195,7 @@ static dt_err make(dt_task *t, int64_t number)
     return ask_functions(t);
 }
 
-/* Of its functions, or of the reward model's or the file's score alone. */
+/* Watches the functions, or the single score of the reward model or the file. */
 static void watch_rewards(dt_task *t)
 {
     static const char *const score[] = {"reward"};

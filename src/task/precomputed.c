@@ -1,5 +1,5 @@
-/* precomputed.c - one plain file: a head of text, then floats. Every rank writes the samples that it has scored in
- * their places, and reads from them what its micro-batches need. */
+/* precomputed.c - one plain file: a text header, then floats. Every rank writes the samples that it has scored at their
+ * offsets, and reads those that its micro-batches need. */
 #include "precomputed.h"
 #include "reference.h"
 #include "dtrain/dataset.h"
@@ -33,8 +33,8 @@ static dt_err check_shape(const dt_precomputed *p, const dt_task *t)
     const char *field = NULL;
     dt_model_config_compare(&p->model.mc, t->mc, see_difference, &field);
     DT_CHECK(!field, DT_ERR_DATA,
-             "%s: %s: a reference whose log-probabilities are precomputed is like the model in training, whose memory "
-             "it has meanwhile",
+             "%s: %s: expected a reference of the same shape as the model in training, because precomputing uses that "
+             "model's memory",
              p->model.from.path, field);
     return DT_OK;
 }
@@ -97,7 +97,7 @@ static void print_head(const dt_precomputed *p, uint64_t checksum, char head[HEA
     head[at] = '\n';
 }
 
-/* The number behind "NAME: "; false: it is not there. */
+/* The number after "NAME: "; false: missing. */
 static bool find_number(const char *head, const char *what, int base, uint64_t *value)
 {
     char label[40];
@@ -109,7 +109,7 @@ static bool find_number(const char *head, const char *what, int base, uint64_t *
     return end != at + len && *end == '\n';
 }
 
-/* Is the file of what this run needs? Rank 0. */
+/* Checks that the file matches this run. Rank 0. */
 static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
 {
     char head[HEAD + 1] = "";
@@ -117,14 +117,16 @@ static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
     struct stat st;
     DT_TRY(dt_read_at(p->fd, p->path, 0, head, HEAD));
     for (int k = 0; k < DT_N_KEYS; k++) {
-        DT_CHECK(find_number(head, key_names[k], 16, &found), DT_ERR_DATA, "%s: no file of this program", p->path);
-        DT_CHECK(found == p->key[k], DT_ERR_DATA, "%s: its %s is not this run's: remove the file to have it made anew",
+        DT_CHECK(find_number(head, key_names[k], 16, &found), DT_ERR_DATA,
+                 "%s: expected a file of reference log-probabilities, found another format", p->path);
+        DT_CHECK(found == p->key[k], DT_ERR_DATA,
+                 "%s: the %s of the file does not match this run; remove the file, and the run computes it again",
                  p->path, key_names[k]);
     }
     DT_CHECK(find_number(head, "elements", 10, &found) && found == (uint64_t)n_elems(p) &&
                  find_number(head, "checksum", 16, checksum) && fstat(p->fd, &st) == 0 &&
                  st.st_size == HEAD + n_elems(p) * (off_t)sizeof(float),
-             DT_ERR_DATA, "%s: it is cut short or altered: remove it to have it made anew", p->path);
+             DT_ERR_DATA, "%s: the file is truncated or corrupt; remove it, and the run computes it again", p->path);
     return DT_OK;
 }
 
@@ -132,7 +134,7 @@ static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
 static dt_err sum_part(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
 {
     float *chunk = malloc(CHUNK * sizeof *chunk);
-    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to verify %s", p->path);
+    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory to verify %s", p->path);
     const int64_t n_total = n_elems(p), each = n_total / t->nranks + 1,
                   begin = dt_min_i64(t->comm->rank * each, n_total), end = dt_min_i64(begin + each, n_total);
     *sum = 0;
@@ -204,7 +206,7 @@ static dt_err create(dt_precomputed *p, const char *part)
     return dt_reserve_file(part, HEAD + n_elems(p) * (int64_t)sizeof(float), "the reference's log-probabilities");
 }
 
-/* Rank 0: what was written has its name, whole. */
+/* Rank 0: renames the complete file to its final name. */
 static dt_err publish(dt_precomputed *p, const char *part, uint64_t sum)
 {
     char head[HEAD];
@@ -220,13 +222,13 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     char part[PATH_MAX];
     uint64_t sum;
     snprintf(part, sizeof part, "%s.part", p->path);
-    DT_INFO("log-probabilities of the reference for %" PRId64 " pairs are made first, and kept in %s",
+    DT_INFO("computing the reference's log-probabilities of %" PRId64 " pairs, to be stored in %s",
             p->n_samples[0] + p->n_samples[1], p->path);
     DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? create(p, part) : DT_OK));
     DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
     DT_TRY(score_part(p, t, DT_OF_TRAINING, t->train));
     DT_TRY(score_part(p, t, DT_OF_VALIDATION, t->valid));
-    /* other nodes see what was written once it is on the disk */
+    /* other nodes see the data once it is on the disk */
     DT_TRY(dt_comm_agree(t->comm, fsync(p->fd) == 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, part, "sync failed")));
     DT_TRY(sum_all(p, t, &sum));
     return dt_comm_agree(t->comm, t->comm->rank == 0 ? publish(p, part, sum) : DT_OK);
@@ -238,9 +240,9 @@ static dt_err prepare(dt_precomputed *p, dt_task *t)
 {
     const dt_loader *loaders[DT_N_PRECOMPUTED_PARTS] = {t->train, t->valid};
     int64_t n = 0, *first;
-    DT_CHECK(asprintf(&p->path, "%s/%s", t->cfg->run_output_dir, name) > 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&p->path, "%s/%s", t->cfg->run_output_dir, name) > 0, DT_ERR_MEMORY, "out of memory for a path");
     p->block = calloc(1, p->nbytes);
-    DT_CHECK(p->block, DT_ERR_MEMORY, "no memory for the log-probabilities of the reference");
+    DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for the log-probabilities of the reference");
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     first = p->block;
     for (int k = 0; k < DT_N_PRECOMPUTED_PARTS; k++) {
@@ -256,7 +258,7 @@ static dt_err prepare(dt_precomputed *p, dt_task *t)
     return DT_OK;
 }
 
-/* The file is there: is it the one? */
+/* Verifies an existing file. */
 static dt_err verify(dt_precomputed *p, dt_task *t)
 {
     uint64_t said = 0, sum;
@@ -264,11 +266,13 @@ static dt_err verify(dt_precomputed *p, dt_task *t)
     DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? check_head(p, &said) : DT_OK));
     DT_TRY(sum_all(p, t, &sum));
     const bool altered = t->comm->rank == 0 && sum != said;
-    return dt_comm_agree(t->comm, altered ? dt_fail(DT_ERR_DATA,
-                                                    "%s: its checksum is not that of what is in it: remove it to have "
-                                                    "it made anew",
-                                                    p->path)
-                                          : DT_OK);
+    return dt_comm_agree(
+        t->comm,
+        altered
+            ? dt_fail(DT_ERR_DATA,
+                      "%s: the checksum does not match the contents; remove the file, and the run computes it again",
+                      p->path)
+            : DT_OK);
 }
 
 dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
@@ -295,7 +299,7 @@ void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger)
 
 /* ---- in a run ---------------------------------------------------------------------------------------------------- */
 
-/* The run of a sample is read to the end of its texts' place, so that nothing is overwritten before it is moved. */
+/* A sample's block is read to the end of the space of its texts, so that nothing is overwritten before it is moved. */
 dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b)
 {
     memset(p->logp, 0, (size_t)b->n_tok * sizeof *p->logp);
@@ -322,6 +326,6 @@ dt_err dt_precomputed_load(const dt_precomputed *p, const dt_items *items)
     if (!dt_items_find(items, "reference_key")) return DT_OK;
     DT_TRY(dt_items_get(items, "reference_key", DT_ITEM_I64, 1, &key));
     DT_CHECK((uint64_t)key == p->key[DT_KEY_MODEL], DT_ERR_DATA,
-             "%s: the run began with another reference than this one", p->model.from.path);
+             "%s: expected the reference that the run started with, found another one", p->model.from.path);
     return DT_OK;
 }

@@ -11,7 +11,7 @@
 #include "dtrain/task.h"
 
 typedef enum dt_precomputed_part { DT_OF_TRAINING, DT_OF_VALIDATION, DT_N_PRECOMPUTED_PARTS } dt_precomputed_part;
-/* what the head of the file says */
+/* keys in the header of the file */
 enum { DT_KEY_MODEL, DT_KEY_TRAINING, DT_KEY_VALIDATION, DT_KEY_TOKENIZER, DT_KEY_LENGTHS, DT_KEY_TYPE, DT_N_KEYS };
 
 /** {0} to start from. */
@@ -22,7 +22,7 @@ typedef struct dt_precomputed {
     uint64_t key[DT_N_KEYS];
     int64_t n_samples[DT_N_PRECOMPUTED_PARTS];
     int64_t *first[DT_N_PRECOMPUTED_PARTS]; /* [n_samples + 1]: elements before each sample's, from the array's start */
-    float *logp;                            /* [max_tok] of the last batch's targets, 0 where there is none */
+    float *logp;                            /* [max_tok] of the last batch's targets, 0 elsewhere */
     void *block;
     size_t nbytes;
 } dt_precomputed;

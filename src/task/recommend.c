@@ -61,8 +61,8 @@ static dt_err read_top_k(recommend *m, const dt_config *cfg)
     m->n_k = good ? n : 0;
     dt_list_free(items, n);
     DT_CONFIG_CHECK(good, cfg, "rec", "top_k",
-                    "expected up to %d different numbers of items, each from 1 to rec.num_beams = %d, found %s", MAX_K,
-                    m->n_beams, cfg->rec_top_k);
+                    "expected at most %d different numbers of items, each from 1 to rec.num_beams = %d, found %s",
+                    MAX_K, m->n_beams, cfg->rec_top_k);
     return DT_OK;
 }
 
@@ -78,13 +78,13 @@ static dt_err open_rollout(recommend *m, dt_task *t)
                                     .sampling = dt_sampling_default(),
                                     .from_file = ""};
     m->rollout = dt_rollout_open(t, &opt);
-    if (!m->rollout) return DT_OK; /* told */
+    if (!m->rollout) return DT_OK; /* reported */
     m->n_groups = t->batching.micro_batch_size * t->nranks;
     m->n_prompts = dt_rollout_n_prompts(m->rollout);
     t->n_validation = dt_ceil_div(m->n_prompts, m->n_groups);
     if (m->n_prompts == 0 || !t->valid) return DT_OK;
     DT_CONFIG_CHECK(dt_loader_has_answers(t->valid), t->cfg, "data", "validation",
-                    "expected prompts with answers, the SIDs of their targets; found prompts alone");
+                    "expected prompts with answers (the SIDs of their targets), found prompts without answers");
     return DT_OK;
 }
 
@@ -115,7 +115,7 @@ recommend *recommend_open(dt_task *t, const task_items *items, bool writes)
 {
     recommend *m = calloc(1, sizeof *m);
     if (!m) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return NULL;
     }
     m->items = items;
@@ -142,10 +142,10 @@ static dt_err begin_local(recommend *m, dt_task *t)
 {
     const char *dir = t->cfg->run_output_dir;
     m->item = calloc(1, own_nbytes(m));
-    DT_CHECK(m->item, DT_ERR_MEMORY, "no memory for %d items", m->n_beams);
+    DT_CHECK(m->item, DT_ERR_MEMORY, "out of memory for %d items", m->n_beams);
     m->nbytes = own_nbytes(m);
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
-    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", ""), DT_ERR_USAGE, "%s: too long a path", dir);
+    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", ""), DT_ERR_USAGE, "%s: the path is too long", dir);
     return DT_OK;
 }
 
@@ -208,7 +208,7 @@ static dt_err write_group(recommend *m, int64_t group, const char *target, int n
     if (record && predict && json_object_set(record, "predict", predict) == 0) text = json_dumps(record, 0);
     json_decref(predict);
     json_decref(record);
-    DT_CHECK(text, DT_ERR_MEMORY, "no memory for a record of %s", m->path);
+    DT_CHECK(text, DT_ERR_MEMORY, "out of memory for a record of %s", m->path);
     dt_err err = dt_aside_write(&m->out, first ? "[\n" : ",\n", 2);
     if (err == DT_OK) err = dt_aside_write(&m->out, text, strlen(text));
     free(text);

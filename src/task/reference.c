@@ -1,7 +1,7 @@
-/* reference.c - the vocabulary's head behind a frozen model, and how that follows the policy.
+/* reference.c - the vocabulary head of a frozen model, and its updates towards the policy.
  *
- * Both models are cut into the same shards whatever their stages are (zero.h), so a rank mixes what it owns of the one
- * into what it owns of the other, and what the reference keeps whole is gathered then. */
+ * Both models are sharded the same way at every stage (zero.h), so each rank mixes its own shards of one into those of
+ * the other, and parameters that the reference keeps complete are gathered afterwards. */
 #include "reference.h"
 #include "dtrain/step.h"
 #include <stdlib.h>
@@ -31,8 +31,8 @@ static bool trains_adapters_alone(const dt_task *t)
     return any;
 }
 
-/* Does training go on from adapters, of lora.path or of a checkpoint? So does the reference then. A plan may be made
- * before there is a model. */
+/* True if training continues from adapters of lora.path or of a checkpoint; then the reference has them too. A plan may
+ * be made without a model. */
 static dt_err starts_adapted(const dt_task *t, bool *adapted)
 {
     const char *start = t->cfg->model_path;
@@ -87,17 +87,18 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
 {
     dt_frozen_model *f = &r->scorer.frozen;
     DT_CHECK(sync_steps == 0 || !r->scorer.is_base, DT_ERR_USAGE,
-             "sync_reference_steps: with adapters the reference is the model without them, which stays as it is; "
-             "expected 0");
-    if (sync_steps == 0 || !f->units) return DT_OK; /* a mistake that was told */
+             "sync_reference_steps: expected 0, because with adapters the reference is the frozen model without them");
+    if (sync_steps == 0 || !f->units) return DT_OK; /* a reported mistake */
     const char *partly = partly_trained(t);
     DT_CHECK(!partly, DT_ERR_USAGE,
-             "sync_reference_steps: a reference follows a model that is trained as a whole; of %s a part is, adapters "
-             "or modules; expected 0",
+             "sync_reference_steps: expected 0, because only a model that is trained as a whole can update the "
+             "reference; this run trains only part of %s",
              partly);
     const char *other = first_difference(f, t);
-    DT_CHECK(!other, DT_ERR_DATA, "%s: a reference that follows the model in training has its shape; %s differs",
-             f->from.path, other);
+    DT_CHECK(
+        !other, DT_ERR_DATA,
+        "%s: with sync_reference_steps, expected a reference of the same shape as the model in training; %s differs",
+        f->from.path, other);
     r->sync_steps = sync_steps, r->mixup = mixup;
     r->nbytes = lay_out(r, NULL);
     t->kept = f, t->kept_name = "reference";
@@ -113,7 +114,7 @@ dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *mem
 static dt_err alloc(dt_reference *r, dt_ledger *ledger)
 {
     r->block = calloc(1, r->nbytes);
-    DT_CHECK(r->block, DT_ERR_MEMORY, "no memory for the log-probabilities of the reference");
+    DT_CHECK(r->block, DT_ERR_MEMORY, "out of memory for the log-probabilities of the reference");
     lay_out(r, r->block);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
     return DT_OK;
@@ -125,10 +126,12 @@ static dt_err check_pieces(const dt_reference *r, const dt_task *t)
     if (r->sync_steps == 0) return DT_OK;
     const dt_piece *mine = dt_zero_owned(t->zero), *its = dt_zero_owned(r->scorer.frozen.zero);
     for (int i = 0; i < dt_zero_n_pieces(t->zero); i++)
-        DT_CHECK(mine[i].unit == its[i].unit && mine[i].tensor == its[i].tensor && mine[i].first == its[i].first &&
-                     mine[i].n == its[i].n,
-                 DT_ERR_FAULT, "tensor %s: the shards of the reference are not those of the model in training",
-                 dt_zero_tensor(t->zero, &mine[i])->name);
+        DT_CHECK(
+            mine[i].unit == its[i].unit && mine[i].tensor == its[i].tensor && mine[i].first == its[i].first &&
+                mine[i].n == its[i].n,
+            DT_ERR_FAULT,
+            "internal: dt_reference: tensor %s: the shards of the reference differ from those of the model in training",
+            dt_zero_tensor(t->zero, &mine[i])->name);
     return DT_OK;
 }
 
@@ -154,7 +157,7 @@ dt_err dt_reference_load(const dt_reference *r, const dt_items *items)
     if (!r->weights[0] || !dt_items_find(items, "reference_weights")) return DT_OK;
     DT_TRY(dt_items_get(items, "reference_weights", DT_ITEM_I64, 2, before));
     DT_CHECK(before[1] != r->weights[1] || before[0] == r->weights[0], DT_ERR_BASE,
-             "%s%s%s: the run began with another reference than this one", from->path,
+             "%s%s%s: expected the reference that the run started with, found another one", from->path,
              from->adapter ? " with the adapter of " : "", from->adapter ? from->adapter : "");
     return DT_OK;
 }
@@ -201,7 +204,7 @@ static dt_err mix_piece(dt_reference *r, dt_zero *policy, const dt_piece *p)
         DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, to));
         for (int64_t i = 0; i < n; i++) {
             const float before = dt_element(to, own, i), now = dt_element(from, of_policy, i);
-            /* what is frozen in both stays as it is, to the bit */
+            /* parameters frozen in both keep their bits */
             if (before != now) dt_set_element(to, own, i, rest * before + mixup * now);
         }
         DT_TRY(dt_zero_state_write(z, DT_STATE_PARAM, p, at, n, to));

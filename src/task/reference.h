@@ -14,7 +14,7 @@
 typedef struct dt_reference {
     dt_scorer scorer;
     float *logp;        /* [max_tok] of the last batch's targets */
-    int64_t sync_steps; /* it follows every so many steps; 0: it does not */
+    int64_t sync_steps; /* steps between updates; 0: no updates */
     double mixup;
     int64_t weights[2]; /* what a resume finds again: dt_hash_parameters, and the type; 0: nothing is compared */
     void *chunk;        /* staging for parameters of both models, when it follows */
@@ -32,7 +32,7 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
  *  fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape is not that of the model in training.
  *  DT_ERR_USAGE: it is the model in training without its adapters. */
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup);
-/** Add what it holds. Local. */
+/** Add its memory. Local. */
 dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory);
 /** In begin. Collective, agreed. */
 dt_err dt_reference_begin(dt_reference *r, dt_task *t);
@@ -44,7 +44,7 @@ enum { DT_REFERENCE_NBYTES = 16 };
 dt_err dt_reference_save(const dt_reference *r, dt_items *items);
 dt_err dt_reference_load(const dt_reference *r, const dt_items *items);
 
-/** The batch's log-probabilities into r->logp, 0 where there is no target. Collective. */
+/** The batch's log-probabilities into r->logp, 0 without a target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);
 /** The same into out: a dt_rollout_scorer, reference the dt_reference. */
 dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out);

@@ -52,7 +52,7 @@ static dt_err check_length(const dt_config *cfg)
                     "expected at most data.seq_len = %lld, found %lld", (long long)cfg->data_seq_len,
                     (long long)cfg->rm_max_length);
     DT_CONFIG_CHECK(cfg->rm_label_smoothing == 0 || strcmp(cfg->rm_loss_type, "hinge") != 0, cfg, "rm",
-                    "label_smoothing", "loss_type = hinge has no label smoothing; expected 0, found %g",
+                    "label_smoothing", "expected 0, because loss_type = hinge has no label smoothing, found %g",
                     cfg->rm_label_smoothing);
     return DT_OK;
 }
@@ -73,12 +73,12 @@ static void warn_of_data(const dt_task *t)
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (!info || (t->comm && t->comm->rank != 0)) return;
     if (info->n_too_long)
-        DT_WARN("[data] train: %lld pairs have a text of more than %lld tokens and are left out (rm.truncate = true "
-                "would cut them)",
+        DT_WARN("[data] train: %lld pairs with a text of more than %lld tokens are skipped; to truncate them instead, "
+                "set rm.truncate = true",
                 (long long)info->n_too_long, (long long)text_length(t));
     if (is_harmless(t) && !info->has_safety)
-        DT_WARN("[rm] kind = harmless: the data does not say which answers are safe, so nothing says where the score "
-                "of 0 lies");
+        DT_WARN("[rm] kind = harmless: the data does not say which answers are safe, so a score of 0 has no defined "
+                "meaning");
 }
 
 static void rm_open(dt_task *t)
@@ -87,7 +87,7 @@ static void rm_open(dt_task *t)
     reward_model *r = calloc(1, sizeof *r);
     pairs_open(t, text_length(t), cfg->rm_truncate, false);
     if (!r) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return;
     }
     t->self = r;

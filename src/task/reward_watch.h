@@ -1,4 +1,4 @@
-/* reward_watch.h - rewards that never vary: the policy can learn nothing from them. */
+/* reward_watch.h - detects rewards that never vary, which give the policy no signal. */
 #ifndef DTRAIN_SRC_TASK_REWARD_WATCH_H
 #define DTRAIN_SRC_TASK_REWARD_WATCH_H
 

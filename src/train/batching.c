@@ -17,20 +17,20 @@ static dt_err remainder_error(const dt_config *cfg, int64_t G, const char *other
     const int64_t unit = value * nranks, below = G / unit * unit, above = below + unit;
     dt_config_where(cfg, "batch", "train_batch_size", where, sizeof where);
     if (G % nranks == 0)
-        snprintf(alternative, sizeof alternative, "; or keep it with %s = %" PRId64, other,
+        snprintf(alternative, sizeof alternative, "; or keep it and set %s = %" PRId64, other,
                  largest_divisor(G / nranks, value));
     if (below == 0)
         return dt_fail(DT_ERR_USAGE,
-                       "%s: train_batch_size = %" PRId64 " is less than %s x ranks = %" PRId64
-                       " x %d; the nearest that works is %" PRId64 "%s",
+                       "%s: train_batch_size = %" PRId64 " is less than %s x ranks = %" PRId64 " x %d; use %" PRId64
+                       ", the smallest possible value%s",
                        where, G, other, value, nranks, above, alternative);
     return dt_fail(DT_ERR_USAGE,
-                   "%s: train_batch_size = %" PRId64 " is no multiple of %s x ranks = %" PRId64
-                   " x %d; the nearest that work are %" PRId64 " and %" PRId64 "%s",
+                   "%s: train_batch_size = %" PRId64 " is not a multiple of %s x ranks = %" PRId64 " x %d; use %" PRId64
+                   " or %" PRId64 ", the nearest multiples%s",
                    where, G, other, value, nranks, below, above, alternative);
 }
 
-/* An evaluation takes no optimizer step: what a training configuration says of one must not stop it on any number of
+/* An evaluation takes no optimizer step, so batch settings meant for training must not make it fail on any number of
  * ranks. */
 void dt_batching_for_evaluation(dt_batching *b, const dt_config *cfg, int nranks)
 {
@@ -73,7 +73,8 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
     }
     dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where);
     DT_CHECK(m <= INT32_MAX && A <= INT32_MAX, DT_ERR_USAGE,
-             "%s: %" PRId64 " samples a micro-batch and %" PRId64 " micro-steps: expected less than 2^31 of each",
+             "%s: expected fewer than 2^31 samples per micro-batch and fewer than 2^31 micro-steps, found %" PRId64
+             " samples and %" PRId64 " micro-steps",
              where, m, A);
     *b = (dt_batching){.train_batch_size = G, .micro_batch_size = m, .accumulation = A};
     return DT_OK;

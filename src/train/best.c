@@ -1,6 +1,6 @@
-/* best.c - which validation was the best, and when there have been enough without a better one. As the Trainer of
- * transformers does it: the best is the first with the best metric, whatever the threshold; a validation counts as
- * no better unless it improves on that by more than the threshold. */
+/* best.c - finds the best validation, and decides when early stopping ends the run. Follows the Trainer of
+ * transformers: the best validation is the first with the best metric, regardless of the threshold. A validation counts
+ * as an improvement only if it improves on the best by more than the threshold. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
@@ -43,20 +43,20 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
     const int64_t save = dt_interval_steps(cfg->checkpoint_save_steps, total_steps);
     const int64_t validate = dt_interval_steps(cfg->data_validation_steps, total_steps);
     if (!cfg->checkpoint_load_best_model_at_end || save == 0 || (validate > 0 && save % validate == 0)) return DT_OK;
-    if (save >= total_steps) return DT_OK; /* at the end alone, and there both are done */
+    if (save >= total_steps) return DT_OK; /* saves only at the end, where a validation also takes place */
     dt_config_where(cfg, "checkpoint", "save_steps", where, sizeof where);
     DT_CHECK(validate > 0, DT_ERR_USAGE,
-             "%s: load_best_model_at_end needs a validation with every save, but data.validation_steps = 0: give "
+             "%s: load_best_model_at_end needs a validation at every save, but data.validation_steps = 0; set "
              "data.validation_steps = %" PRId64 " or a divisor of it",
              where, save);
     if (save < validate)
         return dt_fail(DT_ERR_USAGE,
-                       "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64
+                       "%s: with load_best_model_at_end, expected a multiple of data.validation_steps = %" PRId64
                        ", found %" PRId64 "; the nearest is %" PRId64,
                        where, validate, save, validate);
     return dt_fail(DT_ERR_USAGE,
-                   "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64 ", found %" PRId64
-                   "; the nearest are %" PRId64 " and %" PRId64,
+                   "%s: with load_best_model_at_end, expected a multiple of data.validation_steps = %" PRId64
+                   ", found %" PRId64 "; the nearest are %" PRId64 " and %" PRId64,
                    where, validate, save, save / validate * validate, (save / validate + 1) * validate);
 }
 
@@ -69,7 +69,7 @@ static dt_err check_metric(const dt_run *run)
         snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", s->shown[DT_SHOW_VALIDATION][i].name);
     }
     DT_CONFIG_CHECK(find_metric(run), &run->cfg, "checkpoint", "metric_for_best_model",
-                    "expected a metric of this task's validations: %s", names);
+                    "expected a validation metric of this task: %s", names);
     return DT_OK;
 }
 
@@ -79,11 +79,11 @@ dt_err run_best_check(const dt_run *run)
     const char *section = cfg->checkpoint_load_best_model_at_end ? "checkpoint" : "run";
     const char *key = cfg->checkpoint_load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience";
     if (run->total_steps == 0) return DT_OK;
-    if (run->task.n_validation > 0) DT_TRY(check_metric(run)); /* every validation is compared, whoever asks */
+    if (run->task.n_validation > 0) DT_TRY(check_metric(run)); /* validations are compared even if neither key is set */
     if (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience) return DT_OK;
     DT_CONFIG_CHECK(run->task.n_validation > 0, cfg, section, key, "needs data.validation, which is empty");
     DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",
-                    "early_stopping_patience", "needs validations during the run: give data.validation_steps");
+                    "early_stopping_patience", "needs validations during the run; set data.validation_steps");
     return dt_best_intervals_check(cfg, run->total_steps);
 }
 
@@ -133,7 +133,7 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
         err = dt_checkpoint_path(path, dir, p->best_step);
         there = err == DT_OK && dt_is_file(path);
         if (err == DT_OK && !there)
-            DT_WARN("%s, the best checkpoint so far, is missing: the search for the best starts again", path);
+            DT_WARN("%s, the best checkpoint so far, is missing; the next validation sets a new best", path);
     }
     DT_TRY(dt_comm_agree(run->comm, err));
     DT_TRY(dt_comm_broadcast_host(run->comm, &there, sizeof there, 0));
@@ -149,14 +149,14 @@ dt_err run_best_load(dt_run *run, const progress *p)
         free(dir);
         return DT_OK;
     }
-    dt_err err = dir ? dt_checkpoint_path(path, dir, p->best_step) : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = dir ? dt_checkpoint_path(path, dir, p->best_step) : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     free(dir);
     DT_TRY(dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.load") : err));
     dt_saved_model models[DT_MAX_SAVED];
     const int n = run_list_saved(run, path, models);
     models[0].has_base = true;
     DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
-    DT_INFO("the best model is that of step %" PRId64 " (%s %.9g): its weights are the result", p->best_step,
+    DT_INFO("the best model is that of step %" PRId64 " (%s %.9g); its weights are loaded as the result", p->best_step,
             metric_of(&run->cfg), p->best_metric);
     return DT_OK;
 }

@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const RECORDS[] = {"metrics.jsonl", "metrics.csv"}; /* cut when the run goes on */
+static const char *const RECORDS[] = {"metrics.jsonl", "metrics.csv"}; /* truncated when the run continues */
 enum { N_RECORDS = sizeof RECORDS / sizeof RECORDS[0] };
 
 typedef struct branch_paths {
@@ -79,10 +79,10 @@ static dt_err name_folder(const branch_paths *p, int64_t step)
         DT_WARN("continuing from step %" PRId64 "; later checkpoints and records were moved to %s", step, to);
         return DT_OK;
     }
-    return dt_fail(DT_ERR_WRITE, "%s: has too many folders", p->left);
+    return dt_fail(DT_ERR_WRITE, "%s contains too many folders", p->left);
 }
 
-/* The file, and what a kill left of it while it was written aside. */
+/* Removes the file, and its temporary copy that a killed run may have left. */
 static void remove_copy(const char *path)
 {
     char part[PATH_MAX + 8];

@@ -1,6 +1,6 @@
-/* budget.c - does a plan fit into the memory that a rank has? One comparison for --plan, --check and zero.stage = auto:
- * what is still to be allocated in the places of a physical memory, against this rank's part of what is free there. The
- * disk of zero.nvme_path is one more such memory, and each node is taken to have its own. */
+/* budget.c - checks whether a plan fits into a rank's memory. --plan, --check and zero.stage = auto share this check.
+ * It compares what is still to be allocated in the memory spaces of one physical memory with this rank's share of the
+ * free memory. The disk of zero.nvme_path counts as one more memory, and each node is assumed to have its own. */
 #include "run.h"
 #include <sys/statvfs.h>
 
@@ -10,7 +10,7 @@ static rank_memory part_of(size_t nbytes_free, int n_sharing)
     return (rank_memory){.n_sharing = n_sharing, .nbytes = part};
 }
 
-/* What cannot be asked is not known: whoever opens a file there is told what is wrong. */
+/* Unknown if the file system cannot be queried; opening a file there reports the error. */
 static size_t disk_free(const char *dir)
 {
     struct statvfs fs;

@@ -1,9 +1,9 @@
-/* changes.c - what a resumed run would do differently from the run that wrote its checkpoint.
+/* changes.c - compares a resumed run's configuration with that of the run that wrote its checkpoint.
  *
- * All keys of the two configurations are compared. Most changes are allowed and reported; some are ignored; some are
- * refused because they are almost certainly mistakes: what the checkpoint holds (moments, the position in the data)
- * does not fit the run that is asked for. checkpoint.allow_changes names those that are meant. The model itself is
- * compared as numbers, not as keys, for it may be described in several ways. */
+ * All keys of the two configurations are compared. Most changes are allowed and reported, and some are ignored. Changes
+ * that make the checkpoint's contents (moments, data position) unusable are almost certainly mistakes and are refused,
+ * unless checkpoint.allow_changes lists them. The model itself is compared by value, not by key, because several
+ * configurations can describe the same model. */
 #include "run.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -12,7 +12,8 @@
 
 typedef enum change { CHANGE_IGNORED, CHANGE_REPORTED, CHANGE_REFUSED } change;
 
-/* What is not here is reported. A section's name alone stands for all its keys; the first row that fits counts. */
+/* Keys without a row are reported. A section name without a key stands for all its keys. The first matching row counts.
+ */
 static const struct {
     const char *section, *key;
     change kind;
@@ -174,9 +175,8 @@ static dt_err check_length(const dt_run *run, const char *path, const dt_ckpt_me
     const int64_t n = run->cfg.run_max_steps;
     if (n == 0 || meta->step <= n) return DT_OK;
     return dt_config_fail(&run->cfg, "run", "max_steps",
-                          "%s is of step %" PRId64 ", beyond the end at step %" PRId64
-                          ": give more steps, or an earlier checkpoint as "
-                          "checkpoint.resume",
+                          "%s is of step %" PRId64 ", after the end of the run at step %" PRId64
+                          "; give more steps, or set checkpoint.resume to an earlier checkpoint",
                           path, meta->step, n);
 }
 
@@ -187,17 +187,17 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     DT_TRY(compare(&c, run, path, meta));
     if (c.key) dt_config_where(&run->cfg, c.section, c.key, where, sizeof where);
     snprintf(start, sizeof start,
-             strcmp(c.key ? c.section : "", "lora")
-                 ? "its weights with model.path = %s"
-                 : "the model that dtrain-convert %s DIR makes of it, with model.path = DIR",
+             strcmp(c.key ? c.section : "", "lora") ? "its weights with model.path = %s"
+                                                    : "its merged model (dtrain-convert %s DIR, then model.path = DIR)",
              path);
     if (c.refused[0])
         return dt_fail(
             DT_ERR_USAGE,
-            "%s%s%s was made with other settings, which do not fit its optimizer state and its position in the data "
-            "(%s): start a new run from %s and another run.output_dir, or name the keys in checkpoint.allow_changes",
+            "%s%s%s was written with other settings, and its optimizer state and data position do not fit the new ones "
+            "(%s); start a new run from %s and another run.output_dir, or list the keys in checkpoint.allow_changes",
             where, c.key ? ": " : "", path, c.refused, start);
     DT_TRY(check_length(run, path, meta));
-    if (c.reported[0]) DT_WARN("%s was made with other settings; from here on these are used: %s", path, c.reported);
+    if (c.reported[0])
+        DT_WARN("%s was written with other settings; the run continues with the new ones: %s", path, c.reported);
     return DT_OK;
 }

@@ -1,5 +1,5 @@
-/* check.c - what can be known before a run: settings that would fail later, and with --check the contents of every file
- * that would be read. Rank 0 looks, but at a disk of each node, at which each rank does. */
+/* check.c - checks before the run: settings that would fail later and, with --check, the contents of every input file.
+ * Rank 0 does the checks, except for the disk of each node, which every rank checks. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -17,8 +17,8 @@ static dt_err check_link(const char *where, const char *path)
     char target[PATH_MAX];
     const ssize_t n = readlink(path, target, sizeof target);
     DT_CHECK(n < 0, DT_ERR_USAGE,
-             "%s: %s is a symbolic link to %.*s, which does not exist; make that directory, or remove the link", where,
-             path, (int)n, target);
+             "%s: %s is a symbolic link to %.*s, which does not exist; create that directory, or remove the link",
+             where, path, (int)n, target);
     return DT_OK;
 }
 
@@ -33,12 +33,12 @@ static dt_err find_existing(const char *where, const char *path, char dir[PATH_M
         char *slash = strrchr(dir, '/');
         strcpy(slash && slash > dir ? slash : dir, slash == dir ? "/" : slash ? "" : ".");
     }
-    DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory, or a name that is free; %s is neither",
-             where, dir);
+    DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory or an unused name, but %s is neither", where,
+             dir);
     return DT_OK;
 }
 
-/* Only making a file tells: access(2) knows nothing of quotas, and nothing at all when root asks. */
+/* Creates a file, because access(2) ignores quotas, and ignores permissions for root. */
 static dt_err check_writable(const char *where, const char *dir)
 {
     char probe[PATH_MAX + 32];
@@ -59,7 +59,7 @@ static int64_t n_checkpoints(const dt_run *run)
     const int64_t steps = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps),
                   limit = run->cfg.checkpoint_save_total_limit;
     const int64_t n = steps > 0 ? (run->total_steps + steps - 1) / steps : 1;
-    return limit > 0 && limit + 1 < n ? limit + 1 : n; /* the oldest goes when the newest is there */
+    return limit > 0 && limit + 1 < n ? limit + 1 : n; /* the oldest is deleted after the newest is complete */
 }
 
 static dt_err check_space(const dt_run *run, const char *dir)
@@ -69,20 +69,20 @@ static dt_err check_space(const dt_run *run, const char *dir)
     if (run->n_units == 0 || !dt_free_space(dir, &available)) return DT_OK;
     const double each = run_checkpoint_nbytes(run);
     dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
-    DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where,
-             dt_format_bytes(each, one), dt_format_bytes(available, left), dir);
+    DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model needs %s, but only %s is free in %s",
+             where, dt_format_bytes(each, one), dt_format_bytes(available, left), dir);
     const int64_t n = n_checkpoints(run);
     const char *fewer = run->cfg.checkpoint_save_total_limit == 1
-                            ? "the last is kept until the next is written: free some space, or write elsewhere"
-                            : "checkpoint.save_total_limit keeps fewer";
+                            ? "the last one is kept until the next is complete; free some space, or choose another disk"
+                            : "lower checkpoint.save_total_limit to keep fewer";
     if (each * (double)n > available)
-        DT_WARN("%s: %" PRId64 " checkpoints of %s take %s, and %s is free in %s; %s", where, n,
+        DT_WARN("%s: %" PRId64 " checkpoints of %s need %s, but only %s is free in %s; %s", where, n,
                 dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all), dt_format_bytes(available, left),
                 dir, fewer);
     return DT_OK;
 }
 
-/* Only looked at: a run waits, and takes it. */
+/* --check only inspects the lock; a run waits for it and takes it. */
 static dt_err check_lock(const dt_run *run)
 {
     char holder[512];
@@ -90,18 +90,18 @@ static dt_err check_lock(const dt_run *run)
     const dt_lock_state state = dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder);
     if (state == DT_LOCK_UNREADABLE)
         return dt_config_fail(&run->cfg, "run", "output_dir",
-                              "%s; it would tell whether another run has this output_dir. If it is certain that none "
-                              "has, remove it, or start with --force",
+                              "%s; without it dtrain cannot tell whether another run uses this output_dir. If no other "
+                              "run uses it, remove the file, or start with --force",
                               holder);
     if (state == DT_LOCK_HELD)
         return dt_config_fail(&run->cfg, "run", "output_dir",
-                              "another run has this output_dir: %s. Wait for it, stop it, or choose another directory; "
-                              "if it is certain that it is dead, --force takes over",
+                              "another run uses this output_dir: %s. Wait for it, stop it, or choose another "
+                              "directory; if that run is certainly dead, take over with --force",
                               holder);
     return DT_OK;
 }
 
-/* What a save replaces. */
+/* The files that a save replaces. */
 static dt_err check_pointers(const dt_run *run)
 {
     static const char *const names[] = {"checkpoints/latest", "checkpoints/best"};
@@ -121,7 +121,10 @@ static dt_err check_exports(const dt_run *run)
     for (int i = 0; i < n; i++)
         DT_CHECK(!dt_join_path(path, run->cfg.run_output_dir, names[i], "") || lstat(path, &st) != 0 ||
                      dt_is_directory(path),
-                 DT_ERR_WRITE, "%s: expected a directory or nothing there, for what the run exports at its end", path);
+                 DT_ERR_WRITE,
+                 "%s: expected a directory or an unused name, because the run exports its model there at the end; "
+                 "remove the file",
+                 path);
     return DT_OK;
 }
 
@@ -139,7 +142,7 @@ static dt_err check_output_dir(const dt_run *run)
     return check_space(run, dir);
 }
 
-/* Where features are kept. One that is there may have all of them, and be read alone. */
+/* The folder of cached features. An existing complete cache may be read-only. */
 static dt_err check_feature_cache(const dt_run *run)
 {
     char where[512], dir[PATH_MAX];
@@ -152,7 +155,7 @@ static dt_err check_feature_cache(const dt_run *run)
 
 /* ---- where states are offloaded to ------------------------------------------------------------------------------- */
 
-/* Only making a file tells, as above; it has no name, and is gone. */
+/* Creates an unnamed file, which disappears when it is closed, for the reason above. */
 dt_err run_check_nvme_path(const dt_run *run)
 {
     char where[512];
@@ -163,7 +166,7 @@ dt_err run_check_nvme_path(const dt_run *run)
     const int fd = dt_open_unnamed(cfg->zero_nvme_path);
     const int why = errno;
     if (fd >= 0) return close(fd), DT_OK;
-    return dt_fail(DT_ERR_WRITE, "%s: %s: cannot make a file for offloaded states: %s",
+    return dt_fail(DT_ERR_WRITE, "%s: %s: cannot create a file for offloaded states: %s",
                    dt_config_where(cfg, "zero", "nvme_path", where, sizeof where), cfg->zero_nvme_path, strerror(why));
 }
 
@@ -182,14 +185,25 @@ static void warn_of_schedule(const dt_run *run)
     const dt_schedule *s = &run->schedule;
     const int64_t total = s->span.total, warmup = s->span.warmup;
     if (total > 0 && warmup >= total)
-        DT_WARN("[scheduler]: the warm-up of %" PRId64 " steps is as long as the run of %" PRId64
-                " or longer: lr is never reached; lower "
-                "scheduler.warmup_steps or warmup_ratio",
+        DT_WARN("[scheduler]: the warm-up takes %" PRId64 " steps, but the run has only %" PRId64
+                ", so lr is never reached; lower scheduler.warmup_steps or warmup_ratio",
                 warmup, total);
     else if (total > 0 && s->type == DT_SCHED_WSD && warmup + s->decay_steps > total)
-        DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") are longer than the run (%" PRId64
-                "): the decay is cut short",
+        DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") exceed the run (%" PRId64
+                "), so the decay is shortened",
                 warmup, s->decay_steps, total);
+}
+
+/* A small dataset with packing and accumulation may give so few optimizer steps that nothing is learned. */
+static void warn_of_length(const dt_run *run)
+{
+    enum { FEW_STEPS = 10 };
+    const dt_config *cfg = &run->cfg;
+    if (!run_trains(run) || cfg->run_max_steps > 0 || run->total_steps < 1 || run->total_steps >= FEW_STEPS) return;
+    DT_WARN("[run] epochs = %g gives only %" PRId64 " optimizer step%s; for more, raise run.epochs, or lower "
+            "batch.gradient_accumulation_steps or batch.train_batch_size%s",
+            cfg->run_epochs, run->total_steps, run->total_steps == 1 ? "" : "s",
+            strncmp(cfg->data_packing, "bfd", 3) ? "" : ", or set data.packing = none");
 }
 
 bool run_check_settings(dt_run *run)
@@ -200,9 +214,10 @@ bool run_check_settings(dt_run *run)
     dt_mistakes_add(m, dir);
     dt_mistakes_add(m, check_feature_cache(run));
     warn_of_schedule(run);
+    warn_of_length(run);
     if (dt_config_given(&run->cfg, "data", "validation_steps") && run->cfg.data_validation_steps > 0 &&
         !*run->cfg.data_validation)
-        DT_WARN("[data] validation_steps is set, but there is no data.validation: nothing is validated");
+        DT_WARN("[data] validation_steps is set, but data.validation is empty, so no validation takes place");
     return dir == DT_OK;
 }
 

@@ -1,5 +1,6 @@
-/* choose.c - what a run does about its memory before it allocates: a configuration that cannot fit is refused with the
- * smallest change that would, and zero.stage = auto takes the first strategy that fits on every rank. */
+/* choose.c - decides about memory before a run allocates it. A configuration that cannot fit is refused with the
+ * smallest change that would make it fit. With zero.stage = auto, the first strategy that fits on every rank is taken.
+ */
 #include "run.h"
 #include <stdlib.h>
 
@@ -30,7 +31,8 @@ static dt_err refuse(const dt_run *run, const plan_setting *with, const limits *
     char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];
     DT_TRY(run_say_remedy(run, with, l, false, with->ranks_per_node, m, remedy));
     return dt_fail(
-        DT_ERR_MEMORY, "%s needs %s of %s for each rank, and %s is free for each of the %d rank%s of this %s: %s",
+        DT_ERR_MEMORY,
+        "%s does not fit: it needs %s of %s per rank, and %s is free for each of the %d rank%s of this %s; %s",
         run_strategy_text(&with->strategy, what), dt_format_bytes((double)run_part(&missing, m), needs), m->name,
         dt_format_bytes((double)m->nbytes, has), m->n_sharing, m->n_sharing > 1 ? "s" : "", m->shared_by, remedy);
 }
@@ -42,7 +44,7 @@ dt_err run_check_memory(const dt_run *run, int ranks_per_node)
     trial t;
     budget b;
     if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
-    DT_TRY(run_plan(run, &with, &plan)); /* says what is wrong with max_live_parameters, fit or not */
+    DT_TRY(run_plan(run, &with, &plan)); /* reports an invalid max_live_parameters even if the plan fits */
     run_budget(run, ranks_per_node, &b);
     const limits l = {.budget = &b, .usable = 1, .held = run_held(run)};
     DT_TRY(run_trial(run, &with, &l, &t));
@@ -57,7 +59,7 @@ typedef struct choice {
     trial trials[MAX_STRATEGIES];
 } choice;
 
-/* The least of all ranks, for all. */
+/* The minimum over all ranks, on every rank. */
 static dt_err share_budget(dt_run *run, budget *b)
 {
     int64_t nbytes[MAX_MEMORIES] = {0};
@@ -68,7 +70,7 @@ static dt_err share_budget(dt_run *run, budget *b)
     return DT_OK;
 }
 
-/* What the user gave is known on rank 0. */
+/* Only rank 0 knows which keys the user set. */
 static dt_err share_list(const dt_run *run, choice *c)
 {
     if (run->comm->rank == 0) c->n = run_strategies(run, true, c->list);
@@ -86,7 +88,7 @@ static dt_err try_all(const dt_run *run, const limits *l, int ranks_per_node, ch
     return DT_OK;
 }
 
-/* Scratch depends on a node's processors and buffers on its number of ranks: what is taken works on all. */
+/* Scratch depends on a node's processors, and buffers on its number of ranks, so the choice must work on every rank. */
 static dt_err take_first(dt_run *run, choice *c)
 {
     int64_t works[MAX_STRATEGIES];
@@ -106,7 +108,8 @@ static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node,
     char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];
     DT_TRY(run_say_remedy(run, &with, l, true, ranks_per_node, m, remedy));
     return dt_fail(DT_ERR_MEMORY,
-                   "zero.stage = auto: even %s needs %s of %s for each rank, and %g of what is free for it is %s: %s",
+                   "zero.stage = auto: no strategy fits: even %s needs %s of %s per rank, but %g of the free memory "
+                   "per rank is %s; %s",
                    run_strategy_text(&c->list[c->n - 1], what), dt_format_bytes((double)run_part(&missing, m), needs),
                    m->name, l->usable, dt_format_bytes(l->usable * (double)m->nbytes, has), remedy);
 }
@@ -138,7 +141,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
 {
     if (strcmp(run->cfg.zero_stage, "auto") != 0) return run_agree(run, DT_OK);
     choice *c = calloc(1, sizeof *c);
-    dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for what might be chosen"));
+    dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the ZeRO strategies"));
     if (err == DT_OK) err = settle(run, ranks_per_node, c);
     free(c);
     return err;
@@ -166,7 +169,7 @@ dt_err run_settle_gathered(dt_run *run, int ranks_per_node)
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &fits, 1, DT_MIN));
     run->task.keep_gathered = fits;
     if (!fits)
-        DT_INFO("zero.stage = 3: there is no room for all parameters at once (zero.max_live_parameters, or memory), so "
-                "each pass of a rollout gathers them");
+        DT_INFO("zero.stage = 3: all parameters at once exceed zero.max_live_parameters or the free memory, so each "
+                "forward pass of a rollout gathers them");
     return DT_OK;
 }

@@ -1,8 +1,8 @@
-/* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the
+/* evaluate.c - the loss over a whole dataset, each sample once: exact sums over micro-batches and ranks, divided at the
  * end.
  *
- * A validation may take longer than a run has left. Every so many micro-steps, as many as take about half a second,
- * the ranks vote on whether to go on, so that all leave at the same one. A part of a validation is no result. */
+ * A validation may take longer than the remaining time. About every half second, the ranks vote on whether to continue,
+ * so that all stop at the same micro-step. A partial validation has no result. */
 #include "run.h"
 #include <inttypes.h>
 #include <string.h>
@@ -111,7 +111,7 @@ dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
     DT_TRY(dt_sums_vote(s, run->comm, &vote));
     const dt_shown *loss = &s->shown[DT_SHOW_VALIDATION][0];
     if (loss->bottom >= 0 && dt_sums_value(s, loss->bottom) <= 0)
-        return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
+        return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: expected target tokens, found none"));
 
     const bool alone = !run_trains(run);
     if (alone && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
@@ -129,9 +129,9 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     const bool limit = end.stop == STOP_TIME_LIMIT; /* it was there from the beginning */
     return dt_comm_agree(run->comm, dt_fail(limit ? DT_ERR_USAGE : DT_ERR_STOP,
                                             "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
-                                            " micro-batches per rank): there is no result; %s",
+                                            " micro-batches per rank), without a result; %s",
                                             run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
                                             end.n_done, end.n,
-                                            limit ? "give more time, or a smaller data.max_validation_samples"
-                                                  : "start it again to evaluate anew"));
+                                            limit ? "give the run more time, or lower data.max_validation_samples"
+                                                  : "start it again to repeat the evaluation"));
 }

@@ -16,7 +16,7 @@ const char *run_tokenizer(const dt_run *run)
     return run->has_pretrained && run->pretrained.tokenizer ? run->pretrained.tokenizer : "";
 }
 
-/* Else what the data was made with where that needs no files. */
+/* Otherwise the dataset's tokenizer, if it needs no files. */
 static const char *choose_tokenizer(const dt_run *run)
 {
     const char *own = run_tokenizer(run), *data = run->task.train ? dt_loader_info(run->task.train)->tokenizer : "";
@@ -28,9 +28,10 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
 {
     const dt_data_info *data = l ? dt_loader_info(l) : NULL;
     if (!data) return;
-    if (data->other_path) DT_WARN("%s and %s were made with different tokenizers", data->path, data->other_path);
+    if (data->other_path) DT_WARN("%s and %s were encoded with different tokenizers", data->path, data->other_path);
     if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0)
-        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s, so its ids stand for other text",
+        DT_WARN("%s was encoded with the tokenizer %s, but the model's tokenizer, %s, is %s, so the token ids mean "
+                "other text",
                 data->path, data->tokenizer, tokenizer, name);
 }
 
@@ -52,15 +53,15 @@ static void warn_of_templates(const dt_loader *l, const char *chosen)
     const dt_data_info *data = l ? dt_loader_info(l) : NULL;
     if (!data || !*data->chat_template) return;
     if (data->other_template_path)
-        DT_WARN("the conversations in %s were written with another chat template than those before it",
+        DT_WARN("the conversations in %s were written with another chat template than those of the files before it",
                 data->other_template_path);
     if (strcmp(chosen, data->chat_template) != 0)
-        DT_WARN("%s was made with the chat template %.200s, but the model's is %.200s", data->path, data->chat_template,
-                chosen);
+        DT_WARN("%s was written with the chat template %.200s, but the model uses %.200s", data->path,
+                data->chat_template, chosen);
 }
 
-/* A file or a short name becomes what checkpoints carry; without a tokenizer that can be read here the word stays as it
- * is. */
+/* Expands a file or a short name to the form that checkpoints store. If the tokenizer cannot be read here, the name
+ * stays unchanged. */
 static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
 {
     dt_tokenizer *t = NULL;
@@ -80,7 +81,7 @@ static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
     return err;
 }
 
-/* What the key says, else what the data was made with, else what came with the model. */
+/* The key's value, otherwise the dataset's template, otherwise the model's. */
 static dt_err settle_template(dt_run *run, const char *tokenizer)
 {
     const char *data = run->task.train ? dt_loader_info(run->task.train)->chat_template : "";
@@ -102,8 +103,7 @@ dt_err run_settle_tokenizer(dt_run *run)
     dt_err err = exports(run) || *run->cfg.model_tokenizer ? dt_export_check_tokenizer(tokenizer) : DT_OK;
     if (*run->cfg.model_tokenizer) err = dt_config_blame(&run->cfg, "model", "tokenizer", err);
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)
-        DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, so its files will be missing; name "
-                "one with "
+        DT_WARN("[checkpoint] export = hf: this model has no known tokenizer, so the export will lack its files; set "
                 "[model] tokenizer");
     if (err == DT_OK && run->comm && run->comm->rank == 0) warn_of_other_tokenizers(run, tokenizer);
     if (err == DT_OK && *tokenizer) err = dt_config_set(&run->cfg, "model", "tokenizer", full ? full : tokenizer);
@@ -128,7 +128,7 @@ static dt_err make_template(const dt_run *run, char **jinja)
     if (run->comm->rank > 0 || !*spec || !strcmp(spec, "auto") || !*tokenizer) return DT_OK;
     const dt_err err = dt_chat_jinja_for(spec, tokenizer, image_token, NULL, jinja);
     if (err != DT_ERR_DATA && err != DT_ERR_USAGE) return err;
-    DT_WARN("no chat_template.jinja is written for the template %.200s: %s", spec, dt_error_message());
+    DT_WARN("chat_template.jinja is not written for the template %.200s: %s", spec, dt_error_message());
     dt_error_clear();
     return DT_OK;
 }
@@ -159,7 +159,7 @@ static dt_err export_model(dt_run *run, const dt_trained *m, const char *config,
     char *dir = NULL;
     const double begin_s = dt_now_s();
     const bool named = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, folder_of(m)) >= 0;
-    dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path"));
+    dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a path"));
     const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF && !m->name;
     const dt_export_options opt = {.dir = dir,
                                    .dtype = export_type(run),
@@ -184,7 +184,7 @@ static dt_err export_adapter(dt_run *run)
     if (run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF) base = realpath(run->pretrained.path, NULL);
     dt_err err = asprintf(&dir, "%s/%s", run->cfg.run_output_dir, ADAPTER) >= 0
                      ? dt_lora_text(&run->lora, base, &run->mc, run->units, run->n_units, &config)
-                     : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+                     : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     const dt_export_options opt = {.adapter = &run->lora, .dir = dir, .dtype = DT_ST_F32, .model_config = config};
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK) err = dt_export(run->comm, run->main.zero, &opt, &run->phase);

@@ -57,11 +57,12 @@ static void say_jump(const dt_run *run, int64_t total, double from, int64_t next
         snprintf(why, sizeof why, "the schedule is recomputed for %" PRId64 " %ss instead of %" PRId64, now->total,
                  unit, total);
         snprintf(rest, sizeof rest,
-                 "; scheduler.on_extend = continue would decay from %.3g, rewarm would warm up from it", from);
+                 "; scheduler.on_extend = continue would decay from %.3g, and rewarm would warm up from it", from);
     }
     if (next < now->start + now->warmup)
-        snprintf(warm, sizeof warm, ", in a warm-up that ends after %s %" PRId64, unit, now->start + now->warmup);
-    DT_WARN("the learning rate goes from %.3g at %s %" PRId64 " to %.3g at %s %" PRId64 "%s, because %s%s", from, unit,
+        snprintf(warm, sizeof warm, ", within the warm-up, which ends after %s %" PRId64, unit,
+                 now->start + now->warmup);
+    DT_WARN("the learning rate jumps from %.3g at %s %" PRId64 " to %.3g at %s %" PRId64 "%s, because %s%s", from, unit,
             next, lr_at(run, next), unit, next + 1, warm, why, rest);
 }
 
@@ -72,21 +73,21 @@ static void say_extended(const dt_run *run, double from, int64_t next)
     const char *unit = unit_of(run);
     const double peak = lr_at(run, span->start + span->warmup), end = lr_at(run, span->total);
     if (next < span->start + span->warmup)
-        DT_INFO("the learning rate goes from %.3g at %s %" PRId64 " up to %.3g at %s %" PRId64
-                ", then to %.3g at %s %" PRId64 " (scheduler.on_extend)",
+        DT_INFO("the learning rate rises from %.3g at %s %" PRId64 " to %.3g at %s %" PRId64
+                ", then changes to %.3g at %s %" PRId64 " (scheduler.on_extend)",
                 from, unit, next, peak, unit, span->start + span->warmup + 1, end, unit, span->total);
     else
         DT_INFO("the learning rate continues from %.3g at %s %" PRId64 " to %.3g at %s %" PRId64
                 " (scheduler.on_extend)",
                 from, unit, next, end, unit, span->total);
     if (span->top < 0.01)
-        DT_WARN("the learning rate stays below 1 %% of optimizer.lr, where the schedule had ended; "
-                "scheduler.on_extend = rewarm or rescale raises it");
+        DT_WARN("the learning rate stays below 1 %% of optimizer.lr, because the schedule had already ended there; use "
+                "scheduler.on_extend = rewarm or rescale to raise it");
 }
 
 static bool differs(double a, double b) { return fabs(a - b) > 1e-9 * fmax(fabs(a), fabs(b)); }
 
-/* As fractions of optimizer.lr, whose change is reported as that of a key. */
+/* Compared as fractions of optimizer.lr, because a change of that key is reported separately. */
 static bool jumps(const dt_schedule *before, const dt_schedule *now, int64_t next)
 {
     dt_schedule a = *before, b = *now;

@@ -1,6 +1,6 @@
-/* first_check.c - the self-check of a GPU (dt_device_self_check) before the first run with it. That it passed is
- * remembered in the user's cache: a file for each chip, driver, library and build, which names them. Whatever is wrong
- * with the file, or with the directory, costs another check and nothing else. */
+/* first_check.c - the self-check of a GPU (dt_device_self_check) before its first run. The user's cache records success
+ * in a file per chip, driver, library and build. If that file or its directory cannot be used, the check is repeated,
+ * with no other effect. */
 #include "dtrain/io.h"
 #include "run.h"
 #include <inttypes.h>
@@ -22,7 +22,7 @@ static bool make_key(const dt_run *run, char key[KEY_TEXT])
     return *versions && *program && *object;
 }
 
-/* ${XDG_CACHE_HOME:-~/.cache}/dtrain; NULL: there is none. Free it. */
+/* ${XDG_CACHE_HOME:-~/.cache}/dtrain; NULL: none exists. The caller frees it. */
 static char *cache_dir(void)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -61,7 +61,7 @@ static void remember(const char *dir, const char *path, const char *key)
     if (err == DT_OK) err = dt_make_dirs(dir);
     if (err == DT_OK) err = dt_write_file_atomic(path, key, strlen(key));
     if (err != DT_OK)
-        DT_INFO("self-check: the next start repeats it, for it cannot be remembered: %s", dt_error_message());
+        DT_INFO("self-check: the result cannot be cached, so the next start repeats the check: %s", dt_error_message());
     dt_error_clear();
 }
 
@@ -75,13 +75,13 @@ static dt_err check_once(dt_run *run)
 {
     char key[KEY_TEXT];
     const bool lasts = make_key(run, key), always = run->only_check || !strcmp(run->cfg.run_self_check, "always");
-    if (!lasts && !always) return DT_OK; /* a device of tests, which has no driver */
+    if (!lasts && !always) return DT_OK; /* a test device without a driver */
     char *dir = cache_dir(), *path = path_in(dir, key);
     int n_distrusted = 0;
     dt_err err = DT_OK;
     if (always || !is_remembered(path, key)) {
         err = check(run, &n_distrusted);
-        /* whoever leaves a library must find out again that he has to */
+        /* a library that failed its check must be checked again in each run */
         if (err == DT_OK && lasts && n_distrusted == 0 && !run->only_check) remember(dir, path, key);
     }
     free(dir), free(path);

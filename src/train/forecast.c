@@ -1,8 +1,7 @@
-/* forecast.c - a step is run as it is, on a device that counts, for rank 0 of ranks that are not there: zero, the model
- * and the optimizer are those of a run. Only the rows that data would give are made up: full, and all of them
- * targets.
+/* forecast.c - predicts the time of a step by running it on a counting device, for rank 0 of ranks that do not exist.
+ * ZeRO, the model and the optimizer are those of a run. Only the data are synthetic: full rows of target tokens.
  *
- * Two steps are run, and the second counts: zero learns the order of the units in the first. */
+ * Two steps are run, and only the second is counted, because ZeRO records the order of the units in the first. */
 #include "forecast.h"
 #include "dtrain/step.h"
 #include <stdlib.h>
@@ -10,10 +9,10 @@
 
 /* ---- what a launch takes ----------------------------------------------------------------------------------------- */
 
-/* Of an H100's peaks, what operations reached on one alone (docs/performance.md, "GPU"): products of 8192 tokens 0.55
- * to 0.83 and mostly 0.7; attention of head size 64 and 128 from 1024 to 4096 tokens 0.25 to 0.39 forward and 0.17 to
- * 0.35 backward; passes over memory 0.8 to 0.9; copies to and from pinned memory 0.86. Links between GPUs have not been
- * measured. */
+/* Fractions of an H100's peak rates that single operations reached (docs/data/h100-*.csv): GEMMs of 8192 tokens
+ * 0.55 to 0.83 and mostly 0.7; attention of head size 64 and 128 from 1024 to 4096 tokens 0.25 to 0.39 forward and 0.17
+ * to 0.35 backward; memory-bound kernels 0.8 to 0.9; copies to and from pinned memory 0.86. Links between GPUs have not
+ * been measured. */
 double run_measured_fraction(const char *op, bound b)
 {
     if (b == BOUND_MEMORY) return 0.85;
@@ -121,7 +120,7 @@ bound run_forecast_bound(const forecast_row *row)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/** What a run holds of the model that it trains, and what stands for the rest. */
+/** The model that is trained, and stand-ins for the other parts of a run. */
 typedef struct stand_in {
     dt_run *run;
     dt_ledger ledger;
@@ -221,7 +220,7 @@ static void close_stand_in(stand_in *s)
     dt_device_close(&s->dev);
 }
 
-/* Micro-steps of many are alike but for the first and the last: some stand for all. */
+/* All micro-steps except the first and the last are alike, so a few represent all. */
 enum { MOST_MICRO = 64 };
 
 static dt_err micro_steps(stand_in *s, forecast *f, int64_t n_micro, double more_s[DT_COUNT_CLOCKS])
@@ -268,7 +267,7 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
     f->tokens =
         (double)with->batching.micro_batch_size * (double)n_micro * with->nranks * (double)run->cfg.data_seq_len;
     f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
-    DT_CHECK(f->unit_s, DT_ERR_MEMORY, "no memory for the times of %d units", run->n_units);
+    DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", run->n_units);
     dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
     f->images = (double)s.batch.n_images * (double)n_micro * with->nranks;
     for (int i = 0; i < 2 && err == DT_OK; i++) {

@@ -7,9 +7,9 @@
 #include "dtrain/count.h"
 #include "run.h"
 
-/** Parts of a step. Exchanges are those between ranks, with the copies around them, wherever they happen. */
+/** Parts of a step. Exchanges are collectives between ranks and the copies around them, in any part of the step. */
 typedef enum step_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_UPDATE, PART_EXCHANGE, N_PARTS } step_part;
-/** What a launch waits for. */
+/** The resource that limits a launch. */
 typedef enum bound { BOUND_ARITHMETIC, BOUND_MEMORY, BOUND_HOST, BOUND_NVLINK, BOUND_NETWORK, N_BOUNDS } bound;
 /** The two clocks: at the chip's peaks, and at the fractions of them that were measured. */
 enum { AT_PEAK, AT_MEASURED };
@@ -18,9 +18,9 @@ enum { AT_PEAK, AT_MEASURED };
 typedef struct forecast_row {
     const char *op;
     step_part part;
-    double launches, flops, bytes; /* bytes: in memory, or over a link where that takes longer */
+    double launches, flops, bytes; /* bytes: in memory, or over a link if that takes longer */
     double seconds[DT_COUNT_CLOCKS];
-    double bound_s[N_BOUNDS]; /* at the peaks, by what it waits for */
+    double bound_s[N_BOUNDS]; /* at peak rates, by limiting resource */
 } forecast_row;
 
 enum { MAX_FORECAST_ROWS = 128 };
@@ -30,7 +30,7 @@ typedef struct forecast {
     int n_rows;
     double (*unit_s)[N_PARTS]; /* [n_units] at the peaks */
     int n_units;
-    double step_s[DT_COUNT_CLOCKS]; /* with what runs beside each other, and what waits */
+    double step_s[DT_COUNT_CLOCKS]; /* with overlap and waiting */
     double tokens, images;          /* of all ranks */
     const dt_unit *units;           /* while it counts */
     const dt_phase *phase;
@@ -42,7 +42,7 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
 void run_forecast_free(forecast *f);
 /** Sum of a column of rows; part N_PARTS: all. */
 forecast_row run_forecast_sum(const forecast *f, step_part part);
-/** What most of a row's time waits for. */
+/** The resource that limits most of a row's time. */
 bound run_forecast_bound(const forecast_row *row);
 /** The share of a chip's peak that a launch of this kind is given at AT_MEASURED. */
 double run_measured_fraction(const char *op, bound b);

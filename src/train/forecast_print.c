@@ -1,5 +1,5 @@
-/* forecast_print.c - the table of --plan --gpu: launches, work and time of a step by part and operation, by unit, and
- * what the whole comes to. */
+/* forecast_print.c - the table of --plan --gpu: launches, work and time of a step by part, operation and unit, with
+ * their totals. */
 #include "forecast.h"
 #include "table.h"
 #include <inttypes.h>
@@ -77,19 +77,19 @@ static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *o
     const forecast_row all = run_forecast_sum(f, N_PARTS), exchange = run_forecast_sum(f, PART_EXCHANGE);
     const double arithmetic = all.flops / dt_chip_flops(f->chip, run->model_opt.dtype),
                  kernels = all.seconds[AT_PEAK] - exchange.seconds[AT_PEAK];
-    fprintf(out, "\narithmetic alone        %.3f ms: all FLOPs at the peak\n", arithmetic * MS);
-    fprintf(out, "all kernels, in a row   %.3f ms: %.2f of it\n", kernels * MS, kernels / arithmetic);
+    fprintf(out, "\narithmetic only         %.3f ms: all FLOPs at peak rate\n", arithmetic * MS);
+    fprintf(out, "kernels in sequence     %.3f ms: %.2f times that\n", kernels * MS, kernels / arithmetic);
     if (nranks > 1)
-        fprintf(out, "exchanges               %.3f ms, of which %.3f are not hidden\n", exchange.seconds[AT_PEAK] * MS,
+        fprintf(out, "communication           %.3f ms, %.3f of it exposed\n", exchange.seconds[AT_PEAK] * MS,
                 (f->step_s[AT_PEAK] - kernels) * MS);
-    fputs("step, at the peaks      ", out);
+    fputs("step, at peak rates     ", out);
     print_speed(run, f, nranks, AT_PEAK, out);
     fputs("step, at measured rates ", out);
     print_speed(run, f, nranks, AT_MEASURED, out);
     fprintf(out,
-            "                        %.2f of that at the peaks; rates of an H100: products %g of the peak, "
-            "attention %g\n                        forward and %g backward, memory %g, host link %g; links "
-            "between GPUs not measured\n",
+            "                        %.2f times the step at peak rates. Measured on an H100, as fractions of the peak: "
+            "GEMMs %g,\n                        attention %g forward and %g backward, memory %g, host link %g; GPU "
+            "links not measured\n",
             f->step_s[AT_MEASURED] / f->step_s[AT_PEAK], run_measured_fraction("matmul", BOUND_ARITHMETIC),
             run_measured_fraction("attention_forward", BOUND_ARITHMETIC),
             run_measured_fraction("attention_backward", BOUND_ARITHMETIC), run_measured_fraction("", BOUND_MEMORY),
@@ -103,10 +103,10 @@ static void print_head(const dt_run *run, const plan_setting *with, const dt_chi
             with->strategy.stage, dt_chip_flops(chip, with->model_opt.dtype) * 1e-12,
             dt_dtype_name(with->model_opt.dtype), chip->memory_rate * 1e-9);
     if (with->nranks > 1) fprintf(out, ", NVLink %.0f GB/s each way", chip->nvlink_rate * 1e-9);
-    if (n_nodes > 1) fprintf(out, ", network %.0f GB/s a GPU", chip->network_rate * 1e-9);
-    fputs("\n(rows of full length; what the host does meanwhile costs nothing)\n", out);
+    if (n_nodes > 1) fprintf(out, ", network %.0f GB/s per GPU", chip->network_rate * 1e-9);
+    fputs("\n(assumes rows of full length, and host work that costs no time)\n", out);
     if (run_trains(run) && !run->task.ops->weights_known && !run->task.weights_known)
-        fprintf(out, "(what task %s computes with other models is not in it)\n", run->task.ops->name);
+        fprintf(out, "(excludes what task %s computes with other models)\n", run->task.ops->name);
     fputc('\n', out);
 }
 

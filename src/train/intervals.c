@@ -20,7 +20,7 @@ dt_err dt_intervals_check(const dt_config *cfg)
     for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++)
         DT_CONFIG_CHECK(intervals[i].value < 1 || intervals[i].value == floor(intervals[i].value), cfg,
                         intervals[i].section, intervals[i].key,
-                        "expected a whole number of steps, or a share of all steps below 1, found %g",
+                        "expected a whole number of steps, or a fraction of all steps below 1, found %g",
                         intervals[i].value);
     return DT_OK;
 }

@@ -1,8 +1,8 @@
 /* loop.c - the superstep: read, compute, exchange, agree, update, report, checkpoint.
  *
- * Ranks meet in one vote. What a rank learns alone (a signal, a time limit, a number that is not finite) becomes
- * everybody's decision there; what fails between votes and before the units' collectives are done cannot be voted on
- * and ends the job through main. */
+ * The ranks agree in one vote per step. Anything that only one rank knows (a signal, a time limit, a non-finite value)
+ * becomes a common decision there. A failure between the vote and the end of the units' collectives cannot be voted on;
+ * it ends the job through main. */
 #include "run.h"
 #include "dtrain/step.h"
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* What is averaged between two records, besides run->sums. The loss is a mean over steps. */
+/* Averages between two records, in addition to run->sums. The loss is a mean over steps. */
 typedef struct interval {
     double loss, seconds;
     int64_t n_skipped;
@@ -43,7 +43,7 @@ static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how
     return dt_sums_declare(s, name, how, 1);
 }
 
-/* "memory/device/parameters": what a rank holds at the end of a step. */
+/* "memory/device/parameters": memory of a rank at the end of a step. */
 static void declare_memory(dt_sums *s, dt_loop_sums *c)
 {
     char name[DT_SUM_NAME];
@@ -70,7 +70,7 @@ static void declare(dt_sums *s, dt_loop_sums *c, bool with_time)
     }
 }
 
-/* The norm of its gradients, and under which names its numbers are shown: "critic/grad_norm", "critic/lr". */
+/* The gradient norm of a trained model, and the names of its metrics: "critic/grad_norm", "critic/lr". */
 static void declare_trained(dt_sums *s, dt_trained *m)
 {
     const char *const head = m->name ? m->name : "", *const slash = m->name ? "/" : "";
@@ -84,17 +84,17 @@ static void declare_trained(dt_sums *s, dt_trained *m)
     }
 }
 
-/* What the loop needs of every task. */
+/* The metrics that every task must declare. */
 static dt_err check_declared(const dt_run *run)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     const dt_task *t = &run->task;
     DT_CHECK(!run_trains(run) || (c->loss && c->tokens >= 0 && c->samples >= 0), DT_ERR_ARG,
-             "task %s: expected the metrics loss, tokens and samples", t->ops->name);
+             "internal: task %s: expected the metrics loss, tokens and samples", t->ops->name);
     DT_CHECK(t->n_validation == 0 || (s->n_shown[DT_SHOW_VALIDATION] > 0 &&
                                       !strcmp(s->shown[DT_SHOW_VALIDATION][0].name, "validation_loss")),
-             DT_ERR_ARG, "task %s: expected validation_loss as the first metric of a validation", t->ops->name);
+             DT_ERR_ARG, "internal: task %s: expected validation_loss as the first validation metric", t->ops->name);
     return DT_OK;
 }
 
@@ -117,7 +117,7 @@ dt_err run_open_sums(dt_run *run)
     n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS;
     n += 4; /* loss_scale, num_tokens, images_per_second, epoch */
     run->shown = calloc((size_t)n, sizeof *run->shown);
-    return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
+    return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d metrics", n));
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -201,7 +201,7 @@ static double norm_of(const dt_run *run, const dt_trained *m)
     return sqrt(dt_sums_value(&run->sums, m->sum_squares)) / run->scale.scale;
 }
 
-/* What a model's gradients are clipped by: their own norm, or one of all that share it. */
+/* The norm that clips a model's gradients: its own, or the common norm of all models that share it. */
 static double clip_norm_of(const dt_run *run, const dt_trained *m)
 {
     double squares = 0;
@@ -218,7 +218,7 @@ static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t p
     return dt_schedule_lr(&run->schedule, m->groups.group[group].lr, place);
 }
 
-/* Each model by its norm, rates and states; or none of them. */
+/* Updates every model with its norm, rates and states, or no model at all. */
 static dt_err update(dt_run *run, const progress *p)
 {
     dt_phase_enter(&run->phase, "update", "");
@@ -242,7 +242,7 @@ static void discard(const dt_run *run)
 
 /* ---- its record -------------------------------------------------------------------------------------------------- */
 
-/* Rates and norms besides the fixed fields, which are those of the run's own model. place: in the schedule. */
+/* Rates and norms of models other than the run's own, which has the fixed fields. place: position in the schedule. */
 static int metrics_of_trained(const dt_run *run, int64_t place, dt_metric *more)
 {
     int n = 0;
@@ -255,7 +255,7 @@ static int metrics_of_trained(const dt_run *run, int64_t place, dt_metric *more)
     return n;
 }
 
-/* Where nothing is, nothing is said. */
+/* Zero entries are omitted. */
 static int metrics_of_memory(const dt_run *run, dt_metric *more)
 {
     const dt_sums *s = &run->sums;
@@ -270,7 +270,8 @@ static int metrics_of_memory(const dt_run *run, dt_metric *more)
     return n;
 }
 
-/* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. seconds: of its steps. */
+/* The metrics of a record in addition to its fixed fields, in run->shown; returns their number. seconds: duration of
+ * the record's steps. */
 static int more_metrics(dt_run *run, const progress *p, int64_t place, double seconds)
 {
     const dt_sums *s = &run->sums;
@@ -334,7 +335,7 @@ static bool is_empty(const dt_sums *s, const dt_shown *loss)
     return loss->bottom >= 0 && dt_sums_value(s, loss->bottom) == 0;
 }
 
-/* Micro-steps, the norms, and what all ranks make of them. */
+/* Micro-steps, gradient norms, and the vote of all ranks. */
 static dt_err compute_and_agree(dt_run *run, const progress *p, dt_vote *vote)
 {
     const double begin_s = dt_now_s();
@@ -357,7 +358,7 @@ static void count_step(const dt_run *run, progress *p, bool skip)
     p->tokens += (int64_t)dt_sums_value(s, run->counted.tokens);
 }
 
-/* Steps that the task leaves out: the data goes on behind them, and the run ends so much sooner. */
+/* Steps that the task skips: the data position advances past them, and the run ends correspondingly earlier. */
 static void leave_out(dt_run *run, progress *p)
 {
     const int64_t n = run->task.left_out;
@@ -387,22 +388,22 @@ static dt_err vote_on_stop(dt_run *run, int *stop)
     return (dt_err)vote.err;
 }
 
-/* The task was asked to stop before the step's first gradient, as in a rollout, and all ranks know: the step is not
- * done, and what it has begun is forgotten. Which of the reasons it was is the last thing that they agree on. */
+/* The task was asked to stop before the step's first gradient, for example in a rollout, and all ranks know it. The
+ * step does not count, and its partial work is discarded. Finally the ranks agree on the reason for the stop. */
 static dt_err leave_step(dt_run *run, progress *p, int *stop)
 {
     dt_error_clear();
     DT_TRY(vote_on_stop(run, stop));
     if (!*stop) *stop = STOP_SIGNAL;
     if (*stop != STOP_TIME_LIMIT || p->step > p->first_step) return DT_OK;
-    return dt_comm_agree(run->comm,
-                         dt_fail(DT_ERR_USAGE,
-                                 "the rollout of step %" PRId64 " does not fit into %s although the run began with it: "
-                                 "give more time, or generate fewer or shorter completions",
-                                 p->step + 1, run_stop_name(run, *stop)));
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE,
+                                            "the rollout of step %" PRId64
+                                            " does not finish before %s, although the run started with it; give the "
+                                            "run more time, or generate fewer or shorter completions",
+                                            p->step + 1, run_stop_name(run, *stop)));
 }
 
-/* One superstep; *stop: what the ranks agreed on. A step that was left is not counted. */
+/* One superstep; *stop: the agreed reason to stop. An abandoned step is not counted. */
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
     const double begin_s = dt_now_s();
@@ -413,7 +414,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     DT_TRY(err);
     *stop = vote.stop;
     const bool skip = vote.nonfinite || is_empty(&run->sums, run->counted.loss);
-    DT_TRY(dt_saver_hold(run->saving.saver)); /* before what a save copies changes, here or in the task */
+    DT_TRY(dt_saver_hold(run->saving.saver)); /* before the loop or the task changes what a save copies */
     if (skip)
         discard(run);
     else
@@ -426,7 +427,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
 
     /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
     if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, place, in));
-    if (skip && !vote.nonfinite) return DT_OK; /* a step without targets says nothing about the numbers */
+    if (skip && !vote.nonfinite) return DT_OK; /* a step without targets is no evidence of non-finite values */
     return run_judge_step(run, p, vote.nonfinite);
 }
 
@@ -441,14 +442,14 @@ static dt_err validate(dt_run *run, progress *p, int *stop)
     *stop = end.stop;
     if (end.stop)
         DT_INFO("the validation of step %" PRId64 " was interrupted after %" PRId64 " of %" PRId64
-                " micro-batches per rank and will be done again",
+                " micro-batches per rank, and will be repeated",
                 p->step, end.n_done, end.n);
     else
         run_best_take(run, p);
     return DT_OK;
 }
 
-/* What is left to do when the last step is done, besides a validation. */
+/* True if work other than a validation remains after the last step. */
 static bool work_follows(const dt_run *run)
 {
     return run->lora.r > 0 || strcmp(run->cfg.checkpoint_export, "none") != 0;
@@ -460,8 +461,7 @@ static bool ends(const dt_run *run, const progress *p)
     return p->step >= run->total_steps || run_best_gives_up(run, p);
 }
 
-/* Validate and save where that is due. A stop request postpones a validation and leaves the loop, where leave() saves
- * what is not saved here. */
+/* Validate and save if due. A stop request postpones a validation and leaves the loop; leave() then saves the state. */
 static dt_err after_step(dt_run *run, progress *p, const cadence *every, int *stop)
 {
     const bool last = p->step == run->total_steps;
@@ -476,7 +476,7 @@ static dt_err after_step(dt_run *run, progress *p, const cadence *every, int *st
     return (saves || validate_now) && !done && !*stop ? vote_on_stop(run, stop) : DT_OK;
 }
 
-/* A run that has no time left before its first step would do no better when it is started again. */
+/* A run without time for its first step would not get further if it were started again. */
 static dt_err check_time_left(dt_run *run, const progress *p)
 {
     return ends(run, p) ? DT_OK : dt_comm_agree(run->comm, run_stop_too_late(run));
@@ -486,13 +486,13 @@ static dt_err check_time_left(dt_run *run, const progress *p)
 static dt_err validate_first(dt_run *run, progress *p, int *stop)
 {
     if (!p->validation_due) return check_time_left(run, p);
-    DT_INFO("the validation of step %" PRId64 " comes first: it was due when the run was stopped", p->step);
+    DT_INFO("the run starts with the validation of step %" PRId64 ", which was due when the run stopped", p->step);
     DT_TRY(validate(run, p, stop));
     if (*stop == STOP_TIME_LIMIT)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE,
                                                 "the validation of step %" PRId64
-                                                " does not fit into %s although the run began with it: give "
-                                                "more time, or a smaller data.max_validation_samples",
+                                                " does not finish before %s, although the run started with it; give "
+                                                "the run more time, or lower data.max_validation_samples",
                                                 p->step, run_stop_name(run, *stop)));
     if (*stop) return DT_OK;
     run_count_progress(run);
@@ -530,8 +530,8 @@ static dt_err complete(dt_run *run, progress *p)
     DT_TRY(run_save_finish(run, p));
     DT_TRY(run_judge_end(run, p));
     if (run_best_gives_up(run, p))
-        DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64
-                " validations were not better than that of step %" PRId64 " (run.early_stopping_patience)",
+        DT_INFO("early stopping at step %" PRId64 " of %" PRId64 ": %" PRId64
+                " validations did not improve on step %" PRId64 " (run.early_stopping_patience)",
                 p->step, run->total_steps, p->n_not_better, p->best_step);
     return run_best_load(run, p);
 }
@@ -545,21 +545,21 @@ static dt_err take_steps(dt_run *run, progress *p)
     const int64_t first = p->first_step = p->step;
     int stop = STOP_NO;
     if (p->step >= run->total_steps && !p->validation_due)
-        DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
+        DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is already done", p->step, run->total_steps);
     DT_TRY(validate_first(run, p, &stop));
     run_watch_next(run, p, false);
     while (!stop && !ends(run, p)) {
         const int64_t before = p->step;
         run->phase.stop_at_s = run_stop_at(run);
         DT_TRY(superstep(run, p, &in, &every, &stop));
-        run->phase.stop_at_s = 0; /* what follows has its own way with time */
+        run->phase.stop_at_s = 0; /* the code after the loop handles the time limit itself */
         if (p->step == first + 1) run_say_overhead(run);
         if (p->step > before) DT_TRY(after_step(run, p, &every, &stop)); /* else the step was left */
     }
     return stop ? leave(run, p, stop) : complete(run, p);
 }
 
-/* Whatever ended the loop: no stop may lose a step that was done. */
+/* However the loop ends, a stop must not lose a completed step. */
 dt_err run_loop(dt_run *run, progress *p)
 {
     const dt_err err = take_steps(run, p);

@@ -1,15 +1,15 @@
-/* nonfinite.c - a step whose gradients are not finite: all ranks skip it, and say where it began.
+/* nonfinite.c - steps with non-finite gradients: all ranks skip such a step and report its origin.
  *
- * Which unit was first costs nothing: the norm has a result for each unit. What a rank sees of them, with several
- * ranks, is its shards of the sums; so while steps are skipped each rank also looks at its own gradients before they
- * are summed (dt_zero_watch), and from the second bad step on the rank is known, too. So it is where the first bad step
- * would be the run's last. */
+ * The first bad unit is known without extra cost, because the norm has a result per unit. With several ranks, those
+ * results describe a rank's shards of the sums. So while steps are skipped, each rank also checks its own gradients
+ * before they are summed (dt_zero_watch), and from the second bad step on the rank is known too. The check is also on
+ * if a first bad step would be the run's last. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
 
-/* First is what backward makes first: in the run's own model before those beside it, in a later unit before an earlier
- * one; of several ranks the lowest. As one number, of which the vote takes the largest; -1: nothing. */
+/* The first bad unit in the order of backward: the run's own model before models trained with it, a later unit before
+ * an earlier one, and the lowest rank first. Encoded as one number whose maximum the vote takes; -1: none. */
 enum { MAX_UNITS = 1 << 20 };
 
 static double rank_of_first(const dt_run *run, int model, int unit)
@@ -37,7 +37,7 @@ void run_note_nonfinite(dt_run *run)
     dt_sums_add(&run->sums, run->counted.bad_sum, sum);
 }
 
-/* "the gradients of unit h.3 on rank 2", from what the ranks voted. */
+/* "the gradients of unit h.3 on rank 2", from the result of the vote. */
 static const char *describe(const dt_run *run, char *out, size_t size)
 {
     const double own = dt_sums_value(&run->sums, run->counted.bad_own);
@@ -73,17 +73,17 @@ static dt_err give_up(const dt_run *run, const progress *p, const char *what, bo
 {
     if (!fits)
         return dt_fail(DT_ERR_NONFINITE,
-                       "step %" PRId64 ": %s are not finite with the smallest loss scale, %g "
-                       "(precision.min_loss_scale)",
+                       "step %" PRId64
+                       ": %s are not finite, even with the minimum loss scale of %g (precision.min_loss_scale)",
                        p->step, what, run->scale.scale);
     return dt_fail(DT_ERR_NONFINITE,
-                   "loss or gradients were not finite in %" PRId64 " steps in a row, the last is step %" PRId64
-                   ", where %s were so first",
+                   "loss or gradients were not finite in %" PRId64 " consecutive steps; in the last, step %" PRId64
+                   ", %s were the first",
                    p->skipped_in_row, p->step, what);
 }
 
-/* Was none of this run's steps finite? A short run ends before max_skipped_steps; a dynamic scale may still be on its
- * way to one that fits. */
+/* True if no step of this run was finite. A short run ends before max_skipped_steps, and a dynamic scale may still be
+ * decreasing to a value that works. */
 static bool none_was_finite(const dt_run *run, const progress *p)
 {
     return p->skipped_in_row == p->step - p->first_step && !run->scale.dynamic;
@@ -110,7 +110,7 @@ dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
     const double scale = run->scale.scale;
     const bool fits = dt_loss_scale_next(&run->scale, nonfinite);
     if (!nonfinite) p->skipped_in_row = 0;
-    if (nonfinite) p->skipped_in_row += run->scale.scale == scale; /* to look for a scale that fits is no failure */
+    if (nonfinite) p->skipped_in_row += run->scale.scale == scale; /* lowering the scale is not a failure */
     run_watch_next(run, p, nonfinite);
     if (!nonfinite) return DT_OK;
     run->n_nonfinite++;
@@ -125,7 +125,7 @@ dt_err run_judge_end(const dt_run *run, const progress *p)
     const int64_t n = p->step - p->first_step;
     if (n == 0 || !none_was_finite(run, p)) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
-                                            "loss or gradients were not finite in any step of this run (%" PRId64
-                                            " in all); in the last, %s were so first",
+                                            "loss or gradients were not finite in every step of this run (%" PRId64
+                                            " in all); in the last, %s were the first",
                                             n, p->bad_place));
 }

@@ -1,5 +1,6 @@
-/* plan.c - memory and communication before anything is allocated. The rooms that allocate also say how much
- * (dt_zero_plan_make, dt_model_plan, ...); this file only adds up, so the plan cannot drift from what happens. */
+/* plan.c - memory and communication before anything is allocated. The modules that allocate also plan their sizes
+ * (dt_zero_plan_make, dt_model_plan, ...). This file only adds them up, so the plan cannot diverge from the allocation.
+ */
 #include "run.h"
 #include "dtrain/step.h"
 #include <stdlib.h>
@@ -89,7 +90,8 @@ static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
     plan->least_live_parameters = dt_max_i64(plan->least_live_parameters, more->least_live_parameters);
 }
 
-/* The run's own model says what it is a parameter; what is trained beside it joins in what it holds and sends. */
+/* Bytes per parameter are those of the run's own model. Other trained models add to the memory and the communication.
+ */
 static dt_err plan_zeros(const dt_run *run, const plan_setting *with, dt_zero_plan *plan)
 {
     for (int i = 0; i < run->n_trained; i++) {

@@ -1,5 +1,5 @@
-/* plan_print.c - --plan: what every stage and offload would take, on ranks and nodes that need not be here, and which
- * would be chosen. */
+/* plan_print.c - --plan: memory and communication of every stage and offload, on ranks and nodes that need not exist
+ * here, and the choice of auto. */
 #include "forecast.h"
 #include "dtrain/step.h"
 #include "run.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What ranks_per_node ranks that share this machine would have. */
+/* Threads of a rank if ranks_per_node ranks share this machine. */
 static int threads_planned(const dt_run *run, int ranks_per_node)
 {
     const int shared = dt_cores_own() / ranks_per_node;
@@ -22,13 +22,13 @@ typedef struct planner {
     const dt_chip *chip; /* NULL: no time is asked for */
     int ranks_unit;      /* more ranks come in multiples of these; 0: nothing is said of them */
     budget budget;
-    const char *source[MAX_MEMORIES]; /* of the budget's numbers */
+    const char *source[MAX_MEMORIES]; /* origin of each budget value */
     int n;
     strategy list[MAX_STRATEGIES];
     trial trials[MAX_STRATEGIES];
 } planner;
 
-/* What memory depends on must be known, whatever else the environment leaves open. */
+/* Settings that memory depends on must be given, even if the environment leaves others open. */
 static dt_err require_settings(const dt_config *cfg)
 {
     static const char *const needed[][2] = {
@@ -40,7 +40,7 @@ static dt_err require_settings(const dt_config *cfg)
     return DT_OK;
 }
 
-/* A path that is not known yet may stand beside the shape that it will have. */
+/* model.path may be missing if its shape is given too. */
 static dt_err require_model(const dt_config *cfg)
 {
     const bool shape = *cfg->model_model_type || *cfg->model_config;
@@ -57,15 +57,16 @@ static void open_task(dt_run *run)
     if (err != DT_OK) DT_INFO("%s", dt_error_message());
     dt_error_clear();
     dt_task_close_data(&run->task);
-    DT_INFO("data: not read; planned for full rows of seq_len = %" PRId64 " tokens", run->cfg.data_seq_len);
+    DT_INFO("data: not read; the plan assumes full rows of seq_len = %" PRId64 " tokens", run->cfg.data_seq_len);
 }
 
 static dt_err check_nodes(const dt_run *run, int per_node)
 {
     const int rest = run->nranks > per_node ? run->nranks % per_node : 0;
-    DT_CONFIG_CHECK(!run_strategy(run).by_node || rest == 0, &run->cfg, "zero", "shard_group",
-                    "node needs equally many ranks on each node: of %d ranks, %d on a node, %d are left for the last",
-                    run->nranks, per_node, rest);
+    DT_CONFIG_CHECK(
+        !run_strategy(run).by_node || rest == 0, &run->cfg, "zero", "shard_group",
+        "node needs the same number of ranks on each node; with %d ranks, %d per node, the last node has %d",
+        run->nranks, per_node, rest);
     return DT_OK;
 }
 
@@ -87,7 +88,7 @@ static dt_err open_for_plan(dt_run *run, int per_node)
     return DT_OK;
 }
 
-/* What the request says wins over what was found. In one memory the smaller of the two holds. */
+/* The request overrides detected values. If device and host share one memory, the smaller value counts. */
 static void set_budget(planner *p, const dt_plan_request *req)
 {
     const int devices = req->devices_per_node ? req->devices_per_node : p->per_node,
@@ -100,9 +101,9 @@ static void set_budget(planner *p, const dt_plan_request *req)
     run_budget(p->run, p->per_node, &p->budget);
     for (int i = 0; i < p->budget.n; i++) {
         rank_memory *m = &p->budget.memory[i];
-        p->source[i] = m->nbytes != SIZE_MAX  ? "what is free on this machine divided by its ranks"
-                       : m->holds[DT_IN_FILE] ? "which --nvme-space would say"
-                                              : "which --device-memory would say";
+        p->source[i] = m->nbytes != SIZE_MAX  ? "free memory of this machine divided by its ranks"
+                       : m->holds[DT_IN_FILE] ? "set it with --nvme-space"
+                                              : "set it with --device-memory";
         if (m->holds[DT_IN_FILE] && disk) {
             m->nbytes = disk;
             p->source[i] = "--nvme-space divided by the ranks of a node";
@@ -134,12 +135,13 @@ static void print_budget(const planner *p)
     for (int i = 0; i < p->budget.n; i++) {
         const rank_memory *m = &p->budget.memory[i];
         fprintf(p->out, "%s per rank: %s, %s\n", m->name,
-                m->nbytes == SIZE_MAX ? "not known" : table_bytes((double)m->nbytes, memory), p->source[i]);
+                m->nbytes == SIZE_MAX ? "unknown" : table_bytes((double)m->nbytes, memory), p->source[i]);
     }
     if (p->run->dev.ops->memory_taken)
-        fprintf(p->out, "of a device %s are for driver, code and libraries, by estimate: a run says what they took\n",
+        fprintf(p->out,
+                "driver, code and libraries take an estimated %s of each device; a run reports the actual value\n",
                 table_bytes((double)dt_device_overhead(&p->run->dev), memory));
-    fprintf(p->out, "a run may take %g of %s; G is 10^9 bytes, M 10^6\n\n", RUN_USABLE,
+    fprintf(p->out, "a run may use %g of %s; G is 10^9 bytes, M is 10^6 bytes\n\n", RUN_USABLE,
             p->budget.n > 1 ? "each" : "it");
 }
 
@@ -153,22 +155,22 @@ static void print_start(const planner *p)
     if (run_trains(p->run) && n_trained < run_n_param(p->run))
         fprintf(p->out, "trained: %" PRId64 " of them\n", n_trained);
     for (int i = 1; i < p->run->n_trained; i++)
-        fprintf(p->out, "beside it: %s, %" PRId64 " parameters\n", p->run->trained[i]->name,
+        fprintf(p->out, "also trained: %s, %" PRId64 " parameters\n", p->run->trained[i]->name,
                 dt_units_n_trainable(p->run->trained[i]->units, p->run->trained[i]->n_units));
     fprintf(p->out, "ranks: %d on %d node%s%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "",
-            run_strategy(p->run).by_node && n_nodes > 1 ? ", each with all states (zero.shard_group = node)" : "");
+            run_strategy(p->run).by_node && n_nodes > 1 ? ", each node with all states (zero.shard_group = node)" : "");
     fprintf(p->out,
             "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s\n",
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
     if (p->run->mc.vision && p->run->model_opt.max_images > 0)
-        fprintf(p->out, " and %d images, each %" PRId64 " of them", p->run->model_opt.max_images,
-                p->run->mc.vision->n_tokens);
+        fprintf(p->out, " and %d images of %" PRId64 " token%s each", p->run->model_opt.max_images,
+                p->run->mc.vision->n_tokens, p->run->mc.vision->n_tokens == 1 ? "" : "s");
     fputc('\n', p->out);
 }
 
-/* What generation takes beside training, of whose activations it uses the memory. */
+/* Memory of generation in addition to training, whose activation memory it uses. */
 static dt_err print_rollout(const planner *p)
 {
     const dt_run *run = p->run;
@@ -182,8 +184,8 @@ static dt_err print_rollout(const planner *p)
     DT_TRY(dt_model_plan(run->task.mc, &alone, run->task.units, run->task.n_units, &run->dev, &training));
     table_bytes((double)(dt_memory_total(&both) - dt_memory_total(&training)), more);
     fprintf(p->out,
-            "rollout: up to %d completions of a rank at a time, of up to %d new tokens, for up to %d prompts of %d;\n"
-            "         %s of keys and values in the memory of activations, and %s beyond what training needs\n",
+            "rollout: at most %d completions per rank at a time, each of at most %d new tokens, for at most %d prompts "
+            "of %d;\n         the KV cache takes %s of the activation memory, and %s in addition to training\n",
             run->model_opt.cache_seqs, run->model_opt.cache_len, run->model_opt.cache_prompts,
             run->model_opt.cache_prompt_len, cache, more);
     return DT_OK;
@@ -224,8 +226,8 @@ static void print_trial(const planner *p, int i)
         fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", t->plan.needs_live);
     if (p->run->task.wants_gathered && s->stage == 3)
         fprintf(p->out, "%-9s %s\n", "",
-                t->gathered ? "all parameters stay gathered in a rollout"
-                            : "each pass of a rollout gathers parameters");
+                t->gathered ? "rollouts keep all parameters gathered"
+                            : "each forward pass of a rollout gathers parameters");
 }
 
 static dt_err print_strategies(planner *p)
@@ -240,7 +242,7 @@ static dt_err print_strategies(planner *p)
         DT_TRY(run_trial(p->run, &with, &l, &p->trials[i]));
         print_trial(p, i);
     }
-    if (!has_places(p)) fputs("offload to cpu: the same memory on this device, so it gains nothing\n", p->out);
+    if (!has_places(p)) fputs("offload to cpu saves nothing: this device and the host share one memory\n", p->out);
     return DT_OK;
 }
 
@@ -290,7 +292,7 @@ static int first_that_works(const planner *p)
 static void print_sums(const planner *p, int i)
 {
     if (i < 0 || has_places(p)) return;
-    fprintf(p->out, "stage %d by place: ", p->list[i].stage);
+    fprintf(p->out, "stage %d by memory space: ", p->list[i].stage);
     table_one_memory(p->out, &p->trials[i].plan.memory);
     fputc('\n', p->out);
 }
@@ -311,10 +313,10 @@ static dt_err print_verdict(const planner *p)
     const int i = find(p, &asked);
     char text[STRATEGY_TEXT], remedy[REMEDY_TEXT];
     if (i < 0 || !is_known(p, &p->trials[i])) return DT_OK;
-    fprintf(p->out, "%s, as in this configuration, ", run_strategy_text(&asked, text));
+    fprintf(p->out, "%s, as configured, ", run_strategy_text(&asked, text));
     if (p->trials[i].works) return fputs("fits\n", p->out), DT_OK;
     DT_TRY(say_remedy(p, false, &p->trials[i], remedy));
-    fprintf(p->out, "does not work: %s\n", remedy);
+    fprintf(p->out, "does not fit: %s\n", remedy);
     return DT_OK;
 }
 
@@ -327,7 +329,7 @@ static dt_err print_choice(const planner *p, int first)
     if (!is_auto) DT_TRY(print_verdict(p));
     if (!is_known(p, &p->trials[first])) {
         const bool of_device = p->budget.memory[0].nbytes == SIZE_MAX;
-        fprintf(p->out, "--%s SIZE, such as %s, says what fits\n", of_device ? "device-memory" : "nvme-space",
+        fprintf(p->out, "to see what fits, add --%s SIZE, such as %s\n", of_device ? "device-memory" : "nvme-space",
                 of_device ? "80GiB" : "4TB");
         return DT_OK;
     }
@@ -357,7 +359,8 @@ static dt_err find_chip(planner *p, const dt_plan_request *req)
     if (!req->gpu) return DT_OK;
     p->chip = dt_chip_named(req->gpu);
     DT_CHECK(p->chip, DT_ERR_USAGE, "--gpu: expected one of %s, found %s", dt_chip_names(), req->gpu);
-    DT_CONFIG_CHECK(strcmp(cfg->run_device, "cpu") != 0, cfg, "run", "device", "cpu, but --gpu plans for a GPU");
+    DT_CONFIG_CHECK(strcmp(cfg->run_device, "cpu") != 0, cfg, "run", "device",
+                    "expected auto or cuda with --gpu, found cpu");
     return dt_config_set(cfg, "run", "device", "cuda");
 }
 
@@ -371,11 +374,11 @@ static dt_err print_time(planner *p, int first)
     if (!p->chip) return DT_OK;
     with.strategy = *taken;
     if (*run_offload_text(taken, offload)) {
-        fprintf(p->out, "\nthe time of a step is not predicted with %s\n", offload);
+        fprintf(p->out, "\nno prediction of the step time with %s\n", offload);
         return DT_OK;
     }
     if (p->run->most_sharing > 1) {
-        fputs("\nthe time of a step is not predicted where ranks share a device\n", p->out);
+        fputs("\nno prediction of the step time when ranks share a device\n", p->out);
         return DT_OK;
     }
     return run_print_forecast(p->run, &with, p->chip, p->out);
@@ -390,7 +393,7 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     DT_TRY(find_chip(&p, req));
     DT_TRY(open_for_plan(run, per_node));
     if (req->nvme_space && !*run->cfg.zero_nvme_path)
-        DT_WARN("--nvme-space is not used: it is the space behind zero.nvme_path, which is not set");
+        DT_WARN("--nvme-space is ignored, because zero.nvme_path is not set");
     set_budget(&p, req);
     print_start(&p);
     DT_TRY(print_rollout(&p));

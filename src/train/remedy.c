@@ -1,13 +1,13 @@
-/* remedy.c - the smallest change to a configuration that does not fit: every combination of what leaves the result as
- * it is (to rounding) is listed, those of the fewest keys first and among them the one that costs least, and the first
- * whose plan fits is it. A plan takes less than a millisecond, so there is nothing to be clever about. */
+/* remedy.c - the smallest change that makes a configuration fit. Lists every combination of changes that leave the
+ * result the same to rounding, ordered by number of keys and then by cost, and returns the first whose plan fits. A
+ * plan takes less than a millisecond, so exhaustive search is enough. */
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
 /* An order among proposals of equally many keys, and nothing else: a greater number costs more time. For recomputation
- * it is per cent of a step as measured (docs/performance.md). The others depend on the machine, so they stand by what
- * is moved and where what is moved can hide:
+ * it is the measured per cent of a step (docs/data/epyc-recompute.csv). The others depend on the machine, so they stand
+ * by what is moved and where what is moved can hide:
  *
  *     stage 2      as many bytes as stage 1, but in every micro-step
  *     saves        nothing but the time of a save, which training waits for
@@ -27,7 +27,7 @@ typedef struct proposal {
     strategy strategy;
     dt_recompute recompute;
     int64_t micro_batch_size;
-    bool live;                /* the least max_live_parameters with which it works */
+    bool live;                /* the minimum max_live_parameters that works */
     bool waits;               /* for a checkpoint to be written, so that no copy of it is kept */
     int n_keys, cost, number; /* number: of the list as it was made, which settles the rest */
 } proposal;
@@ -36,13 +36,13 @@ typedef struct search {
     const dt_run *run;
     const plan_setting *from;
     const limits *limits;
-    const rank_memory *short_of; /* what there is too little of */
+    const rank_memory *short_of; /* the memory that is too small */
     bool is_auto;
     proposal *list;
     int n, room;
 } search;
 
-/* With auto only what the user gave is a key that would change. */
+/* With auto, only keys that the user set count as keys to change. */
 static bool is_key(const search *s, const char *name)
 {
     return !s->is_auto || (strcmp(name, "stage") != 0 && dt_config_given(&s->run->cfg, "zero", name));
@@ -82,7 +82,7 @@ static dt_err add(search *s, const proposal *p)
     if (s->n == s->room) {
         const int room = 2 * s->room + 64;
         proposal *list = realloc(s->list, (size_t)room * sizeof *list);
-        DT_CHECK(list, DT_ERR_MEMORY, "no memory for what might fit");
+        DT_CHECK(list, DT_ERR_MEMORY, "out of memory for the search of a setting that fits");
         s->list = list, s->room = room;
     }
     s->list[s->n] = *p;
@@ -112,13 +112,13 @@ static dt_err add_batches(search *s, proposal p)
     }
 }
 
-/* As much as before, or more. Where the disk is full, less in files is what helps. */
+/* At least as much offload as before. If the disk is full, less offload to files helps. */
 static bool offloads_enough(const search *s, dt_offload now, dt_offload was)
 {
     return now >= was || (was == DT_OFFLOAD_NVME && s->short_of->holds[DT_IN_FILE]);
 }
 
-/* Whoever names a stage and an offload is not told to take less of either. */
+/* If the user set a stage and an offload, do not propose less of either. */
 static bool saves(const search *s, const strategy *now)
 {
     const strategy *was = &s->from->strategy;
@@ -158,7 +158,7 @@ static int by_keys_and_cost(const void *a, const void *b)
                                   : x->number - y->number;
 }
 
-/* A packed row or a long sample has at most seq_len tokens; what the data holds is not read again. */
+/* A packed row or a long sample has at most seq_len tokens; the data is not read again. */
 static plan_setting setting_of(const search *s, const proposal *p)
 {
     plan_setting with = *s->from;
@@ -179,7 +179,7 @@ static plan_setting setting_of(const search *s, const proposal *p)
 }
 
 typedef struct remedy {
-    char keys[400]; /* what to set, "zero.stage = 2" */
+    char keys[400]; /* the settings, "zero.stage = 2" */
     plan_setting with;
     rank_plan plan;
 } remedy;
@@ -188,7 +188,7 @@ static dt_err try_proposal(const search *s, const proposal *p, remedy *r, bool *
 {
     trial t;
     r->with = setting_of(s, p);
-    if (p->live) r->with.max_live_parameters = 1; /* is never enough, and what would be is said */
+    if (p->live) r->with.max_live_parameters = 1; /* never enough, so the plan reports the required value */
     DT_TRY(run_trial(s->run, &r->with, s->limits, &t));
     if (p->live) r->with.max_live_parameters = t.plan.needs_live;
     *found = !t.short_of && p->live == (t.plan.needs_live > 0);
@@ -296,21 +296,21 @@ static void say_found(const search *s, const remedy *r, const rank_memory *short
     char needs[24], takes[STRATEGY_TEXT] = "";
     if (s->is_auto) run_strategy_text(&r->with.strategy, takes);
     snprintf(out, REMEDY_TEXT, "the smallest change that fits is %s%s%s, which needs %s of %s", r->keys,
-             s->is_auto ? ": auto then takes " : "", takes,
+             s->is_auto ? "; auto then takes " : "", takes,
              dt_format_bytes((double)run_part(&missing, short_of), needs), short_of->name);
 }
 
-/* What is no key, and what would change the result. */
+/* Remedies other than keys, and keys that change the result. */
 static void say_others(const rank_memory *short_of, char out[REMEDY_TEXT])
 {
     const size_t len = strlen(out);
     const bool of_node = !strcmp(short_of->shared_by, "node");
     char ranks[40] = "";
-    if (short_of->n_sharing > 1) snprintf(ranks, sizeof ranks, "fewer ranks on each %s, ", short_of->shared_by);
+    if (short_of->n_sharing > 1) snprintf(ranks, sizeof ranks, "fewer ranks per %s, ", short_of->shared_by);
     snprintf(out + len, REMEDY_TEXT - len, "try %s%sa smaller data.seq_len", ranks,
              !of_node                      ? ""
-             : short_of->holds[DT_IN_FILE] ? "more disk space in each node, "
-                                           : "more memory in each node, ");
+             : short_of->holds[DT_IN_FILE] ? "more disk space per node, "
+                                           : "more memory per node, ");
 }
 
 dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,

@@ -15,8 +15,7 @@ char *run_checkpoint_dir(const dt_run *run)
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
 }
 
-/* The batch size that the run had before, 0: followed from other keys. Said once, and not again by a run that goes on
- * with the new one. */
+/* Reports a changed batch size once, when the run first resumes with it. 0: the old size followed from other keys. */
 static void tell_new_place(const dt_run *run, const progress *p, const dt_config *before)
 {
     const int64_t per_epoch = run->task.steps_per_epoch, was = before->batch_train_batch_size,
@@ -24,17 +23,18 @@ static void tell_new_place(const dt_run *run, const progress *p, const dt_config
     const int64_t sample = p->data_step % per_epoch * is, epoch = p->data_step / per_epoch;
     if (was == is) return;
     if (was)
-        DT_INFO("batch.train_batch_size was %" PRId64 " and is %" PRId64 ": data continues at sample %" PRId64
-                " of epoch %" PRId64 "; batch.train_batch_size=%" PRId64 " would keep it",
+        DT_INFO("batch.train_batch_size changed from %" PRId64 " to %" PRId64 "; data continues at sample %" PRId64
+                " of epoch %" PRId64 ". To keep the old value, set batch.train_batch_size=%" PRId64,
                 was, is, sample, epoch, was);
     else
         DT_INFO("batches have %" PRId64
-                " samples, and some before had another number: data continues at sample %" PRId64 " of epoch %" PRId64,
+                " samples, but some earlier ones had another size; data continues at sample %" PRId64
+                " of epoch %" PRId64,
                 is, sample, epoch);
 }
 
-/* What is left of the epochs is counted in the present batches; of a schedule of rollouts the place follows from the
- * data's. */
+/* The remaining epochs are counted in batches of the present size. For a schedule of rollouts, the position follows
+ * from the data position. */
 static void place_in_data(dt_run *run, progress *p, const dt_config *before)
 {
     p->data_step = run->task.ops->step_after(&run->task, p->samples);
@@ -59,9 +59,9 @@ static bool in_folder(const char *path, const char *dir)
     return stat(folder, &a) == 0 && stat(dir, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Was the newest checkpoint here made by this very run, begun from the same path? Then it was stopped and submitted
- * again, and goes on. Once save_total_limit has deleted that path, other settings are judged like those of any run that
- * is resumed. */
+/* True if this run, started from the same path, wrote the newest checkpoint here. It was then stopped and submitted
+ * again, and continues. Once save_total_limit has deleted that path, changed settings are judged as for any resumed
+ * run. */
 static bool is_submitted_again(const dt_run *run, const char *newest, bool path_is_gone)
 {
     dt_ckpt_meta meta;
@@ -94,7 +94,7 @@ static dt_err choose_given(dt_run *run, const char *dir)
     char *file = NULL;
     const char *resume = run->cfg.checkpoint_resume;
     if (was_deleted_since(run, dir)) {
-        DT_INFO("this run was started from %s, which was deleted since, and continues from its own newest checkpoint",
+        DT_INFO("this run was started from %s, which has been deleted; it continues from its own newest checkpoint",
                 resume);
         return DT_OK;
     }
@@ -110,15 +110,14 @@ static dt_err choose_given(dt_run *run, const char *dir)
     run->resume_paths = NULL, run->n_resume_paths = 0, run->resume_is_given = true;
     if (n && !own) {
         free(file);
-        return dt_config_fail(
-            &run->cfg, "checkpoint", "resume",
-            "%s is of another run, but %s holds %d checkpoint%s already; use auto to go on with those, or another "
-            "run.output_dir",
-            resume, dir, n, n > 1 ? "s" : "");
+        return dt_config_fail(&run->cfg, "checkpoint", "resume",
+                              "%s belongs to another run, but %s already holds %d checkpoint%s; use auto to continue "
+                              "from those, or choose another run.output_dir",
+                              resume, dir, n, n > 1 ? "s" : "");
     }
     if (!(run->resume_paths = calloc(1, sizeof *run->resume_paths))) {
         free(file);
-        return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+        return dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     }
     run->resume_paths[0] = file, run->n_resume_paths = 1;
     return DT_OK;
@@ -131,10 +130,10 @@ static dt_err list_candidates(dt_run *run, const char *dir)
     DT_TRY(dt_checkpoint_candidates(dir, &run->resume_paths, &run->n_resume_paths));
     if (is_word(run, "auto")) return DT_OK;
     if (!is_word(run, "none")) return choose_given(run, dir);
-    DT_CONFIG_CHECK(
-        run->n_resume_paths == 0, &run->cfg, "checkpoint", "resume",
-        "none, but %s holds %d checkpoints of an earlier run; use auto to continue, or another run.output_dir", dir,
-        run->n_resume_paths);
+    DT_CONFIG_CHECK(run->n_resume_paths == 0, &run->cfg, "checkpoint", "resume",
+                    "none, but %s holds %d checkpoints of an earlier run; use auto to continue from them, or choose "
+                    "another run.output_dir",
+                    dir, run->n_resume_paths);
     return DT_OK;
 }
 
@@ -171,7 +170,7 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
     return is_there ? n : n - 1;
 }
 
-/* A checkpoint has no states of a model that was asked for after it was written. */
+/* A checkpoint lacks the states of a model that was added after it was written. */
 static dt_err check_beside(const dt_run *run, const char *path)
 {
     for (int i = 0; i < run->task.n_beside; i++) {
@@ -183,8 +182,8 @@ static dt_err check_beside(const dt_run *run, const char *path)
         if (err == DT_OK) continue;
         dt_error_clear();
         return dt_config_fail(&run->cfg, run->task.ops->name, m->key,
-                              "%s has no %s, which is trained from the start of a run on; resume without this key, or "
-                              "start a run from the checkpoint's model",
+                              "%s has no %s, which must be trained from the start of a run; resume without this key, "
+                              "or start a new run from the checkpoint's model",
                               path, m->name);
     }
     return DT_OK;
@@ -199,17 +198,18 @@ static dt_err fail_left_out(const dt_run *run, const char *path, const dt_ckpt_m
     const dt_err err =
         strcmp(was, now) != 0
             ? dt_config_fail(&run->cfg, "lora", "base_quantization",
-                             "%s, but %s leaves out the base (checkpoint.save = trainable), which was stored with %s "
-                             "when it was trained; expected %s, or checkpoint.save = all",
+                             "%s, but %s does not contain the base (checkpoint.save = trainable), and the run stored "
+                             "the base as %s; expected %s, or checkpoint.save = all",
                              now, path, was, was)
-            : dt_config_fail(&run->cfg, "checkpoint", "save",
-                             "trainable leaves %s out, which is frozen now and was trained before, in %s; expected all",
-                             tensor, path);
+            : dt_config_fail(
+                  &run->cfg, "checkpoint", "save",
+                  "expected all, found trainable: it would omit %s, which is frozen now but was trained earlier, in %s",
+                  tensor, path);
     dt_config_free(&before);
     return err;
 }
 
-/* What the file has trained is not in the base: checkpoints that leave it out would lose it. */
+/* Parameters that the file has trained are not in the base, so checkpoints that omit them would lose them. */
 static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
     if (run_saves_frozen(run) || !meta->base.path) return DT_OK;
@@ -233,8 +233,8 @@ static void see_path(void *self, const char *section, const char *key, const cha
     if (!m->key && strcmp(section, m->section) == 0 && end && !end[5]) m->key = key;
 }
 
-/* When the run's own model fits: what it trains or keeps beside that is as a key of the task said. Where the key names
- * another model now, tensors that do not fit are no damage, for which an earlier checkpoint would be tried. */
+/* Called after the run's own model is known to fit. The other models depend on a key of the task. If that key now names
+ * another model, mismatching tensors are not corruption, so no earlier checkpoint is tried. */
 static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
                             int n)
 {
@@ -248,8 +248,8 @@ static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_m
     return err == DT_ERR_DATA && named.key ? dt_config_blame(&run->cfg, named.section, named.key, err) : err;
 }
 
-/* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
- * model is the same is damage. */
+/* Checks whether this run can continue from the file, without loading it. Names and shapes are checked last: if the
+ * model is the same, a mismatch there is corruption. */
 static dt_err look_at(const dt_run *run, const char *path)
 {
     dt_ckpt_meta meta;
@@ -274,7 +274,7 @@ static bool leaves_out(const char *path)
     return is;
 }
 
-/* Not a path that was given; and starting anew would bury what the user still has. */
+/* Not for a path that the user gave. Starting from scratch would hide the user's checkpoints. */
 int run_next_candidate(const dt_run *run, dt_err err, int i)
 {
     const int n = run->n_resume_paths;
@@ -286,7 +286,7 @@ int run_next_candidate(const dt_run *run, dt_err err, int i)
 static dt_err choose(dt_run *run)
 {
     char *dir = run_checkpoint_dir(run);
-    DT_CHECK(dir, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(dir, DT_ERR_MEMORY, "out of memory for a path");
     dt_err err = list_candidates(run, dir);
     free(dir);
     for (int i = 0, next; err == DT_OK && i < run->n_resume_paths; i = next) {
@@ -308,7 +308,7 @@ dt_err run_choose_checkpoint(dt_run *run)
 
 /* ---- loading it -------------------------------------------------------------------------------------------------- */
 
-/* What depends on the settings of before. A best validation by another metric says nothing. */
+/* State that depends on the earlier settings. A best validation by another metric is ignored. */
 static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
 {
     dt_config before = {0};
@@ -326,8 +326,8 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     dt_error_clear();
 }
 
-/* Does the file hold all of the states that a model's optimizer has? Then they go on; else all of them begin at zero,
- * and their updates are counted anew: a correction of their bias (Adam's) needs one count for all. */
+/* If the file has all states of a model's optimizer, they continue. Otherwise all start at zero with a new update
+ * count, because Adam's bias correction needs one count for all. */
 static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_meta *meta, dt_trained *m, bool *whole)
 {
     const dt_optimizer_ops *o = m->zero_opt.optimizer;
@@ -337,13 +337,13 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
     *whole = dt_checkpoint_has_states(found, o);
     m->state_updates = *whole ? found->updates : 0;
     if (!*whole && run->comm->rank == 0)
-        DT_WARN("%s, made with %s%s%s, does not hold the states of %s: they begin at zero", path, found->optimizer,
-                m->name ? " for " : "", m->name ? m->name : "", o->name);
+        DT_WARN("%s, written with %s%s%s, does not contain the states of %s; they start at zero", path,
+                found->optimizer, m->name ? " for " : "", m->name ? m->name : "", o->name);
     dt_ckpt_states_free(&own);
     return DT_OK;
 }
 
-/* Of what this rank owns of the frozen parameters. */
+/* Checksum of the frozen parameters that this rank owns. */
 static dt_err sum_frozen(const dt_run *run, uint64_t *sum)
 {
     enum { CHUNK = 1 << 16 };
@@ -371,14 +371,13 @@ static dt_err check_base(const dt_run *run, const char *path, uint64_t before)
     uint64_t now;
     DT_TRY(sum_frozen(run, &now));
     DT_CHECK(now == before, DT_ERR_DATA,
-             "%s: checkpoint.save = trainable would leave frozen parameters out that differ from those of %s; expected "
-             "all, or the model that the run was started from",
+             "%s: checkpoint.save = trainable would omit frozen parameters that differ from those of %s; expected all, "
+             "or the model that the run was started from",
              path, run->base.path);
     return DT_OK;
 }
 
-/* The states of a file that leaves nothing out, into a run whose checkpoints will: the base is looked at, too.
- * Agreed. */
+/* Loads a complete file into a run whose checkpoints omit frozen parameters, so the base is checked too. Agreed. */
 static dt_err load_whole(dt_run *run, const dt_saved_model *models, int n, const char *path)
 {
     uint64_t before = 0;
@@ -394,7 +393,7 @@ static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *met
     dt_saved_model models[DT_MAX_SAVED];
     const int n = run_list_saved(run, path, models);
     if (run->task.kept && n == run->n_trained)
-        DT_INFO("%s holds no model `%s`: it stays as it was loaded", path, run->task.kept_name);
+        DT_INFO("%s contains no model `%s`; the model stays as loaded", path, run->task.kept_name);
     dt_err err = DT_OK;
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);
@@ -467,8 +466,8 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
     return err;
 }
 
-/* What a model that is started from may not have: a language model no score, and as a rule no adapters; one that is
- * joined with a tower no projector. */
+/* Parts that the starting model may lack: a language model may lack a score head and usually adapters; a model joined
+ * with a tower may lack a projector. */
 static bool may_be_new(const dt_tensor *t)
 {
     return t->adapter_scale != 0 || strcmp(t->name, DT_STORED_SCORE) == 0 ||
@@ -485,11 +484,11 @@ static dt_err start_fresh(dt_run *run)
     return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);
 }
 
-/* What the directory holds follows the checkpoint that was loaded. */
+/* Adjusts the directory to the checkpoint that was loaded. */
 static dt_err settle_directory(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run);
-    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     if (err == DT_OK && run->comm->rank == 0) err = run_leave_branch(run->cfg.run_output_dir, p->step);
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK) err = run_best_settle(run, p, dir);

@@ -1,5 +1,5 @@
-/* run.c - a run from configuration to the last checkpoint. Local work between votes; a vote behind every part in which
- * one rank may fail alone. */
+/* run.c - a run, from configuration to last checkpoint. Local work alternates with votes: every section in which a
+ * single rank may fail is followed by a vote. */
 #include "run.h"
 #include "dtrain/step.h"
 #include "dtrain/chips.h"
@@ -14,12 +14,12 @@ static dt_err write_config(const dt_run *run)
 {
     char *path = NULL, *text = dt_config_text(&run->cfg);
     if (!text || asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) < 0) path = NULL;
-    dt_err err = path ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
+    dt_err err = path ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "out of memory for config.ini");
     if (err == DT_OK) err = dt_write_file_atomic(path, text, strlen(text));
     const char *relative = dt_config_relative_path(&run->cfg);
     if (err == DT_OK && relative)
-        DT_WARN("%s keeps relative paths, such as that of %s, because full paths with this folder's name would be read "
-                "differently: start it again from this folder only",
+        DT_WARN("%s stores relative paths, such as that of %s, because a configuration cannot express this folder's "
+                "full path; start the run again only from this folder",
                 path, relative);
     free(path), free(text);
     return err;
@@ -31,7 +31,7 @@ static dt_err open_report(dt_run *run, const progress *p)
     dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
                              .stdout_every_s = run->cfg.log_stdout_every,
                              .resume_step = p->step,
-                             .append = !run_trains(run), /* an evaluation adds to what a run wrote */
+                             .append = !run_trains(run), /* an evaluation appends to a run's records */
                              .redo_validation = p->validation_due,
                              .every = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                              .total_steps = run->total_steps};
@@ -60,22 +60,23 @@ static dt_err check_same_files(dt_run *run)
     DT_TRY(dt_comm_same_file(run->comm, config, dt_hash_text(run->mc.json)));
     for (int i = 0; i < t->n_files; i++) DT_TRY(dt_comm_same_file(run->comm, t->file[i].path, t->file[i].fingerprint));
     DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
-    dt_err err = mine == first
-                     ? DT_OK
-                     : dt_fail(DT_ERR_DATA, "[data]: host %s finds other files than rank 0 (sizes or contents differ)",
-                               run->comm->host);
+    dt_err err = mine == first ? DT_OK
+                               : dt_fail(DT_ERR_DATA,
+                                         "[data]: dataset files on host %s differ from rank 0's (sizes or contents); "
+                                         "make the same files visible on every node",
+                                         run->comm->host);
     return dt_comm_agree(run->comm, err);
 }
 
-/* Other launchers set WORLD_SIZE to the number of ranks or of nodes; here MPI alone tells, and a third number is a
- * mistake worth a word. */
+/* Other launchers set WORLD_SIZE to the number of ranks or of nodes. dtrain uses only MPI's count and warns about any
+ * other value. */
 static void check_world_size(const dt_run *run)
 {
     const char *text = getenv("WORLD_SIZE");
     char *end = NULL;
     const long n = text ? strtol(text, &end, 10) : 0;
     if (!text || (end != text && !*end && (n == run->nranks || n == run->comm->n_nodes))) return;
-    DT_WARN("WORLD_SIZE = %s is ignored: MPI has started %d rank%s on %d node%s", text, run->nranks,
+    DT_WARN("WORLD_SIZE = %s is ignored, because MPI started %d rank%s on %d node%s", text, run->nranks,
             run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "");
 }
 
@@ -112,7 +113,7 @@ static void describe_trained(const dt_run *run)
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
         if (m->name)
-            DT_INFO("%s, trained beside the model: %" PRId64 " parameters, %s, lr %g, max_grad_norm %g", m->name,
+            DT_INFO("%s, trained with the model: %" PRId64 " parameters, %s, lr %g, max_grad_norm %g", m->name,
                     dt_units_n_trainable(m->units, m->n_units), m->zero_opt.optimizer->name, m->groups.group[0].lr,
                     m->max_grad_norm);
         describe_groups(m);
@@ -127,7 +128,7 @@ static void describe(const dt_run *run)
     DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->nranks, run->nranks > 1 ? "s" : "",
             run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
     if (run->dev.ops->own_memory && run->comm->most_sharing > 1)
-        DT_INFO("%d ranks share a device, its memory and its time: there are more ranks than devices",
+        DT_INFO("%d ranks share one device, its memory and its time, because there are more ranks than devices",
                 run->comm->most_sharing);
     const strategy s = run_strategy(run);
     char trained[60] = "";
@@ -145,12 +146,12 @@ static void describe(const dt_run *run)
         DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
                 say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, run->total_steps);
         if (info->n_dropped && run->comm->rank == 0)
-            DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
+            DT_WARN("[data] train: %" PRId64 " samples without a target are skipped", info->n_dropped);
     }
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
 }
 
-/* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */
+/* device and comm do not know the configuration, so their errors are reported again with the line of the key. */
 static dt_err at_key(const dt_run *run, const char *section, const char *key, dt_err err)
 {
     return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, section, key, err) : err;
@@ -175,7 +176,7 @@ static int find_threads(dt_run *run)
     return n_threads;
 }
 
-/* All that can be wrong with what the user asks for, looked for on every rank and reported at once. */
+/* Checks everything that the user can set, on every rank, and reports all mistakes together. */
 static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
@@ -206,8 +207,8 @@ static dt_err open_all(dt_run *run)
     return run_agree(run, dt_mistakes_end(m));
 }
 
-/* run.device = auto may find a GPU on one node and none on another. What follows asks the device what to do, and ranks
- * that hear different answers would wait for each other. */
+/* run.device = auto may find a GPU on one node and none on another. Later code depends on the device, so ranks with
+ * different devices would wait for each other. */
 static dt_err check_same_device(dt_run *run)
 {
     char of_first[32] = "";
@@ -217,12 +218,14 @@ static dt_err check_same_device(dt_run *run)
     if (strcmp(run->dev.ops->name, of_first) != 0)
         err =
             at_key(run, "run", "device",
-                   dt_fail(DT_ERR_USAGE, "%s gives %s on rank %d and %s on rank 0: all ranks must compute on one kind",
+                   dt_fail(DT_ERR_USAGE,
+                           "expected the same kind of device on all ranks: %s selects %s on rank %d, but %s on rank 0",
                            run->cfg.run_device, run->dev.ops->name, run->comm->rank, of_first));
     return run_agree(run, err);
 }
 
-/* What utilisation is a part of: the peaks of all devices, each once. Nothing is said of a device that is no chip. */
+/* The peak rate for utilisation: the sum over all devices, each counted once. Omitted for devices without a known peak.
+ */
 static dt_err find_peak(dt_run *run)
 {
     const char *name = run->dev.ops->chip_name ? run->dev.ops->chip_name(&run->dev) : NULL;
@@ -232,7 +235,7 @@ static dt_err find_peak(dt_run *run)
     if (!run->dev.ops->chip_name) return DT_OK;
     DT_TRY(dt_comm_reduce_host_f64(run->comm, sums, 2, DT_SUM));
     if (sums[1] == 0) run->peak_flops = sums[0];
-    if (name && !chip) DT_INFO("MFU is not shown: the peak of %s is not known", name);
+    if (name && !chip) DT_INFO("MFU is not reported, because the peak rate of %s is unknown", name);
     return DT_OK;
 }
 
@@ -282,7 +285,7 @@ static dt_err write_trace(dt_run *run)
 {
     char *path = NULL;
     if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0)
-        return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+        return dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     const dt_err err = dt_timeline_write(run->timeline, run->comm, path);
     free(path);
     return err;
@@ -294,8 +297,8 @@ static dt_err export_result(dt_run *run, const progress *p)
     if (err != DT_ERR_STOP) return err;
     dt_error_clear();
     return dt_fail(err,
-                   "stopped by a signal while the model was exported: step %" PRId64 " of %" PRId64
-                   " is done and saved; start it again to export",
+                   "stopped by a signal during the export of the model, after step %" PRId64 " of %" PRId64
+                   " was saved; start it again to export",
                    p->step, run->total_steps);
 }
 
@@ -324,12 +327,12 @@ static dt_err train(dt_run *run)
     return dt_comm_agree(run->comm, err);
 }
 
-/* Rank 0 reads files of any size alone. All vote every now and then meanwhile: as long as rank 0 gets on, all show
- * progress to their watchdogs, and where one rank hangs, the time of the others runs out. */
+/* Only rank 0 reads the files, which may be of any size. Meanwhile all ranks vote periodically: while rank 0 makes
+ * progress, all report progress to their watchdogs, and if a rank hangs, the others time out. */
 typedef struct verification {
     dt_run *run;
     double voted_s; /* when the last vote was */
-    bool ended;     /* by a vote: there is no other */
+    bool ended;     /* by a vote */
 } verification;
 
 static dt_err verify_vote(verification *v, dt_err err, bool last)
@@ -392,8 +395,8 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     if (mode == DT_MODE_CHECK_DEVICE) return prepare_device(run);
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
-        /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how
-         * long that may take. */
+        /* Only rank 0 reads the files, which may be of any size, without any exchange, so comm.timeout does not apply.
+         */
         dt_watchdog_stop(run->watchdog);
         run->watchdog = NULL;
         DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : run_check_files(run)));

@@ -1,4 +1,4 @@
-/* run.h - what the files of src/train share. */
+/* run.h - shared declarations of src/train. */
 #ifndef DTRAIN_SRC_TRAIN_RUN_H
 #define DTRAIN_SRC_TRAIN_RUN_H
 
@@ -9,12 +9,12 @@
 typedef struct progress {
     int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
     int64_t updates;               /* of them, those that changed the weights */
-    int64_t first_step;            /* that this start began behind */
+    int64_t first_step;            /* the step after which this start began */
     int64_t saved_step;            /* newest checkpoint of this run, -1: none */
     /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t data_step;
     int64_t skipped_in_row;
-    char bad_place[160];  /* of the last of them: what was not finite first */
+    char bad_place[160];  /* origin of the last one: what was first not finite */
     bool validation_due;  /* this step's was put off, or did not come to its end */
     int64_t best_step;    /* of the best validation, 0: none */
     double best_metric;   /* its metric */
@@ -27,8 +27,8 @@ static inline uint64_t run_data_fingerprint(const dt_run *run)
     return run->task.train ? dt_loader_fingerprint(run->task.train) : 0;
 }
 
-/* setup.c: the parts of opening a run, from the configuration. The first two are local; what is wrong joins
- * run->mistakes, and the rest is opened all the same. */
+/* setup.c: stages of opening a run from its configuration. The first two are local. Mistakes join run->mistakes, and
+ * the remaining stages still run. */
 dt_err run_open_host(dt_run *run, int n_threads, bool planning); /* the CPU beside another device; local */
 void run_open_config_objects(dt_run *run);                       /* batch sizes, model configuration, units, options */
 dt_err run_check_attention(const dt_run *run);                   /* with a device, or one to plan with; local */
@@ -36,15 +36,15 @@ void run_open_task(dt_run *run);                                 /* its data and
 void run_make_schedule(dt_run *run);                             /* of run->total_steps */
 dt_err run_open_states(dt_run *run);                             /* zero, model, buffers: collective, agreed */
 
-/* token_rows.c: rec.freeze_llm. Of the units, once it is known what is trained; local. */
+/* token_rows.c: rec.freeze_llm. Called for the units once the trained parts are known; local. */
 dt_err run_choose_rows(dt_run *run);
 
-/* trained_parts.c: vision.train. What it asks for; beside adapters the modules that it names join
- * lora.modules_to_save; is this tensor of what is trained? Local. */
+/* trained_parts.c: vision.train. Reads the key; with adapters, adds its modules to lora.modules_to_save; tells whether
+ * a tensor is trained. Local. */
 dt_err run_choose_parts(dt_run *run);
 dt_err run_save_parts(dt_run *run);
 bool run_trains_part(const dt_run *run, const dt_tensor *tensor);
-/* vision.feature_cache: once it is known what is trained; local */
+/* vision.feature_cache: called once the trained parts are known; local */
 dt_err run_check_features(dt_run *run);
 
 /* check.c */
@@ -55,17 +55,17 @@ dt_err run_check_nvme_path(const dt_run *run);
 /* --check: all that would be read, to the last byte; rank 0 */
 dt_err run_check_files(dt_run *run);
 
-/* first_check.c: does a GPU compute what the CPU computes? Where nobody knows yet. On the lowest rank of each GPU;
- * local */
+/* first_check.c: checks that a GPU computes what the CPU computes, unless a cached result exists. On the lowest rank of
+ * each GPU; local */
 dt_err run_check_device(dt_run *run);
 
 /* plan.c */
 int64_t run_n_param(const dt_run *run);
-/* Operations of forward and backward for so many tokens, in sequences of data.seq_len, and images. */
+/* FLOPs of forward and backward for n_tok tokens, in sequences of data.seq_len, and n_images images. */
 double run_flops(const dt_run *run, double n_tok, double n_images);
-double run_checkpoint_nbytes(const dt_run *run); /* on the disk, at most */
+double run_checkpoint_nbytes(const dt_run *run); /* maximum size on disk */
 
-/* strategy.c: what of zero.stage, offload and shard_group a plan is made for */
+/* strategy.c: the stage, offload and shard_group of a plan */
 typedef struct strategy {
     int stage;
     dt_offload offload_optimizer, offload_param;
@@ -80,12 +80,12 @@ const char *run_offload_name(dt_offload offload); /* the word of the configurati
 /* "zero.stage = 3, zero.offload_optimizer = cpu"; returns out */
 const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT]);
 const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT]); /* without the stage; may be empty */
-/* What zero.stage = auto tries, in order; returns how many. keep_given: without those that differ from an
- * offload_optimizer or offload_param that the user gave. What was given is known on rank 0 alone. */
+/* The strategies that zero.stage = auto tries, in order; returns their number. keep_given: omit those that differ from
+ * an offload_optimizer or offload_param that the user set. Only rank 0 knows which keys the user set. */
 int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEGIES]);
 int run_stage_by_size(int64_t n_param, bool trains); /* zero.stage = auto:size */
 
-/* what a plan is made for: the configuration's, until a field is changed */
+/* settings of a plan: those of the configuration, unless a field is changed */
 typedef struct plan_setting {
     strategy strategy;
     int nranks, ranks_per_node;
@@ -94,26 +94,26 @@ typedef struct plan_setting {
     bool accumulates; /* over micro-steps, for once: gradients of any type are kept in fp32 then */
     int64_t max_live_parameters;
     bool gathered;     /* stage 3: the run's own model keeps all parameters gathered while it rolls out */
-    bool saves_beside; /* checkpoint.async: what is saved has a copy in host memory */
+    bool saves_beside; /* checkpoint.async: a save copies the states to host memory */
 } plan_setting;
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
-/* of a model, with what is the run's: the strategy and max_live_parameters */
+/* options of a model, with the run's strategy and max_live_parameters */
 dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m);
 
-/* what a rank holds, as run_open_states would allocate */
+/* memory of a rank, as run_open_states would allocate it */
 typedef struct rank_plan {
     dt_zero_plan zero;
     dt_memory memory;
     double sent_bytes;  /* in a step, as the papers count it */
     dt_sent sent;       /* likewise, as the transport goes */
-    int64_t needs_live; /* it works with this max_live_parameters alone; 0: with that of the setting */
+    int64_t needs_live; /* the max_live_parameters that it needs; 0: the setting's value works */
 } rank_plan;
 dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan);
-/* the same, where max_live_parameters is too small with what would be enough */
+/* the same; if max_live_parameters is too small, with a sufficient value */
 dt_err run_try(const dt_run *run, const plan_setting *with, rank_plan *plan);
 
-/* budget.c: does a plan fit? A rank's places are in one or two physical memories: on the CPU device in one, the node's;
- * else the device's is apart. What is offloaded to nvme is in a third, on the disk. */
+/* budget.c: checks whether a plan fits. A rank's memory spaces lie in one or two physical memories: on the CPU device
+ * only in the node's memory, otherwise also in the device's own. States offloaded to nvme are in a third, the disk. */
 typedef struct rank_memory {
     const char *name, *shared_by; /* "device memory", "device" */
     bool holds[DT_N_PLACE];
@@ -129,14 +129,14 @@ typedef struct budget {
 
 void run_budget(const dt_run *run, int ranks_per_node, budget *b);
 size_t run_part(const dt_memory *bytes, const rank_memory *m); /* of them, those in m */
-/* the first memory of which more than the usable part is needed; NULL: it fits */
+/* the first memory whose usable share is exceeded; NULL: the plan fits */
 const rank_memory *run_exceeds(const budget *b, double usable, const dt_memory *needed);
-dt_memory run_overhead(const dt_run *run); /* what the devices hold outside the ledger */
+dt_memory run_overhead(const dt_run *run); /* device memory outside the ledger */
 dt_memory run_held(const dt_run *run);     /* now, with that */
 
-dt_memory run_missing(const dt_memory *planned, const dt_memory *held); /* what of it is not there yet */
+dt_memory run_missing(const dt_memory *planned, const dt_memory *held); /* the part that is not yet allocated */
 
-/* what plans are held against */
+/* limits that plans are checked against */
 typedef struct limits {
     const budget *budget;
     double usable;  /* of each memory */
@@ -146,12 +146,12 @@ typedef struct limits {
 /* choose.c */
 typedef struct trial {
     rank_plan plan;
-    bool gathered;               /* with all parameters gathered: the task wants that, and there is room */
+    bool gathered;               /* with all parameters gathered, because the task wants that and memory suffices */
     const rank_memory *short_of; /* NULL: it fits */
     bool works;                  /* it fits, and max_live_parameters is enough */
 } trial;
 dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, trial *t);
-/* does the configured strategy fit into what is free? local */
+/* checks that the configured strategy fits into the free memory; local */
 dt_err run_check_memory(const dt_run *run, int ranks_per_node);
 /* zero.stage = auto: the first strategy that fits on every rank; collective, agreed */
 dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
@@ -159,14 +159,14 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
 dt_err run_settle_gathered(dt_run *run, int ranks_per_node);
 
 /* table.c: both log */
-void run_compare_plan(dt_run *run, const rank_plan *plan); /* with what is allocated now */
-void run_say_overhead(const dt_run *run);                  /* what the device has taken besides; after a step */
+void run_compare_plan(dt_run *run, const rank_plan *plan); /* compares it with the present allocation */
+void run_say_overhead(const dt_run *run);                  /* memory that the device uses in addition; after a step */
 void run_say_trials(const strategy list[], const trial trials[], int n, bool nodes); /* nodes: there are several */
 
-/* remedy.c: what would make a run fit that does not; local. */
+/* remedy.c: changes that would make a run fit; local. */
 enum { REMEDY_TEXT = 800 };
-/* As the end of a message: the smallest change that fits; where there is none, on how many ranks stage 3 would, in
- * multiples of `unit` (0: that is not looked for). is_auto: the strategy is no change. */
+/* End of a message: the smallest change that fits or, if there is none, the number of ranks at which stage 3 fits, in
+ * multiples of `unit` (0: not searched). is_auto: the strategy does not count as a change. */
 dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,
                       const rank_memory *short_of, char out[REMEDY_TEXT]);
 
@@ -186,17 +186,18 @@ dt_err run_agree(dt_run *run, dt_err err);
 /* stalled.c: starts in a row that end without a checkpoint newer than the one they began with are counted in
  * run.output_dir, because a job script that starts the run again after each of them would never come to an end. */
 void run_count_progress(dt_run *run); /* a newer checkpoint is written, or all is done: the count is 0 again; local */
-/* How the run ends: DT_ERR_STOP becomes DT_ERR_USAGE where starting it again is no use. Collective, agreed. */
+/* The final error of the run: DT_ERR_STOP becomes DT_ERR_USAGE if another start would not help. Collective, agreed. */
 dt_err run_count_stop(dt_run *run, dt_err err);
 
-/* extend.c: the learning rate of a resumed run. The schedule's place of an update: updates done before it, or rollouts
- * of a task that makes some. Local. */
+/* extend.c: the learning rate of a resumed run. The schedule position of an update: the number of earlier updates, or
+ * of rollouts for a task with rollouts. Local. */
 int64_t run_schedule_place(const dt_run *run, const progress *p);
 int64_t run_last_schedule_place(const dt_run *run, const progress *p); /* of the last update; -1: none yet */
-/* p: where the checkpoint is, in the present data; before: its configuration. Reports what the rate does. */
+/* p: position of the checkpoint in the present data; before: its configuration. Reports the change of the learning
+ * rate. */
 void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config *before, const progress *p);
 
-/* changes.c: what differs from the run that wrote a checkpoint is reported or refused (DT_ERR_USAGE); local. */
+/* changes.c: reports or refuses (DT_ERR_USAGE) differences from the run that wrote a checkpoint; local. */
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
 /* nothing that would be reported? */
 dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same);
@@ -207,7 +208,7 @@ dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_met
 /* branch.c: local, on rank 0. */
 /* newer checkpoints are moved away, where there are any */
 dt_err run_leave_branch(const char *output_dir, int64_t step);
-dt_err run_finish_leaving(const char *output_dir); /* what a kill interrupted */
+dt_err run_finish_leaving(const char *output_dir); /* completes what a kill interrupted */
 
 /* best.c: the best validation, and when there have been enough that were not better. */
 /* do the keys go together? Local, alike on all ranks */
@@ -217,13 +218,13 @@ void run_best_take(const dt_run *run, progress *p);                  /* right af
 bool run_best_is_new(const dt_run *run, const progress *p);          /* the best is of this step, and is to be kept */
 bool run_best_gives_up(const dt_run *run, const progress *p);        /* early stopping */
 dt_err run_best_settle(dt_run *run, progress *p, const char *dir);   /* after resuming; collective, agreed */
-dt_err run_best_publish(dt_run *run, int64_t step, const char *dir); /* its checkpoint is there; collective, agreed */
+dt_err run_best_publish(dt_run *run, int64_t step, const char *dir); /* its checkpoint exists; collective, agreed */
 dt_err run_best_load(dt_run *run, const progress *p);                /* at the end; collective, agreed */
 
 /* resume.c */
 /* the run's models as checkpoints know them, those that are trained first; returns how many */
 int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED]);
-/* the same, of what a checkpoint has: one that was made before the task kept a frozen model goes without */
+/* the same for a checkpoint; one from before the task kept a frozen model lacks it */
 int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT_MAX_SAVED]);
 /* which checkpoint may be tried when the i-th has failed so: the one before, but where its base is bad one that has
  * all; n_resume_paths: none. Rank 0's. */
@@ -238,23 +239,23 @@ bool run_saves_frozen(const dt_run *run); /* are frozen parameters in checkpoint
 
 /* saving.c: collective and agreed, but for what is called local. */
 bool run_saves_beside(const dt_run *run);   /* is it configured? local */
-size_t run_items_nbytes(const dt_run *run); /* room for what the task leaves in a checkpoint; local */
+size_t run_items_nbytes(const dt_run *run); /* size of the task's items in a checkpoint; local */
 dt_err run_open_saver(dt_run *run);         /* and that room; local */
 void run_close_saver(dt_run *run);          /* local */
-/* The state of this step, once no save is under way; at_once: it is published when the call returns */
+/* Saves the state of this step after any save in progress; at_once: it is published when the call returns */
 dt_err run_save(dt_run *run, progress *p, bool at_once);
 dt_err run_save_look(dt_run *run);                /* how far this rank's writer is, for the vote of a step; local */
 dt_err run_save_go_on(dt_run *run, progress *p);  /* after that vote */
-dt_err run_save_finish(dt_run *run, progress *p); /* wait for the save under way, if there is one */
+dt_err run_save_finish(dt_run *run, progress *p); /* wait for a save in progress */
 /* the same where all ranks know that the run ends with err, which is returned */
 dt_err run_save_last(dt_run *run, progress *p, dt_err err);
-/* what the last save beside the training cost, once; returns how many; local */
+/* cost of the last asynchronous save, reported once; returns the number of metrics; local */
 enum { RUN_SAVE_METRICS = 5 };
 int run_save_metrics(dt_run *run, dt_metric metrics[RUN_SAVE_METRICS]);
 
-/* nonfinite.c: steps whose gradients are not finite. */
+/* nonfinite.c: steps with non-finite gradients. */
 void run_declare_nonfinite(dt_run *run);
-void run_note_nonfinite(dt_run *run); /* what this rank knows, for the vote */
+void run_note_nonfinite(dt_run *run); /* this rank's results, for the vote */
 /* whether ranks look at their own gradients in the next step; nonfinite: those of the last one were not; local */
 void run_watch_next(dt_run *run, const progress *p, bool nonfinite);
 /* after the vote on a step: the loss scale, a warning, and where skipped steps end the run; collective, agreed */
@@ -263,27 +264,27 @@ dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite);
 dt_err run_judge_end(const dt_run *run, const progress *p);
 
 /* export.c */
-const char *run_tokenizer(const dt_run *run); /* what the key says, else what came with the model; "": neither; local */
+const char *run_tokenizer(const dt_run *run); /* the key's value, otherwise the model's; "": neither; local */
 dt_err run_settle_tokenizer(dt_run *run);     /* [model] tokenizer, and into the configuration; local */
-/* the directories in run.output_dir that run_export makes, not owned; returns how many; local */
+/* the directories in run.output_dir that run_export writes, not owned; returns their number; local */
 enum { RUN_MOST_EXPORTS = 1 + DT_MAX_TRAINED };
 int run_list_exports(const dt_run *run, const char *names[RUN_MOST_EXPORTS]);
-dt_err run_export(dt_run *run); /* what checkpoint.export asks for; collective, agreed */
+dt_err run_export(dt_run *run); /* exports as checkpoint.export asks; collective, agreed */
 
-/* closing.c: what this start has done, where it is and what to do with it; rank 0. loop_s: time of the steps from
- * `from` to `to`. */
+/* closing.c: reports what this start did, where the results are, and next commands; rank 0. loop_s: time of the steps
+ * from `from` to `to`. */
 void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s);
 
 /* loop.c, evaluate.c: collective, agreed */
-dt_err run_open_sums(dt_run *run); /* what task and loop count is the same on all ranks */
+dt_err run_open_sums(dt_run *run); /* checks that task and loop declare the same metrics on all ranks */
 dt_err run_loop(dt_run *run, progress *p);
-/** stop: STOP_NO, or why all ranks left it before its end; then nothing was reported. n_done of n micro-steps were
- *  done. Else what it came to is in run->sums until the next step. */
+/** stop: STOP_NO, or why all ranks ended the validation early; then nothing was reported. n_done of n micro-steps were
+ *  done. Otherwise run->sums has the result until the next step. */
 typedef struct validation_end {
     int stop;
     int64_t n_done, n;
 } validation_end;
 dt_err run_validate(dt_run *run, int64_t step, validation_end *end);
-dt_err run_evaluate(dt_run *run, int64_t step); /* a task that takes no step */
+dt_err run_evaluate(dt_run *run, int64_t step); /* for a task without steps */
 
 #endif

@@ -1,7 +1,6 @@
-/* saving.c - what goes into a checkpoint besides the states, and what is told of it. Where training goes on meanwhile
- * (checkpoint.async), the vote of each step asks how far the ranks' writers are, and between two steps all ranks do the
- * same about it. What somebody waits for, the last save and one before a stop, is written at once: a copy would gain
- * nothing. */
+/* saving.c - assembles checkpoints and reports about them. While training continues (checkpoint.async), the vote of
+ * each step includes the state of the ranks' writers, so all ranks react between the same two steps. The last save, and
+ * a save before a stop, are written synchronously, because a copy would gain nothing. */
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -75,7 +74,7 @@ static dt_err gather_local(dt_run *run, const progress *p)
                              .items = {.room = s->items.ptr, .room_nbytes = s->items.nbytes}};
     s->n_models = run_list_models(run, s->models);
     for (int i = 0; i < s->n_models; i++) s->models[i].with_states = true;
-    DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "no memory for the checkpoint's texts");
+    DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "out of memory for the checkpoint's texts");
     DT_TRY(dt_lock_check(run->lock));
     return dt_report_flush(run->report); /* the records up to this step are on the disk before it can be gone on from */
 }
@@ -123,7 +122,7 @@ static dt_err tell_beside(dt_run *run, progress *p, double since_s)
     run_stop_measure(run, state.copy_s + state.work_s);
     dt_report_end_line(run->report);
     DT_INFO("checkpoint of step %" PRId64
-            " written in %.2f s while training went on, which lost %.2f s by it (%s per rank copied in %.2f s)",
+            " written in %.2f s during training, which waited %.2f s for it (%s per rank copied in %.2f s)",
             p->saved_step, s->cost.whole_s, s->cost.stall_s, dt_format_bytes(s->cost.nbytes, copied), s->cost.copy_s);
     return err;
 }
@@ -206,7 +205,7 @@ dt_err run_save_finish(dt_run *run, progress *p)
     return err;
 }
 
-/* The run's error stays what it is, and its owner's, whatever becomes of the save. */
+/* The run's error and the rank it came from stay the same, whether or not the save succeeds. */
 dt_err run_save_last(dt_run *run, progress *p, dt_err err)
 {
     if (err == DT_OK || err == DT_ERR_COMM || !is_under_way(run) || !dt_comm_failed_together(run->comm)) return err;

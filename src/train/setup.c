@@ -1,6 +1,5 @@
-/* setup.c - from a configuration to everything that a run holds. What can be wrong is found here, before any step, and
- * all of it in one go: a mistake joins a list and the next is looked for; what depends on a key with a mistake is left
- * out. */
+/* setup.c - opens everything that a run needs from its configuration. All mistakes are found here, before any step, and
+ * reported together: each joins a list, and settings that depend on an invalid key are skipped. */
 #include "run.h"
 #include "dtrain/io.h"
 #include "dtrain/step.h"
@@ -17,10 +16,11 @@ static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err)
 static dt_err check_stage(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    DT_CONFIG_CHECK(run_trains(run) || (strcmp(cfg->zero_stage, "1") != 0 && strcmp(cfg->zero_stage, "2") != 0), cfg,
-                    "zero", "stage",
-                    "stage %s partitions gradients and optimizer states, which task %s does not have; expected 0 or 3",
-                    cfg->zero_stage, cfg->run_task);
+    DT_CONFIG_CHECK(
+        run_trains(run) || (strcmp(cfg->zero_stage, "1") != 0 && strcmp(cfg->zero_stage, "2") != 0), cfg, "zero",
+        "stage",
+        "expected 0 or 3, found %s: this stage partitions gradients and optimizer states, and task %s has none",
+        cfg->zero_stage, cfg->run_task);
     return DT_OK;
 }
 
@@ -28,7 +28,7 @@ static dt_err check_on_extend(const dt_config *cfg)
 {
     const bool warms = cfg->scheduler_warmup_steps > 0 || cfg->scheduler_warmup_ratio > 0;
     DT_CONFIG_CHECK(warms || strcmp(cfg->scheduler_on_extend, "rewarm") != 0, cfg, "scheduler", "on_extend",
-                    "rewarm needs the length of a warm-up; expected scheduler.warmup_steps or warmup_ratio above 0");
+                    "rewarm needs the length of a warm-up; set scheduler.warmup_steps or warmup_ratio");
     return DT_OK;
 }
 
@@ -41,37 +41,53 @@ static void check_needed(dt_run *run)
     note(run, check_stage(run));
 }
 
-/* A shape given beside path says which model the file is for: what differs from the model that is there is said, and
- * path wins. */
-static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
-{
-    static const struct {
-        const char *key;
-        size_t at;
-    } SIZES[] = {
-        {"hidden_size", offsetof(dt_model_config, hidden_size)},
-        {"intermediate_size", offsetof(dt_model_config, intermediate_size)},
-        {"num_hidden_layers", offsetof(dt_model_config, num_hidden_layers)},
-        {"num_attention_heads", offsetof(dt_model_config, num_attention_heads)},
-        {"num_key_value_heads", offsetof(dt_model_config, num_key_value_heads)},
-        {"head_dim", offsetof(dt_model_config, head_dim)},
-        {"vocab_size", offsetof(dt_model_config, vocab_size)},
-    };
-    dt_model_config given;
-    DT_TRY(dt_model_config_from_keys(&given, cfg));
-    for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
-        int64_t want, have;
-        memcpy(&want, (const char *)&given + SIZES[i].at, sizeof want);
-        memcpy(&have, (const char *)found + SIZES[i].at, sizeof have);
-        if (want != have)
-            DT_WARN("[model] %s = %" PRId64 " is not used: the model of path = %s has %" PRId64, SIZES[i].key, want,
-                    cfg->model_path, have);
+/* Keys of [model] that state a size, with where the model's own size is. */
+static const struct shape_key {
+    const char *key;
+    size_t text_at, size_at; /* in dt_config: "" where not given; in dt_model_config */
+} SHAPE_KEYS[] = {
+#define SHAPE_KEY(name)                                                                                                \
+    {                                                                                                                  \
+#name, offsetof(dt_config, model_##name), offsetof(dt_model_config, name)                                      \
     }
-    dt_model_config_free(&given);
+    SHAPE_KEY(hidden_size),         SHAPE_KEY(intermediate_size),   SHAPE_KEY(num_hidden_layers),
+    SHAPE_KEY(num_attention_heads), SHAPE_KEY(num_key_value_heads), SHAPE_KEY(head_dim),
+    SHAPE_KEY(vocab_size),
+#undef SHAPE_KEY
+};
+
+/* Sizes given in addition to path state the expected model. Differences from the actual model are reported in one line,
+ * and path wins. stated: of model.config and the keys, or NULL: of the keys only. */
+static void compare_shape(const dt_config *cfg, const dt_model_config *stated, const dt_model_config *found)
+{
+    char differ[512] = "";
+    size_t len = 0;
+    for (size_t i = 0; i < sizeof SHAPE_KEYS / sizeof SHAPE_KEYS[0] && len < sizeof differ; i++) {
+        const struct shape_key *k = &SHAPE_KEYS[i];
+        const char *text = *(const char *const *)((const char *)cfg + k->text_at);
+        const int64_t have = *(const int64_t *)((const char *)found + k->size_at);
+        const int64_t want = stated  ? *(const int64_t *)((const char *)stated + k->size_at)
+                             : *text ? strtoll(text, NULL, 10)
+                                     : have;
+        if (want != have)
+            len += (size_t)snprintf(differ + len, sizeof differ - len, "%s%s = %" PRId64 " (it has %" PRId64 ")",
+                                    len ? ", " : "", k->key, want, have);
+    }
+    if (*differ)
+        DT_WARN("[model] sizes that differ from the model of path = %s are ignored: %s", cfg->model_path, differ);
+}
+
+static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *found)
+{
+    dt_model_config stated;
+    const bool whole = *cfg->model_config || *cfg->model_model_type;
+    if (whole) DT_TRY(dt_model_config_from_keys(&stated, cfg));
+    compare_shape(cfg, whole ? &stated : NULL, found);
+    if (whole) dt_model_config_free(&stated);
     return DT_OK;
 }
 
-/* Every size that is not given is that of the family's own config.json, whose first model is large. */
+/* A missing size has the default of the family's config.json, whose first model is large. */
 static dt_err open_from_keys(dt_run *run)
 {
     static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
@@ -80,7 +96,7 @@ static dt_err open_from_keys(dt_run *run)
     DT_TRY(dt_model_config_from_keys(&run->mc, cfg));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) any = any || dt_config_given(cfg, "model", sizes[i]);
     if (!any)
-        DT_INFO("[model] model_type = %s alone means the sizes of a config.json that gives none: hidden_size %" PRId64
+        DT_INFO("[model] model_type = %s without sizes uses the default sizes of this type: hidden_size %" PRId64
                 ", num_hidden_layers %" PRId64 ", vocab_size %" PRId64,
                 cfg->model_model_type, run->mc.hidden_size, run->mc.num_hidden_layers, run->mc.vocab_size);
     return DT_OK;
@@ -88,15 +104,15 @@ static dt_err open_from_keys(dt_run *run)
 
 static dt_err check_takes_images(const dt_run *run, bool has_tower)
 {
-    DT_CONFIG_CHECK(run->task.ops->images || !has_tower, &run->cfg, "run", "task",
-                    "%s takes language models alone, and the model has a vision tower; expected pretrain, sft, dpo or "
-                    "eval",
-                    run->cfg.run_task);
+    DT_CONFIG_CHECK(
+        run->task.ops->images || !has_tower, &run->cfg, "run", "task",
+        "task %s accepts only language models, but the model has a vision tower; expected pretrain, sft, dpo or eval",
+        run->cfg.run_task);
     return DT_OK;
 }
 
-/* Whoever reads the model of model.path once more, or leaves out of a checkpoint what is there, finds the language
- * model alone. */
+/* Code that reads model.path again, and checkpoints that omit its parameters, would find only the language model there.
+ */
 static dt_err check_joined(const dt_run *run)
 {
     static const char *const tasks[] = {"pretrain", "sft", "eval"};
@@ -106,12 +122,12 @@ static dt_err check_joined(const dt_run *run)
     bool may = !joined;
     for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) may = may || strcmp(cfg->run_task, tasks[i]) == 0;
     DT_CONFIG_CHECK(may, cfg, "vision", run->pretrained.tower ? "path" : "projector_path",
-                    "task %s reads the model of model.path more than once: expected a whole vision-language model "
-                    "there, which tasks pretrain and sft leave with checkpoint.export = hf",
+                    "task %s reads model.path more than once, so it must be a complete vision-language model; create "
+                    "one with task pretrain or sft and checkpoint.export = hf",
                     cfg->run_task);
     DT_CONFIG_CHECK(!joined || run_saves_frozen(run), cfg, "checkpoint", "save",
-                    "trainable leaves out what model.path has, which with vision.path or vision.projector_path "
-                    "is not all of the model; expected all");
+                    "expected all, found trainable: with vision.path or vision.projector_path, model.path does not "
+                    "contain the whole model");
     return DT_OK;
 }
 
@@ -120,8 +136,8 @@ static dt_err open_drawn(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(!*cfg->vision_path, cfg, "vision", "path",
-                    "a tower is joined with the language model of model.path, which is not given; with random weights "
-                    "model.config is a config.json of llava");
+                    "the tower needs a language model in model.path, which is not set; for random weights, set "
+                    "model.config to a config.json of llava");
     return open_from_keys(run);
 }
 
@@ -129,11 +145,11 @@ static dt_err open_drawn(dt_run *run)
 static dt_err open_planned(dt_run *run)
 {
     dt_pretrained *p = &run->pretrained;
-    DT_INFO("%s is not there: planning for the shape given in [model]", run->cfg.model_path);
+    DT_INFO("%s does not exist; the plan uses the shape in [model]", run->cfg.model_path);
     DT_TRY(dt_model_config_from_keys(&run->mc, &run->cfg));
     if (!*run->cfg.vision_path) return DT_OK;
     p->model_config = strdup(run->mc.json), p->config_name = strdup("[model]");
-    DT_CHECK(p->model_config && p->config_name, DT_ERR_MEMORY, "no memory for the text of a configuration");
+    DT_CHECK(p->model_config && p->config_name, DT_ERR_MEMORY, "out of memory for the text of a configuration");
     DT_TRY(dt_pretrained_take_vision(p, &run->cfg));
     dt_model_config_free(&run->mc);
     return dt_model_config_parse(&run->mc, p->config_name, p->model_config);
@@ -150,17 +166,17 @@ static dt_err open_model_config(dt_run *run)
     DT_TRY(check_joined(run));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
-    if (run_trains(run)) run->pretrained.base = &run->base; /* else nothing is left that could lack what is frozen */
+    if (run_trains(run)) run->pretrained.base = &run->base; /* without training, nothing can lack frozen parameters */
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
-    return shape && (!run->comm || run->comm->rank == 0) ? compare_shape(cfg, &run->mc) : DT_OK;
+    return !run->comm || run->comm->rank == 0 ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
 
 static dt_err check_lr_rule(const dt_config *cfg)
 {
     DT_CONFIG_CHECK(!strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, cfg,
-                    "optimizer", "lr_scale_rule", "%s needs lr_base_batch_size, the batch size that lr was chosen for",
+                    "optimizer", "lr_scale_rule", "%s needs lr_base_batch_size, the batch size for which lr was chosen",
                     cfg->optimizer_lr_scale_rule);
     return DT_OK;
 }
@@ -172,10 +188,9 @@ static dt_err check_length(const dt_run *run)
     if (T <= P) return DT_OK;
     dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
     DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE,
-             "%s: seq_len = %" PRId64 " but the model has max_position_embeddings = %" PRId64 " positions", where, T,
-             P);
-    if (!run->comm || run->comm->rank == 0) /* the others read another text, whose lines have other numbers */
-        DT_WARN("%s: seq_len = %" PRId64 " is beyond max_position_embeddings = %" PRId64, where, T, P);
+             "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
+    if (!run->comm || run->comm->rank == 0) /* other ranks read the resolved text, whose line numbers differ */
+        DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64, where, T, P);
     return DT_OK;
 }
 
@@ -191,7 +206,7 @@ static dt_err check_nvme_is_given(const dt_config *cfg)
                param = !strcmp(cfg->zero_offload_param, "nvme");
     DT_CONFIG_CHECK(!(optimizer || param) || *cfg->zero_nvme_path, cfg, "zero",
                     optimizer ? "offload_optimizer" : "offload_param",
-                    "nvme needs zero.nvme_path, a directory on a disk of each node");
+                    "nvme needs zero.nvme_path, a directory on a local disk of each node");
     return DT_OK;
 }
 
@@ -204,7 +219,8 @@ static bool may_offload_param(const dt_config *cfg)
 static dt_err check_offload_param(const dt_config *cfg)
 {
     DT_CONFIG_CHECK(!strcmp(cfg->zero_offload_param, "none") || may_offload_param(cfg), cfg, "zero", "offload_param",
-                    "parameters are offloaded at stage 3 alone, where each rank owns a part of them; zero.stage is %s",
+                    "parameters can be offloaded only with zero.stage = 3, where they are sharded over the ranks; "
+                    "found zero.stage = %s",
                     cfg->zero_stage);
     return DT_OK;
 }
@@ -280,7 +296,7 @@ static void fill_model_options(dt_run *run)
     };
 }
 
-/* What is asked for and would not be looked at; a run's own config.ini has every key. */
+/* Warns about settings without effect. A run's own config.ini contains every key. */
 static void warn_of_precision(const dt_run *run)
 {
     static const char *const keys[] = {"loss_scale",     "initial_scale_power",    "loss_scale_window",
@@ -288,7 +304,7 @@ static void warn_of_precision(const dt_run *run)
     const bool scaled = dt_config_precision(&run->cfg) == DT_F16;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0) && !scaled; i++)
         if (dt_config_differs(&run->cfg, "precision", keys[i]))
-            DT_WARN("precision.%s is not used: with dtype = %s the loss is not scaled", keys[i],
+            DT_WARN("precision.%s is ignored, because with dtype = %s the loss is not scaled", keys[i],
                     run->cfg.precision_dtype);
 }
 
@@ -297,24 +313,25 @@ static dt_err check_precision(const dt_run *run)
     const char *reduce = run->cfg.precision_reduce_dtype;
     DT_CONFIG_CHECK(!run->cfg.run_reproducible || !strcmp(reduce, "auto") || !strcmp(reduce, "fp32"), &run->cfg,
                     "precision", "reduce_dtype",
-                    "%s, but with run.reproducible gradients are summed in fp32; leave it out", reduce);
+                    "expected auto or fp32, because run.reproducible sums gradients in fp32, found %s", reduce);
     warn_of_precision(run);
     return DT_OK;
 }
 
-/* Of settings; what the library does not take of a model's attention follows when the device is known. */
+/* Checks the settings. Limits of the library are checked once the device is known. */
 static dt_err check_attention(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const char *packing = cfg->data_packing, *no = NULL;
     if (strcmp(cfg->model_attention, "cudnn") != 0) return DT_OK;
     if (!run->task.ops->whole_rows)
-        no = "takes sequences of one length, which run.task = pretrain and eval have";
+        no = "needs sequences of equal length, as in run.task = pretrain and eval";
     else if (cfg->data_document_mask || (strcmp(packing, "auto") != 0 && strcmp(packing, "wrapped") != 0))
-        no = "takes sequences of one length: data.packing = wrapped without document_mask";
+        no = "needs sequences of equal length: data.packing = wrapped without document_mask";
     else if (cfg->run_reproducible)
-        no = "does not promise the same bits for every micro-batch, as run.reproducible does";
-    DT_CONFIG_CHECK(!no, cfg, "model", "attention", "cudnn %s; flash, dtrain's own kernels, takes all", no);
+        no = "does not guarantee bitwise equal results, which run.reproducible needs";
+    DT_CONFIG_CHECK(!no, cfg, "model", "attention",
+                    "cudnn %s; use flash, dtrain's own kernels, which has no such restriction", no);
     return DT_OK;
 }
 
@@ -330,15 +347,15 @@ static dt_err resolve_batching(dt_run *run)
         err = dt_batching_resolve(&b, cfg, run->nranks);
     else
         dt_batching_for_evaluation(&b, cfg, run->nranks);
-    if (err != DT_OK && !run->comm) { /* --plan: ranks are tried, and a batch that does not fit them is no obstacle */
+    if (err != DT_OK && !run->comm) { /* --plan tries rank counts that the batch may not fit */
         dt_batching_nearest(&b, cfg, run->nranks);
-        DT_INFO("%s\nplanned with train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
+        DT_INFO("%s\nthe plan uses train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
         dt_error_clear();
         err = DT_OK;
     }
     DT_TRY(err);
     DT_CONFIG_CHECK(b.micro_batch_size * cfg->data_seq_len <= INT32_MAX, cfg, "batch", "micro_batch_size",
-                    "a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
+                    "expected fewer than 2^31 tokens in a micro-batch, found %" PRId64 " samples of %" PRId64 " tokens",
                     b.micro_batch_size, cfg->data_seq_len);
     run->batching = b;
     return DT_OK;
@@ -354,8 +371,7 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
-/* A run that goes on has its adapters from its checkpoint, and lora.path may have gone. r = 0: there is no
- * checkpoint. */
+/* A resumed run has its adapters in its checkpoint, and lora.path may be gone. r = 0: no checkpoint exists. */
 static dt_err read_own_adapters(dt_run *run, dt_lora *found)
 {
     dt_pretrained own = {0};
@@ -383,26 +399,27 @@ static bool is_written_here(const dt_run *run, const char *what, const char *dir
     return is;
 }
 
-/* Of the adapters that training goes on from, if there are any: those of lora.path, or of a checkpoint. */
+/* The adapters that training continues from, if any: those of lora.path, or of a checkpoint. */
 static dt_err read_adapters(dt_run *run, dt_lora *found)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(!*cfg->lora_path || run->has_pretrained, cfg, "lora", "path",
-                    "an adapter needs the model that it is for; expected model.path");
+                    "an adapter needs its model; set model.path");
     if (run->has_pretrained) DT_TRY(dt_pretrained_recorded(&run->pretrained, found));
     run->pretrained.new_adapters = found->r == 0;
     if (!*cfg->lora_path) return DT_OK;
-    DT_CONFIG_CHECK(found->r == 0, cfg, "lora", "path",
-                    "adapters are in the checkpoint %s already; several at a time are not supported",
-                    run->pretrained.path);
-    DT_CONFIG_CHECK(!run->task.ops->no_dropout || !is_written_here(run, cfg->lora_path, "adapter"), cfg, "lora", "path",
-                    "the reference has the adapter of %s, which this run replaces at its end; expected another "
-                    "run.output_dir",
-                    cfg->lora_path);
+    DT_CONFIG_CHECK(
+        found->r == 0, cfg, "lora", "path",
+        "the checkpoint %s already contains adapters, and only one set of adapters is supported; leave this key out",
+        run->pretrained.path);
+    DT_CONFIG_CHECK(
+        !run->task.ops->no_dropout || !is_written_here(run, cfg->lora_path, "adapter"), cfg, "lora", "path",
+        "the reference uses the adapter of %s, which this run replaces at its end; choose another run.output_dir",
+        cfg->lora_path);
     if (!dt_is_directory(cfg->lora_path)) DT_TRY(read_own_adapters(run, found));
     if (found->r > 0) return DT_OK;
     run->pretrained.adapter = strdup(cfg->lora_path);
-    DT_CHECK(run->pretrained.adapter, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(run->pretrained.adapter, DT_ERR_MEMORY, "out of memory for a path");
     return dt_config_lead_to(cfg, "lora", "path", dt_lora_read(found, cfg->lora_path));
 }
 
@@ -431,9 +448,8 @@ static dt_err attach_adapters(dt_run *run)
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
     DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
     if ((!run->comm || run->comm->rank == 0) && dt_lora_unties(&run->mc, run->units, run->n_units))
-        DT_WARN(
-            "the head is tied to the embedding, and their adapters are not: as in PEFT each has its own or none, so "
-            "a merged model has a head of its own (tie_word_embeddings = false)");
+        DT_WARN("the head is tied to the embedding, but, as in PEFT, their adapters are separate; a merged model "
+                "therefore has a head of its own (tie_word_embeddings = false)");
     DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));
     return dt_config_blame(cfg, "lora", "modules_to_save",
                            dt_lora_check_saved(&run->lora, &run->mc, run->units, run->n_units));
@@ -445,18 +461,19 @@ static dt_err check_saves(const dt_run *run)
     const int64_t n_frozen = run_n_param(run) - dt_units_n_trainable(run->units, run->n_units);
     if (!run_trains(run) || run_saves_frozen(run)) return DT_OK;
     DT_CONFIG_CHECK(*cfg->model_path, cfg, "checkpoint", "save",
-                    "trainable leaves out what can be read again, and there is no model.path; expected all");
+                    "expected all, found trainable: it omits frozen parameters, which a resumed run must read from "
+                    "model.path, and model.path is not set");
     DT_CONFIG_CHECK(n_frozen > 0 || dt_config_doubted(cfg, "lora", NULL), cfg, "checkpoint", "save",
-                    "trainable leaves out what is frozen, and all of the model is trained; expected all");
+                    "expected all, found trainable: it omits frozen parameters, and this run has none");
     DT_CONFIG_CHECK(!is_written_here(run, run->base.path, "checkpoints") && !is_written_here(run, run->base.path, "hf"),
                     cfg, "checkpoint", "save",
-                    "trainable leaves out what %s has, which this run itself replaces or removes; expected all, or in "
-                    "model.path the model that the run was started from",
+                    "expected all, found trainable: it omits what %s contains, but this run replaces or removes that "
+                    "file; use all, or set model.path to the model that the run was started from",
                     run->base.path);
     return DT_OK;
 }
 
-/* Nobody knows which model it would be without a mistake that was found: it is as if there were none. */
+/* With a mistake in the model's settings the model is unknown, so later checks see no units. */
 static dt_err drop_units(dt_run *run, dt_err err)
 {
     dt_model_free_units(run->units, run->n_units);
@@ -499,7 +516,7 @@ static dt_err open_model(dt_run *run)
     return check_saves(run);
 }
 
-/* What a task may look at and say, from the start; the rest follows as it is known. */
+/* What a task may access from the start; the rest follows when it is known. */
 static void lend(dt_run *run)
 {
     dt_task *t = &run->task;
@@ -547,7 +564,7 @@ static dt_err count_steps(dt_run *run)
 {
     char where[512];
     const int64_t per_epoch = run->task.steps_per_epoch;
-    DT_CHECK(per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
+    DT_CHECK(per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are too few for one optimizer step",
              dt_config_where(&run->cfg, "data", "train", where, sizeof where), run->task.samples_per_epoch);
     run->total_steps = run->cfg.run_max_steps  ? run->cfg.run_max_steps
                        : run->task.total_steps ? run->task.total_steps

@@ -1,5 +1,5 @@
-/* stalled.c - a start that is stopped before it has saved anything new leaves the run where it was. If start-up takes
- * longer than the job has, each start ends so, and a job script would requeue the run for ever. */
+/* stalled.c - a start that stops before it saves anything new makes no progress. If start-up takes longer than the
+ * job's time limit, every start ends this way, and a job script would requeue the run forever. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <limits.h>
@@ -57,9 +57,9 @@ static dt_err refuse(const dt_run *run, int64_t n, const char *message)
     char took[24];
     const char *advice = strstr(message, "; start it again");
     return dt_fail(DT_ERR_USAGE,
-                   "%.*s. This is start %d in a row without a new checkpoint, %s after it began: starting it again "
-                   "would not help. Give the job more time, or shorten what comes before the first step (data.verify, "
-                   "slow storage of model and data, a validation or rollout)",
+                   "%.*s. This is start %d in a row without a new checkpoint, and it ran for %s; another start would "
+                   "not help. Give the job more time, or shorten the work before the first step (data.verify, slow "
+                   "storage of model and data, a validation or rollout)",
                    advice ? (int)(advice - message) : (int)strlen(message), message, (int)n,
                    dt_format_duration(dt_now_s() - run->start_s, took));
 }
@@ -67,8 +67,7 @@ static dt_err refuse(const dt_run *run, int64_t n, const char *message)
 static dt_err warn(const dt_run *run, dt_err err, int64_t n, const char *message)
 {
     if (run->comm->rank == 0 && n > 0)
-        DT_WARN("start %d in a row without a new checkpoint; the third in a row ends with exit code 64, not 75",
-                (int)n);
+        DT_WARN("start %d in a row without a new checkpoint; the third ends with exit code 64 instead of 75", (int)n);
     return dt_fail(err, "%s", message);
 }
 
@@ -77,7 +76,7 @@ dt_err run_count_stop(dt_run *run, dt_err err)
     int64_t n = 0;
     if (err == DT_OK) run_count_progress(run);
     if (err != DT_ERR_STOP || run->has_progressed || !dt_comm_failed_together(run->comm)) return err;
-    char message[1024]; /* no rank may fail here alone */
+    char message[1024]; /* must not fail on a single rank */
     snprintf(message, sizeof message, "%s", dt_error_message());
     if (run->comm->rank == 0) n = count_start(run);
     const dt_err shared = dt_comm_broadcast_host(run->comm, &n, sizeof n, 0);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* for the processes to end after the save, and for what the launcher does besides */
+/* time for the processes to end after the save, and for the launcher */
 enum { END_MARGIN_S = 2, JOB_END_MARGIN_S = 5 };
 static const double FIRST_SAVE_RATE = 5e8; /* bytes a second and node: a slow shared disk */
 static const double SAVE_SHARE = 1.5;      /* a shared disk is not always as fast as the last time */
@@ -33,7 +33,7 @@ void run_stop_open(dt_run *run)
     if (run->comm->rank || end <= now) return;
     run->deadline_s = dt_now_s() + end - now - JOB_END_MARGIN_S;
     run->deadline_name = "the end of the Slurm job";
-    DT_INFO("the Slurm job ends in %.0f s: a checkpoint is saved before that", end - now);
+    DT_INFO("the Slurm job ends in %.0f s; a checkpoint will be saved before its end", end - now);
 }
 
 void run_stop_estimate(dt_run *run)
@@ -68,11 +68,10 @@ dt_err run_stop_too_late(const dt_run *run)
 {
     char took[24];
     if (run_stop_request(run, 0) != STOP_TIME_LIMIT) return DT_OK;
-    return dt_fail(
-        DT_ERR_USAGE,
-        "start-up took %s, which leaves no time for a step before %s: give the run more time, or shorten its "
-        "start-up; started again it would end in the same way",
-        dt_format_duration(dt_now_s() - run->start_s, took), run_stop_name(run, STOP_TIME_LIMIT));
+    return dt_fail(DT_ERR_USAGE,
+                   "start-up took %s, which leaves no time for a step before %s; give the run more time, or shorten "
+                   "its start-up. Another start would end the same way",
+                   dt_format_duration(dt_now_s() - run->start_s, took), run_stop_name(run, STOP_TIME_LIMIT));
 }
 
 const char *run_stop_name(const dt_run *run, int stop)
@@ -85,8 +84,7 @@ dt_err run_agree(dt_run *run, dt_err err)
 {
     if (err == DT_OK) err = dt_fault("start.agree");
     if (err == DT_OK && dt_signals_pending())
-        err = dt_fail(
-            DT_ERR_STOP,
-            "stopped by a signal while the run was starting, before its first step; start it again to continue");
+        err = dt_fail(DT_ERR_STOP,
+                      "stopped by a signal during start-up, before the first step; start it again to continue");
     return dt_comm_agree(run->comm, err);
 }

@@ -57,7 +57,7 @@ const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT])
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-/* Does it take anything off the device's memory? What is configured is tried whether it does or not. */
+/* True if the offload reduces device memory. A configured offload is always tried. */
 static bool can_offload(const dt_run *run, dt_offload offload, dt_offload configured)
 {
     if (offload == DT_OFFLOAD_CPU && offload != configured) return run->dev.ops->own_memory;
@@ -76,7 +76,7 @@ static bool is_tried(const dt_run *run, bool keep_given, const strategy *s)
     if (param_is_given && s->offload_param != opt->offload_param) return false;
     if (!updates && s->offload_optimizer != (optimizer_is_given ? opt->offload_optimizer : DT_OFFLOAD_NONE))
         return false;
-    /* what is touched in every pass leaves last */
+    /* data used in every pass is offloaded last */
     if (updates && !param_is_given && !optimizer_is_given && s->offload_param > s->offload_optimizer) return false;
     if (s->offload_param != DT_OFFLOAD_NONE) return s->stage == 3;
     if (!updates) return s->stage == 0 || s->stage == 3; /* without gradients and states 1 and 2 are 0 */
@@ -95,7 +95,7 @@ int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEG
     return n;
 }
 
-/* The thresholds of the guides, by what people write of a model: its parameters, trained or not. */
+/* Thresholds from common guides, by the total number of parameters, trained or not. */
 int run_stage_by_size(int64_t n_param, bool trains)
 {
     const int64_t small = 1000000000, large = 7000000000;

@@ -1,5 +1,5 @@
-/* table.c - memory by category and place as people read it: rows of 74 columns, for --plan and for what a run says at
- * its start. */
+/* table.c - memory by category and memory space, for users: rows of 74 columns, for --plan and for the start of a run.
+ */
 #include "table.h"
 #include "run.h"
 #include <inttypes.h>
@@ -82,7 +82,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     run->allocated = run_held(run);
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) {
-        DT_WARN("no memory for the table of what is planned and allocated");
+        DT_WARN("out of memory for the table of planned and allocated memory");
         return;
     }
     table_head(f, "per rank");
@@ -90,7 +90,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     print_rows(f, "planned", &run->planned, by_place);
     print_rows(f, "allocated", &run->allocated, by_place);
     if (!by_place) {
-        fputs("by place: ", f);
+        fputs("by memory space: ", f);
         table_one_memory(f, &run->allocated);
     }
     fclose(f);
@@ -100,8 +100,8 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     free(text);
 }
 
-/* What a driver keeps for a process, with its code and the libraries', is planned by an estimate alone: it is known
- * when a step has used all of it. Who shares a device would see the others', too. */
+/* Memory of the driver, its code and libraries is planned only by an estimate. It is known after a step has used all of
+ * them. On a shared device, the value would include other ranks' memory. */
 void run_say_overhead(const dt_run *run)
 {
     const dt_device_ops *ops = run->dev.ops;
@@ -109,21 +109,20 @@ void run_say_overhead(const dt_run *run)
     const size_t taken = ops->memory_taken && run->most_sharing == 1 ? ops->memory_taken(&run->dev) : SIZE_MAX;
     char text[3][24];
     if (taken == SIZE_MAX || taken < own) return;
-    DT_INFO("device memory after a step: %s, of which %s are the run's; driver, code and libraries have %s "
-            "(planned: %s)",
+    DT_INFO("device memory after a step: %s, of which the run uses %s; driver, code and libraries use %s (planned: %s)",
             dt_format_bytes((double)taken, text[0]), dt_format_bytes((double)own, text[1]),
             dt_format_bytes((double)(taken - own), text[2]),
             dt_format_bytes((double)dt_device_overhead(&run->dev), (char[24]){0}));
 }
 
-/* What auto has looked at: sums, where the places of categories are --plan's to tell. */
+/* The strategies that auto tried: totals only, because --plan shows memory spaces by category. */
 void run_say_trials(const strategy list[], const trial *trials, int n, bool nodes)
 {
     char *text = NULL, bytes[16];
     size_t nbytes = 0;
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
-    fputs("zero.stage = auto, for each rank:\nstage  offload_optimizer  offload_param", f);
+    fputs("zero.stage = auto, per rank:\nstage  offload_optimizer  offload_param", f);
     for (int p = 0; p < DT_N_PLACE; p++) fprintf(f, "%8s", dt_place_name((dt_place)p));
     fprintf(f, "  %9s", "sent/step");
     if (nodes) fprintf(f, "  %13s", "between nodes");

@@ -6,10 +6,10 @@
 
 /** Three digits and a letter with the meaning that it has on the command line, a power of 1000: 1.25G, 816M. */
 const char *table_bytes(double n, char out[16]);
-/** The names of the categories behind `head`; the numbers of a row below them, without the end of the line. */
+/** The category names after `head`, and the values of a row below them, without the end of the line. */
 void table_head(FILE *out, const char *head);
 void table_row(FILE *out, const char *head, const dt_memory *m);
-/** What of m is in one place, below the row of all. */
+/** The part of m in one memory space, below the total row. */
 void table_place(FILE *out, dt_place p, const dt_memory *m);
 /** "device 8.13M, pinned 310K, host 1.20M, in one memory; file 42.5M" */
 void table_one_memory(FILE *out, const dt_memory *m);

@@ -1,5 +1,5 @@
-/* token_rows.c - training of some tokens' rows alone: those of a catalogue's level tokens
- * (recommendation.md "Fine-tuning"). */
+/* token_rows.c - trains only some tokens' rows: those of a catalogue's level tokens (recommendation.md "Fine-tuning").
+ */
 #include "dtrain/catalogue.h"
 #include "dtrain/tokenizer.h"
 #include "run.h"
@@ -19,15 +19,15 @@ static dt_err find_ids(const dt_run *run, const dt_catalogue *c, const dt_tokeni
     const char *from = dt_catalogue_path(c), *tokenizer = run_tokenizer(run), *missing = NULL;
     int32_t n_missing = 0, largest = 0;
     *ids = malloc((size_t)n * sizeof **ids);
-    DT_CHECK(*ids, DT_ERR_MEMORY, "no memory for the ids of %d tokens", (int)n);
+    DT_CHECK(*ids, DT_ERR_MEMORY, "out of memory for the ids of %d tokens", (int)n);
     for (int32_t i = 0; i < n; i++) {
         (*ids)[i] = dt_tokenizer_find(t, dt_catalogue_level(c, i));
         if ((*ids)[i] < 0 && n_missing++ == 0) missing = dt_catalogue_level(c, i);
         largest = (*ids)[i] > largest ? (*ids)[i] : largest;
     }
     DT_CHECK(n_missing == 0, DT_ERR_DATA,
-             "%d of %d level tokens, the first of them %.100s, are not in the tokenizer %s; add them to the model with "
-             "dtrain-convert --add-tokens %s FROM TO",
+             "%d of %d level tokens (the first is %.100s) are missing from the tokenizer %s; add them to the model "
+             "with dtrain-convert --add-tokens %s FROM TO",
              (int)n_missing, (int)n, missing, tokenizer, from);
     DT_CHECK(largest < run->mc.vocab_size, DT_ERR_DATA,
              "level tokens have ids up to %d in the tokenizer %s, but the model has vocab_size = %" PRId64
@@ -41,7 +41,7 @@ static dt_err find_ids(const dt_run *run, const dt_catalogue *c, const dt_tokeni
 static dt_err make_ranges(dt_run *run, const int32_t *ids, int32_t n, int *n_ranges)
 {
     run->rows = calloc((size_t)n, sizeof *run->rows);
-    DT_CHECK(run->rows, DT_ERR_MEMORY, "no memory for the rows of %d tokens", (int)n);
+    DT_CHECK(run->rows, DT_ERR_MEMORY, "out of memory for the rows of %d tokens", (int)n);
     *n_ranges = 0;
     for (int32_t i = 0; i < n; i++) {
         if (i == 0 || ids[i] > ids[i - 1] + 1) run->rows[(*n_ranges)++].first = ids[i];
@@ -69,7 +69,7 @@ static dt_err choose(dt_run *run, const dt_catalogue *c, const dt_tokenizer *t)
     DT_TRY(err);
     train_rows(run, n_ranges);
     if (!run->comm || run->comm->rank == 0)
-        DT_INFO("rec.freeze_llm: the rows of %d level tokens are trained, ids %" PRId64 " to %" PRId64 ": %" PRId64
+        DT_INFO("rec.freeze_llm: training only the rows of %d level tokens, ids %" PRId64 " to %" PRId64 ": %" PRId64
                 " of %" PRId64 " parameters",
                 (int)dt_catalogue_n_levels(c), run->rows[0].first, run->rows[n_ranges - 1].end - 1,
                 dt_units_n_trainable(run->units, run->n_units), run_n_param(run));
@@ -80,14 +80,13 @@ static dt_err check_keys(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(run->task.ops->n_labels == 0, cfg, "rec", "freeze_llm",
-                    "task %s trains a model that predicts no tokens", cfg->run_task);
+                    "expected a task whose model predicts tokens, found task %s", cfg->run_task);
     DT_CONFIG_CHECK(run->lora.r == 0, cfg, "rec", "freeze_llm",
-                    "the rows of level tokens are all that is trained: expected lora.r = 0; adapters beside a trained "
-                    "embedding are lora.modules_to_save = embed_tokens");
+                    "expected lora.r = 0, because only the rows of level tokens are trained; to train adapters and the "
+                    "embedding, use lora.modules_to_save = embed_tokens instead");
     DT_CONFIG_CHECK(*cfg->rec_catalogue, cfg, "rec", "freeze_llm",
-                    "needs rec.catalogue, whose level tokens are those that are trained");
-    DT_CONFIG_CHECK(*run_tokenizer(run), cfg, "rec", "freeze_llm",
-                    "needs the tokenizer of the model; expected model.tokenizer");
+                    "needs rec.catalogue, whose level tokens are trained");
+    DT_CONFIG_CHECK(*run_tokenizer(run), cfg, "rec", "freeze_llm", "needs the model's tokenizer; set model.tokenizer");
     return DT_OK;
 }
 

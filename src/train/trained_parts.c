@@ -27,7 +27,7 @@ static dt_err read_word(dt_run *run, const char *word)
     return DT_OK;
 }
 
-/* Beside adapters they are modules that are trained whole, which adapters' own files say, too. */
+/* With adapters, these are modules that are trained as a whole, which the adapter files record too. */
 static dt_err save_module(dt_run *run, bool trained, const char *module)
 {
     char **names, *all = NULL;
@@ -40,7 +40,7 @@ static dt_err save_module(dt_run *run, bool trained, const char *module)
     if (there) return DT_OK;
     const bool made = asprintf(&all, "%s%s%s", run->cfg.lora_modules_to_save, n > 0 ? ", " : "", module) >= 0;
     const dt_err err = made ? dt_config_set(&run->cfg, "lora", "modules_to_save", all)
-                            : dt_fail(DT_ERR_MEMORY, "no memory for a list of modules");
+                            : dt_fail(DT_ERR_MEMORY, "out of memory for a list of modules");
     if (made) free(all);
     return err;
 }
@@ -60,14 +60,14 @@ dt_err run_save_parts(dt_run *run)
     const struct run_parts *p = &run->parts;
     if (!run->mc.vision || run->cfg.lora_r == 0 || !run_trains(run)) return DT_OK;
     DT_CONFIG_CHECK(p->llm, &run->cfg, "vision", "train",
-                    "with lora.r above 0 adapters of the language model are trained: expected llm in the list");
+                    "expected llm in the list, because lora.r above 0 trains adapters of the language model");
     if (p->tower) DT_TRY(save_tower(run));
     DT_TRY(save_module(run, p->projector, "multi_modal_projector"));
     DT_TRY(save_module(run, p->embed || (p->head && run->mc.tie_word_embeddings), "embed_tokens"));
     return save_module(run, p->head && !run->mc.tie_word_embeddings, "lm_head");
 }
 
-/* What is asked for and would not be looked at. */
+/* Warns about settings without effect. */
 static void warn_of_projector(const dt_run *run)
 {
     const dt_projector_config *p = &run->mc.vision->projector;
@@ -79,7 +79,8 @@ static void warn_of_projector(const dt_run *run)
                 {"projector_dropout", p->norm}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0); i++)
         if (!keys[i].used && dt_config_differs(&run->cfg, "vision", keys[i].key))
-            DT_WARN("vision.%s is not used: a projector of type %s has none", keys[i].key, dt_projector_name(p->type));
+            DT_WARN("vision.%s is ignored, because a projector of type %s has no such setting", keys[i].key,
+                    dt_projector_name(p->type));
 }
 
 dt_err run_choose_parts(dt_run *run)
@@ -94,7 +95,8 @@ dt_err run_choose_parts(dt_run *run)
     for (int i = 0; i < n && err == DT_OK; i++) err = read_word(run, words[i]);
     dt_list_free(words, n);
     DT_TRY(err);
-    DT_CONFIG_CHECK(n > 0 || !run_trains(run), &run->cfg, "vision", "train", "expected what is trained, found nothing");
+    DT_CONFIG_CHECK(n > 0 || !run_trains(run), &run->cfg, "vision", "train",
+                    "expected at least one part to train, found none");
     return DT_OK;
 }
 
@@ -125,14 +127,15 @@ dt_err run_check_features(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     if (!*cfg->vision_feature_cache) return DT_OK;
-    DT_CONFIG_CHECK(run->mc.vision, cfg, "vision", "feature_cache", "the model has no vision tower; leave it out");
+    DT_CONFIG_CHECK(run->mc.vision, cfg, "vision", "feature_cache",
+                    "the model has no vision tower; leave this key out");
     for (int u = 0; u < run->n_units; u++)
         for (int i = 0; i < run->units[u].n_tensors; i++) {
             const dt_tensor *t = &run->units[u].tensors[i];
             DT_CONFIG_CHECK(!t->trainable || dt_stored_section_of(t->name) != DT_STORED_TOWER, cfg, "vision",
                             "feature_cache",
-                            "features are kept of a tower that stays as it is, and vision.train = %s changes it; leave "
-                            "one of the two out",
+                            "features can only be cached for a frozen tower, but vision.train = %s trains it; leave "
+                            "one of the two keys out",
                             cfg->vision_train);
         }
     return DT_OK;

@@ -43,8 +43,10 @@ static dt_err free_place(dt_zero *z, int u)
     for (int v = 0; v < z->n_units; v++) {
         if (v == u || zero_is_empty(&z->lay, v, DT_TRAINED) || !overlap(&z->lay, u, v)) continue;
         DT_CHECK(z->state[v].grads_held == 0, DT_ERR_ARG,
-                 "gradients of unit %s have no room in the arena while those of unit %s are held%s", z->units[u].name,
-                 z->units[v].name, z->opt.tied_unit < 0 ? " (dt_zero_options.tied_unit is not set)" : "");
+                 "internal: grads_acquire: the gradients of unit %s do not fit in the arena while those of unit %s are "
+                 "held%s",
+                 z->units[u].name, z->units[v].name,
+                 z->opt.tied_unit < 0 ? "; dt_zero_options.tied_unit is not set" : "");
         DT_TRY(wait_reduced(z, v));
     }
     return DT_OK;
@@ -61,15 +63,15 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
 {
     dt_zero *z = self;
     DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG,
-             "gradients of unit %d of %d in a model that is %s", u, z->n_units,
+             "internal: grads_acquire: gradients of unit %d of %d in a model that is %s", u, z->n_units,
              z->lay.has_grads ? "trained" : "frozen");
     zero_unit_state *s = &z->state[u];
-    DT_CHECK(!zero_is_empty(&z->lay, u, DT_TRAINED), DT_ERR_ARG, "gradients of unit %s, of which nothing is trained",
-             z->units[u].name);
-    DT_CHECK(z->in_micro, DT_ERR_ARG, "gradients of unit %s acquired outside a micro-step (dt_zero_begin_micro)",
-             z->units[u].name);
+    DT_CHECK(!zero_is_empty(&z->lay, u, DT_TRAINED), DT_ERR_ARG,
+             "internal: grads_acquire: unit %s has no trained parameters", z->units[u].name);
+    DT_CHECK(z->in_micro, DT_ERR_ARG,
+             "internal: grads_acquire: unit %s: called outside a micro-step (dt_zero_begin_micro)", z->units[u].name);
     DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG,
-             "gradients of unit %s acquired again after they were complete", z->units[u].name);
+             "internal: grads_acquire: unit %s: called again after the gradients were complete", z->units[u].name);
     if (s->grads_held == 0) {
         DT_TRY(wait_reduced(z, u));
         if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
@@ -195,7 +197,7 @@ dt_err zero_grads_release(void *self, int u)
 {
     dt_zero *z = self;
     DT_CHECK(u >= 0 && u < z->n_units && z->state[u].grads_held > 0, DT_ERR_ARG,
-             "gradients of unit %d released but not held", u);
+             "internal: grads_release: the gradients of unit %d are not held", u);
     zero_unit_state *s = &z->state[u];
     if (--s->grads_held > 0) return DT_OK;
     s->micro_done = z->micro_serial;
@@ -254,11 +256,12 @@ void dt_zero_discard(dt_zero *z)
 
 dt_err zero_check_complete(const dt_zero *z)
 {
-    DT_CHECK(z->lay.has_grads, DT_ERR_ARG, "a frozen model has no gradients");
-    DT_CHECK(z->in_micro && z->last_micro, DT_ERR_ARG, "gradients are used before the last micro-step of a step");
+    DT_CHECK(z->lay.has_grads, DT_ERR_ARG, "internal: dt_zero: a frozen model has no gradients");
+    DT_CHECK(z->in_micro && z->last_micro, DT_ERR_ARG,
+             "internal: dt_zero: gradients used before the last micro-step of a step");
     for (int u = 0; u < z->n_units; u++)
         DT_CHECK(z->state[u].micro_done == z->micro_serial || z->lay.units[u].n_runs == 0, DT_ERR_ARG,
-                 "unit %s has no gradients in this micro-step", z->units[u].name);
+                 "internal: dt_zero: unit %s has no gradients in this micro-step", z->units[u].name);
     return DT_OK;
 }
 

@@ -47,7 +47,8 @@ static dt_err alloc(quantise_job *j)
     j->column = malloc((size_t)(j->chunk / j->c->n_in + 1) * sizeof *j->column);
     j->codes = malloc((size_t)j->chunk);
     j->of_line = calloc((size_t)(j->n_lines + j->n_lines % 2), sizeof *j->of_line);
-    DT_CHECK(j->w && j->column && j->codes && j->of_line, DT_ERR_MEMORY, "no memory to quantise tensor %s", j->t->name);
+    DT_CHECK(j->w && j->column && j->codes && j->of_line, DT_ERR_MEMORY, "out of memory to quantise tensor %s",
+             j->t->name);
     return DT_OK;
 }
 
@@ -95,8 +96,8 @@ static dt_err make_codes(const quantise_job *j, int64_t first, int64_t n)
         if (!isfinite(number) && l < bad) bad = l;
     }
     DT_CHECK(bad == n_lines, DT_ERR_DATA,
-             "%s: tensor `%s`: row %" PRId64 " has numbers that are not finite, and cannot be stored as %s",
-             j->from->name, j->t->name, row_of(j, first, bad), dt_dtype_name(j->c->type));
+             "%s: tensor `%s`: row %" PRId64 " has non-finite values, which cannot be stored as %s", j->from->name,
+             j->t->name, row_of(j, first, bad), dt_dtype_name(j->c->type));
     return DT_OK;
 }
 
@@ -131,7 +132,7 @@ static const dt_piece *beside(const quantise_job *j, int tensor) { return j->own
 static dt_err keep_maxima(const quantise_job *j, uint8_t *blocks, float *groups, float *pairs)
 {
     const int64_t n = dt_nf4_pairs(j->n_weights, j->c->finer);
-    DT_CHECK(blocks && groups && pairs, DT_ERR_MEMORY, "no memory to quantise tensor %s", j->t->name);
+    DT_CHECK(blocks && groups && pairs, DT_ERR_MEMORY, "out of memory to quantise tensor %s", j->t->name);
     dt_quantise_nf4_maxima(j->of_line, j->n_lines, blocks, groups);
     for (int64_t i = 0; i < n; i++) memcpy(pairs + 2 * i, groups + 2 * (i >> j->c->finer), 2 * sizeof *pairs);
     DT_TRY(keep(j->z, beside(j, j->c->blocks), 0, j->n_lines, blocks));

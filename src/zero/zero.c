@@ -64,7 +64,7 @@ static dt_err open_local(dt_zero *z)
     z->state = calloc((size_t)z->n_units, sizeof *z->state);
     DT_CHECK(z->state, DT_ERR_MEMORY, "out of memory for the states of %d units", z->n_units);
     DT_CHECK(!zero_offloads(z) || (z->opt.host && z->opt.host->ops->host_accessible), DT_ERR_ARG,
-             "offload needs a device that computes in host memory (dt_zero_options.host)");
+             "internal: dt_zero_open: dt_zero_options.host: offload needs a device that computes in host memory");
     DT_TRY(make_streams(z));
     DT_TRY(zero_pieces_make(z));
     DT_TRY(alloc_states(z));
@@ -90,7 +90,8 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .before_last = -1};
         err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
         if (err == DT_OK && z->lay.n_groups != comm->n_groups)
-            err = dt_fail(DT_ERR_ARG, "%d groups of states on ranks in %d groups", z->lay.n_groups, comm->n_groups);
+            err = dt_fail(DT_ERR_ARG, "internal: dt_zero_open: states in %d groups, but ranks in %d groups",
+                          z->lay.n_groups, comm->n_groups);
         if (err == DT_OK) err = open_local(z);
     }
     err = dt_comm_agree(comm, err); /* one rank may be out of memory where others are not */

@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, lora, vision, grpo, and steps, profile or those=MODEL,...
+# bench.sh [PART...] - measurements of the GPU for docs/data/h*.csv; run.sh bench calls it. Parts: operations, lora, vision, grpo, and steps, profile or those=MODEL,...
 #
 # operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and PyTorch's attention (tests/peer_operations.py).
 # profile: the time of each operation within a step, by events (tests/bench_model.c).
@@ -43,7 +43,7 @@ ours() { # B T KEYS...: leaves $tmp/ours: tokens/s, FLOP/s, peak bytes
         data.train="$tmp/noise.h5" data.seq_len="$t" batch.micro_batch_size="$b" precision.dtype=bf16 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 \
         "${keys[@]}" $dropout ${DTRAIN_ARGS:-} || status=1
     cat "$tmp/ours.log" "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log" 2>/dev/null
-    [ $status = 0 ] || { grep -vE '^(planned|per rank|by place)' "$tmp/ours.log" | tail -5 >&2; return 1; }
+    [ $status = 0 ] || { grep -vE '^(planned|per rank|by memory space)' "$tmp/ours.log" | tail -5 >&2; return 1; }
     echo "$(median_of "$tmp/run" tokens_per_second 5 $last) $(median_of "$tmp/run" flops_per_second 5 $last) $(median_of "$tmp/run" memory_device $last $last)" >"$tmp/ours"
 }
 
@@ -80,7 +80,7 @@ run_steps() { # all, or names
         name=${line%% *}
         case ",$1," in *",$name,"* | ,all,) one_model "$line" || status=1; found=yes ;; esac
     done <<<"$MODELS"
-    [ -n "$found" ] || { echo "bench.sh: no model named $1"; return 1; }
+    [ -n "$found" ] || { echo "bench.sh: unknown model $1"; return 1; }
     return $status
 }
 
@@ -108,7 +108,7 @@ run_profile() { # all, or names
     return $status
 }
 
-# What docs/performance.md wants to know beside the figures.
+# Machine, driver and versions, above the tables.
 [ -s "$OUT/bench.md" ] || cat >"$OUT/bench.md" <<MD
 ### $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1 | sed 's/, /, driver /'), $(date -u '+%-d %B %Y')
 

@@ -18,8 +18,8 @@ root=$work/dtrain-gpu
 mpirun=$(readlink -f "$(command -v "${MPIRUN:-mpirun}")")
 plugins=$(dirname "$(find -L /usr/lib /opt "${OPAL_PREFIX:-/usr/local}" -name mca_pml_ob1.so -print -quit 2>/dev/null)")
 texts=$(dirname "$(find -L /usr/share/openmpi /opt "${OPAL_PREFIX:-/usr/local}" -name help-mpi-runtime.txt -print -quit 2>/dev/null)")
-[ -e "$plugins/mca_pml_ob1.so" ] || { echo "pack.sh: no plugins of Open MPI found; OPAL_PREFIX=... says where it lies" >&2; exit 69; }
-[ -e "$build/libdtrain_cuda.so" ] || echo "pack.sh: no $build/libdtrain_cuda.so: a bundle without CUDA" >&2
+[ -e "$plugins/mca_pml_ob1.so" ] || { echo "pack.sh: Open MPI's plugins not found; set OPAL_PREFIX=... to its folder" >&2; exit 69; }
+[ -e "$build/libdtrain_cuda.so" ] || echo "pack.sh: $build/libdtrain_cuda.so is missing: the bundle will lack CUDA" >&2
 
 mkdir -p "$root/$build/tests" "$root"/runtime/{bin,share/openmpi,lib/openmpi/lib/openmpi3,lib-gcc}
 { git ls-files --cached --others --exclude-standard 2>/dev/null || find . -path ./build -prune -o -type f -print; } | tar -cf - --ignore-failed-read -T - | tar -xf - -C "$root"

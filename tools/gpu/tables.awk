@@ -1,4 +1,4 @@
-# tables.awk - the tables of docs/performance.md from what bench_compute, bench_layers and peer_operations.py print (bench-operations.log) and
+# tables.awk - tables in Markdown, the content of docs/data/h100-*.csv, from the output of bench_compute, bench_layers and peer_operations.py (bench-operations.log) and
 # bench_model (bench-profile.log).
 function row(cells) { print "| " cells " |" }
 function head(cells, n, i, line) {

@@ -4,12 +4,13 @@ DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md
 BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(shell $(MPIRUN) --version 2>/dev/null | sed -n "1s/^mpirun //p"), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
 MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
 install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
-	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs share/dtrain/input/models share/dtrain/jobs share/dtrain/tools share/bash-completion/completions share/zsh/site-functions share/modulefiles/dtrain)
+	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs/data share/dtrain/input/models share/dtrain/jobs share/dtrain/tools share/bash-completion/completions share/zsh/site-functions share/modulefiles/dtrain)
 	install -m 755 $(PROGRAMS:%=$(BUILD)/%) $(DEST)/bin
 	$(if $(CUDA_LIB),install -d $(DEST)/lib/dtrain && install -m 755 $(CUDA_LIB) $(DEST)/lib/dtrain)
 	install -m 644 $(wildcard docs/*.1) $(DEST)/share/man/man1
 	install -m 644 $(DOCUMENTS) $(DEST)/share/doc/dtrain
 	install -m 644 $(wildcard docs/*.md docs/*.svg) $(DEST)/share/doc/dtrain/docs
+	install -m 644 $(wildcard docs/data/*.csv) $(DEST)/share/doc/dtrain/docs/data
 	install -m 644 $(wildcard input/*.ini input/*.json input/*.jsonl) $(DEST)/share/dtrain/input
 	for p in $(PROGRAMS); do install -m 644 tools/completion/dtrain.bash $(DEST)/share/bash-completion/completions/$$p || exit 1; done
 	install -m 644 tools/completion/_dtrain $(DEST)/share/zsh/site-functions

@@ -31,10 +31,10 @@ test-cudasim: programs tests-build  ## all operations of the CUDA device on the 
 ON_SIM = DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) TEST_TIMEOUT=3600 BUILD=$(BUILD)
 test-reproducible: programs  ## run.reproducible on every layout: all ranks x stages x offloads x threads of each model (MODELS="plain tied"; an hour)
 	@$(FOR_TESTS) REPRODUCIBLE=full MODELS="$(MODELS)" bash tests/e2e_reproducible.sh
-mutants: mutants-host mutants-cuda  ## make each line of two kinds wrong in turn: one of the tests must fail (docs/testing.md has the last tables; hours)
-mutants-host:  ## each wait and each copy left out
+mutants: mutants-host mutants-cuda  ## mutation testing: break one line at a time; some test must fail (verdicts: tests/mutants_*.csv; hours)
+mutants-host:  ## skip one wait or copy at a time
 	@$(FOR_TESTS) tests/mutants.sh
-mutants-cuda:  ## each barrier, shuffle, guard, event, stride and the like of the CUDA device made wrong, on the simulator
+mutants-cuda:  ## break one barrier, shuffle, guard, event, stride or the like of the CUDA device at a time, on the simulator
 	@$(FOR_TESTS) tests/mutants_cuda.sh
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
 	$(MAKEAGAIN) SAN=1 CUDA=0 check

@@ -15,7 +15,7 @@ file == 2 || file == 3 {
 }
 file == 4 { drawn[FNR] = $0 }
 END {
-    if (!n || lines[2] != n || lines[3] != n) { print "answers.awk: not as many answers as questions" >"/dev/stderr"; exit 65 }
+    if (!n || lines[2] != n || lines[3] != n) { print "answers.awk: the numbers of answers and questions differ" >"/dev/stderr"; exit 65 }
     if (what == "table") {
         chance["colour"] = 1 / 6; chance["shape"] = chance["number"] = 1 / 4
         printf "%-20s %10s %10s %10s\n", "", "chance", "aligned", "fine-tuned"

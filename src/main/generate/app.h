@@ -1,4 +1,4 @@
-/* app.h - what the files of dtrain-generate share. */
+/* app.h - shared declarations of dtrain-generate. */
 #ifndef DTRAIN_MAIN_GENERATE_APP_H
 #define DTRAIN_MAIN_GENERATE_APP_H
 
@@ -17,7 +17,7 @@ typedef struct options {
     bool standard_input;                            /* a prompt a line */
     const char *output;                             /* a file; NULL: standard output */
     const char *score, *answers;                    /* the model that judges; a file of answers, "-": standard input */
-    const char *catalogue;                          /* what may follow a prompt; NULL: anything */
+    const char *catalogue;                          /* constrains continuations; NULL: unconstrained */
     bool force;
     const char *tokenizer, *device;
     dt_dtype dtype;
@@ -57,12 +57,12 @@ typedef struct app {
     dt_encoder *encoder;
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
-    dt_catalogue *catalogue; /* NULL: there is none */
+    dt_catalogue *catalogue; /* NULL: none */
     dt_trie *trie;
     dt_constraint only;
     dt_prompt_reader reader;
     dt_prompts prompts;
-    char *image_text;  /* what stands for an image in a text; NULL: nothing does */
+    char *image_text;  /* placeholder of an image in a text; NULL: none */
     dt_sequence *seqs; /* all of the job, n_out in a row for each prompt */
     int n_seqs, n_out, printed;
     size_t shown;        /* bytes of the running answer that are on the screen */
@@ -77,12 +77,12 @@ void generate_free_options(options *o);
 void generate_print_settings(const app *a);
 
 /* settings.c */
-/** What generation_config.json asks for and the command line does not; with speaks also warnings of what in it is not
- *  used. */
+/** Adopts settings of generation_config.json that the command line does not set; with speaks, warns about ignored ones.
+ */
 dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks);
 dt_token_rules generate_rules(const options *o);
 
-/* sequences.c: from prompts to sequences, whose they are, and results to all ranks */
+/* sequences.c: builds sequences from prompts, assigns them to ranks, and gathers results on all ranks */
 dt_err generate_make_sequences(app *a);
 /** With a catalogue: does an item fit after every prompt? DT_ERR_USAGE, DT_ERR_DATA: none does. */
 dt_err generate_check_items(const app *a);
@@ -94,14 +94,14 @@ dt_err generate_fetch_from(app *a, int from); /* collective */
 /* images.c */
 /** How the model's prompts may have images: for the reader. DT_ERR_USAGE: they may not, but --image is given. */
 dt_err generate_describe_images(app *a);
-/** Sequences get the numbers of their images. DT_ERR_DATA naming a file that this rank is to read and is not there. */
+/** Assigns image numbers to sequences. DT_ERR_DATA naming a file that this rank must read and that does not exist. */
 dt_err generate_find_images(app *a);
 /** dt_generate_options.image of sequences of a->prompts; ctx: a. */
 dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels);
-/** One, as the tower takes it, into pixels [generate_image_nbytes]. */
+/** Reads one image in the tower's format into pixels [generate_image_nbytes]. */
 dt_err generate_read_image(app *a, const char *path, uint8_t *pixels);
 size_t generate_image_nbytes(const app *a); /* of a vision-language model */
-/** Room for images in passes, if there may be some, most of them at a time. */
+/** Reserves memory for images per pass if prompts may have images, `most` at a time. */
 void generate_size_images(const app *a, dt_generate_options *g, int64_t most);
 void generate_free_images(app *a);
 
@@ -116,13 +116,13 @@ dt_err generate_report_rewards(app *a); /* on standard error, once all are on ra
 /** Rank 0, where -o asks for it: standard output is the file from here on, as FILE.part. */
 dt_err generate_begin_output(app *a);
 dt_err generate_end_output(app *a); /* FILE.part becomes FILE, durably */
-void generate_drop_output(app *a);  /* what was not ended leaves no file */
-/** Text of what follows the prompt, malloc'ed: without special tokens, up to a stop text; *stopped: there was one.
+void generate_drop_output(app *a);  /* removes the partial output file */
+/** Text of the continuation, malloc'ed: without special tokens, up to a stop text; *stopped: a stop text occurred.
  *  NULL: out of memory. */
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped);
 void generate_put_prompt(const app *a, const dt_sequence *s);
-dt_err generate_put_finished(app *a); /* those that are finished, in the order of their numbers */
-dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* what is new on the screen, whole characters alone */
+dt_err generate_put_finished(app *a); /* prints finished sequences, in the order of their numbers */
+dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* prints new text, only whole characters */
 /** Has the newest of these tokens completed a stop text, which may have begun in the prompt? */
 bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids);
 dt_err generate_flush(const app *a);

@@ -1,8 +1,8 @@
-/* chat.c - a conversation: what was said stays in the key-value cache, and only what is new goes through the model.
+/* chat.c - a conversation: earlier messages stay in the KV cache, and only new tokens go through the model.
  *
- * Each message is rendered by the template with all before it; as many tokens as agree with those in the cache are
- * kept. All ranks do the same work, so that a model partitioned among them can be talked to; rank 0 reads and prints,
- * and what only it knows (a line, Ctrl-C) is told to the others. */
+ * The template renders each message with all earlier ones; the longest prefix of tokens that matches the cache is
+ * reused. All ranks do the same work, so a sharded model can chat too. Rank 0 reads and prints, and broadcasts what
+ * only it knows (a line, Ctrl-C). */
 #include "app.h"
 #include "console.h"
 
@@ -33,7 +33,7 @@ typedef struct chat {
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal_number) { interrupted = 1; }
 
-/* Rank 0 asks, all hear: what to do, and with which text. */
+/* Rank 0 reads the next action and its text, and broadcasts them. */
 static dt_err next_action(chat *c, console_action *action, char **text)
 {
     app *a = c->a;
@@ -53,7 +53,7 @@ static dt_err next_action(chat *c, console_action *action, char **text)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Takes over text, also in failure. */
+/* Takes ownership of text, also on failure. */
 static dt_err keep_text(chat *c, char *text)
 {
     char **grown = realloc(c->texts, (size_t)(c->n_texts + 1) * sizeof *grown);
@@ -64,7 +64,7 @@ static dt_err keep_text(chat *c, char *text)
     return DT_OK;
 }
 
-/* Images are shown by users alone: in what others say their name stands for none. */
+/* Only users attach images, so the placeholder in other messages is removed. */
 static void forget_places(const chat *c, char *text, size_t *nbytes)
 {
     const char *name = c->messages.image_text;
@@ -103,7 +103,8 @@ static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pi
     return DT_OK;
 }
 
-/* Rank 0 reads it, for all; *unread: what it says of one that cannot be read. Takes over path, also in failure. */
+/* Rank 0 reads the image for all; *unread: error message of an unreadable image. Takes ownership of path, also on
+ * failure. */
 static dt_err show(chat *c, char *path, dt_err *unread)
 {
     app *a = c->a;
@@ -130,7 +131,7 @@ static int count_places(const chat *c, const char *text, size_t nbytes)
     return n;
 }
 
-/* The first n, of messages that are forgotten: what the cache has of them is not what others will be. */
+/* Drops the first n images, with their messages; their cache entries no longer match. */
 static void forget_images(chat *c, int n)
 {
     dt_messages *m = &c->messages;
@@ -142,14 +143,14 @@ static void forget_images(chat *c, int n)
     c->seq.n_cached = 0;
 }
 
-/* Does a message say where the images that wait stand, or nothing of places? */
+/* True if a message has placeholders for all waiting images, or none at all. */
 static bool places_fit(const chat *c, const char *text)
 {
     const int n = count_places(c, text, strlen(text));
     return n == 0 || n == c->n_waiting;
 }
 
-/* What the user says; images that wait, and have no places in it, come first. Takes over text, also in failure. */
+/* Adds a user message. Waiting images without placeholders come first. Takes ownership of text, also on failure. */
 static dt_err say_with_images(chat *c, char *text)
 {
     size_t nbytes = strlen(text);
@@ -165,7 +166,7 @@ static dt_err say_with_images(chat *c, char *text)
 
 /* ---- what the model is asked ------------------------------------------------------------------------------------- */
 
-/* The oldest exchange behind the system message; what it said stays ours until the end. */
+/* Drops the oldest exchange after the system message; its texts are freed at the end. */
 static bool forget_oldest(chat *c)
 {
     dt_messages *m = &c->messages;
@@ -193,15 +194,16 @@ static dt_err render(chat *c, dt_ids *ids)
                                           NULL, 0));
         if ((int64_t)ids->n + room <= c->max_len) break;
         DT_CHECK(forget_oldest(c), DT_ERR_DATA,
-                 "a message makes a conversation of %zu tokens: %d fit, %" PRId64 " of them for the answer (--context)",
+                 "with this message the conversation has %zu tokens: at most %d fit, %" PRId64
+                 " of them reserved for the answer; shorten it, or raise --context",
                  ids->n, c->max_len, room);
         if (!told && a->comm.rank == 0)
-            DT_WARN("the conversation has outgrown %d tokens: its beginning is forgotten", c->max_len);
+            DT_WARN("the conversation exceeds %d tokens, so its oldest messages are dropped", c->max_len);
     }
     for (size_t i = 0; i < ids->n; i++)
         DT_CHECK(ids->id[i] >= 0 && ids->id[i] < a->frozen.mc.vocab_size, DT_ERR_DATA,
-                 "the template gives token %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens", ids->id[i],
-                 a->frozen.mc.vocab_size);
+                 "the chat template produced token %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens",
+                 ids->id[i], a->frozen.mc.vocab_size);
     return DT_OK;
 }
 
@@ -228,7 +230,7 @@ static void set_prompt(chat *c, const dt_ids *ids)
     s->max_ids = (int32_t)(most < c->max_len ? most : c->max_len);
     s->n_cached = same;
     s->n_images = c->messages.images.n;
-    s->number++; /* other random numbers than before */
+    s->number++; /* selects new random numbers */
     s->finish = DT_FINISH_NONE;
     c->n_kept += same;
 }
@@ -264,7 +266,7 @@ static dt_err answer(chat *c)
     return DT_OK;
 }
 
-/* From the system message on, if there is one. What was said stays ours until the end. */
+/* Restarts from the system message, if any. Earlier texts are freed at the end. */
 static dt_err begin_again(chat *c, const char *system)
 {
     forget_images(c, c->messages.images.n);
@@ -297,7 +299,7 @@ static dt_err show_given(chat *c)
     return DT_OK;
 }
 
-/* What cannot be read is said, and the conversation goes on. */
+/* Reports an unreadable image, and the conversation continues. */
 static dt_err show_asked(chat *c, char *path)
 {
     dt_err unread = DT_OK;
@@ -307,7 +309,7 @@ static dt_err show_asked(chat *c, char *path)
         dt_error_clear();
         return DT_OK;
     }
-    console_note(&c->console, *path ? "the model takes no images" : "/image: expected the name of a file");
+    console_note(&c->console, *path ? "this model does not accept images" : "/image: expected the name of a file");
     free(path);
     return DT_OK;
 }
@@ -322,7 +324,7 @@ static dt_err hear(chat *c, char *text)
 {
     dt_place_words words;
     if (!places_fit(c, text)) {
-        if (c->a->comm.rank == 0) DT_WARN("the message is left out: %s", say_places(c, text, &words));
+        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", say_places(c, text, &words));
         free(text);
         return DT_OK;
     }
@@ -364,7 +366,7 @@ static dt_err talk(chat *c)
         free(text);
         if (action == CONSOLE_EXIT) return DT_OK;
         TOGETHER(a, begin_again(c, c->system));
-        console_note(&c->console, "the conversation so far is cleared");
+        console_note(&c->console, "conversation cleared");
     }
 }
 
@@ -389,13 +391,13 @@ static void report(const chat *c)
     fprintf(stderr, "; %" PRId64 " tokens of the conversation read", t->n_prompt_tok);
     if (generate_rate(t->n_prompt_tok, prompt_s) > 0)
         fprintf(stderr, " at %.1f tokens/s", generate_rate(t->n_prompt_tok, prompt_s));
-    fprintf(stderr, ", %" PRId64 " kept from before\n", c->n_kept);
+    fprintf(stderr, ", %" PRId64 " reused\n", c->n_kept);
 }
 
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)
 {
     chat c = {.a = a, .decoder = d, .g = *g, .max_len = max_len};
-    const struct sigaction act = {.sa_handler = on_interrupt}; /* without SA_RESTART: a line under way is left */
+    const struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: a signal interrupts reading */
     struct sigaction before;
     c.seq.ids = malloc((size_t)max_len * sizeof *c.seq.ids);
     dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);

@@ -1,5 +1,5 @@
-/* console.c - a message ends with its line, unless that ends in a backslash or the message stands between """ and
- * """. */
+/* console.c - input of messages: a message ends with its line, unless the line ends in a backslash or the message is
+ * enclosed in """. */
 #include "console.h"
 
 #include <jansson.h>
@@ -11,14 +11,14 @@
 #include "dtrain/tokenizer.h"
 
 static const char help[] =
-    "  /image FILE     show an image with the next message, which may say where: <image>\n"
-    "  /clear          forget what was said\n"
-    "  /system TEXT    begin again, with TEXT as the system message (without TEXT: with none)\n"
+    "  /image FILE     attach an image to the next message; <image> in the message marks its position\n"
+    "  /clear          start a new conversation with the same system message\n"
+    "  /system TEXT    start a new conversation with TEXT as the system message (no TEXT: none)\n"
     "  /save FILE      write the conversation to FILE as JSON, a record for dtrain-data\n"
-    "  /help           this list\n"
-    "  /exit           leave; so does Ctrl-D\n"
-    "Ctrl-C stops an answer. A message of several lines: end a line with \\, or put \"\"\" before and\n"
-    "behind it. A message that begins with /: write // instead.\n";
+    "  /help           print this list\n"
+    "  /exit           exit, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. To write a message of several lines, end each line with \\, or enclose\n"
+    "the message in \"\"\". If a message begins with /, write // instead.\n";
 
 dt_err console_open(console *c, volatile sig_atomic_t *interrupted)
 {
@@ -60,7 +60,7 @@ static dt_err append(char **text, const char *line, size_t len)
     return DT_OK;
 }
 
-/* Takes the line into the message; *more: another line belongs to it. */
+/* Appends the line to the message; *more: the message continues. */
 static dt_err take_line(const console *c, const char *line, char **text, bool *quoted, bool *more)
 {
     static const char quotes[] = "\"\"\"";
@@ -78,7 +78,7 @@ static dt_err take_line(const console *c, const char *line, char **text, bool *q
     return append(text, line, len - (closes ? 3 : joined));
 }
 
-/* The line breaks next to the quotes are not part of what stands between them. */
+/* Removes the line breaks next to the quotes. */
 static void trim(char *text)
 {
     size_t len = strlen(text);
@@ -166,7 +166,7 @@ static void save_and_tell(const console *c, const char *file, const dt_messages 
     dt_error_clear();
 }
 
-/* What follows the word, if text is this command; else NULL. */
+/* The argument after the word if text is this command; otherwise NULL. */
 static const char *argument(const char *text, const char *word)
 {
     const size_t len = strlen(word);

@@ -1,4 +1,4 @@
-/* console.h - what somebody at a terminal says to --chat: messages of several lines, and commands. */
+/* console.h - input of --chat at a terminal: messages of several lines, and commands. */
 #ifndef DTRAIN_MAIN_GENERATE_CONSOLE_H
 #define DTRAIN_MAIN_GENERATE_CONSOLE_H
 
@@ -9,7 +9,7 @@ typedef enum console_action {
     CONSOLE_EXIT,   /* end of input, or /exit */
     CONSOLE_SAY,    /* text: a message */
     CONSOLE_IMAGE,  /* text: the file of an image that the next message has */
-    CONSOLE_CLEAR,  /* forget what was said */
+    CONSOLE_CLEAR,  /* start a new conversation */
     CONSOLE_SYSTEM, /* forget it, and begin with text ("": with nothing) from now on */
 } console_action;
 
@@ -21,8 +21,8 @@ typedef struct console {
 
 /** Is this a terminal, and one that shows colours? NO_COLOR (https://no-color.org) and TERM=dumb turn them off. */
 dt_err console_open(console *c, volatile sig_atomic_t *interrupted); /* interrupted: see line_open */
-/** Rank 0: what to do next. *text malloc'ed (NULL for EXIT and CLEAR). What needs nobody else (/help, /save) is done
- *  here; Ctrl-C drops the line under way. */
+/** Rank 0: the next action. *text is malloc'ed (NULL for EXIT and CLEAR). Commands that involve no other rank (/help,
+ *  /save) are handled here. Ctrl-C discards the line being typed. */
 dt_err console_next(console *c, const dt_messages *said, console_action *action, char **text);
 /** A remark of the program, not of the model; only on a terminal. */
 void console_note(const console *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -11,8 +11,8 @@ enum { PASS_PATCHES = 4096 };
 
 size_t generate_image_nbytes(const app *a) { return dt_image_nbytes(a->frozen.mc.vision->image_size); }
 
-/* Of a model that was trained on conversations: a question without their form is often answered by nothing. A prompt of
- * images alone is continued by a caption, and means no question. */
+/* A model trained on conversations often answers nothing to a question without the chat template. A prompt with only
+ * images is continued by a caption, so it gets no warning. */
 static void warn_of_raw_prompt(const app *a)
 {
     const options *o = &a->opt;
@@ -23,8 +23,8 @@ static void warn_of_raw_prompt(const app *a)
     while (text && *text && (strncmp(text, a->image_text, n) == 0 || *text == ' ' || *text == '\n'))
         text += *text == ' ' || *text == '\n' ? 1 : n;
     if (text && !*text) return;
-    DT_WARN("%s has a chat template, and a prompt goes to the model as it is: --chat --prompt TEXT asks it as it was "
-            "trained",
+    DT_WARN("%s has a chat template, but the prompt is passed to the model unchanged; use --chat --prompt TEXT to "
+            "apply the template",
             a->frozen.from.path);
 }
 
@@ -32,7 +32,8 @@ dt_err generate_describe_images(app *a)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     const options *o = &a->opt;
-    DT_CHECK(v || o->n_images == 0, DT_ERR_USAGE, "--image: %s is a language model: it takes no images",
+    DT_CHECK(v || o->n_images == 0, DT_ERR_USAGE,
+             "--image: expected a vision-language model, found %s, a language model without images",
              a->frozen.from.path);
     if (!v) return DT_OK;
     a->reader.image_token = v->image_token;
@@ -42,8 +43,8 @@ dt_err generate_describe_images(app *a)
     if (!a->tok) return DT_OK;
     size_t n;
     a->reader.image_text = a->image_text = dt_decode(a->tok, &v->image_token, 1, false, &n);
-    DT_CHECK(a->image_text, DT_ERR_MEMORY, "no memory for the name of token %" PRId32, v->image_token);
-    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer has no token %" PRId32 ", the placeholder of images",
+    DT_CHECK(a->image_text, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, v->image_token);
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images",
              a->frozen.from.path, v->image_token);
     warn_of_raw_prompt(a);
     return DT_OK;
@@ -54,9 +55,10 @@ static dt_err check_preprocessor(const app *a)
     const dt_vision_config *v = a->frozen.mc.vision;
     const dt_preprocessor *p = &v->preprocessor;
     const char *path = a->frozen.from.path;
-    DT_CHECK(p->out_width, DT_ERR_DATA, "%s: no preprocessor_config.json, which says how images are made ready", path);
+    DT_CHECK(p->out_width, DT_ERR_DATA, "%s: preprocessor_config.json, which defines image preprocessing, is missing",
+             path);
     DT_CHECK(p->out_height == v->image_size && p->out_width == v->image_size, DT_ERR_DATA,
-             "%s: preprocessor_config.json makes images of %d x %d pixels, but the model's tower takes %" PRId64
+             "%s: preprocessor_config.json produces images of %d x %d pixels, but the model's tower expects %" PRId64
              " x %" PRId64,
              path, p->out_width, p->out_height, v->image_size, v->image_size);
     return DT_OK;
@@ -90,13 +92,13 @@ static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
     return dt_image_path(NULL, p->file, p->images.path[k], path);
 }
 
-/* An image is read when its sequence begins. Whether the file is there is checked now, before the model is read. */
+/* An image is read when its sequence starts. Its file is checked now, before the model is loaded. */
 static dt_err find(app *a, int prompt)
 {
     const int n = a->prompts.prompt[prompt].images.n;
     char path[PATH_MAX];
     if (n == 0) return DT_OK;
-    DT_CHECK(!a->opt.score, DT_ERR_USAGE, "--score: prompt %d has an image: texts alone are judged", prompt);
+    DT_CHECK(!a->opt.score, DT_ERR_USAGE, "--score: prompt %d has an image, but only texts can be scored", prompt);
     for (int i = 0; i < a->n_out; i++) a->seqs[prompt * a->n_out + i].n_images = n;
     DT_TRY(check_preprocessor(a));
     for (int i = 0; i < n && is_mine(a, prompt); i++) {

@@ -1,4 +1,4 @@
-/* line.c - libedit (BSD licence) and not GNU readline, whose licence would become that of the program. */
+/* line.c - uses libedit (BSD licence) instead of GNU readline, whose licence would apply to the whole program. */
 #include "line.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static const char *prompt_of(const line_reader *l)
     if (!l->terminal) return "";
     if (!l->colours) return l->more ? "... " : "> ";
     return l->more ? "\1\033[1;32m\1...\1\033[0m\1 "
-                   : "\1\033[1;32m\1>\1\033[0m\1 "; /* \1 around what takes no room on the screen */
+                   : "\1\033[1;32m\1>\1\033[0m\1 "; /* \1 encloses characters without width */
 }
 
 static char *without_end(char *line)
@@ -73,7 +73,7 @@ static bool wait_for_input(EditLine *edit)
     return false;
 }
 
-/* A character. libedit's own function goes on after a signal; here Ctrl-C ends the line. */
+/* Reads a character. libedit's own function continues after a signal; here Ctrl-C ends the line. */
 static int read_character(EditLine *edit, wchar_t *out)
 {
     mbstate_t state = {0};
@@ -114,7 +114,7 @@ static char *read_edited(line_reader *l, bool *interrupted)
     const char *line = el_gets(l->edit, &n);
     if (line && n > 0) return without_end(strdup(line));
     *interrupted = n < 0 && errno == EINTR;
-    if (*interrupted) el_reset(l->edit); /* the line under way is dropped */
+    if (*interrupted) el_reset(l->edit); /* discards the line being typed */
     return NULL;
 }
 

@@ -12,95 +12,96 @@ enum { DEFAULT_BATCH = 16, DEFAULT_NEW = 128 };
 const char generate_usage[] =
     "usage: dtrain-generate MODEL [-] [options]\n"
     "       dtrain-generate --score MODEL --answers FILE [options]\n"
-    "Continues prompts with a trained model, alone or under mpirun. MODEL is a checkpoint (.h5), a\n"
-    "run's output_dir, or a Hugging Face model directory.\n"
+    "Continues prompts with a trained model, on one rank or on several under mpirun. MODEL is a\n"
+    "checkpoint (.h5), a run's output_dir, or a Hugging Face model directory.\n"
     "\n"
     "Prompts\n"
-    "  --prompt TEXT           the prompt; without one the model begins by itself\n"
+    "  --prompt TEXT           the prompt (default: none; the model starts from its begin token)\n"
     "  --prompts FILE          many prompts, - for standard input: JSON objects, one per line or in an\n"
     "                          array, with \"prompt\" (a text), \"messages\" (a conversation) or \"ids\"\n"
-    "                          (numbers); other fields come back with --jsonl\n"
-    "  -                       prompts from standard input, one per line\n"
-    "  --image FILE            an image of the prompt, JPEG, PNG, WebP or PPM, for a vision-language\n"
-    "                          model; may be given several times. The n-th stands where the prompt\n"
-    "                          says <image> for the n-th time, or all of them before the prompt; with\n"
-    "                          - they belong to every prompt, with --chat to the first message.\n"
-    "                          Records of --prompts name theirs: \"image\", \"images\" (paths, from the\n"
-    "                          folder of FILE on) or parts of messages\n"
-    "  --chat                  talk: a line is a message, /help lists the commands, Ctrl-C stops an\n"
-    "                          answer, Ctrl-D or /exit ends; in a pipe there are no commands and\n"
-    "                          every line is a message; with --prompt: answer that one and end\n"
-    "  --system TEXT           what a conversation begins with\n"
-    "  --chat-template NAME    template of conversations: a name, a JSON file, or auto, the\n"
-    "                          tokenizer's own (default: what the model was trained with, if its\n"
-    "                          checkpoint says so, else auto)\n"
-    "  --no-think              ask for an answer without thinking, where the template knows how\n"
+    "                          (token ids). With --jsonl, other fields are copied to the output\n"
+    "  -                       read prompts from standard input, one per line\n"
+    "  --image FILE            add an image (JPEG, PNG, WebP or PPM) to the prompt of a vision-language\n"
+    "                          model; may be given several times. The n-th image replaces the n-th\n"
+    "                          <image> of the prompt. Without <image>, all images precede the prompt.\n"
+    "                          With -, every prompt gets the images; with --chat, the first message\n"
+    "                          does. Records of --prompts name their own: \"image\", \"images\" (paths\n"
+    "                          relative to the folder of FILE) or parts of messages\n"
+    "  --chat                  interactive chat: each line is a message. /help lists the commands,\n"
+    "                          Ctrl-C stops an answer, Ctrl-D or /exit quits. In a pipe every line is a\n"
+    "                          message and there are no commands. With --prompt: answer it and exit\n"
+    "  --system TEXT           system message of a conversation\n"
+    "  --chat-template NAME    chat template: a name, a JSON file, or auto for the tokenizer's own\n"
+    "                          (default: the template that the checkpoint says it was trained with,\n"
+    "                          otherwise auto)\n"
+    "  --no-think              request an answer without thinking, if the template supports it\n"
     "\n"
-    "Tokens (what is not given is taken from the model's generation_config.json, if it has one)\n"
-    "  --max-new-tokens N      longest continuation (default 128)\n"
-    "  --min-new-tokens N      the end may not come before N new tokens (default 0)\n"
+    "Tokens (defaults come from the model's generation_config.json, if it has one)\n"
+    "  --max-new-tokens N      maximum length of a continuation (default 128)\n"
+    "  --min-new-tokens N      generate at least N tokens before the end token (default 0)\n"
     "  --stop TEXT, --stop-strings TEXT\n"
     "                          end a continuation at this text; may be given several times\n"
     "  --no-repeat-ngram-size N\n"
-    "                          no N tokens in a row come twice, the prompt's included (default 0: they\n"
-    "                          may)\n"
-    "  --suppress-tokens IDS   tokens that never come: ids separated by commas\n"
+    "                          never repeat a sequence of N tokens, prompt included (default 0: may\n"
+    "                          repeat)\n"
+    "  --suppress-tokens IDS   never generate these tokens (ids separated by commas)\n"
     "  --begin-suppress-tokens IDS\n"
-    "                          tokens that do not come first\n"
-    "  --temperature T         divides the logits (default 1; 0: greedy)\n"
-    "  --top-k K               draw from the K most probable tokens only (default 0: all)\n"
-    "  --top-p P               from the fewest most probable tokens that reach P (default 1: all)\n"
-    "  --min-p P               from tokens with at least P times the largest probability (default 0)\n"
-    "  --repetition-penalty R  for tokens seen before (default 1: none)\n"
-    "  --greedy                always the most probable token\n"
-    "  --num-samples N         continuations of each prompt (default 1)\n"
-    "  --seed N                of the random numbers (default 42)\n"
-    "  --num-beams B           beam search with B beams (default 1: none)\n"
-    "  --length-penalty A      a beam's score is its log-probability / (new tokens)^A (default 1;\n"
+    "                          never generate these tokens first\n"
+    "  --temperature T         divide the logits by T (default 1; 0: greedy)\n"
+    "  --top-k K               sample from the K most probable tokens (default 0: all)\n"
+    "  --top-p P               sample from the smallest set of most probable tokens whose total\n"
+    "                          probability reaches P (default 1: all)\n"
+    "  --min-p P               sample from tokens with at least P times the maximum probability\n"
+    "                          (default 0)\n"
+    "  --repetition-penalty R  penalty for tokens that already occurred (default 1: none)\n"
+    "  --greedy                always take the most probable token\n"
+    "  --num-samples N         continuations per prompt (default 1)\n"
+    "  --seed N                seed of the random generator (default 42)\n"
+    "  --num-beams B           beam search with B beams (default 1: no beam search)\n"
+    "  --length-penalty A      score beams by log-probability / (new tokens)^A (default 1;\n"
     "                          0 with --catalogue)\n"
-    "  --early-stopping        a search is done when B sequences are finished, even if another could\n"
-    "                          be better\n"
-    "  --num-return N          the best N sequences of each search (default 1)\n"
-    "  --catalogue FILE        items of a recommender (lines semantic ID, tab, title, tab, item id):\n"
-    "                          nothing but one of their IDs, a newline and the end follow a prompt\n"
+    "  --early-stopping        stop a search when B sequences are finished, even if a better one is\n"
+    "                          possible\n"
+    "  --num-return N          return the best N sequences per search (default 1)\n"
+    "  --catalogue FILE        restrict continuations to the items of a recommender (lines: semantic ID,\n"
+    "                          tab, title, tab, item id): one of the IDs, a newline and the end token\n"
     "\n"
     "Output\n"
-    "  -o, --output FILE       write the text to FILE, which appears when it is complete, instead of\n"
-    "                          standard output (launchers may mix what ranks print)\n"
-    "  --force                 replace FILE when it exists\n"
-    "  --stream                print tokens as they come\n"
-    "  --jsonl                 print a JSON object for each continuation, in the order of the prompts\n"
-    "  --logprobs              with --jsonl: log-probabilities of the new tokens and their sum\n"
-    "  --verbose               say on standard error which settings are used\n"
+    "  -o, --output FILE       write the text to FILE instead of standard output, where launchers may mix\n"
+    "                          the output of ranks. FILE appears when it is complete\n"
+    "  --force                 replace an existing FILE\n"
+    "  --stream                print tokens as they are generated\n"
+    "  --jsonl                 print a JSON object per continuation, in the order of the prompts\n"
+    "  --logprobs              with --jsonl: add the log-probabilities of the new tokens and their sum\n"
+    "  --verbose               print the settings in use to standard error\n"
     "\n"
     "Scores\n"
-    "  --score MODEL           let a reward model (a directory, a checkpoint, a run's output_dir)\n"
-    "                          judge each prompt with what was generated: --jsonl has the number as\n"
-    "                          \"reward\", and in the end their mean is told, and how many are above\n"
-    "                          0, which of a harmless model is the safety rate\n"
-    "  --answers FILE          judge these, and generate nothing; - for standard input: JSON objects,\n"
-    "                          one per line or in an array, with \"prompt\" and \"completion\",\n"
+    "  --score MODEL           score each prompt and its continuation with a reward model (a directory, a\n"
+    "                          checkpoint, a run's output_dir). --jsonl stores the score as \"reward\". The\n"
+    "                          summary reports the mean and the share of scores above 0, which for a\n"
+    "                          harmlessness model is the safety rate\n"
+    "  --answers FILE          score these answers, and generate nothing; - for standard input. JSON\n"
+    "                          objects, one per line or in an array, with \"prompt\" and \"completion\",\n"
     "                          \"response\" or \"answer\" (texts, or lists of messages), with\n"
-    "                          \"messages\", with \"ids\", or as --jsonl has written them\n"
+    "                          \"messages\", with \"ids\", or as written by --jsonl\n"
     "\n"
     "Running\n"
-    "  --adapter DIR           with the adapters of a directory as PEFT writes it, which a run with\n"
-    "                          lora.r leaves as OUTPUT_DIR/adapter\n"
+    "  --adapter DIR           apply the LoRA adapters of DIR (PEFT format), such as the\n"
+    "                          OUTPUT_DIR/adapter of a run with lora.r\n"
     "  --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations\n"
-    "                          are numbers separated by blanks (default: the model's own, else bytes)\n"
-    "  --batch-size B          sequences at a time on a rank (default 16)\n"
-    "  --context N             at most N tokens in a conversation with --chat (default: what\n"
-    "                          the model takes, at most 4096)\n"
+    "                          are token ids separated by spaces (default: the model's own, else bytes)\n"
+    "  --batch-size B          sequences per rank at a time (default 16)\n"
+    "  --context N             maximum tokens in a conversation with --chat (default: the model's\n"
+    "                          limit, at most 4096)\n"
     "  --dtype TYPE            fp32, bf16 or fp16 (default fp32)\n"
-    "  --zero-stage N          0, or 3: the parameters are sharded over the ranks (default 0)\n"
-    "  --threads N             of a rank (default: the node's cores divided by its ranks)\n"
+    "  --zero-stage N          0, or 3 to shard the parameters over the ranks (default 0)\n"
+    "  --threads N             threads per rank (default: the node's cores divided by its ranks)\n"
     "  --device NAME           auto, cpu or cuda (default auto)\n"
-    "  --no-graphs             on a GPU: do not record steps as CUDA graphs, which give the same tokens\n"
-    "                          with fewer calls\n"
-    "  --timeout S             seconds without progress after which the run ends with exit code 76\n"
-    "                          (default 1800)\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           version, commit and build\n"
+    "  --no-graphs             on a GPU: do not record decoding steps as CUDA graphs. Graphs produce the\n"
+    "                          same tokens with fewer calls\n"
+    "  --timeout S             end with exit code 76 after S seconds without progress (default 1800)\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print version, commit and build\n"
     "\n"
     "Results do not depend on the number of ranks, the stage or the batch size.\n"
     "exit codes: 0 done, 64 usage, 65 bad model or prompts, 70 fault, 71 logits not finite,\n"
@@ -283,8 +284,7 @@ static bool draws(const options *o)
     return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p;
 }
 
-/* Greedy decoding takes the most probable token, whatever else is asked of drawing: a warning, as transformers gives
- * one. */
+/* Warns that sampling options have no effect with greedy decoding, as transformers does. */
 static void warn_of_greedy(const options *o)
 {
     const bool zero = o->given.temperature && o->sampling.temperature == 0;
@@ -300,7 +300,7 @@ static void warn_of_greedy(const options *o)
         if (all[i].given)
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "", all[i].name);
     if ((o->given.greedy || zero) && *names)
-        DT_WARN("%s always takes the most probable token, so these do nothing: %s",
+        DT_WARN("%s always takes the most probable token, so these options have no effect: %s",
                 o->given.greedy ? "--greedy" : "--temperature 0", names);
 }
 
@@ -322,16 +322,16 @@ static dt_err check_beams(const options *o)
 
 static dt_err check_scoring(const options *o)
 {
-    DT_CHECK(!o->answers || o->score, DT_ERR_USAGE, "--answers needs --score: the model that judges them");
+    DT_CHECK(!o->answers || o->score, DT_ERR_USAGE, "--answers needs --score, the model that scores them");
     DT_CHECK(!o->answers || (!o->model && !o->prompt && !o->prompts && !o->standard_input), DT_ERR_USAGE,
-             "--answers: nothing is generated, so there is neither a model before it nor a prompt");
+             "--answers: nothing is generated, so it cannot be combined with a model or a prompt");
     DT_CHECK(!o->catalogue || (!o->answers && !o->chat), DT_ERR_USAGE,
              "--catalogue: cannot be combined with --answers and --chat");
     DT_CHECK(!o->catalogue || (o->min_new_tokens == 0 && o->n_stop == 0 && o->no_repeat_ngram_size == 0 &&
                                o->suppress.n == 0 && o->begin_suppress.n == 0),
              DT_ERR_USAGE,
-             "--catalogue: cannot be combined with --min-new-tokens, --stop, --no-repeat-ngram-size, "
-             "--suppress-tokens and --begin-suppress-tokens: the catalogue alone says what may follow a prompt");
+             "--catalogue: cannot be combined with --min-new-tokens, --stop, --no-repeat-ngram-size, --suppress-tokens "
+             "and --begin-suppress-tokens: only the catalogue determines what may follow a prompt");
     DT_CHECK(!o->score || (!o->stream && !o->chat), DT_ERR_USAGE,
              "--score: cannot be combined with --stream and --chat");
     return DT_OK;
@@ -348,16 +348,16 @@ static dt_err check_options(const options *o)
     DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
              "--zero-stage: expected 0 or 3 (generation has only parameters to partition), found %" PRId64, o->stage);
     DT_CHECK(o->stream + o->jsonl + o->chat <= 1, DT_ERR_USAGE, "--stream, --jsonl and --chat: expected one of them");
-    DT_CHECK(
-        o->n_images == 0 || (!o->prompts && !o->score), DT_ERR_USAGE,
-        "--image: goes with --prompt, - and --chat; records of --prompts name their own, and --score judges texts");
-    DT_CHECK(!o->force || o->output, DT_ERR_USAGE, "--force goes with -o: it replaces that file");
+    DT_CHECK(o->n_images == 0 || (!o->prompts && !o->score), DT_ERR_USAGE,
+             "--image: expected --prompt, - or --chat; records of --prompts name their own images, and --score accepts "
+             "only texts");
+    DT_CHECK(!o->force || o->output, DT_ERR_USAGE, "--force needs -o, whose file it replaces");
     DT_CHECK(!o->output || o->output[0], DT_ERR_USAGE, "-o: expected the name of a file");
     DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs needs --jsonl");
     DT_CHECK(!ids || (o->n_stop == 0 && !o->chat), DT_ERR_USAGE,
-             "--tokenizer ids: there is no text, so neither --stop nor --chat");
+             "--tokenizer ids: expected neither --stop nor --chat, which need text");
     DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE,
-             "--chat: one answer per message, not --num-samples %" PRId64, o->num_samples);
+             "--chat: expected one answer per message, found --num-samples %" PRId64, o->num_samples);
     DT_TRY(check_beams(o));
     warn_of_greedy(o);
     return dt_sampling_check(&o->sampling);
@@ -412,9 +412,10 @@ void generate_print_settings(const app *a)
         fprintf(stderr, "temperature %g, top-k %" PRId64 ", top-p %g, min-p %g, seed %" PRIu64, s->temperature,
                 s->top_k, s->top_p, s->min_p, s->seed);
     if (o->min_new_tokens > 0) fprintf(stderr, ", at least %" PRId64 " new tokens", o->min_new_tokens);
-    if (o->no_repeat_ngram_size > 0) fprintf(stderr, ", no %" PRId64 " tokens twice", o->no_repeat_ngram_size);
-    if (o->suppress.n > 0) fprintf(stderr, ", without %zu tokens", o->suppress.n);
-    if (o->begin_suppress.n > 0) fprintf(stderr, ", %zu tokens not first", o->begin_suppress.n);
+    if (o->no_repeat_ngram_size > 0)
+        fprintf(stderr, ", no repeated sequence of %" PRId64 " tokens", o->no_repeat_ngram_size);
+    if (o->suppress.n > 0) fprintf(stderr, ", %zu suppressed tokens", o->suppress.n);
+    if (o->begin_suppress.n > 0) fprintf(stderr, ", %zu suppressed first tokens", o->begin_suppress.n);
     fprintf(stderr, ", ends at");
     for (int i = 0; i < a->n_eos; i++) fprintf(stderr, " %" PRId32, a->eos[i]);
     fprintf(stderr, a->n_eos ? "\n" : " nothing\n");

@@ -17,7 +17,7 @@ dt_err generate_flush(const app *a)
 
 /* ---- into a file ------------------------------------------------------------------------------------------------- */
 
-/* All text is rank 0's standard output, so that is what becomes the file. */
+/* Only rank 0 prints text, so its standard output is redirected to the file. */
 dt_err generate_begin_output(app *a)
 {
     const char *path = a->opt.output, *const inputs[] = {a->opt.prompts};
@@ -60,7 +60,7 @@ void generate_drop_output(app *a)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-/* Ids are the text where there is no tokenizer. */
+/* Without a tokenizer, the text consists of token ids. */
 static char *text_of(const app *a, const int32_t *ids, int64_t n, size_t *nbytes)
 {
     if (a->tok) return dt_decode(a->tok, ids, n, true, nbytes);
@@ -101,8 +101,8 @@ static bool ends_after(const app *a, const char *text, size_t n, size_t from)
     return false;
 }
 
-/* What the last token adds to the text begins where the text without it differs: it may complete a character. Special
- * tokens count, as for transformers. */
+/* The text added by the last token starts where the text without it differs, because the token may complete a
+ * character. Special tokens count, as in transformers. */
 bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids)
 {
     enum { SPARE = 8 }; /* tokens that are the rest of a character before, or no text */
@@ -120,8 +120,8 @@ bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids)
     return found;
 }
 
-/* A tokenizer may leave out the blank before the first word of a text: so what is new is what the whole has more than
- * the prompt. */
+/* A tokenizer may omit the space before the first word of a text, so the new text is the whole text minus the prompt's.
+ */
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped)
 {
     size_t n_whole, n_prompt;
@@ -189,8 +189,8 @@ void generate_put_prompt(const app *a, const dt_sequence *s)
 
 /* ---- as it comes ------------------------------------------------------------------------------------------------- */
 
-/* How much of a text that grows may be shown: not the characters that the next token may complete, nor what may become
- * a stop text. */
+/* The printable length of a growing text: without characters that the next token may complete, and without the start of
+ * a possible stop text. */
 static size_t settled(const app *a, const char *text, size_t n)
 {
     static const char incomplete[] = "\xef\xbf\xbd";
@@ -260,7 +260,7 @@ static void add_scores(const app *a, const dt_sequence *s, json_t *object)
     json_object_set_new(object, "logprobs", list);
 }
 
-/* Fields of ours, then what else the record has. */
+/* dtrain's fields, then the record's other fields. */
 static json_t *record_of(const app *a, const dt_sequence *s)
 {
     json_t *from = a->prompts.prompt[s->number / (uint64_t)a->n_out].record, *object = json_object();

@@ -1,5 +1,5 @@
-/* score.c - what a reward model says of sequences: the value at the last token of each. A value has the same bits
- * whatever else is in its pass, so results depend neither on the ranks nor on the batch. */
+/* score.c - scores of a reward model: the value at the last token of each sequence. A value has the same bits
+ * regardless of the rest of its pass, so results depend neither on the ranks nor on the batch. */
 #include "app.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ dt_err generate_describe_judge(app *a)
 {
     DT_TRY(dt_frozen_model_describe(&a->judge, a->opt.score, 1));
     DT_CHECK(a->judge.mc.vocab_size >= a->frozen.mc.vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: the model that judges has %lld, the one that generates %lld", a->opt.score,
+             "%s: vocab_size of the scoring model is %lld, but the generating model has %lld", a->opt.score,
              (long long)a->judge.mc.vocab_size, (long long)a->frozen.mc.vocab_size);
     return DT_OK;
 }
@@ -34,8 +34,9 @@ static dt_err open_passes(app *a, passes *p)
     p->max_tok = p->longest > PASS_TOK ? p->longest : PASS_TOK;
     p->max_seq = (int32_t)a->opt.batch_size;
     const int64_t most = dt_model_max_length(&judge_of(a)->mc);
-    DT_CHECK(p->longest <= most, DT_ERR_DATA, "%s: a text may have %d tokens, and the model that judges takes %lld",
-             a->opt.score, p->longest, (long long)most);
+    DT_CHECK(p->longest <= most, DT_ERR_DATA,
+             "%s: a text may have %d tokens, but the scoring model accepts at most %lld", a->opt.score, p->longest,
+             (long long)most);
     p->value = malloc((size_t)p->max_tok * sizeof *p->value);
     DT_CHECK(p->value, DT_ERR_MEMORY, "out of memory for values of %d tokens", p->max_tok);
     DT_TRY(dt_batch_alloc(&p->batch, p->max_tok, p->max_seq, &a->ledger));
@@ -90,8 +91,8 @@ static dt_err one_pass(app *a, passes *p, dt_sequence *const *mine, int first)
     return DT_OK;
 }
 
-/* At stage 3 all ranks make the same number of passes, empty ones at the end; one that fails alone leaves the others in
- * the middle of theirs, and ends the job. */
+/* At stage 3, all ranks run the same number of passes, with empty ones at the end. A rank that fails alone leaves the
+ * others in the middle of a pass and ends the job. */
 static dt_err all_passes(app *a, passes *p, dt_sequence *const *mine, int n_mine)
 {
     int64_t n_passes = 0;

@@ -13,7 +13,7 @@ int generate_owner(const app *a, int sequence)
     return unit % a->comm.nranks;
 }
 
-/* A model cannot continue nothing: an empty prompt becomes the token that stands between documents. */
+/* An empty prompt becomes the begin token, or the token between documents. */
 static dt_err begin_prompt(const app *a, dt_ids *p)
 {
     if (p->n > 0) return DT_OK;
@@ -21,7 +21,7 @@ static dt_err begin_prompt(const app *a, dt_ids *p)
     const int32_t given = a->frozen.from.generation.bos, bos = given >= 0 ? given : a->frozen.mc.bos_token_id;
     const int32_t first = bos >= 0 && bos < vocab_size ? bos : a->n_eos > 0 ? a->eos[0] : -1;
     DT_CHECK(first >= 0, DT_ERR_USAGE,
-             "an empty prompt: the model has no token to begin with; expected --prompt, --prompts or -");
+             "the prompt is empty and the model has no begin token; give --prompt, --prompts or -");
     DT_TRY(dt_ids_reserve(p, 1));
     p->id[p->n++] = first;
     return DT_OK;
@@ -34,16 +34,16 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
     DT_TRY(begin_prompt(a, p));
     const int64_t total = a->opt.answers ? 0 : a->opt.max_length;
     DT_CHECK(total == 0 || (int64_t)p->n < total, DT_ERR_USAGE,
-             "prompt %d has %zu tokens, and max_length of generation_config.json is %" PRId64
-             ", the prompt included: give --max-new-tokens",
+             "prompt %d has %zu tokens, but max_length of generation_config.json allows %" PRId64
+             ", prompt included; give --max-new-tokens",
              prompt, p->n, total);
     const int64_t n_new = a->opt.answers ? 0
                           : total > 0    ? total - (int64_t)p->n
                                          : a->opt.max_new_tokens,
                   least = n_new > 0;
-    DT_CHECK((int64_t)p->n + least <= limit, DT_ERR_DATA, "%s %d has %zu tokens: the model takes %" PRId64 "%s",
-             a->opt.answers ? "answer" : "prompt", prompt, p->n, limit,
-             a->opt.answers ? ", its prompt included" : ", new ones included");
+    DT_CHECK((int64_t)p->n + least <= limit, DT_ERR_DATA,
+             "%s %d has %zu tokens, but the model accepts at most %" PRId64 "%s", a->opt.answers ? "answer" : "prompt",
+             prompt, p->n, limit, a->opt.answers ? ", prompt included" : ", new tokens included");
     const int64_t most = (int64_t)p->n + n_new;
     *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
     s->max_ids = (int32_t)(most < limit ? most : limit);
@@ -60,7 +60,8 @@ dt_err generate_make_sequences(app *a)
 {
     a->n_out = a->opt.beams.n_beams > 1 ? a->opt.beams.n_return : (int)a->opt.num_samples;
     const int64_t n = (int64_t)a->prompts.n * a->n_out;
-    DT_CHECK(n <= INT_MAX / 2, DT_ERR_USAGE, "%d prompts with %d continuations each are too many", a->prompts.n,
+    DT_CHECK(n <= INT_MAX / 2, DT_ERR_USAGE,
+             "%d prompts with %d continuations each are too many for one run; split the prompts", a->prompts.n,
              a->n_out);
     a->seqs = calloc((size_t)n, sizeof *a->seqs);
     a->reward = a->opt.score ? calloc((size_t)n, sizeof *a->reward) : NULL;
@@ -68,7 +69,7 @@ dt_err generate_make_sequences(app *a)
     while (a->n_seqs < n) {
         dt_sequence *s = &a->seqs[a->n_seqs];
         const dt_err err = make_sequence(a, s, a->n_seqs / a->n_out);
-        a->n_seqs++; /* main frees what there is of it */
+        a->n_seqs++; /* main frees partial sequences */
         DT_TRY(err);
     }
     return DT_OK;
@@ -86,15 +87,15 @@ dt_err generate_check_items(const app *a)
     }
     const int32_t n_items = dt_trie_n_leaves(a->trie), n_within = dt_trie_n_within(a->trie, fewest);
     DT_CHECK(n_within > 0, DT_ERR_USAGE,
-             "--catalogue: an item of %s takes at least %d new tokens, and prompt %d may have %d: raise "
-             "--max-new-tokens to %d, or shorten the prompt where the model's length is the limit",
+             "--catalogue: an item of %s needs at least %d new tokens, but prompt %d allows %d; raise --max-new-tokens "
+             "to %d, or shorten the prompt if the model's length is the limit",
              a->opt.catalogue, dt_trie_shortest(a->trie), prompt, fewest, dt_trie_depth(a->trie));
     if (n_within < n_items && a->comm.rank == 0)
         DT_WARN("--catalogue: %d of %d items of %s cannot be reached with %d new tokens after prompt %d: the longest "
-                "takes %d; see --max-new-tokens",
+                "needs %d; raise --max-new-tokens",
                 n_items - n_within, n_items, a->opt.catalogue, fewest, prompt, dt_trie_depth(a->trie));
     if (a->opt.beams.n_beams > 1 && a->opt.beams.n_return > n_within && a->comm.rank == 0)
-        DT_WARN("--num-return %d: a search finds %d sequences at most, one for each item that can be reached",
+        DT_WARN("--num-return %d: a search finds at most %d sequences, one per item that can be reached",
                 a->opt.beams.n_return, n_within);
     return DT_OK;
 }

@@ -1,4 +1,4 @@
-/* settings.c - what a model's generation_config.json asks for and the command line does not. */
+/* settings.c - settings of the model's generation_config.json that the command line does not set. */
 #include "app.h"
 
 #include <math.h>
@@ -33,8 +33,8 @@ static void warn_of_catalogue(const options *o, const dt_generation_defaults *fr
     add(names, sizeof names, from->begin_suppress.n > 0, "begin_suppress_tokens");
     add(names, sizeof names, from->n_stop > 0, "stop_strings");
     if (*names)
-        DT_WARN("--catalogue: items are ranked by the model's log-probabilities, as task = eval ranks them; these "
-                "settings of generation_config.json are not used: %s",
+        DT_WARN("--catalogue: items are ranked by the model's log-probabilities, as in task = eval, so these settings "
+                "of generation_config.json are ignored: %s",
                 names);
 }
 
@@ -43,7 +43,7 @@ static void warn_of_ignored(const options *o, const dt_generation_defaults *from
     const bool samples = o->beams.n_beams == 1 && !o->sampling.greedy && o->sampling.temperature > 0;
     const char *always = from->ignored, *sampling = samples ? from->ignored_sampling : NULL;
     if (always || sampling)
-        DT_WARN("dtrain does not know these settings of generation_config.json, which are not used: %s%s%s",
+        DT_WARN("dtrain does not support these settings of generation_config.json and ignores them: %s%s%s",
                 always ? always : "", always && sampling ? ", " : "", sampling ? sampling : "");
 }
 
@@ -91,7 +91,7 @@ static void take_beams(options *o, const dt_generation_defaults *from)
     if (!o->given.early && from->early_stopping >= 0) o->beams.early_stopping = from->early_stopping;
 }
 
-/* A file without do_sample asks for the most probable tokens, as for transformers. */
+/* Without do_sample, decoding is greedy, as in transformers. */
 static void take_sampling(options *o, const dt_generation_defaults *from)
 {
     dt_sampling *s = &o->sampling;
@@ -109,8 +109,9 @@ static void take_sampling(options *o, const dt_generation_defaults *from)
 static dt_err check_ids(const dt_ids *ids, const char *name, int64_t vocab_size)
 {
     for (size_t i = 0; i < ids->n; i++)
-        DT_CHECK(ids->id[i] < vocab_size, DT_ERR_USAGE, "%s: expected ids below %lld, the model's vocabulary, found %d",
-                 name, (long long)vocab_size, (int)ids->id[i]);
+        DT_CHECK(ids->id[i] < vocab_size, DT_ERR_USAGE,
+                 "%s: expected ids below %lld, the model's vocabulary size, found %d", name, (long long)vocab_size,
+                 (int)ids->id[i]);
     return DT_OK;
 }
 

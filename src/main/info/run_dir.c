@@ -1,6 +1,6 @@
-/* run_dir.c - a run as its files tell it: config.ini (what it is), metrics.jsonl (how far it has come), run.lock (is it
- * running), checkpoints/ (what is kept). Each of them may be missing:
- * a run that has just begun has no checkpoint, one copied from elsewhere may have nothing else. */
+/* run_dir.c - the state of a run from its files: config.ini (settings), metrics.jsonl (progress), run.lock (whether it
+ * is active), checkpoints/ (kept checkpoints). Any of them may be missing: a new run has no checkpoint, and a copied
+ * run may have nothing else. */
 #include "run_dir.h"
 
 #include <inttypes.h>
@@ -39,7 +39,7 @@ typedef struct run_info {
     int64_t step, total_steps; /* total_steps 0: not known */
     dt_lock_state lock;
     char holder[512]; /* of run.lock */
-    char *best_path;  /* what `best` names; NULL: no such file */
+    char *best_path;  /* target of `best`; NULL: no such file */
 } run_info;
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ static dt_err find_places(run_info *r)
     DT_CHECK(fits, DT_ERR_DATA, "%s: the name is too long", r->dir);
     if (dt_is_file(config) || dt_is_file(metrics) || dt_is_directory(r->folder)) return DT_OK;
     DT_CHECK(!dt_is_in(config, r->dir, "config.json") && !dt_is_in(config, r->dir, DT_PEFT_CONFIG), DT_ERR_DATA,
-             "%s: a model or an adapter for other programs; expected the directory of a run", r->dir);
+             "%s: expected the directory of a run, found an exported model or adapter", r->dir);
     snprintf(r->folder, sizeof r->folder, "%s", r->dir); /* the checkpoints themselves: the run is one up */
     snprintf(r->home, sizeof r->home, "%.*s/..", PATH_MAX - 4, r->dir);
     return DT_OK;
@@ -70,12 +70,12 @@ static dt_err read_config(run_info *r)
     free(text);
     r->has_config = err == DT_OK;
     if (err != DT_ERR_USAGE) return err;
-    DT_WARN("%s; what it says is left out", dt_error_message()); /* written by another version, or by hand */
+    DT_WARN("%s; dtrain-info ignores this file", dt_error_message()); /* written by another version, or by hand */
     dt_error_clear();
     return DT_OK;
 }
 
-/* The last row with a value of the name, or the one with the least. */
+/* The last row with a value of this name, or the row with the minimum value. */
 static int64_t find_row(const dt_metrics *m, const char *name, bool least)
 {
     const double *column = dt_metrics_column(m, name);
@@ -100,7 +100,7 @@ static dt_err read_metrics(run_info *r)
     if (stat(path, &st) != 0 || st.st_size == 0) return DT_OK;
     r->age_s = difftime(time(NULL), st.st_mtime);
     DT_TRY(dt_metrics_read(&r->metrics, path));
-    r->last = find_row(&r->metrics, "tokens", false); /* every training record has it, whatever its loss is */
+    r->last = find_row(&r->metrics, "tokens", false); /* every training record has it */
     r->last_valid = find_row(&r->metrics, "validation_loss", false);
     r->best = find_row(&r->metrics, "validation_loss", true);
     return DT_OK;
@@ -129,7 +129,7 @@ static dt_err read_model(run_info *r)
     return err;
 }
 
-/* Without max_steps it follows from what an epoch took so far. */
+/* Without max_steps, the number of steps follows from the epochs so far. */
 static int64_t count_steps(const run_info *r)
 {
     const double epoch = value(r, "epoch", r->last), samples = value(r, "samples", r->last),
@@ -164,8 +164,7 @@ static dt_err collect(run_info *r)
     DT_TRY(read_metrics(r));
     r->lock = dt_lock_look(r->home, r->holder, sizeof r->holder);
     DT_CHECK(r->has_config || r->metrics.n_rows > 0 || r->n_paths > 0, DT_ERR_DATA,
-             "%s: expected the directory of a run; there is no config.ini, no metrics.jsonl and no checkpoint in it",
-             r->dir);
+             "%s: expected the directory of a run, found no config.ini, metrics.jsonl or checkpoint in it", r->dir);
     if (r->last >= 0) r->step = (int64_t)value(r, "step", r->last);
     DT_TRY(read_model(r));
     r->total_steps = count_steps(r);
@@ -195,7 +194,7 @@ static const char *state_of(const run_info *r)
 {
     if (r->lock == DT_LOCK_HELD) return "running";
     if (r->total_steps > 0 && r->step >= r->total_steps) return "done";
-    if (r->lock == DT_LOCK_UNREADABLE) return "not known";
+    if (r->lock == DT_LOCK_UNREADABLE) return "unknown";
     if (r->lock == DT_LOCK_LEFT) return "killed";
     return r->metrics.n_rows == 0 && r->n_paths == 0 ? "not started" : "stopped";
 }
@@ -250,7 +249,7 @@ static void print_state(const run_info *r)
     printf("\n");
 }
 
-/* "reward 0.31, " of grpo/reward: what the run's task has people watch. */
+/* "reward 0.31, " of grpo/reward: the main metric of the run's task. */
 static void print_watched(const run_info *r)
 {
     const dt_task_ops *task = r->has_config ? dt_task_find(r->cfg.run_task) : NULL;

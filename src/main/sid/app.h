@@ -1,4 +1,4 @@
-/* app.h - what the files of dtrain-sid share. */
+/* app.h - shared declarations of dtrain-sid. */
 #ifndef DTRAIN_MAIN_SID_APP_H
 #define DTRAIN_MAIN_SID_APP_H
 
@@ -41,7 +41,7 @@ typedef struct app {
     dt_sid_items items;
     char embeddings[PATH_MAX]; /* the file */
     dt_rows rows;
-    dt_sid_points points; /* what the last level's codes are of */
+    dt_sid_points points; /* input of the last level */
     dt_sid_book *books;   /* [levels] */
     int32_t **code;       /* [levels][n] */
 } app;
@@ -51,8 +51,8 @@ extern const char sid_usage[];
 dt_err sid_parse_options(options *o, int argc, char **argv);
 
 /* embed.c */
-/** PREFIX.emb.npy: the mean over its tokens of what the model's last block makes of an item's text, behind the final
- *  norm. The items are read. Collective. */
+/** Writes PREFIX.emb.npy: the mean over an item's tokens of the model's last block, after the final norm. The items are
+ *  read. Collective. */
 dt_err sid_embed(app *a, const char *path);
 
 /* codes.c */

@@ -58,7 +58,7 @@ typedef struct training {
     double best_rate;
 } training;
 
-/* Codes of all items by the parameters as they are; points: what the last level is of. */
+/* Computes the codes of all items with the current parameters; points: input of the last level. */
 static dt_err quantise_all(app *a, training *t)
 {
     dt_err err = dt_rqvae_books(t->net, a->books);
@@ -136,8 +136,8 @@ static dt_err open_training(app *a, training *t)
                                   .clip = o->rqvae.clip,
                                   .warmup_steps = o->rqvae.warmup_epochs * dt_ceil_div(n, o->rqvae.batch)};
     DT_CHECK(in_batch >= o->codes, DT_ERR_USAGE,
-             "--batch-size: the codebooks begin at means of a batch, whose %" PRId64 " items cannot have %" PRId64
-             " codes",
+             "--batch-size: the codebooks start from means of a batch, but %" PRId64 " items are too few for %" PRId64
+             " codes; raise --batch-size, or lower --codes",
              in_batch, o->codes);
     DT_TRY(dt_rqvae_open(&t->net, &a->sid, &net));
     t->best_rate = INFINITY;

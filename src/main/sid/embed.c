@@ -1,7 +1,8 @@
 /* embed.c - embeddings of items' texts by a language model.
  *
- * Rows go straight to their places in the file, so no rank holds more than a pass. A hidden state has the same bits
- * whatever else is in its pass and a mean is summed in the order of tokens: the file does not depend on the ranks. */
+ * Rows are written directly to their offsets in the file, so no rank holds more than a pass. A hidden state has the
+ * same bits regardless of the rest of its pass, and a mean is summed in the order of tokens, so the file does not
+ * depend on the ranks. */
 #include "app.h"
 
 #include "dtrain/config.h"
@@ -43,11 +44,11 @@ static dt_err encode(app *a, embedding *e, int64_t i)
     const dt_span span = {.text = text, .nbytes = strlen(text)};
     e->ids.n = 0;
     dt_err err = text[0] ? dt_encode(e->encoder, &span, 1, DT_ENCODE_WRAP, &e->ids, NULL)
-                         : dt_fail(DT_ERR_DATA, "%s: item %s: has no text in %s; see --fields", a->opt.items,
-                                   a->items.id[i], a->opt.fields);
+                         : dt_fail(DT_ERR_DATA, "%s: item %s has no text in %s; choose other fields with --fields",
+                                   a->opt.items, a->items.id[i], a->opt.fields);
     free(text);
     if (err == DT_OK && e->ids.n == 0)
-        err = dt_fail(DT_ERR_DATA, "%s: item %s: its text has no tokens", a->opt.items, a->items.id[i]);
+        err = dt_fail(DT_ERR_DATA, "%s: item %s: the text has no tokens", a->opt.items, a->items.id[i]);
     if (e->ids.n > (size_t)e->max_length) e->ids.n = (size_t)e->max_length;
     return err;
 }
@@ -121,11 +122,11 @@ static dt_err open_text(app *a, embedding *e)
     DT_TRY(dt_config_split(a->opt.fields, &e->fields, &e->n_fields));
     for (int k = 0; k < e->n_fields; k++)
         if (a->comm.rank == 0 && !dt_sid_items_have(&a->items, e->fields[k]))
-            DT_WARN("--fields: no item of %s has `%s`", a->opt.items, e->fields[k]);
-    DT_CHECK(name, DT_ERR_USAGE, "%s does not say what its tokenizer is; see --tokenizer", a->opt.model);
+            DT_WARN("--fields: no item of %s has a field `%s`", a->opt.items, e->fields[k]);
+    DT_CHECK(name, DT_ERR_USAGE, "%s does not name its tokenizer; choose one with --tokenizer", a->opt.model);
     DT_TRY(dt_tokenizer_open(&e->tok, name));
     DT_CHECK(dt_tokenizer_get_info(e->tok)->vocab_size <= e->frozen.mc.vocab_size, DT_ERR_DATA,
-             "%s: the model has %" PRId64 " tokens and its tokenizer (%s) %" PRId32, a->opt.model,
+             "%s: the model has %" PRId64 " tokens, but its tokenizer (%s) has %" PRId32, a->opt.model,
              e->frozen.mc.vocab_size, name, dt_tokenizer_get_info(e->tok)->vocab_size);
     return dt_encoder_open(&e->encoder, e->tok);
 }
@@ -150,7 +151,7 @@ static dt_err open_model(app *a, embedding *e)
     return dt_model_open(&e->model, &f->mc, &mo, f->units, f->n_units, &a->dev, &f->source, NULL, &a->phase);
 }
 
-/* The file is there, and as large as it will be, before others write into it. */
+/* Creates the file at its final size before other ranks write into it. */
 static dt_err create_part(const app *a, embedding *e)
 {
     char header[DT_NPY_HEADER];
@@ -191,7 +192,7 @@ static dt_err embed(app *a, embedding *e, const char *path)
     TOGETHER(a, all_passes(a, e));
     TOGETHER(a, close_part(e));
     TOGETHER(a, first ? dt_rename_durable(e->part, path) : DT_OK);
-    DT_INFO("wrote %s: %" PRId64 " embeddings of %" PRId64 " numbers", path, a->items.n, e->width);
+    DT_INFO("wrote %s: %" PRId64 " embeddings of %" PRId64 " values", path, a->items.n, e->width);
     return DT_OK;
 }
 

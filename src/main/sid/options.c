@@ -9,69 +9,72 @@
 const char sid_usage[] =
     "usage: dtrain-sid --embeddings FILE [--items NAME.item.json] -o PREFIX [options]\n"
     "       dtrain-sid --model MODEL --items NAME.item.json -o PREFIX [options]\n"
-    "Makes semantic IDs for the items of a catalogue, alone or under mpirun: one token a level, as in\n"
-    "<a_17><b_203><c_5>. Writes PREFIX.index.json (item id -> its tokens) and, with --items, the info\n"
-    "file PREFIX.txt (lines of SID, title and item id, between tabs).\n"
+    "Computes semantic IDs (SIDs) for the items of a catalogue. A SID has one token per level, such as\n"
+    "<a_17><b_203><c_5>. Writes PREFIX.index.json (item id -> tokens). With --items it also writes the\n"
+    "info file PREFIX.txt (one line per item: SID, title and item id, separated by tabs). Runs on one\n"
+    "rank, or on several under mpirun.\n"
     "\n"
     "Input and output\n"
-    "  --items FILE            JSON object: item id -> title, description, brand, categories. Ids that\n"
-    "                          are numbers must be 0, 1, 2 and so on; row i of the embeddings is item\n"
-    "                          i, or the i-th item of the file where ids are no numbers\n"
-    "  --embeddings FILE       a row of numbers for each item: .npy, or HDF5\n"
-    "  --array NAME            of an HDF5 file with several matrices: the one that is meant\n"
-    "  --model MODEL           make the embeddings: the mean over its tokens of what the model's last\n"
-    "                          block makes of an item's text, behind the final norm; written to\n"
+    "  --items FILE            JSON object: item id -> title, description, brand, categories. Numeric\n"
+    "                          ids must be 0, 1, 2 and so on, and row i of the embeddings is item i.\n"
+    "                          With other ids, row i is the i-th item of the file\n"
+    "  --embeddings FILE       matrix with one row per item: .npy or HDF5\n"
+    "  --array NAME            matrix to use if an HDF5 file has several\n"
+    "  --model MODEL           compute the embeddings with this model: the mean over an item's tokens of\n"
+    "                          the last block's output, after the final norm. They are written to\n"
     "                          PREFIX.emb.npy. MODEL is a checkpoint (.h5), a run's output_dir, or a\n"
     "                          Hugging Face model directory\n"
-    "  --fields NAME,...       of an item, its text (default title,description)\n"
-    "  --max-length N          tokens of a text that count (default 2048)\n"
+    "  --fields NAME,...       item fields that form its text (default title,description)\n"
+    "  --max-length N          maximum tokens per text; the rest is ignored (default 2048)\n"
     "  --tokenizer NAME        a directory, tokenizer.json or bytes (default: the model's own)\n"
-    "  --dtype TYPE            of the model: fp32, bf16 or fp16 (default fp32)\n"
-    "  --pass-tokens N         tokens that go through the model at a time (default 4096)\n"
-    "  -o, --output PREFIX     where the files go\n"
-    "  --force                 replace files that exist\n"
+    "  --dtype TYPE            type of the model: fp32, bf16 or fp16 (default fp32)\n"
+    "  --pass-tokens N         tokens per forward pass (default 4096)\n"
+    "  -o, --output PREFIX     prefix of the output files\n"
+    "  --force                 replace existing files\n"
     "\n"
     "Codes\n"
-    "  --method NAME           rqvae (codes of a trained autoencoder), kmeans (residual k-means on the\n"
-    "                          embeddings) or balanced (the same with equally many items for each\n"
-    "                          code); default rqvae\n"
-    "  --levels N              tokens of a SID (default 3)\n"
-    "  --codes N               codes of a level (default 256)\n"
-    "  --kmeans-iterations N   at most (default 100)\n"
-    "  --seed N                of the random numbers (default 42)\n"
+    "  --method NAME           rqvae (residual-quantised autoencoder), kmeans (residual k-means on the\n"
+    "                          embeddings) or balanced (k-means with equally many items per code);\n"
+    "                          default rqvae\n"
+    "  --levels N              levels, and so tokens, of a SID (default 3)\n"
+    "  --codes N               codes per level (default 256)\n"
+    "  --kmeans-iterations N   maximum iterations (default 100)\n"
+    "  --seed N                seed of the random generator (default 42)\n"
     "\n"
     "RQ-VAE\n"
-    "  --dim N                 width of what is quantised (default 32)\n"
-    "  --hidden N,N,...        sizes of the encoder's hidden layers, and of the decoder's backwards\n"
-    "                          (default 2048,1024,512,256,128,64; 0: none)\n"
-    "  --beta B                weight of the commitment to the codes (default 0.25)\n"
+    "  --dim N                 dimension of the quantised vector (default 32)\n"
+    "  --hidden N,N,...        sizes of the encoder's hidden layers; the decoder mirrors them (default\n"
+    "                          2048,1024,512,256,128,64; 0: none)\n"
+    "  --beta B                weight of the commitment loss (default 0.25)\n"
     "  --epochs N              passes over the items (default 5000)\n"
-    "  --batch-size N          items of a step of AdamW (default 20480)\n"
+    "  --batch-size N          items per AdamW step (default 20480)\n"
     "  --lr R                  learning rate (default 0.001)\n"
-    "  --warmup-epochs N       in which it grows from 0 (default 50)\n"
-    "  --weight-decay W        default 0\n"
-    "  --clip N                largest norm of the gradient (default 1; 0: any)\n"
-    "  --evaluate-every N      epochs; the parameters with the fewest collisions are taken (default 50)\n"
+    "  --warmup-epochs N       epochs in which the learning rate grows from 0 (default 50)\n"
+    "  --weight-decay W        weight decay (default 0)\n"
+    "  --clip N                maximum gradient norm (default 1; 0: no clipping)\n"
+    "  --evaluate-every N      epochs between evaluations; the parameters with the fewest collisions\n"
+    "                          are kept (default 50)\n"
     "\n"
     "Items with the same SID\n"
-    "  --sinkhorn-rounds N     rounds in which their last codes are assigned anew (default 20; 0: none)\n"
-    "  --sinkhorn-epsilon E    the smaller, the closer to the nearest code (default 0.003)\n"
-    "  --sinkhorn-iterations N of a plan (default 50)\n"
-    "  --distinct              give items that still collide the nearest unused last code,\n"
-    "                          while there is one\n"
+    "  --sinkhorn-rounds N     rounds that reassign the last codes of colliding items (default 20;\n"
+    "                          0: none)\n"
+    "  --sinkhorn-epsilon E    regularisation: a smaller value assigns closer to the nearest code\n"
+    "                          (default 0.003)\n"
+    "  --sinkhorn-iterations N iterations per round (default 50)\n"
+    "  --distinct              give items that still collide the nearest unused last code, while one is\n"
+    "                          left\n"
     "\n"
     "Running\n"
-    "  --block-size N          items that are worked on at a time; sums are in the order of blocks, so\n"
-    "                          results may differ in rounding with it (default 1024)\n"
-    "  --threads N             of a rank (default: the node's cores divided by its ranks)\n"
+    "  --block-size N          items per block (default 1024). Sums follow the order of blocks, so\n"
+    "                          another size may change results within rounding\n"
+    "  --threads N             threads per rank (default: the node's cores divided by its ranks)\n"
     "  --device NAME           auto, cpu or cuda (default auto)\n"
-    "  --timeout S             seconds without progress after which the run ends with exit code 76\n"
-    "                          (default 1800)\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           version, commit and build\n"
+    "  --timeout S             end with exit code 76 after S seconds without progress (default 1800)\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print version, commit and build\n"
     "\n"
     "Results do not depend on the number of ranks.\n"
-    "exit codes: 0 done, 64 usage, 65 bad items or embeddings, 70 fault, 71 numbers not finite,\n"
+    "exit codes: 0 done, 64 usage, 65 bad items or embeddings, 70 fault, 71 values not finite,\n"
     "            74 writing failed, 76 communication failed\n";
 
 /* clang-format off */
@@ -104,7 +107,7 @@ static dt_err parse_method(const char *text, sid_method *method)
     return dt_fail(DT_ERR_USAGE, "--method: expected rqvae, kmeans or balanced, found '%s'", text);
 }
 
-/* Sizes between commas; 0 alone: none. */
+/* Sizes separated by commas; a single 0: none. */
 static dt_err parse_hidden(options *o, const char *text)
 {
     char one[24];
@@ -179,8 +182,8 @@ static dt_err check_options(const options *o)
 {
     DT_CHECK(!o->embeddings != !o->model, DT_ERR_USAGE,
              "expected either --embeddings FILE or --model MODEL; see dtrain-sid --help");
-    DT_CHECK(!o->model || o->items, DT_ERR_USAGE, "--model needs --items: the texts of the items");
-    DT_CHECK(o->output && o->output[0], DT_ERR_USAGE, "expected -o PREFIX: where the files go");
+    DT_CHECK(!o->model || o->items, DT_ERR_USAGE, "--model needs --items, the texts of the items");
+    DT_CHECK(o->output && o->output[0], DT_ERR_USAGE, "expected -o PREFIX, the prefix of the output files");
     return DT_OK;
 }
 
@@ -214,6 +217,6 @@ dt_err sid_parse_options(options *o, int argc, char **argv)
         DT_TRY(parse_one(o, c, at >= 0 ? long_options[at].name : "", optarg));
     }
     if (o->help || o->version) return DT_OK;
-    DT_CHECK(optind == argc, DT_ERR_USAGE, "expected options alone, found '%s'", argv[optind]);
+    DT_CHECK(optind == argc, DT_ERR_USAGE, "expected only options, found '%s'", argv[optind]);
     return check_options(o);
 }

@@ -26,9 +26,9 @@ static void check_address_space(void)
     mallopt(M_ARENA_MAX, 1); /* each thread's own arena would take 64 MiB */
     if (free_nbytes >= needed) return;
     dt_log(DT_LOG_ERROR,
-           "%zu MiB of address space are needed to start with %d threads, and %zu are left: raise the limit "
-           "(ulimit -v), or lower OMP_NUM_THREADS",
-           (needed + DT_ADDRESS_RESERVE) >> 20, omp_get_max_threads(), (free_nbytes + DT_ADDRESS_RESERVE) >> 20);
+           "out of address space: %d threads need %zu MiB to start, found %zu MiB left; raise the limit (ulimit -v), "
+           "or lower OMP_NUM_THREADS",
+           omp_get_max_threads(), (needed + DT_ADDRESS_RESERVE) >> 20, (free_nbytes + DT_ADDRESS_RESERVE) >> 20);
     exit(dt_exit_code(DT_ERR_MEMORY));
 }
 
@@ -86,11 +86,12 @@ static dt_err refuse(const char *word, const struct option *longs)
     const int n = name ? n_matching(longs, name, len) : 0;
     if (!name && optopt) return dt_fail(DT_ERR_USAGE, "-%c: unknown option; see %s --help", optopt, help);
     DT_CHECK(n != 1, DT_ERR_USAGE, "%.*s: this option takes no value, found %s", (int)len + 2, word, word + 2 + len);
-    DT_CHECK(n == 0, DT_ERR_USAGE, "%s: %d options begin like this; see %s --help", word, n, help);
+    DT_CHECK(n == 0, DT_ERR_USAGE, "%s: %d options start with this; see %s --help", word, n, help);
     if (!name) return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
     const char *ours = with_hyphens(name, len, longs);
     DT_CHECK(!ours, DT_ERR_USAGE, "%s: unknown option; did you mean --%s?", word, ours);
-    DT_CHECK(!name[len] || !memchr(name, '.', len), DT_ERR_USAGE, "%s: keys are set without --: %s", word, name);
+    DT_CHECK(!name[len] || !memchr(name, '.', len), DT_ERR_USAGE, "%s: keys are set without the leading --: %s", word,
+             name);
     return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
 }
 
@@ -102,7 +103,7 @@ static dt_err expand(char **word)
     const bool variable = text[0] == '$' && (isalpha((unsigned char)text[1]) || text[1] == '_' || text[1] == '{');
     if ((!home && !variable) || access(text, F_OK) == 0) return DT_OK; /* or a file of that name */
     DT_CHECK(!variable, DT_ERR_USAGE,
-             "%s: expected a path, found a variable that the shell has not replaced; write it without single quotes",
+             "%s: expected a path, found a variable that the shell did not expand; write it without single quotes",
              text);
     DT_TRY(dt_path_expand(text, text, &path));
     *word = path;

@@ -1,4 +1,4 @@
-/* tool.h - what the programs have in common: how they start, read their options, say their version and end. */
+/* tool.h - common code of the programs: start-up, options, version and exit. */
 #ifndef DTRAIN_MAIN_TOOL_H
 #define DTRAIN_MAIN_TOOL_H
 
@@ -10,14 +10,13 @@
  *  is a reader of standard output that has left: neither ends the program by a signal in the middle of its work. */
 void tool_start(const char *name);
 
-/** For programs that compute, before MPI and the first parallel loop: waiting threads spin briefly, then leave their
- *  core to others. What the user has set (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME) wins. May start the program
- *  anew. */
+/** For programs that compute, before MPI and the first parallel loop: idle threads spin briefly, then release their
+ *  core. Settings of the user (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME) take precedence. May execute the program
+ *  again. */
 void tool_wait_fairly(char **argv);
 
-/** Last thing in main, on the rank that speaks: writes what standard output still holds and prints the error's message,
- *  if there is one. Returns the exit code. A reader that has left (`... | head -1`) has what it wanted: that is no
- *  error. */
+/** Last call in main, on the rank that reports: flushes standard output and prints the error message, if any. Returns
+ *  the exit code. A reader that has closed the pipe (`... | head -1`) is not an error. */
 int tool_end(dt_err err);
 
 /** The rows that every program has in its table of long options, and their letters for getopt's short ones. */
@@ -25,9 +24,9 @@ int tool_end(dt_err err);
     {"help", no_argument, NULL, 'h'}, { "version", no_argument, NULL, 'V' }
 #define TOOL_LETTERS "hV"
 
-/** getopt_long with messages. shorts begins with ':'. *which: what getopt_long returns, -1 behind the last option; *at:
- *  the row of `longs`, -1 for a letter. DT_ERR_USAGE naming the option: unknown, ambiguous, with a value too many or
- *  without one. */
+/** getopt_long with messages. shorts begins with ':'. *which: the result of getopt_long, -1 after the last option; *at:
+ *  the row of `longs`, -1 for a letter. DT_ERR_USAGE naming the option: unknown, ambiguous, with an unexpected value,
+ *  or without a required one. */
 dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at);
 
 /** A whole number from low to high, a finite one, and one from low to high. name: the option's, without dashes.
