@@ -106,7 +106,7 @@ expect_exit "a second run in the same directory is refused" 64
 expect_text "and told who has it" "another run uses this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
 train 2 shared --check
 expect_exit "--check says so beforehand" 64
-expect_text "with the line and who has it" "output_dir.*: another run has this output_dir: process [0-9]+ on $(hostname)"
+expect_text "with the line and who has it" "output_dir.*: another run uses this output_dir: process [0-9]+ on $(hostname)"
 train 1 shared --check --force
 expect_exit "and is content with --force" 0
 train 2 shared run.task=eval model.path="$tmp/both" data.validation="$tmp/valid.h5"
