@@ -170,11 +170,11 @@ expect_text "is named, with what to do" "barred/run.lock: expected the lock file
 mkdir -p "$tmp/strange" && head -c 5000 /dev/zero >"$tmp/strange/run.lock"
 train 2 strange
 expect_exit "a lock that cannot be read" 64
-expect_text "is named, too" "strange/run.lock: .*remove the file or start with --force"
+expect_text "is named, too" "strange/run.lock: .*remove the file, or start with --force"
 expect "and stays" test -s "$tmp/strange/run.lock"
 train 1 strange --check
 expect_exit "--check does not pass it over" 64
-expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file or start with --force"
+expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file, or start with --force"
 cp "$tmp/with/config.ini" "$tmp/strange"
 run 0 ./dtrain-info "$tmp/strange"
 expect_text "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most"

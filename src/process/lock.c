@@ -275,8 +275,8 @@ static outcome cannot_be_read(dt_lock *l, dt_err *err)
     if (lstat(l->path, &st) != 0 && errno == ENOENT) return WAIT; /* gone again */
     if (++l->n_unread < TURNS) return WAIT;
     *err = dt_fail(DT_ERR_USAGE,
-                   "%s; without this file dtrain cannot check whether another run uses this output_dir. If no other "
-                   "run does, remove the file or start with --force",
+                   "%s; without it dtrain cannot tell whether another run uses this output_dir. If no other run uses "
+                   "it, remove the file, or start with --force",
                    why);
     return FAILED;
 }
