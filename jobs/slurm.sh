@@ -24,7 +24,7 @@ case "$max_requeues:$max_failures" in
         ;;
 esac
 
-# One task of a job array: the array's own number would name all of its tasks.
+# In a job array, the array's number alone would select all of its tasks.
 id=$SLURM_JOB_ID
 if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
     id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
@@ -57,7 +57,7 @@ case ${SLURM_JOB_END_TIME:-}$end in
 [0-9]*-*T*) SLURM_JOB_END_TIME=$(date -d "$end" +%s) && export SLURM_JOB_END_TIME ;;
 esac
 
-# What this start adds to the job's log tells how it ended.
+# This start's part of the job log shows how it ended.
 log=$(readlink "/proc/$$/fd/1") errors=$(readlink "/proc/$$/fd/2")
 size_of() { if [ -f "$1" ]; then stat -c %s "$1"; else echo 0; fi; }
 log_from=$(size_of "$log") errors_from=$(size_of "$errors")

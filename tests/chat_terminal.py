@@ -138,7 +138,7 @@ check("an image that is not there is told of", t.wait(rb"nowhere.png: cannot be 
 t.type("/image tests/data/image/files/rgb.jpg\r")
 check("/image shows one", t.wait(rb"the image goes with your next message.*\n> "), t)
 t.type("two <image><image>?\r")
-check("a message that wants two is left out", t.wait(rb"the text has 2 <image> and the message has 1 image.*> "), t)
+check("a message that wants two is left out", t.wait(rb"the text has 2 <image>, but the message has 1 image.*> "), t)
 t.type("what?\r")
 check("one that wants none has it in front", t.wait(rb"what\?.*\n> "), t)
 path = f"{saved}-image"
@@ -149,6 +149,6 @@ check("/save has its path", record["images"] == [os.path.abspath("tests/data/ima
 t.type("/clear\r")
 t.wait(rb"cleared.*\n> ")
 t.type("<image>\r")
-check("/clear forgets it", t.wait(rb"the text has 1 <image> and the message has no image.*> "), t)
+check("/clear forgets it", t.wait(rb"the text has 1 <image>, but the message has no image.*> "), t)
 t.type("/exit\r")
 check("a conversation with images ends", t.end() == 0, t)

@@ -25,7 +25,7 @@ run 2 ./dtrain --check run.threads=1
 expect_exit "a device alone passes" 0
 expect_text "and is described once" "^check passed: device .*, 1 thread"
 DTRAIN_DEVICE=queue run 1 ./dtrain --check run.device=cpu
-expect_text "its arithmetic is tried" "^self-check: [0-9]+ operations and forms agree with the CPU"
+expect_text "its arithmetic is tried" "^self-check: [0-9]+ tests agree with the CPU"
 DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_DEVICE=queue DTRAIN_QUEUE_DEVICES=2 run 2 ./dtrain --check run.device=cpu
 expect_exit "what is wrong on one rank of two ends both" 70
 run 2 ./dtrain --check run.devise=cpu run.threads=0 optimizer.lr=x
@@ -84,9 +84,9 @@ expect_text "validation_steps without data.validation: a warning" 'warning: \[da
 check model.max_position_embeddings=16
 expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 exceeds max_position_embeddings = 16'
 check data.train="$tmp/text.txt"
-finds "text as data: how to make a dataset of it" 65 1 'text.txt: this is text, not a dataset; `dtrain-data -o train.h5'
+finds "text as data: how to make a dataset of it" 65 1 'text.txt: expected a dataset, found text; convert it with `dtrain-data -o train.h5'
 check model.path=Qwen/Qwen2.5-0.5B
-finds "a name of the hub: how to fetch it" 65 1 'models are not downloaded here: .*hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B'
+finds "a name of the hub: how to fetch it" 65 1 'dtrain does not download models: .*hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B'
 check model.path=models/no-such-model
 finds "a local place for a model is not taken for a name of the hub" 65 1 'hf download OWNER/no-such-model --local-dir models/no-such-model'
 check model.path=runs/no-such-run
@@ -123,7 +123,7 @@ for kind in latest best; do
     for mode in --check ''; do
         run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/odd-$kind"
         expect_exit "checkpoints/$kind is no file: 74 ($mode)" 74
-        expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a file or nothing there"
+        expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a regular file or no file"
         expect "and no step was taken ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
     done
 done
@@ -151,12 +151,12 @@ cuts() { # NAME PACKING SEQ_LEN WORDS
         rm -rf "$tmp/cut"
     done
 }
-cuts "answers that are cut" none 40 "0 1 cut.h5: data.seq_len = 40 cuts 9 of its 10 samples: 99 of their 189 targets are lost"
-cuts "and where they are packed" bfd 40 "0 1 cut.h5: data.seq_len = 40 cuts 9 of its 10 samples: 99 of their 189 targets are lost"
+cuts "answers that are cut" none 40 "0 1 cut.h5: data.seq_len = 40 truncates 9 of its 10 samples: 99 of their 189 targets are lost"
+cuts "and where they are packed" bfd 40 "0 1 cut.h5: data.seq_len = 40 truncates 9 of its 10 samples: 99 of their 189 targets are lost"
 cuts "none" none 51 "0 0 "
 data --force --documents lines -o "$tmp/cut.h5" "$tmp/text.txt"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd data.seq_len=100
-expect_text "documents of which the rest is left out" 'cut.h5: data.seq_len = 100 cuts 60 of its 60 samples: [0-9]+ of their [0-9]+ targets are lost'
+expect_text "documents of which the rest is left out" 'cut.h5: data.seq_len = 100 truncates 60 of its 60 samples: [0-9]+ of their [0-9]+ targets are lost'
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd_split data.seq_len=100
 expect "nothing of them is lost where they are split" sh -c "! grep 'are lost' '$out'"
 # a model of which only the family is given

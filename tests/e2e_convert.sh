@@ -110,7 +110,7 @@ expect_text "another one can be asked for" "chat template: plain"
 expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not with plain"
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template llama-3 --greedy --max-new-tokens 2 --threads 1
 expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not with llama-3"
-expect_text "and of what its tokenizer has not" 'template llama-3: the tokenizer has no <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
+expect_text "and of what its tokenizer has not" 'template llama-3: the tokenizer lacks <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template chatml --greedy --max-new-tokens 2 --threads 1
 expect "the same one is no other" sh -c "! grep -q 'was trained with' '$out'"
 run 0 ./dtrain-convert --chat-template plain "$tmp/talk-chatml" "$tmp/plain"
@@ -121,7 +121,7 @@ expect_exit "a file that was edited is not taken for what it was" 64
 expect_text "and its mistake is named" "chat_template.jinja: line [0-9]+: expected elif else endif, found the end"
 sed -i '1s/ /  /' "$tmp/talk-chatml/hf/chat_template.jinja"
 run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/talk-chatml/hf" "$tmp/chat.jsonl"
-expect_text "nor is one of which only a blank was edited" "changed after dtrain had written it"
+expect_text "nor is one of which only a blank was edited" "changed after dtrain wrote it"
 expect_text "but for what it writes" "^chat template: chatml \($tmp/talk-chatml/hf/chat_template.jinja\)$"
 mkdir "$tmp/published"
 cp "$tmp/talk-chatml/hf/tokenizer.json" "$tmp/published"

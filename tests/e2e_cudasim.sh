@@ -115,7 +115,7 @@ checks() { # NAME YES|NO ARGS...: a start that checks, or does not
     rm -rf "$tmp/first"
     train 1 first run.max_steps=1 batch.train_batch_size=1 "$@"
     expect_exit "$name: trains" 0
-    if [ "$wanted" = yes ]; then expect_text "$name: checks" 'self-check: [0-9]+ operations and forms agree with the CPU'
+    if [ "$wanted" = yes ]; then expect_text "$name: checks" 'self-check: [0-9]+ tests agree with the CPU'
     else expect "$name: does not check" sh -c "! grep -q 'self-check: [0-9]' '$out'"; fi
 }
 remembered() { find "$XDG_CACHE_HOME/dtrain" -type f; }
@@ -125,7 +125,7 @@ expect "is remembered in one file" [ "$(remembered | wc -l)" = 1 ]
 checks "the second" no
 echo damaged >"$(remembered)"
 DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a damaged file, and a library that is wrong for long sums" yes
-expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, AB', fp32, plain wrong .*: dtrain's own kernels take such products"
+expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, AB', fp32, plain incorrectly .*: dtrain's own kernels replace it"
 expect "and nothing is remembered" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
 rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"
@@ -172,7 +172,7 @@ on_two_gpus 2
 expect_text "two ranks on two GPUs have one each" "^comm.backend = auto: nccl"
 on_two_gpus 3
 expect_text "three share them" "^2 ranks share one device, its memory and its time"
-expect_text "and are not left to NCCL" "^comm.backend = auto: mpi: NCCL wants a GPU for each rank, and 2 ranks share one"
+expect_text "and are not left to NCCL" "^comm.backend = auto: mpi: NCCL needs a GPU for each rank, but 2 ranks share one"
 for np in 2 3; do # in fp32
     peaks=$(number gpus-$np flops_per_second | awk '{ print $1 / (2 * 66.9e12) }')
     near "MFU of $np ranks is a part of the peaks of both GPUs" "$(number gpus-$np mfu)" "$peaks" 1e-4
@@ -186,7 +186,7 @@ expect "as many ranges end as begin" test "$(grep -c ^push "$tmp/nvtx")" = "$(gr
 export CUDA_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
 train 2 parts $tiny
 expect_text "parts of GPUs exchange by MPI, where nobody asks for NCCL" \
-    "comm.backend = auto: mpi: NCCL may refuse two parts of one GPU \(MIG\), and this is $CUDA_SIM_NAME; mpi serves it"
+    "comm.backend = auto: mpi: NCCL may refuse two partitions of one GPU \(MIG\), and this device is $CUDA_SIM_NAME; use mpi"
 unset CUDA_SIM_DEVICES CUDA_SIM_NAME
 beside_end
 e2e_done

@@ -113,6 +113,6 @@ exec "$@"
 END
 run 2 sh "$tmp/one_part.sh" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/part" $small run.max_steps=1
 expect_exit "one rank has a part of a GPU" 0
-expect_text "and its reason is told" 'comm.backend = auto: mpi: rank 1 on host .*: NCCL may refuse two parts of one GPU'
+expect_text "and its reason is told" 'comm.backend = auto: mpi: rank 1 on host .*: NCCL may refuse two partitions of one GPU'
 beside_end
 e2e_done

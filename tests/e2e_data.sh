@@ -80,7 +80,7 @@ is "instruction with input" "$(./dtrain-data show "$tmp/s.h5" 3 | tail -n +2)" '
 Assistant:{+ 3<|endoftext|>+}'
 is "system first" "$(./dtrain-data show "$tmp/s.h5" 1 | sed -n 2p)" "Be brief."
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
-expect_text "a template without its tokens" 'warn.*template chatml: the tokenizer has no <\|im_start\|>, <\|im_end\|>: each .*end of text ends the last answer'
+expect_text "a template without its tokens" 'warn.*template chatml: the tokenizer lacks <\|im_start\|>, <\|im_end\|>: each .*end-of-text token ends the last answer'
 is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
 q<|im_end|>
 <|im_start|>assistant
@@ -130,7 +130,7 @@ expect_text "dtrain-info knows pairs" "rejected/prompt_length"
 echo '{"prompt": "q", "chosen": "x"}' >"$tmp/half.jsonl"
 run 0 ./dtrain-data --force -o "$tmp/half.h5" "$tmp/half.jsonl"
 expect_exit "half a pair" 65
-expect_text "half a pair is told of" 'half.jsonl:1: found chosen, but not rejected: a pair of answers has both'
+expect_text "half a pair is told of" 'half.jsonl:1: found chosen, but not rejected: a pair of answers needs both'
 run 0 ./dtrain-data --force --kind prompts -o "$tmp/half.h5" "$tmp/half.jsonl"
 expect_exit "where prompts are asked for it is one" 0
 cat >"$tmp/prompts.jsonl" <<'RECORDS'
@@ -163,7 +163,7 @@ for threads in 1 4; do ./dtrain-data --force --threads $threads -o "$tmp/fields.
 expect "the same with 4 threads" cmp "$tmp/ignored1" "$tmp/ignored4"
 fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
 expect_exit "a field that changes what is learned" 65
-expect_text "is refused by name, file and line" 'fields.jsonl:2: tools: descriptions of tools are not supported; write them into the messages'
+expect_text "is refused by name, file and line" 'fields.jsonl:2: tools: tool descriptions are not supported; write them into the messages'
 fields '{"instruction": "and its capital?", "input": "", "output": "Paris.", "system": "One word.", "history": [["A country?", "France."]]}'
 is "system and history of Alpaca records" "$(./dtrain-data show "$tmp/fields.h5" 0 | tail -n +2)" 'One word.
 
@@ -178,7 +178,7 @@ is "also from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
 run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
 expect_exit "a Git LFS pointer instead of a table" 65
-expect_text "is recognised" 'pointer.parquet: this is a Git LFS pointer.*git lfs pull'
+expect_text "is recognised" 'pointer.parquet: found a Git LFS pointer.*git lfs pull'
 
 # ---- threads, shards
 for n in 1 2 3 5; do ./dtrain-data -q --threads $n -o "$tmp/threads$n.h5" "$tmp/chat.jsonl" README.md --kind sft --documents lines >/dev/null 2>&1; done
@@ -215,7 +215,7 @@ run 0 ./dtrain-data show "$tmp/q.h5" 4
 expect_text "without its tokenizer, ids" "<[0-9]+><[0-9]+>"
 run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
 expect_exit "another tokenizer" 64
-expect_text "another tokenizer: why" "was made with the tokenizer"
+expect_text "another tokenizer: why" "created with the tokenizer"
 echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
@@ -259,7 +259,7 @@ expect_exit "an array with a bracket too few" 65
 expect_text "the lines where its record begins and breaks" "bad.json:2: the record that begins here breaks in line 4: expected a key"
 run 0 bash -c "ulimit -v 3000000; { printf '[\n{\"prompt\": [1,'; yes '{\"prompt\": \"q\", \"completion\": \"d\"},'; } | ./dtrain-data --force --threads 1 --format json -o '$tmp/b.h5' -"
 expect_exit "an array that has no end" 65
-expect_text "is not read into memory whole" "standard input:2: the record that begins here has no end within 256 MiB"
+expect_text "is not read into memory whole" "standard input:2: the record that begins here is longer than 256 MiB"
 : >"$tmp/empty.txt"
 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/empty.txt"
 expect_exit "nothing in the input" 65
@@ -413,7 +413,7 @@ echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "co
 ./dtrain-data -q --template chatml -o "$tmp/late.h5" "$tmp/late.jsonl"
 run 0 ./dtrain --check /dev/null run.task=sft data.train="$tmp/late.h5" data.seq_len=16 run.output_dir="$tmp/late" batch.micro_batch_size=1 \
     model.model_type=llama model.hidden_size=32 model.num_attention_heads=4 model.num_hidden_layers=1 model.intermediate_size=64 model.vocab_size=257
-expect_text "answers that seq_len cuts off are named" 'late.h5: no sample in it has a target within the first data.seq_len = 16 tokens'
+expect_text "answers that seq_len cuts off are named" 'late.h5: no sample has a target within the first data.seq_len = 16 tokens'
 
 full_only
 
@@ -439,7 +439,7 @@ expect "of a tower its patches" grep -q "each 16 tokens" <(info "$tmp/i.h5")
 sed -i 's/"image_size": 8/"image_size": 16/' "$tmp/tower/config.json"
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_exit "a preprocessor that is not the tower's" 65
-expect_text "both sizes are said" "makes images of 8 pixels a side, but the model's tower takes 16"
+expect_text "both sizes are said" "produces images of 8 pixels per side, but the model's tower takes 16"
 echo '{"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_model"}}' >"$tmp/tower/config.json" # as Google's SigLIP B/16 has it
 echo '{"image_processor_type": "SiglipImageProcessor"}' >"$tmp/tower/preprocessor_config.json"
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
@@ -453,8 +453,8 @@ expect_text "is named by its line" "album.jsonl:2: no memory for images of 45158
 echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_exit "an image that is not beside its record" 65
-expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; --image-folder"
-expect_text "and the one that goes on without it" "gone.png: .*--skip-bad leaves out records"
+expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; set the directory for relative image paths with --image-folder"
+expect_text "and the one that goes on without it" "gone.png: .*--skip-bad drops records"
 pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_exit "a preprocessor that is not there" 65
 expect_text "is named" "not-here: cannot be opened"
@@ -463,7 +463,7 @@ expect_exit "a tokenizer without <image>" 64
 expect_text "how it gets one" "dtrain-convert --add-tokens"
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
 pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
-expect_text "what is too long is so by its images" "is short enough: of --max-length each image takes 4 tokens"
+expect_text "what is too long is so by its images" "is short enough: each image takes 4 tokens of --max-length"
 DTRAIN_FAULT=image.read:*:3:error pictures --images $vision/model "$tmp/rank.jsonl"
 expect_text "the images of a ranking are read once" "^12 images"
 head -c 40 tests/data/image/files/cut.png | tee "$tmp/left.png" >"$tmp/wrong"
@@ -512,7 +512,7 @@ for other in "$tmp/one-00001-of-00002.h5" "$tmp/folder/../one-00007-of-00009.h5"
     done
     run 0 ./dtrain-data $rec --shards 2 --index tests/data/rec/x.index.json --items tests/data/rec/x.item.json --catalogue "$other" -o "$tmp/one.h5" tests/data/rec/x.csv
     expect_exit "a catalogue with the name of a shard" 64
-    expect_text "a catalogue with the name of a shard: why" "is named as the shards of the output .*one.h5 are"
+    expect_text "a catalogue with the name of a shard: why" "this name matches the shards of the output .*one.h5"
 done
 for other in one-00001-of-002.h5 two-00001-of-00002.h5 one-00001-of-00002 folder/one-00001-of-00002.h5 one-x-of-00002.h5; do
     run 0 ./dtrain-data --force --shards 2 --documents lines --validation "$tmp/$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/many.txt"
@@ -613,7 +613,7 @@ EOF
 echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}' >"$tmp/one-chat.jsonl"
 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
 expect_exit "an edited chat template is not taken for the original" 64
-expect_text "the first difference is shown" "The nearest is chatml, but for a question it writes \"[^\"]*end\|><\|im_start\|>assistant.n\", and chatml \"[^\"]*end\|>.n<"
+expect_text "the first difference is shown" "The nearest is chatml, but for a question the file writes \"[^\"]*end\|><\|im_start\|>assistant.n\" and chatml writes \"[^\"]*end\|>.n<"
 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
 expect_exit "a template can be named instead" 0
 expect_text "the template is reported" "chat template: chatml \(by name\)$"

@@ -20,20 +20,20 @@ refuses "unset environment variable" 64 'NO_SUCH_VARIABLE' "$tmp/tiny.ini" $d 'd
 refuses "no such input file" 64 'none.ini' "$tmp/none.ini" $d
 refuses "unknown override" 64 'run.sed' "$tmp/tiny.ini" $d run.sed=3
 refuses "no output_dir" 64 'output_dir' "$tmp/tiny.ini"
-refuses "a device that is not here" 64 'run.device: no device cuda: .' "$tmp/tiny.ini" $d run.device=cuda
+refuses "a device that is not here" 64 'run.device: device cuda is not available: .' "$tmp/tiny.ini" $d run.device=cuda
 refuses "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.backend=nccl
 bf16="model.attention=cudnn precision.dtype=bf16"
-refuses "cuDNN's attention in fp32" 64 'model.attention: cuDNN.*fp16 alone' "$tmp/tiny.ini" $d model.attention=cudnn precision.dtype=fp32
+refuses "cuDNN's attention in fp32" 64 'model.attention: cuDNN.*only bf16 and fp16' "$tmp/tiny.ini" $d model.attention=cudnn precision.dtype=fp32
 refuses "cuDNN's attention of documents" 64 'model.attention: cudnn.*document_mask' "$tmp/tiny.ini" $d $bf16 data.document_mask=true
 refuses "cuDNN's attention of samples" 64 'model.attention: cudnn.*equal length' "$tmp/tiny.ini" $d $bf16 run.task=sft
 refuses "cuDNN's attention, to be reproducible" 64 'model.attention: cudnn.*reproducible' "$tmp/tiny.ini" $d $bf16 run.reproducible=true
 refuses "cuDNN's attention with dropout" 64 'model.attention: cuDNN.*dropout' "$tmp/tiny.ini" $d $bf16 model.model_type=gpt2 model.num_key_value_heads=4 model.dropout=0.1
 odd="$bf16 model.head_dim=12"
-refuses "cuDNN's attention of odd heads, by --check" 64 'model.attention: cuDNN.*heads of 8, 16' --check "$tmp/tiny.ini" $d $odd
+refuses "cuDNN's attention of odd heads, by --check" 64 'model.attention: cuDNN.*head sizes of 8, 16' --check "$tmp/tiny.ini" $d $odd
 refuses "cuDNN's attention on a device without it, by --check" 64 'model.attention: cuDNN.*has no such library' --check "$tmp/tiny.ini" $d $bf16
 run 0 ./dtrain --plan "$tmp/tiny.ini" $d $odd
 expect_exit "cuDNN's attention of odd heads, by --plan" 64
-expect_text "... which says so" 'model.attention: cuDNN.*heads of 8, 16'
+expect_text "... which says so" 'model.attention: cuDNN.*head sizes of 8, 16'
 refuses "cuDNN's attention on a device without it" 64 'model.attention: cuDNN.*has no such library' "$tmp/tiny.ini" $d $bf16
 refuses "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
 refuses "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 model.num_key_value_heads=4 data.seq_len=65

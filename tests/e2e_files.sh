@@ -142,7 +142,7 @@ mkdir "$tmp/pipe"
 mkfifo "$tmp/pipe/metrics.jsonl"
 train 2 pipe
 expect_exit "a pipe as metrics.jsonl ends the run" 74
-expect_text "a pipe as metrics.jsonl is named" "metrics.jsonl: expected a file or nothing there"
+expect_text "a pipe as metrics.jsonl is named" "metrics.jsonl: expected a regular file or no file"
 rm -rf "$tmp/pipe/checkpoints"
 mkdir "$tmp/ev" && mkfifo "$tmp/ev/metrics.jsonl"
 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
@@ -153,6 +153,6 @@ timeout 120 bash -c "./dtrain '$tmp/tiny.ini' run.output_dir='$tmp/closed' log.r
 code=$?
 cat "$tmp/closed.err" >>"$out"
 expect_exit "a closed standard output does not end a run" 0
-expect "that is said once" test "$(grep -c 'standard output cannot be written' "$tmp/closed.err")" = 1
+expect "that is said once" test "$(grep -c 'cannot write to standard output' "$tmp/closed.err")" = 1
 expect "and all steps are in the metrics" test "$(wc -l <"$tmp/closed/metrics.jsonl")" = 6
 e2e_done

@@ -51,7 +51,7 @@ cp "$tmp/train.h5" "$tmp/.whole"
 flip "$tmp/train.h5" $tokens 0
 train 2 flipped run.max_steps=60
 expect_exit "a flipped bit among the token ids ends the training that meets it" 65
-expect_text "with file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) was altered'
+expect_text "with file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) is damaged'
 cp "$tmp/.whole" "$tmp/train.h5"
 
 # the newest checkpoint damaged: the run goes on from the one before

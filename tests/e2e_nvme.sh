@@ -53,7 +53,7 @@ beside slow_start
 # every way of transfers, and transfers that move less than they were asked to
 for way in io_uring posix_aio buffered posix_aio,buffered; do
     DTRAIN_SWAP_IO=$way go_on ways 2 $all
-    if [ $code = 64 ] && grep -q 'DTRAIN_SWAP_IO=io_uring cannot be had' "$out"; then skip "states in files by $way" "this build or kernel has none"; continue; fi
+    if [ $code = 64 ] && grep -q 'DTRAIN_SWAP_IO=io_uring is not available' "$out"; then skip "states in files by $way" "this build or kernel has none"; continue; fi
     expect "states in files by $way" same_model "$(checkpoint whole 4)" "$(checkpoint ways 4)"
 done
 DTRAIN_FAULT=swap.read:1:30:short,swap.read:1:31:short,swap.write:1:20:short go_on short 2 $all
@@ -117,7 +117,7 @@ for np in 2 3; do
     if command -v prlimit >/dev/null; then
         while_stopped $np limit swap.open prlimit --fsize=100000 --pid
         expect_exit "a limit on files on one rank of $np: 74" 74
-        expect_text "which rank and why" "rank 1 .*$tmp/disk: no space for offloaded states of .*: File too large"
+        expect_text "which rank and why" "rank 1 .*$tmp/disk: not enough space for offloaded states of .*: File too large"
         untouched "a limit on files on one rank of $np" limit
     else
         skip "a limit on files on one rank of $np" "no prlimit here"

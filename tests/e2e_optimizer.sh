@@ -31,7 +31,7 @@ expect "the rate of each group is in the metrics" grep -q '"lr": 0.00833333333,.
 expect_text "and at the start, with what they are for" 'lr/\*layernorm: 0 for 4 tensors with 128 parameters'
 train 1 groups optimizer.lr_groups=lm_haed:1e-3
 expect_exit "a pattern that names nothing" 64
-expect_text "the nearest names are given" "optimizer.lr_groups: 'lm_haed' names no tensor that is trained; the nearest are lm_head"
+expect_text "the nearest names are given" "optimizer.lr_groups: 'lm_haed' matches no trained tensor; the nearest names are lm_head"
 
 train 2 change run.max_steps=3
 train 2 change optimizer.type=sgd

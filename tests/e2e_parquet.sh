@@ -21,18 +21,18 @@ refused() { # NAME REGEX ARGS...
 # ---- without the library
 library=${DTRAIN_DUCKDB-}
 export DTRAIN_DUCKDB=$tmp/nothing.so
-refused "no library" "chats.parquet: a Parquet file, which DuckDB's library reads: .*nothing.so: .*set DTRAIN_DUCKDB .*JSON lines" $data/chats.parquet
+refused "no library" "chats.parquet: reading Parquet needs DuckDB's library: .*nothing.so: .*set DTRAIN_DUCKDB .*JSON lines" $data/chats.parquet
 printf 'PAR1\025\004\025' >"$tmp/table.txt"
-refused "known by its first bytes" "table.txt: a Parquet file" "$tmp/table.txt"
+refused "known by its first bytes" "table.txt: reading Parquet needs" "$tmp/table.txt"
 run 0 bash -c "cat $data/chats.parquet | ./dtrain-data -q --format json -o $tmp/refused.h5 -"
 expect_exit "a pipe" 65
-expect_text "a pipe: why" "found a Parquet file; give it by its name"
+expect_text "a pipe: why" "found a Parquet file; pass it by name"
 echo '{"text": "<image>", "image": {"bytes_of_row": "\u00010+10"}}' >"$tmp/line.jsonl"
 refused "a line that speaks of a row's bytes" 'line.jsonl:1: .*: cannot be opened' --images $model "$tmp/line.jsonl"
 make text.h5 --format text "$tmp/table.txt"
 expect_exit "as text it is text" 0
 run 0 ./dtrain-data --version
-expect_text "--version says that there is none" '^Parquet: not read \(.*nothing.so'
+expect_text "--version says that there is none" '^Parquet: not available \(.*nothing.so'
 if [ -n "$library" ]; then export DTRAIN_DUCKDB=$library; else unset DTRAIN_DUCKDB; fi
 if ! ./dtrain-data --version | grep -q '^Parquet: DuckDB v'; then
     skip parquet "no libduckdb.so (DTRAIN_DUCKDB names it)"
@@ -83,7 +83,7 @@ refused "other columns" 'no_records.parquet:1: .*found the keys: query, n' $data
 refused "no rows" 'no document' $data/no_rows.parquet
 make skipped.h5 --skip-bad --images $model $data/bad.parquet
 expect_exit "bad rows are left out" 0
-for why in '1 x messages: expected a list.*:2\)' '1 x bytes of an image: the image is cut short.*:3\)' '1 x the text has 1 <image> and the record has no image.*:4\)' '1 x bytes of an image: .*:5\)'; do
+for why in '1 x messages: expected a list.*:2\)' '1 x bytes of an image: the image is cut short.*:3\)' '1 x the text has 1 <image>, but the record has no image.*:4\)' '1 x bytes of an image: .*:5\)'; do
     expect_text "bad rows are counted: $why" "$why"
 done
 
@@ -96,6 +96,6 @@ cp $data/chats.jsonl "$tmp/text.parquet"
 refused "text of that name" 'text.parquet: cannot be read as Parquet: .*magic' "$tmp/text.parquet"
 # the last row group alone is damaged: what was read before it does not count
 { head -c 1500 $data/chats.parquet; printf 'damaged here'; tail -c +1513 $data/chats.parquet; } >"$tmp/damaged.parquet"
-refused "damaged" 'damaged.parquet: cannot be read as Parquet behind row [1-9]' "$tmp/damaged.parquet"
+refused "damaged" 'damaged.parquet: cannot be read as Parquet after row [1-9]' "$tmp/damaged.parquet"
 
 e2e_done

@@ -40,7 +40,7 @@ expect "~/ is the home directory" test -f "$tmp/home/b/config.ini"
 expect "no directory of the name ~" test -z "$(ls "$tmp/second")"
 in_folder second "$here/dtrain" ../tiny.ini 'run.output_dir=$SCRATCH/b' run.max_steps=1
 expect_exit "\$NAME: 64" 64
-expect_text "with the key and the right form" 'run.output_dir: .SCRATCH in a path is not replaced; expected ..SCRATCH., found'
+expect_text "with the key and the right form" 'run.output_dir: .SCRATCH in a path is not expanded: expected ..SCRATCH., found'
 in_folder second "$here/dtrain-data" --documents lines -o '~/x.h5' ../text.txt
 expect "dtrain-data -o '~/x.h5'" test -f "$tmp/home/x.h5"
 in_folder second "$here/dtrain-data" --documents lines '--output=$SCRATCH/x.h5' ../text.txt

@@ -155,7 +155,7 @@ stale() { # NAME C-SOURCE
     for device in cuda auto; do
         LD_LIBRARY_PATH=$tmp/stale${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=$device
         expect_exit "$1, run.device = $device: 64" 64
-        expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: build it again'
+        expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: rebuild it'
     done
     run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda comm.backend=nccl
     expect_exit "$1: refused with nccl, too" 64
@@ -167,14 +167,14 @@ if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA'
     echo broken >"$tmp/stale/libdtrain_cuda.so"
     run 0 env DTRAIN_LOG=debug "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=auto
     expect_exit "auto looks at no object where there is no driver" 0
-    expect_text "and says why" 'not cuda: this machine has no NVIDIA driver'
+    expect_text "and says why" 'cuda is not available: this machine has no NVIDIA driver'
 fi
 stale "an object from before there were versions" 'const long dt_device_cuda_ops[80];'
 stale "an object of other headers" 'const long dt_device_cuda_ops[80]; const char dt_device_cuda_ops_interface[] = "1-2";'
 if [ -e "$tmp/stale/libdtrain_cuda.so" ]; then # of pages that are not there reading ends a program
     truncate -s $(($(stat -c %s "$tmp/stale/libdtrain_cuda.so") / 2)) "$tmp/stale/libdtrain_cuda.so"
     run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda
-    expect_text "an object that is cut short is not opened" 'libdtrain_cuda.so is cut short: build it again \(make\), or copy it again'
+    expect_text "an object that is cut short is not opened" 'libdtrain_cuda.so is truncated: rebuild it \(make\) or copy it again'
 fi
 
 # The least number of ranks is exact, and what is advised is not set already.

@@ -36,14 +36,14 @@ expect_exit "three ranks with shared memory" 0
 for np in 2 3 4; do
     DTRAIN_SHM_DIR=$tmp/nowhere train $np nowhere$np
     expect_exit "no folder for shared memory, $np ranks: by messages" 0
-    expect "said once ($np)" test "$(grep -c 'exchange by messages instead' "$out")" = 1
+    expect "said once ($np)" test "$(grep -c 'exchange data by messages instead' "$out")" = 1
 done
 expect "and the numbers agree" close_losses with nowhere3 1e-5
 mkdir "$tmp/shm"
 for fault in shm.make:0 shm.make:1 shm.map:0 shm.map:2; do
     DTRAIN_SHM_DIR=$tmp/shm DTRAIN_FAULT=$fault:1:error train 3 "fault-$fault"
     expect_exit "one rank fails at $fault: all exchange by messages" 0
-    expect_text "and that is said ($fault)" "shm.ma.*exchange by messages instead"
+    expect_text "and that is said ($fault)" "shm.ma.*exchange data by messages instead"
 done
 expect "no segment is left" test -z "$(ls -A "$tmp/shm")"
 segment() { head -c 4080 /dev/zero; printf 'dtrain segment 1'; } # as src/comm/shm.c marks its own
@@ -68,7 +68,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$
     trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
     DTRAIN_SHM_DIR=$tmp/small train 3 too-small
     expect_exit "too little shared memory: by messages" 0
-    expect_text "with place and sizes" "not enough space in $tmp/small for 2.00 MiB of shared memory, .* left"
+    expect_text "with place and sizes" "not enough space in $tmp/small: 2.00 MiB of shared memory needed, .* left"
     expect "too little shared memory: nothing is left there" test -z "$(ls -A "$tmp/small")"
 else
     skip "too little shared memory" "no file system can be mounted here"
@@ -79,8 +79,8 @@ until [ $((SECONDS - suspended)) -ge 14 ]; do sleep 0.1; done # more than comm.t
 kill -CONT $(ranks_of single) $(ranks_of both)
 finish single $single
 expect_exit "a run on one rank, suspended for longer than comm.timeout, goes on" 0
-expect_text "and says so" "stood still for [0-9]+ s .*comm.timeout does not count"
-expect "for as long as it was" test "$(sed -n 's/.*stood still for \([0-9]*\) s .*/\1/p' "$out" | sort -n | tail -1)" -ge 12
+expect_text "and says so" "was stopped or suspended for [0-9]+ s; comm.timeout does not count"
+expect "for as long as it was" test "$(sed -n 's/.*was stopped or suspended for \([0-9]*\) s;.*/\1/p' "$out" | sort -n | tail -1)" -ge 12
 expect "and has nothing to complain of" sh -c "! grep 'no progress' '$out'"
 finish both $both
 expect_exit "a run on two ranks, suspended as a whole, goes on" 0
@@ -103,7 +103,7 @@ start 2 shared log.logging_steps=1 run.max_steps=100000000; first=$job
 wait_for_step shared 1
 train 1 shared
 expect_exit "a second run in the same directory is refused" 64
-expect_text "and told who has it" "another run has this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
+expect_text "and told who has it" "another run uses this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
 train 2 shared --check
 expect_exit "--check says so beforehand" 64
 expect_text "with the line and who has it" "output_dir.*: another run uses this output_dir: process [0-9]+ on $(hostname)"
@@ -118,7 +118,7 @@ wait $first
 expect "a killed run leaves its lock" test -e "$tmp/shared/run.lock"
 train 2 shared
 expect_exit "which stops nobody" 0
-expect_text "and is named" "run.lock was left behind by a run that has ended"
+expect_text "and is named" "taking over .*run.lock: its run has ended"
 expect "a run that ends removes its lock" test ! -e "$tmp/shared/run.lock"
 expect "and leaves nothing else of it" sh -c "! ls '$tmp/shared' | grep run.lock"
 
@@ -135,7 +135,7 @@ expect_exit "the lock of another host that is refreshed" 64
 expect_text "names host and time" "process 1 on elsewhere, since 2023-11-14 22:13:20 UTC"
 train 2 living --force
 expect_exit "--force takes it over" 0
-expect_text "and says so" "--force: .*is taken from process 1 on elsewhere"
+expect_text "and says so" "--force: taking over .* from process 1 on elsewhere"
 lock requeued "Slurm job 77" 0
 SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 train 2 requeued
 expect_exit "a requeued job is not stopped by itself before" 0
@@ -170,11 +170,11 @@ expect_text "is named, with what to do" "barred/run.lock: expected the lock file
 mkdir -p "$tmp/strange" && head -c 5000 /dev/zero >"$tmp/strange/run.lock"
 train 2 strange
 expect_exit "a lock that cannot be read" 64
-expect_text "is named, too" "strange/run.lock: .*remove it, or start with --force"
+expect_text "is named, too" "strange/run.lock: .*remove the file, or start with --force"
 expect "and stays" test -s "$tmp/strange/run.lock"
 train 1 strange --check
 expect_exit "--check does not pass it over" 64
-expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file or start with --force"
+expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file,? or start with --force"
 cp "$tmp/with/config.ini" "$tmp/strange"
 run 0 ./dtrain-info "$tmp/strange"
 expect_text "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most"
@@ -198,7 +198,7 @@ wait_for_step race 1
 kill -CONT $first_pid
 finish first $first
 expect_exit "of two that take over the same lock, one goes on" 64
-expect_text "and the other is told who has it" "another run has this output_dir: process $second_pid on $(hostname)"
+expect_text "and the other is told who has it" "another run uses this output_dir: process $second_pid on $(hostname)"
 expect "that one is still there" kill -KILL $second_pid
 wait $second
 finish robbed $robbed
@@ -206,7 +206,7 @@ expect_exit "a run whose directory was taken over ends" 74
 expect_text "and says why" "run.lock was taken over by another run"
 finish fresh $fresh
 expect_exit "a lock of another host that is not refreshed while it is watched is stale" 0
-expect_text "waiting is said, and no matter of comm.timeout" "watching for 35 s whether it is alive"
+expect_text "waiting is said, and no matter of comm.timeout" "checking for 35 s whether that run is alive"
 for rank in 0 1 2; do
     DTRAIN_FAULT=lock.take:$rank:1:error train 3 "lockfault$rank"
     expect_exit "rank $rank fails at the lock: all leave with 70" 70

@@ -345,7 +345,7 @@ sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT FILE COMMAND...
     run 0 $MPIRUN -np 1 -wdir "$tmp/here" "${@:3}" : -np 1 -wdir "$tmp/there" "${@:3}"
     expect_exit "$1: two copies that differ are refused" 65
-    expect_text "and named" "$2: host .* finds another file than rank 0"
+    expect_text "and named" "$2: the file on host .* differs from rank 0.s"
 }
 differ "an evaluation" items.txt "$PWD/dtrain" "$tmp/apart.ini" run.output_dir="$tmp/failed" rec.catalogue=items.txt
 differ "dtrain-generate" items.txt "$PWD/dtrain-generate" "$PWD/tests/data/dpo/start" --tokenizer bytes --prompt u --catalogue items.txt
@@ -368,7 +368,7 @@ expect_text "a plan tells of a tokenizer of another model" "items.txt:[0-9]+: th
 fails_alone 1 recommend.look 2 train 2 failed
 expect "and leaves no predictions" test -z "$(ls "$tmp/failed" | grep predictions)"
 mkdir -p "$tmp/occupied/predictions.json"
-wrong "a folder in their place" 74 'predictions.json: expected a file or nothing there, found a directory' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/occupied"
+wrong "a folder in their place" 74 'predictions.json: expected a regular file or no file, found a directory' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/occupied"
 
 # ---- the example ------------------------------------------------------------------------------------------------------------------------------
 [ -z "${DTRAIN_DEVICE:-}" ] || { e2e_done; exit; } # long, and the same programs on any device

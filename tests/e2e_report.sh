@@ -44,7 +44,7 @@ is "and the columns are the same" "$(head -1 "$tmp/parts/metrics.csv")" "$(head 
 for mode in --check ''; do
     run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/none" log.report_to=jsonl,wandb
     expect_exit "wandb is refused before the first step ($mode)" 64
-    expect_text "and the message says how ($mode)" 'report_to: wandb is not written by the run itself.*wandb_offline.py OUTPUT_DIR'
+    expect_text "and the message says how ($mode)" 'report_to: the run itself does not write to wandb.*wandb_offline.py OUTPUT_DIR'
 done
 
 train 2 traced log.trace=true log.wall_clock_breakdown=true run.max_steps=2 zero.stage=2
@@ -79,8 +79,8 @@ done
 # ranks that call different collectives
 DTRAIN_FAULT=comm.check:1:60:error train 2 unequal comm.check=true
 expect_exit "comm.check: a rank that calls something else ends the run" 76
-expect_text "and is named with host, phase and both calls" "rank 1 on host $(hostname) calls number [0-9]+: .* in phase .*; rank 0 on host $(hostname) calls number [0-9]+: "
-expect "once" test "$(grep -c 'ranks call different collectives' "$out")" = 1
+expect_text "and is named with host, phase and both calls" "rank 1 on host $(hostname) issued number [0-9]+: .* in phase .*; rank 0 on host $(hostname) issued number [0-9]+: "
+expect "once" test "$(grep -c 'ranks issued different collectives' "$out")" = 1
 train 2 equal comm.check=true run.max_steps=2
 expect_exit "comm.check: equal ranks train" 0
 TORCH_DISTRIBUTED_DEBUG=DETAIL train 1 adopted run.max_steps=1
@@ -92,22 +92,22 @@ sed -i '2d; 4p' "$tmp/edited/metrics.jsonl"
 sed -i '3p' "$tmp/edited/metrics.csv"
 train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
 expect_exit "a run whose metrics were edited goes on" 0
-expect_text "the step that is missing is named with its line" 'edited/metrics.jsonl:2: the record of step 2 is missing before this line, that of step 3'
-expect_text "in the table, too" 'edited/metrics.csv: left out 1 older record of steps'
-expect_text "what stood there twice is said" 'edited/metrics.jsonl: left out 1 older record of steps'
+expect_text "the step that is missing is named with its line" 'edited/metrics.jsonl:2: the record of step 2 is missing before this line, which has step 3'
+expect_text "in the table, too" 'edited/metrics.csv: removed 1 duplicate record'
+expect_text "what stood there twice is said" 'edited/metrics.jsonl: removed 1 duplicate record'
 steps_of() { grep -o "$1" "$2" | grep -o '[0-9]*' | tr '\n' ' '; }
 expect "each other step is there once" test "$(steps_of '"step": [0-9]*, "loss"' "$tmp/edited/metrics.jsonl")" = "1 3 4 5 6 "
 expect "in the table, too" test "$(cut -d, -f1,2 "$tmp/edited/metrics.csv" | grep -c "^2,[0-9]")" = 1
 sed -i '1,2d' "$tmp/edited/metrics.jsonl"
 sed -i '4d' "$tmp/edited/metrics.csv"
 train 1 edited run.max_steps=8 log.report_to=jsonl,csv,stdout
-expect_text "a missing beginning is named" 'edited/metrics.jsonl:1: the record of step 1 is missing before this line, that of step 4'
-expect_text "a hole in the table is named with its line" 'edited/metrics.csv:4: the record of step 3 is missing before this line, that of step 4'
+expect_text "a missing beginning is named" 'edited/metrics.jsonl:1: the record of step 1 is missing before this line, which has step 4'
+expect_text "a hole in the table is named with its line" 'edited/metrics.csv:4: the record of step 3 is missing before this line, which has step 4'
 train 1 ended run.max_steps=2
 sed -i '$d' "$tmp/ended/metrics.jsonl"
 train 1 ended run.max_steps=3
-expect_text "and a missing end" 'ended/metrics.jsonl:1: the record of step 2 is missing behind this line, the last'
+expect_text "and a missing end" 'ended/metrics.jsonl:1: the record of step 2 is missing after this last line'
 rm "$tmp/ended/metrics.jsonl"
 train 1 ended run.max_steps=4
-expect_text "a file that is gone" 'ended/metrics.jsonl does not exist or is empty: the records of steps 1 to 3 are missing; it begins anew'
+expect_text "a file that is gone" 'ended/metrics.jsonl does not exist or is empty: the records of steps 1 to 3 are missing; a new file is started'
 e2e_done

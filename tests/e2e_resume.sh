@@ -42,7 +42,7 @@ expect_exit "and from three ranks to two nodes" 0
 expect "all in one" close_losses whole groups 1e-4
 DTRAIN_FAKE_NODES=2 train 3 uneven $steps zero.shard_group=node
 expect_exit "nodes of different sizes: 64" 64
-expect_text "with the numbers" 'zero.shard_group: the 3 ranks are spread over 2 nodes unevenly, from 1 to 2 on a node'
+expect_text "with the numbers" 'zero.shard_group: the 3 ranks are spread unevenly over 2 nodes, from 1 to 2 per node'
 expect "and nothing else" test "$(grep -c error: "$out")" = 1
 
 # other ranks and stages
@@ -164,7 +164,7 @@ expect "latest names the newest" grep -q step-00000008 "$tmp/limited/checkpoints
 # a limit on the size of files, as a quota: the disk has room and says so
 run 0 bash -c "ulimit -f 5000; exec ./dtrain $tmp/tiny.ini run.output_dir=$tmp/large $steps model.hidden_size=256"
 expect_exit "a checkpoint beyond the limit of file sizes: 74" 74
-expect_text "named, with its size" "step-00000002.h5.part: no space for a checkpoint of .*File too large"
+expect_text "named, with its size" "step-00000002.h5.part: not enough space for a checkpoint of .*File too large"
 
 # a full disk
 if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then

@@ -67,7 +67,7 @@ train 1 no-ties run.task=dpo data.train="$tmp/ranked.h5" batch.train_batch_size=
 expect_text "preference optimisation leaves them out" '2 pairs are ties .neither answer is better. and are skipped'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "tie": true}\n' >"$tmp/tie.jsonl"
 data -o "$tmp/tie.h5" "$tmp/tie.jsonl"
-wrong "pairs that are all ties are none" 65 'none of its 1 pairs can be trained on; 1 are ties, which this task leaves out' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/tie" \
+wrong "pairs that are all ties are none" 65 'none of its 1 pairs can be used for training; 1 are ties, which this task does not use' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/tie" \
     run.task=dpo data.train="$tmp/tie.h5" batch.train_batch_size=4 batch.micro_batch_size=1
 printf '{"prompt": "%080d", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' 0 >"$tmp/cut.jsonl"
 data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
@@ -76,14 +76,14 @@ expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples w
 for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_exit "pairs of equal answers alone are no dataset" 65
-expect_text "which is said" 'all 3 pairs have equal answers, so there is nothing to learn'
+expect_text "which is said" 'the answers of all 3 pairs are equal, so there is no training signal'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_text "some are counted" '3 of 4 pairs have equal answers after encoding, so they add nothing to the training .first: .*equal.jsonl:1'
 expect_text "so are those that scores contradict" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
 for task in rm dpo; do
     run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/equal" run.task=$task data.train="$tmp/equal.h5"
-    expect_text "$task says so before it begins" 'equal.h5: 3 of 4 pairs have equal texts, which teach nothing'
+    expect_text "$task says so before it begins" 'equal.h5: the texts of 3 of 4 pairs are equal, so these pairs give no training signal'
     expect_text "$task says which are contradicted" 'equal.h5: 1 of 4 pairs prefer the answer with the lower score'
 done
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
@@ -246,8 +246,8 @@ refuse() { # NAME TEXT CODE ARGS...
     expect_text "$name: message" "$text"
 }
 refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train="$tmp/train.h5"
-refuse "no pair is short enough" 'none of its 2 pairs can be trained on; 2 have a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
-refuse "pairs cannot be packed" 'packing = bfd: pairs are not packed' 64 data.packing=bfd
+refuse "no pair is short enough" 'none of its 2 pairs can be used for training; 2 have a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
+refuse "pairs cannot be packed" 'packing = bfd: pairs cannot be packed' 64 data.packing=bfd
 refuse "a length beyond seq_len" 'rm.*max_length: expected at most data.seq_len = 64, found 65' 64 rm.max_length=65
 refuse "smoothing of a hinge" 'label_smoothing: expected 0, because loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1
 train 1 refused run.task=sft model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" batch.train_batch_size=4 batch.micro_batch_size=4

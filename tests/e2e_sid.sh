@@ -72,19 +72,19 @@ expect_exit "a file that is there is not replaced" 64
 wrong "no embeddings" 64 'expected either --embeddings FILE or --model' ./dtrain-sid -o "$tmp/bad"
 wrong "an unknown method" 64 "expected .*kmeans.* found 'x'" $bad --embeddings $data/items.npy --method x
 head -c 10000 $data/items.npy >"$tmp/short.npy"
-wrong "an array that was cut short" 65 'short.npy: cut short: 300 x 12' $bad --embeddings "$tmp/short.npy"
+wrong "an array that was cut short" 65 'short.npy: the file was cut short: 300 x 12' $bad --embeddings "$tmp/short.npy"
 echo 'a text that is long enough' >"$tmp/text.npy"
-wrong "no array at all" 65 'text.npy: neither a NumPy array' $bad --embeddings "$tmp/text.npy"
+wrong "no array at all" 65 'text.npy: expected a NumPy array' $bad --embeddings "$tmp/text.npy"
 cp $data/items.npy "$tmp/three.npy" && printf '(300, 12, 1), }' | dd of="$tmp/three.npy" bs=1 seek=60 conv=notrunc status=none
 wrong "an array of three dimensions" 65 'three.npy: expected an array of two dimensions, found one of shape \(300, 12, 1\)' $bad --embeddings "$tmp/three.npy"
-wrong "an array that is not there" 65 'items.h5: has no array `x`' $bad --embeddings $data/items.h5 --array x
+wrong "an array that is not there" 65 'items.h5: array `x` is missing' $bad --embeddings $data/items.h5 --array x
 cp $data/items.npy "$tmp/nan.npy" && printf '\0\0\300\177' | dd of="$tmp/nan.npy" bs=1 seek=$((128 + 4 * (12 * 200 + 3))) conv=notrunc status=none
 wrong "a number that is none" 65 'nan.npy: row 200, column 3 \(from 0\): expected a finite number, found nan' $bad --embeddings "$tmp/nan.npy"
 wrong "fewer items than codes" 65 '300 items are too few for 512 different codes' ./dtrain-sid -o "$tmp/bad" --codes 512 --embeddings $data/items.npy
 echo '{"0": {"title": "a"}, "2": {"title": "b"}}' >"$tmp/hole.json"
 wrong "an id that is missing" 65 'hole.json: item 1 is missing; numeric ids' $bad --embeddings $data/items.npy --items "$tmp/hole.json"
 echo '{"": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/nameless.json"
-wrong "an id that an info file cannot hold" 65 'nameless.json: expected ids of items that are not empty' $bad --embeddings $data/items.npy --items "$tmp/nameless.json"
+wrong "an id that an info file cannot hold" 65 'nameless.json: expected item ids that are not empty' $bad --embeddings $data/items.npy --items "$tmp/nameless.json"
 echo '{"x": {"title": "a"}, "y": {"title": "b"}}' >"$tmp/two.json"
 wrong "items without embeddings" 65 'two.json has 2 items, but .*items.npy has 300 rows' $bad --embeddings $data/items.npy --items "$tmp/two.json"
 printf '{"0": {"title": "a"},\n "1": {"title": }}' >"$tmp/broken.json"

@@ -25,7 +25,7 @@ if [ "$cores" -lt 256 ]; then
 fi
 allowed=$(nproc)
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=$((allowed + 1))
-expect_text "more threads than cores: a warning" "warning: .*run.threads: $((allowed + 1)) threads for a rank that may use $allowed core"
+expect_text "more threads than cores: a warning" "warning: .*run.threads: $((allowed + 1)) threads will compete for the $allowed core"
 check SLURM_CPUS_PER_TASK=1
 expect_text "SLURM_CPUS_PER_TASK is honoured" ", 1 thread,"
 
@@ -34,12 +34,12 @@ run 0 taskset -c "$first" $MPIRUN -np 4 ./dtrain --check "$tmp/tiny.ini" run.out
 expect_exit "four ranks on one core" 0
 is "are warned of, once" "$(grep -c 'warning: 4 ranks with 1 thread each share 1 core on .*: start at most 1 rank there' "$out")" 1
 run 0 taskset -c "$first" $MPIRUN -np 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=2
-expect_text "with their threads" "rank 0 .*warning: 2 ranks with 2 threads each share 1 core on $(hostname), which slows all of them"
+expect_text "with their threads" "rank 0 .*warning: 2 ranks with 2 threads each share 1 core on $(hostname), which slows down all of them"
 if [ "$allowed" -gt 1 ]; then
     run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
     expect "ranks that have a core each are not warned of" sh -c "! grep -q 'warning: .* share ' '$out'"
     run $allowed ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=2
-    expect_text "more threads than cores on a node: how many would do" "$allowed ranks with 2 threads each share $allowed cores on .* with 1 thread each"
+    expect_text "more threads than cores on a node: how many would do" "$allowed ranks with 2 threads each share $allowed cores on .*use 1 thread per rank"
     run 0 $MPIRUN -np 2 taskset -c "$first" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
     expect_text "ranks that were bound to one core of several: how to start them" "2 ranks with 1 thread each share 1 core on .*the job has $allowed cores there.*--bind-to none"
 fi

@@ -29,7 +29,7 @@ expect_exit "the model without the row trains on the one" 0
 expect "and its export has the files that name the token" cmp "$tmp/base/hf/tokenizer_config.json" "$tmp/m/tokenizer_config.json"
 pretrain other padded model.path="$tmp/base/hf"
 expect_exit "and not on the other" 65
-expect_text "which says what to do" "vocab_size: the dataset was made with $((n + 1)), the model has $n: it has no rows for the last tokens.*--add-tokens"
+expect_text "which says what to do" "vocab_size: the dataset was created with $((n + 1)), but the model has $n, without rows for the last tokens.*--add-tokens"
 printf '[PAD]\n' >"$tmp/list.txt"
 run 2 ./dtrain-convert --add-tokens "$tmp/list.txt" "$tmp/base/hf" "$tmp/grown"
 expect_exit "rows can be added" 0

@@ -124,5 +124,5 @@ rm -rf "$tmp/removed"
 kill -CONT $pid
 finish removed $removed
 expect_exit "an output_dir that is removed before a checkpoint is written" 74
-expect_text "is said to be gone" 'step-00000006.h5.part: .*its directory is not there; was it removed'
+expect_text "is said to be gone" 'step-00000006.h5.part: .*its directory does not exist; was it removed'
 e2e_done

@@ -256,7 +256,7 @@ images siglip_qwen2 -o "$tmp/many.h5" --image-tokens 7 $fixture/records.jsonl
 check "another number of placeholders" 65 'many.h5: attribute image_tokens: 7 placeholders per image, but the model computes 16 rows .*; create the dataset again with dtrain-data --image-tokens 16 --images tests/data/vision/hf/siglip_qwen2$' model.path=$hf/siglip_qwen2 data.train="$tmp/many.h5"
 sed 's/0.48145466/0.5/' $hf/clip/preprocessor_config.json >"$tmp/other.json"
 expect "other means" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/other.json" --image-tokens 9 -o "$tmp/means.h5" $fixture/records.jsonl
-check "another preprocessor" 65 'means.h5: attribute preprocessor: image_mean: its images were made with 0.5, 0.4578275.*; the model has 0.48145' data.train="$tmp/means.h5"
+check "another preprocessor" 65 'means.h5: attribute preprocessor: image_mean: the images were prepared with 0.5, 0.4578275.*, but the model has 0.48145' data.train="$tmp/means.h5"
 sed 's/"resample": 3/"resample": 2/' $hf/clip/preprocessor_config.json >"$tmp/bilinear.json"
 expect "images made smoother" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/bilinear.json" --image-tokens 9 -o "$tmp/smooth.h5" $fixture/records.jsonl
 check "another filter" 65 'smooth.h5: attribute preprocessor: size and resample: .*bilinear; the model has .*bicubic' data.train="$tmp/smooth.h5"
@@ -284,7 +284,7 @@ sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT COMMAND...
     run 0 $MPIRUN -np 1 -wdir "$tmp/here" "$PWD/${@:2}" : -np 1 -wdir "$tmp/there" "$PWD/${@:2}"
     expect_exit "$1: two copies that differ are refused" 65
-    expect_text "and named" "model/config.json: host .* finds another file than rank 0"
+    expect_text "and named" "model/config.json: the file on host .* differs from rank 0.s"
 }
 differ "a model" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" model.path=model
 differ "a reference" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" run.task=dpo data.train="$tmp/pairs.h5" dpo.reference_path=model
@@ -295,7 +295,7 @@ images clip_llama -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
 check "rollouts" 64 'prompts.h5 has images, which run.task = grpo does not support' $alone run.task=grpo data.train="$tmp/prompts.h5" grpo.reward=exact_match
 echo '{"prompt": "<image>", "completion": "a"}' >"$tmp/loose.jsonl"
 expect "placeholders without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/loose.h5" "$tmp/loose.jsonl"
-stray='token 60 stands for an image in this model, and the dataset has no images'
+stray='token 60 stands for an image in this model, but the dataset has no images'
 loose() { # NAME REGEX SETTINGS...: both before a run and in it
     local name=$1 regex=$2
     shift 2

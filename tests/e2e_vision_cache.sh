@@ -149,14 +149,14 @@ damaged() { # NAME TEXT COMMAND...: a command makes FILE of it
     shift 2
     cp "$tmp/good.bin" "$good"
     "$@"
-    wrong "$name" 65 "${good##*/}: ($text): remove it to have its features made anew" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/damaged" vision.feature_cache="$cache"
+    wrong "$name" 65 "${good##*/}: ($text); remove the file to recompute its features" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/damaged" vision.feature_cache="$cache"
 }
 byte() { printf '\377' | dd of="$good" bs=1 seek="$1" conv=notrunc status=none; }
-damaged "altered features" 'its features are altered' byte 8195
-damaged "an altered list" 'its list of images is altered' byte 4100
-damaged "an altered head" 'it is no file of features|its head is altered, or it is of another tower' byte 3
-damaged "a file that is cut short" 'it is cut short or altered' truncate -s -1 "$good"
-damaged "an empty file" 'it is cut short, or no file of features' truncate -s 0 "$good"
+damaged "altered features" 'the features are damaged' byte 8195
+damaged "an altered list" 'the image list is damaged' byte 4100
+damaged "an altered head" 'not a feature file|the header is damaged or belongs to another tower' byte 3
+damaged "a file that is cut short" 'the file was cut short or is damaged' truncate -s -1 "$good"
+damaged "an empty file" 'the file was cut short or is not a feature file' truncate -s 0 "$good"
 rm "$cache"/*
 for fault in features.hash:1 features.create:0 features.make:1 features.write:1 features.publish:0; do
     fails_alone "${fault#*:}" "${fault%:*}" 1 kept 2 "fault-${fault%:*}" zero.stage=3
@@ -189,7 +189,7 @@ kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
 expect_exit "nor is a list of them believed that is cut short" 0
 e2e_done
 mkfifo "$cache/${good##*/}.fifo" && mv "$cache/${good##*/}.fifo" "$cache/$(basename "$good" .bin)-x.bin"
-RUN_TIMEOUT=60 wrong "a pipe in the place of a file" 65 '-x.bin: it is cut short, or no file of features: remove it' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
+RUN_TIMEOUT=60 wrong "a pipe in the place of a file" 65 '-x.bin: the file was cut short or is not a feature file; remove the file' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
 rm "$cache"/*
 mkdir "$cache/images.list" && kept 2 no-list
 for list in "$cache"/*.list; do rm -rf "$list" && mkdir "$list"; done
@@ -205,13 +205,13 @@ at=$(h5dump -H -p -d /images/pixels "$tmp/altered.h5" | sed -n 's/.*OFFSET *\([0
 printf '\001\002\003\004' | dd of="$tmp/altered.h5" bs=1 seek=$((${at:-0} + 100)) conv=notrunc status=none
 kept 2 altered data.train="$tmp/altered.h5"
 expect_exit "altered pixels" 65
-expect_text "by the file's name" 'altered.h5: images/pixels: block [0-9]+ .*was altered'
+expect_text "by the file's name" 'altered.h5: images/pixels: block [0-9]+ .*is damaged'
 is "leave nothing" "$(ls "$cache" 2>/dev/null | wc -l)" 0
 kept 1 list-alone data.train="$tmp/images.h5"
 rm "$cache"/*.bin
 kept 2 known data.train="$tmp/altered.h5"
 expect_exit "also where the images are known already" 65
-expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*was altered|an image differs)'
+expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*is damaged|an image differs)'
 is "leave no features" "$(n_files ^features)" 0
 
 # ---- kernels that round in other ways make other features

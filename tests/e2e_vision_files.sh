@@ -279,11 +279,11 @@ run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=linear
 expect_text "and the width between layers, of one" 'vision.projector_hidden_size is ignored'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=mlp vision.projector_dropout=0.1 vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
 expect "where it has, nothing is said" lacks 'is ignored' "$out"
-check "a rate for what is frozen" 64 "lr_groups: 'vision_tower' names what is not trained: vision.train = projector, without tower" "${clip[@]}" vision.train=projector optimizer.lr_groups=multi_modal_projector:1e-3,vision_tower:2e-6
-check "LLaVA's name of the projector" 64 "'mm_projector' names no tensor that is trained; it is multi_modal_projector here" "${clip[@]}" optimizer.lr_groups=mm_projector:1e-3
+check "a rate for what is frozen" 64 "lr_groups: 'vision_tower' matches frozen tensors: vision.train = projector, without tower" "${clip[@]}" vision.train=projector optimizer.lr_groups=multi_modal_projector:1e-3,vision_tower:2e-6
+check "LLaVA's name of the projector" 64 "'mm_projector' matches no trained tensor; use multi_modal_projector" "${clip[@]}" optimizer.lr_groups=mm_projector:1e-3
 check "a task of language models" 64 'run.task: task grpo accepts only language models' "${clip[@]}" run.task=grpo
 check "data that are not there, by their key" 65 'data.train: .*trian.h5: cannot be opened' "${clip[@]}" data.train=trian.h5
-check "part of the model for a key" 64 'vision.llm: vision.train lists' "${clip[@]}" vision.llm=true
+check "part of the model for a key" 64 'vision.llm: add llm to vision.train' "${clip[@]}" vision.llm=true
 check "AnyLLM's name for a key" 64 'projection_type is projector_type in .vision.' "${clip[@]}" vision.projection_type=mlp
 check "something else to train" 64 'vision.train.*found eyes' "${clip[@]}" vision.train=eyes
 echo '{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1},

@@ -127,10 +127,10 @@ expect "what stands for an image shows none in a system message" test "${PIPESTA
 
 # ---- mistakes
 gen_wrong() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain-generate --threads 1 "$@"; }
-gen_wrong "a place without an image" 65 'prompt: the text has 1 <image> and the prompt has no image' $hf/clip_llama --prompt "<image>"
-gen_wrong "two images for one place" 65 'the text has 1 <image> and the prompt has 2 images' $hf/clip_llama --prompt "<image>" --image "$files/rgb.jpg" --image "$files/rgb.jpg"
+gen_wrong "a place without an image" 65 'prompt: the text has 1 <image>, but the prompt has no image' $hf/clip_llama --prompt "<image>"
+gen_wrong "two images for one place" 65 'the text has 1 <image>, but the prompt has 2 images' $hf/clip_llama --prompt "<image>" --image "$files/rgb.jpg" --image "$files/rgb.jpg"
 gen_wrong "a model of texts" 64 'found .*clip_llama_text, a language model' $hf/clip_llama_text --prompt a --image "$files/rgb.jpg"
-gen_wrong "an image on another machine" 65 'http://x/a.png: images are not fetched over the network' $hf/clip_llama --prompt a --image http://x/a.png
+gen_wrong "an image on another machine" 65 'http://x/a.png: images are not downloaded' $hf/clip_llama --prompt a --image http://x/a.png
 gen_wrong "an image that is not there" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
 printf '{"prompt": "a", "image": "%s"}\n' "$files/rgb.jpg" nowhere.png >"$tmp/late.jsonl"
 gen_wrong "which is found before the model is loaded" 65 'nowhere.png' $hf/clip_llama --prompts "$tmp/late.jsonl" --device nowhere

@@ -244,7 +244,8 @@ static void what_a_task_left_comes_back_to_the_bit(void **state)
     bool ok = dt_checkpoint_read_meta(path, &read) == DT_OK && are_items(&read.items, &wanted);
     int32_t few[2];
     ok = ok && dt_items_get(&read.items, "tokens", DT_ITEM_I32, 2, few) == DT_ERR_DATA &&
-         strstr(dt_error_message(), "`tokens` of the checkpoint's task: expected 2 of int32, found 100000 of int32");
+         strstr(dt_error_message(),
+                "task item `tokens` of the checkpoint: expected 2 values of type int32, found 100000 of type int32");
     dt_error_clear();
     dt_ckpt_meta_free(&read);
     assert_all(f->mpi, ok);

@@ -107,7 +107,7 @@ static bool names_both(const fixture *f, const difference *d, int64_t number)
 {
     char head[128];
     const char *message = dt_error_message();
-    snprintf(head, sizeof head, "rank %d on host %s calls number %lld: ", ODD_RANK, f->comm.host, (long long)number);
+    snprintf(head, sizeof head, "rank %d on host %s issued number %lld: ", ODD_RANK, f->comm.host, (long long)number);
     return strstr(message, head) && strstr(message, d->its) && strstr(message, d->theirs);
 }
 

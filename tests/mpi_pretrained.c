@@ -561,7 +561,7 @@ static void a_directory_without_a_model_says_what_is_missing(void **state)
     } all[] = {
         {"true", "expected a"},
         {"touch model.safetensors", "expected the model's config.json"},
-        {"echo '{\"model_type\": \"llama\"}' > config.json", "expected the weights as model.safetensors"},
+        {"echo '{\"model_type\": \"llama\"}' > config.json", "the weights are missing: expected model.safetensors"},
         {"echo '{\"model_type\": \"llama\"}' > config.json; touch pytorch_model.bin", "pickle"},
         {"echo '{\"model_type\": \"mamba\"}' > config.json; touch model.safetensors", "mamba"},
         {"echo '{' > config.json; touch model.safetensors", "config.json"},

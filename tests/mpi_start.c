@@ -48,7 +48,7 @@ static void a_thread_of_the_program_s_own_is_not_waited_for(void **state)
     char line[512];
     bool waited = false;
     rewind(said);
-    while (fgets(line, sizeof line, said)) waited = waited || strstr(line, "still at work");
+    while (fgets(line, sizeof line, said)) waited = waited || strstr(line, "still busy");
     assert_all(MPI_COMM_WORLD, !waited);
 }
 

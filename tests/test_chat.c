@@ -167,7 +167,7 @@ static void a_template_without_thoughts_refuses_them(void **state)
         assert_int_equal(dt_chat_render(c, m.item, m.n, 0, &p), DT_ERR_DATA);
         assert_non_null(strstr(dt_error_message(), "message 1: "));
         assert_non_null(strstr(dt_error_message(), keys[k]));
-        assert_non_null(strstr(dt_error_message(), "template chatml has no block of thoughts"));
+        assert_non_null(strstr(dt_error_message(), "template chatml has no block for thoughts"));
         dt_error_clear();
         dt_pieces_free(&p);
         dt_messages_free(&m);
@@ -190,7 +190,7 @@ static void fields_that_change_a_conversation_are_refused(void **state)
                  {"\"weight\": 0.5", "message 0: weight: expected 0 or false"},
                  {"\"loss\": \"no\"", "message 0: loss: expected 0 or false"},
                  {"\"reasoning_content\": 1", "message 0: reasoning_content: expected a text, found a number"},
-                 {"\"thinking\": \"a\", \"reasoning\": \"b\"", "message 0: reasoning and thinking: expected one"},
+                 {"\"thinking\": \"a\", \"reasoning\": \"b\"", "message 0: reasoning and thinking: expected only one"},
                  {"\"tool_calls\": null, \"refusal\": null, \"audio\": null, \"weight\": null", NULL},
                  {"\"tool_calls\": [], \"function_call\": {}, \"tools\": \"[]\", \"name\": \"n\"", NULL},
                  {"\"loss\": true, \"weight\": 1, \"train\": true", NULL}};
@@ -204,9 +204,9 @@ static void fields_that_change_a_conversation_are_refused(void **state)
     assert_int_equal(parse(&m, "[{\"role\": \"assistant\", \"tool_calls\": [{}]}]"), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "message 0: tool_calls: "));
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": \"q\", \"train\": true}]"), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 0: train: only answers are trained on"));
+    assert_non_null(strstr(dt_error_message(), "message 0: train: the loss covers only answers"));
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": \"q\", \"thinking\": \"w\"}]"), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 0: thinking: only an answer has thoughts"));
+    assert_non_null(strstr(dt_error_message(), "message 0: thinking: only answers can have thoughts"));
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": null}]"), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "message 0: content: expected a text, found null"));
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": [{\"type\": \"video\", \"video\": \"a\"}]}]"),
@@ -394,7 +394,7 @@ static void fields_and_marks_of_thoughts_are_kinds(void **state)
     dt_chat_close(c);
     assert_int_equal(open_with(jinja, &c), DT_OK);
     assert_int_equal(dt_chat_render(c, marks, 1, 0, &p), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "(<think>) outside of answers"));
+    assert_non_null(strstr(dt_error_message(), "(<think>) outside answers"));
     dt_chat_close(c);
     dt_error_clear();
     dt_pieces_free(&p);
@@ -410,10 +410,10 @@ static void a_refused_template_says_where_it_differs(void **state)
     } cases[] = {
         {"{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-         "The nearest is chatml, but for a question it writes \"...start|>user\\nHello?<|im_end|>"},
+         "The nearest is chatml, but for a question the file writes \"...start|>user\\nHello?<|im_end|>"},
         {"{{ messages }}", "none of dtrain's templates"},
         {"{% for m in messages %}\n{{ m.content | zap }}{% endfor %}", "line 2: unknown or unsupported filter zap"},
-        {"{{ raise_exception('never') }}", "it refuses a question; name the template"},
+        {"{{ raise_exception('never') }}", "it refuses a question; choose a template"},
         {"{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}{% for m in messages %}<|im_start|>"
          "{{ m.role + '\n' + m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
          "{% endif %}",
@@ -713,7 +713,7 @@ static void bad_templates_say_what_is_wrong(void **state)
         {"{\"user\": {\"prefx\": \"\"}, \"assistant\": {\"end\": \"x\"}}", "user.prefx"},
         {"{\"user\": {\"prefix\": 1}, \"assistant\": {\"end\": \"x\"}}", "user.prefix: expected a string, found 1"},
         {"{\"user\": 1, \"assistant\": {\"end\": \"x\"}}", "user: expected an object"},
-        {"{\"jinja\": \"\"}", "jinja: expected no such key (known: name begin"},
+        {"{\"jinja\": \"\"}", "jinja: expected a known key (one of name begin"},
         {"{\"trim\": 1}", "trim"},
         {"{\"system_place\": \"top\"}", "system_place"}};
     dt_chat *c;
@@ -932,14 +932,15 @@ static void a_directory_s_template_is_found(void **state)
     snprintf(where, sizeof where, "qwen2 (%s/chat_template.json)", folder);
     found_in(folder, where);
     write_in(folder, "tokenizer_config.json", text[2]);
-    found_in(folder, "are named rag, tool_use, and none is named default: name one of dtrain's templates");
+    found_in(folder,
+             "has the chat templates rag, tool_use, but none is named default: choose one of dtrain's templates");
     write_in(folder, "tokenizer_config.json", text[1]);
     snprintf(where, sizeof where, "qwen3 (%s/tokenizer_config.json)", folder);
     found_in(folder, where);
     snprintf(more, sizeof more, "%s/additional_chat_templates", folder);
     assert_int_equal(mkdir(more, 0700), 0);
     write_in(more, "rag.jinja", qwen2);
-    found_in(folder, "are named rag, and none is named default");
+    found_in(folder, "has the chat templates rag, but none is named default");
     write_in(folder, "chat_template.jinja", chatml);
     snprintf(where, sizeof where, "chatml (%s/chat_template.jinja)", folder);
     found_in(folder, where);
@@ -980,7 +981,8 @@ static void names_that_a_template_writes_are_refused(void **state)
         assert_string_equal(dt_chat_name(c), "chatml");
         assert_int_equal(c->refused, edits[i].refused | DT_KIND_DEVELOPER);
         assert_int_equal(dt_chat_render(c, m, 1, DT_CHAT_GENERATE, &p), i ? DT_ERR_DATA : DT_OK);
-        assert_true(!i || strstr(dt_error_message(), "does not write messages with the field name as dtrain's chatml"));
+        assert_true(!i ||
+                    strstr(dt_error_message(), "and dtrain's chatml write messages with the field name differently"));
         dt_error_clear();
         dt_pieces_free(&p);
         dt_chat_close(c);

@@ -141,8 +141,8 @@ static void paths_begin_at_home(void **state)
 static void paths_that_would_be_taken_literally_are_refused(void **state)
 {
     static const char *const cases[][2] = {
-        {"run.output_dir=$SCRATCH/a", "command line: run.output_dir: $SCRATCH in a path is not replaced; expected "
-                                      "${SCRATCH}, found '$SCRATCH/a'"},
+        {"run.output_dir=$SCRATCH/a",
+         "command line: run.output_dir: $SCRATCH in a path is not expanded: expected ${SCRATCH}, found '$SCRATCH/a'"},
         {"model.path=/scratch/$USER/a", "command line: model.path: $USER in a path"},
         {"data.train=a.h5, $D/b.h5", "command line: data.train: $D in a path"},
         {"dpo.reference_path=~other/a", "command line: dpo.reference_path: expected ~/... or a full path"},
@@ -381,21 +381,21 @@ static const struct {
     {"[run]\nseed ; = 1\n", NULL, "input.ini:2: expected 'key = value' or '[section]'"},
     {"[run]\noutput_dir = ${DTRAIN_TEST_UNSET}/x\n", NULL,
      "input.ini:2: [run] output_dir: the environment variable DTRAIN_TEST_UNSET is not set"},
-    {"[run]\noutput_dir = ${DTRAIN_TEST\n", NULL, "input.ini:2: [run] output_dir: '${' without '}'"},
+    {"[run]\noutput_dir = ${DTRAIN_TEST\n", NULL, "input.ini:2: [run] output_dir: expected '}' after '${', found none"},
     {"[run]\noutput_dir = ${}\n", NULL,
      "input.ini:2: [run] output_dir: expected the name of an environment variable in ${...}, found ''"},
     {"[run]\noutput_dir = ${DTRAIN_TEST_ODD}\n", NULL,
-     "input.ini:2: [run] output_dir: '${' remains in the value after environment variables were replaced"},
+     "input.ini:2: [run] output_dir: '${' remains in the value after environment variables were expanded"},
     {"[run]\noutput_dir = a\x01"
      "b\n",
      NULL, "input.ini:2: [run] output_dir: a control character (byte 0x01) in the value"},
     {"", "run.output_dir=a\nb", "command line: run.output_dir: a control character (byte 0x0a) in the value"},
     {"", "run.output_dir=a ;b",
-     "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot "
-     "be part of the value"},
+     "command line: run.output_dir: ';' at the start of a value or after a blank starts a comment and cannot be part "
+     "of the value"},
     {"", "run.output_dir=;b",
-     "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot "
-     "be part of the value"},
+     "command line: run.output_dir: ';' at the start of a value or after a blank starts a comment and cannot be part "
+     "of the value"},
     {"", "seed=1", "command line: expected section.key=value, found 'seed=1'; did you mean run.seed=1?"},
     {"", "lr=1e-3", "command line: expected section.key=value, found 'lr=1e-3'; did you mean optimizer.lr=1e-3?"},
     {"", "learning_rate=1e-3",
@@ -413,34 +413,29 @@ static const struct {
     {"[run]\noptim = adamw_torch\n", NULL,
      "input.ini:2: [run] optim: unknown key; optim is type in [optimizer] here: adamw, adam or sgd"},
     {"[optimizer]\nadam_w_mode = true\n", NULL,
-     "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: adam_w_mode = "
-     "true is type = adamw, false is type = adam"},
+     "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: type = adamw for "
+     "adam_w_mode = true, type = adam for false"},
     {"[model]\nlora_rank = 8\n", NULL, "input.ini:2: [model] lora_rank: unknown key; lora_rank is r in [lora] here"},
-    {"[lora]\nuse_dora = true\n", NULL,
-     "input.ini:2: [lora] use_dora: DoRA is not supported yet: leave it out for LoRA"},
+    {"[lora]\nuse_dora = true\n", NULL, "input.ini:2: [lora] use_dora: DoRA is not supported; remove it to train LoRA"},
     {"[lora]\ntask_type = CAUSAL_LM\nexclude_modules = lm_head\nllm_int8_skip_modules = lm_head\n"
      "bnb_4bit_compute_dtype = bfloat16\n",
      NULL,
-     "input.ini:2: [lora] task_type: leave it out: run.task says what the model is trained for\n"
-     "input.ini:3: [lora] exclude_modules: lora.target_modules may be a regular expression that whole names match\n"
-     "input.ini:4: [lora] llm_int8_skip_modules: leave it out: embeddings, head, norms and lora.modules_to_save are "
-     "never stored in 8 bits\n"
-     "input.ini:5: [lora] bnb_4bit_compute_dtype: precision.dtype is what products are computed in"},
+     "input.ini:2: [lora] task_type: remove it: run.task sets the task\ninput.ini:3: [lora] exclude_modules: use a "
+     "regular expression in lora.target_modules, which must match whole names\ninput.ini:4: [lora] "
+     "llm_int8_skip_modules: remove it: embeddings, head, norms and lora.modules_to_save are never stored in 8 "
+     "bits\ninput.ini:5: [lora] bnb_4bit_compute_dtype: use precision.dtype, the type in which GEMMs are computed"},
     {"[zero]\nstage3_prefetch_bucket_size = 5e7\nstage3_max_live_parameters = 1e9\nreduce_bucket_size = auto\n", NULL,
      "input.ini:2: [zero] stage3_prefetch_bucket_size: unknown key; stage3_prefetch_bucket_size is "
-     "prefetch_bucket_size in [zero] here: blocks are gathered whole, so at least the parameters of one: 5e7 would "
-     "gather none ahead of time\n"
-     "input.ini:3: [zero] stage3_max_live_parameters: unknown key; stage3_max_live_parameters is "
-     "max_live_parameters in [zero] here\n"
-     "input.ini:4: [zero] reduce_bucket_size: expected an integer from 1, found 'auto' (leave the key out for its "
-     "default)"},
+     "prefetch_bucket_size in [zero] here: blocks are gathered whole, so the value must be at least the parameters of "
+     "a block; 5e7 would disable prefetching\ninput.ini:3: [zero] stage3_max_live_parameters: unknown key; "
+     "stage3_max_live_parameters is max_live_parameters in [zero] here\ninput.ini:4: [zero] reduce_bucket_size: "
+     "expected an integer from 1, found 'auto' (remove the key to get its default)"},
     {"[zero]\ncontiguous_gradients = true\nstage3_gather_16bit_weights_on_model_save = true\n",
      "zero.offload_optimizer_device=cpu",
-     "input.ini:2: [zero] contiguous_gradients: leave it out: the gradients of a block always lie in one buffer\n"
-     "input.ini:3: [zero] stage3_gather_16bit_weights_on_model_save: leave it out: checkpoints hold whole tensors "
-     "at every stage, and checkpoint.export = hf writes the model\n"
-     "command line: zero.offload_optimizer_device: zero.offload_optimizer and zero.offload_param are none, cpu or "
-     "nvme; zero.nvme_path is a directory"},
+     "input.ini:2: [zero] contiguous_gradients: remove it: the gradients of a block always share one "
+     "buffer\ninput.ini:3: [zero] stage3_gather_16bit_weights_on_model_save: remove it: checkpoints hold whole tensors "
+     "at every stage, and checkpoint.export = hf writes the model\ncommand line: zero.offload_optimizer_device: set "
+     "zero.offload_optimizer and zero.offload_param to none, cpu or nvme, and zero.nvme_path to a directory"},
     {"", "checkpoint.resume=true",
      "command line: checkpoint.resume: expected auto, none or the path of a checkpoint, found 'true'"},
     {"[optimizer]\nlearning_rate = 1\n", NULL,
@@ -453,54 +448,50 @@ static const struct {
     {"[run]\nnum_train_epochs = 1\n", NULL,
      "input.ini:2: [run] num_train_epochs: unknown key; num_train_epochs is epochs in [run] here"},
     {"[run]\nbf16 = true\n", NULL,
-     "input.ini:2: [run] bf16: unknown key; bf16 is dtype in [precision] here: bf16 = true is dtype = bf16"},
+     "input.ini:2: [run] bf16: unknown key; bf16 is dtype in [precision] here: instead of bf16 = true write dtype = "
+     "bf16"},
     {"[zero]\nmics_shard_size = 8\nzero_hpz_partition_size = 8\n", NULL,
-     "input.ini:2: [zero] mics_shard_size: unknown key; mics_shard_size is shard_group in [zero] here: the ranks "
-     "of a node is node, with stage = 3; -1 is world\n"
-     "input.ini:3: [zero] zero_hpz_partition_size: all states are partitioned over zero.shard_group; a second copy "
-     "of the parameters alone in each node is not kept"},
+     "input.ini:2: [zero] mics_shard_size: unknown key; mics_shard_size is shard_group in [zero] here: write node "
+     "(with stage = 3) for the ranks of a node, and world for -1\ninput.ini:3: [zero] zero_hpz_partition_size: not "
+     "supported: zero.shard_group shards all states alike, without a second copy of the parameters in each node"},
     {"[zero_optimization]\nstage = 2\n", NULL,
      "input.ini:1: [zero_optimization]: unknown section; such settings are in [zero]"},
     {"", "run.lr_scheduler_type=cosine",
      "command line: run.lr_scheduler_type: unknown key; lr_scheduler_type is type in [scheduler] here"},
     {"", "training.bf16=true",
-     "command line: training.bf16: unknown section; bf16 is dtype in [precision] here: bf16 = true is dtype = bf16"},
+     "command line: training.bf16: unknown section; bf16 is dtype in [precision] here: instead of bf16 = true write "
+     "dtype = bf16"},
     {"", "dpo.max_length=128", "command line: dpo.max_length: unknown key; max_length is seq_len in [data] here"},
     {"", "dpo.ref_model=start", "command line: dpo.ref_model: unknown key; ref_model is reference_path in [dpo] here"},
     {"", "grpo.ref_model=start",
      "command line: grpo.ref_model: unknown key; ref_model is reference_path in [grpo] here"},
-    {"", "grpo.reward_model=judge", "command line: grpo.reward_model: grpo.reward_funcs = model:DIRECTORY"},
+    {"", "grpo.reward_model=judge", "command line: grpo.reward_model: use grpo.reward_funcs = model:DIRECTORY"},
     {"[vision]\nmm_projector_type = linear\nfreeze_llm = true\nimage_aspect_ratio = pad\nimage_size = 336\nlr = 1\n",
      NULL,
-     "input.ini:2: [vision] mm_projector_type: unknown key; mm_projector_type is projector_type in [vision] here\n"
-     "input.ini:3: [vision] freeze_llm: vision.train lists what is trained; true leaves llm out of the list\n"
-     "input.ini:4: [vision] image_aspect_ratio: images are resized before training: dtrain-data --images; pad is "
-     "do_pad "
-     "= true in a preprocessor_config.json whose image_processor_type is LlavaImageProcessor\n"
-     "input.ini:5: [vision] image_size: leave it out: dtrain-data --images makes a square of the tower's size of every "
-     "image\n"
-     "input.ini:6: [vision] lr: optimizer.lr_groups has the rates of parts: multi_modal_projector:RATE, "
-     "vision_tower:RATE"},
+     "input.ini:2: [vision] mm_projector_type: unknown key; mm_projector_type is projector_type in [vision] "
+     "here\ninput.ini:3: [vision] freeze_llm: for true, omit llm from vision.train\ninput.ini:4: [vision] "
+     "image_aspect_ratio: images are resized before training by dtrain-data --images; for pad, set do_pad = true in a "
+     "preprocessor_config.json with image_processor_type LlavaImageProcessor\ninput.ini:5: [vision] image_size: remove "
+     "it: dtrain-data --images resizes every image to a square of the tower's size\ninput.ini:6: [vision] lr: set "
+     "rates of modules in optimizer.lr_groups: multi_modal_projector:RATE, vision_tower:RATE"},
     {"", "vlm.freeze_vit=true",
-     "command line: vlm.freeze_vit: unknown section; freeze_vit is train in [vision] here: true leaves tower out of "
+     "command line: vlm.freeze_vit: unknown section; freeze_vit is train in [vision] here: for true, omit tower from "
      "the list"},
     {"", "rec.freeze_llm=maybe", "command line: rec.freeze_llm: expected true or false, found 'maybe'"},
     {"[eval]\neval_steps = 5\n", NULL, "input.ini:1: [eval]: unknown section; such settings are in [data]"},
-    {"", "grpo.use_vllm=true",
-     "command line: grpo.use_vllm: leave it out: dtrain generates with the weights in training"},
+    {"", "grpo.use_vllm=true", "command line: grpo.use_vllm: remove it: dtrain generates with the weights in training"},
     {"[optimizer]\ngradient_clipping = 1\n", NULL,
      "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] "
      "here"},
     {"[precision]\ndtype = O2\n", NULL,
      "input.ini:2: [precision] dtype: expected one of auto, fp32, bf16, fp16, found 'O2' (O2 of apex is fp16)"},
     {"[precision]\nenabled = true\nfp16_opt_level = O1\n", NULL,
-     "input.ini:2: [precision] enabled: precision.dtype = fp16 or bf16 is what enables it\n"
-     "input.ini:3: [precision] fp16_opt_level: unknown key; fp16_opt_level is dtype in [precision] here: O0 is "
-     "fp32, "
-     "O1 bf16 or fp16, O2 fp16; O3, fp16 without master weights, is not offered"},
+     "input.ini:2: [precision] enabled: use precision.dtype = fp16 or bf16 to enable it\ninput.ini:3: [precision] "
+     "fp16_opt_level: unknown key; fp16_opt_level is dtype in [precision] here: O0 is fp32, O1 bf16 or fp16, O2 fp16; "
+     "O3 (fp16 without master weights) is not supported"},
     {"[data]\nseq_len = 4k\n", NULL,
-     "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '4k' (write the number out: 4000 "
-     "or 4096)"},
+     "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '4k' (write the number without a "
+     "suffix: 4000 or 4096)"},
     {"[data]\nseq_len = 1_\n", NULL, "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '1_'"},
     {"[scheduler]\nwarmup_ratio = 10%\n", NULL,
      "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a "
@@ -652,7 +643,8 @@ static void the_longest_value_survives_being_written(void **state)
     dt_config_free(&b);
     strcat(override, "x");
     assert_int_equal(parse(&a, "", override), DT_ERR_USAGE);
-    assert_string_equal(dt_error_message(), "command line: data.train: the value has 3993 bytes, the limit is 3992");
+    assert_string_equal(dt_error_message(),
+                        "command line: data.train: the value is too long: expected at most 3992 bytes, found 3993");
     dt_error_clear();
     free(override);
 }
@@ -698,7 +690,7 @@ static void keys_are_printed_by_section_and_by_name(void **state)
     assert_int_equal(err, DT_OK);
     assert_string_equal(text,
                         "[batch]\n  micro_batch_size             integer from 0 to 2147483647, samples; default: 0\n"
-                        "      samples that a rank processes at a time; 0: computed from the other two\n");
+                        "      samples that a rank processes at a time; 0: computed from the other two keys\n");
     free(text);
     text = printed(dt_config_print_keys, "zero", &err);
     assert_true(err == DT_OK && strstr(text, "[zero]") && strstr(text, "stage ") && !strstr(text, "[run]"));
@@ -718,8 +710,8 @@ static void keys_are_printed_by_section_and_by_name(void **state)
         {"learning_rate", "--keys learning_rate: learning_rate is optimizer.lr here"},
         {"warmup_step", "--keys warmup_step: unknown key; the nearest is warmup_steps in [scheduler]"},
         {"neftune_noise_alpha",
-         "--keys neftune_noise_alpha: noise on embeddings (NEFTune) is not supported: leave it out"},
-        {"zzz", "--keys zzz: no section and no key has this name; --keys alone lists all"},
+         "--keys neftune_noise_alpha: NEFTune (noise on embeddings) is not supported; remove it"},
+        {"zzz", "--keys zzz: no section or key has this name; --keys without a name lists all"},
         {"optimiser", "--keys optimiser: unknown section; the nearest is [optimizer]"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

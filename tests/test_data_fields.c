@@ -41,26 +41,26 @@ static void must_refuse(const refusal *r)
 static void fields_that_change_the_training_are_refused(void **state)
 {
     static const refusal cases[] = {
-        {"{" CHAT ", \"tools\": [{\"type\": \"function\"}]}", "tools: descriptions of tools"},
-        {"{" CHAT ", \"functions\": [{\"name\": \"f\"}]}", "functions: descriptions of tools"},
-        {"{" CHAT ", \"videos\": [\"a.mp4\"]}", "videos: dtrain reads texts and images"},
-        {"{" SHAREGPT ", \"audios\": [\"a.wav\"]}", "audios: dtrain reads texts and images"},
+        {"{" CHAT ", \"tools\": [{\"type\": \"function\"}]}", "tools: tool descriptions"},
+        {"{" CHAT ", \"functions\": [{\"name\": \"f\"}]}", "functions: tool descriptions"},
+        {"{" CHAT ", \"videos\": [\"a.mp4\"]}", "videos: only texts and images are supported"},
+        {"{" SHAREGPT ", \"audios\": [\"a.wav\"]}", "audios: only texts and images are supported"},
         {"{" COMPLETION ", \"video\": \"a.mp4\"}", "video: "},
         {"{" CHAT ", \"chat_template_kwargs\": {\"enable_thinking\": false}}", "chat_template_kwargs: "},
         {"{" CHAT ", \"enable_thinking\": false}", "enable_thinking: "},
-        {"{" COMPLETION ", \"loss_mask\": [0, 1]}", "loss_mask: targets are chosen by --mask"},
+        {"{" COMPLETION ", \"loss_mask\": [0, 1]}", "loss_mask: --mask selects the targets"},
         {"{" COMPLETION ", \"labels\": [-100, 1]}", "labels: "},
         {"{" COMPLETION ", \"completion_mask\": [0, 1]}", "completion_mask: "},
         {"{" CHAT ", \"input_ids\": [1, 2]}", "input_ids: "},
         {"{" CHAT ", \"assistant_masks\": [0, 1]}", "assistant_masks: "},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"reasoning_content\": \"why\"}",
-         "reasoning_content: thoughts belong into a message"},
+         "reasoning_content: thoughts must be in an assistant message"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"thinking\": \"why\"}",
-         "thinking: thoughts belong into a message"},
-        {"{" SHAREGPT ", \"reasoning\": \"why\"}", "reasoning: thoughts belong into a message"},
-        {"{" COMPLETION ", \"reasoning\": \"why\"}", "reasoning: thoughts belong into a message"},
-        {"{" CHAT ", \"thinking\": true}", "thinking: arguments of a chat template"},
-        {"{" PAIR ", \"thinking\": \"why\"}", "thinking: thoughts belong into a message"},
+         "thinking: thoughts must be in an assistant message"},
+        {"{" SHAREGPT ", \"reasoning\": \"why\"}", "reasoning: thoughts must be in an assistant message"},
+        {"{" COMPLETION ", \"reasoning\": \"why\"}", "reasoning: thoughts must be in an assistant message"},
+        {"{" CHAT ", \"thinking\": true}", "thinking: chat template arguments"},
+        {"{" PAIR ", \"thinking\": \"why\"}", "thinking: thoughts must be in an assistant message"},
         {"{\"chosen\": [" Q ", " A "], \"rejected\": [{\"role\": \"user\", \"content\": \"other\"}, " A "]}",
          "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
          "message 0 the question \"q\" and the question \"other\""},
@@ -74,39 +74,41 @@ static void fields_that_change_the_training_are_refused(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
          "message 0: part 0 of its content: expected {\"type\": \"text\", \"text\": ...}, found type image (images "
          "need --images"},
-        {"{" COMPLETION ", \"weight\": 0.5}", "weight: the record has a weight, which --weight-key weight"},
+        {"{" COMPLETION ", \"weight\": 0.5}", "weight: the record has a weight; use it with --weight-key weight"},
         {"{" CHAT ", \"sample_weight\": 0}", "sample_weight: the record has a weight"},
         {"{" PAIR ", \"weight\": 2}", "weight: pairs have no weights"},
         {"{" PAIR ", \"videos\": [\"a\"]}", "videos: "},
-        {"{\"prompt\": [" Q "], \"tools\": [1]}", "tools: descriptions of tools"},
-        {"{\"question\": \"q\", \"answer\": \"a\", \"tools\": [1]}", "tools: descriptions of tools"},
+        {"{\"prompt\": [" Q "], \"tools\": [1]}", "tools: tool descriptions"},
+        {"{\"question\": \"q\", \"answer\": \"a\", \"tools\": [1]}", "tools: tool descriptions"},
         {"{\"prompt\": [" Q "], \"videos\": [\"a\"]}", "videos: "},
         {"{" CHAT ", \"history\": [[\"q\", \"a\"]]}", "history: the record has a list of messages"},
-        {"{" COMPLETION ", \"system\": \"s\"}", "system: a plain text has no system message: --as-chat"},
-        {"{" PAIR ", \"system\": \"s\"}", "system: a plain text has no system message: --as-chat"},
-        {"{\"prompt\": \"p\", \"history\": [[\"q\", \"a\"]]}", "history: a plain text has no earlier turns"},
+        {"{" COMPLETION ", \"system\": \"s\"}",
+         "system: plain text cannot have a system message; write the record as a conversation with --as-chat"},
+        {"{" PAIR ", \"system\": \"s\"}",
+         "system: plain text cannot have a system message; write the record as a conversation with --as-chat"},
+        {"{\"prompt\": \"p\", \"history\": [[\"q\", \"a\"]]}", "history: plain text cannot have earlier turns"},
         {"{\"messages\": [{\"role\": \"system\", \"content\": \"t\"}, " Q ", " A "], \"system\": \"s\"}",
-         "system: the messages begin with another system message"},
-        {"{" CHAT ", \"system\": \"s\", \"system_prompt\": \"t\"}", "system and system_prompt: expected one"},
+         "system: the messages already begin with a system message"},
+        {"{" CHAT ", \"system\": \"s\", \"system_prompt\": \"t\"}", "system and system_prompt: expected only one"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"q\"]]}",
          "history: turn 0: expected [question, answer]"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": \"q\"}",
          "history: expected [[question, answer], ...]"},
         {"{\"instruction\": \"i\", \"input\": \"j\", \"context\": \"k\", \"output\": \"o\"}",
-         "input and context: expected one"},
-        {"{\"instruction\": \"i\", \"output\": \"o\", \"response\": \"p\"}", "output and response: expected one"},
-        {"{" CHAT ", \"rejected_response\": \"r\"}", "rejected_response: found an answer of a preference"},
-        {"{" WITHOUT("\"weight\": 0") "}", "message 1: weight takes the answer out of the loss, but --mask full",
+         "input and context: expected only one"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"response\": \"p\"}", "output and response: expected only one"},
+        {"{" CHAT ", \"rejected_response\": \"r\"}", "rejected_response: found one answer of a preference"},
+        {"{" WITHOUT("\"weight\": 0") "}", "message 1: weight excludes the answer from the loss, but --mask full",
          .mask = "full"},
-        {"{" WITHOUT("\"loss\": false") "}", "message 1: loss takes the answer out of the loss, but --mask full",
+        {"{" WITHOUT("\"loss\": false") "}", "message 1: loss excludes the answer from the loss, but --mask full",
          .kind = "tokens"},
         {"{\"prompt\": [" Q
          "], \"chosen\": [{\"role\": \"assistant\", \"content\": \"a\", \"train\": false}], \"rejected\": [" A "]}",
-         "message 1: train takes the answer out of the loss, but a preference"},
+         "message 1: train excludes the answer from the loss, but a preference"},
         {"{\"prompt\": [" Q
          "], \"chosen\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{}]}], \"rejected\": [" A "]}",
-         "message 0: tool_calls: calls of tools"},
-        {"{" WITHOUT("\"tool_calls\": [{}]") "}", "message 1: tool_calls: calls of tools"},
+         "message 0: tool_calls: tool calls"},
+        {"{" WITHOUT("\"tool_calls\": [{}]") "}", "message 1: tool_calls: tool calls"},
         {"{" WITHOUT("\"reasoning_content\": \"why\"") "}",
          "message 1: reasoning_content: the template plain has no block"},
         /* not these */
@@ -125,15 +127,15 @@ static void fields_that_change_the_training_are_refused(void **state)
 static void labels_of_kto_are_no_plain_answers(void **state)
 {
     static const refusal cases[] = {
-        {"{" COMPLETION ", \"label\": false}", "label: the record says that its answer is bad"},
-        {"{" COMPLETION ", \"label\": 0}", "label: the record says that its answer is bad"},
-        {"{" CHAT ", \"kto_tag\": false}", "kto_tag: the record says that its answer is bad", .kind = "sft"},
-        {"{" COMPLETION ", \"label\": false}", "label: the record says that its answer is bad", .kind = "sft"},
+        {"{" COMPLETION ", \"label\": false}", "label: the record labels its answer as bad"},
+        {"{" COMPLETION ", \"label\": 0}", "label: the record labels its answer as bad"},
+        {"{" CHAT ", \"kto_tag\": false}", "kto_tag: the record labels its answer as bad", .kind = "sft"},
+        {"{" COMPLETION ", \"label\": false}", "label: the record labels its answer as bad", .kind = "sft"},
         {"{" COMPLETION ", \"label\": true}",
-         "label: a record with good or bad answers (KTO) is no plain sft: --kind sft"},
-        {"{" CHAT ", \"label\": true}", "label: a record with good or bad answers"},
+         "label: a record with a KTO label needs a choice: train only on good answers with --kind sft"},
+        {"{" CHAT ", \"label\": true}", "label: a record with a KTO label needs a choice"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"kto_tag\": true}",
-         "kto_tag: a record with good or bad answers"},
+         "kto_tag: a record with a KTO label needs a choice"},
         {"{" COMPLETION ", \"label\": true}", NULL, .kind = "sft"},
         {"{" COMPLETION ", \"label\": true}", NULL, .kind = "prompts"},
         {"{" COMPLETION ", \"label\": \"sport\"}", NULL},
@@ -245,7 +247,7 @@ static void pairs_that_teach_nothing_are_counted(void **state)
     dt_make_stats stats;
     unlink(output);
     assert_int_equal(make(SAME SAME SAME, &o, &stats), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "all 3 pairs have equal answers"));
+    assert_non_null(strstr(dt_error_message(), "the answers of all 3 pairs are equal"));
     assert_true(access(output, F_OK) != 0);
     assert_int_equal(make(TIE, &o, &stats), DT_OK);
     o.max_length = 2; /* equal after the cut */
@@ -373,7 +375,7 @@ static void training_refuses_pairs_that_are_all_equal(void **state)
     craft_pairs(6);
     assert_int_equal(open_pairs(&l), DT_OK);
     assert_int_equal(dt_loader_verify(l, NULL, NULL), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "all 2 pairs have equal texts"));
+    assert_non_null(strstr(dt_error_message(), "the texts of all 2 pairs are equal"));
     dt_loader_close(l);
     dt_dataset_writer *w;
     const dt_pair pair = {.prompt_length = {1, 1}, .equal = true};
@@ -383,7 +385,7 @@ static void training_refuses_pairs_that_are_all_equal(void **state)
     assert_int_equal(dt_dataset_end_pair(w, &pair), DT_OK);
     assert_int_equal(dt_dataset_commit(w), DT_OK);
     assert_int_equal(open_pairs(&l), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "all 1 pairs have equal texts"));
+    assert_non_null(strstr(dt_error_message(), "the texts of all 1 pairs are equal"));
     dt_error_clear();
 }
 
@@ -417,8 +419,9 @@ static void printed_json_is_records(void **state)
         {"{\n\"text\": \"a\"\n}\n{\n\"text\": nothing\n}\n", 0, ":4: not valid JSON"},
         {"{\n\"text\": \"a\"\n}\n{\n\"text\": 1\n}\n", 0, ":4: text: expected a text"},
         {"{\n\"text\": \"a\"\n},\n{\n\"text\": \"b\"\n}\n", 0, ":3:2: expected the next record, found ','"},
-        {"{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\"\n", 0, ":4: the file ends inside the record of several lines"},
-        {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here breaks in line 3: expected a ], found a }"},
+        {"{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\"\n", 0,
+         ":4: the file ends inside the record that begins here (input: records of several lines)"},
+        {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here breaks in line 3: expected ], found }"},
         {"{\"text\": \"a\n\n{\"text\": \"b\"}\n", 0, ":1: not valid JSON"}, /* cut short, in JSON lines */
     };
     dt_make_options o = options();

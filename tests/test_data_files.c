@@ -236,7 +236,7 @@ static void bad_files_are_refused_with_the_reason(void **state)
         {{.weight_1 = -1}, "weights[1]"},
         {{.weight_1 = 0.0f / 0.0f}, "weights[1]"},
         {{.weight_1 = 9e-4f}, "weights[1]: expected 0, or 0.001 to 1e6"},
-        {{.external = true}, "inside the file"},
+        {{.external = true}, "in this file"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         make(&cases[i].c);
@@ -257,7 +257,7 @@ static void files_that_are_no_datasets_are_refused(void **state)
     f = fopen(path, "w");
     for (int i = 0; i < 1000; i++) fprintf(f, "this is text, not HDF5\n");
     fclose(f);
-    must_fail("this is text, not a dataset");
+    must_fail("expected a dataset, found text");
     unlink(path);
 }
 
@@ -390,7 +390,7 @@ static void no_altered_bit_goes_unnoticed(void **state)
     assert_true(dt_dataset_get_info(d)->sealed);
     dt_dataset_close(d);
     assert_int_equal(truncate(path, nbytes - 8), 0);
-    must_fail("lost the checksum of its header");
+    must_fail("the checksum of the header is missing");
 }
 
 static void options_that_do_not_fit_the_file_are_refused(void **state)
@@ -446,7 +446,7 @@ static void options_that_do_not_fit_the_file_are_refused(void **state)
     o.files = list;
     dt_error_clear();
     assert_int_equal(dt_loader_open(&l, &o), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "one kind"));
+    assert_non_null(strstr(dt_error_message(), "the same kind"));
     unlink(path);
     strcpy(path, keep);
 }

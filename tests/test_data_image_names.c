@@ -94,18 +94,18 @@ static void images_that_are_not_here_are_refused(void **state)
     static const struct {
         const char *name, *says;
     } cases[] = {
-        {"https://example.com/a.jpg", "images are not fetched over the network (https): download it"},
-        {"HTTP://example.com/a.jpg", "images are not fetched over the network"},
-        {"s3://bucket/a.jpg", "images are not fetched over the network (s3)"},
-        {"file://other/a.jpg", "expected a file of this machine with its whole path, file:///PATH"},
-        {"file:a.jpg", "expected a file of this machine"},
+        {"https://example.com/a.jpg", "images are not downloaded (https): download the file"},
+        {"HTTP://example.com/a.jpg", "images are not downloaded"},
+        {"s3://bucket/a.jpg", "images are not downloaded (s3)"},
+        {"file://other/a.jpg", "expected a local file with its full path, file:///PATH"},
+        {"file:a.jpg", "expected a local file"},
         {"file:///a%00.jpg", "found a byte 0"},
         {"file:///not/there/a%20b.jpg", "/not/there/a b.jpg: cannot be opened"},
         {"data:image/png,abc", "expected data:image/TYPE;base64,DATA"},
         {"data:image/png;base64,ab!d", "expected base64, found a byte 0x21 after 2 digits"},
-        {"data:image/png;base64,abcde", "expected base64, whose 5 digits end in between"},
-        {"data:image/png;base64,AAAAAAAA", "data:image/png;base64,AAAAAAAA...: neither JPEG, PNG"},
-        {"data:image/png;base64,", "empty, and no image"},
+        {"data:image/png;base64,abcde", "expected base64, but its 5 digits are incomplete"},
+        {"data:image/png;base64,AAAAAAAA", "data:image/png;base64,AAAAAAAA...: expected JPEG, PNG"},
+        {"data:image/png;base64,", "the file is empty"},
     };
     dt_make_options o = with_images();
     dt_make_stats stats;

@@ -391,7 +391,7 @@ static void texts_and_images_that_do_not_match_are_refused(void **state)
 {
     static const wrong cases[] = {{N_IMG, 2, 0, "placeholders"},     {N_IMG - 1, 1, 0, "placeholders"},
                                   {N_IMG + 1, 1, 0, "placeholders"}, {N_IMG, 0, 0, "placeholders"},
-                                  {0, 1, 0, "placeholders"},         {N_IMG, 1, 2, "no target"}};
+                                  {0, 1, 0, "placeholders"},         {N_IMG, 1, 2, "not be a target"}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         dt_dataset_writer *w = begin(path, DT_DATASET_SFT);
         int32_t id[16] = {7};
@@ -425,7 +425,7 @@ static void files_of_one_run_must_agree(void **state)
     static const char *const says[] = {"must agree",
                                        "must agree",
                                        "must agree",
-                                       ": attribute preprocessor: size and resample: its images were made with",
+                                       ": attribute preprocessor: size and resample: the images were prepared with",
                                        ": attribute preprocessor:1:", /* not valid JSON here */
                                        NULL};
     const dt_image_form forms[] = {{S + 1, N_IMG, IMAGE, form.preprocessor},

@@ -170,9 +170,9 @@ static void an_array_ends_where_its_brackets_do_not_match(void **state)
     } cases[] = {
         {"[{\"text\": \"a\"},\n{\"text\": \"b\",\n{\"text\": \"c\"}]", ":2: ", "line 3: expected a key or }"},
         {"[{\"text\": \"a\"},\n{\"text\": \"b\"\n\n{\"text\": \"c\"}]", ":2: ", "line 4: expected a key or }"},
-        {"[\n{\"text\": \"a\"\n]", ":2: ", "line 3: expected a }, found a ]"},
-        {"[\n{\"text\": \"a\", \"b\": [\n1}]", ":2: ", "line 3: expected a ], found a }"},
-        {"[\n{\"text\": \"a},\n{\"text\": \"b\"}]", ":2: ", "line 2: expected a quote"},
+        {"[\n{\"text\": \"a\"\n]", ":2: ", "line 3: expected }, found ]"},
+        {"[\n{\"text\": \"a\", \"b\": [\n1}]", ":2: ", "line 3: expected ], found }"},
+        {"[\n{\"text\": \"a},\n{\"text\": \"b\"}]", ":2: ", "line 2: expected a closing quote"},
         {"[{\"text\": \"a\"},\n{\"text\": \"b\"}\n},\n{\"text\": \"c\"}]", ":2: ", "line 3: expected a comma or ]"},
         {"[{\"text\": \"a\"}\n{\"text\": \"b\"}]", ":1: ", "line 2: expected a comma or ]"},
         {"[{\"text\": \"a\"},\n{\"text\":\n", ":2: the file ends inside the record", ""},

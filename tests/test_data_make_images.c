@@ -117,19 +117,19 @@ static void captions_are_trained_on_alone(void **state)
     assert_int_equal(s.id[s.n - 1], END);
     dt_dataset_close(d);
     assert_int_equal(make("[{\"id\": \"0\", " CHAT("What?", "a") "}]", &o, &stats), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "without any"));
+    assert_non_null(strstr(dt_error_message(), "without an image"));
     dt_error_clear();
     static const char *const questions[] = {CHAT("<image><image>", "a"), CHAT("<image> and <image>", "a")};
     for (int q = 0; q < 2; q++) { /* as of every other record */
         char text[512];
         snprintf(text, sizeof text, "{\"image\": \"wide.ppm\", %s}\n", questions[q]);
         assert_int_equal(make(text, &o, &stats), DT_ERR_DATA);
-        assert_non_null(strstr(dt_error_message(), "the text has 2 <image> and the record has 1 image"));
+        assert_non_null(strstr(dt_error_message(), "the text has 2 <image>, but the record has 1 image"));
         dt_error_clear();
     }
     assert_int_equal(make("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("<image>", "a") "}\n", &o, &stats),
                      DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "the text has 1 <image> and the record has 2 images"));
+    assert_non_null(strstr(dt_error_message(), "the text has 1 <image>, but the record has 2 images"));
     dt_error_clear();
     make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("What?", "a") "}\n", &o, &stats);
 }
@@ -266,23 +266,24 @@ static void what_does_not_fit_is_refused(void **state)
     static const struct {
         const char *record, *says;
     } cases[] = {
-        {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has no <image> and the record has 1 image"},
+        {"{\"image\": \"wide.ppm\", \"text\": \"a\"}", "the text has no <image>, but the record has 1 image"},
         {"{\"image\": \"wide.ppm\", " CHAT("<image><image>", "a") "}",
-         "the text has 2 <image> and the record has 1 image"},
-        {"{" CHAT("<image>", "a") "}", "the text has 1 <image> and the record has no image"},
+         "the text has 2 <image>, but the record has 1 image"},
+        {"{" CHAT("<image>", "a") "}", "the text has 1 <image>, but the record has no image"},
         {"{\"image\": \"none.ppm\", " CHAT("<image>", "a") "}", "none.ppm"},
         {"{\"image\": \"records.jsonl\", " CHAT("<image>", "a") "}", "records.jsonl"},
         {"{\"image\": \"\", " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"image\": 5, " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"image\": \"wide.ppm\\u0000\", " CHAT("<image>", "a") "}", "image: expected a path"},
         {"{\"images\": [\"wide.ppm\", null], " CHAT("<image>", "a") "}", "images: expected a path"},
-        {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}", "expected one of them"},
+        {"{\"images\": [\"wide.ppm\"], \"image\": \"wide.ppm\", " CHAT("<image>", "a") "}",
+         "expected only one of them"},
         {"{\"image\": \"wide.ppm\", \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": "
          "\"wide.ppm\"}]}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
-         "expected one"},
+         "expected only one"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\"}]}]}", "\"image\"}"},
         {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"chosen\": \"a<image>\", \"rejected\": \"<image>b\"}",
-         "belong to its prompt"},
+         "belong in its prompt"},
         {"{\"image\": \"wide.ppm\", \"prompt\": \"p\", \"completion\": \"c\"}", "the text has no <image>"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -397,7 +398,7 @@ static void options_that_do_not_fit_are_refused(void **state)
         assert_non_null(strstr(dt_error_message(), says));                                                             \
     } while (0)
     REFUSED(o.images.preprocessor = NULL, DT_ERR_USAGE, "--images");
-    REFUSED((o.images.preprocessor = NULL, o.images.folder = NULL), DT_ERR_DATA, "another name");
+    REFUSED((o.images.preprocessor = NULL, o.images.folder = NULL), DT_ERR_DATA, "rename the field");
     REFUSED(o.images.n_tokens = 0, DT_ERR_USAGE, "image tokens");
     REFUSED(o.images.token = "<picture>", DT_ERR_USAGE, "--add-tokens");
     REFUSED(o.tokenizer = "bytes", DT_ERR_USAGE, "--add-tokens");

@@ -113,13 +113,13 @@ static void lists_are_read_as_python_writes_them(void **state)
         {"['a' 'b']", NULL, "a comma or ] at byte 6 of a list, found \"'b']\""},
         {"['a', nan]", NULL, "a string or a number at byte 7"},
         {"[[1]]", NULL, "a string or a number at byte 2"},
-        {"['a'] x", NULL, "nothing behind ]"},
+        {"['a'] x", NULL, "the end of the text after ]"},
         {"['a", NULL, "a closing quote"},
         {"['\\", NULL, "the rest of an escape"},
         {"['\\x4']", NULL, "a hexadecimal digit"},
-        {"['\\ud83d\\ude00']", NULL, "escape of U+D83D"},
-        {"['\\U00110000']", NULL, "escape of U+110000"},
-        {"['\\N{DASH}']", NULL, "names of characters"},
+        {"['\\ud83d\\ude00']", NULL, "escape U+D83D"},
+        {"['\\U00110000']", NULL, "escape U+110000"},
+        {"['\\N{DASH}']", NULL, "character names"},
         {"['\\0']", NULL, "without zero characters"},
         {"[__import__('os')]", NULL, "a string or a number"},
         {"[,]", NULL, "a string or a number"},
@@ -153,23 +153,24 @@ static void broken_rows_are_named_by_their_line(void **state)
         const char *text, *why;
     } cases[] = {
         {"", "no document"},
-        {"user_id,item_sid\n" GOOD, ":1: expected the names of columns in the first line, history_item_sid"},
-        {"item_sid,item_sid\n", ":1: column item_sid is there twice"},
-        {"item_sid,\xff\n", ":1: expected names of columns in UTF-8, found another name in place 2"},
+        {"user_id,item_sid\n" GOOD, ":1: expected column names in the first line, including history_item_sid"},
+        {"item_sid,item_sid\n", ":1: column item_sid occurs twice"},
+        {"item_sid,\xff\n", ":1: expected column names in UTF-8, found another name in column 2"},
         {HEADER GOOD "\n\n" GOOD "u,[]\n" GOOD, ":6: expected 4 fields as in the first line, found 2"},
         {HEADER "u,[],2,<a_3><b_1><c_2>,\n", ":2: expected 4 fields as in the first line, found 5"},
         {HEADER "u,\"[\n\n]\",2,<a_3><b_1><c_2>\nu\n", ":5: expected 4 fields"},
-        {HEADER "\"u\"x,[],2,<a_3><b_1><c_2>\n", ":2: expected a comma behind the closing quote, found 'x' at byte 4"},
+        {HEADER "\"u\"x,[],2,<a_3><b_1><c_2>\n", ":2: expected a comma after the closing quote, found 'x' at byte 4"},
         {HEADER GOOD "u,\"[],2,<a_3><b_1><c_2>\n" GOOD, ":3: the file ends inside a quoted field of this row"},
         {HEADER "u,['<a_3><b_1><c_0>',2,<a_3><b_1><c_2>\n",
          ":2: history_item_sid: expected a comma or ] at byte 19 of a list, found its end"},
         {HEADER "u,nan,2,<a_3><b_1><c_2>\n", ":2: history_item_sid: expected [ at byte 1 of a list, found \"nan\""},
         {HEADER "u\xff,[],2,<a_3><b_1><c_2>\n", ":2: user_id: expected UTF-8 text"},
-        {HEADER "u,[],2,<a_3><b_1><c_9>\n", ":2: item_sid: \"<a_3><b_1><c_9>\" is no item of tests/data/rec/x.index"},
-        {HEADER "u,['<a_3>'],2,<a_3><b_1><c_2>\n", ":2: history_item_sid: \"<a_3>\" is no item of"},
+        {HEADER "u,[],2,<a_3><b_1><c_9>\n",
+         ":2: item_sid: \"<a_3><b_1><c_9>\" is not an item of tests/data/rec/x.index"},
+        {HEADER "u,['<a_3>'],2,<a_3><b_1><c_2>\n", ":2: history_item_sid: \"<a_3>\" is not an item of"},
         {HEADER "u,[],2,<a_3><b_1><c_0>\n",
-         ":2: item_sid: expected <a_3><b_1><c_2>, which tests/data/rec/x.index.json has for item 2"},
-        {HEADER "u,[],2,\n", ":2: item_sid: \"\" is no item of"},
+         ":2: item_sid: expected <a_3><b_1><c_2> as in tests/data/rec/x.index.json for item 2"},
+        {HEADER "u,[],2,\n", ":2: item_sid: \"\" is not an item of"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_make_options o = rec_options("eval");
@@ -266,19 +267,19 @@ static void broken_catalogues_and_templates_are_refused(void **state)
         char what; /* i: index, t: items, m: template */
     } cases[] = {
         {"[]", "expected an object of items", 'i'},
-        {"{}", "there are no items in it", 'i'},
+        {"{}", "the file contains no items", 'i'},
         {"{\"1\": []}", "item 1: expected a list of level tokens", 'i'},
         {"{\"1\": [\"<a_3>\", 7]}", "item 1: expected a list of level tokens", 'i'},
         {"{\"1\": [\"<a_77>\"]}", "item 1: <a_77> is not one token", 'i'},
         {"{\"1\": [\"<a_3>\", \"b\"]}", "item 1: expected a SID such as <a_1><b_2><c_3>, found \"b\"", 'i'},
-        {"{\"\": [\"<a_3>\"]}", "expected ids of items that are not empty", 'i'},
-        {"{\"1\\t2\": [\"<a_3>\"]}", "expected ids of items that are not empty and have no tabs", 'i'},
-        {"{\"17\": {\"title\": 1}}", "item 17: expected an object with the text title", 't'},
-        {"{\"17\": \"t\"}", "item 17: expected an object with the text title", 't'},
+        {"{\"\": [\"<a_3>\"]}", "expected item ids that are not empty", 'i'},
+        {"{\"1\\t2\": [\"<a_3>\"]}", "expected item ids that are not empty and contain no tabs", 'i'},
+        {"{\"17\": {\"title\": 1}}", "item 17: expected an object with a string title", 't'},
+        {"{\"17\": \"t\"}", "item 17: expected an object with a string title", 't'},
         {"{\"tasks\": 1}", "tasks: expected an object", 'm'},
-        {"{\"task\": {}}", "task: no such key of a template", 'm'},
+        {"{\"task\": {}}", "task: unknown template key", 'm'},
         {"{\"tasks\": {\"a\": {}}}", "a.of: expected \"rows\" or \"items\"", 'm'},
-        {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"inptu\": \"\"}}}", "a.inptu: no such key", 'm'},
+        {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"inptu\": \"\"}}}", "a.inptu: unknown template key", 'm'},
         {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"preamble\": \"\"}}}", "a.prompt: expected a text", 'm'},
         {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"preamble\": \"{input}\"}}}",
          "a.preamble: expected {category} {instruction}, or {{ and }} for braces, found \"{input}\"", 'm'},
@@ -313,7 +314,7 @@ static void options_that_do_not_fit_are_refused(void **state)
     } cases[] = {
         {"recipe: expected sft, rl or eval, found dpo", "dpo", NULL, "auto", FILES "x.index.json"},
         {"kind: expected sft for the recipe sft, found prompts", "sft", NULL, "prompts", FILES "x.index.json"},
-        {"tasks: expected some of sids-sid, title-sid,", "sft", "sids", "auto", FILES "x.index.json"},
+        {"tasks: expected one or more of sids-sid, title-sid,", "sft", "sids", "auto", FILES "x.index.json"},
         {"tasks: expected NAME or NAME:NUMBER, found sids-sid:0", "sft", "sids-sid:0", "auto", FILES "x.index.json"},
         {"task title-sid: expected the index file (--index)", "sft", NULL, "auto", NULL},
     };
@@ -414,12 +415,12 @@ static void of_each_user_the_longest_history_stays(void **state)
     assert_non_null(strstr(dt_error_message(), ":1: expected the column user_id"));
     o.inputs = (const char *const[]){"-"};
     assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);
-    assert_non_null(strstr(dt_error_message(), "standard input cannot be read twice"));
+    assert_non_null(strstr(dt_error_message(), "standard input must be read twice"));
     assert_int_equal(unlink(input), 0);
     assert_int_equal(mkfifo(input, 0600), 0);
     o.inputs = (const char *const[]){input};
     assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);
-    assert_non_null(strstr(dt_error_message(), "cannot be read twice"));
+    assert_non_null(strstr(dt_error_message(), "must be read twice"));
     assert_int_equal(unlink(input), 0);
 }
 

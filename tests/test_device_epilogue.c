@@ -334,30 +334,30 @@ static void what_cannot_be_is_refused(void **state)
     const dt_matmul good = {.m = 2, .n = 4, .k = 8, .lda = 8, .ldb = 4, .ldc = 4, .ldd = 4, .ld_aux = 4};
     dt_matmul mm = good;
     mm.accumulate = true, mm.addend = ARR(x, 64);
-    refuse(f, &mm, x, "and accumulate");
+    refuse(f, &mm, x, "with accumulate");
     mm = good, mm.addend = ARR(x, 64), mm.ldd = 3;
     refuse(f, &mm, x, "ldd = 3");
     mm = good, mm.addend = ARR(x, 64), mm.addend_dtype = DT_BF16;
     refuse(f, &mm, x, "an addend of type bf16");
     mm = good, mm.dt = DT_BF16, mm.epilogue = DT_EPILOGUE_ACT;
-    refuse(f, &mm, x, "an activation of bf16 from C of fp32");
+    refuse(f, &mm, x, "an activation in bf16 needs C in the same type, found fp32");
     mm = good, mm.epilogue = DT_EPILOGUE_ACT_BACKWARD;
-    refuse(f, &mm, x, "no input of the activation");
+    refuse(f, &mm, x, "input of the activation is missing");
     mm = good, mm.epilogue = DT_EPILOGUE_ACT, mm.aux = ARR(x, 64), mm.ld_aux = 2;
     refuse(f, &mm, x, "ld_aux = 2");
     mm = good, mm.sums_of = DT_SUMS_OF_A;
-    refuse(f, &mm, x, "nowhere to put sums");
+    refuse(f, &mm, x, "sums is NULL");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_F32, .scale = ARR(x, 64)};
-    refuse(f, &mm, x, "B is stored as fp32 with scales");
+    refuse(f, &mm, x, "b_scaled is stored as fp32 with scales");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8};
     refuse(f, &mm, x, "without scales");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_NF4, .stored = DT_NF4X2, .scale = ARR(x, 64)};
-    refuse(f, &mm, x, "with scales of groups alone");
+    refuse(f, &mm, x, "with scales only of groups");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = ARR(x, 64)};
     mm.sums_of = DT_SUMS_OF_B, mm.sums = ARR(x, 64);
-    refuse(f, &mm, x, "sums of it are wanted");
+    refuse(f, &mm, x, "sums of B are requested");
     mm = good, mm.a_scaled = (dt_scaled){.how = DT_SCALE_MATRIX, .stored = DT_F32, .scale = ARR(x, 64)};
-    refuse(f, &mm, x, "A is stored with scales");
+    refuse(f, &mm, x, "a_scaled is set");
 }
 
 int main(void)

@@ -281,9 +281,9 @@ static void a_form_that_the_library_gets_wrong_is_ours(void **state)
     dup2(err, STDERR_FILENO), dup2(out, STDOUT_FILENO);
     assert_true(pread(file, text, sizeof text - 1, 0) > 0);
     close(file), close(err), close(out);
-    const char *first = strstr(text, "computes wrong matrix products (first seen: fp32, A transposed, B plain)");
+    const char *first = strstr(text, "computes wrong GEMM results (first case: fp32, A transposed, B plain)");
     assert_non_null(first);
-    assert_null(strstr(first + 1, "computes wrong matrix products"));
+    assert_null(strstr(first + 1, "computes wrong GEMM results"));
 }
 
 static void a_wrong_row_distance_is_refused(void **state)

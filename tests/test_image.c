@@ -109,10 +109,10 @@ static void refusals_say_why(void **state)
                                              {"cut.ppm", "cut short"},
                                              {"cut.webp", "cut short"},
                                              {"empty.ppm", "empty"},
-                                             {"text.ppm", "neither JPEG"},
+                                             {"text.ppm", "expected JPEG"},
                                              {"bomb.png", "20000 x 20000"},
                                              {"bomb.ppm", "20000 x 20000"},
-                                             {"no_pixels.ppm", "without pixels"},
+                                             {"no_pixels.ppm", "has no pixels"},
                                              {"too_bright.ppm", "from 0 to 255"},
                                              {"strip.ppm", "2000000 x 1"}};
     for (size_t i = 0; i < sizeof REASONS / sizeof REASONS[0]; i++) {
@@ -271,9 +271,9 @@ static void mistakes_are_named_by_file_and_key(void **state)
         {CLIP "\"size\": \"big\"}", "p.json: size: "},
         {CLIP "\"size\": [9, 0]}", "p.json: size[1]: expected an integer from 1"},
         {CLIP "\"size\": 50, \"use_square_size\": true}", "p.json: use_square_size: expected false"},
-        {CLIP "\"image_mean\": null}", "p.json: image_mean: expected a number, or three, where do_normalize is true"},
+        {CLIP "\"image_mean\": null}", "p.json: image_mean: expected one number or three if do_normalize is true"},
         {"{\"image_processor_type\": \"SiglipImageProcessor\", \"size\": 50}",
-         "p.json: size: expected {height, width}: a shortest edge keeps the aspect"},
+         "p.json: size: expected {height, width}, because a shortest edge keeps the aspect"},
         {CLIP "\"resample\": 6}", "p.json: resample: expected an integer from 0 to 5"},
         {CLIP "\"image_std\": [1, 1, 0]}", "p.json: image_std[2]: "},
         {"{\"image_processor_type\": \"LlavaImageProcessor\", \"do_pad\": true, \"image_mean\": 1.5}",
@@ -355,7 +355,7 @@ static void a_strip_is_not_padded_without_end(void **state)
     assert_int_equal(
         parse("{\"image_processor_type\": \"LlavaImageProcessor\", \"do_pad\": true, \"crop_size\": 3}", &p), DT_OK);
     assert_int_equal(take_message(dt_image_prepare(&p, "strip", &strip, out)), DT_ERR_DATA);
-    assert_non_null(strstr(message, "strip: 20000 x 1 pixels"));
+    assert_non_null(strstr(message, "strip: the image is too large: padding 20000 x 1 pixels"));
     dt_preprocessor_free(&p);
     dt_image_free(&strip);
 }

@@ -316,7 +316,7 @@ static void a_file_is_replaced_whole(void **state)
     assert_string_equal(text, "second");
     assert_int_equal(access(part, F_OK), -1);
     assert_int_equal(dt_write_file_atomic(in_folder(*state, "no/such/f"), "x", 1), DT_ERR_WRITE);
-    assert_says("No such file or directory (its directory is not there; was it removed?)");
+    assert_says("No such file or directory (its directory does not exist; was it removed?)");
     assert_int_equal(dt_rename_durable(in_folder(*state, "absent"), path), DT_ERR_WRITE);
     assert_says("absent");
     const char *fifo = in_folder(*state, "fifo"); /* stands for /dev/null, which root's rename would replace */
@@ -427,7 +427,7 @@ static void only_the_file_that_was_made_is_renamed(void **state)
     FILE *f = fopen(part, "w");
     assert_true(f && fclose(f) == 0);
     assert_int_equal(dt_aside_commit(&a), DT_ERR_WRITE);
-    assert_says("another process has replaced or removed it");
+    assert_says("another process replaced or removed this file");
     assert_true(access(path, F_OK) != 0 && access(part, F_OK) == 0);
     dt_error_clear();
 }

@@ -127,9 +127,9 @@ static void what_is_wrong_is_named(void **state)
     memset(deep, '[', 20000);
     refused(deep, 0, "depth");
     refused("", 0, "file: the file is empty");
-    refused("<!DOCTYPE html>\n<html>", 0, "file: this is a web page");
+    refused("<!DOCTYPE html>\n<html>", 0, "file: found a web page instead of the file");
     refused("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n", 0,
-            "file: this is a Git LFS pointer, not the file itself: `git lfs pull`");
+            "file: found a Git LFS pointer instead of the file; run `git lfs pull`");
     refused("<!DOCTYPE html>", DT_JSON_RECORD, "file: not valid JSON: ");
     refused("{\"a\": 1,\n \"a\": 2}", 0, "file:2:");
     refused("{\"a\": 1,\n \"a\": 2}", 0, "duplicate object key near '\"a\"'");

@@ -264,11 +264,11 @@ static void a_group_without_tensors_names_the_nearest(void **state)
         const char *list, *must_say;
     } cases[] = {
         {"lm_haed:1",
-         "test.ini:3: [optimizer] lr_groups: 'lm_haed' names no tensor that is trained; the nearest are lm_head, "},
-        {"proj:1", "'proj' names no tensor that is trained; the nearest are "},
-        {"lm:1", "the nearest are lm_head, "}, /* a part of it, though a slip of wte is fewer letters away */
-        {"layers.2:1", "the nearest are layers.1, "},
-        {"layers:1, layers.1:2", "every tensor that 'layers.1' names is in a group before it"},
+         "test.ini:3: [optimizer] lr_groups: 'lm_haed' matches no trained tensor; the nearest names are lm_head, "},
+        {"proj:1", "'proj' matches no trained tensor; the nearest names are "},
+        {"lm:1", "the nearest names are lm_head, "}, /* a part of it, though a slip of wte is fewer letters away */
+        {"layers.2:1", "the nearest names are layers.1, "},
+        {"layers:1, layers.1:2", "every tensor that 'layers.1' matches belongs to an earlier group"},
         {"lm_head", "expected pattern:rate with a rate from 0 to 10, such as lm_head:1e-4, found 'lm_head'"},
         {"lm_head:", "found 'lm_head:'"},
         {":1", "found ':1'"},
@@ -290,7 +290,7 @@ static void a_group_without_tensors_names_the_nearest(void **state)
     dt_lr_groups g;
     dt_units_choose_trained(units, N_UNITS, is_no_head, NULL);
     assert_int_equal(assign("lm_head:1", &g, units), DT_ERR_USAGE);
-    assert_non_null(strstr(dt_error_message(), "'lm_head' names tensors, but none that is trained"));
+    assert_non_null(strstr(dt_error_message(), "'lm_head' matches only frozen tensors"));
     dt_error_clear();
     assert_int_equal(assign("weight:1", &g, units), DT_OK);
     assert_int_equal(units[2].tensors[2].lr_group, 0);

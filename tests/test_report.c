@@ -359,7 +359,7 @@ static void a_table_of_something_else_is_refused(void **state)
     spill(path, "name,age\nme,3\n");
     spill(f->jsonl, records);
     assert_int_equal(dt_report_open(&r, &opt), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "the column step at position 1"));
+    assert_non_null(strstr(dt_error_message(), "column step at position 1"));
     assert_file(path, "name,age\nme,3\n");
     assert_file(f->jsonl, records);
     dt_error_clear();

@@ -157,13 +157,13 @@ static void a_bad_header_is_refused_by_name(void **state)
         const char *word;
     } all[] = {
         {"{" T("a", "F32", "[2]", "[0,8]") "}", 7,
-         "`a`: its data ends at byte 8, and the file has 7: it was cut short"},
-        {"{" T("a", "F32", "[2]", "[0,8]") "}", 9, "has 1 bytes after its last tensor"},
+         "`a`: its data ends at byte 8, but the file has 7 bytes: it was cut short"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "}", 9, "found 1 bytes after the last tensor"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8,
-         "`b`: its data begins at byte 4 and the one before ends at 8: they overlap"},
+         "`b`: its data begins at byte 4, but the previous tensor ends at 8: they overlap"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "they overlap"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[9,13]") "}", 13,
-         "`b`: its data begins at byte 9 and the one before ends at 8: there is a gap"},
+         "`b`: its data begins at byte 9, but the previous tensor ends at 8: there is a gap"},
         {"{" T("a", "F32", "[2]", "[8,16]") "}", 16, "there is a gap"},
         {"{" T("a", "F32", "[2]", "[0,12]") "}", 12,
          "`a`: data_offsets: expected begin and end, 8 bytes apart for F32 and this shape, found [0,12]"},
@@ -171,7 +171,7 @@ static void a_bad_header_is_refused_by_name(void **state)
         {"{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "`a`: data_offsets"},
         {"{" T("a", "F32", "[2]", "[0.0,8.0]") "}", 8, "`a`: data_offsets"},
         {"{" T("a", "F32", "[2]", "[0,8,8]") "}", 8, "`a`: data_offsets"},
-        {"{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "`a`: shape: expected sizes from 0, found [-2]"},
+        {"{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "`a`: shape: expected sizes of at least 0, found [-2]"},
         {"{" T("a", "F32", "[2.0]", "[0,8]") "}", 8, "`a`: shape"},
         {"{" T("a", "F32", "2", "[0,8]") "}", 8, "`a`: shape"},
         {"{" T("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "`a`: shape: expected a list of at most 8 sizes"},
@@ -207,8 +207,8 @@ static void a_bad_length_is_refused(void **state)
         const char *word;
     } all[] = {
         {"", 0, "the file is empty"},
-        {"\2\0\0\0\0\0\0", 7, "found 7 bytes"},
-        {"\2\0\0\0\0\0\0\0{", 9, "was cut short: its header has 2 bytes"},
+        {"\2\0\0\0\0\0\0", 7, "it has only 7 bytes"},
+        {"\2\0\0\0\0\0\0\0{", 9, "was cut short: expected a header of 2 bytes"},
         {"\0\0\0\0\0\0\0\0{}", 10, "header of 2 to 100000000 bytes, found 0"},
         {"\1\341\365\5\0\0\0\0{}", 10, "found 100000001"},
         {"\377\377\377\377\377\377\377\377{}", 10, "found 18446744073709551615"},
@@ -231,8 +231,8 @@ static void an_index_is_held_against_its_files(void **state)
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"1\"}}", "1: tensor `b` is missing"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"2\"}}", "2: tensor `c` is missing"},
         {"{\"weight_map\":{\"a\":\"1\",\"c\":\"2\"}}", "2: tensor `b` is not in"},
-        {"{\"weight_map\":{\"a\":\"2\",\"b\":\"1\"}}", "1: tensor `a` is in this file, but belongs into 2"},
-        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"3\"}}", "3: tensor `a` is in this file, but belongs into 1"},
+        {"{\"weight_map\":{\"a\":\"2\",\"b\":\"1\"}}", "1: tensor `a` is in this file, but belongs to 2"},
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"3\"}}", "3: tensor `a` is in this file, but belongs to 1"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"4\"}}", "4: cannot be opened"},
         {"{\"weight_map\":{\"a\":\"../x\",\"b\":\"2\"}}",
          "`a`: expected the name of a file in the same directory, found ../x"},
@@ -241,7 +241,7 @@ static void an_index_is_held_against_its_files(void **state)
         {"{\"weight_map\":{\"a\":\"..\",\"b\":\"2\"}}", "`a`: expected the name"},
         {"{\"weight_map\":{\"a\":\"\",\"b\":\"2\"}}", "`a`: expected the name"},
         {"{\"weight_map\":{\"a\":1,\"b\":\"2\"}}", "`a`: expected the name"},
-        {"{\"weight_map\":{\"a\":\"sub\",\"b\":\"2\"}}", "sub: expected a file"},
+        {"{\"weight_map\":{\"a\":\"sub\",\"b\":\"2\"}}", "sub: expected a regular file"},
         {"{\"weight_map\":{}}", "weight_map"},
         {"{\"weight_map\":[]}", "weight_map"},
         {"{}", "weight_map"},
@@ -299,9 +299,9 @@ static void a_file_that_was_not_fetched_is_named(void **state)
 {
     static const char *const all[][2] = {
         {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n",
-         "this is a Git LFS pointer, not the file itself: `git lfs pull`"},
-        {"<!doctype html>\n<html><body>404</body></html>\n", "this is a web page"},
-        {"\n<html lang=en>", "this is a web page"},
+         "found a Git LFS pointer instead of the file; run `git lfs pull`"},
+        {"<!doctype html>\n<html><body>404</body></html>\n", "found a web page instead of the file"},
+        {"\n<html lang=en>", "found a web page instead of the file"},
         {"", "the file is empty"},
         {"version 1", "expected a safetensors header of 2 to"},
     };
@@ -317,9 +317,9 @@ static void a_file_that_was_not_fetched_is_named(void **state)
 
 static void pickled_weights_are_named(void **state)
 {
-    assert_refused(dir, "expected the weights as model.safetensors");
+    assert_refused(dir, "the weights are missing: expected model.safetensors");
     write_text("pytorch_model.bin", "");
-    assert_refused(dir, "pytorch_model.bin: weights in this form are not read");
+    assert_refused(dir, "pytorch_model.bin: this weight format is not supported");
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -340,7 +340,7 @@ static void the_layout_is_the_librarys(void **state)
     assert_true(l.offset[1] == (int64_t)l.header_len[0] && l.offset[0] == l.offset[1] + 6);
     assert_int_equal(dt_st_layout_create(&l, dir), DT_OK);
     assert_int_equal(dt_st_layout_sync(&l, dir, 0), DT_OK);
-    assert_refused(dir, "expected the weights"); /* not before it is published */
+    assert_refused(dir, "the weights are missing"); /* not before it is published */
     assert_int_equal(dt_st_layout_publish(&l, dir), DT_OK);
     assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
     assert_int_equal(dt_safetensors_find(&s, "a\"")->offset, l.offset[1]);

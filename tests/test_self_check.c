@@ -183,7 +183,7 @@ static void a_small_mistake_is_found(void **state)
     f->ops.adamw_step = without_decay;
     expect_named(f, "adamw's parameters");
     f->ops.bias_backward = beside_the_row;
-    expect_named(f, "memory was written that is no result");
+    expect_named(f, "memory outside the results was overwritten");
     f->ops.dropout = refused;
     expect_named(f, "not today");
 }

@@ -96,14 +96,14 @@ static void a_folder_that_cannot_be_used_is_named_with_the_reason(void **state)
     snprintf(missing, sizeof missing, "%s/missing", folder);
     opt.dir = missing;
     fails(dt_swap_open(&f, &opt), DT_ERR_WRITE,
-          "missing: cannot make a file for the moments: No such file or directory");
+          "missing: cannot create a file for the moments: No such file or directory");
     snprintf(file, sizeof file, "%s/file", folder);
     close(open(file, O_CREAT | O_WRONLY, 0600));
     opt.dir = file;
-    fails(dt_swap_open(&f, &opt), DT_ERR_WRITE, "file: cannot make a file for the moments: Not a directory");
+    fails(dt_swap_open(&f, &opt), DT_ERR_WRITE, "file: cannot create a file for the moments: Not a directory");
     unlink(file);
     opt = options((size_t)1 << 60, 1);
-    fails(dt_swap_open(&f, &opt), DT_ERR_WRITE, "no space for the moments of");
+    fails(dt_swap_open(&f, &opt), DT_ERR_WRITE, "not enough space for the moments of");
     assert_null(f);
     setenv("DTRAIN_SWAP_IO", "pigeons", 1);
     opt = options(BLOCK, 1);
@@ -203,7 +203,7 @@ static int child_open(void)
 {
     dt_swap_file *f = NULL;
     const dt_swap_options opt = options(BLOCK, 1);
-    EXPECT(failed(dt_swap_open(&f, &opt), "cannot make a file for the moments: No space left on device"));
+    EXPECT(failed(dt_swap_open(&f, &opt), "cannot create a file for the moments: No space left on device"));
     EXPECT(dt_swap_open(&f, &opt) == DT_OK);
     dt_swap_close(f);
     return 0;
@@ -258,7 +258,7 @@ static int child_full_disk(void)
     char *memory = aligned_alloc(BLOCK, 4 * MIB);
     const int status = mount_small_disk();
     if (status != 0) return status;
-    EXPECT(failed(dt_swap_open(&f, &large), "no space for the moments of 7.00 MiB"));
+    EXPECT(failed(dt_swap_open(&f, &large), "not enough space for the moments of 7.00 MiB"));
     EXPECT(dt_swap_open(&f, &opt) == DT_OK);
     EXPECT(!dt_free_space(folder, &(double){0}) || n_files(folder) == 0);
 
@@ -342,7 +342,7 @@ static int child_no_io_uring(void)
     const int status = refuse(SYS_io_uring_setup, EPERM);
     if (status != 0) return status;
     EXPECT(open_and_listen(&f, said, sizeof said) == DT_OK);
-    EXPECT(strstr(said, "swap file: 1.00 MiB for the moments in") && strstr(said, "by posix_aio ("));
+    EXPECT(strstr(said, "swap file: 1.00 MiB for the moments in") && strstr(said, "using posix_aio ("));
     EXPECT(strstr(said, "Operation not permitted") || strstr(said, "built without liburing"));
     EXPECT(write_and_read(f) == 0);
     dt_swap_close(f);

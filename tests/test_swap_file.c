@@ -181,16 +181,16 @@ static void misuse_is_refused(void **state)
     dt_swap_options opt = options(BLOCK + 1, 1);
     fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "multiple of 4096");
     opt = options(0, 1);
-    fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "nothing");
+    fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "above 0");
     opt = options(BLOCK, 0);
     fails(dt_swap_open(&f, &opt), DT_ERR_ARG, "depth 0");
     f = open_file(2 * BLOCK, 1);
     fails(dt_swap_read(f, 1, memory, BLOCK, &r), DT_ERR_ARG, "offset 1,");
     fails(dt_swap_read(f, 0, memory + 8, BLOCK, &r), DT_ERR_ARG, "multiples of 4096");
     fails(dt_swap_write(f, 0, memory, BLOCK - 1, &r), DT_ERR_ARG, "4095 bytes");
-    fails(dt_swap_write(f, BLOCK, memory, 2 * BLOCK, &r), DT_ERR_ARG, "beyond its end");
+    fails(dt_swap_write(f, BLOCK, memory, 2 * BLOCK, &r), DT_ERR_ARG, "exceed it");
     fails(dt_swap_read(f, -BLOCK, memory, BLOCK, &r), DT_ERR_ARG, "offset -4096");
-    fails(dt_swap_read_bytes(f, 2 * BLOCK - 1, memory, 2), DT_ERR_ARG, "beyond its end");
+    fails(dt_swap_read_bytes(f, 2 * BLOCK - 1, memory, 2), DT_ERR_ARG, "exceed it");
     fails(dt_swap_write_bytes(f, -1, memory, 1), DT_ERR_ARG, "offset -1");
     is_ok(dt_swap_wait(f, &r)); /* none was begun */
     dt_swap_close(f);

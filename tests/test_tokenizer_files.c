@@ -93,12 +93,12 @@ static void a_bad_file_is_refused_by_name(void **state)
         {"{\"model\":{\"vocab\":{\"a\":0}}}", "model.merges: expected an array"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a c\"]}}",
          "model.merges[0]: expected two tokens of the vocabulary, found \"a c\""},
-        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", "that together are"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", "whose concatenation is"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "two tokens"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\",3]]}}", "two tokens"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "model.dropout: expected null, found 0.1"},
-        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"speed\":1}}", "model.speed: expected no such key"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"speed\":1}}", "model.speed: expected a known key"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"<unk>\"}}", "model.unk_token"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"fuse_unk\":1}}", "model.fuse_unk: expected true or false"},
     };
@@ -112,7 +112,7 @@ static void a_bad_file_is_refused_by_name(void **state)
     char checkpoints[300];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
     assert_int_equal(mkdir(checkpoints, 0700), 0);
-    refused(DT_ERR_DATA, folder, "the tokenizer of a run is in its export");
+    refused(DT_ERR_DATA, folder, "the tokenizer of a run is stored in its export");
     rmdir(checkpoints);
     refused(DT_ERR_DATA, "/dev/null", "/dev/null: expected a file");
 }
@@ -441,7 +441,7 @@ static void a_hostile_expression_ends_in_an_error(void **state)
         if (dt_regex_next(&at, &found) == DT_OK)
             assert_false(found);
         else
-            assert_non_null(strstr(dt_error_message(), "the tokenizer's expression fails at byte 0"));
+            assert_non_null(strstr(dt_error_message(), "the tokenizer's regular expression fails at byte 0"));
         dt_error_clear();
         dt_matcher_close(m);
         dt_regex_free(r);

@@ -153,12 +153,12 @@ stop_at() {
 find_gpu() {
     simulated=
     run 0 ./dtrain --check "$@" run.output_dir="$tmp/check" run.device=cuda
-    if [ "$code" = 0 ] || [ -n "${GPU_NEEDED:-}" ] || ! grep -q 'no device cuda' "$out"; then
+    if [ "$code" = 0 ] || [ -n "${GPU_NEEDED:-}" ] || ! grep -q 'device cuda is not available' "$out"; then
         expect_exit "--check on the GPU" 0
         [ "$code" = 0 ] || exit 1
     elif [ -e "${BUILD:-build/release}/libdtrain_cudasim.so" ]; then simulated=1
     else
-        skip "training on a GPU" "$(grep -o 'no device cuda.*' "$out" | head -1)"
+        skip "training on a GPU" "$(grep -o 'device cuda is not available.*' "$out" | head -1)"
         exit 0
     fi
 }

@@ -1,8 +1,8 @@
-/* check.c - every collective has a number, and in a debug mode (comm.check) the ranks agree on what it is before it
- * begins: on a communicator of its own, so that the exchange meets no other, whatever the ranks are about to call.
+/* check.c - every collective has a number. With comm.check the ranks verify before each collective that all issue the
+ * same one, on a separate communicator, so that the exchange cannot match another collective.
  *
- * All ranks differ or none: hashes are compared by one all-reduce, min and max in one, for the largest of the
- * complements is the complement of the least. Only where they differ each rank tells what it is about to call. */
+ * Hashes are compared by one all-reduce that computes minimum and maximum together: the maximum of the complements is
+ * the complement of the minimum. Only if they differ, the ranks exchange descriptions of their collectives. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { WORDS = 64 };
 
-/* What ranks tell each other; no padding, and zero behind the ends of texts. */
+/* The description that ranks exchange: no padding, zeros after the ends of texts. */
 typedef struct call {
     int64_t number, count;
     int32_t send_dt, recv_dt, root, accumulate, ordered, on_tensors;
@@ -93,15 +93,15 @@ static dt_err say_difference(const dt_comm *comm, const call *all)
     describe(&all[usual], theirs, sizeof theirs);
     comm->mpi->failed_rank = other; /* all know of it, and may end in order */
     return dt_fail(DT_ERR_COMM,
-                   "comm.check: ranks call different collectives: rank %d on host %s calls number %" PRId64
-                   ": %s; rank %d on host %s calls number %" PRId64 ": %s",
+                   "comm.check: ranks issued different collectives: rank %d on host %s issued number %" PRId64
+                   ": %s; rank %d on host %s issued number %" PRId64 ": %s",
                    other, all[other].host, all[other].number, its, usual, all[usual].host, all[usual].number, theirs);
 }
 
 static dt_err tell_difference(const dt_comm *comm, const call *mine)
 {
     call *all = malloc((size_t)comm->nranks * sizeof *all);
-    if (!all) return dt_fail(DT_ERR_COMM, "comm.check: ranks call different collectives; no memory to say which");
+    if (!all) return dt_fail(DT_ERR_COMM, "comm.check: ranks issued different collectives (no memory to report which)");
     const int code = MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, comm->mpi->check);
     const dt_err err = code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : say_difference(comm, all);
     free(all);

@@ -1,8 +1,8 @@
-/* comm.c - opening a communicator, and the way from the public calls to the transport.
+/* comm.c - opens a communicator and passes public calls on to the transport.
  *
- * Everything that ranks must agree on (who shares a node with whom, and so how a collective is cut into steps) is
- * gathered once, when the communicator is opened, and is the same table on every rank; a collective then computes its
- * course from arguments and table alone. */
+ * Everything that ranks must agree on (which ranks share a node, and so how a collective is split into steps) is
+ * gathered once, when the communicator is opened, into the same table on every rank. A collective then depends only
+ * on its arguments and this table. */
 #include "dtrain/comm.h"
 #include "dtrain/chips.h"
 #include "dtrain/count.h"
@@ -25,8 +25,8 @@ dt_err(dt_comm_mpi_fail)(int code, const char *call, const char *file, int line)
 
 /* ---- ranks and nodes --------------------------------------------------------------------------------------------- */
 
-/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K deals the ranks to K pretended nodes in blocks,
- *  K:cyclic in turn. *color: the pretended node of this rank, -1 when nothing is pretended. */
+/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K assigns the ranks to K simulated nodes in blocks,
+ * K:cyclic in turn. *color: the simulated node of this rank; -1: no simulation. */
 static dt_err fake_node(const dt_comm *comm, int *color)
 {
     *color = -1;
@@ -36,7 +36,7 @@ static dt_err fake_node(const dt_comm *comm, int *color)
     const long k = strtol(text, &end, 10);
     const bool cyclic = strcmp(end, ":cyclic") == 0;
     DT_CHECK(end != text && k > 0 && k <= INT_MAX && (!*end || cyclic), DT_ERR_USAGE,
-             "DTRAIN_FAKE_NODES=%s: expected a number of nodes above 0, with :cyclic or nothing after it", text);
+             "DTRAIN_FAKE_NODES=%s: expected a number of nodes above 0, optionally followed by :cyclic", text);
     *color = cyclic ? (int)(comm->rank % k) : (int)(comm->rank * k / comm->nranks);
     return DT_OK;
 }
@@ -47,8 +47,8 @@ static dt_err errors_return(MPI_Comm c)
     return DT_OK;
 }
 
-/** Launchers bind in different ways: ranks may each own cores, share the job's cores, or be free on the machine. The
- *  union of what the ranks of a host may use, and whether their sets overlap, tells which. */
+/** Launchers bind ranks in different ways: ranks may own cores, share the job's cores, or be unbound. The union of
+ * the ranks' cores on a host, and whether the sets overlap, distinguishes these cases. */
 static dt_err count_cores(struct dt_comm_mpi *mpi, MPI_Comm shared)
 {
     dt_cores mine, all;
@@ -93,10 +93,10 @@ static void tell_unused_cores(const dt_comm *comm)
     const struct dt_comm_mpi *mpi = comm->mpi;
     const int job = dt_cores_of_job(), each = job / mpi->host_ranks, used = dt_comm_cores(comm);
     if (comm->rank != 0 || comm->alone || each <= used || dt_cores_per_task() == used) return;
-    DT_WARN("only %d of the job's %d cores on %s are used: the launcher bound each rank to %d. Start with mpirun "
-            "--bind-to none, or srun --cpus-per-task=%d; "
-            "if this is intended, set the number of threads of a rank",
-            used * mpi->host_ranks, job, comm->host, used, each);
+    DT_WARN(
+        "only %d of the job's %d cores on %s are used, because the launcher bound each rank to %d. Start with mpirun "
+        "--bind-to none, or srun --cpus-per-task=%d; if this is intended, set the number of threads per rank",
+        used * mpi->host_ranks, job, comm->host, used, each);
 }
 
 /* Only the cores of rank 0's job are known. */
@@ -106,11 +106,11 @@ static void advise(const dt_comm *comm, char *out, size_t out_size)
     const int job = strcmp(crowd->host, comm->host) ? 0 : dt_cores_of_job();
     if (job > crowd->cores)
         snprintf(out, out_size,
-                 "the job has %d cores there, to which the launcher has not bound the ranks: start with mpirun "
-                 "--bind-to none, or srun --cpus-per-task=%d",
+                 "the job has %d cores there, but the launcher bound the ranks to fewer: start with mpirun --bind-to "
+                 "none, or srun --cpus-per-task=%d",
                  job, job / crowd->ranks > 0 ? job / crowd->ranks : 1);
     else if (crowd->ranks <= crowd->cores)
-        snprintf(out, out_size, "with %d thread%s each there would be a core for each", crowd->cores / crowd->ranks,
+        snprintf(out, out_size, "use %d thread%s per rank to give each a core", crowd->cores / crowd->ranks,
                  crowd->cores / crowd->ranks == 1 ? "" : "s");
     else
         snprintf(out, out_size, "start at most %d rank%s there, or give the job more cores", crowd->cores,
@@ -126,7 +126,7 @@ static bool warn_of_crowd(const dt_comm *comm, int n_threads)
     if (crowd->ranks == 1 || crowd->cores < 1 || threads <= crowd->cores) return false;
     advise(comm, advice, sizeof advice);
     if (comm->rank == 0)
-        DT_WARN("%d ranks with %d thread%s each share %d core%s on %s, which slows all of them: %s", crowd->ranks,
+        DT_WARN("%d ranks with %d thread%s each share %d core%s on %s, which slows down all of them: %s", crowd->ranks,
                 n_threads, n_threads == 1 ? "" : "s", crowd->cores, crowd->cores == 1 ? "" : "s", crowd->host, advice);
     return true;
 }
@@ -142,8 +142,8 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
     if (warn_of_crowd(comm, *n_threads)) return DT_OK;
     if (wanted == 0) tell_unused_cores(comm);
     if (wanted > cores && comm->rank == 0)
-        DT_WARN("%s: %" PRId64 " threads for a rank that may use %d core%s: they will compete for them", where, wanted,
-                cores, cores == 1 ? "" : "s");
+        DT_WARN("%s: %" PRId64 " threads will compete for the %d core%s available to a rank", where, wanted, cores,
+                cores == 1 ? "" : "s");
     return DT_OK;
 }
 
@@ -162,7 +162,7 @@ static dt_err find_neighbours(dt_comm *comm, MPI_Comm shared)
             comm->neighbours[comm->n_neighbours++] =
                 (dt_neighbour){.rank = (int)all[3 * r], .pid = all[3 * r + 2] == mine[2] ? (int)all[3 * r + 1] : 0};
     free(all);
-    if (code) return dt_comm_mpi_fail(code, "exchange of process numbers", __FILE__, __LINE__);
+    if (code) return dt_comm_mpi_fail(code, "exchange of process ids", __FILE__, __LINE__);
     return room ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a table of %d ranks", n);
 }
 
@@ -230,7 +230,7 @@ static dt_err find_nodes(dt_comm *comm)
     if (!err) code = MPI_Bcast(&first, 1, MPI_INT, 0, mpi->node);
     if (!err && !code) code = MPI_Allgather(&first, 1, MPI_INT, first_rank, 1, MPI_INT, mpi->world);
     if (!err && !code) code = MPI_Allgather(&comm->local_rank, 1, MPI_INT, mpi->local_of, 1, MPI_INT, mpi->world);
-    if (code) err = dt_comm_mpi_fail(code, "exchange of node numbers", __FILE__, __LINE__);
+    if (code) err = dt_comm_mpi_fail(code, "exchange of node indices", __FILE__, __LINE__);
     if (!err) number_nodes(comm, first_rank);
     free(first_rank);
     DT_TRY(err);
@@ -245,7 +245,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A device without a number of its own is the node's, and no device is nobody's. */
+/* A device without an identifier belongs to the node; no device belongs to no rank. */
 static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 {
     comm->n_sharing = mine ? 0 : comm->local_nranks;
@@ -270,10 +270,10 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
         free(ids);
         return err;
     }
-    err = dt_comm_next(comm, &(dt_collective){.kind = "exchange of device numbers", .count = 1, .root = -1});
+    err = dt_comm_next(comm, &(dt_collective){.kind = "exchange of device identifiers", .count = 1, .root = -1});
     const int code =
         err == DT_OK ? MPI_Allgather(&mine, 1, MPI_UINT64_T, ids, 1, MPI_UINT64_T, comm->mpi->world) : MPI_SUCCESS;
-    if (code) err = dt_comm_mpi_fail(code, "exchange of device numbers", __FILE__, __LINE__);
+    if (code) err = dt_comm_mpi_fail(code, "exchange of device identifiers", __FILE__, __LINE__);
     if (err == DT_OK) count_sharing(comm, mine, ids);
     free(ids);
     return err;
@@ -286,9 +286,10 @@ int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank) { return dt_c
 dt_err dt_comm_group(dt_comm *comm, bool by_node)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
-    DT_CHECK(!comm->ops, DT_ERR_ARG, "dt_comm_group: a transport is attached already");
+    DT_CHECK(!comm->ops, DT_ERR_ARG, "internal: dt_comm_group: comm already has a transport");
     DT_CHECK(!by_node || comm->even_nodes, DT_ERR_USAGE,
-             "the %d ranks are spread over %d nodes unevenly, from %d to %d on a node: start equally many on each",
+             "the %d ranks are spread unevenly over %d nodes, from %d to %d per node: start the same number of ranks "
+             "on each node",
              comm->nranks, comm->n_nodes, mpi->min_local, mpi->max_local);
     comm->n_groups = by_node ? comm->n_nodes : 1;
     comm->group = by_node ? comm->node : 0;
@@ -330,12 +331,13 @@ static void free_tables(dt_comm *comm)
 
 dt_err dt_comm_open(dt_comm *comm)
 {
-    DT_CHECK(comm, DT_ERR_ARG, "dt_comm_open: no communicator to fill");
+    DT_CHECK(comm, DT_ERR_ARG, "internal: dt_comm_open: comm is NULL");
     *comm = (dt_comm){.threads = comm->threads, .alone = comm->alone, .timeout_s = 1800};
     int begun = 0, over = 0;
     MPI_Initialized(&begun);
     MPI_Finalized(&over);
-    DT_CHECK(begun && !over, DT_ERR_COMM, "dt_comm_open: MPI is %s", over ? "finalised already" : "not initialised");
+    DT_CHECK(begun && !over, DT_ERR_COMM, "internal: dt_comm_open: MPI is %s",
+             over ? "already finalised" : "not initialised");
     if (gethostname(comm->host, sizeof comm->host - 1) != 0) strcpy(comm->host, "unknown");
     comm->mpi = calloc(1, sizeof *comm->mpi);
     DT_CHECK(comm->mpi, DT_ERR_MEMORY, "no memory for a communicator");
@@ -355,7 +357,7 @@ dt_err dt_comm_open(dt_comm *comm)
 
 /* ---- the transport ----------------------------------------------------------------------------------------------- */
 
-/* Tests put a simulator in the place of CUDA, which brings an NCCL of its own. */
+/* Tests replace CUDA by a simulator, which has its own NCCL. */
 static const dt_comm_ops *load_nccl(char *why, size_t why_size)
 {
     const char *device = getenv("DTRAIN_DEVICE");
@@ -371,10 +373,9 @@ static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char
 {
     const char *device = dev->ops ? dev->ops->name : "none";
     if (strcmp(device, "cuda") != 0)
-        snprintf(why, why_size, "nccl moves tensors between GPUs, and the device is %s; mpi serves it", device);
+        snprintf(why, why_size, "nccl needs GPUs, but the device is %s; use mpi", device);
     else if (most_sharing > 1)
-        snprintf(why, why_size, "NCCL wants a GPU for each rank, and %d ranks share one; mpi serves them",
-                 most_sharing);
+        snprintf(why, why_size, "NCCL needs a GPU for each rank, but %d ranks share one; use mpi", most_sharing);
     else if (dev->ops == &dt_device_count_ops)
         return &dt_comm_count_ops;
     else
@@ -388,7 +389,7 @@ static bool may_be_refused(const dt_device *dev, char *why, size_t why_size)
 {
     const char *name = dev->ops->chip_name ? dev->ops->chip_name(dev) : NULL;
     if (!dt_chip_is_part(name)) return false;
-    snprintf(why, why_size, "NCCL may refuse two parts of one GPU (MIG), and this is %s; mpi serves it", name);
+    snprintf(why, why_size, "NCCL may refuse two partitions of one GPU (MIG), and this device is %s; use mpi", name);
     return true;
 }
 
@@ -434,8 +435,8 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
     return memory;
 }
 
-/* What a rank hands to others, in parts of what it has: of nodes of equal size that of each is the same. Where
- * reductions add up inside a node first, every rank hands its neighbours pieces for all nodes, and sends each node one
+/* The bytes that a rank sends, relative to its own data; on nodes of equal size every rank sends the same. If
+ * reductions sum inside a node first, every rank sends its neighbours blocks for all nodes, and sends each node one
  * sum. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic)
@@ -496,8 +497,8 @@ static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory)
 {
     DT_CHECK(comm && comm->mpi && dev && dev->ops && backend, DT_ERR_ARG,
-             "dt_comm_attach: communicator, device or backend missing");
-    DT_CHECK(!comm->ops, DT_ERR_ARG, "dt_comm_attach: a transport is attached already");
+             "internal: dt_comm_attach: comm, dev or backend is missing or not open");
+    DT_CHECK(!comm->ops, DT_ERR_ARG, "internal: dt_comm_attach: comm already has a transport");
     const dt_comm_ops *ops = NULL;
     if (comm->n_sharing == 0) DT_TRY(dt_comm_find_devices(comm, dev));
     comm->dev = dev;
@@ -518,7 +519,7 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
 
 dt_err dt_comm_poll(const dt_comm *comm)
 {
-    if (dt_device_failure()) return DT_OK; /* the thread that has found it is leaving, and tells it */
+    if (dt_device_failure()) return DT_OK; /* the thread that found it is ending the run and reports it */
     return atomic_load(&comm->attached) && comm->ops->poll ? comm->ops->poll(comm) : DT_OK;
 }
 
@@ -557,7 +558,7 @@ void dt_comm_close(dt_comm *comm)
 /* A rank with an error of its own, an injected one too, takes part all the same and returns it afterwards: the others
  * reach the next vote. */
 
-/* For whoever watches the streams: a collective bears its number, and the unit that this rank is at. */
+/* For the timeline: the number of the collective, and the current unit of this rank. */
 static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *kind)
 {
     const char *unit = comm->phase ? atomic_load_explicit(&comm->phase->unit, memory_order_relaxed) : "";
@@ -567,18 +568,20 @@ static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *
 static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt,
                            int64_t count, bool accumulate)
 {
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "reduce_scatter: no transport attached");
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_reduce_scatter: comm has no transport");
     DT_CHECK(count >= 0 && count <= INT64_MAX / 4 / comm->nranks, DT_ERR_ARG,
-             "reduce_scatter: count %" PRId64 " for %d ranks", count, comm->nranks);
-    DT_CHECK(count == 0 || (send && recv), DT_ERR_ARG, "reduce_scatter: %s is NULL", send ? "recv" : "send");
-    DT_CHECK(dt_is_float(send_dt) && dt_is_float(recv_dt), DT_ERR_ARG, "reduce_scatter: types %d and %d", (int)send_dt,
-             (int)recv_dt);
+             "internal: dt_comm_reduce_scatter: count %" PRId64 " is out of range for %d ranks", count, comm->nranks);
+    DT_CHECK(count == 0 || (send && recv), DT_ERR_ARG, "internal: dt_comm_reduce_scatter: %s is NULL",
+             send ? "recv" : "send");
+    DT_CHECK(dt_is_float(send_dt) && dt_is_float(recv_dt), DT_ERR_ARG,
+             "internal: dt_comm_reduce_scatter: expected floating-point types, found send_dt %d and recv_dt %d",
+             (int)send_dt, (int)recv_dt);
     const uintptr_t piece = (uintptr_t)count * dt_dtype_size(send_dt), s = (uintptr_t)send, r = (uintptr_t)recv;
     const uintptr_t recv_len = (uintptr_t)count * dt_dtype_size(recv_dt);
     const bool own_place = r == s + piece * (uintptr_t)dt_comm_piece(comm) && send_dt == recv_dt && !accumulate;
-    DT_CHECK(
-        own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s, DT_ERR_ARG,
-        "reduce_scatter: recv lies inside send, but is not this rank's place, or types differ, or accumulate is set");
+    DT_CHECK(own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s, DT_ERR_ARG,
+             "internal: dt_comm_reduce_scatter: recv overlaps send: expected this rank's block of send, equal types "
+             "and no accumulate");
     return DT_OK;
 }
 
@@ -601,14 +604,15 @@ dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt,
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
     const dt_err fault = dt_fault("comm.all_gather");
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "all_gather: no transport attached");
-    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->group_nranks, DT_ERR_ARG, "all_gather: %zu bytes for %d ranks",
-             nbytes, comm->group_nranks);
-    DT_CHECK(nbytes == 0 || (send && recv), DT_ERR_ARG, "all_gather: %s is NULL", send ? "recv" : "send");
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_all_gather: comm has no transport");
+    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->group_nranks, DT_ERR_ARG,
+             "internal: dt_comm_all_gather: nbytes %zu is too large for %d ranks", nbytes, comm->group_nranks);
+    DT_CHECK(nbytes == 0 || (send && recv), DT_ERR_ARG, "internal: dt_comm_all_gather: %s is NULL",
+             send ? "recv" : "send");
     const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
     DT_CHECK(s == r + nbytes * (uintptr_t)comm->group_rank || s + nbytes <= r ||
                  s >= r + nbytes * (uintptr_t)comm->group_nranks,
-             DT_ERR_ARG, "all_gather: send lies inside recv, but is not this rank's place");
+             DT_ERR_ARG, "internal: dt_comm_all_gather: send overlaps recv: expected this rank's block of recv");
     DT_TRY(dt_comm_next(
         comm, &(dt_collective){.kind = "all_gather", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
     begin_on_stream(comm, stream, "all_gather");
@@ -621,10 +625,11 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
 
 dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
 {
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "replicate: no transport attached");
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_replicate: comm has no transport");
     DT_CHECK(nbytes <= stride && stride <= SIZE_MAX / 2 / (size_t)comm->n_groups, DT_ERR_ARG,
-             "replicate: %zu bytes every %zu for %d groups", nbytes, stride, comm->n_groups);
-    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "replicate: buf is NULL");
+             "internal: dt_comm_replicate: nbytes %zu and stride %zu are out of range for %d groups", nbytes, stride,
+             comm->n_groups);
+    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "internal: dt_comm_replicate: buf is NULL");
     if (comm->n_groups == 1) return DT_OK;
     const dt_err fault = dt_fault("comm.replicate");
     DT_TRY(dt_comm_next(
@@ -639,9 +644,10 @@ dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes,
 
 dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
 {
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "broadcast: no transport attached");
-    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "broadcast: buf is NULL");
-    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_broadcast: comm has no transport");
+    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "internal: dt_comm_broadcast: buf is NULL");
+    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG,
+             "internal: dt_comm_broadcast: root %d is not one of %d ranks", root, comm->nranks);
     DT_TRY(dt_comm_next(
         comm, &(dt_collective){.kind = "broadcast", .count = (int64_t)nbytes, .root = root, .on_tensors = true}));
     begin_on_stream(comm, stream, "broadcast");

@@ -12,12 +12,12 @@ struct dt_comm_mpi {
     MPI_Comm across; /* ranks of equal local_rank, one per node that has it, in order of node */
     MPI_Op vote_op;
     MPI_Datatype vote_type;     /* of one dt_vote_value */
-    dt_vote_value *vote_values; /* [vote_room]: what a vote sends and gets */
+    dt_vote_value *vote_values; /* [vote_room]: values that a vote sends and receives */
     int vote_room;
     int *node_of, *local_of; /* [nranks] */
     int *rank_at; /* [n_nodes * max_local]: global rank by node and local rank, -1 where the node has fewer ranks */
-    int max_local, min_local; /* largest and least number of ranks on a node */
-    int failed_rank;          /* of the last agreement or vote; -1 when nobody failed */
+    int max_local, min_local; /* maximum and minimum number of ranks per node */
+    int failed_rank;          /* of the last agreement or vote; -1: no rank failed */
     /* cores that the ranks of this host may use together, over their number, rounded down: 0 when there are more
      * ranks */
     int cores_per_rank;
@@ -32,8 +32,8 @@ struct dt_comm_mpi {
     MPI_Comm check;         /* of comm->check; made when it is first used */
     MPI_Comm roll;          /* of roll_call.c; MPI_COMM_NULL on one rank, or where threads may not call MPI */
     char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
-    bool *reported;         /* [nranks] who has reported since the last progress; the watchdog's thread's */
-    bool differ;            /* comm->check has found that ranks differ: nothing is exchanged any more */
+    bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
+    bool differ;            /* comm->check found different collectives: no further exchange */
     bool apart; /* this rank has failed where the others wait for it and hear of nothing: it agrees on no error */
 };
 
@@ -67,8 +67,8 @@ typedef struct dt_collective {
     bool accumulate, ordered;  /* of a reduction of tensors */
     bool on_tensors;           /* in the same phase and for the same unit on all ranks */
 } dt_collective;
-/** The next collective begins: number it and, with comm->check, agree on what it is. DT_ERR_COMM where ranks differ, or
- *  this one may not join. */
+/** Begin the next collective: number it and, with comm->check, verify that all ranks issue the same one. DT_ERR_COMM
+ * if ranks differ, or this rank must not join. */
 dt_err dt_comm_next(dt_comm *comm, const dt_collective *c);
 
 /** MPI_Bcast of any size. */

@@ -1,6 +1,6 @@
-/* launch.c - how MPI begins and ends. At the beginning it is asked whether it sees what the launcher has started: a
- * program that is started by the launcher of another MPI gets N worlds of one rank each: N trainings in one directory,
- * and nothing says so. */
+/* launch.c - starts and ends MPI. At the start it verifies that MPI sees the processes that the launcher started:
+ * with the launcher of another MPI, N processes get N worlds of one rank each, so N trainings would silently share
+ * one directory. */
 #include "internal.h"
 #include <dirent.h>
 #include <pthread.h>
@@ -52,19 +52,19 @@ static dt_err compare(int size)
     for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
         const long n = number(launchers[l].size);
         if (n <= 1 || !speaks_of_us(l)) continue;
-        /* one message: from the first, which is ended by nobody before it has spoken */
+        /* print one message: from the first process, which must not be ended before it has printed */
         if (number(launchers[l].rank) > 0) {
             sleep(2);
             _exit(dt_exit_code(DT_ERR_USAGE));
         }
         MPI_Get_library_version(library, &len);
         library[strcspn(library, ",\n")] = '\0';
-        return dt_fail(DT_ERR_USAGE,
-                       "%s started %ld processes (%s), but MPI sees only this one, and each would run alone. This "
-                       "program was built with %s: start it with the launcher "
-                       "of that MPI, or under Slurm with an srun --mpi=... that it knows (srun --mpi=list). If one "
-                       "rank is meant: env -u %s",
-                       launchers[l].name, n, launchers[l].size, library, launchers[l].size);
+        return dt_fail(
+            DT_ERR_USAGE,
+            "%s started %ld processes (%s), but MPI sees only this one, so each process would run a separate job. This "
+            "program was built with %s: start it with the launcher of that MPI, or under Slurm with an srun --mpi=... "
+            "that it supports (srun --mpi=list). To run one rank on purpose: env -u %s",
+            launchers[l].name, n, launchers[l].size, library, launchers[l].size);
     }
     return DT_OK;
 }
@@ -130,7 +130,7 @@ static void let_threads_rest(const thread_list *before)
         seen = others_have_work(before) ? 0 : seen + 1;
         if (seen == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    if (seen < 2) DT_DEBUG("threads of MPI were still at work %d ms after it had begun", AT_MOST_MS);
+    if (seen < 2) DT_DEBUG("MPI threads were still busy %d ms after MPI_Init", AT_MOST_MS);
 }
 #else
 typedef struct thread_list {
@@ -146,7 +146,7 @@ dt_err dt_comm_start(dt_comm *comm)
     thread_list before;
     *comm =
         (dt_comm){.alone =
-                      /* asked before MPI starts, which leaves a launcher's variables behind in such a process, too */
+                      /* check before MPI starts, because MPI leaves a launcher's variables in such a process, too */
                   !is_launched()};
     /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it
      * may outlive the program */

@@ -1,14 +1,14 @@
-/* shm.c - why waiting looks as it does.
+/* shm.c - collectives through shared memory, and why waiting works as it does.
  *
  * A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no read-modify-write.
- * While there is a core for every thread the flag turns within microseconds, so spinning wins. With more ranks than
- * cores spinning would keep the awaited rank from running: then the processor is offered at once. In both cases a long
- * wait ends in short sleeps, so a rank that waits for a slow one costs nothing. The watchdog thread needs no help from
- * here: it ends the process.
+ * With a core for every thread a flag changes within microseconds, so spinning is fastest. With more ranks than
+ * cores, spinning would keep the awaited rank from running, so the rank yields immediately. In both cases a long wait
+ * ends in short sleeps, so that waiting for a slow rank costs nothing. The watchdog thread needs no help from here:
+ * it ends the process.
  *
- * Between nodes a message may leave this rank only while it is inside MPI. A rank that waits for a neighbour therefore
- * looks into MPI now and then; otherwise two nodes could wait for each other through a message that its sender believes
- * gone. */
+ * Between nodes, a message may make progress only while this rank is inside MPI. A rank that waits for a neighbour
+ * therefore calls MPI from time to time. Otherwise two nodes could wait for each other through a message that its
+ * sender considers sent. */
 #include "shm.h"
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +25,8 @@
 
 enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000, SEGMENT_NAME = 512 };
 #define PREFIX "dtrain-"
-static const char MAGIC[16] = "dtrain segment 1"; /* behind the flags: no file of a user's has both our name and this */
+static const char MAGIC[16] = "dtrain segment 1"; /* after the flags: no file of a user has both our name and this
+                                                   * text */
 enum { MAGIC_AT = HEADER - sizeof MAGIC };
 
 typedef struct segment_id {
@@ -111,10 +112,10 @@ size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
-/* Each rank makes a segment of its own, so that its pages are near it, with all its pages reserved: where /dev/shm is
- * too small (64 MiB in a container) that is an error here and not a signal later. It loses its name as soon as the
- * ranks of the node have mapped it, so a job that is killed leaves nothing; for the moment before that the maker holds
- * a lock on it, which ends with the process however that ends. */
+/* Each rank creates its own segment, so that its pages are local, and reserves all pages: if /dev/shm is too small
+ * (64 MiB in a container), this is an error here and not a signal later. The segment loses its name immediately after
+ * the ranks of the node have mapped it, so a killed job leaves nothing. Until then its creator holds a lock on it,
+ * which ends with the process. */
 
 static const char *segment_dir(void)
 {
@@ -148,7 +149,7 @@ static bool is_old_segment(int fd)
     return pread(fd, magic, sizeof magic, MAGIC_AT) == (ssize_t)sizeof magic && memcmp(magic, MAGIC, sizeof magic) == 0;
 }
 
-/* What killed jobs of this user left: nobody holds a lock on it. */
+/* Remove segments that killed jobs of this user left: no process locks them. */
 static void remove_stale_segments(void)
 {
     DIR *d = opendir(segment_dir());
@@ -176,7 +177,7 @@ static dt_err reserve_segment(int fd, size_t nbytes)
     const bool known = fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0;
     const double room = known ? (double)disk.f_bavail * (double)disk.f_frsize : 0;
     DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY,
-             "not enough space in %s for %s of shared memory, %s left%s%s", segment_dir(),
+             "not enough space in %s: %s of shared memory needed, %s left%s%s", segment_dir(),
              dt_format_bytes((double)nbytes, need), dt_format_bytes(room, left), number && number != ENOSPC ? ": " : "",
              number && number != ENOSPC ? strerror(number) : "");
     return DT_OK;
@@ -219,10 +220,10 @@ static dt_err map_peer(dt_shm *shm, int l, const segment_id *id)
     struct stat st;
     segment_name(name, id);
     const int fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_segment(name, "shared memory of a rank of this node cannot be opened", errno);
+    if (fd < 0) return fail_segment(name, "the shared memory of a rank on this node cannot be opened", errno);
     const bool whole = fstat(fd, &st) == 0 && st.st_size == (off_t)shm->window_nbytes && st.st_uid == geteuid();
     const dt_err err = whole ? map_segment(fd, name, shm->window_nbytes, &shm->segments[l])
-                             : dt_fail(DT_ERR_MEMORY, "%s: is not the shared memory of a rank", name);
+                             : dt_fail(DT_ERR_MEMORY, "%s: not the shared memory of a rank of this run", name);
     close(fd);
     return err;
 }
@@ -267,15 +268,15 @@ static void give_up_name(dt_shm *shm, const segment_id *mine)
     shm->fd = -1;
 }
 
-/* Agree on whether every rank succeeded; a failure is not an error here: without shared memory they go on by messages.
- * The reason is told by the first that has one. */
+/* Agree on whether every rank succeeded. A failure is not an error here: without shared memory ranks exchange
+ * messages. The first rank that failed reports its reason. */
 static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
     DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
     if (first == comm->rank)
-        DT_WARN("%s; ranks of a node exchange by messages instead, which is slower (comm.shared_memory = false selects "
-                "this from the start)",
+        DT_WARN("%s; ranks of a node exchange data by messages instead, which is slower (comm.shared_memory = false "
+                "selects this without a warning)",
                 dt_error_message());
     if (mine != DT_OK) dt_error_clear();
     *all = first == INT64_MAX;
@@ -299,7 +300,7 @@ dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened)
         const int code =
             alone ? MPI_SUCCESS
                   : MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
-        if (code) agreed = dt_comm_mpi_fail(code, "exchange of the names of shared memory", __FILE__, __LINE__);
+        if (code) agreed = dt_comm_mpi_fail(code, "exchange of shared memory names", __FILE__, __LINE__);
         if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, ids), opened);
     }
     give_up_name(shm, &mine);

@@ -1,5 +1,5 @@
-/* texts.c - texts between rank 0 and all others. Every failure but that of the exchange itself is agreed on, as memory
- * may be short on one rank alone. */
+/* texts.c - texts between rank 0 and all others. Ranks agree on every failure except one of the exchange itself,
+ * because memory may be short on one rank only. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes)
 
 /* ---- to rank 0 --------------------------------------------------------------------------------------------------- */
 
-/* In parts, through one buffer: no rank needs more memory with more ranks or longer texts, and rank 0 goes on receiving
- * when its sink has failed, so that nobody waits for it. A part of no bytes is the end. */
+/* In chunks, through one buffer: no rank needs more memory with more ranks or longer texts. Rank 0 continues to
+ * receive after its sink has failed, so that no rank waits for it. An empty chunk marks the end. */
 
 enum { TAG_PART = 11 };
 

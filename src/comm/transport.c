@@ -1,12 +1,12 @@
-/* transport.c - the transport "mpi": its buffers, and the way around a device whose memory the host cannot touch.
+/* transport.c - the transport "mpi": its buffers, and the staging for devices whose memory the host cannot access.
  *
  * All collectives are written for host memory (transport_reduce.c, transport_gather.c). For another device a chunk is
- * copied to pinned memory on the caller's stream, so behind the work that makes it, exchanged there, and copied back on
- * that stream, so before the work that waits for it. The host waits once, for what it is to send; an event keeps the
- * next user of the pinned buffer, on whichever stream, behind the copies back. This serves ranks that share a GPU, and
- * machines without a better transport; it does not overlap the copies with the exchange.
+ * copied to pinned memory on the caller's stream, after the work that produces it. It is exchanged there and copied
+ * back on that stream, before the work that needs it. The host waits once, for the data to send. An event makes the
+ * next user of the pinned buffer, on whichever stream, wait for the copies back. This serves ranks that share a GPU
+ * and machines without a better transport; copies do not overlap the exchange.
  *
- * Buffers are made once, when the transport is attached: a collective allocates nothing. */
+ * Buffers are allocated once, when the transport is attached: a collective allocates nothing. */
 #include "transport.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -157,8 +157,8 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
-/* The pinned buffer is this stream's once what was copied from it has arrived, and the next one's after what
- * follows. */
+/* The pinned buffer may be used by this stream when the copies from it have completed, and by the next stream after
+ * the work that follows. */
 static dt_err take_pinned(dt_comm *comm, dt_stream *stream)
 {
     return comm->dev->ops->event_wait(comm->dev, dt_transport_of(comm)->returned, stream);

@@ -18,9 +18,9 @@ typedef struct dt_transport {
     size_t net_set_nbytes;
     MPI_Request *requests; /* two sets */
     int n_requests;        /* in a set */
-    const void **src;      /* [nranks] what a fold adds */
+    const void **src;      /* [nranks] inputs of a fold */
     dt_buf pinned;         /* staging of a device whose memory the host cannot touch */
-    dt_event *returned;    /* what was copied from there to the device last has arrived */
+    dt_event *returned;    /* the last copy from there to the device has completed */
 } dt_transport;
 
 static inline dt_transport *dt_transport_of(const dt_comm *comm) { return comm->impl; }

@@ -54,8 +54,8 @@ static size_t slot_offset(const reduction *d, int owner, int reader)
     return (size_t)(reader < owner ? reader : reader - 1) * (size_t)d->chunk * d->elem;
 }
 
-/** All ranks come to the same length: only agreed values enter. It divides a piece into a few steps at least, so that
- *  copying and adding overlap, unless that makes the steps too short. */
+/** All ranks compute the same length, because only agreed values enter. It splits a block into at least a few steps,
+ * so that copying and adding overlap, unless the steps would become too short. */
 static void choose_chunk(reduction *d, bool messages, size_t message_elem)
 {
     const dt_transport *t = d->t;

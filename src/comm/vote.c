@@ -1,11 +1,11 @@
-/* vote.c - how ranks come to one opinion, and small values of the host.
+/* vote.c - how ranks reach one decision, and collectives of small host values.
  *
- * Failing ranks are ordered by their number, so that of several errors one is chosen that all name alike, and one rank
- * prints it. The vote's operation is declared non-commutative: MPI then combines in order of rank, so the sums of
- * doubles in it are the same bits on every rank and in every run with these ranks.
+ * Failing ranks are ordered by rank, so that all ranks choose the same error, and one rank prints it. The vote's
+ * operation is declared non-commutative: MPI then combines in rank order, so sums of doubles are bit-identical on
+ * every rank and in every run with these ranks.
  *
- * A vote is a list of values, each with the kind of its own combination, so MPI may cut the list where it likes. The
- * first few are the error, the wish to stop and the mark of numbers that are not finite. */
+ * A vote is a list of values, each with its own way of combination, so MPI may split the list anywhere. The first
+ * values are the error, the request to stop and the mark of non-finite values. */
 #include "internal.h"
 #include <limits.h>
 #include <math.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
-/* kinds of the head alone: integers, of which the least or the largest counts */
+/* kinds of the head only: integers of which the minimum or maximum counts */
 enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
 static const int64_t NOBODY = INT64_MAX; /* in HEAD_FAILED; else the rank, and in the lower half its error */
 
@@ -103,16 +103,17 @@ static int owner_of(const dt_comm *comm, dt_err err)
 {
     char text[TOLD_SIZE];
     const int last = comm->mpi->failed_rank;
-    const char *message = dt_error_message(); /* empty after a vote, which tells nobody */
+    const char *message = dt_error_message(); /* empty after a vote, which reports to no rank */
     return last >= 0 && (!*message || !strcmp(message, told(last, err, text))) ? last : comm->rank;
 }
 
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
 {
-    DT_CHECK(comm && comm->mpi && vote, DT_ERR_ARG, "dt_comm_vote: communicator or vote missing");
+    DT_CHECK(comm && comm->mpi && vote, DT_ERR_ARG, "internal: dt_comm_vote: comm is not open or vote is NULL");
     struct dt_comm_mpi *mpi = comm->mpi;
     DT_CHECK(vote->n_values >= 0 && vote->n_values <= mpi->vote_room, DT_ERR_ARG,
-             "a vote of %d values; room is reserved for %d", vote->n_values, mpi->vote_room);
+             "internal: dt_comm_vote: n_values %d is out of range: space is reserved for %d", vote->n_values,
+             mpi->vote_room);
     dt_vote_value *all = mpi->vote_values;
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
     all[HEAD_FAILED] =
@@ -137,7 +138,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
 dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
 {
     if (comm && comm->counts) return err;
-    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_agree: communicator not open");
+    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "internal: dt_comm_agree: comm is not open");
     if (err != DT_OK && comm->mpi->apart) return err; /* main ends the job */
     struct {
         int rank, err;
@@ -167,8 +168,8 @@ static MPI_Op mpi_op(dt_reduce_op op) { return op == DT_SUM ? MPI_SUM : op == DT
 static dt_err reduce_host(dt_comm *comm, void *values, int n, MPI_Datatype type, MPI_Op op)
 {
     if (comm && comm->counts) return DT_OK;
-    DT_CHECK(comm && comm->mpi && n >= 0 && (n == 0 || values), DT_ERR_ARG, "reduction of %d host values: bad argument",
-             n);
+    DT_CHECK(comm && comm->mpi && n >= 0 && (n == 0 || values), DT_ERR_ARG,
+             "internal: reduce_host: comm is not open, or values is NULL for n = %d", n);
     DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "reduction of host values", .count = n, .root = -1}));
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, comm->mpi->world));
     return DT_OK;
@@ -189,7 +190,7 @@ dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
     return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM);
 }
 
-/* Sums of words of which all but one are zero keep every bit, and no rank needs to know who has what. */
+/* Sums of words of which all but one are zero keep every bit, and no rank needs to know which rank holds which word. */
 dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes)
 {
     enum { MOST = 1 << 24 };
@@ -212,9 +213,10 @@ dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
 
 dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
 {
-    DT_CHECK(comm && comm->mpi && (nbytes == 0 || buf), DT_ERR_ARG, "broadcast of %zu host bytes: bad argument",
-             nbytes);
-    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
+    DT_CHECK(comm && comm->mpi && (nbytes == 0 || buf), DT_ERR_ARG,
+             "internal: dt_comm_broadcast_host: comm is not open, or buf is NULL for nbytes = %zu", nbytes);
+    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG,
+             "internal: dt_comm_broadcast_host: root %d is not one of %d ranks", root, comm->nranks);
     DT_TRY(dt_comm_next(comm,
                         &(dt_collective){.kind = "broadcast of host bytes", .count = (int64_t)nbytes, .root = root}));
     return dt_comm_bcast_bytes(comm, buf, nbytes, root);
@@ -224,14 +226,15 @@ dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint)
 {
     uint64_t first = fingerprint;
     DT_TRY(dt_comm_broadcast_host(comm, &first, sizeof first, 0));
-    return dt_comm_agree(comm, first == fingerprint ? DT_OK
-                                                    : dt_fail(DT_ERR_DATA, "%s: host %s finds another file than rank 0",
-                                                              path, comm->host));
+    return dt_comm_agree(comm,
+                         first == fingerprint
+                             ? DT_OK
+                             : dt_fail(DT_ERR_DATA, "%s: the file on host %s differs from rank 0's", path, comm->host));
 }
 
 dt_err dt_comm_barrier(dt_comm *comm)
 {
-    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_barrier: communicator not open");
+    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "internal: dt_comm_barrier: comm is not open");
     DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "barrier", .root = -1}));
     DT_MPI(MPI_Barrier(comm->mpi->world));
     return DT_OK;

@@ -1,5 +1,5 @@
-/* batch.c - one block per batch, so that a prefetcher owns a ring of blocks and a step allocates nothing. The scratch
- * of the sort lies behind the last array. */
+/* batch.c - one allocation per batch, so that a prefetcher owns a ring of them and a step allocates nothing. The
+ * scratch memory of the sort follows the last array. */
 #include "dtrain/batch.h"
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +22,8 @@ size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger)
 {
     *b = (dt_batch){0};
-    DT_CHECK(max_tok > 0 && max_seq > 0, DT_ERR_ARG, "a batch of %d tokens in %d sequences", max_tok, max_seq);
+    DT_CHECK(max_tok > 0 && max_seq > 0, DT_ERR_ARG,
+             "internal: dt_batch_alloc: expected max_tok and max_seq above 0, found %d and %d", max_tok, max_seq);
     const size_t nbytes = dt_batch_nbytes(max_tok, max_seq), per_token = padded((size_t)max_tok * sizeof(int32_t));
     const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
     char *p = aligned_alloc(ALIGN, nbytes);
@@ -54,7 +55,9 @@ dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbyte
 {
     size_t nbytes;
     DT_CHECK(max_images > 0 && image_nbytes > 0 && !__builtin_mul_overflow((size_t)max_images, image_nbytes, &nbytes),
-             DT_ERR_ARG, "a batch of %d images of %zu bytes", max_images, image_nbytes);
+             DT_ERR_ARG,
+             "internal: dt_batch_alloc_images: expected max_images and image_nbytes above 0, found %d and %zu",
+             max_images, image_nbytes);
     b->pixels = malloc(nbytes);
     DT_CHECK(b->pixels, DT_ERR_MEMORY, "no memory for %d images of %zu bytes", max_images, image_nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);

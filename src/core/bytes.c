@@ -1,4 +1,4 @@
-/* bytes.c - sizes in bytes, for people: three significant digits, powers of 1024. */
+/* bytes.c - byte sizes for users: three significant digits, powers of 1024. */
 #include "dtrain/core.h"
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,6 +1,7 @@
-/* config.c - a configuration: where each value came from, what it is as text and, in the struct, as a number.
+/* config.c - a configuration: the source of each value, its text and, in the struct, its number.
  *
- * Strings handed out stay valid until dt_config_free, also when the key is set again: others keep pointers to them. */
+ * Strings that were handed out stay valid until dt_config_free, even if the key is set again, because callers keep
+ * pointers to them. */
 #include "config_private.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ typedef struct dt_config_private {
     struct {
         const char *text; /* shortest form */
         dt_config_source source;
-        bool doubted; /* what was written, or meant, is not known */
+        bool doubted; /* the intended value is unknown */
         char *unset;  /* because it needs this environment variable, which is not set */
     } value[];        /* by row of the table */
 } dt_config_private;
@@ -103,7 +104,7 @@ static dt_err note_unset(dt_config *cfg, int row, const char *text, bool from_fi
     return own(cfg, copy);
 }
 
-/* A value from outside. Where it has a mistake the key keeps what it had, and is doubted. */
+/* Take a value from a file or the command line. An invalid value leaves the key unchanged and marks it as doubted. */
 static dt_err take(dt_config *cfg, int row, const char *text, const char *head, dt_config_source source)
 {
     cfg->priv->value[row].source = source;
@@ -239,7 +240,8 @@ dt_err dt_config_require(const dt_config *cfg, const char *section, const char *
         const dt_key *k = &dt_key_table[i];
         if (strcmp(k->section, section) != 0 || (key && strcmp(k->name, key) != 0) || !cfg->priv->value[i].unset)
             continue;
-        return dt_fail(DT_ERR_USAGE, "%s: the environment variable %s is not set, and the value is needed here",
+        return dt_fail(DT_ERR_USAGE,
+                       "%s: the environment variable %s is not set, but this value is required; set the variable",
                        dt_config_where(cfg, section, k->name, head, sizeof head), cfg->priv->value[i].unset);
     }
     return DT_OK;
@@ -249,10 +251,10 @@ static dt_err read_stream(FILE *in, const char *path, char **text)
 {
     enum { MOST = 1 << 20 }; /* no configuration is larger; a model file given by mistake is */
     char *all = malloc(MOST + 1);
-    DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read it", path);
+    DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read the file", path);
     const size_t n = fread(all, 1, MOST + 1, in);
     const char *why = ferror(in)          ? strerror(errno)
-                      : n > MOST          ? "larger than 1 MiB: not a configuration"
+                      : n > MOST          ? "larger than 1 MiB, so it is not a configuration file"
                       : memchr(all, 0, n) ? "not a text file"
                                           : NULL;
     if (why) {

@@ -1,9 +1,9 @@
-/* config_file.c - the INI text, line by line, through inih.
+/* config_file.c - reads INI text line by line through inih.
  *
- * inih as distributions build it cuts lines over 199 bytes without a word, takes an indented line as a continuation of
- * the key above, ignores what follows a section's bracket, and does not tell of a section without keys. So lines are
- * read and checked here before inih sees them; of a line too long for its buffer inih gets the name alone, and the
- * value waits here. */
+ * Distributions build inih so that it silently cuts lines over 199 bytes, takes an indented line as a continuation of
+ * the key above, ignores text after a section's bracket, and does not report empty sections. So lines are read and
+ * checked here before inih sees them. For a line too long for its buffer, inih receives only the name, and the value
+ * is kept here. */
 #include "config_private.h"
 #include <ctype.h>
 #include <ini.h>
@@ -139,7 +139,7 @@ dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handl
     reader r = {.file_name = file_name, .next = text, .handler = handler, .self = self, .mistakes = mistakes};
     const int status = ini_parse_stream(read_line, &r, take_value, &r);
     free(r.long_value);
-    DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read it", file_name);
+    DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read the file", file_name);
     if (status != 0)
         dt_mistakes_add(mistakes,
                         dt_fail(DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]'", file_name, status));

@@ -65,7 +65,7 @@ static dt_err check_variable(item it, const char *head)
         size_t n = 0;
         if (it.text[i] != '$' || !(isalpha((unsigned char)*name) || *name == '_')) continue;
         while (i + 1 + n < it.n && (isalnum((unsigned char)name[n]) || name[n] == '_')) n++;
-        return dt_fail(DT_ERR_USAGE, "%s: $%.*s in a path is not replaced; expected ${%.*s}, found '%.*s'", head,
+        return dt_fail(DT_ERR_USAGE, "%s: $%.*s in a path is not expanded: expected ${%.*s}, found '%.*s'", head,
                        (int)n, name, (int)n, name, (int)(it.n < 200 ? it.n : 200), it.text);
     }
     return DT_OK;
@@ -77,10 +77,10 @@ static dt_err write_expanded(item it, const rewriting *r)
     if (it.text[0] == '~') {
         const char *home = getenv("HOME");
         DT_CHECK(it.n == 1 || it.text[1] == '/', DT_ERR_USAGE,
-                 "%s: expected ~/... or a full path, found '%.*s' (the home of another user is not looked up)", r->head,
-                 (int)(it.n < 200 ? it.n : 200), it.text);
+                 "%s: expected ~/... or a full path, found '%.*s' (home directories of other users are not supported)",
+                 r->head, (int)(it.n < 200 ? it.n : 200), it.text);
         DT_CHECK(home && *home, DT_ERR_USAGE,
-                 "%s: the path begins with ~, and the environment variable HOME is not set", r->head);
+                 "%s: the path begins with ~, but the environment variable HOME is not set", r->head);
         fputs(home, r->to);
         it.text++, it.n--;
     }

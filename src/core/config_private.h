@@ -34,8 +34,8 @@ int dt_key_find(const char *section, const char *name); /* row, or -1 */
 bool dt_key_section_exists(const char *section);
 const char *dt_key_nearest_section(const char *section);
 enum { DT_KEY_WHY = 600 }; /* bytes */
-/** Why there is no such key, for people: "unknown section; the nearest is ...", "unknown key; ...". Returns the row
- *  that it names, which the writer may have meant. */
+/** Explain to users why a key does not exist: "unknown section; the nearest is ...", "unknown key; ...". Returns the
+ * row of the key that the message names. */
 int dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size);
 /** The row that a name without its section may mean: the key of that name, or a foreign one's; -1: none. */
 int dt_key_without_section(const char *name);
@@ -45,8 +45,8 @@ enum { DT_KEY_NUMBER_TEXT = 32 };
 /* shortest text that reads back the same */
 void dt_key_format(const dt_key *k, dt_key_number n, char out[DT_KEY_NUMBER_TEXT]);
 void dt_key_expectation(const dt_key *k, char *out, size_t size); /* "an integer from 0 to 7" */
-/** Read a value. For numbers *n and *canonical (shortest text), for words and text *canonical alone; canonical is
- *  malloc'ed. head begins the message on failure. */
+/** Read a value. For numbers it sets *n and *canonical (shortest text), for words and text only *canonical, which is
+ * malloc'ed. The error message begins with head. */
 dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_number *n, char **canonical);
 /** Replace ${NAME} by the environment; refuse what could not be written back to a file. *out is malloc'ed. */
 dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out);
@@ -67,20 +67,19 @@ char *dt_key_unquote(char *text); /* what stands between quotes that pair; in pl
 bool dt_key_unset_variable(const char *text, char *name, size_t size);
 
 /* config_foreign.c */
-/** The row that does what a key, section or option of another program does (learning_rate, zero_optimization, ...), or
- *  -1; of keys that several tasks have that of `section`, where it is a task's. *note: how its value is to be written
- *  here where it differs, or "". */
+/** The row of the key that corresponds to a key, section or option of another program (learning_rate,
+ * zero_optimization, ...), or -1. If several tasks have the key, the one of `section` is chosen. *note: how to write
+ * the value if its form differs, or "". */
 int dt_key_foreign(const char *section, const char *name, const char **note);
-/** Why there is no such key, where another program has one for what is not done here; else NULL. For names that are no
- *  keys. */
+/** Why no key corresponds to this name of another program; NULL if the name is unknown. */
 const char *dt_key_absent(const char *section, const char *name);
 const char *dt_key_foreign_section(const char *name); /* ours that holds such settings, or NULL */
 
 /* config_file.c */
 typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
-/** Hand each "name = value" of an INI text to the handler, in order. What is wrong with a line, or is so to the
- *  handler, joins mistakes and reading goes on; after a section that is unknown its keys are left out, and the handler
- *  gets the section's name with name NULL. */
+/** Pass each "name = value" of an INI text to the handler, in order. Errors in a line, or from the handler, are added
+ * to mistakes, and reading continues. After an unknown section its keys are skipped, and the handler receives the
+ * section's name with name NULL. */
 dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self, dt_mistakes *mistakes);
 
 #endif

@@ -243,7 +243,7 @@ static void explain_name(const char *name, char *why, size_t size)
     else if (is_near(name, k->name))
         snprintf(why, size, "unknown key; the nearest is %s in [%s]", k->name, k->section);
     else
-        snprintf(why, size, "no section and no key has this name; --keys alone lists all");
+        snprintf(why, size, "no section or key has this name; --keys without a name lists all");
 }
 
 static dt_err no_such_filter(const char *filter)
@@ -287,12 +287,15 @@ void dt_config_print_markdown(FILE *out)
 {
     char type[240], initial[160];
     const char *section = "";
-    fprintf(out, "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain "
-                 "--keys` prints the same.\n"
-                 "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an "
-                 "environment variable, and `~/` at the beginning of a path the home directory.\n"
-                 "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` "
-                 "after a value.\n");
+    fprintf(out,
+            "# Configuration keys\n\n"
+            "This page lists every key of a configuration file with its type, default and meaning. It is for\n"
+            "users who write an INI file or set keys on the command line.\n\n"
+            "`dtrain --keys` prints the same list. `make docs` generates both from `include/dtrain/config_keys.h`.\n\n"
+            "- `section.key=value` on the command line overrides the file.\n"
+            "- `${NAME}` in a value stands for the environment variable NAME, `~/` before a path for HOME.\n"
+            "- Lists are comma separated.\n"
+            "- A comment begins with `;` or `#` at the start of a line, or with ` ;` after a value.\n");
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
         if (strcmp(section, k->section) != 0)

@@ -184,8 +184,9 @@ static bool read_value(const dt_key *k, const char *text, dt_key_number *n, cons
 /* fp16_opt_level of apex, for precision.dtype. */
 static void hint_of_apex(const char *text, char *out, size_t size)
 {
-    static const char *const levels[] = {"fp32", "bf16 or fp16, whose master weights are fp32", "fp16",
-                                         "fp16; without master weights small updates would be lost"};
+    static const char *const levels[] = {
+        "fp32", "bf16 or fp16 with fp32 master weights", "fp16",
+        "not supported, because small updates would be lost without master weights; use fp16"};
     if ((text[0] == 'O' || text[0] == 'o') && text[1] >= '0' && text[1] <= '3' && !text[2])
         snprintf(out, size, " (%s of apex is %s)", text, levels[text[1] - '0']);
 }
@@ -197,16 +198,16 @@ static const char *hint(const dt_key *k, const char *text, char *out, size_t siz
     char *unit;
     const double v = strtod(text, &unit);
     out[0] = '\0';
-    if (strchr(text, '#')) snprintf(out, size, " (a comment behind a value begins with ' ;')");
+    if (strchr(text, '#')) snprintf(out, size, " (a comment after a value begins with ' ;')");
     if (k->kind == DT_KEY_ENUM) hint_of_apex(text, out, size);
     const bool number = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL;
-    if (number && strcasecmp(text, "auto") == 0) snprintf(out, size, " (leave the key out for its default)");
+    if (number && strcasecmp(text, "auto") == 0) snprintf(out, size, " (remove the key to get its default)");
     if (!number || unit == text || strlen(unit) != 1) return out;
     const char *at = strchr(letters, *unit);
     const double thousands[] = {1e3, 1e6, 1e9}, powers[] = {1024, 1048576, 1073741824};
     if (at && *unit) {
         const long i = (at - letters) % 3;
-        snprintf(out, size, " (write the number out: %.0f or %.0f)", v * thousands[i], v * powers[i]);
+        snprintf(out, size, " (write the number without a suffix: %.0f or %.0f)", v * thousands[i], v * powers[i]);
     }
     if (*unit == '%') snprintf(out, size, " (write a fraction as a number: %g)", v / 100);
     return out;
@@ -235,26 +236,25 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
 static dt_err check_writable(const dt_key *k, const char *value, const char *head)
 {
     const size_t most = DT_CONFIG_LINE_MAX - strlen(k->name) - strlen(" = ");
-    DT_CHECK(strlen(value) <= most, DT_ERR_USAGE, "%s: the value has %zu bytes, the limit is %zu", head, strlen(value),
-             most);
+    DT_CHECK(strlen(value) <= most, DT_ERR_USAGE, "%s: the value is too long: expected at most %zu bytes, found %zu",
+             head, most, strlen(value));
     DT_CHECK(!strstr(value, "${"), DT_ERR_USAGE,
-             "%s: '${' remains in the value after environment variables were replaced", head);
+             "%s: '${' remains in the value after environment variables were expanded", head);
     for (const char *p = value; *p; p++) {
         DT_CHECK(!iscntrl((unsigned char)*p) || *p == '\t', DT_ERR_USAGE,
                  "%s: a control character (byte 0x%02x) in the value", head, (unsigned)(unsigned char)*p);
-        DT_CHECK(
-            *p != ';' || (p > value && !isspace((unsigned char)p[-1])), DT_ERR_USAGE,
-            "%s: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value",
-            head);
+        DT_CHECK(*p != ';' || (p > value && !isspace((unsigned char)p[-1])), DT_ERR_USAGE,
+                 "%s: ';' at the start of a value or after a blank starts a comment and cannot be part of the value",
+                 head);
     }
     return DT_OK;
 }
 
-/* Append the value of the variable whose name starts at *p (behind "${") and move *p behind the "}". */
+/* Append the value of the variable whose name starts at *p (after "${") and move *p after the "}". */
 static dt_err expand_one(const char **p, const char *head, FILE *to)
 {
     const char *close = strchr(*p, '}');
-    DT_CHECK(close, DT_ERR_USAGE, "%s: '${' without '}'", head);
+    DT_CHECK(close, DT_ERR_USAGE, "%s: expected '}' after '${', found none", head);
     char name[256];
     const size_t n = (size_t)(close - *p);
     DT_CHECK(n > 0 && n < sizeof name, DT_ERR_USAGE,
@@ -291,7 +291,7 @@ static char *trimmed(char *text)
     return begin;
 }
 
-/* In place: "x" and 'x' without their quotes, as often as there are any: what is written must read back the same. */
+/* Remove all surrounding quotes in place, so that a written value reads back unchanged. */
 char *dt_key_unquote(char *text)
 {
     for (size_t n; (n = strlen(text)) >= 2; text = trimmed(text)) {

@@ -20,14 +20,14 @@ static const struct {
 } errors[DT_N_ERR] = {
     [DT_OK] = {"DT_OK", "ok", 0},
     [DT_ERR_USAGE] = {"DT_ERR_USAGE", "error in the configuration or command line", 64},
-    [DT_ERR_DATA] = {"DT_ERR_DATA", "input missing or bad", 65},
-    [DT_ERR_BASE] = {"DT_ERR_BASE", "base of a checkpoint missing or bad", 65},
+    [DT_ERR_DATA] = {"DT_ERR_DATA", "input missing or invalid", 65},
+    [DT_ERR_BASE] = {"DT_ERR_BASE", "base of a checkpoint missing or invalid", 65},
     [DT_ERR_FAULT] = {"DT_ERR_FAULT", "fault in the program or on the device", 70},
     [DT_ERR_ARG] = {"DT_ERR_ARG", "wrong argument inside the program", 70},
     [DT_ERR_MEMORY] = {"DT_ERR_MEMORY", "out of memory", 70},
-    [DT_ERR_NONFINITE] = {"DT_ERR_NONFINITE", "loss or weights not finite", 71},
+    [DT_ERR_NONFINITE] = {"DT_ERR_NONFINITE", "loss or weights are not finite", 71},
     [DT_ERR_WRITE] = {"DT_ERR_WRITE", "writing failed", 74},
-    [DT_ERR_STOP] = {"DT_ERR_STOP", "stopped as asked", 75},
+    [DT_ERR_STOP] = {"DT_ERR_STOP", "stopped on request", 75},
     [DT_ERR_COMM] = {"DT_ERR_COMM", "communication failed", 76},
 };
 
@@ -60,7 +60,7 @@ dt_err(dt_fail_errno)(dt_err err, const char *path, const char *what)
     char *folder = slash && slash > path && number == ENOENT ? strndup(path, (size_t)(slash - path)) : NULL;
     const bool gone = folder && err == DT_ERR_WRITE && stat(folder, &st) != 0;
     err = dt_fail(err, "%s: %s%s%s%s", path, what ? what : "", what ? ": " : "", strerror(number),
-                  gone ? " (its directory is not there; was it removed?)" : "");
+                  gone ? " (its directory does not exist; was it removed?)" : "");
     free(folder);
     return err;
 }
@@ -122,8 +122,7 @@ dt_err dt_mistakes_end(dt_mistakes *m)
 {
     const dt_err err = m->err;
     if (err != DT_OK)
-        dt_fail(err, "%s",
-                m->text ? m->text : "what is wrong is not known: its message is empty, or there was no memory for it");
+        dt_fail(err, "%s", m->text ? m->text : "unknown error: its message is empty, or there was no memory for it");
     free(m->text);
     *m = (dt_mistakes){0};
     return err;

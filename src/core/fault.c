@@ -56,7 +56,7 @@ static void read_environment(void)
     atomic_store_explicit(&armed.n, n, memory_order_release);
 }
 
-/* Stopped until SIGCONT, and then busy for a while, so that whoever watches has a look before there is progress. */
+/* Stop until SIGCONT, then stay busy for a while, so that the watchdog observes this rank before it makes progress. */
 static void be_stopped(void)
 {
     raise(SIGSTOP);
@@ -75,8 +75,8 @@ static void signal_self(void)
     while (sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1));
 }
 
-/* What does not come back, or comes back as if nothing had been, happens here. The kind of what the caller must bring
- * about; NULL: nothing. */
+/* Carry out faults that do not return, or that return without an effect on the caller. Otherwise return the fault
+ * that the caller must simulate; NULL: none. */
 static const char *happen(const char *kind)
 {
     if (strcmp(kind, "kill") == 0) raise(SIGKILL);

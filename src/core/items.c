@@ -40,8 +40,10 @@ static bool is_lent(const dt_items *items, const void *data)
 dt_err dt_items_add(dt_items *items, const char *name, dt_item_type type, int64_t n, const void *data)
 {
     DT_CHECK(*name && strlen(name) < DT_ITEM_NAME && !strchr(name, '/') && !dt_items_find(items, name), DT_ERR_ARG,
-             "item `%s`: expected a new name of 1 to %d characters without a slash", name, DT_ITEM_NAME - 1);
-    DT_CHECK(n >= 0 && n < INT64_MAX / 8, DT_ERR_ARG, "item `%s`: %" PRId64 " elements", name, n);
+             "internal: dt_items_add: item `%s`: expected a new name of 1 to %d characters without a slash", name,
+             DT_ITEM_NAME - 1);
+    DT_CHECK(n >= 0 && n < INT64_MAX / 8, DT_ERR_ARG,
+             "internal: dt_items_add: item `%s`: expected n from 0 to 2^60 - 2, found %" PRId64, name, n);
     const size_t nbytes = (size_t)n * TYPES[type].size;
     dt_item *item = realloc(items->item, (size_t)(items->n_items + 1) * sizeof *item);
     if (item) items->item = item;
@@ -57,10 +59,10 @@ dt_err dt_items_add(dt_items *items, const char *name, dt_item_type type, int64_
 dt_err dt_items_get(const dt_items *items, const char *name, dt_item_type type, int64_t n, void *data)
 {
     const dt_item *item = dt_items_find(items, name);
-    DT_CHECK(item, DT_ERR_DATA, "the checkpoint lacks `%s` of its task", name);
+    DT_CHECK(item, DT_ERR_DATA, "the checkpoint has no task item `%s`", name);
     DT_CHECK(item->type == type && item->n == n, DT_ERR_DATA,
-             "`%s` of the checkpoint's task: expected %" PRId64 " of %s, found %" PRId64 " of %s", name, n,
-             TYPES[type].name, item->n, TYPES[item->type].name);
+             "task item `%s` of the checkpoint: expected %" PRId64 " values of type %s, found %" PRId64 " of type %s",
+             name, n, TYPES[type].name, item->n, TYPES[item->type].name);
     if (n > 0) memcpy(data, item->data, (size_t)n * TYPES[type].size);
     return DT_OK;
 }

@@ -1,5 +1,5 @@
-/* ledger.c - bytes held, by category and place. Plain counters: an allocator that hides behind this would hide what it
- * allocates, too. */
+/* ledger.c - counts bytes held by category and memory space. It only counts: an allocator inside it would hide
+ * allocations. */
 #include "dtrain/core.h"
 
 const char *dt_memcat_name(dt_memcat c)

@@ -1,5 +1,5 @@
-/* log.c - the only printer. Each line leaves in one write(2), so that lines of many ranks do not mix inside mpirun's
- * pipe; stdio is flushed first to keep the order with what a program prints to stdout itself. */
+/* log.c - the only printer. Each line is one write(2), so that lines of several ranks do not mix in mpirun's pipe.
+ * stdio is flushed first to keep the order with the program's own output. */
 #include "dtrain/core.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static bool write_all(int fd, const char *text, size_t n)
 {
     while (n > 0) {
         ssize_t w = write(fd, text, n);
-        /* nobody listens: the run is worth more than its log */
+        /* the reader has gone: the run matters more than its log */
         if (w < 0 && errno != EINTR && errno != EAGAIN) return false;
         if (w > 0) text += w, n -= (size_t)w;
     }
@@ -60,7 +60,7 @@ static bool write_all(int fd, const char *text, size_t n)
 void dt_log_stdout_lost(void)
 {
     if (atomic_exchange(&who.stdout_lost, true)) return;
-    DT_WARN("standard output cannot be written (%s): the run continues without it", strerror(errno));
+    DT_WARN("cannot write to standard output (%s): the run continues without it", strerror(errno));
 }
 
 static int print_head(dt_log_level level, char *out, size_t size)

@@ -30,8 +30,8 @@ static bool find_object(const char *file, char *path, size_t path_size)
     return false;
 }
 
-/* The table of sections is a file's end: what a copy to a full disk has cut short would be mapped, and reading it ends
- * the program by a signal. What is no ELF file is left to the loader to refuse. */
+/* The section table is at the end of the file. A file truncated by a full disk would still be mapped, and reading it
+ * would end the program by a signal. The loader rejects files that are not ELF. */
 static bool is_cut_short(const char *path)
 {
     ElfW(Ehdr) head;
@@ -57,11 +57,11 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
     char path[PATH_MAX + 64];
     *stale = false;
     if (!find_object(file, path, sizeof path)) {
-        snprintf(why, why_size, "this program was built without it: there is no %s", file);
+        snprintf(why, why_size, "this program was built without %s", file);
         return NULL;
     }
     if (is_cut_short(path)) {
-        snprintf(why, why_size, "%s is cut short: build it again (make), or copy it again", path);
+        snprintf(why, why_size, "%s is truncated: rebuild it (make) or copy it again", path);
         return NULL;
     }
     void *object = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* again: the one that is loaded */
@@ -69,7 +69,7 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
     *stale = found && !is_of_these_headers(object, symbol);
     if (!found) snprintf(why, why_size, "%s", dlerror());
     if (*stale)
-        snprintf(why, why_size, "%s was built from another version of dtrain than this program: build it again (make)",
+        snprintf(why, why_size, "%s was built from another version of dtrain than this program: rebuild it (make)",
                  path);
     return *stale ? NULL : found;
 }

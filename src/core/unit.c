@@ -1,5 +1,5 @@
-/* unit.c - tables of tensors. Offsets depend on the table and on what is trained, not on the number of ranks: what a
- * checkpoint maps to a shard is a range of a part. */
+/* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, not on the number of
+ * ranks, so the part of a tensor that a checkpoint maps to a shard is a range. */
 #include "dtrain/unit.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -35,18 +35,20 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
                    .init_std = init_std,
                    .init_value = init_value};
     DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG,
-             "unit %s, tensor %s: %d dimensions; 1 to %d are supported", u->name, name, n_dims, DT_MAX_DIMS);
-    DT_CHECK(strlen(name) < DT_NAME_MAX, DT_ERR_ARG, "unit %s: the tensor name %s is longer than %d characters",
-             u->name, name, DT_NAME_MAX - 1);
+             "internal: dt_unit_add: unit %s, tensor %s: found %d dimensions, expected 1 to %d", u->name, name, n_dims,
+             DT_MAX_DIMS);
+    DT_CHECK(strlen(name) < DT_NAME_MAX, DT_ERR_ARG,
+             "internal: dt_unit_add: unit %s: tensor name %s: expected at most %d characters", u->name, name,
+             DT_NAME_MAX - 1);
     DT_CHECK(count_elements(n_dims, shape, &t.n_elems), DT_ERR_ARG,
-             "unit %s, tensor %s: its shape has no or too many elements", u->name, name);
+             "unit %s, tensor %s: the shape has zero or too many elements", u->name, name);
     memcpy(t.name, name, strlen(name) + 1);
     memcpy(t.shape, shape, (size_t)n_dims * sizeof shape[0]);
 
     int64_t end;
     DT_CHECK(!__builtin_add_overflow(align_up(u->flat_len[t.part]), t.n_elems, &end) && end <= INT64_MAX / 64,
-             DT_ERR_ARG, "unit %s, tensor %s: the unit would have over %" PRId64 " elements", u->name, name,
-             (int64_t)(INT64_MAX / 64));
+             DT_ERR_ARG, "unit %s, tensor %s: the unit is too large: expected at most %" PRId64 " elements", u->name,
+             name, (int64_t)(INT64_MAX / 64));
     dt_tensor *grown = realloc(u->tensors, ((size_t)u->n_tensors + 1) * sizeof *grown);
     DT_CHECK(grown, DT_ERR_MEMORY, "unit %s: no memory for a table of %d tensors", u->name, u->n_tensors + 1);
     u->tensors = grown;

@@ -92,8 +92,8 @@ static dt_err check_shape(dt_array *a)
     DT_CHECK(rank == expected, DT_ERR_DATA, "%s: %s: expected %s, found %d dimensions", a->path, a->name,
              images ? "images, [n, S, S, 3]" : "a one-dimensional array", rank);
     if (images) DT_TRY(take_image_size(a, n));
-    DT_CHECK(n[0] <= (hsize_t)(INT64_MAX / 8 / a->elem_size), DT_ERR_DATA, "%s: %s: claims %llu elements", a->path,
-             a->name, (unsigned long long)n[0]);
+    DT_CHECK(n[0] <= (hsize_t)(INT64_MAX / 8 / a->elem_size), DT_ERR_DATA, "%s: %s: the size is invalid: %llu elements",
+             a->path, a->name, (unsigned long long)n[0]);
     a->n_elems = (int64_t)n[0];
     return DT_OK;
 }
@@ -111,7 +111,7 @@ static dt_err find_offset(dt_array *a, hid_t file, int64_t file_nbytes, bool lit
     if (file_plist >= 0) H5Pclose(file_plist);
 
     DT_CHECK(n_external <= 0 && (layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED || layout == H5D_COMPACT),
-             DT_ERR_DATA, "%s: %s: expected contiguous or chunked storage inside the file", a->path, a->name);
+             DT_ERR_DATA, "%s: %s: expected contiguous or chunked storage in this file", a->path, a->name);
     if (layout != H5D_CONTIGUOUS || !little_endian || user_block != 0 || a->n_elems == 0) return DT_OK;
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
     return DT_OK;
@@ -120,8 +120,8 @@ static dt_err find_offset(dt_array *a, hid_t file, int64_t file_nbytes, bool lit
     if (at == HADDR_UNDEF) return DT_OK; /* never written: HDF5 gives the fill value */
     const int64_t nbytes = a->n_elems * a->elem_size;
     DT_CHECK(nbytes <= file_nbytes && at <= (haddr_t)(file_nbytes - nbytes), DT_ERR_DATA,
-             "%s: %s: %" PRId64 " elements at byte %llu go past the end of the file (%" PRId64
-             " bytes): the file is cut short or damaged",
+             "%s: %s: %" PRId64 " elements at byte %llu exceed the file (%" PRId64
+             " bytes), which was cut short or damaged",
              a->path, a->name, a->n_elems, (unsigned long long)at, file_nbytes);
     a->offset = (int64_t)at;
     return DT_OK;
@@ -178,10 +178,10 @@ static dt_err read_bytes(const dt_array *a, int64_t first, int64_t n, char *out)
     while (left > 0) {
         const ssize_t got = pread(a->fd, out, (size_t)(left < MAX_PREAD ? left : MAX_PREAD), (off_t)at);
         if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_DATA, "%s: %s: reading at byte %" PRId64 ": %s", a->path, a->name, at,
+        DT_CHECK(got >= 0, DT_ERR_DATA, "%s: %s: reading at byte %" PRId64 " failed: %s", a->path, a->name, at,
                  strerror(errno));
         DT_CHECK(got > 0, DT_ERR_DATA,
-                 "%s: %s: the file ends at byte %" PRId64 ", inside the array: was it cut short after it was opened?",
+                 "%s: %s: the file ends at byte %" PRId64 ", inside the array; was it cut short after it was opened?",
                  a->path, a->name, at);
         out += got;
         at += got;
@@ -213,7 +213,9 @@ static dt_err read_h5(const dt_array *a, int64_t first, int64_t n, void *out)
 dt_err dt_array_read(const dt_array *a, int64_t first, int64_t n, void *out)
 {
     DT_CHECK(first >= 0 && n >= 0 && n <= a->n_elems && first <= a->n_elems - n, DT_ERR_ARG,
-             "%s: %s: elements %" PRId64 " and %" PRId64 " more of %" PRId64, a->path, a->name, first, n, a->n_elems);
+             "internal: dt_array_read: %s: %s: elements from %" PRId64 ", %" PRId64
+             " of them, are outside the array of %" PRId64,
+             a->path, a->name, first, n, a->n_elems);
     if (n == 0) return DT_OK;
     if (a->offset >= 0) return read_plain(a, first, n, out);
     dt_h5_lock();

@@ -159,7 +159,7 @@ dt_err dt_best_fit(dt_row_list *p, const uint32_t *len, int64_t n, uint32_t capa
 {
     *p = (dt_row_list){.n_items = n};
     DT_CHECK(n >= 0 && n < NONE && capacity >= 1 && capacity <= 1u << 26, DT_ERR_ARG,
-             "packing %" PRId64 " documents into rows of %" PRIu32, n, capacity);
+             "internal: dt_best_fit: %" PRId64 " documents or a capacity of %" PRIu32 " are out of range", n, capacity);
     const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(uint32_t);
     uint32_t *order = malloc(bytes), *other = malloc(bytes), *row_of = malloc(bytes);
     int64_t *count = malloc((RADIX + 1) * sizeof *count);

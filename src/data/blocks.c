@@ -34,8 +34,8 @@ dt_err dt_blocks_attach(dt_array *a, const dt_array *sums)
     const int64_t n_blocks = dt_blocks_of(a->n_elems * a->elem_size);
     if (a->offset < 0 || a->first_block < 0 || sums->offset < 0 || n_blocks == 0) return DT_OK;
     DT_CHECK(n_blocks <= sums->n_elems && a->first_block <= sums->n_elems - n_blocks, DT_ERR_DATA,
-             "%s: %s: its checksums are %" PRId64 " from number %" PRId64 " on, but %s has %" PRId64, a->path, a->name,
-             n_blocks, a->first_block, sums->name, sums->n_elems);
+             "%s: %s: checksums are missing: expected %" PRId64 " starting at number %" PRId64 ", but %s has %" PRId64,
+             a->path, a->name, n_blocks, a->first_block, sums->name, sums->n_elems);
     a->verified = calloc((size_t)(n_blocks + 7) / 8, 1);
     DT_CHECK(a->verified, DT_ERR_MEMORY, "%s: %s: no memory for %" PRId64 " blocks", a->path, a->name, n_blocks);
     a->sums_offset = sums->offset + a->first_block * (int64_t)sizeof(uint64_t);
@@ -54,8 +54,9 @@ static dt_err verify_block(const dt_array *a, int64_t block, const char *bytes)
     DT_TRY(dt_read_at(a->fd, a->path, a->sums_offset + block * (int64_t)sizeof expected, &expected, sizeof expected));
     const uint64_t found = dt_checksum(bytes ? bytes : buffer, begin / unit, nbytes / unit, (size_t)unit);
     DT_CHECK(found == expected, DT_ERR_DATA,
-             "%s: %s: block %" PRId64 " (bytes %" PRId64 " to %" PRId64 " of the file) was altered: checksum: expected "
-             "%016" PRIx64 ", found %016" PRIx64 "; restore the file or make it again",
+             "%s: %s: block %" PRId64 " (bytes %" PRId64 " to %" PRId64
+             " of the file) is damaged: checksum: expected %016" PRIx64 ", found %016" PRIx64
+             "; restore or recreate the file",
              a->path, a->name, block, a->offset + begin, a->offset + begin + nbytes - 1, expected, found);
     return DT_OK;
 }

@@ -113,7 +113,9 @@ static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
     DT_CHECK(n >= n_shards, DT_ERR_DATA,
-             "%s: %" PRId64 " shards were requested, but there are only %" PRId64 " samples", k->w->path, n_shards, n);
+             "%s: too few samples for the shards: %" PRId64 " shards were requested, but there are only %" PRId64
+             " samples",
+             k->w->path, n_shards, n);
     uint64_t total;
     DT_TRY(nbytes_before(k->w, n, &total));
     for (int64_t s = 0, first = 0; s < n_shards; s++) { /* at least one sample in each, also in those that follow */
@@ -259,8 +261,8 @@ static dt_err claim_space(const shard *s, hid_t file)
     const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)nbytes);
     if (fd >= 0) close(fd);
     char text[24];
-    DT_CHECK(status == 0 || status == EOPNOTSUPP || status == EINVAL, DT_ERR_WRITE, "%s: no space for %s: %s", s->part,
-             dt_format_bytes((double)nbytes, text), strerror(status));
+    DT_CHECK(status == 0 || status == EOPNOTSUPP || status == EINVAL, DT_ERR_WRITE, "%s: not enough space for %s: %s",
+             s->part, dt_format_bytes((double)nbytes, text), strerror(status));
     return DT_OK;
 }
 
@@ -392,7 +394,7 @@ static dt_err seal_part(const char *part, const dt_byte_range *ranges, int n)
 {
     struct stat st;
     const int fd = open(part, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, part, "cannot be opened again");
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, part, "cannot be reopened");
     dt_err err = fstat(fd, &st) == 0 ? dt_seal_write(fd, part, (int64_t)st.st_size, ranges, n)
                                      : dt_fail_errno(DT_ERR_WRITE, part, NULL);
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, part, "close failed");
@@ -449,7 +451,7 @@ static void warn_of_others(const commit *k)
     if (glob(pattern, 0, NULL, &found) == 0)
         for (size_t i = 0; i < found.gl_pathc; i++)
             if (!strstr(found.gl_pathv[i] + stem, ours)) {
-                DT_WARN("%s is a shard of another dataset of this name: a pattern for all shards matches it, too",
+                DT_WARN("%s is a shard of another dataset with this name: a pattern for all shards would match it, too",
                         found.gl_pathv[i]);
                 break;
             }
@@ -497,7 +499,7 @@ static void end(commit *k, bool failed)
 dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n)
 {
     commit k[2] = {0};
-    DT_CHECK(n >= 1 && n <= 2, DT_ERR_ARG, "%d datasets to commit together", n);
+    DT_CHECK(n >= 1 && n <= 2, DT_ERR_ARG, "internal: dt_datasets_commit: expected n from 1 to 2, found %d", n);
     dt_err err = DT_OK;
     for (int i = 0; i < n; i++) {
         k[i] = (commit){.w = w[i], .how = how ? how[i] : (dt_commit){0}};

@@ -35,8 +35,8 @@ static dt_err refuse_text(const dt_dataset *d)
     DT_TRY(dt_refuse_stand_in_file(d->path, d->fd));
     const ssize_t n = pread(d->fd, head, sizeof head, 0);
     DT_CHECK(n <= 0 || memchr(head, 0, (size_t)n), DT_ERR_DATA,
-             "%s: this is text, not a dataset; `dtrain-data -o train.h5 %s` makes one of it (with --tokenizer MODEL "
-             "for the tokens of a model)",
+             "%s: expected a dataset, found text; convert it with `dtrain-data -o train.h5 %s` (add --tokenizer MODEL "
+             "for a model's tokens)",
              d->path, d->path);
     return DT_OK;
 }
@@ -74,7 +74,8 @@ static dt_err read_attributes(dt_dataset *d)
 {
     char *format = NULL;
     DT_CHECK(dt_h5_has(d->file, "format"), DT_ERR_DATA,
-             "%s: no attribute format: not a dataset file of dtrain (dtrain-data makes one)", d->path);
+             "%s: attribute format is missing, so this is not a dataset of dtrain; create one with dtrain-data",
+             d->path);
     DT_TRY(dt_h5_read_text(d->file, d->path, "format", &format));
     dt_err err = DT_OK;
     if (strcmp(format, "dtrain-dataset") != 0)
@@ -85,7 +86,7 @@ static dt_err read_attributes(dt_dataset *d)
     int64_t version = 0;
     DT_TRY(dt_h5_read_i64(d->file, d->path, "version", &version));
     DT_CHECK(version == FORMAT_VERSION, DT_ERR_DATA, "%s: attribute version: expected %d, found %" PRId64 "%s", d->path,
-             FORMAT_VERSION, version, version > FORMAT_VERSION ? " (made by a later dtrain)" : "");
+             FORMAT_VERSION, version, version > FORMAT_VERSION ? " (written by a later dtrain)" : "");
     DT_TRY(read_kind(d));
     DT_TRY(dt_h5_read_i64(d->file, d->path, "vocab_size", &d->info.vocab_size));
     DT_CHECK(d->info.vocab_size >= 1 && d->info.vocab_size <= INT32_MAX, DT_ERR_DATA,
@@ -241,7 +242,7 @@ static dt_err open_images(dt_dataset *d)
 {
     if (!d->info.has_images) return DT_OK;
     DT_CHECK(d->info.kind != DT_DATASET_TOKENS, DT_ERR_DATA,
-             "%s: images in a dataset of kind tokens: expected kind sft, whose samples are not cut", d->path);
+             "%s: images need kind sft, which does not cut samples; found kind tokens", d->path);
     DT_TRY(open_one(d, &d->pixels, "images/pixels", DT_ARRAY_IMAGES));
     DT_TRY(open_one(d, &d->image_offsets, "images/offsets", DT_ARRAY_U64));
     DT_TRY(check_offset_ends(d, &d->image_offsets, &d->pixels));

@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #define STRAY_PLACEHOLDER                                                                                              \
-    "token %" PRId32                                                                                                   \
-    " stands for an image in this model, and the dataset has no images: expected one that dtrain-data "                \
-    "--images made, or texts without this token"
+    "token %" PRId32 " stands for an image in this model, but the dataset has no images: expected a dataset made "     \
+    "with dtrain-data --images, or texts without this token"
 
 enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
 
@@ -35,11 +34,12 @@ dt_err dt_dataset_part(dt_dataset *d, int side, int64_t i, int64_t *first, int64
 {
     const dt_array *offsets = offsets_of(d, side);
     const int64_t n_tokens = tokens_of(d, side)->n_elems;
-    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets: its documents are not marked",
+    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets, so documents cannot be separated",
              d->path);
-    DT_CHECK(offsets->path, DT_ERR_ARG, "%s: a sample of it has one text, not two", d->path);
+    DT_CHECK(offsets->path, DT_ERR_ARG, "internal: dt_dataset_part: %s: samples of this dataset have only one side",
+             d->path);
     DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE,
-             "%s: expected a number from 0 to %" PRId64 ", found %" PRId64, d->path, d->info.n_documents - 1, i);
+             "%s: expected an index from 0 to %" PRId64 ", found %" PRId64, d->path, d->info.n_documents - 1, i);
     uint64_t o[2];
     DT_TRY(dt_array_read(offsets, i, 2, o));
     DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)n_tokens, DT_ERR_DATA,
@@ -123,7 +123,8 @@ dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *
 
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
 {
-    DT_CHECK(d->info.kind == DT_DATASET_SFT, DT_ERR_ARG, "%s: a dataset of kind %s has no loss_mask", d->path,
+    DT_CHECK(d->info.kind == DT_DATASET_SFT, DT_ERR_ARG,
+             "internal: dt_dataset_read_mask: %s: a dataset of kind %s has no loss_mask", d->path,
              dt_dataset_kind_name(d->info.kind));
     DT_TRY(dt_array_read(&d->loss_mask, first, n, mask));
     uint8_t all = 0;
@@ -140,8 +141,8 @@ dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *w
     DT_TRY(dt_array_read(&d->weights, first, n, weight));
     for (int64_t i = 0; i < n; i++) /* false for NaN */
         DT_CHECK(weight[i] == 0 || (weight[i] >= 1e-3f && weight[i] <= 1e6f), DT_ERR_DATA,
-                 "%s: weights[%" PRId64 "]: expected 0, or 0.001 to 1e6 (only their proportions count), found %g",
-                 d->path, first + i, dt_unsigned_nan((double)weight[i]));
+                 "%s: weights[%" PRId64 "]: expected 0, or 0.001 to 1e6 (only proportions matter), found %g", d->path,
+                 first + i, dt_unsigned_nan((double)weight[i]));
     return DT_OK;
 }
 
@@ -153,7 +154,8 @@ dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight)
 
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
 {
-    DT_CHECK(d->info.kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: a dataset of kind %s has no pairs", d->path,
+    DT_CHECK(d->info.kind == DT_DATASET_PREFERENCE, DT_ERR_ARG,
+             "internal: dt_dataset_read_pair: %s: a dataset of kind %s has no pairs", d->path,
              dt_dataset_kind_name(d->info.kind));
     *pair = (dt_pair){0};
     for (int s = 0; s < DT_N_SIDES; s++) {
@@ -193,7 +195,8 @@ dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
 {
     int64_t first = 0, n = 0;
     *json = NULL;
-    DT_CHECK(d->info.kind == DT_DATASET_PROMPTS, DT_ERR_ARG, "%s: a dataset of kind %s has no records", d->path,
+    DT_CHECK(d->info.kind == DT_DATASET_PROMPTS, DT_ERR_ARG,
+             "internal: dt_dataset_read_record: %s: a dataset of kind %s has no records", d->path,
              dt_dataset_kind_name(d->info.kind));
     if (d->info.has_records) DT_TRY(dt_dataset_part(d, DT_RECORDS, i, &first, &n));
     char *text = malloc((size_t)n + sizeof "{}");
@@ -255,7 +258,7 @@ dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
     for (int i = 0; i < DT_N_ARRAYS; i++)
         h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
     free(head);
-    DT_CHECK_ERRNO(got > 0, DT_ERR_DATA, d->path, "cannot read its beginning");
+    DT_CHECK_ERRNO(got > 0, DT_ERR_DATA, d->path, "cannot read its first bytes");
     *hash = h;
     return DT_OK;
 }

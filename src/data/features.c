@@ -142,7 +142,7 @@ dt_err dt_features_list(const char *dir, const dt_feature_kind *kind, char **tex
 
 static dt_err refuse(const char *path, const char *why)
 {
-    return dt_fail(DT_ERR_DATA, "%s: %s: remove it to have its features made anew", path, why);
+    return dt_fail(DT_ERR_DATA, "%s: %s; remove the file to recompute its features", path, why);
 }
 
 /* The number of images and the checksum of the list, if all else is as it must be. */
@@ -151,16 +151,17 @@ static dt_err read_head(const source *s, const dt_feature_kind *k, int64_t *n, u
     char head[HEAD + 1] = "", expected[HEAD];
     struct stat st;
     DT_CHECK_ERRNO(fstat(s->fd, &st) == 0, DT_ERR_DATA, s->path, NULL);
-    if (!S_ISREG(st.st_mode) || st.st_size < HEAD) return refuse(s->path, "it is cut short, or no file of features");
+    if (!S_ISREG(st.st_mode) || st.st_size < HEAD)
+        return refuse(s->path, "the file was cut short or is not a feature file");
     DT_TRY(dt_read_at(s->fd, s->path, 0, head, HEAD));
     const char *at = strstr(head, "\nimages: ");
     if (!at || sscanf(at, " images: %" SCNd64 " checksum: %" SCNx64, n, checksum) != 2)
-        return refuse(s->path, "it is no file of features");
+        return refuse(s->path, "not a feature file");
     print_head(k, *n, *checksum, expected);
-    if (memcmp(head, expected, HEAD) != 0) return refuse(s->path, "its head is altered, or it is of another tower");
+    if (memcmp(head, expected, HEAD) != 0) return refuse(s->path, "the header is damaged or belongs to another tower");
     const int64_t most = INT32_MAX / 2, each = (int64_t)(dt_feature_nbytes(k) + sizeof(listed));
     if (*n < 1 || *n > most || *n > st.st_size / each || features_at(*n, k, *n) != st.st_size)
-        return refuse(s->path, "it is cut short or altered");
+        return refuse(s->path, "the file was cut short or is damaged");
     return DT_OK;
 }
 
@@ -173,7 +174,7 @@ static dt_err read_list(dt_features *f, int file, uint64_t checksum)
     dt_err err = more ? dt_read_at(s->fd, s->path, HEAD, list, (size_t)s->n * sizeof *list)
                       : dt_fail(DT_ERR_MEMORY, "%s: no memory for the list of its images", s->path);
     if (err == DT_OK && dt_checksum(list, 0, s->n * (int64_t)(sizeof *list / 8), 8) != checksum)
-        err = refuse(s->path, "its list of images is altered");
+        err = refuse(s->path, "the image list is damaged");
     for (int64_t i = 0; i < s->n && err == DT_OK; i++)
         f->entries[f->n_entries++] = (entry){list[i].image, {file, (int32_t)i, list[i].checksum}};
     free(list);
@@ -232,12 +233,13 @@ void dt_features_forget(dt_features *f)
 
 dt_err dt_features_read(const dt_features *f, const dt_feature_place *at, void *features)
 {
-    DT_CHECK(at->file >= 0 && at->file < f->n_files, DT_ERR_ARG, "features of an image that are nowhere");
+    DT_CHECK(at->file >= 0 && at->file < f->n_files, DT_ERR_ARG,
+             "internal: dt_features_read: at: the image is in no feature file");
     const source *s = &f->files[at->file];
     listed of;
     DT_TRY(dt_read_at(s->fd, s->path, HEAD + at->row * (int64_t)sizeof of, &of, sizeof of));
     DT_TRY(dt_read_at(s->fd, s->path, features_at(s->n, &f->kind, at->row), features, dt_feature_nbytes(&f->kind)));
-    if (checksum_of(&f->kind, &of.image, features) != at->checksum) return refuse(s->path, "its features are altered");
+    if (checksum_of(&f->kind, &of.image, features) != at->checksum) return refuse(s->path, "the features are damaged");
     return DT_OK;
 }
 

@@ -23,8 +23,9 @@ dt_err dt_image_form_check(const dt_image_form *f, const char *path, const dt_pr
     DT_TRY(dt_image_form_preprocessor(f, path, &own));
     const char *key = dt_preprocessor_differs(&own, wanted, &of_own, &of_wanted);
     dt_preprocessor_free(&own);
-    DT_CHECK(!key, DT_ERR_DATA, "%s: attribute preprocessor: %s: its images were made with %s; %s has %s: expected %s",
-             path, key, of_own.text, name, of_wanted.text, expected);
+    DT_CHECK(!key, DT_ERR_DATA,
+             "%s: attribute preprocessor: %s: the images were prepared with %s, but %s has %s: expected %s", path, key,
+             of_own.text, name, of_wanted.text, expected);
     return DT_OK;
 }
 
@@ -61,11 +62,12 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
     DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
     DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
     DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
-             "%s: %ssample %" PRId64 ": %" PRId64 " placeholders of %" PRId64 " images: expected %" PRId64
+             "%s: %ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
              " for each image",
              d->path, which, i, found, n_images, d->info.images.n_tokens);
     if (found && n_prompt < n) DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &behind));
-    DT_CHECK(behind == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": placeholders in a completion", d->path, which, i);
+    DT_CHECK(behind == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": a completion contains image placeholders", d->path,
+             which, i);
     return DT_OK;
 }
 
@@ -82,7 +84,8 @@ static dt_err check_mask(dt_dataset *d, int64_t i)
         DT_TRY(dt_dataset_read_mask(d, at, k, mask));
         for (int64_t t = 0; t < k; t++)
             DT_CHECK(!(mask[t] && ids[t] == d->info.images.token), DT_ERR_DATA,
-                     "%s: sample %" PRId64 ": loss_mask[%" PRId64 "]: a placeholder is no target", d->path, i, at + t);
+                     "%s: sample %" PRId64 ": loss_mask[%" PRId64 "]: an image placeholder must not be a target",
+                     d->path, i, at + t);
     }
     return DT_OK;
 }
@@ -118,11 +121,11 @@ static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_
     if (!d->info.has_images) return DT_OK;
     for (int32_t t = from; t < b->n_tok; t++) {
         found += b->token[t] == form->token;
-        DT_CHECK(b->target[t] != form->token, DT_ERR_DATA, "%s: sample %" PRId64 ": a placeholder is a target", d->path,
-                 number);
+        DT_CHECK(b->target[t] != form->token, DT_ERR_DATA,
+                 "%s: sample %" PRId64 ": an image placeholder must not be a target", d->path, number);
     }
     DT_CHECK(found == *n * form->n_tokens, DT_ERR_DATA,
-             "%s: sample %" PRId64 ": %" PRId64 " placeholders of %" PRId64 " images: expected %" PRId64
+             "%s: sample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
              " for each image",
              d->path, number, found, *n, form->n_tokens);
     return DT_OK;
@@ -133,7 +136,7 @@ dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_ba
     int64_t first, n;
     DT_TRY(find_images(set->dataset, number, from, b, &first, &n));
     DT_CHECK(n <= b->max_images - b->n_images, DT_ERR_DATA,
-             "%s: sample %" PRId64 ": %" PRId64 " images, and room for %d", set->dataset->path, number, n,
+             "%s: sample %" PRId64 ": %" PRId64 " images exceed the capacity of %d", set->dataset->path, number, n,
              b->max_images - b->n_images);
     if (n == 0) return DT_OK;
     DT_TRY(read_for_batch(set->dataset, first, n, b->pixels + (size_t)b->n_images * b->image_nbytes, b->image_nbytes));

@@ -66,7 +66,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     b->n_images = 0;
-    DT_CHECK(!l->places || l->given, DT_ERR_FAULT, "a batch before the features of its images are there");
+    DT_CHECK(!l->places || l->given, DT_ERR_FAULT, "internal: batch requested before image features were computed");
     DT_TRY(dt_fault("data.read"));
     for (int64_t i = first; i < first + count; i++)
         DT_TRY(add_sample(l, what->eval ? i : dt_order_sample(&l->order, epoch, i), b));
@@ -100,8 +100,8 @@ static dt_err check_options(const dt_loader_options *o)
     DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 &&
                  o->rank >= 0 && o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0,
              DT_ERR_ARG,
-             "loader: seq_len %" PRId64 ", micro_batch_size %" PRId64 ", train_batch_size %" PRId64
-             ", rank %d of %d, prefetch %d",
+             "internal: dt_loader_open: invalid options: seq_len %" PRId64 ", micro_batch_size %" PRId64
+             ", train_batch_size %" PRId64 ", rank %d of %d, prefetch %d",
              o->seq_len, o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
     const int n_texts = o->pairs ? 2 : 1;
     DT_CHECK(o->micro_batch_size <= INT32_MAX / n_texts / o->seq_len, DT_ERR_USAGE,
@@ -109,7 +109,7 @@ static dt_err check_options(const dt_loader_options *o)
              INT32_MAX / n_texts, o->micro_batch_size, o->seq_len);
     DT_CHECK(dt_ceil_div(dt_ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX &&
                  o->train_batch_size <= INT64_MAX / 4,
-             DT_ERR_USAGE, "%s: train_batch_size %" PRId64 " makes too many micro-batches of %" PRId64, o->where,
+             DT_ERR_USAGE, "%s: train_batch_size %" PRId64 " needs too many micro-batches of %" PRId64, o->where,
              o->train_batch_size, o->micro_batch_size);
     return DT_OK;
 }
@@ -120,11 +120,10 @@ static dt_err group(dt_loader *l)
 {
     const dt_loader_options *o = &l->opt;
     const int64_t n = l->order.n;
-    DT_CHECK(
-        o->shuffle && !l->mix, DT_ERR_USAGE,
-        "%s: data.group_by_modality_length is an order of shuffled samples: expected data.shuffle = true, and files "
-        "without weights",
-        o->where);
+    DT_CHECK(o->shuffle && !l->mix, DT_ERR_USAGE,
+             "%s: data.group_by_modality_length needs shuffled samples: expected data.shuffle = true, and files "
+             "without weights",
+             o->where);
     dt_group_item *item = calloc((size_t)n, sizeof *item);
     l->grouped = item ? malloc((size_t)n * sizeof *l->grouped) : NULL;
     for (int64_t i = 0; i < n && l->grouped; i++) {
@@ -165,7 +164,8 @@ static dt_err open_order(dt_loader *l)
     dt_order_init(&l->order, o->drop_last);
     if (o->group && !o->prompts) DT_TRY(group(l));
     DT_CHECK(l->order.n_eff > 0, DT_ERR_DATA,
-             "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64 ", and drop_last leaves out the rest",
+             "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64
+             ", and drop_last drops an incomplete one",
              o->where, l->order.n, o->micro_batch_size);
     return DT_OK;
 }
@@ -211,7 +211,8 @@ static dt_err open_batches(dt_loader *l)
 {
     const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size, max_tok = l->sources.max_tok;
     DT_CHECK(l->sources.max_images <= INT32_MAX / m, DT_ERR_USAGE,
-             "%" PRId64 " images in a sample are too many for a micro-batch of %" PRId64, l->sources.max_images, m);
+             "a sample has %" PRId64 " images, which is too many for a micro-batch of %" PRId64, l->sources.max_images,
+             m);
     l->info.max_images = (int32_t)(l->sources.max_images * (l->opt.prompts ? 1 : m));
     if (l->opt.prompts) return DT_OK;
     const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq; /* a sequence has a token */
@@ -377,7 +378,8 @@ bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f)
 dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels)
 {
     int k = 0;
-    DT_CHECK(i >= 0 && i < dt_loader_n_images(l), DT_ERR_ARG, "image %" PRId64, i);
+    DT_CHECK(i >= 0 && i < dt_loader_n_images(l), DT_ERR_ARG,
+             "internal: dt_loader_image: image %" PRId64 " is out of range", i);
     while (i >= l->sources.samples[k].dataset->info.n_images) i -= l->sources.samples[k++].dataset->info.n_images;
     return dt_dataset_read_images(l->sources.samples[k].dataset, i, 1, pixels);
 }
@@ -402,7 +404,7 @@ int dt_loader_n_micro(const dt_loader *l, int64_t step) { return (int)dt_order_n
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
 {
     int64_t epoch, first, count;
-    DT_CHECK(step >= 0, DT_ERR_ARG, "step %" PRId64, step);
+    DT_CHECK(step >= 0, DT_ERR_ARG, "internal: dt_loader_step_counts: step %" PRId64 " is negative", step);
     dt_order_step(&l->order, step, &epoch, &first, &count);
     __int128 weight_fixed = 0;
     *counts = (dt_step_counts){.n_samples = count};
@@ -422,7 +424,8 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
 
 dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b)
 {
-    DT_CHECK(step >= 0 && micro >= 0, DT_ERR_ARG, "step %" PRId64 ", micro-step %d", step, micro);
+    DT_CHECK(step >= 0 && micro >= 0, DT_ERR_ARG,
+             "internal: dt_loader_batch: step %" PRId64 " or micro-step %d is negative", step, micro);
     return take(l, &(dt_request){false, step, micro}, b);
 }
 
@@ -433,7 +436,7 @@ int64_t dt_loader_n_eval(const dt_loader *l)
 
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
 {
-    DT_CHECK(micro >= 0, DT_ERR_ARG, "micro-step %" PRId64 " of an evaluation", micro);
+    DT_CHECK(micro >= 0, DT_ERR_ARG, "internal: dt_loader_eval_batch: micro-step %" PRId64 " is negative", micro);
     return take(l, &(dt_request){true, 0, micro}, b);
 }
 
@@ -456,8 +459,8 @@ dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
     int64_t n_cut = 0;
     if (kept < n_tok) DT_TRY(dt_dataset_count_placeholders(d, DT_SIDE_FIRST, first, n_tok - kept, &n_cut));
     DT_CHECK(n_cut == 0, DT_ERR_DATA,
-             "%s: prompt %" PRId64 ": an image of it is not within the last %" PRId32 " of its %" PRId64
-             " tokens (dtrain-data --max-length leaves such prompts out)",
+             "%s: prompt %" PRId64 ": an image is outside the last %" PRId32 " of its %" PRId64
+             " tokens; dtrain-data --max-length drops such prompts",
              d->path, in_file, max, n_tok);
     *n = (int32_t)kept;
     return dt_dataset_read_tokens(d, first + n_tok - kept, kept, ids);

@@ -11,8 +11,8 @@ dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, d
     DT_CHECK(seq_len >= 1 && seq_len <= 1 << 26, DT_ERR_USAGE, "seq_len: expected 1 to %d, found %lld", 1 << 26,
              (long long)seq_len);
     DT_CHECK(d->info.kind <= DT_DATASET_SFT && !(sft ? wrapped || split : none), DT_ERR_USAGE,
-             "%s: packing %s is not for kind %s", d->path, packing, dt_dataset_kind_name(d->info.kind));
-    DT_CHECK(wrapped || d->info.n_documents >= 0, DT_ERR_USAGE, "%s: packing %s needs the starts of documents", d->path,
+             "%s: packing %s does not support kind %s", d->path, packing, dt_dataset_kind_name(d->info.kind));
+    DT_CHECK(wrapped || d->info.n_documents >= 0, DT_ERR_USAGE, "%s: packing %s needs document offsets", d->path,
              packing);
     dt_ledger ledger = {0};
     dt_samples set;

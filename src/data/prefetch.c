@@ -100,7 +100,7 @@ dt_err dt_prefetch_open(dt_prefetch **out, const dt_maker *maker, dt_batch *batc
         pthread_mutex_destroy(&p->mutex);
         free(slots);
         free(p);
-        return dt_fail(DT_ERR_FAULT, "cannot start the thread that reads ahead: %s (data.prefetch = 0 needs none)",
+        return dt_fail(DT_ERR_FAULT, "cannot start the prefetch thread: %s (data.prefetch = 0 avoids it)",
                        strerror(status));
     }
     *out = p;

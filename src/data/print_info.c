@@ -129,7 +129,7 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
     if (i->n_documents >= 0)
         printf("%s %" PRId64 "\n", i->kind == DT_DATASET_TOKENS ? "documents   " : "samples     ", i->n_documents);
     else
-        printf("documents    not marked\n");
+        printf("documents    not separated\n");
     if (i->n_documents > 0) DT_TRY(print_lengths(d, DT_SIDE_FIRST, pairs ? "chosen" : ""));
     if (i->n_documents > 0 && pairs) DT_TRY(print_lengths(d, DT_SIDE_SECOND, "rejected"));
     if (i->kind == DT_DATASET_SFT) DT_TRY(print_targets(d));

@@ -127,8 +127,8 @@ static dt_err print_head(const view *v, int64_t i)
     if (info->n_documents >= 0)
         DT_TRY(dt_dataset_document(v->d, i, &first, &n));
     else
-        DT_CHECK(i == 0, DT_ERR_USAGE, "%s: its documents are not marked: only 0, its first tokens, can be shown",
-                 info->path);
+        DT_CHECK(i == 0, DT_ERR_USAGE,
+                 "%s: documents are not separated, so only sample 0, the first tokens, can be shown", info->path);
     DT_TRY(info->has_weights ? dt_dataset_read_weight(v->d, i, &weight) : DT_OK);
     printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, tokens ? "document" : "sample", i,
            info->n_documents < 0 ? 1 : info->n_documents, first, first + n - 1);
@@ -153,7 +153,7 @@ static dt_err open_tokenizer(view *v, const char *name)
     DT_TRY(dt_tokenizer_open(&v->t, name));
     const char *found = dt_tokenizer_get_info(v->t)->name;
     DT_CHECK(!made_with[0] || strcmp(found, made_with) == 0, DT_ERR_USAGE,
-             "%s: was made with the tokenizer %s, but %s is %s", v->d->path, made_with, name, found);
+             "%s: created with the tokenizer %s, but %s is %s", v->d->path, made_with, name, found);
     return DT_OK;
 }
 

@@ -47,7 +47,8 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
     if (p->n + n_more <= p->n_alloc) return DT_OK;
     const int64_t n = p->n + n_more > 2 * p->n_alloc ? p->n + n_more : 2 * p->n_alloc;
     DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA,
-             "%s: more than %u documents to pack: cut the dataset into several files", path, UINT32_MAX - 1);
+             "%s: expected at most %u documents to pack, found more; split the dataset into several files", path,
+             UINT32_MAX - 1);
     int64_t *first = realloc(p->first, (size_t)n * sizeof *first);
     if (first) p->first = first;
     uint32_t *len = realloc(p->len, (size_t)n * sizeof *len);

@@ -102,7 +102,7 @@ dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number)
     if (r->n_dropped == r->dropped_alloc) {
         const int64_t n_alloc = r->dropped_alloc ? 2 * r->dropped_alloc : 64;
         int64_t *more = dt_samples_alloc(set, n_alloc, sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list samples that are left out", set->dataset->path);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list dropped samples", set->dataset->path);
         if (r->n_dropped) memcpy(more, r->dropped, (size_t)r->n_dropped * sizeof *more);
         dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *more);
         r->dropped = more;

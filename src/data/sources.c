@@ -36,31 +36,33 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
         *ops = &dt_samples_prompts;
     } else if (opt->pairs) {
         DT_CHECK(automatic || strcmp(packing, "none") == 0, DT_ERR_USAGE,
-                 "%s: packing = %s: pairs are not packed (and not padded): expected auto or none", opt->where, packing);
+                 "%s: packing = %s: pairs cannot be packed (they need no padding): expected auto or none", opt->where,
+                 packing);
         *ops = &dt_samples_pairs;
     } else if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
         DT_CHECK(!sft, DT_ERR_USAGE,
-                 "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
+                 "%s: packing = wrapped needs datasets of kind tokens, but %s has kind sft: expected auto, none or bfd",
                  opt->where, d->path);
         *ops = &dt_samples_wrapped;
     } else if (automatic || strcmp(packing, "none") == 0) {
         DT_CHECK(sft, DT_ERR_USAGE,
-                 "%s: packing = none is for datasets of kind sft; %s has kind tokens: expected auto, wrapped, bfd or "
-                 "bfd_split",
+                 "%s: packing = none needs datasets of kind sft, but %s has kind tokens: expected auto, wrapped, bfd "
+                 "or bfd_split",
                  opt->where, d->path);
         *ops = &dt_samples_records;
     } else {
         lo->split = strcmp(packing, "bfd_split") == 0;
         DT_CHECK(lo->split || strcmp(packing, "bfd") == 0, DT_ERR_USAGE,
                  "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s", opt->where, packing);
-        DT_CHECK(!sft || !lo->split, DT_ERR_USAGE,
-                 "%s: packing = bfd_split is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
-                 opt->where, d->path);
+        DT_CHECK(
+            !sft || !lo->split, DT_ERR_USAGE,
+            "%s: packing = bfd_split needs datasets of kind tokens, but %s has kind sft: expected auto, none or bfd",
+            opt->where, d->path);
         *ops = &dt_samples_packed;
     }
     DT_CHECK(*ops == &dt_samples_records || *ops == &dt_samples_pairs || *ops == &dt_samples_prompts ||
                  d->info.n_documents >= 0 || (*ops == &dt_samples_wrapped && !opt->document_mask),
-             DT_ERR_DATA, "%s: %s needs the starts of documents: dataset offsets is missing", d->path,
+             DT_ERR_DATA, "%s: %s needs document offsets, but the dataset offsets is missing", d->path,
              *ops == &dt_samples_wrapped ? "document_mask = true" : "packing by document");
     return DT_OK;
 }
@@ -80,8 +82,8 @@ static dt_err check_preprocessors(const dt_dataset_info *one, const dt_dataset_i
 {
     dt_preprocessor p;
     DT_TRY(dt_image_form_preprocessor(&one->images, one->path, &p));
-    const dt_err err =
-        dt_image_form_check(&other->images, other->path, &p, one->path, "the same, for all files of a run must agree");
+    const dt_err err = dt_image_form_check(&other->images, other->path, &p, one->path,
+                                           "the same preprocessor, because all files of a run must agree");
     dt_preprocessor_free(&p);
     return err;
 }
@@ -91,7 +93,7 @@ static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_in
 {
     const dt_image_form *a = &one->images, *b = &other->images;
     DT_CHECK(a->size == b->size && a->token == b->token && a->n_tokens == b->n_tokens, DT_ERR_DATA,
-             "%s: images of %" PRId64 " pixels a side as %" PRId64 " tokens of id %" PRId32 ", but %s has %" PRId64
+             "%s: images of %" PRId64 " pixels per side as %" PRId64 " tokens of id %" PRId32 ", but %s has %" PRId64
              ", %" PRId64 " and %" PRId32 ": all files of a run must agree",
              other->path, b->size, b->n_tokens, b->token, one->path, a->size, a->n_tokens, a->token);
     return *a->preprocessor && *b->preprocessor && strcmp(a->preprocessor, b->preprocessor) != 0
@@ -102,23 +104,23 @@ static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_in
 static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_loader_options *opt)
 {
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64
-             ": it has no rows for the last tokens of that tokenizer; make the dataset with the model's own, or add "
-             "rows to the model (dtrain-convert --add-tokens)",
+             "%s: vocab_size: the dataset was created with %" PRId64 ", but the model has %" PRId64
+             ", without rows for the last tokens of that tokenizer; recreate the dataset with the model's own "
+             "tokenizer, or add rows to the model (dtrain-convert --add-tokens)",
              d->path, d->info.vocab_size, opt->vocab_size);
     const dt_dataset_kind kind = d->info.kind;
     DT_CHECK(opt->prompts ? kind == DT_DATASET_PROMPTS
              : opt->pairs ? kind == DT_DATASET_PREFERENCE
                           : kind == DT_DATASET_TOKENS || kind == DT_DATASET_SFT,
              DT_ERR_DATA, "%s: kind %s: expected %s for this task", d->path, dt_dataset_kind_name(kind),
-             opt->prompts ? "prompts (dtrain-data --kind prompts makes it)"
+             opt->prompts ? "prompts (create it with dtrain-data --kind prompts)"
              : opt->pairs ? "preference (records with chosen and rejected)"
                           : "tokens or sft");
     if (d->info.has_images && s->with_images) DT_TRY(check_images_alike(s->with_images, &d->info));
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->samples[0].dataset->info;
     DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA,
-             "%s: kind: found %s, but %s has %s: all files of a run must be of one kind", d->path,
+             "%s: kind: found %s, but %s has %s: all files of a run must have the same kind", d->path,
              dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
     return DT_OK;
 }
@@ -128,8 +130,8 @@ static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
 {
     const dt_cut_counts *c = &set->cut;
     if (c->n_lost == 0 || opt->rank > 0 || opt->planning) return;
-    DT_WARN("%s: data.seq_len = %" PRId64 " cuts %" PRId64 " of its %" PRId64 " samples: %" PRId64 " of their %" PRId64
-            " targets are lost",
+    DT_WARN("%s: data.seq_len = %" PRId64 " truncates %" PRId64 " of its %" PRId64 " samples: %" PRId64
+            " of their %" PRId64 " targets are lost",
             set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents, c->n_lost, c->n_target);
 }
 
@@ -143,8 +145,8 @@ static void warn_of_unverified(const dt_sources *s, const dt_loader_options *opt
             if (n++ == 0) first = s->samples[i].dataset->path;
         }
     if (n == 0 || opt->verified || opt->rank > 0 || opt->planning) return;
-    DT_WARN("%s%s: without checksums of its blocks, as files of earlier versions or other programs are: damaged data "
-            "would be trained on; make it again with dtrain-data, or set data.verify = true",
+    DT_WARN("%s%s: block checksums are missing (earlier versions and other programs do not write them), so damaged "
+            "data would go unnoticed; recreate the dataset with dtrain-data, or set data.verify = true",
             first, n > 1 ? " and others" : "");
 }
 
@@ -153,18 +155,19 @@ void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pa
     DT_WARN("%s%s%" PRId64 " of %" PRId64
             " pairs prefer the answer with the lower score, or have a negative margin%s%s%s%s",
             path ? path : "", path ? ": " : "", n_contradicted, n_pairs, first ? " (first: " : "", first ? first : "",
-            first ? ")" : "", 2 * n_contradicted > n_pairs ? ": are chosen and rejected exchanged?" : "");
+            first ? ")" : "", 2 * n_contradicted > n_pairs ? ": are chosen and rejected swapped?" : "");
 }
 
 dt_err dt_sources_judge_pairs(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet)
 {
     const int64_t n = d->info.n_documents;
     DT_CHECK(n_equal <= 0 || n_equal < n, DT_ERR_DATA,
-             "%s: all %" PRId64 " pairs have equal texts, so there is nothing to learn: expected chosen and rejected "
-             "texts that differ",
+             "%s: the texts of all %" PRId64
+             " pairs are equal, so there is no training signal: expected different texts in chosen and rejected",
              d->path, n);
     if (n_equal > 0 && !quiet)
-        DT_WARN("%s: %" PRId64 " of %" PRId64 " pairs have equal texts, which teach nothing", d->path, n_equal, n);
+        DT_WARN("%s: the texts of %" PRId64 " of %" PRId64 " pairs are equal, so these pairs give no training signal",
+                d->path, n_equal, n);
     if (n_contradicted > 0 && !quiet) dt_warn_contradicted(d->path, n_contradicted, n, NULL);
     return DT_OK;
 }
@@ -220,16 +223,15 @@ static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *b
     char why[256] = "";
     int n = 0;
     DT_CHECK(n_ties + n_too_long + n_empty > 0, DT_ERR_DATA, "%s: expected pairs, found none", item);
-    if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " are ties, which this task leaves out", n_ties);
+    if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " are ties, which this task does not use", n_ties);
     if (n_too_long)
         n += snprintf(why + n, sizeof why - (size_t)n, "; %" PRId64 " have a text of more than %" PRId64 " tokens",
                       n_too_long, opt->seq_len);
     if (n_empty)
         n += snprintf(why + n, sizeof why - (size_t)n,
-                      "; %" PRId64 " have no token of an answer within the first %" PRId64 " tokens", n_empty,
-                      opt->seq_len);
+                      "; %" PRId64 " have no answer token within the first %" PRId64 " tokens", n_empty, opt->seq_len);
     if (n_too_long || n_empty) snprintf(why + n, sizeof why - (size_t)n, "; a larger data.seq_len keeps more");
-    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " pairs can be trained on%s", item,
+    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " pairs can be used for training%s", item,
                    n_ties + n_too_long + n_empty, why);
 }
 
@@ -256,19 +258,18 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     const bool any = s->n_samples > s->entry_first[s->n_entries];
     if (!any && opt->pairs) return no_pair(item, s, &before, opt);
     DT_CHECK(any || !s->n_too_long || opt->pairs, DT_ERR_DATA,
-             "%s: no sample in it has its images within the first data.seq_len = %" PRId64 " tokens", item,
-             opt->seq_len);
+             "%s: no sample has its images within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
-             "%s: no sample in it has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
-    DT_CHECK(any || !opt->prompts, DT_ERR_DATA, "%s: no prompt in it", item);
-    DT_CHECK(any, DT_ERR_DATA, "%s: no sample in it: one needs at least %" PRId64 " tokens", item, opt->seq_len + 1);
+             "%s: no sample has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
+    DT_CHECK(any || !opt->prompts, DT_ERR_DATA, "%s: the dataset has no prompts", item);
+    DT_CHECK(any, DT_ERR_DATA, "%s: no sample has the minimum of %" PRId64 " tokens", item, opt->seq_len + 1);
     s->entry_first[++s->n_entries] = s->n_samples;
     return DT_OK;
 }
 
 static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_options *opt)
 {
-    DT_CHECK(n > 0, DT_ERR_USAGE, "%s: expected dataset files, found nothing", opt->where);
+    DT_CHECK(n > 0, DT_ERR_USAGE, "%s: expected dataset files, found none", opt->where);
     s->weight = calloc((size_t)n, sizeof *s->weight);
     s->entry_first = calloc((size_t)n + 1, sizeof *s->entry_first);
     DT_CHECK(s->weight && s->entry_first, DT_ERR_MEMORY, "no memory for %d dataset files", n);

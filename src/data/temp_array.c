@@ -26,7 +26,7 @@ dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
     s->buffer = malloc(BUFFER_NBYTES);
     DT_CHECK(s->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", path);
     s->fd = open_unnamed_beside(path);
-    return s->fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write in its folder");
+    return s->fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write in its directory");
 }
 
 static dt_err flush(dt_temp_array *s)
@@ -65,7 +65,7 @@ dt_err dt_temp_array_read(const dt_temp_array *s, int64_t first, int64_t n, void
     while (left > 0) {
         const ssize_t got = pread(s->fd, to, (size_t)left, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return dt_fail_errno(DT_ERR_WRITE, s->path, "cannot read back what was written");
+        if (got <= 0) return dt_fail_errno(DT_ERR_WRITE, s->path, "cannot read back the written data");
         to += got;
         at += got;
         left -= got;

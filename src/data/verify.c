@@ -60,7 +60,7 @@ static dt_err verify_array(const job *j, const dt_array *a, check_fn *check)
         sum += dt_array_checksum(j->buffer, first, n, a->elem_size, a->image_size > 0);
     }
     DT_CHECK(!a->has_checksum || sum == a->checksum, DT_ERR_DATA,
-             "%s: %s: checksum: expected %016" PRIx64 ", found %016" PRIx64 ": the file was altered", d->path, a->name,
+             "%s: %s: the file is damaged: checksum: expected %016" PRIx64 ", found %016" PRIx64, d->path, a->name,
              a->checksum, sum);
     return DT_OK;
 }

@@ -111,8 +111,9 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
 {
     *out = NULL;
     DT_TRY(dt_check_replaceable(path)); /* now, not after all has been read */
-    DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG, "%s: vocab_size %" PRId64 ", expected 1 to %d",
-             path, vocab_size, INT32_MAX);
+    DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG,
+             "internal: dt_dataset_create: %s: vocab_size %" PRId64 " is out of range: expected 1 to %d", path,
+             vocab_size, INT32_MAX);
     dt_dataset_writer *w = calloc(1, sizeof *w);
     DT_CHECK(w, DT_ERR_MEMORY, "%s: no memory for a writer", path);
     *w = (dt_dataset_writer){.kind = kind, .vocab_size = vocab_size, .n_own = vocab_size, .largest = -1};
@@ -141,8 +142,10 @@ dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
     DT_CHECK(w->n_documents == 0 && !w->open_document && w->images.size == 0 && w->kind != DT_DATASET_TOKENS &&
                  form->size >= 1 && form->size <= DT_MAX_IMAGE_SIZE && form->n_tokens >= 1 &&
                  form->n_tokens <= DT_MAX_IMAGE_TOKENS && form->token >= 0 && form->token < w->vocab_size,
-             DT_ERR_ARG, "%s: images of %" PRId64 " pixels a side as %" PRId64 " tokens of id %" PRId32, w->path,
-             form->size, form->n_tokens, form->token);
+             DT_ERR_ARG,
+             "internal: dt_dataset_set_images: %s: cannot store images of %" PRId64 " pixels per side as %" PRId64
+             " tokens of id %" PRId32,
+             w->path, form->size, form->n_tokens, form->token);
     char *text = strdup(form->preprocessor ? form->preprocessor : "");
     DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the text of a preprocessor", w->path);
     w->images = *form;
@@ -154,7 +157,8 @@ dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
 
 dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_t n)
 {
-    DT_CHECK(w->images.size || n == 0, DT_ERR_ARG, "%s: a dataset without images", w->path);
+    DT_CHECK(w->images.size || n == 0, DT_ERR_ARG, "internal: dt_dataset_add_images: %s: the dataset has no images",
+             w->path);
     if (n == 0) return DT_OK;
     w->open_document = true;
     return dt_temp_array_add(&w->column[DT_COL_PIXELS], pixels, n);
@@ -175,8 +179,9 @@ static dt_err add_narrow(dt_temp_array *s, const int32_t *ids, int64_t n)
 static dt_err add_ids(dt_dataset_writer *w, dt_column c, const int32_t *ids, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG, "%s: token id %" PRId32 ", expected 0 to %" PRId64,
-                 w->path, ids[i], w->vocab_size - 1);
+        DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG,
+                 "internal: add_ids: %s: token id %" PRId32 " is out of range: expected 0 to %" PRId64, w->path, ids[i],
+                 w->vocab_size - 1);
         if (ids[i] > w->largest) w->largest = ids[i];
     }
     dt_temp_array *s = &w->column[c];
@@ -188,8 +193,9 @@ void dt_dataset_set_own(dt_dataset_writer *w, int64_t n_own) { w->n_own = dt_min
 
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n)
 {
-    DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG, "%s: kind %s and %s loss mask",
-             w->path, dt_dataset_kind_name(w->kind), mask ? "a" : "no");
+    DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG,
+             "internal: dt_dataset_add: %s: kind %s cannot have %s loss mask", w->path, dt_dataset_kind_name(w->kind),
+             mask ? "a" : "no");
     DT_TRY(add_ids(w, DT_COL_TOKENS, ids, n));
     return mask ? dt_temp_array_add(&w->column[DT_COL_MASK], mask, n) : DT_OK;
 }
@@ -197,16 +203,16 @@ dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *m
 dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n)
 {
     const dt_column c = side == DT_SIDE_FIRST ? DT_COL_TOKENS : DT_COL_SECOND_TOKENS;
-    DT_CHECK(w->column[c].path && w->kind != DT_DATASET_SFT, DT_ERR_ARG, "%s: kind %s has one side", w->path,
-             dt_dataset_kind_name(w->kind));
+    DT_CHECK(w->column[c].path && w->kind != DT_DATASET_SFT, DT_ERR_ARG,
+             "internal: dt_dataset_add_side: %s: kind %s has only one side", w->path, dt_dataset_kind_name(w->kind));
     if (w->kind == DT_DATASET_PROMPTS && side == DT_SIDE_SECOND) w->wanted[c] = w->wanted[DT_COL_SECOND_OFFSETS] = true;
     return add_ids(w, c, ids, n);
 }
 
 dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbytes)
 {
-    DT_CHECK(w->column[DT_COL_RECORDS].path, DT_ERR_ARG, "%s: kind %s has no records", w->path,
-             dt_dataset_kind_name(w->kind));
+    DT_CHECK(w->column[DT_COL_RECORDS].path, DT_ERR_ARG, "internal: dt_dataset_add_record: %s: kind %s has no records",
+             w->path, dt_dataset_kind_name(w->kind));
     w->wanted[DT_COL_RECORDS] = w->wanted[DT_COL_RECORD_OFFSETS] = true;
     w->open_document = true;
     return dt_temp_array_add(&w->column[DT_COL_RECORDS], json, (int64_t)nbytes);
@@ -231,8 +237,8 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
 
 dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
 {
-    DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: kind %s has no pairs", w->path,
-             dt_dataset_kind_name(w->kind));
+    DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "internal: dt_dataset_end_pair: %s: kind %s has no pairs",
+             w->path, dt_dataset_kind_name(w->kind));
     const uint8_t tie = pair->tie, marks = pair->tie ? 0
                                                      : (uint8_t)((pair->equal ? DT_MARK_EQUAL : 0) |
                                                                  (pair->contradicted ? DT_MARK_CONTRADICTED : 0));

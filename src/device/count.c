@@ -1,7 +1,7 @@
-/* count.c - clocks and memory of the counting device (count.h); what its operations count is in count_ops.c.
+/* count.c - clocks and memory of the counting device (count.h). count_ops.c counts its operations.
  *
- * Device memory begins where no system maps anything, so touching it ends the program. Memory of the host is real, for
- * the host writes into it, but not reserved: only what is touched costs anything. */
+ * Device memory begins at addresses that no system maps, so access to it ends the program. Host memory is real,
+ * because the host writes to it, but not reserved: only touched pages cost memory. */
 #include "count_private.h"
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ void dt_count_now(const dt_device *dev, double seconds[DT_COUNT_CLOCKS])
 dt_err dt_count_open(dt_device *dev, const dt_count_sink *sink, dt_ledger *ledger)
 {
     count_state *c = calloc(1, sizeof *c);
-    DT_CHECK(c, DT_ERR_MEMORY, "no memory for a device that counts");
+    DT_CHECK(c, DT_ERR_MEMORY, "no memory for the counting device");
     *c = (count_state){.sink = sink, .next = FIRST_ADDRESS};
     *dev = (dt_device){.ops = &dt_device_count_ops, .impl = c, .ledger = ledger};
     return DT_OK;
@@ -83,7 +83,7 @@ void count_close(dt_device *dev)
 
 void count_describe(const dt_device *dev, char *out, size_t out_size)
 {
-    snprintf(out, out_size, "counts, and no more");
+    snprintf(out, out_size, "counting device (computes nothing)");
 }
 void count_kernels(const dt_device *dev, char *out, size_t out_size) { snprintf(out, out_size, "none"); }
 size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }

@@ -335,7 +335,7 @@ static dt_err count_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt
 /* The device is opened by dt_count_open. */
 static dt_err count_device_open(dt_device *dev, int local_rank, int n_threads)
 {
-    return dt_fail(DT_ERR_ARG, "a device that counts is opened by dt_count_open");
+    return dt_fail(DT_ERR_ARG, "internal: count_device_open: expected dt_count_open for a counting device");
 }
 
 const dt_device_ops dt_device_count_ops = {

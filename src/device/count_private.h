@@ -1,5 +1,4 @@
-/* count_private.h - what the operations of the counting device (count_ops.c) need of its clocks and memory
- * (count.c). */
+/* count_private.h - clocks and memory (count.c) for the operations of the counting device (count_ops.c). */
 #ifndef DT_DEVICE_COUNT_PRIVATE_H
 #define DT_DEVICE_COUNT_PRIVATE_H
 
@@ -7,7 +6,7 @@
 
 bool count_on_device(const void *p); /* an address of device memory? */
 
-/** Launches that move bytes in device memory alone; they return DT_OK, as an operation does. */
+/** Launches that only move bytes in device memory; they return DT_OK, as an operation does. */
 dt_err count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes);
 
 /* entries of the table */

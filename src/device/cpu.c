@@ -1,7 +1,8 @@
-/* cpu.c - the CPU device: opens it, picks the kernels that this processor runs best, and fills the table.
+/* cpu.c - the CPU device: opens it, chooses the fastest kernels for this processor, and fills the table.
  *
- * Operations run at once in the caller's thread and the device's OpenMP threads, so streams are in order by nature and
- * events only hold the time. One thread at a time may call operations of one device: they share its scratch. */
+ * Operations run immediately in the caller's thread and the device's OpenMP threads, so streams are always in order
+ * and events only hold the time. Only one thread at a time may call operations of a device, because they share
+ * scratch memory. */
 #include "cpu.h"
 #include <dnnl.h>
 #include <omp.h>
@@ -101,8 +102,8 @@ static dt_err choose_kernels(const dt_cpu_kernels **k)
     }
     DT_CHECK(*k, DT_ERR_USAGE, "%s%s: this processor does not run %s", wanted ? "DTRAIN_ISA=" : "cpu device",
              wanted ? wanted : "",
-             wanted ? "such kernels, or this program has none of that name"
-                    : "even the simplest kernels of this program; build it on this machine");
+             wanted ? "these kernels, or the program has no kernels of this name"
+                    : "even the baseline kernels; build the program on this machine");
     return DT_OK;
 }
 
@@ -198,7 +199,7 @@ static dt_err open_parts(cpu_state *cpu)
     const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
     void *scratch = NULL;
     DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY,
-             "cpu device: no memory for %zu bytes of scratch for attention", nbytes);
+             "cpu device: no memory for %zu bytes of attention scratch", nbytes);
     cpu->attention_scratch = scratch;
     cpu->nbytes_held = nbytes + sizeof *cpu;
     DT_TRY(cpu_gemm_open(cpu));
@@ -208,7 +209,7 @@ static dt_err open_parts(cpu_state *cpu)
 static dt_err open_as(dt_device *dev, int n_threads, bool planning)
 {
     cpu_state *cpu = calloc(1, sizeof *cpu);
-    DT_CHECK(cpu, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes of state", sizeof *cpu);
+    DT_CHECK(cpu, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes of device state", sizeof *cpu);
     dev->impl = cpu;
     cpu->planning = planning;
     cpu->n_threads = n_threads > 0 ? n_threads : omp_get_max_threads();

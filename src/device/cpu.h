@@ -36,7 +36,7 @@ typedef struct cpu_state {
 static inline cpu_state *cpu_of(const dt_device *dev) { return (cpu_state *)dev->impl; }
 /** Refuse a type that is kept and not computed in. */
 #define CPU_TAKES(t)                                                                                                   \
-    DT_CHECK(dt_is_float(t), DT_ERR_ARG, "%s in %s: the CPU computes in fp32, bf16 and fp16", __func__,                \
+    DT_CHECK(dt_is_float(t), DT_ERR_ARG, "internal: %s: expected type fp32, bf16 or fp16, found %s", __func__,         \
              dt_dtype_name(t))
 
 static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
@@ -46,7 +46,9 @@ static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
 static inline void *cpu_at_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
 /* Work is cut into chunks of a size that does not depend on the number of threads: so neither do results. */
-#define CPU_CHUNK 16384 /* elements: 64 KiB of float, small beside the second cache, large beside the cost of a turn */
+#define CPU_CHUNK                                                                                                      \
+    16384 /* elements: 64 KiB of float, small compared with the second-level cache, large compared with
+                         * the cost of a turn */
 static inline int64_t cpu_n_chunks(int64_t n, int64_t chunk) { return n / chunk + (n % chunk != 0); }
 
 #define CPU_TEXT(...) #__VA_ARGS__
@@ -62,7 +64,7 @@ dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
 dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
 void cpu_drop(void *ptr, size_t nbytes);
-/* Scratch of products: it only grows, so that after the first step nothing is allocated, and loses what is in it. */
+/* Scratch memory of GEMMs: it only grows, so that nothing is allocated after the first step. Its contents are lost. */
 dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 
 /* cpu_matmul.c */

@@ -90,7 +90,8 @@ dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void 
     DT_TRY(dt_attention_check(at));
     const dt_attention_args a = {.q = q, .k = k, .v = v, .out_w = out, .lse_w = lse};
     if (at->batch_invariant) {
-        DT_CHECK(!lse && at->dropout_p == 0, DT_ERR_ARG, "batch-invariant attention has neither lse nor dropout");
+        DT_CHECK(!lse && at->dropout_p == 0, DT_ERR_ARG,
+                 "internal: attention_forward: batch-invariant attention supports neither lse nor dropout");
         run_parts(cpu, at, &a, BY_GROUP, cpu->k->attention_rows, NULL, 0);
         return DT_OK;
     }

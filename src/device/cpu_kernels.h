@@ -77,7 +77,7 @@ typedef struct dt_rows_product {
 enum { DT_INT8_BESIDE = 128 /* outliers of which the numbers of A are kept */ };
 typedef struct dt_int8_rows {
     dt_gemm g;
-    uint32_t least;      /* the bits of the least outlier; UINT32_MAX: there is none */
+    uint32_t least;      /* the bits of the smallest outlier; UINT32_MAX: none */
     uint8_t *is_outlier; /* [k] */
     int32_t *outliers;   /* [n_outliers], ascending */
     int64_t n_outliers;

@@ -17,8 +17,8 @@ dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, 
     CPU_TAKES(dst_dt);
     const cpu_state *cpu = cpu_of(dev);
     if (src == dst && src_dt == dst_dt) return DT_OK;
-    DT_CHECK(src != dst || n == 0, DT_ERR_ARG, "convert in place from %s to %s", dt_dtype_name(src_dt),
-             dt_dtype_name(dst_dt));
+    DT_CHECK(src != dst || n == 0, DT_ERR_ARG, "internal: convert: cannot convert in place from %s to %s",
+             dt_dtype_name(src_dt), dt_dtype_name(dst_dt));
     CHUNKS_OF(cpu, n, i, len)
     {
         cpu->k->convert(cpu_at(src, src_dt, i), src_dt, cpu_at_w(dst, dst_dt, i), dst_dt, len);
@@ -146,7 +146,8 @@ dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, i
     CPU_TAKES(dt);
     CPU_TAKES(gt);
     const cpu_state *cpu = cpu_of(dev);
-    DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG, "bias_backward: row distance %" PRId64 " of %" PRId64 " columns", ld, n);
+    DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG,
+             "internal: bias_backward: row stride %" PRId64 " is less than %" PRId64 " columns", ld, n);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, DT_CPU_COLS)) {
         float sum[DT_CPU_COLS];
         const int64_t first = turn * DT_CPU_COLS, len = dt_min_i64(DT_CPU_COLS, n - first);
@@ -409,7 +410,7 @@ dt_err cpu_dropout(dt_device *dev, const void *x, const void *addend, void *y, f
 {
     CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
-    DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "dropout: p = %g, not in [0, 1)", (double)p);
+    DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "internal: dropout: expected p in [0, 1), found %g", (double)p);
     ROWS_OF(cpu, n_tok, width, t)
     {
         cpu->k->dropout(cpu_at(x, dt, t * width), addend ? cpu_at(addend, dt, t * width) : NULL,

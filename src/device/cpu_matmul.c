@@ -27,7 +27,7 @@
 
 enum {
     CACHE_SETS = 64,
-    CACHE_WAYS = 8, /* a set's oldest entry gives way */
+    CACHE_WAYS = 8, /* replaces the oldest entry of a set */
     BLOCK_M = 1024,
     PAD_M = 16,
     TILE_M = 256,
@@ -101,25 +101,26 @@ static dt_err start_libraries(cpu_state *cpu)
     float y[N * N];
     const size_t left = dt_address_space_free();
     if (left == SIZE_MAX) return DT_OK;
-    DT_CHECK(left > 0, DT_ERR_MEMORY,
-             "cpu device: expected %d MiB of address space for libraries, found less: raise the limit (ulimit -v)",
-             DT_ADDRESS_RESERVE >> 20);
+    DT_CHECK(
+        left > 0, DT_ERR_MEMORY,
+        "cpu device: not enough address space for libraries: expected %d MiB, found less; raise the limit (ulimit -v)",
+        DT_ADDRESS_RESERVE >> 20);
 #pragma omp parallel num_threads(cpu->n_threads)
     atomic_signal_fence(memory_order_seq_cst);
     return dnnl_sgemm('N', 'N', N, N, N, 1, x, N, x, N, 0, y, N) == dnnl_success
                ? DT_OK
-               : dt_fail(DT_ERR_MEMORY, "cpu device: oneDNN's first product failed");
+               : dt_fail(DT_ERR_MEMORY, "cpu device: the first oneDNN GEMM failed");
 }
 
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
-    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for matrix products", sizeof *mmul);
+    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for GEMMs", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
     TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
-    const char *library = getenv("DTRAIN_ONEDNN"); /* none: our own kernels alone, for tests */
+    const char *library = getenv("DTRAIN_ONEDNN"); /* none: only our own kernels, for tests */
     mmul->own_alone = library && !strcmp(library, "none");
     mmul->native_bf16 = has_native_bf16(mmul);
     return converts_bf16(cpu) && !cpu->planning ? take_tiles(cpu) : DT_OK;
@@ -165,7 +166,7 @@ static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *ke
     return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->product.scratchpad_nbytes);
 }
 
-/* The primitive of this key: found, or made in the place of its set's oldest. */
+/* Find the primitive of this key, or create it in place of its set's oldest. */
 static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **found)
 {
     cpu_matmul *mmul = cpu->matmul;
@@ -258,7 +259,7 @@ static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, 
     return DT_OK;
 }
 
-/* ---- what is left to the library --------------------------------------------------------------------------------- */
+/* ---- which GEMMs the library computes ---------------------------------------------------------------------------- */
 
 /* What a verdict holds for: transpositions, types, accumulation, bias and way; not sizes. */
 static int form_number(const dt_matmul *mm, library_way way)
@@ -271,9 +272,8 @@ static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
 {
     if (mmul->warned) return;
     const dnnl_version_t *v = dnnl_version();
-    DT_INFO("oneDNN %d.%d.%d computes wrong matrix products (first seen: %s, A %s, B %s%s%s): dtrain's own kernel "
-            "takes these, which is slower; "
-            "another version of oneDNN may help",
+    DT_INFO("oneDNN %d.%d.%d computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel "
+            "replaces it for such GEMMs, which is slower; another version of oneDNN may help",
             v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
             mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", mm->bias ? ", with bias" : "");
     mmul->warned = true;

@@ -68,7 +68,7 @@ dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
     cpu_drop(*p, *size);
     *size = 0;
     DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY,
-             "cpu device: no memory for %zu bytes of scratch for matrix products", wanted);
+             "cpu device: no memory for %zu bytes of GEMM scratch", wanted);
     *size = wanted;
     return DT_OK;
 }
@@ -79,7 +79,7 @@ dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 }
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes) { cpu_drop(ptr, nbytes); }
 
-/* ---- what is free ------------------------------------------------------------------------------------------------ */
+/* ---- free memory ------------------------------------------------------------------------------------------------- */
 
 /* The number after key in a file of "key number" lines, or the file's first word when key is NULL. UINT64_MAX when
  * there is none, or "max". */

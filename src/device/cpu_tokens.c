@@ -104,7 +104,9 @@ dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *lo
                       float *logit, dt_stream *stream)
 {
     DT_TRY(dt_token_rows_check(rows));
-    DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG, "top_tokens: %" PRId64 " of %" PRId64, k, rows->n_vocab);
+    DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG,
+             "internal: top_tokens: expected k from 1 to the vocabulary size, found %" PRId64 " of %" PRId64, k,
+             rows->n_vocab);
     CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
         const float *z = logits + r * rows->logits_ld;
         int32_t *first = token + r * k;
@@ -125,8 +127,9 @@ dt_err cpu_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float
                           int64_t k, const int32_t *token, double *logp, dt_stream *stream)
 {
     DT_TRY(dt_token_rows_check(rows));
-    DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG, "log_softmax_at: %" PRId64 " tokens, 1/T = %g", k,
-             inv_temperature);
+    DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG,
+             "internal: log_softmax_at: expected k of at least 0 and inv_temperature above 0, found %" PRId64 " and %g",
+             k, inv_temperature);
     CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
         const float *z = logits + r * rows->logits_ld;
         const double sum = dt_logits_log_sum_exp(z, rows->n_vocab, inv_temperature);

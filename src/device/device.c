@@ -13,7 +13,7 @@
 static const char *const OBJECTS[] = {"cuda", "cudasim", "cudasim_races"};
 enum { N_OBJECTS = sizeof OBJECTS / sizeof OBJECTS[0] };
 
-/* Tests put another device in the place of the CPU. */
+/* Tests replace the CPU by another device. */
 static const char *instead(const char *name)
 {
     const char *wanted = getenv("DTRAIN_DEVICE");
@@ -38,7 +38,7 @@ const dt_device_ops *dt_device_backend(const char *name, bool *stale, char *why,
         snprintf(file, sizeof file, "libdtrain_%s.so", name);
         return dt_object_symbol(file, "dt_device_cuda_ops", stale, why, why_size);
     }
-    snprintf(why, why_size, "expected auto, or one of this program's: %s", dt_device_backends());
+    snprintf(why, why_size, "expected auto or one of %s", dt_device_backends());
     return NULL;
 }
 
@@ -64,7 +64,7 @@ static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_t
     char why[512];
     bool stale;
     const dt_device_ops *ops = find_backend(name, &stale, why, sizeof why);
-    DT_CHECK(ops && is_there(ops, why, sizeof why), DT_ERR_USAGE, "no device %s: %s", instead(name), why);
+    DT_CHECK(ops && is_there(ops, why, sizeof why), DT_ERR_USAGE, "device %s is not available: %s", instead(name), why);
     *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
     const dt_err err = ops->open(dev, local_rank, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
@@ -78,8 +78,8 @@ static bool has_driver(void)
     return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL; /* stays: the runtime opens it again */
 }
 
-/* Is there a GPU? One whose object is stale is meant, too, and refused when it is opened: nobody wants the CPU in its
- * place. */
+/* Whether auto selects a GPU. A GPU with a stale object counts, too: opening it fails with a message, which is better
+ * than silently using the CPU. */
 static bool cuda_is_meant(char *why, size_t why_size)
 {
     bool stale;
@@ -98,7 +98,7 @@ static const char *first_there(void)
     char why[512];
     if (strcmp(instead("cpu"), "cpu") != 0) return "cpu";
     if (cuda_is_meant(why, sizeof why)) return "cuda";
-    DT_DEBUG("run.device = auto: not cuda: %s", why);
+    DT_DEBUG("run.device = auto: cuda is not available: %s", why);
     return "cpu";
 }
 
@@ -131,7 +131,8 @@ const char *dt_device_failure(void) { return atomic_load(&failure.told) ? failur
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     *dev = (dt_device){0};
-    DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG, "dt_device_open: ledger %p, n_threads %d", (void *)ledger,
+    DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG,
+             "internal: dt_device_open: expected a ledger and n_threads of at least 0, found %p and %d", (void *)ledger,
              n_threads);
     if (strcmp(name, "auto") != 0) return open_one(dev, name, local_rank, n_threads, ledger);
     DT_TRY(open_one(dev, first_there(), local_rank, n_threads, ledger));
@@ -147,7 +148,7 @@ dt_err dt_device_plan(dt_device *dev, const char *name, int n_threads, dt_ledger
     *dev = (dt_device){0};
     if (is_object(name)) return dt_count_open(dev, NULL, ledger);
     const dt_device_ops *ops = dt_device_backend(name, &stale, why, sizeof why);
-    DT_CHECK(ops, DT_ERR_USAGE, "no device %s: %s", name, why);
+    DT_CHECK(ops, DT_ERR_USAGE, "device %s is not available: %s", name, why);
     *dev = (dt_device){.ops = ops, .ledger = ledger};
     const dt_err err = ops->plan(dev, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
@@ -231,7 +232,8 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
 {
     *b = (dt_buf){0};
     DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT && place < DT_IN_FILE, DT_ERR_ARG,
-             "dt_buf_alloc: no open device, category %d, or place %d", (int)category, (int)place);
+             "internal: dt_buf_alloc: the device is not open, or category %d or place %d is invalid", (int)category,
+             (int)place);
     if (nbytes == 0) {
         *b = (dt_buf){.dev = dev, .category = category, .place = place, .owned = true};
         return DT_OK;
@@ -245,7 +247,7 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
             place == DT_ON_DEVICE ? dev->ops->name : dt_place_name(place), dt_memcat_name(category),
             dt_format_bytes((double)nbytes, asked), dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
             dt_format_bytes((double)memory_free(dev, place), left),
-            dt_address_space_free() < SIZE_MAX ? " (this process has a limit of its address space: ulimit -v)" : "");
+            dt_address_space_free() < SIZE_MAX ? " (the address space of this process is limited: ulimit -v)" : "");
     }
     if (err != DT_OK) return err;
     dt_ledger_add(dev->ledger, category, place, nbytes);

@@ -11,13 +11,15 @@ static dt_err check_shape(const dt_matmul *mm)
     DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) &&
                  mm->ldb >= (mm->trans_b ? mm->k : mm->n) && mm->ldc >= mm->n,
              DT_ERR_ARG,
-             "matmul: C[%" PRId64 ",%" PRId64 "], k = %" PRId64 ", %s lda = %" PRId64 ", %s ldb = %" PRId64
-             ", ldc = %" PRId64,
+             "internal: matmul: sizes or strides are invalid: C[%" PRId64 ",%" PRId64 "], k = %" PRId64
+             ", %s lda = %" PRId64 ", %s ldb = %" PRId64 ", ldc = %" PRId64,
              mm->m, mm->n, mm->k, mm->trans_a ? "transposed" : "plain", mm->lda, mm->trans_b ? "transposed" : "plain",
              mm->ldb, mm->ldc);
-    DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG, "matmul: C of type %s from %s",
-             dt_dtype_name(mm->c_dtype), dt_dtype_name(mm->dt));
-    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG, "matmul: batch-invariant, with A transposed");
+    DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG,
+             "internal: matmul: c_dtype %s does not match dt %s, and is not fp32", dt_dtype_name(mm->c_dtype),
+             dt_dtype_name(mm->dt));
+    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG,
+             "internal: matmul: batch_invariant is not supported with trans_a");
     return DT_OK;
 }
 
@@ -25,38 +27,46 @@ static dt_err check_addend(const dt_matmul *mm)
 {
     DT_CHECK(!mm->addend ||
                  (!mm->accumulate && mm->ldd >= mm->n && (mm->addend_dtype == mm->dt || mm->addend_dtype == DT_F32)),
-             DT_ERR_ARG, "matmul: an addend of type %s with ldd = %" PRId64 " for C[%" PRId64 ",%" PRId64 "] of %s%s",
+             DT_ERR_ARG,
+             "internal: matmul: an addend of type %s with ldd = %" PRId64 " is invalid for C[%" PRId64 ",%" PRId64
+             "] of %s%s",
              dt_dtype_name(mm->addend_dtype), mm->ldd, mm->m, mm->n, dt_dtype_name(mm->dt),
-             mm->accumulate ? ", and accumulate" : "");
+             mm->accumulate ? " with accumulate" : "");
     return DT_OK;
 }
 
 static dt_err check_epilogue(const dt_matmul *mm)
 {
     const bool act = mm->epilogue != DT_EPILOGUE_NONE;
-    DT_CHECK(!act || mm->c_dtype == mm->dt, DT_ERR_ARG, "matmul: an activation of %s from C of %s",
-             dt_dtype_name(mm->dt), dt_dtype_name(mm->c_dtype));
+    DT_CHECK(!act || mm->c_dtype == mm->dt, DT_ERR_ARG,
+             "internal: matmul: an activation in %s needs C in the same type, found %s", dt_dtype_name(mm->dt),
+             dt_dtype_name(mm->c_dtype));
     DT_CHECK(!act || (mm->aux ? mm->ld_aux >= mm->n : mm->epilogue == DT_EPILOGUE_ACT), DT_ERR_ARG,
-             "matmul: %s with ld_aux = %" PRId64 " for %" PRId64 " columns",
-             mm->aux ? "aux" : "no input of the activation", mm->ld_aux, mm->n);
-    DT_CHECK(mm->sums_of == DT_SUMS_NONE || mm->sums, DT_ERR_ARG, "matmul: nowhere to put sums");
+             "internal: matmul: %s: ld_aux = %" PRId64 " for %" PRId64 " columns",
+             mm->aux ? "aux" : "the input of the activation is missing", mm->ld_aux, mm->n);
+    DT_CHECK(mm->sums_of == DT_SUMS_NONE || mm->sums, DT_ERR_ARG,
+             "internal: matmul: sums is NULL, but sums_of requests sums");
     return DT_OK;
 }
 
 static dt_err check_scales(const dt_matmul *mm)
 {
     const dt_scaled *b = &mm->b_scaled;
-    DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE, DT_ERR_ARG, "matmul: A is stored with scales, expected B alone");
+    DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE, DT_ERR_ARG,
+             "internal: matmul: a_scaled is set: expected scales only for B");
     if (b->how == DT_SCALE_NONE) return DT_OK;
-    DT_CHECK(
-        b->stored == (b->how == DT_SCALE_NF4 ? DT_NF4X2 : DT_I8) && b->scale && (b->blocks || b->how != DT_SCALE_NF4),
-        DT_ERR_ARG, "matmul: B is stored as %s %s scales%s, expected int8 with scales, or nf4 with those of blocks",
-        dt_dtype_name(b->stored), b->scale ? "with" : "without",
-        b->how != DT_SCALE_NF4 ? ""
-        : b->blocks            ? " of blocks"
-                               : " of groups alone");
-    DT_CHECK(!mm->trans_a && mm->sums_of != DT_SUMS_OF_B, DT_ERR_ARG, "matmul: B is stored with scales, and %s",
-             mm->trans_a ? "A is transposed" : "sums of it are wanted");
+    DT_CHECK(b->stored == (b->how == DT_SCALE_NF4 ? DT_NF4X2 : DT_I8) && b->scale &&
+                 (b->blocks || b->how != DT_SCALE_NF4),
+             DT_ERR_ARG,
+             "internal: matmul: b_scaled is stored as %s %s scales%s: expected int8 with scales, or nf4 with scales of "
+             "blocks",
+             dt_dtype_name(b->stored), b->scale ? "with" : "without",
+             b->how != DT_SCALE_NF4 ? ""
+             : b->blocks            ? " of blocks"
+                                    : " only of groups");
+    DT_CHECK(!mm->trans_a && mm->sums_of != DT_SUMS_OF_B, DT_ERR_ARG,
+             "internal: matmul: b_scaled is not supported if %s",
+             mm->trans_a ? "A is transposed" : "sums of B are requested");
     return DT_OK;
 }
 
@@ -64,10 +74,9 @@ static dt_err check_int8(const dt_matmul *mm)
 {
     const bool rows = mm->b_scaled.how == DT_SCALE_ROWS && mm->trans_b && !mm->trans_a;
     DT_CHECK(!mm->int8.on || (rows && mm->int8.threshold >= 0 && mm->k <= DT_INT8_MOST_K), DT_ERR_ARG,
-             "matmul: in int8, %s, k = %" PRId64
-             ", threshold %g: expected rows of B with a scale each, k up to %d and a "
-             "threshold from 0 on",
-             rows ? "by rows" : "B or A otherwise", mm->k, (double)mm->int8.threshold, DT_INT8_MOST_K);
+             "internal: matmul: int8: found %s, k = %" PRId64
+             ", threshold %g: expected one scale per row of B, k up to %d and a threshold of at least 0",
+             rows ? "scales by rows" : "another layout of A or B", mm->k, (double)mm->int8.threshold, DT_INT8_MOST_K);
     return DT_OK;
 }
 
@@ -87,8 +96,8 @@ dt_err dt_patches_check(const dt_patches *p)
     DT_CHECK(p->n_images >= 0 && p->patch > 0 && p->patch <= p->size && p->size <= DT_MAX_IMAGE_SIZE &&
                  (p->lead == 0 || p->lead == 1),
              DT_ERR_ARG,
-             "patches: %" PRId64 " images of %" PRId64 " pixels a side (up to %d), patches of %" PRId64
-             ", %d rows in front of them (0 or 1)",
+             "internal: patches: invalid sizes: %" PRId64 " images of %" PRId64
+             " pixels per side (at most %d), patches of %" PRId64 ", %d leading rows (0 or 1)",
              p->n_images, p->size, DT_MAX_IMAGE_SIZE, p->patch, p->lead);
     return DT_OK;
 }
@@ -98,57 +107,65 @@ dt_err dt_heads_check(const dt_heads *h, bool has_v)
     const int64_t d = h->head_dim, q = h->n_heads * d, kv = h->n_kv_heads * d;
     DT_CHECK(h->n_tok >= 0 && h->n_heads > 0 && h->n_kv_heads > 0 && d > 0 && d <= DT_ATTENTION_MAX_HEAD_DIM &&
                  h->x_ld >= q + (has_v ? 2 : 1) * kv && h->q_ld >= q && h->kv_ld >= kv,
-             DT_ERR_ARG, "heads: %d and %d of %d (1 to %d work), row distances %" PRId64 " %" PRId64 " %" PRId64,
+             DT_ERR_ARG,
+             "internal: heads: invalid sizes: %d and %d heads of %d (1 to %d), row strides %" PRId64 " %" PRId64
+             " %" PRId64,
              h->n_heads, h->n_kv_heads, h->head_dim, DT_ATTENTION_MAX_HEAD_DIM, h->x_ld, h->q_ld, h->kv_ld);
-    DT_CHECK(!h->cos_sin || (d % 2 == 0 && h->pos), DT_ERR_ARG, "heads: rotation of %d elements%s", h->head_dim,
-             h->pos ? "" : " without positions");
-    DT_CHECK(!h->q_norm == !h->k_norm, DT_ERR_ARG, "heads: a norm of %s alone", h->q_norm ? "q" : "k");
+    DT_CHECK(!h->cos_sin || (d % 2 == 0 && h->pos), DT_ERR_ARG,
+             "internal: heads: rotation needs an even head_dim and pos, found head_dim %d%s", h->head_dim,
+             h->pos ? "" : " and no pos");
+    DT_CHECK(!h->q_norm == !h->k_norm, DT_ERR_ARG, "internal: heads: only %s has a norm: expected both or none",
+             h->q_norm ? "q" : "k");
     return DT_OK;
 }
 
 dt_err dt_attention_check(const dt_attention *at)
 {
     DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= DT_ATTENTION_MAX_HEAD_DIM && at->scale > 0,
-             DT_ERR_ARG, "attention: %d sequences, head_dim %d (1 to %d work), scale %g", at->n_seq, at->head_dim,
-             DT_ATTENTION_MAX_HEAD_DIM, (double)at->scale);
+             DT_ERR_ARG, "internal: attention: invalid sizes: %d sequences, head_dim %d (1 to %d), scale %g", at->n_seq,
+             at->head_dim, DT_ATTENTION_MAX_HEAD_DIM, (double)at->scale);
     DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG,
-             "attention: %d heads share %d key heads", at->n_heads, at->n_kv_heads);
+             "internal: attention: n_heads %d is not a multiple of n_kv_heads %d", at->n_heads, at->n_kv_heads);
     const int64_t width = (int64_t)at->n_heads * at->head_dim;
     DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
-             "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim,
-             at->q_ld, at->kv_ld, at->o_ld);
-    DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG, "attention: bidirectional, with a window of %d",
-             at->window);
-    DT_CHECK(!at->shared_len || (at->shared_start && at->batch_invariant), DT_ERR_ARG, "attention: shared keys, %s",
-             at->batch_invariant ? "and no place of theirs" : "and not batch-invariant");
+             "internal: attention: rows of %d x %d exceed the row strides %" PRId64 " %" PRId64 " %" PRId64,
+             at->n_heads, at->head_dim, at->q_ld, at->kv_ld, at->o_ld);
+    DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG,
+             "internal: attention: bidirectional is not supported with a window (%d)", at->window);
+    DT_CHECK(!at->shared_len || (at->shared_start && at->batch_invariant), DT_ERR_ARG,
+             "internal: attention: shared_len is set, but %s",
+             at->batch_invariant ? "shared_start is NULL" : "batch_invariant is false");
     DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG,
-             "attention: dropout %g%s", (double)at->dropout_p, at->token_key ? "" : " without token keys");
+             "internal: attention: dropout_p %g is out of range [0, 1)%s", (double)at->dropout_p,
+             at->token_key ? "" : ", or token_key is missing");
     return DT_OK;
 }
 
 const char *dt_attention_obstacle(const dt_attention *at)
 {
-    if (at->dt != DT_BF16 && at->dt != DT_F16) return "it computes attention in bf16 and fp16 alone";
-    if (at->dropout_p > 0) return "its graphs here have no dropout of attention";
-    if (at->window > 0 && at->window < at->max_kv_len) return "its graphs here have no sliding window";
+    if (at->dt != DT_BF16 && at->dt != DT_F16) return "it supports only bf16 and fp16";
+    if (at->dropout_p > 0) return "it is used here without attention dropout";
+    if (at->window > 0 && at->window < at->max_kv_len) return "it is used here without a sliding window";
     if (at->batch_invariant) return "it is not batch-invariant";
-    if (at->head_dim % 8 != 0 || at->head_dim > 128) return "it takes heads of 8, 16 ... 128 elements";
+    if (at->head_dim % 8 != 0 || at->head_dim > 128) return "it supports only head sizes of 8, 16 ... 128";
     if (at->n_seq <= 0 || at->max_q_len != at->max_kv_len || (int64_t)at->n_seq * at->max_q_len != at->n_tok)
-        return "it takes sequences of one length";
+        return "it supports only sequences of one length";
     if ((at->q_ld | at->kv_ld | at->o_ld) % 8 != 0 || (int64_t)at->n_tok * at->n_heads % 4 != 0)
-        return "rows do not begin at multiples of 16 bytes";
+        return "it needs rows that begin at multiples of 16 bytes";
     return NULL;
 }
 
 dt_err dt_classifier_check(const dt_classifier *cl)
 {
     DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,
-             "classifier: %" PRId64 " classes in rows %" PRId64 " apart, 1/T = %g", cl->n_vocab, cl->logits_ld,
-             (double)cl->inv_temperature);
+             "internal: classifier: invalid sizes: n_vocab %" PRId64 ", logits_ld %" PRId64 ", inv_temperature %g",
+             cl->n_vocab, cl->logits_ld, (double)cl->inv_temperature);
     DT_CHECK(cl->label_smoothing >= 0 && cl->label_smoothing < 1 && cl->z_loss >= 0, DT_ERR_ARG,
-             "classifier: label smoothing %g, z-loss %g", (double)cl->label_smoothing, (double)cl->z_loss);
+             "internal: classifier: label_smoothing %g or z_loss %g is out of range", (double)cl->label_smoothing,
+             (double)cl->z_loss);
     DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
-             "classifier: a divergence from %s", cl->ref_logits ? "rows that are too short" : "no logits");
+             "internal: classifier: the divergence has %s",
+             cl->ref_logits ? "a ref_ld below n_vocab" : "no ref_logits");
     return DT_OK;
 }
 
@@ -156,26 +173,29 @@ dt_err dt_token_rows_check(const dt_token_rows *rows)
 {
     const int64_t words = (rows->n_vocab + 31) / 32;
     DT_CHECK(rows->n_rows >= 0 && rows->n_vocab > 0 && rows->n_vocab <= INT32_MAX && rows->logits_ld >= rows->n_vocab,
-             DT_ERR_ARG, "tokens: %" PRId64 " rows of %" PRId64 " logits, %" PRId64 " apart", rows->n_rows,
-             rows->n_vocab, rows->logits_ld);
+             DT_ERR_ARG, "internal: tokens: invalid sizes: n_rows %" PRId64 ", n_vocab %" PRId64 ", logits_ld %" PRId64,
+             rows->n_rows, rows->n_vocab, rows->logits_ld);
     DT_CHECK(!rows->allowed || rows->allowed_ld == 0 || rows->allowed_ld >= words, DT_ERR_ARG,
-             "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
+             "internal: tokens: allowed_ld %" PRId64 " is too small for %" PRId64 " tokens", rows->allowed_ld,
+             rows->n_vocab);
     DT_CHECK(!rows->seen || rows->seen_ld == 0 || rows->seen_ld >= words, DT_ERR_ARG,
-             "tokens: %" PRId64 " words of seen tokens for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
+             "internal: tokens: seen_ld %" PRId64 " is too small for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
     DT_CHECK(!rows->list || (rows->list_start && rows->list_len), DT_ERR_ARG,
-             "tokens: lists without places or lengths");
+             "internal: tokens: list has no list_start or list_len");
     return DT_OK;
 }
 
 dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how)
 {
     DT_TRY(dt_token_rows_check(rows));
-    DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG, "draw_tokens: repetition_penalty %g",
-             how->repetition_penalty);
+    DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG,
+             "internal: draw_tokens: expected repetition_penalty above 0, found %g", how->repetition_penalty);
     DT_CHECK(how->greedy || (how->temperature > 0 && isfinite(1 / how->temperature) && how->top_k >= 0 &&
                              how->top_p > 0 && how->min_p >= 0),
-             DT_ERR_ARG, "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature,
-             how->top_k, how->top_p, how->min_p);
+             DT_ERR_ARG,
+             "internal: draw_tokens: invalid sampling parameters: temperature %g, top_k %" PRId64
+             ", top_p %g, min_p %g",
+             how->temperature, how->top_k, how->top_p, how->min_p);
     return DT_OK;
 }
 
@@ -184,7 +204,8 @@ dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t 
     DT_CHECK(n_rows >= 0 && width > 0 && group > 0 && n_rows % group == 0 && group_ld >= group * width &&
                  y_group_ld >= group * width,
              DT_ERR_ARG,
-             "norm: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64 " with distances %" PRId64 " and %" PRId64,
+             "internal: norm: invalid sizes: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64
+             ", group strides %" PRId64 " and %" PRId64,
              n_rows, width, group, group_ld, y_group_ld);
     return DT_OK;
 }

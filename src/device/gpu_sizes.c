@@ -1,8 +1,8 @@
 /* gpu_sizes.c - sizes that a GPU of any kind has in common with a plan. */
 #include "dtrain/gpu_sizes.h"
 
-/* The workspace of the default stream, whether it is there already or not, so that a plan and what follows it agree;
- * and what the driver keeps for a process, which no call tells. Other streams are in the ledger. */
+/* The workspace of the default stream, allocated yet or not, so that a plan and later measurements agree, and the
+ * memory that the driver reserves per process, which no call reports. Other streams are in the ledger. */
 size_t dt_gpu_overhead(const dt_device *dev)
 {
     static const size_t context_nbytes = (size_t)512 << 20; /* an estimate, not measured */

@@ -1,4 +1,4 @@
-/* queue.h - how tests steer the queue device (queue.c), and what it has counted. The rest of the program sees a device
+/* queue.h - how tests control the queue device (queue.c), and its counts. For the rest of the program it is a device
  * like others. */
 #ifndef DT_DEVICE_QUEUE_H
 #define DT_DEVICE_QUEUE_H
@@ -9,10 +9,10 @@ extern const dt_device_ops dt_device_queue_ops;
 
 /** When queued work runs, within what events allow. */
 typedef enum dt_queue_order {
-    DT_QUEUE_ANY,          /* by turns drawn from a seed: now, later, or not before somebody waits */
-    DT_QUEUE_AT_ONCE,      /* as the calls come: the definition of what is right */
-    DT_QUEUE_LATE,         /* not before somebody waits for it */
-    DT_QUEUE_LATE_DEFAULT, /* the default stream late, the others at once */
+    DT_QUEUE_ANY,          /* chosen by a seed: now, later, or only when a caller waits */
+    DT_QUEUE_AT_ONCE,      /* in the order of the calls: the reference */
+    DT_QUEUE_LATE,         /* only when a caller waits for it */
+    DT_QUEUE_LATE_DEFAULT, /* the default stream late, the others immediately */
     DT_QUEUE_LATE_OTHERS,  /* the other way round */
     DT_QUEUE_N_ORDERS
 } dt_queue_order;
@@ -29,8 +29,8 @@ void *dt_queue_reach(const void *p);
 /** Let the nth copy that is queued from now on fail when it runs, with DT_ERR_FAULT. 0: none. */
 void dt_queue_fail_copy(dt_device *dev, int nth);
 
-/** What a queue device has been asked for since it was opened, and a GPU would have paid for. The counts follow from
- *  the calls alone, not from how far the streams have come. */
+/** Calls to a queue device since it was opened that a GPU would have paid for. The counts follow only from the calls,
+ * not from the progress of streams. */
 typedef struct dt_queue_counts {
     /* the host waited for the last operation of a stream (stream_sync; event_sync with none queued behind the event):
      * the device stands idle until the host has queued more */

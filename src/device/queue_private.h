@@ -1,5 +1,4 @@
-/* queue_private.h - what the operations of the queue device (queue.c) need of its streams and memory
- * (queue_streams.c). */
+/* queue_private.h - streams and memory (queue_streams.c) for the operations of the queue device (queue.c). */
 #ifndef DT_DEVICE_QUEUE_PRIVATE_H
 #define DT_DEVICE_QUEUE_PRIVATE_H
 

@@ -28,7 +28,7 @@ struct dt_stream {
     dt_graph *records;  /* NULL: operations are queued */
     int64_t number;     /* from 1: of the streams of the device that were ever made */
     int64_t n_run;      /* operations queued since it was made */
-    unsigned eagerness; /* of 8: how often an entry runs before somebody waits */
+    unsigned eagerness; /* of 8: how often an entry runs before a caller waits */
 };
 
 struct dt_event {
@@ -51,7 +51,7 @@ typedef struct queue_state {
     dt_device below;
     bool planning;
     int n_devices;
-    size_t memory;   /* bytes of a device, SIZE_MAX: what the host has */
+    size_t memory;   /* bytes of a device, SIZE_MAX: as much as the host has */
     dt_stream first; /* the default stream */
     dt_stream *streams[N_STREAMS];
     int n_streams;
@@ -141,7 +141,7 @@ static unsigned eagerness_of(queue_state *q, const dt_stream *s)
     }
 }
 
-/* What would have run by itself by now. */
+/* Run operations that would have completed by now without a wait. */
 static void run_some(queue_state *q)
 {
     if (q->n_pushed++ % TURN == 0)
@@ -183,7 +183,7 @@ static dt_err put(entry **entries, int *n, int *n_max, const entry *e)
 
 static dt_err append(queue_state *q, dt_stream *s, const entry *e)
 {
-    DT_CHECK(!s->records, DT_ERR_ARG, "queue device: an event or a wait in a graph");
+    DT_CHECK(!s->records, DT_ERR_ARG, "internal: queue device: events and waits are not supported in a graph");
     DT_TRY(put(&s->entries, &s->n, &s->n_max, e));
     run_some(q);
     return DT_OK;
@@ -196,8 +196,8 @@ dt_err queue_push(dt_device *dev, dt_stream *stream, const char *name, dt_err (*
     entry e = {.kind = RUN, .run = run};
     const bool host_argument = q->host_argument;
     q->host_argument = false;
-    DT_CHECK(!host_argument, DT_ERR_ARG, "%s: an array is host memory, expected device memory", name);
-    DT_CHECK(nbytes <= sizeof e.args, DT_ERR_ARG, "%s: %zu bytes of arguments", name, nbytes);
+    DT_CHECK(!host_argument, DT_ERR_ARG, "internal: %s: an array is in host memory: expected device memory", name);
+    DT_CHECK(nbytes <= sizeof e.args, DT_ERR_ARG, "internal: %s: %zu bytes of arguments are too many", name, nbytes);
     memcpy(e.args, args, nbytes);
     dt_stream *s = stream_of(dev, stream);
     if (s->records) return put(&s->records->entries, &s->records->n, &s->records->n_max, &e);
@@ -214,7 +214,7 @@ static dt_err read_sizes(queue_state *q)
     uint64_t nbytes = SIZE_MAX;
     q->n_devices = devices ? atoi(devices) : 1;
     DT_CHECK(q->n_devices > 0 && (!memory || dt_parse_bytes(memory, &nbytes)), DT_ERR_USAGE,
-             "DTRAIN_QUEUE_DEVICES=%s, DTRAIN_QUEUE_MEMORY=%s: expected a number above 0 and a size in bytes",
+             "DTRAIN_QUEUE_DEVICES=%s, DTRAIN_QUEUE_MEMORY=%s: expected a count above 0 and a size in bytes",
              devices ? devices : "", memory ? memory : "");
     q->memory = (size_t)nbytes;
     return DT_OK;
@@ -382,7 +382,7 @@ static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
 void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 {
     queue_state *q = state_of(dev);
-    if (is_in_use(q, near(ptr), nbytes)) die("memory is freed while a queued operation works on it");
+    if (is_in_use(q, near(ptr), nbytes)) die("memory is freed while a queued operation uses it");
     for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
         if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
     q->below.ops->free(&q->below, place, near(ptr), nbytes);
@@ -427,7 +427,8 @@ static dt_err take_error(queue_state *q)
 dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
-    DT_CHECK(!stream_of(dev, stream)->records, DT_ERR_ARG, "queue device: a wait for a stream that records a graph");
+    DT_CHECK(!stream_of(dev, stream)->records, DT_ERR_ARG,
+             "internal: queue_stream_sync: the stream is recording a graph");
     q->counts.host_waits++;
     DT_TRY(drain(q, stream_of(dev, stream), NULL));
     return take_error(q);
@@ -467,7 +468,7 @@ dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
                   &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
 }
 
-/* NULL: nowhere yet, or on a stream that is gone, all of which had run before. */
+/* NULL: not recorded, or on a destroyed stream, all of whose operations had run before. */
 static dt_stream *recorded_on(const queue_state *q, const dt_event *event)
 {
     for (int i = 0; i < q->n_streams; i++)
@@ -504,7 +505,7 @@ dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, floa
 dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
 {
     DT_CHECK(event->recorded > 0 && is_reached(event, event->recorded), DT_ERR_ARG,
-             "queue device: the time of an event that was not reached");
+             "internal: queue_event_time: the event was not reached yet");
     *at_s = event->at_s;
     return DT_OK;
 }
@@ -514,7 +515,7 @@ dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
 dt_err queue_graph_begin(dt_device *dev, dt_stream *stream)
 {
     dt_stream *s = stream_of(dev, stream);
-    DT_CHECK(!s->records, DT_ERR_ARG, "queue device: the stream records a graph already");
+    DT_CHECK(!s->records, DT_ERR_ARG, "internal: queue_graph_begin: the stream is already recording a graph");
     s->records = calloc(1, sizeof *s->records);
     DT_CHECK(s->records, DT_ERR_MEMORY, "queue device: no memory for a graph");
     s->records->stream = s->number;
@@ -524,7 +525,7 @@ dt_err queue_graph_begin(dt_device *dev, dt_stream *stream)
 dt_err queue_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
 {
     dt_stream *s = stream_of(dev, stream);
-    DT_CHECK(s->records, DT_ERR_ARG, "queue device: the end of a graph that was not begun");
+    DT_CHECK(s->records, DT_ERR_ARG, "internal: queue_graph_end: the stream is not recording a graph");
     state_of(dev)->counts.graphs += graph != NULL;
     if (graph)
         *graph = s->records;
@@ -538,7 +539,8 @@ dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
     dt_stream *s = stream_of(dev, stream);
-    DT_CHECK(s->number == graph->stream, DT_ERR_ARG, "queue device: a graph of another stream");
+    DT_CHECK(s->number == graph->stream, DT_ERR_ARG,
+             "internal: queue_graph_launch: the graph belongs to another stream");
     q->counts.launches++;
     s->n_run++;
     for (int i = 0; i < graph->n; i++) DT_TRY(append(q, s, &graph->entries[i]));
@@ -568,7 +570,7 @@ static dt_err run_copy(dt_device *below, const void *args)
 
 static dt_err failing_copy(dt_device *below, const void *args)
 {
-    return dt_fail(DT_ERR_FAULT, "queue device: the copy that was to fail");
+    return dt_fail(DT_ERR_FAULT, "queue device: copy failed (injected)");
 }
 
 dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
@@ -576,7 +578,7 @@ dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_
     queue_state *q = state_of(dev); /* the host's side may be any memory */
     const copy_call args = {near(dst), near(src), nbytes};
     DT_CHECK(!stream_of(dev, s)->records || (is_far(dst) && is_far(src)), DT_ERR_ARG,
-             "queue device: a copy from or to host memory in a graph");
+             "internal: queue_copy: a graph cannot copy from or to host memory");
     const bool fails = q->fail_copy > 0 && --q->fail_copy == 0;
     q->counts.pageable_copies += is_pageable(q, dst) || is_pageable(q, src);
     return queue_push(dev, s, "copy", fails ? failing_copy : run_copy, &args, sizeof args);

@@ -1,7 +1,8 @@
-/* self_check.c - does a device compute what the CPU computes? Every operation of the table, in the forms that training
- * uses, at odd sizes and on random numbers; seconds, on the user's machine, where no test suite is.
+/* self_check.c - verifies that a device computes what the CPU computes: every operation of the table, in the forms
+ * that training uses, at odd sizes and on random values. It takes seconds on the user's machine, where no test suite
+ * exists.
  *
- * What is compared is all of the arena: what an operation had no business to write must be as it was. */
+ * The whole arena is compared: memory that an operation must not write must be unchanged. */
 #include "self_check.h"
 #include <inttypes.h>
 #include <math.h>
@@ -25,8 +26,8 @@ void begin(check *c, const char *fmt, ...)
     c->n_forms++;
 }
 
-/* Elements begin anywhere, as shards do: at most 3 elements behind a multiple of 256 bytes. That would leave kernels
- * for whole chunks of 16 bytes to chance: their cases set whole. */
+/* Arrays begin anywhere, as shards do: at most 3 elements after a multiple of 256 bytes. Kernels for whole chunks of
+ * 16 bytes would then run only by chance, so their cases set `whole`. */
 static array place(check *c, dt_dtype dt, size_t elem_size, int64_t n, bool may_change)
 {
     const size_t nbytes = (size_t)n * elem_size, from = (c->used + 511) / 256 * 256,
@@ -34,7 +35,7 @@ static array place(check *c, dt_dtype dt, size_t elem_size, int64_t n, bool may_
                  shift = c->whole ? 0 : drawn;
     const array a = {from + shift, dt, elem_size, n};
     if (c->n_places == CHECK_MAX_ARRAYS || a.at + nbytes + 256 > ARENA_NBYTES) {
-        if (c->err == DT_OK) c->err = dt_fail(DT_ERR_ARG, "self-check: %s: no room", c->what);
+        if (c->err == DT_OK) c->err = dt_fail(DT_ERR_ARG, "internal: self-check: %s: the arena is full", c->what);
         return (array){0};
     }
     memset(c->before + c->used, 0xff, a.at + nbytes + 256 - c->used);
@@ -101,8 +102,8 @@ static bool leave_library(check *c, const char *why)
 {
     dt_device *dev = c->dev[1];
     if (!c->again && c->product && dev->ops->distrust && dev->ops->distrust(dev, c->product)) {
-        DT_WARN("self-check: the library computes %s wrong (%s): dtrain's own kernels take such products, which is "
-                "slower",
+        DT_WARN("self-check: the library computes %s incorrectly (%s): dtrain's own kernels replace it for such GEMMs, "
+                "which is slower",
                 c->what, why);
         c->again = true;
         c->n_distrusted++;
@@ -149,7 +150,7 @@ static void compare_bytes(check *c, const char *name, array a)
     const char *want = c->after[0] + a.at, *got = c->after[1] + a.at;
     int64_t i = 0;
     while (i < a.n && !memcmp(want + (size_t)i * a.elem_size, got + (size_t)i * a.elem_size, a.elem_size)) i++;
-    if (i < a.n) tell(c, "%s: element %" PRId64 " of %" PRId64 " is not what it is on the CPU", name, i, a.n);
+    if (i < a.n) tell(c, "%s: element %" PRId64 " of %" PRId64 " differs from the CPU's", name, i, a.n);
 }
 
 /* Half a unit in the last place of y. Subnormal numbers of fp16 are 2^-24 apart, and large enough to be met. */
@@ -179,7 +180,7 @@ void compare(check *c, const char *what, array a, tolerance tol)
     }
     if (n_off)
         tell(c,
-             "%s: %" PRId64 " of %" PRId64 " numbers differ, most number %" PRId64
+             "%s: %" PRId64 " of %" PRId64 " values differ; the largest difference is at %" PRId64
              ": %.7g, on the CPU %.7g, allowed difference %.2g",
              name, n_off, a.n, worst, value(c->after[1], a, worst), value(c->after[0], a, worst), allowed_there);
 }
@@ -193,7 +194,7 @@ void compare_doubles(check *c, const char *what, array a, double relative)
         memcpy(&want, c->after[0] + a.at + (size_t)i * sizeof want, sizeof want);
         memcpy(&got, c->after[1] + a.at + (size_t)i * sizeof got, sizeof got);
         if (same(want, got) || fabs(got - want) <= relative * fabs(want)) continue;
-        tell(c, "%s: number %" PRId64 " of %" PRId64 " is %.15g, on the CPU %.15g", name, i, a.n, got, want);
+        tell(c, "%s: value %" PRId64 " of %" PRId64 " is %.15g, on the CPU %.15g", name, i, a.n, got, want);
         return;
     }
 }
@@ -207,7 +208,7 @@ static void check_rest(check *c)
         if (p && !p->may_change) continue;
         const size_t to = p ? p->at : c->used;
         if (memcmp(c->before + from, c->after[1] + from, to - from) != 0) {
-            tell(c, "memory was written that is no result");
+            tell(c, "memory outside the results was overwritten");
             return;
         }
         if (p) from = p->at + p->nbytes;
@@ -264,15 +265,15 @@ static dt_err verdict(check *c, const char *name)
 {
     if (c->n_wrong == 0) return DT_OK;
     char *list = c->list.text;
-    return dt_fail(DT_ERR_FAULT,
-                   "the device %s computes other numbers than the CPU in %d of %d operations and forms; training on it "
-                   "would go wrong:\n%s%s",
-                   name, c->n_wrong, c->n_forms, list ? list : "", c->n_wrong > c->list.n ? "\n  ..." : "");
+    return dt_fail(
+        DT_ERR_FAULT,
+        "the device %s computes other results than the CPU in %d of %d tests, so training on it would be wrong:\n%s%s",
+        name, c->n_wrong, c->n_forms, list ? list : "", c->n_wrong > c->list.n ? "\n  ..." : "");
 }
 
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
 {
-    dt_ledger ledger = {0}; /* of the CPU's side: nobody plans for it */
+    dt_ledger ledger = {0}; /* of the CPU's side: no plan includes it */
     dt_device cpu = {.ops = &dt_device_cpu_ops, .ledger = &ledger};
     check c = {0};
     const double begin_s = dt_now_s();
@@ -285,8 +286,7 @@ dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
         check_matrix_cases(&c);
         err = verdict(&c, name);
     }
-    if (err == DT_OK)
-        DT_INFO("self-check: %d operations and forms agree with the CPU (%.1f s)", c.n_forms, dt_now_s() - begin_s);
+    if (err == DT_OK) DT_INFO("self-check: %d tests agree with the CPU (%.1f s)", c.n_forms, dt_now_s() - begin_s);
     if (n_distrusted) *n_distrusted = c.n_distrusted;
     close_check(&c);
     cpu.ops->close(&cpu);

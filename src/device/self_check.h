@@ -1,4 +1,4 @@
-/* self_check.h - what a case of the self-check is written with (self_check.c). Private to it and to its cases. */
+/* self_check.h - helpers for the cases of the self-check (self_check.c). Private to them. */
 #ifndef DT_DEVICE_SELF_CHECK_H
 #define DT_DEVICE_SELF_CHECK_H
 

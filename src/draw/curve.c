@@ -10,7 +10,7 @@ static dt_err curve_alloc(dt_curve *c, int64_t n)
     *c = (dt_curve){.x = malloc((size_t)(n + 1) * sizeof *c->x), .y = malloc((size_t)(n + 1) * sizeof *c->y)};
     if (c->x && c->y) return DT_OK;
     dt_curve_free(c);
-    return dt_fail(DT_ERR_MEMORY, "out of memory for a curve of %lld points", (long long)n);
+    return dt_fail(DT_ERR_MEMORY, "no memory for a curve of %lld points", (long long)n);
 }
 
 void dt_curve_free(dt_curve *c)
@@ -31,7 +31,7 @@ dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_a
     for (int64_t i = 0; i < m->n_rows; i++) {
         if (tokens && isfinite(tokens[i])) seen = tokens[i];
         if (step_time && isfinite(step_time[i])) {
-            /* A record tells the time of its own step: take it for those since the record before. */
+            /* A record has the time of its own step only: use it for all steps since the previous record. */
             seconds += step_time[i] * fmax(step[i] - last_step, 0);
             last_step = step[i];
         }
@@ -81,7 +81,7 @@ void dt_curve_thin(dt_curve *c, int64_t max_points)
             if (c->y[i] < c->y[low]) low = i;
             if (c->y[i] > c->y[high]) high = i;
         }
-        /* Never overtakes what is still to be read: kept <= 2 b <= first, since a bin holds at least two points. */
+        /* Never overtakes unread points: kept <= 2 b <= first, since a bin holds at least two points. */
         const int64_t pair[2] = {low < high ? low : high, low < high ? high : low};
         const double x[2] = {c->x[pair[0]], c->x[pair[1]]}, y[2] = {c->y[pair[0]], c->y[pair[1]]};
         for (int k = 0; k < (low == high ? 1 : 2); k++) {

@@ -1,6 +1,6 @@
-/* picture.c - the numbers are prepared before and drawn by gnuplot, which is on every cluster and gives PNG and SVG
- * from one script; a plotting library would be a dependency of the trainer for the sake of a tool. Ranges, units and
- * labels are chosen here: gnuplot's own choices warn about flat curves and print exponents in tics. */
+/* picture.c - prepares values for gnuplot, which is available on every cluster and writes PNG and SVG from one
+ * script. A plotting library would make the trainer depend on it for one tool. Ranges, units and labels are chosen
+ * here, because gnuplot's own choices warn about flat curves and print exponents in tics. */
 #include "dtrain/picture.h"
 #include "dtrain/io.h"
 
@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-/* Okabe and Ito's palette, which people with any colour vision can tell apart, without its yellow. */
+/* Okabe and Ito's palette, which readers with any colour vision can distinguish, without its yellow. */
 static const char *const palette[] = {"0072B2", "D55E00", "009E73", "CC79A7", "E69F00", "56B4E9", "444444"};
 enum { N_COLOURS = sizeof palette / sizeof palette[0] };
 static const char *const dashes[] = {"solid", "(9,5)", "(2,4)", "(10,4,2,4)", "(16,6)", "(10,4,2,4,2,4)"};
@@ -34,7 +34,7 @@ dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_look look, const char *titl
     }
     free(copy);
     dt_curve_free(curve);
-    return dt_fail(DT_ERR_MEMORY, "out of memory for %d curves", p->n_series + 1);
+    return dt_fail(DT_ERR_MEMORY, "no memory for %d curves", p->n_series + 1);
 }
 
 void dt_picture_free(dt_picture *p)
@@ -228,7 +228,7 @@ static const char *x_label(dt_axis axis, double largest, double *divisor, char *
                                           : (dt_scale){1, ""};
     *divisor = s.divisor;
     if (axis == DT_AXIS_TIME)
-        snprintf(out, size, "time of training (%s)", s.text);
+        snprintf(out, size, "training time (%s)", s.text);
     else if (axis == DT_AXIS_TOKENS)
         snprintf(out, size, "%s%stokens", s.text, s.divisor > 1 ? " " : "");
     else
@@ -236,7 +236,7 @@ static const char *x_label(dt_axis axis, double largest, double *divisor, char *
     return out;
 }
 
-/* Sizes are pixels of a picture 1200 wide; the plots lie above one another, with common left and right edges. */
+/* Sizes are pixels of a plot 1200 wide; plots are stacked, with common left and right edges. */
 static void put_picture(FILE *f, const dt_picture *pic)
 {
     const dt_panel *panels = pic->panels;
@@ -296,15 +296,15 @@ static char **gnuplot_environment(void)
     return env;
 }
 
-/* Its standard output is the picture: it opens no file by name. */
+/* gnuplot writes the plot to its standard output: it opens no file by name. */
 static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 {
     int ends[2];
     char **env = gnuplot_environment();
-    DT_CHECK(env, DT_ERR_MEMORY, "out of memory for gnuplot's environment");
+    DT_CHECK(env, DT_ERR_MEMORY, "no memory for gnuplot's environment");
     if (pipe(ends) != 0) {
         free(env);
-        return dt_fail_errno(DT_ERR_FAULT, "gnuplot", "cannot make a pipe to it");
+        return dt_fail_errno(DT_ERR_FAULT, "gnuplot", "cannot create a pipe to it");
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -320,9 +320,9 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
     *script = why == 0 ? fdopen(ends[1], "w") : NULL;
     if (!*script) close(ends[1]);
     DT_CHECK(why != ENOENT, DT_ERR_FAULT,
-             "gnuplot was not found: install it (Debian and Ubuntu: apt install gnuplot-nox), or load its module");
+             "gnuplot is missing: install it (Debian and Ubuntu: apt install gnuplot-nox) or load its module");
     DT_CHECK(why == 0, DT_ERR_FAULT, "cannot start gnuplot: %s", strerror(why));
-    DT_CHECK(*script, DT_ERR_MEMORY, "out of memory for the pipe to gnuplot");
+    DT_CHECK(*script, DT_ERR_MEMORY, "no memory for the pipe to gnuplot");
     return DT_OK;
 }
 
@@ -359,7 +359,7 @@ static dt_err draw(const dt_picture *p, const dt_aside *a)
     return finish_gnuplot(pid, script, a->part, a->path);
 }
 
-/* Drawn beside its place and renamed, so that a viewer never sees half a picture. */
+/* Written under another name and renamed, so that a viewer never sees half a plot. */
 dt_err dt_picture_draw(const dt_picture *p, const char *path)
 {
     dt_aside a;

@@ -7,8 +7,8 @@
 
 enum { DT_TAPS_PRECISION = 22, DT_TAPS_GROUP = 4 };
 
-/** Output i is the sum over j < count[i] of weight[i][j] * input[first + from[i] + j], times 2^-22, rounded and brought
- *  into a byte. Weights behind count[i] are 0. */
+/** Output i is the sum over j < count[i] of weight[i][j] * input[first + from[i] + j], times 2^-22, rounded and
+ * clamped to a byte. Weights after count[i] are 0. */
 typedef struct dt_taps {
     int64_t n;           /* outputs */
     int64_t first, span; /* input pixels that they are made of */

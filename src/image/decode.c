@@ -9,12 +9,12 @@ enum { MAX_FILE = 1 << 30 };
 
 dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image *image)
 {
-    DT_CHECK(width > 0 && height > 0, DT_ERR_DATA, "%s: an image without pixels", name);
+    DT_CHECK(width > 0 && height > 0, DT_ERR_DATA, "%s: the image has no pixels", name);
     DT_CHECK(width <= DT_IMAGE_MAX_PIXELS / height, DT_ERR_DATA,
-             "%s: %lld x %lld pixels, more than the %d that are allowed", name, (long long)width, (long long)height,
-             (int)DT_IMAGE_MAX_PIXELS);
+             "%s: the image is too large: %lld x %lld pixels, expected at most %d pixels", name, (long long)width,
+             (long long)height, (int)DT_IMAGE_MAX_PIXELS);
     DT_CHECK(width <= DT_IMAGE_MAX_FILE_SIDE && height <= DT_IMAGE_MAX_FILE_SIDE, DT_ERR_DATA,
-             "%s: %lld x %lld pixels, a side longer than the %d that are allowed", name, (long long)width,
+             "%s: the image is too large: %lld x %lld pixels, expected at most %d per side", name, (long long)width,
              (long long)height, (int)DT_IMAGE_MAX_FILE_SIDE);
     *image = (dt_image){.width = (int)width, .height = (int)height, .rgb = malloc(3 * (size_t)(width * height))};
     DT_CHECK(image->rgb, DT_ERR_MEMORY, "%s: no memory for %d x %d pixels", name, image->width, image->height);
@@ -29,14 +29,14 @@ static bool has(const uint8_t *bytes, size_t nbytes, size_t at, const char *text
 
 static dt_err decode(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
 {
-    DT_CHECK(nbytes, DT_ERR_DATA, "%s: empty, and no image", name);
+    DT_CHECK(nbytes, DT_ERR_DATA, "%s: the file is empty", name);
     if (has(bytes, nbytes, 0, "\xff\xd8\xff")) return dt_decode_jpeg(name, bytes, nbytes, image, tags);
     if (has(bytes, nbytes, 0, "\x89PNG\r\n\x1a\n")) return dt_decode_png(name, bytes, nbytes, image, tags);
     if (has(bytes, nbytes, 0, "RIFF") && has(bytes, nbytes, 8, "WEBP"))
         return dt_decode_webp(name, bytes, nbytes, image, tags);
     if (nbytes > 2 && bytes[0] == 'P' && (bytes[1] == '2' || bytes[1] == '3' || bytes[1] == '5' || bytes[1] == '6'))
         return dt_decode_netpbm(name, bytes, nbytes, image);
-    return dt_fail(DT_ERR_DATA, "%s: neither JPEG, PNG, WebP, PPM nor PGM", name);
+    return dt_fail(DT_ERR_DATA, "%s: expected JPEG, PNG, WebP, PPM or PGM, found another format", name);
 }
 
 dt_err dt_image_decode(const char *name, const void *bytes, size_t nbytes, dt_image *image)

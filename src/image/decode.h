@@ -1,4 +1,5 @@
-/* decode.h - the formats of images: each gives RGB, and refuses what is too large before it takes memory for it. */
+/* decode.h - image formats: each decoder returns RGB, and rejects images that are too large before it allocates
+ * memory. */
 #ifndef DTRAIN_IMAGE_DECODE_H
 #define DTRAIN_IMAGE_DECODE_H
 
@@ -10,10 +11,10 @@
 typedef struct dt_image_tags {
     uint8_t *exif; /* a TIFF directory; malloc'ed, NULL: none */
     size_t exif_nbytes;
-    char *xmp; /* XML; malloc'ed, with a 0 behind it, NULL: none */
+    char *xmp; /* XML; malloc'ed, terminated by 0, NULL: none */
 } dt_image_tags;
 
-/** Room for so many pixels. DT_ERR_DATA: none, or too many. */
+/** Allocate the pixels of an image. DT_ERR_DATA: no pixels, or too many. */
 dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image *image);
 
 /** After an error the caller frees image and tags. */

@@ -1,7 +1,7 @@
-/* jpeg.c - by libjpeg, with its defaults, as Pillow decodes: precise inverse DCT, smooth upsampling of colour.
+/* jpeg.c - decodes with libjpeg and its defaults, as Pillow does: precise inverse DCT, smooth upsampling of colour.
  *
- * What libjpeg only warns of (damage that it can go on from) is decoded, as it is there; a file that ends before the
- * last row is refused, and one with an error behind it. */
+ * Damage for which libjpeg only warns is decoded as far as possible. A file that ends before the last row, and one
+ * with an error after it, is rejected. */
 #include "decode.h"
 #include <jpeglib.h>
 #include <jerror.h>
@@ -46,7 +46,8 @@ static void watch_scans(j_common_ptr jpeg)
 {
     const decoder *d = (decoder *)jpeg;
     if (d->jpeg.input_scan_number > MAX_SCANS)
-        leave(jpeg, dt_fail(DT_ERR_DATA, "%s: a JPEG of more than %d scans", d->name, (int)MAX_SCANS));
+        leave(jpeg,
+              dt_fail(DT_ERR_DATA, "%s: JPEG files of more than %d scans are not supported", d->name, (int)MAX_SCANS));
 }
 
 static void do_nothing(j_decompress_ptr jpeg) {}
@@ -101,7 +102,7 @@ static dt_err read_header(decoder *d)
 {
     jpeg_read_header(&d->jpeg, TRUE);
     const int n = d->jpeg.num_components;
-    DT_CHECK(n == 1 || n == 3 || n == 4, DT_ERR_DATA, "%s: a JPEG of %d components", d->name, n);
+    DT_CHECK(n == 1 || n == 3 || n == 4, DT_ERR_DATA, "%s: JPEG files of %d components are not supported", d->name, n);
     d->jpeg.out_color_space = n == 4 ? JCS_CMYK : JCS_RGB;
     DT_TRY(keep_tags(d));
     return dt_image_alloc(d->name, d->jpeg.image_width, d->jpeg.image_height, d->image);
@@ -137,7 +138,7 @@ static void read_rows(decoder *d)
     jpeg_finish_decompress(&d->jpeg); /* what follows must be sound, if only to the file's end */
 }
 
-/* The decoder is the caller's: a local that changes between setjmp and longjmp has no value behind them. */
+/* The decoder belongs to the caller: locals that change between setjmp and longjmp are undefined afterwards. */
 static void decode(decoder *d, const uint8_t *bytes, size_t nbytes)
 {
     if (setjmp(d->leave)) return;

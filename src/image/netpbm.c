@@ -19,7 +19,7 @@ static void skip_space(reader *r)
     }
 }
 
-/* With white space or the end behind it: "1x" is none. */
+/* Must be followed by white space or the end: "1x" is not a number. */
 static dt_err number(reader *r, int hi, int *out)
 {
     int64_t value = 0;
@@ -54,12 +54,13 @@ dt_err dt_decode_netpbm(const char *name, const uint8_t *bytes, size_t nbytes, d
     reader r = {name, bytes + 2, bytes + nbytes};
     const bool plain = bytes[1] < '4', grey = bytes[1] == '2' || bytes[1] == '5';
     int width, height, max;
-    DT_CHECK(r.at == r.end || is_space(*r.at), DT_ERR_DATA, "%s: neither a PPM nor a PGM: no white space behind P%c",
-             name, bytes[1]);
+    DT_CHECK(r.at == r.end || is_space(*r.at), DT_ERR_DATA,
+             "%s: not a valid PPM or PGM: expected white space after P%c", name, bytes[1]);
     DT_TRY(number(&r, 1 << 30, &width));
     DT_TRY(number(&r, 1 << 30, &height));
     DT_TRY(number(&r, 65535, &max));
-    DT_CHECK(max > 0, DT_ERR_DATA, "%s: the largest sample of a PPM or PGM is 1 to 65535, not 0", name);
+    DT_CHECK(max > 0, DT_ERR_DATA, "%s: not a valid PPM or PGM: expected a maximum sample from 1 to 65535, found 0",
+             name);
     if (!plain) {
         DT_CHECK(r.at < r.end, DT_ERR_DATA, "%s: " DT_IMAGE_CUT, name);
         r.at++;

@@ -9,7 +9,7 @@
 dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbytes)
 {
     uint8_t *both = realloc(tags->exif, tags->exif_nbytes + nbytes + 1);
-    DT_CHECK(both, DT_ERR_MEMORY, "no memory for %zu bytes of Exif", nbytes);
+    DT_CHECK(both, DT_ERR_MEMORY, "no memory for %zu bytes of Exif data", nbytes);
     memcpy(both + tags->exif_nbytes, bytes, nbytes);
     tags->exif = both;
     tags->exif_nbytes += nbytes;
@@ -19,7 +19,7 @@ dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbyt
 dt_err dt_image_keep_xmp(dt_image_tags *tags, const void *text, size_t nbytes)
 {
     char *copy = malloc(nbytes + 1);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for %zu bytes of XMP", nbytes);
+    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for %zu bytes of XMP data", nbytes);
     memcpy(copy, text, nbytes);
     copy[nbytes] = 0;
     free(tags->xmp);
@@ -77,7 +77,7 @@ static int orientation_at(const tiff *t, uint64_t at, uint64_t type)
 
 static bool open_tiff(tiff *t, const uint8_t *bytes, size_t nbytes)
 {
-    static const char MARK[] = "Exif\0"; /* with the 0 behind it six bytes, once or twice */
+    static const char MARK[] = "Exif\0"; /* with the terminating 0 six bytes, once or twice */
     static const char *const HEADS[] = {"II*\0", "MM\0*", "II\0*", "MM*\0",
                                         "MM\0+"}; /* the last three as Pillow does */
     for (int i = 0; i < 2 && nbytes >= 6 && !memcmp(bytes, MARK, 6); i++) bytes += 6, nbytes -= 6;
@@ -87,8 +87,8 @@ static bool open_tiff(tiff *t, const uint8_t *bytes, size_t nbytes)
     return false;
 }
 
-/* 1 to 8 by the first whole entry of this tag; 0: there is none. Entries whose values together are larger than the file
- * are passed over, and one whose values lie behind its end is the last that is looked at. */
+/* 1 to 8, from the first complete entry of this tag; 0: none. Entries whose values together exceed the file are
+ * skipped, and the search ends at an entry whose values begin after the end of the file. */
 static int of_exif(const uint8_t *bytes, size_t nbytes)
 {
     enum { ORIENTATION = 274, ENTRY = 12 };
@@ -138,7 +138,7 @@ dt_err dt_image_turn(dt_image *image, int orientation)
     const ptrdiff_t w = image->width, h = image->height, column = right ? -3 : 3, row = bottom ? -3 * w : 3 * w;
     const bool swap = TURNS[orientation].swap;
     dt_image out = {.width = (int)(swap ? h : w), .height = (int)(swap ? w : h), .rgb = malloc(3 * (size_t)(w * h))};
-    DT_CHECK(out.rgb, DT_ERR_MEMORY, "no memory to turn an image of %d x %d pixels", image->width, image->height);
+    DT_CHECK(out.rgb, DT_ERR_MEMORY, "no memory to rotate an image of %d x %d pixels", image->width, image->height);
     const uint8_t *first = image->rgb + (right ? 3 * (w - 1) : 0) + (bottom ? 3 * w * (h - 1) : 0);
     uint8_t *to = out.rgb;
     for (ptrdiff_t y = 0; y < out.height; y++)

@@ -1,23 +1,23 @@
-/* png.c - by libpng. Gamma and colour profiles are left alone, alpha is dropped.
+/* png.c - decodes with libpng. Gamma and colour profiles are ignored, alpha is dropped.
  *
- * Pillow does not ask for IEND: behind the pixels it stops where the file ends between two chunks, at bytes that are no
- * chunk, and at the next frame of an animation. libpng asks for it, so it is given one there.
+ * Pillow does not require IEND. After the pixels it stops if the file ends between two chunks, at bytes that are not
+ * a chunk, and at the next frame of an animation. libpng requires IEND, so it receives one there.
  *
- * Two kinds are converted here: palettes (an index beyond the palette is black), and grey of 16 bits, which Pillow
- * clips at 255 rather than scales. */
+ * Two formats are converted here: palettes (an index beyond the palette is black), and 16-bit grey, which Pillow
+ * clips at 255 instead of scaling. */
 #include "decode.h"
 #include <ctype.h>
 #include <png.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXTS = 64 }; /* each may be 8 MB from some kilobytes of the file; those behind count for nothing */
+enum { MAX_TEXTS = 64 }; /* each may need 8 MB from a few kilobytes of the file; those after the limit are ignored */
 
 typedef struct decoder {
     const char *name;
     const uint8_t *at;
     size_t left;
-    uint8_t end[16]; /* what is read behind the file: the checksum of its last chunk, IEND */
+    uint8_t end[16]; /* bytes that are appended to the file: the checksum of its last chunk, IEND */
     size_t end_nbytes;
     dt_image *image;
     dt_image_tags *tags;
@@ -38,7 +38,10 @@ static png_voidp take_memory(png_structp png, png_alloc_size_t n)
 
 static void give_memory(png_structp png, png_voidp p) { free(p); }
 
-static dt_err fail_memory(const decoder *d) { return dt_fail(DT_ERR_MEMORY, "%s: no memory to decode it", d->name); }
+static dt_err fail_memory(const decoder *d)
+{
+    return dt_fail(DT_ERR_MEMORY, "%s: no memory to decode the image", d->name);
+}
 
 static void on_error(png_structp png, const char *words)
 {
@@ -129,13 +132,13 @@ static dt_err find_end(decoder *d)
 
 /* ---- tags -------------------------------------------------------------------------------------------------------- */
 
-/* Hexadecimal digits behind three lines: "", "exif", the length. */
+/* Hexadecimal digits after three lines: "", "exif", the length. */
 static dt_err keep_profile(dt_image_tags *tags, const char *text)
 {
     for (int i = 0; i < 3 && text; i++) text = (text = strchr(text, '\n')) ? text + 1 : NULL;
     if (!text || tags->exif) return DT_OK;
     uint8_t *bytes = malloc(strlen(text) / 2 + 1);
-    DT_CHECK(bytes, DT_ERR_MEMORY, "no memory for %zu bytes of Exif", strlen(text) / 2);
+    DT_CHECK(bytes, DT_ERR_MEMORY, "no memory for %zu bytes of Exif data", strlen(text) / 2);
     size_t n = 0;
     static const char DIGITS[] = "0123456789abcdef0123456789ABCDEF";
     for (const char *high = NULL; *text; text++) {
@@ -192,7 +195,7 @@ static dt_err read_header(decoder *d)
     png_set_interlace_handling(d->png);
     png_read_update_info(d->png, d->info);
     DT_CHECK(png_get_rowbytes(d->png, d->info) == (size_t)(d->sample_nbytes * width), DT_ERR_DATA,
-             "%s: libpng gives rows of another size", d->name);
+             "%s: libpng returns rows of an unexpected size", d->name);
     return DT_OK;
 }
 
@@ -245,7 +248,7 @@ dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_i
     if (d.info)
         decode(&d);
     else
-        d.err = dt_fail(DT_ERR_MEMORY, "%s: libpng has no memory, or is of another version than its header", name);
+        d.err = dt_fail(DT_ERR_MEMORY, "%s: libpng has no memory, or its version differs from its header", name);
     if (d.err == DT_OK && d.no_memory) d.err = fail_memory(&d);
     png_destroy_read_struct(&d.png, &d.info, NULL);
     free(d.rows);

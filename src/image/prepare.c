@@ -1,5 +1,5 @@
-/* prepare.c - the steps from a decoded image to what a tower takes: pad, resize, crop. Only what the crop keeps is
- * resized. */
+/* prepare.c - the steps from a decoded image to the input of a tower: pad, resize, crop. Only pixels that the crop
+ * keeps are resized. */
 #include "dtrain/image.h"
 #include "resize.h"
 #include <stdlib.h>
@@ -21,8 +21,8 @@ static dt_err pad_to_square(const char *name, const dt_image *in, const uint8_t 
     const int side = in->width > in->height ? in->width : in->height;
     const size_t n_pixels = (size_t)side * (size_t)side, row = 3 * (size_t)in->width;
     DT_CHECK(n_pixels <= DT_IMAGE_MAX_PIXELS, DT_ERR_DATA,
-             "%s: %d x %d pixels: the square around them has more than %d, the most that is allowed", name, in->width,
-             in->height, (int)DT_IMAGE_MAX_PIXELS);
+             "%s: the image is too large: padding %d x %d pixels to a square exceeds the maximum of %d pixels", name,
+             in->width, in->height, (int)DT_IMAGE_MAX_PIXELS);
     *out = (dt_image){.width = side, .height = side, .rgb = malloc(3 * n_pixels)};
     DT_CHECK(out->rgb, DT_ERR_MEMORY, "no memory for an image of %d x %d pixels", side, side);
     fill(out->rgb, n_pixels, colour);

@@ -10,7 +10,7 @@ enum { MAX_FILE = 1 << 20 };
 
 /* What an image processor does where its file says nothing. */
 static const struct kind {
-    const char *name; /* without the ImageProcessor, ImageProcessorFast or FeatureExtractor behind it */
+    const char *name; /* without the suffix ImageProcessor, ImageProcessorFast or FeatureExtractor */
     int shortest_edge, side;
     bool crop, pads; /* do_pad makes a square, and is not another kind of padding */
     bool squares;    /* use_square_size is looked at */
@@ -70,7 +70,7 @@ static dt_err refuse_other_steps(const dt_spec *s)
     {
         bool known = strncmp(key, "do_", 3) || !json_is_true(value);
         for (size_t k = 0; k < sizeof KNOWN / sizeof KNOWN[0] && !known; k++) known = !strcmp(key, KNOWN[k]);
-        if (!known) return dt_spec_bad(s, key, "false: there is no such step here");
+        if (!known) return dt_spec_bad(s, key, "false, because this step is not supported");
     }
     return DT_OK;
 }
@@ -137,8 +137,9 @@ static dt_err read_square(const dt_spec *s, const struct kind *kind, dt_preproce
     DT_TRY(dt_spec_bool(s, "use_square_size", &square));
     if (!square || !kind->squares) return DT_OK;
     if (p->shortest_edge != kind->shortest_edge)
-        return dt_spec_bad(s, "use_square_size",
-                           "false: versions of transformers make other sizes of it; size {height, width} says which");
+        return dt_spec_bad(
+            s, "use_square_size",
+            "false, because its result depends on the version of transformers; set size {height, width} instead");
     p->height = p->width = p->shortest_edge;
     p->shortest_edge = 0;
     return DT_OK;
@@ -150,7 +151,7 @@ static dt_err read_colour(const dt_spec *s, const char *key, double lo, double h
     dt_spec list;
     if (!dt_spec_get(s, key, &list)) return DT_OK;
     const bool one = json_is_number(list.value);
-    if (!one && json_array_size(list.value) != 3) return dt_spec_bad(&list, NULL, "a number, or three");
+    if (!one && json_array_size(list.value) != 3) return dt_spec_bad(&list, NULL, "one number or three");
     for (size_t i = 0; i < 3; i++) {
         const dt_spec item = one ? list : dt_spec_item(&list, i);
         char expected[64];
@@ -169,7 +170,8 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
     DT_TRY(read_step(s, "do_resize", &resize));
     DT_TRY(read_step(s, "do_center_crop", &crop));
     DT_TRY(read_step(s, "do_pad", &p->pad));
-    if (p->pad && !kind->pads) return dt_spec_bad(s, "do_pad", "false: only LlavaImageProcessor pads to a square");
+    if (p->pad && !kind->pads)
+        return dt_spec_bad(s, "do_pad", "false, because only LlavaImageProcessor pads to a square");
     p->shortest_edge = kind->shortest_edge;
     p->height = p->width = kind->side;
     p->crop_height = p->crop_width = 224;
@@ -186,8 +188,9 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
     p->out_width = crop ? p->crop_width : square ? square : p->width;
     if (p->out_height) return DT_OK;
     if (resize && !kind->crop)
-        return dt_spec_bad(s, "size", "{height, width}: a shortest edge keeps the aspect, and images would differ");
-    return dt_spec_bad(s, resize ? "do_center_crop" : "do_resize", "true: images would differ in size");
+        return dt_spec_bad(
+            s, "size", "{height, width}, because a shortest edge keeps the aspect ratio, so image sizes would differ");
+    return dt_spec_bad(s, resize ? "do_center_crop" : "do_resize", "true, because image sizes would differ otherwise");
 }
 
 static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
@@ -204,7 +207,7 @@ static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preproc
     const bool no_mean = json_is_null(json_object_get(s->value, "image_mean")),
                no_std = json_is_null(json_object_get(s->value, "image_std"));
     if (normalise && (no_mean || no_std))
-        return dt_spec_bad(s, no_mean ? "image_mean" : "image_std", "a number, or three, where do_normalize is true");
+        return dt_spec_bad(s, no_mean ? "image_mean" : "image_std", "one number or three if do_normalize is true");
     if (no_mean) p->mean[0] = p->mean[1] = p->mean[2] = 0;
     if (!rescale) p->rescale_factor = 1;
     for (int c = 0; c < 3; c++) {
@@ -227,8 +230,8 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
     return DT_OK;
 }
 
-/* The object is the whole file, or what it has under image_processor. inner: only the latter counts, and p->json stays
- * NULL where there is none. */
+/* The object is the whole file, or the value of its key image_processor. inner: only the latter counts, and p->json
+ * stays NULL if the key is missing. */
 static dt_err read_file(const char *file, bool inner, dt_preprocessor *p)
 {
     dt_spec root, found;

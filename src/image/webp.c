@@ -17,15 +17,15 @@ static dt_err keep_tags(const WebPDemuxer *demuxer, dt_image_tags *tags)
     return err;
 }
 
-/* libwebp says no more than that it failed: that the parts of the file fit together is what it looks at first, and then
- * takes memory. */
+/* libwebp only reports that it failed. It checks first that the parts of the file fit together, and then allocates
+ * memory. */
 static dt_err not_opened(const char *name, const WebPData *data)
 {
     WebPDemuxState state;
     WebPDemuxer *demuxer = WebPDemuxPartial(data, &state);
     WebPDemuxDelete(demuxer);
-    DT_CHECK(state != WEBP_DEMUX_DONE, DT_ERR_MEMORY, "%s: no memory to decode it", name);
-    return dt_fail(DT_ERR_DATA, "%s: not a valid WebP, or cut short", name);
+    DT_CHECK(state != WEBP_DEMUX_DONE, DT_ERR_MEMORY, "%s: no memory to decode the image", name);
+    return dt_fail(DT_ERR_DATA, "%s: not a valid WebP, or the file was cut short", name);
 }
 
 /* Why? The frame is decoded once more, into the image, which has room for it. */
@@ -41,8 +41,8 @@ static dt_err not_decoded(const char *name, const WebPAnimDecoder *decoder, cons
         status = WebPDecode(frame.fragment.bytes, frame.fragment.size, &config);
         WebPDemuxReleaseIterator(&frame);
     }
-    DT_CHECK(status != VP8_STATUS_OUT_OF_MEMORY && status != VP8_STATUS_OK, DT_ERR_MEMORY, "%s: no memory to decode it",
-             name);
+    DT_CHECK(status != VP8_STATUS_OUT_OF_MEMORY && status != VP8_STATUS_OK, DT_ERR_MEMORY,
+             "%s: no memory to decode the image", name);
     return dt_fail(DT_ERR_DATA, "%s: not a valid WebP", name);
 }
 
@@ -67,7 +67,7 @@ dt_err dt_decode_webp(const char *name, const uint8_t *bytes, size_t nbytes, dt_
     WebPAnimInfo info;
     dt_err err = DT_OK;
     if (!WebPAnimDecoderGetInfo(decoder, &info) || (int)info.canvas_width != width || (int)info.canvas_height != height)
-        err = dt_fail(DT_ERR_DATA, "%s: not a valid WebP: its size is said in two ways", name);
+        err = dt_fail(DT_ERR_DATA, "%s: not a valid WebP: it contains two different sizes", name);
     if (err == DT_OK) err = first_frame(name, decoder, image);
     if (err == DT_OK) err = keep_tags(WebPAnimDecoderGetDemuxer(decoder), tags);
     WebPAnimDecoderDelete(decoder);

@@ -69,13 +69,13 @@ static dt_err read_shape(hid_t dset, const char *path, const char *name, dt_h5_a
     a->n_elems = 1;
     for (int d = 0; d < n; d++) {
         const bool fits = dims[d] <= INT64_MAX && !__builtin_mul_overflow(a->n_elems, (int64_t)dims[d], &a->n_elems);
-        DT_CHECK(fits, DT_ERR_DATA, "%s: `%s`: more than 2^63 elements cannot be right: the file is damaged", path,
-                 name);
+        DT_CHECK(fits, DT_ERR_DATA, "%s: `%s`: the file is damaged: expected at most 2^63 - 1 elements, found more",
+                 path, name);
         a->shape[d] = (int64_t)dims[d];
     }
     int64_t nbytes;
     DT_CHECK(!__builtin_mul_overflow(a->n_elems, (int64_t)a->elem_size, &nbytes), DT_ERR_DATA,
-             "%s: `%s`: more than 2^63 bytes cannot be right: the file is damaged", path, name);
+             "%s: `%s`: the file is damaged: expected at most 2^63 - 1 bytes, found more", path, name);
     return DT_OK;
 }
 
@@ -91,19 +91,20 @@ static dt_err read_location(hid_t dset, const char *path, const char *name, dt_h
             if (__builtin_mul_overflow(chunk_elems, chunk[d], &chunk_elems)) chunk_elems = UINT64_MAX;
     if (plist >= 0) H5Pclose(plist);
     DT_CHECK(n_external == 0 && (layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED || layout == H5D_COMPACT),
-             DT_ERR_DATA, "%s: `%s`: its elements are not stored in this file", path, name);
-    DT_CHECK(chunk_elems <= MAX_CHUNK / a->elem_size, DT_ERR_DATA, "%s: `%s`: chunks of more than %d MiB are not read",
-             path, name, MAX_CHUNK >> 20);
+             DT_ERR_DATA, "%s: `%s`: expected an array stored in this file, found external or virtual storage", path,
+             name);
+    DT_CHECK(chunk_elems <= MAX_CHUNK / a->elem_size, DT_ERR_DATA,
+             "%s: `%s`: chunks of more than %d MiB are not supported", path, name, MAX_CHUNK >> 20);
     a->offset = -1;
     if (layout != H5D_CONTIGUOUS || a->n_elems == 0) return DT_OK;
 
     struct stat st;
     const haddr_t offset = H5Dget_offset(dset);
-    DT_CHECK(offset != HADDR_UNDEF, DT_ERR_DATA, "%s: `%s` has never been written", path, name);
+    DT_CHECK(offset != HADDR_UNDEF, DT_ERR_DATA, "%s: `%s`: the array has never been written", path, name);
     DT_CHECK_ERRNO(stat(path, &st) == 0, DT_ERR_DATA, path, NULL);
     const int64_t nbytes = a->n_elems * (int64_t)a->elem_size;
     DT_CHECK(offset <= INT64_MAX && nbytes <= st.st_size && (int64_t)offset <= st.st_size - nbytes, DT_ERR_DATA,
-             "%s: `%s` reaches beyond the end of the file (%lld bytes)", path, name, (long long)st.st_size);
+             "%s: `%s`: the array extends beyond the end of the file (%lld bytes)", path, name, (long long)st.st_size);
     a->offset = (int64_t)offset;
     return DT_OK;
 }
@@ -154,7 +155,8 @@ dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nb
         if (n < 0 && errno == EINTR) continue;
         DT_CHECK(n >= 0, DT_ERR_DATA, "%s: reading at byte %" PRId64 " failed: %s", path, offset + (int64_t)done,
                  strerror(errno));
-        DT_CHECK(n > 0, DT_ERR_DATA, "%s: ends at byte %" PRId64 ", inside an array", path, offset + (int64_t)done);
+        DT_CHECK(n > 0, DT_ERR_DATA, "%s: the file ends at byte %" PRId64 ", inside an array", path,
+                 offset + (int64_t)done);
         done += (size_t)n;
     }
     return DT_OK;
@@ -213,7 +215,9 @@ dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h
                       void *out)
 {
     DT_CHECK(first >= 0 && n >= 0 && first <= a->n_elems - n, DT_ERR_ARG,
-             "%s: `%s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path, name, first, first + n, a->n_elems);
+             "internal: dt_h5_read_run: %s: `%s`: elements %" PRId64 " to %" PRId64
+             " are outside the array of %" PRId64,
+             path, name, first, first + n, a->n_elems);
     box_reader r = {.dset = dset, .type = H5Dget_type(dset), .space = H5Dget_space(dset), .a = a, .out = out};
     const bool ok = r.type >= 0 && r.space >= 0 && read_boxes(&r, 0, first, n);
     const dt_err err = ok ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, name);
@@ -257,7 +261,7 @@ static herr_t walk_group(hid_t group, const char *name, walk *w)
     if (w->depth >= 8 ||
         (size_t)snprintf(w->prefix + len, sizeof w->prefix - len, "%s/", name) >= sizeof w->prefix - len) {
         /* a loop of hard links ends here, too */
-        w->err = dt_fail(DT_ERR_DATA, "%s: groups nest too deeply at `%s`", w->path, name);
+        w->err = dt_fail(DT_ERR_DATA, "%s: groups are nested too deeply at `%s`", w->path, name);
         return -1;
     }
     w->depth++;

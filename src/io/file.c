@@ -72,7 +72,7 @@ static dt_err code_of(int number)
     return number == ENOMEM ? DT_ERR_MEMORY : DT_ERR_DATA;
 }
 
-/* A pipe that nobody writes to must not hold us here. */
+/* O_NONBLOCK: opening a pipe without a writer must not block. */
 static dt_err open_regular(const char *path, int *fd, struct stat *st)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -102,7 +102,7 @@ static dt_err read_open_file(int fd, const struct stat *st, const char *path, si
              max_bytes, (long long)st->st_size);
     *nbytes = (size_t)st->st_size;
     *text = malloc(*nbytes + 1);
-    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for its %zu bytes", path, *nbytes);
+    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for the file's %zu bytes", path, *nbytes);
     (*text)[*nbytes] = '\0';
     errno = 0; /* of a file that is too short, too */
     dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
@@ -133,7 +133,7 @@ static dt_err make_dir(const char *path)
     const int number = errno;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return DT_OK; /* there already, or another rank was quicker */
     errno = number;
-    return dt_fail_errno(DT_ERR_WRITE, path, "cannot make the directory");
+    return dt_fail_errno(DT_ERR_WRITE, path, "cannot create the directory");
 }
 
 dt_err dt_make_dirs(const char *path)
@@ -141,7 +141,7 @@ dt_err dt_make_dirs(const char *path)
     char part[PATH_MAX];
     const size_t len = strlen(path);
     DT_CHECK(len > 0 && len < sizeof part, DT_ERR_WRITE,
-             "cannot make a directory: its path has %zu bytes, expected 1 to %zu", len, sizeof part - 1);
+             "cannot create a directory: its path has %zu bytes, expected 1 to %zu", len, sizeof part - 1);
     memcpy(part, path, len + 1);
     for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -190,7 +190,7 @@ dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
     DT_TRY(dt_create_file(path, &fd));
     dt_err err = write_all(fd, path, text, nbytes);
     if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, path, "sync failed");
-    /* NFS tells of a full disk here */
+    /* NFS reports a full disk here */
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
     if (err != DT_OK) dt_remove_part(path);
     return err;
@@ -202,7 +202,7 @@ dt_err dt_aside_open(dt_aside *a, const char *path)
     DT_TRY(dt_check_replaceable(path));
     if (asprintf(&a->part, "%s.part", path) < 0) {
         a->part = NULL;
-        return dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", path);
+        return dt_fail(DT_ERR_MEMORY, "%s: no memory for the file's name", path);
     }
     const dt_err err = dt_create_file(a->part, &a->fd);
     if (err == DT_OK) return DT_OK;
@@ -224,7 +224,7 @@ dt_err dt_aside_sync(dt_aside *a)
 dt_err dt_aside_commit(dt_aside *a)
 {
     dt_err err = dt_aside_sync(a);
-    /* NFS tells of a full disk here */
+    /* NFS reports a full disk here */
     if (close(a->fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, a->part, "close failed");
     a->fd = -1;
     if (err == DT_OK) err = dt_rename_durable(a->part, a->path);
@@ -302,10 +302,10 @@ dt_err dt_check_output(const char *path, bool force, const char *const *inputs, 
     for (int i = 0; i < n_inputs; i++) {
         DT_CHECK(!same_file(path, inputs[i]), DT_ERR_USAGE,
                  "%s: is an input (%s) and would be overwritten; choose another name for the output", path, inputs[i]);
-        DT_CHECK(
-            !same_file(part, inputs[i]), DT_ERR_USAGE,
-            "%s: is an input (%s) and the name that %s has while it is written; choose another name for the output",
-            part, inputs[i], path);
+        DT_CHECK(!same_file(part, inputs[i]), DT_ERR_USAGE,
+                 "%s: is an input (%s), but it is also the temporary name of the output %s; choose another name for "
+                 "the output",
+                 part, inputs[i], path);
     }
     DT_CHECK(force || lstat(path, &st) != 0, DT_ERR_USAGE,
              "%s: exists; choose another name, or replace it with --force", path);
@@ -316,7 +316,7 @@ dt_err dt_check_replaceable(const char *path)
 {
     struct stat st;
     if (lstat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return DT_OK;
-    return dt_fail(DT_ERR_WRITE, "%s: expected a file or nothing there, found %s", path,
+    return dt_fail(DT_ERR_WRITE, "%s: expected a regular file or no file, found %s", path,
                    S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
 }
 
@@ -361,7 +361,7 @@ dt_err dt_glob(const char *pattern, char ***paths, int *n_paths)
     else if (status == GLOB_ABORTED)
         err = dt_fail_errno(DT_ERR_DATA, pattern, "a directory cannot be read");
     else if (status != GLOB_NOMATCH)
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the files that match", pattern);
+        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the list of matching files", pattern);
     if (status == 0) globfree(&g);
     if (err == DT_OK && *n_paths == 0) {
         free(*paths);

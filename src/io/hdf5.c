@@ -1,10 +1,10 @@
-/* hdf5.c - HDF5's lock and words, and attributes that are checked before they are believed.
+/* hdf5.c - HDF5's lock and messages, and attributes, which are validated before use.
  *
- * Text is written as a fixed-length UTF-8 string, because that lies in an object header, which HDF5 guards with a
- * checksum in files of the 1.8 format; a variable-length one lies in a heap without any, and a flipped bit there has
- * been seen to send HDF5 1.10 round a loop for ever. Older formats hold no more than 64 KiB in a header: what is longer
- * is written variable-length there. Both forms are read. Numbers are read through the widest type of their own
- * signedness, because HDF5 clips what does not fit without a word. */
+ * Text is written as a fixed-length UTF-8 string, because that is stored in an object header, which HDF5 protects
+ * with a checksum in files of the 1.8 format. A variable-length string is stored in a heap without a checksum, where
+ * a flipped bit made HDF5 1.10 loop forever. Older formats hold at most 64 KiB in a header, so longer text is written
+ * with variable length there. Both forms are read. Numbers are read through the widest type of their own signedness,
+ * because HDF5 silently clips values that do not fit. */
 #include "dtrain/io.h"
 #include "dtrain/seal.h"
 #include <errno.h>
@@ -67,11 +67,13 @@ dt_err dt_h5_check_seal(const char *path, bool *sealed)
 
 static dt_err open_file(const char *path, hid_t *file)
 {
-    DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: is not an HDF5 file, or has lost its beginning", path);
+    DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: not an HDF5 file, or its beginning is damaged", path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access >= 0 && H5Pset_file_locking(access, false, true) >= 0) *file = H5Fopen(path, H5F_ACC_RDONLY, access);
-    const dt_err err =
-        *file >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, "cannot be opened: cut short, damaged, or of a later HDF5");
+    const dt_err err = *file >= 0
+                           ? DT_OK
+                           : dt_h5_fail(DT_ERR_DATA, path,
+                                        "cannot be opened: the file was cut short, is damaged, or needs a later HDF5");
     if (access >= 0) H5Pclose(access);
     return err;
 }
@@ -87,8 +89,8 @@ dt_err dt_h5_open(const char *path, hid_t *file, bool *sealed)
     H5Fclose(*file);
     *file = -1;
     return dt_fail(DT_ERR_DATA,
-                   "%s: has lost the checksum of its header: it was cut short or changed by another program; restore "
-                   "the file or make it again (or, where it was changed on purpose, delete its attribute `sealed`)",
+                   "%s: the checksum of the header is missing: the file was cut short or changed by another program; "
+                   "restore or recreate it (after an intended change, delete its attribute `sealed`)",
                    path);
 }
 
@@ -157,7 +159,7 @@ static dt_err read_fixed_text(const attribute *a, const char *path, const char *
 {
     const size_t size = H5Tget_size(a->type);
     DT_CHECK(size > 0 && size <= MAX_TEXT && H5Aget_storage_size(a->id) == size, DT_ERR_DATA,
-             "%s: attribute `%s`: a text of %zu bytes cannot be right: the file is damaged", path, name, size);
+             "%s: attribute `%s`: the file is damaged: found a text of %zu bytes", path, name, size);
     char *t = calloc(size + 1, 1);
     DT_CHECK(t, DT_ERR_MEMORY, "%s: attribute `%s`: no memory for %zu bytes", path, name, size);
     if (H5Aread(a->id, a->type, t) < 0) {

@@ -1,11 +1,10 @@
-/* hub.c - what a path that is not there may have been meant as. Nothing is fetched by the programs here. */
+/* hub.c - hints for a path that does not exist. The programs download nothing. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Folders that users make beside a checkout; no organisation of the hub has published under these names what somebody
- * means here. */
+/* Directory names that users often create next to a checkout. No organisation on the hub publishes under them. */
 static bool is_local(const char *path, size_t len)
 {
     static const char *const names[] = {"runs",    "models",      "model", "input", "data", "output",
@@ -43,15 +42,13 @@ const char *dt_missing_model_hint(const char *path, int why, char *out, size_t s
     if (why != ENOENT || is_file_name(path)) return out;
     if (is_hub_name(path))
         snprintf(out, size,
-                 "; models are not downloaded here: where there is a network, `hf download %s --local-dir %s` (pip "
-                 "install huggingface_hub), then give "
-                 "that directory",
+                 "; dtrain does not download models: with network access, run `hf download %s --local-dir %s` (pip "
+                 "install huggingface_hub), then pass that directory",
                  path, slash ? slash + 1 : path);
     else if (slash && slash[1] && strncmp(path, "models/", 7) == 0)
         snprintf(out, size,
-                 "; a directory with config.json and model.safetensors is expected there: `hf download OWNER/%s "
-                 "--local-dir %s` (pip install "
-                 "huggingface_hub) fetches a published one",
+                 "; expected a directory with config.json and model.safetensors: `hf download OWNER/%s --local-dir %s` "
+                 "(pip install huggingface_hub) downloads a published model",
                  slash + 1, path);
     return out;
 }

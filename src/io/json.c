@@ -140,7 +140,7 @@ static bool rewrite(rewriter *w, const char *text, size_t nbytes, unsigned flags
 
 /* ---- parsing ------------------ */
 
-/* NULL: why says what is wrong, and nothing where there was no memory, which jansson may take for a wrong token. */
+/* NULL: `why` describes the error; it is empty if memory ran out, which jansson may report as a wrong token. */
 static json_t *parse(const char *text, size_t nbytes, unsigned flags, json_error_t *why)
 {
     const size_t options = (flags & DT_JSON_ANY ? JSON_DECODE_ANY : 0) |

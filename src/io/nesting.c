@@ -12,8 +12,8 @@ static char inside(const dt_json_nesting *at)
 
 static const char *open_bracket(dt_json_nesting *at, char c)
 {
-    if (at->depth == 0 && at->last) return "expected a comma or ] after it, found another bracket that opens";
-    if (inside(at) == '{' && at->last != ':') return "expected a key or }, found another bracket that opens";
+    if (at->depth == 0 && at->last) return "expected a comma or ], found an opening bracket";
+    if (inside(at) == '{' && at->last != ':') return "expected a key or }, found an opening bracket";
     if (at->depth < DT_JSON_MAX_OPEN) at->open[at->depth] = c;
     at->depth++;
     return NULL;
@@ -21,9 +21,9 @@ static const char *open_bracket(dt_json_nesting *at, char c)
 
 static const char *close_bracket(dt_json_nesting *at, char c)
 {
-    if (at->depth == 0) return "expected a comma or ] after it, found a }";
-    if (inside(at) == '{' && c == ']') return "expected a }, found a ]";
-    if (inside(at) == '[' && c == '}') return "expected a ], found a }";
+    if (at->depth == 0) return "expected a comma or ], found }";
+    if (inside(at) == '{' && c == ']') return "expected }, found ]";
+    if (inside(at) == '[' && c == '}') return "expected ], found }";
     at->depth--;
     return NULL;
 }
@@ -33,7 +33,7 @@ const char *dt_json_step(dt_json_nesting *at, char c)
     if (at->in_string) {
         at->in_string = at->escaped || c != '"';
         at->escaped = !at->escaped && c == '\\';
-        return c == '\n' ? "expected a quote that closes the text, found the end of the line" : NULL;
+        return c == '\n' ? "expected a closing quote, found the end of the line" : NULL;
     }
     const char *wrong = NULL;
     if (c == '{' || c == '[') wrong = open_bracket(at, c);

@@ -1,12 +1,12 @@
-/* part.c - files while they are written, under the name FINAL.part: made, held, renamed or removed.
+/* part.c - files while they are written, under the name FINAL.part: created, locked, renamed or removed.
  *
- * Two processes may be told to write one output. Whoever makes a .part holds a lock on it until it is renamed or
- * removed, so that the second one is told so, and does not remove what the first is writing; a .part without a lock was
- * left by a killed process. It is a lock of the open file: POSIX's own end when the process closes any descriptor of
- * the file, and flock is what HDF5 takes. Where the file system has no locks nothing is held; before a rename the
- * .part must still be the file that was made.
+ * Two processes may be asked to write the same output. The creator of a .part holds a lock on it until it is renamed
+ * or removed, so that a second process reports this and does not remove a file in use. A .part without a lock was
+ * left by a killed process. The lock belongs to the open file: POSIX's own locks end when the process closes any
+ * descriptor of the file, and flock is what HDF5 uses. On file systems without locks nothing is locked; before a
+ * rename the .part must still be the file that was created.
  *
- * The list of what is held is state of the process, as its descriptors are. */
+ * The list of held files is process state, as descriptors are. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 enum { MAX_HELD = 128 }; /* descriptors are scarce: of more files than that, the first ones keep others away */
 
-/* Nothing is there, or nothing can be: what is tried next says so better. */
+/* The file is missing or cannot exist: the next operation reports this better. */
 static bool is_nothing(int number) { return number == ENOENT || number == ENOTDIR || number == EROFS; }
 
 static struct {
@@ -43,7 +43,7 @@ static int find_held(const char *path)
 static dt_err hold(const char *path, int fd)
 {
     char *name = strdup(path);
-    DT_CHECK(name, DT_ERR_MEMORY, "%s: no memory for its name", path);
+    DT_CHECK(name, DT_ERR_MEMORY, "%s: no memory for the file's name", path);
     pthread_mutex_lock(&held.mutex);
     const int own = held.n < MAX_HELD ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (own >= 0) held.file[held.n].path = name, held.file[held.n++].fd = own;
@@ -80,7 +80,7 @@ static int find_fd(const char *path)
     return fd;
 }
 
-/* Is there still what this process made? true also of what it does not hold. */
+/* True if the file that this process created still exists, and for files that it does not hold. */
 static bool is_as_made(const char *path)
 {
     const int fd = find_fd(path);
@@ -96,8 +96,8 @@ static bool has_lock(int fd)
 /* false: another process holds it. */
 static bool lock(int fd) { return has_lock(fd) || (errno != EAGAIN && errno != EACCES); }
 
-/* Whatever has the name goes, unless another process is writing it: EBUSY. Only who has the lock may remove a file, and
- * so what is there cannot become another one's between the look at it and the removal. */
+/* Remove any file of this name, unless another process is writing it: EBUSY. Only the holder of the lock may remove a
+ * file, so the file cannot become another process's between check and removal. */
 static int remove_left(const char *path)
 {
     struct stat st;
@@ -115,10 +115,10 @@ static int remove_left(const char *path)
 static dt_err fail_busy(const char *path)
 {
     return dt_fail(DT_ERR_WRITE,
-                   "%s: another process is writing this output; wait until it has ended, or choose another name", path);
+                   "%s: another process is writing this output; wait until it ends, or choose another name", path);
 }
 
-/* Under its final name, a file is whoever's that writes it: a record of a run that grows. */
+/* A file under its final name belongs to any process that writes it, such as a growing record of a run. */
 static bool is_aside(const char *path) { return dt_has_ending(path, ".part"); }
 
 dt_err dt_create_file(const char *path, int *fd)
@@ -127,7 +127,7 @@ dt_err dt_create_file(const char *path, int *fd)
     let_go(path);
     errno = is_aside(path) ? remove_left(path) : unlink(path) == 0 || is_nothing(errno) ? 0 : errno;
     if (errno == EBUSY && is_aside(path)) return fail_busy(path);
-    if (errno != 0) return dt_fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
+    if (errno != 0) return dt_fail_errno(DT_ERR_WRITE, path, "the existing file cannot be removed");
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (*fd < 0)
         return is_aside(path) && errno == EEXIST ? fail_busy(path)
@@ -176,10 +176,10 @@ static dt_err sync_folder_of(const char *path)
     memcpy(folder, path, len);
     folder[len] = '\0';
     const int fd = open(len ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot open its folder");
+    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot open the directory of the file");
     /* EINVAL, EROFS, ENOTSUP: a file system without the notion */
     const bool failed = fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP;
-    const dt_err err = failed ? dt_fail_errno(DT_ERR_WRITE, path, "sync of its folder failed") : DT_OK;
+    const dt_err err = failed ? dt_fail_errno(DT_ERR_WRITE, path, "cannot sync the directory of the file") : DT_OK;
     close(fd);
     return err;
 }
@@ -189,7 +189,8 @@ dt_err dt_rename_file(const char *from, const char *to)
     DT_TRY(dt_check_replaceable(to));
     DT_CHECK(strlen(to) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", to);
     DT_CHECK(is_as_made(from), DT_ERR_WRITE,
-             "%s: another process has replaced or removed it while it was written; it does not become %s", from, to);
+             "%s: another process replaced or removed this file while it was written, so it is not renamed to %s", from,
+             to);
     if (rename(from, to) != 0) {
         const int number = errno;
         return dt_fail(DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", from, to, strerror(number));

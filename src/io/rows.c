@@ -30,7 +30,7 @@ void dt_npy_header(int64_t n, int64_t width, char out[DT_NPY_HEADER])
     out[DT_NPY_HEADER - 1] = '\n';
 }
 
-/* The value of a key of the dictionary, behind its colon and blanks; NULL: there is none. */
+/* The value of a key of the dictionary, after its colon and blanks; NULL: the key is missing. */
 static const char *value_of(const char *text, const char *key)
 {
     const char *at = strstr(text, key);
@@ -53,9 +53,10 @@ static dt_err parse_header(dt_rows *r, const char *text)
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (strncmp(type, types[i].word, 5) == 0) r->type = types[i].type, r->elem_size = types[i].size;
     DT_CHECK(r->type != DT_H5_OTHER, DT_ERR_DATA,
-             "%s: expected numbers of type '<f4', '<f8' or '<f2' (fp32, fp64, fp16), found %.12s", r->path, type);
+             "%s: expected elements of type '<f4', '<f8' or '<f2' (fp32, fp64, fp16), found %.12s", r->path, type);
     DT_CHECK(strncmp(order, "False", 5) == 0, DT_ERR_DATA,
-             "%s: stored by columns; save it with numpy.ascontiguousarray", r->path);
+             "%s: expected an array in row-major order, found column-major; save it with numpy.ascontiguousarray",
+             r->path);
     int end = 0; /* of the two forms of a pair, whichever is whole */
     sscanf(shape, "(%" SCNd64 " , %" SCNd64 " )%n", &r->n, &r->width, &end);
     if (end == 0) sscanf(shape, "(%" SCNd64 " , %" SCNd64 " , )%n", &r->n, &r->width, &end);
@@ -71,9 +72,9 @@ static dt_err open_npy(dt_rows *r, int64_t file_size)
     const size_t len = long_length ? head[8] | (size_t)head[9] << 8 | (size_t)head[10] << 16 | (size_t)head[11] << 24
                                    : head[8] | (size_t)head[9] << 8;
     DT_CHECK(head[6] >= 1 && head[6] <= 3 && len <= MAX_HEADER, DT_ERR_DATA,
-             "%s: a NumPy array of version %d with a header of %zu bytes is not read", r->path, head[6], len);
+             "%s: unsupported NumPy format: version %d with a header of %zu bytes", r->path, head[6], len);
     char *text = calloc(len + 1, 1);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for its header", r->path);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the header", r->path);
     r->offset = (long_length ? 12 : 10) + (int64_t)len;
     dt_err err = dt_read_at(r->fd, r->path, long_length ? 12 : 10, text, len);
     if (err == DT_OK) err = parse_header(r, text);
@@ -83,7 +84,8 @@ static dt_err open_npy(dt_rows *r, int64_t file_size)
     const bool fits = r->n >= 0 && r->width >= 0 && !__builtin_mul_overflow(r->n, r->width, &nbytes) &&
                       !__builtin_mul_overflow(nbytes, (int64_t)r->elem_size, &nbytes) &&
                       nbytes <= file_size - r->offset;
-    DT_CHECK(fits, DT_ERR_DATA, "%s: cut short: %" PRId64 " x %" PRId64 " numbers do not fit into %" PRId64 " bytes",
+    DT_CHECK(fits, DT_ERR_DATA,
+             "%s: the file was cut short: %" PRId64 " x %" PRId64 " values do not fit in its %" PRId64 " bytes",
              r->path, r->n, r->width, file_size);
     return DT_OK;
 }
@@ -101,7 +103,7 @@ static dt_err look_at(hid_t dset, const char *name, void *ctx)
     struct search *s = ctx;
     dt_h5_array a;
     if (dt_h5_inspect(dset, s->path, name, &a) != DT_OK) {
-        dt_error_clear(); /* texts and the like: not what is looked for */
+        dt_error_clear(); /* other types, such as text, are skipped */
         return DT_OK;
     }
     if (a.n_dims != 2 || a.type > DT_H5_F64) return DT_OK;
@@ -121,14 +123,14 @@ static dt_err open_h5(dt_rows *r, const char *array)
         DT_TRY(dt_h5_each_array(r->file, r->path, look_at, &s));
     if (!array) r->name = s.name;
     DT_CHECK(array || s.n_found == 1, DT_ERR_DATA,
-             "%s: expected one array of two dimensions of floating-point numbers, found %d; name the one that is meant",
-             r->path, s.n_found);
+             "%s: expected one two-dimensional floating-point array, found %d; give the name of one", r->path,
+             s.n_found);
     DT_CHECK(r->name, DT_ERR_MEMORY, "%s: out of memory", r->path);
     r->dset = dt_h5_open_array(r->file, r->name);
-    DT_CHECK(r->dset >= 0, DT_ERR_DATA, "%s: has no array `%s`", r->path, r->name);
+    DT_CHECK(r->dset >= 0, DT_ERR_DATA, "%s: array `%s` is missing", r->path, r->name);
     DT_TRY(dt_h5_inspect(r->dset, r->path, r->name, &r->array));
     DT_CHECK(r->array.n_dims == 2 && r->array.type <= DT_H5_F64, DT_ERR_DATA,
-             "%s: `%s`: expected two dimensions of floating-point numbers, found %d of %s", r->path, r->name,
+             "%s: `%s`: expected a two-dimensional floating-point array, found %d dimensions of %s", r->path, r->name,
              r->array.n_dims, dt_h5_type_name(r->array.type));
     r->n = r->array.shape[0], r->width = r->array.shape[1];
     r->type = r->array.type, r->elem_size = r->array.elem_size, r->offset = r->array.offset;
@@ -142,14 +144,14 @@ static dt_err open_by_magic(dt_rows *r, const char *array)
     char magic[MAGIC] = "";
     struct stat st;
     DT_CHECK_ERRNO(fstat(r->fd, &st) == 0, DT_ERR_DATA, r->path, NULL);
-    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file", r->path);
+    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a regular file", r->path);
     if (st.st_size >= 12) DT_TRY(dt_read_at(r->fd, r->path, 0, magic, sizeof magic));
     if (memcmp(magic, NPY_MAGIC, 6) == 0) {
-        DT_CHECK(!array, DT_ERR_DATA, "%s: a NumPy array has no array `%s`", r->path, array);
+        DT_CHECK(!array, DT_ERR_DATA, "%s: a NumPy file has no named array; remove the name `%s`", r->path, array);
         return open_npy(r, st.st_size);
     }
-    DT_CHECK(memcmp(magic, HDF5_MAGIC, MAGIC) == 0, DT_ERR_DATA, "%s: neither a NumPy array (.npy) nor an HDF5 file",
-             r->path);
+    DT_CHECK(memcmp(magic, HDF5_MAGIC, MAGIC) == 0, DT_ERR_DATA,
+             "%s: expected a NumPy array (.npy) or an HDF5 file, found neither", r->path);
     dt_h5_lock();
     const dt_err err = open_h5(r, array);
     dt_h5_unlock();
@@ -162,11 +164,11 @@ dt_err dt_rows_open(dt_rows *r, const char *path, const char *array)
     r->fd = open(path, O_RDONLY | O_CLOEXEC);
     DT_CHECK_ERRNO(r->fd >= 0, DT_ERR_DATA, path, "cannot read");
     DT_TRY(open_by_magic(r, array));
-    DT_CHECK(r->n > 0 && r->width > 0, DT_ERR_DATA, "%s: has no numbers (%" PRId64 " x %" PRId64 ")", path, r->n,
+    DT_CHECK(r->n > 0 && r->width > 0, DT_ERR_DATA, "%s: the array is empty (%" PRId64 " x %" PRId64 ")", path, r->n,
              r->width);
     r->raw_nbytes = (size_t)r->width * r->elem_size;
     r->raw = malloc(r->raw_nbytes);
-    DT_CHECK(r->raw, DT_ERR_MEMORY, "%s: out of memory for a row of %zu bytes", path, r->raw_nbytes);
+    DT_CHECK(r->raw, DT_ERR_MEMORY, "%s: no memory for a row of %zu bytes", path, r->raw_nbytes);
     return DT_OK;
 }
 
@@ -196,8 +198,9 @@ static dt_err read_row(dt_rows *r, int64_t row)
 
 dt_err dt_rows_read(dt_rows *r, int64_t first, int64_t n, float *out)
 {
-    DT_CHECK(first >= 0 && n >= 0 && first <= r->n - n, DT_ERR_ARG, "%s: rows %" PRId64 " to %" PRId64 " of %" PRId64,
-             r->path, first, first + n, r->n);
+    DT_CHECK(first >= 0 && n >= 0 && first <= r->n - n, DT_ERR_ARG,
+             "internal: dt_rows_read: %s: rows %" PRId64 " to %" PRId64 " are outside the array of %" PRId64, r->path,
+             first, first + n, r->n);
     for (int64_t i = 0; i < n; i++) {
         DT_TRY(read_row(r, first + i));
         float *row = out + i * r->width;

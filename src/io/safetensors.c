@@ -1,5 +1,4 @@
-/* safetensors.c - the header of one file: nothing in it is believed before it was held against the file's length and
- * against its neighbours. */
+/* safetensors.c - the header of one file. Every entry is validated against the file's length and its neighbours. */
 #include "safetensors_private.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -64,9 +63,9 @@ static dt_err read_shape(const char *path, const json_t *entry, dt_st_tensor *t,
     for (size_t d = 0; d < n; d++) {
         const json_t *size = json_array_get(v, d);
         const json_int_t len = json_integer_value(size);
-        if (!json_is_integer(size) || len < 0 || len > most) return bad(path, t->name, "shape", v, "sizes from 0");
-        if (len > 0 && t->n_elems > most / len)
-            return bad(path, t->name, "shape", v, "a number of elements below 2^57");
+        if (!json_is_integer(size) || len < 0 || len > most)
+            return bad(path, t->name, "shape", v, "sizes of at least 0");
+        if (len > 0 && t->n_elems > most / len) return bad(path, t->name, "shape", v, "fewer than 2^57 elements");
         t->shape[d] = len;
         t->n_elems *= len;
     }
@@ -117,15 +116,16 @@ static dt_err check_cover(const char *path, dt_st_tensor *t, int n, int64_t data
     qsort(t, (size_t)n, sizeof *t, by_offset);
     for (int i = 0; i < n; i++) {
         DT_CHECK(t[i].offset == end, DT_ERR_DATA,
-                 "%s: tensor `%.200s`: its data begins at byte %" PRId64 " and the one before ends at %" PRId64 ": %s",
+                 "%s: tensor `%.200s`: its data begins at byte %" PRId64 ", but the previous tensor ends at %" PRId64
+                 ": %s",
                  path, t[i].name, t[i].offset, end, t[i].offset < end ? "they overlap" : "there is a gap");
         end = t[i].offset + t[i].nbytes;
         DT_CHECK(end <= data_len, DT_ERR_DATA,
-                 "%s: tensor `%.200s`: its data ends at byte %" PRId64 ", and the file has %" PRId64
-                 ": it was cut short",
+                 "%s: tensor `%.200s`: its data ends at byte %" PRId64 ", but the file has %" PRId64
+                 " bytes: it was cut short",
                  path, t[i].name, end, data_len);
     }
-    DT_CHECK(end == data_len, DT_ERR_DATA, "%s: has %" PRId64 " bytes after its last tensor", path, data_len - end);
+    DT_CHECK(end == data_len, DT_ERR_DATA, "%s: found %" PRId64 " bytes after the last tensor", path, data_len - end);
     return DT_OK;
 }
 
@@ -135,20 +135,20 @@ static dt_err read_header(int fd, const char *path, json_t **root, int64_t *data
     uint8_t raw[8];
     uint64_t len = 0;
     char header[PATH_MAX + 16];
-    DT_CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file", path);
+    DT_CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a regular file", path);
     DT_TRY(dt_refuse_stand_in_file(path, fd));
-    DT_CHECK(st.st_size >= 8, DT_ERR_DATA, "%s: expected a safetensors file, found %lld bytes", path,
+    DT_CHECK(st.st_size >= 8, DT_ERR_DATA, "%s: not a safetensors file: it has only %lld bytes", path,
              (long long)st.st_size);
     DT_TRY(dt_read_at(fd, path, 0, raw, sizeof raw));
     for (int i = 0; i < 8; i++) len |= (uint64_t)raw[i] << 8 * i;
     DT_CHECK(len >= 2 && len <= MAX_HEADER, DT_ERR_DATA,
              "%s: expected a safetensors header of 2 to %d bytes, found %" PRIu64, path, (int)MAX_HEADER, len);
     DT_CHECK(len <= (uint64_t)st.st_size - 8, DT_ERR_DATA,
-             "%s: was cut short: its header has %" PRIu64 " bytes, the whole file %lld", path, len,
+             "%s: the file was cut short: expected a header of %" PRIu64 " bytes, found a file of %lld", path, len,
              (long long)st.st_size);
 
     char *text = malloc(len);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for its header of %" PRIu64 " bytes", path, len);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the header of %" PRIu64 " bytes", path, len);
     dt_err err = dt_read_at(fd, path, 8, text, len);
     snprintf(header, sizeof header, "%s: header", path);
     if (err == DT_OK) err = dt_json_parse(root, header, text, len, 0);
@@ -164,7 +164,7 @@ static dt_err read_entries(const char *path, const json_t *root, dt_st_tensor **
     json_t *entry;
     DT_CHECK(json_is_object(root), DT_ERR_DATA, "%s: header: expected an object", path);
     *tensors = calloc(json_object_size(root) + 1, sizeof **tensors);
-    DT_CHECK(*tensors, DT_ERR_MEMORY, "%s: no memory for its %zu tensors", path, json_object_size(root));
+    DT_CHECK(*tensors, DT_ERR_MEMORY, "%s: no memory for %zu tensors", path, json_object_size(root));
     json_object_foreach((json_t *)root, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) {
@@ -214,8 +214,9 @@ dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64
 {
     const char *path = s->files[t->file];
     DT_CHECK(first >= 0 && n >= 0 && first <= t->n_elems && n <= t->n_elems - first, DT_ERR_ARG,
-             "%s: tensor `%.200s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path, t->name, first, first + n,
-             t->n_elems);
+             "internal: dt_safetensors_read: %s: tensor `%.200s`: elements %" PRId64 " to %" PRId64
+             " are outside its %" PRId64,
+             path, t->name, first, first + n, t->n_elems);
     DT_CHECK(t->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%.200s`: expected F32, F16 or BF16, found %s", path,
              t->name, t->dtype);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);

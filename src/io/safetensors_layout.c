@@ -21,7 +21,7 @@ static int64_t nbytes_of(const dt_st_layout *l, const dt_st_entry *e)
     return n_elems_of(e) * (int64_t)dt_st_type_size(l->type);
 }
 
-/* Which file: full ones are left behind. */
+/* The file of a tensor: full files are closed. */
 static void deal_out(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
 {
     int64_t filled = 0;
@@ -157,7 +157,9 @@ dt_err dt_st_layout_make(dt_st_layout *l, const char *stem, const dt_st_entry *e
 {
     *l = (dt_st_layout){.type = type, .stem = stem, .n_tensors = n_entries};
     DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG,
-             "%d tensors in files of %" PRId64 " bytes", n_entries, shard_size);
+             "internal: dt_st_layout_make: expected a known type and n_entries and shard_size above 0, found %d "
+             "entries and %" PRId64 " bytes",
+             n_entries, shard_size);
     const dt_err err = make(l, entries, shard_size);
     if (err != DT_OK) dt_st_layout_free(l);
     return err;

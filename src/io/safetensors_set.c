@@ -22,17 +22,17 @@ const dt_st_tensor *dt_safetensors_find(const dt_safetensors *s, const char *nam
 
 static dt_err add_file(dt_safetensors *s, const char *path)
 {
-    DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: a model of more than %d files is not read", path,
+    DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: models of more than %d files are not supported", path,
              (int)MAX_FILES);
     char **files = realloc(s->files, ((size_t)s->n_files + 1) * sizeof *files);
-    DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for its name", path);
+    DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for the file's name", path);
     s->files = files;
-    DT_CHECK((files[s->n_files] = strdup(path)), DT_ERR_MEMORY, "%s: no memory for its name", path);
+    DT_CHECK((files[s->n_files] = strdup(path)), DT_ERR_MEMORY, "%s: no memory for the file's name", path);
     s->n_files++;
     return DT_OK;
 }
 
-/* The tensors of file number f, behind those that are there. */
+/* Append the tensors of file number f. */
 static dt_err add_tensors(dt_safetensors *s, int f)
 {
     dt_st_tensor *more = NULL;
@@ -41,7 +41,7 @@ static dt_err add_tensors(dt_safetensors *s, int f)
     dt_st_tensor *all = err == DT_OK && n <= INT_MAX - s->n_tensors
                             ? realloc(s->tensors, (size_t)(s->n_tensors + n + 1) * sizeof *all)
                             : NULL;
-    if (err == DT_OK && !all) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its %d tensors", s->files[f], n);
+    if (err == DT_OK && !all) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for %d tensors", s->files[f], n);
     if (all) s->tensors = all;
     for (int i = 0; i < n; i++) {
         more[i].file = f;
@@ -56,7 +56,7 @@ static dt_err add_tensors(dt_safetensors *s, int f)
 
 /* ---- the index --------------------------------------------------------------------------------------------------- */
 
-/* A plain name: what an index says must not lead out of its directory. */
+/* True for a plain name: an index must not refer to files outside its directory. */
 static bool is_plain(const char *name)
 {
     return name && name[0] != '\0' && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
@@ -76,13 +76,13 @@ static dt_err add_files_of_index(dt_safetensors *s, const char *dir, const char 
     json_t *value;
     const char *before = ""; /* neighbours are mostly in the same file */
     DT_CHECK(json_is_object(map) && json_object_size(map) > 0, DT_ERR_DATA,
-             "%s: weight_map: expected an object that says which tensor is in which file", index);
+             "%s: weight_map: expected an object that maps tensors to files", index);
     json_object_foreach((json_t *)map, tensor, value)
     {
         const char *name = json_string_value(value);
         DT_CHECK(is_plain(name), DT_ERR_DATA,
                  "%s: tensor `%.200s`: expected the name of a file in the same directory, found %.200s", index, tensor,
-                 name ? name : "no text");
+                 name ? name : "another value");
         if (strcmp(name, before) == 0 || file_of(s, name) >= 0) continue;
         DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_DATA, "%s: the name of file %.200s is too long", index,
                  name);
@@ -103,7 +103,7 @@ static dt_err check_index(const dt_safetensors *s, const char *index, const json
         const char *said = json_string_value(json_object_get(map, t->name));
         DT_CHECK(said, DT_ERR_DATA, "%s: tensor `%.200s` is not in %s", s->files[t->file], t->name, index);
         DT_CHECK(strcmp(said, strrchr(s->files[t->file], '/') + 1) == 0, DT_ERR_DATA,
-                 "%s: tensor `%.200s` is in this file, but belongs into %.200s according to %s", s->files[t->file],
+                 "%s: tensor `%.200s` is in this file, but belongs to %.200s according to %s", s->files[t->file],
                  t->name, said, index);
     }
     if ((size_t)s->n_tensors == json_object_size(map)) return DT_OK;
@@ -150,12 +150,11 @@ static dt_err fail_without_weights(const char *dir)
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         DT_CHECK(!dt_is_in(path, dir, others[i]), DT_ERR_DATA,
-                 "%s: weights in this form are not read (a pickle may run any code); expected %s or %s: save the model "
-                 "again "
-                 "with save_pretrained(..., safe_serialization=True)",
+                 "%s: this weight format is not supported (a pickle may run arbitrary code): expected %s or %s; save "
+                 "the model again with save_pretrained(..., safe_serialization=True)",
                  path, ST_SINGLE, ST_INDEX);
-    return dt_fail(DT_ERR_DATA, "%s: expected the weights as %s, or several files with %s; there is neither", dir,
-                   ST_SINGLE, ST_INDEX);
+    return dt_fail(DT_ERR_DATA, "%s: the weights are missing: expected %s, or several files with %s", dir, ST_SINGLE,
+                   ST_INDEX);
 }
 
 static dt_err open_one(dt_safetensors *s, const char *path)
@@ -171,8 +170,8 @@ dt_err dt_safetensors_open(dt_safetensors *s, const char *path)
     if (!dt_is_directory(path)) return open_one(s, path);
     if (dt_is_in(file, path, ST_SINGLE)) {
         if (dt_is_in(index, path, ST_INDEX))
-            DT_WARN("%s: has %s and %s: the weights are read from the first, as transformers does; remove the one that "
-                    "is not meant",
+            DT_WARN("%s: found both %s and %s: the weights are read from the first, as in transformers; remove the "
+                    "wrong one",
                     path, ST_SINGLE, ST_INDEX);
         return open_one(s, file);
     }

@@ -1,5 +1,5 @@
-/* safetensors_write.c - the files of a layout on the disk: reserved whole under .part names, filled in by whoever has
- * the numbers, and renamed when all of it is there. */
+/* safetensors_write.c - the files of a layout on disk: reserved completely under .part names, filled by the ranks
+ * that own the values, and renamed when complete. */
 #include "safetensors_private.h"
 #include "dtrain/io.h"
 #include <dirent.h>
@@ -72,8 +72,8 @@ dt_err dt_st_layout_sync(const dt_st_layout *l, const char *dir, int f)
     return err;
 }
 
-/* Of "model": "model.safetensors", "model-00001-of-00002.safetensors" or the index: what a reader would take for the
- * weights. */
+/* For "model": "model.safetensors", "model-00001-of-00002.safetensors" or the index, which a reader would take for
+ * the weights. */
 static bool is_weights(const dt_st_layout *l, const char *name)
 {
     const size_t len = strlen(l->stem);
@@ -102,7 +102,7 @@ static dt_err remove_others(const dt_st_layout *l, const char *dir)
         if (!is_weights(l, e->d_name) || is_in_layout(l, e->d_name)) continue;
         err = join(path, dir, e->d_name, "");
         if (err == DT_OK && unlink(path) != 0)
-            err = dt_fail_errno(DT_ERR_WRITE, path, "an earlier model's file cannot be removed");
+            err = dt_fail_errno(DT_ERR_WRITE, path, "the file of an earlier model cannot be removed");
     }
     closedir(d);
     return err;

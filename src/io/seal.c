@@ -61,7 +61,7 @@ void dt_byte_ranges_sort(dt_byte_range *ranges, int n) { qsort(ranges, (size_t)n
 dt_err dt_seal_write(int fd, const char *path, int64_t end, const dt_byte_range *ranges, int n)
 {
     uint64_t *words = malloc((size_t)dt_seal_nbytes(n));
-    DT_CHECK(words, DT_ERR_MEMORY, "%s: no memory for the checksum of its header", path);
+    DT_CHECK(words, DT_ERR_MEMORY, "%s: no memory to compute the checksum of the header", path);
     const dt_err err = write_words(fd, path, end, ranges, n, words);
     free(words);
     return err;
@@ -70,8 +70,8 @@ dt_err dt_seal_write(int fd, const char *path, int64_t end, const dt_byte_range 
 static dt_err fail_seal(const char *path)
 {
     return dt_fail(DT_ERR_DATA,
-                   "%s: its header (groups, attributes, offsets of arrays) was altered: the checksum does not match; "
-                   "restore the file or make it again",
+                   "%s: the checksum of the header (groups, attributes, array offsets) does not match: the file was "
+                   "altered; restore or recreate it",
                    path);
 }
 
@@ -116,7 +116,7 @@ dt_err dt_seal_check(int fd, const char *path, int64_t file_nbytes, bool *sealed
     if (words && ranges)
         err = check_sum(fd, path, file_nbytes, (int64_t)n, le64toh(end[1]), words, ranges);
     else
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the checksum of its header", path);
+        err = dt_fail(DT_ERR_MEMORY, "%s: no memory to compute the checksum of the header", path);
     free(words);
     free(ranges);
     *sealed = err == DT_OK;

@@ -22,8 +22,8 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
     return DT_OK;
 }
 
-/* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would
- * then write a byte into each 4 KiB, and so the whole file twice. */
+/* If the file system cannot reserve space (older Lustre, NFS before 4.2), the writes themselves fail. posix_fallocate
+ * would then write a byte into each 4 KiB, and so write the whole file twice. */
 dt_err dt_reserve_blocks(int fd, const char *path, int64_t nbytes, const char *what)
 {
     int status;
@@ -32,8 +32,8 @@ dt_err dt_reserve_blocks(int fd, const char *path, int64_t nbytes, const char *w
     if (status == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return DT_OK;
     const int number = errno;
     char size[24];
-    return dt_fail(DT_ERR_WRITE, "%s: no space for %s of %s: %s", path, what, dt_format_bytes((double)nbytes, size),
-                   strerror(number));
+    return dt_fail(DT_ERR_WRITE, "%s: not enough space for %s of %s: %s", path, what,
+                   dt_format_bytes((double)nbytes, size), strerror(number));
 }
 
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
@@ -58,7 +58,7 @@ dt_err dt_check_space(const char *folder, const char *path, double nbytes, const
     char needed[24], left[24];
     double free_bytes;
     if (!dt_free_space(folder, &free_bytes)) return DT_OK;
-    DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: no space for %s of %s: %s left on the disk", path, what,
+    DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: not enough space for %s of %s: %s left on the disk", path, what,
              dt_format_bytes(nbytes, needed), dt_format_bytes(free_bytes, left));
     return DT_OK;
 }

@@ -78,7 +78,7 @@ dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out)
     return DT_OK;
 }
 
-/* Where a text ends is told by a 0. */
+/* A 0 ends a text. */
 static dt_err text_of(const dt_spec *v, const char **out)
 {
     *out = json_string_value(v->value);
@@ -161,7 +161,7 @@ dt_err dt_spec_only(const dt_spec *s, const char *keys)
     json_object_foreach((json_t *)s->value, key, value) if (!json_is_null(value) && !listed(keys, key))
     {
         char expected[256];
-        snprintf(expected, sizeof expected, "no such key (known: %s)", keys);
+        snprintf(expected, sizeof expected, "a known key (one of %s)", keys);
         return dt_spec_bad(s, key, expected);
     }
     return DT_OK;

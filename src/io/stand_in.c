@@ -1,5 +1,5 @@
-/* stand_in.c - what a download may leave under the name of a file: the pointer that Git LFS keeps in a repository, a
- * web page, an empty file. */
+/* stand_in.c - recognises files that a failed download leaves: the pointer that Git LFS keeps in a repository, a web
+ * page, an empty file. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <string.h>
@@ -25,20 +25,19 @@ dt_err dt_refuse_pointer(const char *path, const char *bytes, size_t n)
 {
     static const char *const words[] = {"version https://git-lfs.github.com/spec/", "version http://git-media.io/"};
     DT_CHECK(!begins(bytes, n, words[0]) && !begins(bytes, n, words[1]), DT_ERR_DATA,
-             "%s: this is a Git LFS pointer, not the file itself: `git lfs pull` in the repository's directory fetches "
-             "the file",
+             "%s: found a Git LFS pointer instead of the file; run `git lfs pull` in the directory of the repository",
              path);
     return DT_OK;
 }
 
 dt_err dt_refuse_stand_in(const char *path, const char *bytes, size_t n)
 {
-    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the file is empty: copy or download it again", path);
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the file is empty; copy or download it again", path);
     DT_TRY(dt_refuse_pointer(path, bytes, n));
-    DT_CHECK(!is_page(bytes, n), DT_ERR_DATA,
-             "%s: this is a web page, not the file itself: a download saved the page of an error or of a log-in; "
-             "download the file again",
-             path);
+    DT_CHECK(
+        !is_page(bytes, n), DT_ERR_DATA,
+        "%s: found a web page instead of the file: the download saved an error or log-in page; download the file again",
+        path);
     return DT_OK;
 }
 

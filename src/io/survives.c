@@ -34,12 +34,12 @@ dt_err dt_h5_survives(const char *path)
     if (sealed) return DT_OK;
     fflush(NULL);
     const pid_t child = fork();
-    DT_CHECK(child >= 0, DT_ERR_FAULT, "%s: cannot start a process that tries the file: %s", path, strerror(errno));
+    DT_CHECK(child >= 0, DT_ERR_FAULT, "%s: cannot start a process to test the file: %s", path, strerror(errno));
     if (child == 0) list(path);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
     DT_CHECK(!WIFSIGNALED(status), DT_ERR_DATA,
-             "%s: is damaged: HDF5 %s when it lists the file, which has no checksum of its header", path,
-             WTERMSIG(status) == SIGALRM ? "does not return" : "crashes");
+             "%s: the file is damaged: HDF5 %s while listing it, and it has no header checksum", path,
+             WTERMSIG(status) == SIGALRM ? "hangs" : "crashes");
     return DT_OK;
 }

@@ -1,10 +1,10 @@
-/* swap_file.c - requests, their transfers and their errors; how transfers reach the kernel is in swap_uring.c and
- * swap_posix.c.
+/* swap_file.c - requests, their transfers and their errors. swap_uring.c and swap_posix.c pass transfers to the
+ * kernel.
  *
- * A transfer that was short is started again for the rest, in its slot: a short read, an interrupted one and one that
- * the kernel has no memory for just now are one case. It ends with its last byte, with an error, or where nothing is
- * moved at all. Transfers of 64 MiB are large enough that one alone keeps a disk busy, and the kernel cuts them for the
- * disk by itself (docs/data/epyc-swap.csv). */
+ * A short transfer is started again for the rest, in its slot: a short read, an interrupted one and a temporary lack
+ * of kernel memory are one case. It ends with its last byte, with an error, or when no byte is moved. Transfers are
+ * up to 64 MiB, large enough that one alone keeps a disk busy; the kernel splits them for the disk
+ * (docs/data/epyc-swap.csv). */
 #include "swap_private.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -83,15 +83,15 @@ static void end_transfer(dt_swap_file *f, swap_transfer *t, int error)
     f->n_under_way--;
 }
 
-/* As the kernel would have said it. Half of the bytes: what is left is moved by another transfer. */
+/* Simulates a result of the kernel. For "short", half of the bytes: another transfer moves the rest. */
 static ssize_t with_fault(const swap_transfer *t, ssize_t moved)
 {
     if (t->fault > 0) return -t->fault;
     return t->fault < 0 && moved >= 2 * DT_SWAP_ALIGN ? moved / 2 / DT_SWAP_ALIGN * DT_SWAP_ALIGN : moved;
 }
 
-/* What was moved, or -errno, is taken off what is to be moved. False: the rest is to be moved by another call. True:
- * all was, or it cannot be (error: errno; -1: the file has ended). */
+/* Subtract the bytes that were moved, or record an error (-errno). False: another call must move the rest. True: all
+ * bytes were moved, or an error ended the transfer (error: errno; -1: the file has ended). */
 static bool advance(const dt_swap_file *f, swap_transfer *t, ssize_t moved, int *error)
 {
     moved = with_fault(t, moved);
@@ -119,8 +119,8 @@ static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
         start_transfer(f, t);
 }
 
-/* Start what is queued, take all that has ended, waiting for one transfer if asked to, and start what there is room for
- * now. Where no transfer will ever end, all under way end with the reason. */
+/* Start queued transfers, collect those that have ended, waiting for one if requested, and start as many as now fit.
+ * If no transfer can ever end, all transfers in flight end with the reason. */
 static void progress(dt_swap_file *f, bool wait)
 {
     int found = 1, slot;
@@ -142,14 +142,14 @@ static bool ended(const dt_swap_request *r) { return r->started == r->nbytes && 
 
 static dt_err submit(dt_swap_file *f, const dt_swap_request *asked, dt_swap_request *r)
 {
-    DT_CHECK(ended(r), DT_ERR_ARG, "swap file: a request that was not waited for is used again");
+    DT_CHECK(ended(r), DT_ERR_ARG, "internal: submit: request is reused before it was waited for");
     DT_CHECK(asked->offset >= 0 && asked->offset % DT_SWAP_ALIGN == 0 && asked->nbytes % DT_SWAP_ALIGN == 0 &&
                  (uintptr_t)asked->memory % DT_SWAP_ALIGN == 0,
-             DT_ERR_ARG, "swap file: expected multiples of %d, found offset %lld, %zu bytes at address %p",
+             DT_ERR_ARG, "internal: submit: expected multiples of %d, found offset %lld, %zu bytes at address %p",
              DT_SWAP_ALIGN, (long long)asked->offset, asked->nbytes, (void *)asked->memory);
     DT_CHECK((uint64_t)asked->offset <= f->nbytes && asked->nbytes <= f->nbytes - (size_t)asked->offset, DT_ERR_ARG,
-             "swap file of %zu bytes: %zu bytes at offset %lld go beyond its end", f->nbytes, asked->nbytes,
-             (long long)asked->offset);
+             "internal: submit: the swap file has %zu bytes, but %zu bytes at offset %lld exceed it", f->nbytes,
+             asked->nbytes, (long long)asked->offset);
     *r = *asked;
     if (r->nbytes > 0) {
         *f->last = r;
@@ -180,8 +180,8 @@ bool dt_swap_done(dt_swap_file *f, const dt_swap_request *r)
 static dt_err fail_request(const dt_swap_file *f, const dt_swap_request *r)
 {
     const char *why = r->error > 0 ? strerror(r->error)
-                      : r->write   ? "nothing more was written"
-                                   : "the file ends there, as if somebody else had cut it short";
+                      : r->write   ? "the file system accepted no more bytes"
+                                   : "the file ends there; another program may have truncated it";
     return dt_fail(DT_ERR_WRITE, "%s: cannot %s %s: %zu bytes at offset %lld of an unnamed file: %s (at offset %lld)",
                    f->dir, r->write ? "write" : "read", f->what, r->nbytes, (long long)r->offset, why,
                    (long long)r->offset + (long long)r->failed_at);
@@ -213,7 +213,7 @@ static window window_at(int64_t offset, size_t nbytes)
     return w;
 }
 
-/* In this thread: nobody has to be woken up, which is half of the time of a few MiB on a busy machine. */
+/* In this thread: waking another thread takes half of the time of a few MiB on a busy machine. */
 static dt_err move_now(dt_swap_file *f, bool write, int64_t offset, char *memory, size_t nbytes)
 {
     dt_swap_request r = {.write = write, .offset = offset, .nbytes = nbytes};
@@ -227,8 +227,8 @@ static dt_err move_now(dt_swap_file *f, bool write, int64_t offset, char *memory
 static dt_err check_range(const dt_swap_file *f, int64_t offset, size_t nbytes)
 {
     DT_CHECK(offset >= 0 && (uint64_t)offset <= f->nbytes && nbytes <= f->nbytes - (size_t)offset, DT_ERR_ARG,
-             "swap file of %zu bytes: %zu bytes at offset %lld go beyond its end", f->nbytes, nbytes,
-             (long long)offset);
+             "internal: check_range: the swap file has %zu bytes, but %zu bytes at offset %lld exceed it", f->nbytes,
+             nbytes, (long long)offset);
     return DT_OK;
 }
 
@@ -254,7 +254,7 @@ dt_err dt_swap_write_bytes(dt_swap_file *f, int64_t offset, const void *from, si
     while (nbytes > 0) {
         const window w = window_at(offset, nbytes);
         const size_t last = w.nbytes - DT_SWAP_ALIGN; /* the last block */
-        /* what lies beside the range in its first and last block stays as it is */
+        /* bytes outside the range in its first and last block are unchanged */
         if (w.skip > 0) DT_TRY(move_now(f, false, w.offset, f->bounce, DT_SWAP_ALIGN));
         if (w.skip + w.n < w.nbytes && (last > 0 || w.skip == 0))
             DT_TRY(move_now(f, false, w.offset + (int64_t)last, f->bounce + last, DT_SWAP_ALIGN));
@@ -305,7 +305,7 @@ static dt_err make_file(dt_swap_file *f)
     const int fault = dt_fault_errno("swap.open");
     f->fd = fault ? -1 : dt_open_unnamed(f->dir);
     if (fault) errno = fault > 0 ? fault : EIO;
-    snprintf(why, sizeof why, "cannot make a file for %s", f->what);
+    snprintf(why, sizeof why, "cannot create a file for %s", f->what);
     DT_CHECK_ERRNO(f->fd >= 0, DT_ERR_WRITE, f->dir, why);
     DT_TRY(dt_check_space(f->dir, f->dir, (double)f->nbytes, f->what));
     DT_TRY(dt_reserve_blocks(f->fd, f->dir, (int64_t)f->nbytes, f->what));
@@ -351,12 +351,13 @@ static dt_err open_io(dt_swap_file *f, const char *wish)
         else
             snprintf(why, sizeof why, " (%s: %s)", ways[i]->name, strerror(error));
     }
-    DT_CHECK(f->io || !*wish, DT_ERR_USAGE, "DTRAIN_SWAP_IO=%s cannot be had%s; there %s posix_aio", wish, why,
-             N_REAL_WAYS > 1 ? "are io_uring and" : "is");
-    DT_CHECK(f->io, DT_ERR_FAULT, "%s: no asynchronous transfers here%s", f->dir, why);
-    DT_INFO("swap file: %s for %s in %s, by %s%s", dt_format_bytes((double)f->nbytes, size), f->what, f->dir,
+    DT_CHECK(f->io || !*wish, DT_ERR_USAGE, "DTRAIN_SWAP_IO=%s is not available%s: expected %sposix_aio", wish, why,
+             N_REAL_WAYS > 1 ? "io_uring or " : "");
+    DT_CHECK(f->io, DT_ERR_FAULT, "%s: asynchronous I/O is not available%s", f->dir, why);
+    DT_INFO("swap file: %s for %s in %s, using %s%s", dt_format_bytes((double)f->nbytes, size), f->what, f->dir,
             f->io->name, why);
-    DT_DEBUG("swap file: %s", f->direct ? "past the page cache" : "through the page cache");
+    DT_DEBUG("swap file: %s",
+             f->direct ? "direct I/O, without the page cache" : "buffered I/O, through the page cache");
     return DT_OK;
 }
 
@@ -371,7 +372,7 @@ static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
     DT_CHECK(f->dir && f->what && f->transfers && f->bounce, DT_ERR_MEMORY, "%s: no memory for a buffer of %d bytes",
              opt->dir, BOUNCE_NBYTES);
     (void)madvise(f->bounce, BOUNCE_NBYTES, MADV_HUGEPAGE); /* the disk is given few large pieces */
-    memset(f->bounce, 0, BOUNCE_NBYTES);                    /* its pages are there from now on */
+    memset(f->bounce, 0, BOUNCE_NBYTES);                    /* touch its pages */
     DT_TRY(make_file(f));
     read_wish(wish, &buffered);
     f->direct = !buffered && open_direct(f);
@@ -381,12 +382,13 @@ static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
 dt_err dt_swap_open(dt_swap_file **file, const dt_swap_options *opt)
 {
     *file = NULL;
-    DT_CHECK(opt->depth > 0 && opt->depth <= MAX_DEPTH, DT_ERR_ARG, "swap file: depth %d", opt->depth);
+    DT_CHECK(opt->depth > 0 && opt->depth <= MAX_DEPTH, DT_ERR_ARG, "internal: dt_swap_open: depth %d is out of range",
+             opt->depth);
     for (int c = 0; c < DT_N_MEMCAT; c++)
         DT_CHECK(opt->nbytes[c] % DT_SWAP_ALIGN == 0, DT_ERR_ARG,
-                 "swap file: %zu bytes of %s, expected a multiple of %d", opt->nbytes[c], dt_memcat_name((dt_memcat)c),
-                 DT_SWAP_ALIGN);
-    DT_CHECK(file_nbytes(opt) > 0, DT_ERR_ARG, "swap file: nothing to hold");
+                 "internal: dt_swap_open: nbytes: found %zu bytes of %s, expected a multiple of %d", opt->nbytes[c],
+                 dt_memcat_name((dt_memcat)c), DT_SWAP_ALIGN);
+    DT_CHECK(file_nbytes(opt) > 0, DT_ERR_ARG, "internal: dt_swap_open: nbytes: expected a size above 0");
 
     dt_swap_file *f = calloc(1, sizeof *f);
     DT_CHECK(f, DT_ERR_MEMORY, "no memory for a swap file");

@@ -1,9 +1,9 @@
-/* swap_late.c - transfers that happen as late as they may, for tests: what the queue device is to streams, this is to
- * the file.
+/* swap_late.c - transfers that happen as late as possible, for tests: the counterpart of the queue device for the
+ * file.
  *
- * A transfer is carried out when somebody waits, the newest first; until then what is to be read is NaN in every float,
- * and what is to be written may still change. So a wait that is missing shows. Who only asks finds that the newest has
- * ended when it was asked for twice before: by the call that began it, and by one that found it busy. */
+ * A transfer is carried out when a caller waits, the newest first. Until then the memory to be read is NaN in every
+ * float, and the memory to be written may still change, so a missing wait shows. A caller that only polls finds that
+ * the newest transfer has ended after two polls: the call that began it, and one that found it busy. */
 #include "swap_private.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ typedef struct late {
     int64_t serial;
     struct late_slot {
         swap_transfer transfer;
-        int64_t begun; /* serial; 0: not under way */
+        int64_t begun; /* serial; 0: not in flight */
         int asked;     /* times, without a wait */
     } slot[];
 } late;

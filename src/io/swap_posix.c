@@ -20,7 +20,7 @@ typedef struct posix {
         bool at_once;          /* the library had no thread for it */
         ssize_t moved;         /* at_once: what came of it */
     } * slots;                 /* [depth] */
-    const struct aiocb **list; /* [depth] those that are under way, for aio_suspend */
+    const struct aiocb **list; /* [depth] those in flight, for aio_suspend */
 } posix;
 
 static void posix_close(void *self)
@@ -75,7 +75,7 @@ static void posix_start(void *self, int slot, const swap_transfer *t)
     s->moved = swap_move(s->cb.aio_fildes, t);
 }
 
-/* Whether a transfer that is under way has ended, and with what. */
+/* Whether a transfer in flight has ended, and its result. */
 static bool has_ended(struct posix_slot *s, ssize_t *moved)
 {
     if (s->at_once) return *moved = s->moved, true;

@@ -14,17 +14,17 @@ typedef struct swap_transfer {
     int fault; /* dt_fault_errno */
 } swap_transfer;
 
-/** slot: 0 .. depth-1, the caller's name for a transfer while it is under way. */
+/** slot: 0 .. depth-1, the caller's name for a transfer in flight. */
 typedef struct swap_io {
     const char *name;
     /** errno where the kernel or the C library refuses. */
     int (*open)(void **self, int fd, int depth);
-    /** Nothing is under way. */
+    /** No transfer is in flight. */
     void (*close)(void *self);
-    /** Begin; what fails is told by next_ended. The caller is not held up by the disk. */
+    /** Begin; next_ended reports failures. The call does not wait for the disk. */
     void (*start)(void *self, int slot, const swap_transfer *t);
-    /** 1: a transfer has ended, moved: bytes or -errno. 0: none has, only without wait. -errno: none ever will.
-     *  Something is under way. */
+    /** 1: a transfer has ended, moved: bytes or -errno. 0: none has, only without wait. -errno: none ever will. At
+     * least one transfer is in flight. */
     int (*next_ended)(void *self, bool wait, int *slot, ssize_t *moved);
 } swap_io;
 

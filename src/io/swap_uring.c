@@ -54,7 +54,7 @@ static void uring_close(void *self)
 static void uring_start(void *self, int slot, const swap_transfer *t)
 {
     uring *u = self;
-    struct io_uring_sqe *e = io_uring_get_sqe(&u->ring); /* there are depth, and no more are under way */
+    struct io_uring_sqe *e = io_uring_get_sqe(&u->ring); /* there are depth entries, and no more are in flight */
     if (t->request->write)
         io_uring_prep_write(e, u->fd, t->memory, (unsigned)t->nbytes, (uint64_t)t->offset);
     else

@@ -12,8 +12,8 @@ dt_err dt_loss_scale_make(dt_loss_scale *s, const dt_config *cfg)
     s->scale = cfg->precision_loss_scale;
     if (s->scale > 0) return DT_OK;
     DT_CONFIG_CHECK(initial >= cfg->precision_min_loss_scale, cfg, "precision", "min_loss_scale",
-                    "%g is above the scale that a run begins with, 2^initial_scale_power = %g",
-                    cfg->precision_min_loss_scale, initial);
+                    "%g is above the initial scale, 2^initial_scale_power = %g", cfg->precision_min_loss_scale,
+                    initial);
     s->dynamic = true;
     s->scale = initial, s->least = cfg->precision_min_loss_scale;
     s->window = cfg->precision_loss_scale_window;

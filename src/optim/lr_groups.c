@@ -24,7 +24,7 @@ static dt_err read_group(dt_lr_groups *g, const dt_config *cfg, const char *item
     char *metric = g->group[g->n].metric;
     while (colon > item + 1 && colon[-1] == ' ') colon--;
     const int n = snprintf(metric, sizeof g->group[0].metric, "lr/%.*s", (int)(colon - item), item);
-    CHECK(n < (int)sizeof g->group[0].metric, "'%s' is longer than any tensor's name", item);
+    CHECK(n < (int)sizeof g->group[0].metric, "'%s' is longer than any tensor name", item);
     g->group[g->n++].lr = lr;
     return DT_OK;
 }
@@ -105,10 +105,11 @@ static dt_err is_frozen(const dt_config *cfg, const char *pattern, const char *n
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (strncmp(name, parts[i][0], strlen(parts[i][0])) == 0) part = parts[i][1];
     if (part)
-        return dt_config_fail(cfg, "optimizer", "lr_groups",
-                              "'%s' names what is not trained: vision.train = %s, without %s; leave one of the two out",
-                              pattern, cfg->vision_train, part);
-    return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' names tensors, but none that is trained", pattern);
+        return dt_config_fail(
+            cfg, "optimizer", "lr_groups",
+            "'%s' matches frozen tensors: vision.train = %s, without %s; remove the group or train these tensors",
+            pattern, cfg->vision_train, part);
+    return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' matches only frozen tensors", pattern);
 }
 
 /* What LLaVA and others call a part; NULL: nothing that is trained. */
@@ -136,10 +137,9 @@ static dt_err no_tensor(const dt_config *cfg, const char *pattern, const dt_unit
             if (units[u].tensors[i].trainable) any_run(units[u].tensors[i].name, see_run, &l);
     const char *part = part_meant(pattern, units, n_units);
     if (part)
-        return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' names no tensor that is trained; it is %s here",
-                              pattern, part);
+        return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' matches no trained tensor; use %s", pattern, part);
     return dt_config_fail(cfg, "optimizer", "lr_groups",
-                          "'%s' names no tensor that is trained; the nearest are %s, %s, %s", pattern, l.run[0],
+                          "'%s' matches no trained tensor; the nearest names are %s, %s, %s", pattern, l.run[0],
                           l.run[1], l.run[2]);
 }
 
@@ -162,7 +162,7 @@ dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit 
         }
     for (int k = 1; k < g->n; k++) {
         if (n_named[k] == 0) return no_tensor(cfg, pattern_of(g, k), units, n_units);
-        CHECK(n_taken[k] > 0, "every tensor that '%s' names is in a group before it", pattern_of(g, k));
+        CHECK(n_taken[k] > 0, "every tensor that '%s' matches belongs to an earlier group", pattern_of(g, k));
     }
     return DT_OK;
 }

@@ -22,7 +22,7 @@ static dt_err adamw_step(dt_device *dev, const dt_optimizer_step *s, const void 
                          float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     dt_adamw opt = adam_of(s);
-    opt.weight_decay = (float)s->weight_decay; /* of the weight itself, beside Adam's step */
+    opt.weight_decay = (float)s->weight_decay; /* of the weight itself, in addition to Adam's step */
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 
@@ -81,6 +81,7 @@ dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg)
         .weight_decay = cfg->optimizer_weight_decay, .eps = cfg->optimizer_eps, .momentum = cfg->optimizer_momentum};
     const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", &s->beta1, &s->beta2, &rest);
     DT_CONFIG_CHECK(n == 2 && s->beta1 >= 0 && s->beta1 < 1 && s->beta2 >= 0 && s->beta2 < 1, cfg, "optimizer", "betas",
-                    "expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'", cfg->optimizer_betas);
+                    "expected two numbers of at least 0 and below 1, such as 0.9, 0.95, found '%s'",
+                    cfg->optimizer_betas);
     return DT_OK;
 }

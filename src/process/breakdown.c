@@ -1,11 +1,11 @@
-/* breakdown.c - from what streams did to where the time went.
+/* breakdown.c - computes from stream spans where the time of a step went.
  *
- * A stream's spans are named by the phase of the host that queued them. Where the computation's own stream is in a
- * phase of communication, it has nothing else to do: it waits for a collective that is on another stream, or one is on
- * this stream, or the host is busy with one and has queued nothing. That is what communication costs; the rest of a
- * collective's time is hidden behind the computation.
+ * A stream's spans carry the phase of the host that queued them. A communication phase on the compute stream means
+ * that it waits: for a collective on another stream or on this one, or because the host is busy with a collective and
+ * has queued no work. This is the exposed cost of communication; the rest of a collective's time is hidden behind
+ * computation.
  *
- * A pass of a model counts for what it is for: forward and head of a model that scores are no part of training. */
+ * A pass of a model counts towards its purpose: forward and head of a scoring model do not count as training. */
 #include "timeline_private.h"
 #include <math.h>
 #include <string.h>
@@ -52,7 +52,8 @@ static int group_of(const dt_time_span *s)
     return s->work && (group == DT_TIME_FORWARD || group == DT_TIME_BACKWARD) ? group_of_name(s->work) : group;
 }
 
-/* What passes are for that come behind this phase: the step's own have no unit when they begin. `before`: until now. */
+/* The purpose of the passes that follow this phase: the step's own phases have no unit when they begin. `before`: the
+ * purpose until now. */
 const char *dt_time_work(const char *before, const char *name, const char *unit)
 {
     const int group = group_of_name(name);
@@ -68,8 +69,8 @@ static double part_of(const dt_time_span *s, double from_s, double to_s)
     return end_s > begin_s ? end_s - begin_s : 0;
 }
 
-/* Of the computation's time between two times, what it stood still for communication. *first: a span before which
- * nothing is of interest any more, in turn. */
+/* The time between two points that the compute stream waited for communication. *first: first span that still
+ * matters; it only increases. */
 static double stands_still(const dt_stream_spans *compute, int *first, double from_s, double to_s)
 {
     double still_s = 0;
@@ -79,7 +80,7 @@ static double stands_still(const dt_stream_spans *compute, int *first, double fr
     return still_s;
 }
 
-/* Of a stream beside that of the computation. */
+/* The time of a stream other than the compute stream. */
 static void count_beside(const dt_stream_spans *compute, const dt_stream_spans *stream, double from_s, double to_s,
                          double group_s[DT_N_TIME])
 {

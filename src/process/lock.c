@@ -1,20 +1,19 @@
-/* lock.c - one run in a directory at a time, also on NFS and Lustre, where flock(2) is not to be relied on: a lock file
- * that only one process can create (link(2) is atomic there), which says who holds it.
+/* lock.c - allows one run per directory at a time, also on NFS and Lustre, where flock(2) is unreliable. It uses a
+ * lock file that only one process can create (link(2) is atomic there) and that names its holder.
  *
- * A crash leaves the file behind. It is recognised as stale
- *   - on the same host, boot and pid namespace: when the process is gone, or its number belongs to another one (other
- *   start time);
- *   - when it is of the same batch job before that was requeued (same id, lower restart count): the scheduler has ended
- *   it before;
- *   - else, from other hosts: the holder refreshes the file's time every REFRESH_S. Only whether that time changes is
- *   looked at, so clocks need
- *     not agree; one that is older than SURELY_OLD_S is believed at once.
- * Two that find the same stale file may both rename theirs over it: whoever did so looks again after SETTLE_S, and only
- * the last one's file is still there. A file that was taken over by mistake (--force, or from a holder that was
- * suspended) is noticed by the holder at its next refresh: it ends.
+ * After a crash the file remains. It is recognised as stale in these cases:
+ * - same host, boot and pid namespace: the process has ended, or its pid belongs to another process (other start
+ *   time);
+ * - same batch job before a requeue (same id, lower restart count): the scheduler has ended it before;
+ * - otherwise, from other hosts: the holder refreshes the file's time every REFRESH_S. Only changes of that time
+ *   matter, so clocks need not agree. A file older than SURELY_OLD_S counts as stale immediately.
  *
- * A start that is killed before its file has the name leaves it as run.lock.HOST.PID. The next start removes those of
- * processes that are certainly gone. */
+ * Two processes that find the same stale file may both rename theirs over it. Each checks again after SETTLE_S, and
+ * only the last one's file still exists. The holder of a file that was taken over by mistake (--force, or while it
+ * was suspended) notices this at its next refresh and ends.
+ *
+ * A start that is killed before its file has the final name leaves run.lock.HOST.PID. The next start removes those
+ * files of processes that have certainly ended. */
 #include "dtrain/io.h"
 #include "dtrain/process.h"
 #include <dirent.h>
@@ -48,22 +47,22 @@ typedef struct holder {
 struct dt_lock {
     char path[PATH_MAX], own[PATH_MAX]; /* own: the file before it has the name */
     char text[TEXT_SIZE];
-    int fd; /* of our file, from before it has the name: whoever has the name is compared with it */
+    int fd; /* of our file, from before it has the name: compared with the current holder */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool stop, has_thread, has_name; /* has_name: ours was given the name */
-    /* while somebody else's is looked at */
+    /* while another holder is observed */
     struct timespec seen; /* its time, when it was first looked at */
     double seen_s;
     int n_unread;     /* turns in which it could not be read */
     double renamed_s; /* when ours was renamed over it; 0: it was not */
-    bool lost;        /* another one was renamed over ours: whoever forced it was quicker, and is not forced in turn */
+    bool lost;        /* another forced start was faster: it is not forced in turn */
 };
 
 /* ---- who --------------------------------------------------------------------------------------------------------- */
 
-/* State and start time of a process; false: there is none, or /proc does not tell. */
+/* State and start time of a process; false: the process does not exist, or /proc is not available. */
 static bool process_start(long long pid, char *state, long long *start)
 {
     char path[64], text[1024];
@@ -114,7 +113,7 @@ static void format(const holder *h, char text[TEXT_SIZE])
              h->host, h->pid, h->start, h->boot, h->space, h->job, h->restart, h->since);
 }
 
-/* What a file says; what it does not say stays empty, and its holder is then one of another host. */
+/* Parse a lock file. Missing entries stay empty, and the holder then counts as one on another host. */
 static void parse(const char *text, holder *h)
 {
     *h = (holder){.host = "an unknown host"};
@@ -193,7 +192,7 @@ static dt_err check_is_file(const char *path)
     struct stat st;
     if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return DT_OK;
     const char *kind = S_ISDIR(st.st_mode) ? "a directory" : S_ISLNK(st.st_mode) ? "a symbolic link" : "a special file";
-    return dt_fail(DT_ERR_USAGE, "%s: expected the lock file of a run, found %s, which no run has made; remove it",
+    return dt_fail(DT_ERR_USAGE, "%s: expected the lock file of a run, found %s; remove it, because no run created it",
                    path, kind);
 }
 
@@ -247,25 +246,25 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
     const bool same = dt_read_file(l->path, TEXT_SIZE, &text, &n) == DT_OK && !strcmp(text, judged);
     dt_error_clear();
     free(text);
-    if (!same && !force) return WAIT; /* somebody else was quicker */
+    if (!same && !force) return WAIT; /* another process was faster */
     if ((*err = dt_fault("lock.rename")) != DT_OK) return FAILED;
     if (rename(l->own, l->path) != 0) {
-        *err = dt_fail_errno(DT_ERR_WRITE, l->path, "cannot be taken over");
+        *err = dt_fail_errno(DT_ERR_WRITE, l->path, "the lock cannot be taken over");
         return FAILED;
     }
     l->renamed_s = dt_now_s();
     l->has_name = true;
     who(h, name, sizeof name);
     if (force)
-        DT_WARN("--force: %s is taken from %s", l->path, name);
+        DT_WARN("--force: taking over %s from %s", l->path, name);
     else
-        DT_INFO("%s was left behind by a run that has ended (%s)", l->path, name);
+        DT_INFO("taking over %s: its run has ended (%s)", l->path, name);
     *err = dt_fault("lock.renamed");
     return *err == DT_OK ? WAIT : FAILED;
 }
 
-/* A lock that cannot be read tells nothing, and would be waited for without end. Now and then a server does not
- * answer. */
+/* An unreadable lock gives no information, and waiting for it would never end. A file server may fail to answer
+ * temporarily, so a few attempts are made. */
 static outcome cannot_be_read(dt_lock *l, dt_err *err)
 {
     enum { TURNS = 4 };
@@ -276,8 +275,8 @@ static outcome cannot_be_read(dt_lock *l, dt_err *err)
     if (lstat(l->path, &st) != 0 && errno == ENOENT) return WAIT; /* gone again */
     if (++l->n_unread < TURNS) return WAIT;
     *err = dt_fail(DT_ERR_USAGE,
-                   "%s; it would tell whether another run has this output_dir. If it is certain that none has, remove "
-                   "it, or start with --force",
+                   "%s; without it dtrain cannot tell whether another run uses this output_dir. If no other run uses "
+                   "it, remove the file, or start with --force",
                    why);
     return FAILED;
 }
@@ -297,16 +296,15 @@ static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err
     outcome o = WAIT;
     if (v == ALIVE) {
         *err = dt_fail(DT_ERR_USAGE,
-                       "another run has this output_dir: %s (%s). Wait for it, stop it, or choose another "
-                       "run.output_dir; if it is certain that "
-                       "it is dead, --force takes over",
+                       "another run uses this output_dir: %s (%s). Wait for it, stop it, or choose another "
+                       "run.output_dir. If that run is certainly dead, take over with --force",
                        who(&h, name, sizeof name), l->path);
         o = FAILED;
     } else if (v == STALE) {
         o = take_over(l, text ? text : "", &h, force, err);
     } else if (v == UNSURE && l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5) {
-        DT_INFO("%s was written by %s; watching for %d s whether it is alive", l->path, who(&h, name, sizeof name),
-                OBSERVE_S);
+        DT_INFO("%s was written by %s; checking for %d s whether that run is alive", l->path,
+                who(&h, name, sizeof name), OBSERVE_S);
     }
     free(text);
     return o;
@@ -327,9 +325,10 @@ static bool is_ours(const dt_lock *l)
 
 dt_err dt_lock_check(const dt_lock *l)
 {
-    DT_CHECK(!l || is_ours(l), DT_ERR_WRITE,
-             "%s was taken over by another run, moved or removed: this one ends, as both would write to the same files",
-             l->path);
+    DT_CHECK(
+        !l || is_ours(l), DT_ERR_WRITE,
+        "%s was taken over by another run, moved or removed: this run ends, because both would write to the same files",
+        l->path);
     return DT_OK;
 }
 
@@ -351,7 +350,7 @@ static outcome settle(dt_lock *l, dt_err *err)
     if (!is_ours(l)) {
         l->lost = true;
         l->has_name = false;
-        return (*err = make_own_file(l)) == DT_OK ? WAIT : FAILED; /* the next turn looks at whoever has it now */
+        return (*err = make_own_file(l)) == DT_OK ? WAIT : FAILED; /* the next iteration checks the current holder */
     }
     return dt_now_s() - l->renamed_s > SETTLE_S ? TAKEN : WAIT;
 }
@@ -395,7 +394,7 @@ static dt_err hold(dt_lock *l)
     unlink(l->own);
     l->own[0] = '\0';
     DT_CHECK(is_ours(l), DT_ERR_USAGE,
-             "%s: another run has taken this output_dir at the same moment; start again when it has ended", l->path);
+             "%s: another run locked this output_dir at the same moment; start again when that run has ended", l->path);
     pthread_condattr_t attr;
     pthread_mutex_init(&l->mutex, NULL);
     pthread_condattr_init(&attr);
@@ -403,14 +402,14 @@ static dt_err hold(dt_lock *l)
     pthread_cond_init(&l->wake, &attr);
     pthread_condattr_destroy(&attr);
     l->has_thread = pthread_create(&l->thread, NULL, refresh, l) == 0;
-    DT_CHECK(l->has_thread, DT_ERR_FAULT, "%s: no thread to refresh it", l->path);
+    DT_CHECK(l->has_thread, DT_ERR_FAULT, "%s: cannot start the thread that refreshes the lock", l->path);
     return DT_OK;
 }
 
 /* ---- litter ------------------------------------------------------------------------------------------------------ */
 
-/* Of a process that is gone, or, where nothing can be known of that, untouched for a day: whoever waits for the name
- * touches its file, or has given up after seconds. */
+/* True if the process of this file has ended or, where that is unknown, the file is a day old. A waiting process
+ * refreshes its file or gives up after seconds. */
 static bool is_litter(const dt_lock *l, const holder *mine, const char *path)
 {
     struct stat st, now;
@@ -433,7 +432,7 @@ static void remove_litter(const dt_lock *l, const holder *mine, const char *dir)
     for (const struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
         if (strncmp(e->d_name, begin, strlen(begin)) == 0 && dt_join_path(path, dir, e->d_name, "") &&
             strcmp(path, l->own) != 0 && is_litter(l, mine, path) && unlink(path) == 0)
-            DT_INFO("%s was left by a start that was killed, and is removed", path);
+            DT_INFO("removed %s, which a killed start left over", path);
     if (d) closedir(d);
 }
 
@@ -465,7 +464,7 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
     for (int state = WAIT; err == DT_OK && state == WAIT;) {
         dt_phase_enter(phase, "lock", "");
         if (l) state = (int)try_to_take(l, &mine, force, &err);
-        if (err == DT_OK) err = dt_phase_poll(phase); /* whoever waits may be asked to end */
+        if (err == DT_OK) err = dt_phase_poll(phase); /* a waiting process may be asked to end */
         if ((err = dt_comm_agree(comm, err)) == DT_OK) err = dt_comm_broadcast_host(comm, &state, sizeof state, 0);
         if (err == DT_OK && state == WAIT) nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
     }

@@ -1,11 +1,10 @@
-/* signals.c - a signal only leaves a mark; the vote of the superstep makes it everybody's decision. The marks are the
- * one piece of state besides the log that signals force to be global.
+/* signals.c - a signal only sets a mark; the vote of the superstep turns it into a decision of all ranks. Signals
+ * force the marks to be global, the only such state besides the log.
  *
- * No handler runs: the signals are blocked in every thread and one thread waits for them. oneDNN 2.6 keeps data further
- * below the stack pointer than the 128 bytes that the kernel leaves alone, and a signal's frame written over it
- * corrupts the heap. A stack for the handler protects the thread that has it alone: while that one is in its handler
- * the kernel gives the next signal to another (on a loaded machine half of the runs of tests/test_signals.c ended
- * so). */
+ * No handler runs: all threads block the signals, and one thread waits for them. oneDNN 2.6 keeps data further below
+ * the stack pointer than the 128 bytes that the kernel preserves, so the frame of a signal corrupts the heap. An
+ * alternate stack protects only the thread that has it: while that thread is in its handler, the kernel delivers the
+ * next signal to another one (on a loaded machine this broke half of the runs of tests/test_signals.c). */
 #include "dtrain/process.h"
 #include <pthread.h>
 #include <signal.h>
@@ -51,7 +50,7 @@ dt_err dt_signals_install(void)
     const int number = pthread_create(&thread, NULL, wait_for_signals, NULL);
     if (number == 0) return pthread_detach(thread), DT_OK;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return dt_fail(DT_ERR_FAULT, "no thread to wait for signals: %s", strerror(number));
+    return dt_fail(DT_ERR_FAULT, "cannot start the signal thread: %s", strerror(number));
 }
 
 int dt_signals_pending(void) { return atomic_load(&pending_signal); }

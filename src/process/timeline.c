@@ -1,12 +1,12 @@
-/* timeline.c - what the host and the streams of the device did, and when.
+/* timeline.c - records what the host and the streams of the device do, and when.
  *
- * A change of the host's phase ends one span of the host's and begins the next, and so it is on the computation's
- * stream, where an event marks the change: what is queued from there on belongs to the new phase. The other streams
- * have spans where somebody says what they do (dt_stream_begin), and so has the computation's where it waits.
+ * A change of the host's phase ends one host span and begins the next. An event marks the change on the compute
+ * stream: work queued after it belongs to the new phase. Other streams have the spans that their users declare
+ * (dt_stream_begin), and so does the compute stream where it waits.
  *
- * Nobody waits for a mark. Those that a stream has passed are read when the step asks where its time went, which is
- * behind a point where the host has waited anyway, and when a stream's marks are used up; a mark for which there is
- * none then is left out. All of it is allocated when a stream is opened. */
+ * No thread waits for a mark. Passed marks are read when the step computes its breakdown, after a point where the
+ * host has waited anyway, and when a stream has no free mark; if it still has none, the mark is dropped. All memory
+ * is allocated when a stream is opened. */
 #include "timeline_private.h"
 #include <math.h>
 #include <stdlib.h>
@@ -53,8 +53,7 @@ static void count_spans(dt_timeline *t)
 
 /* ---- marks ------------------------------------------------------------------------------------------------------- */
 
-/* The trace has what the device does, and where it stands still for communication; for what else the host does it has
- * a lane of its own. */
+/* The trace shows the work of the device and its waits for communication. Other work of the host has its own lane. */
 static bool is_of_stream(const char *name)
 {
     static const char *const of_host[] = {"start", "open",   "read", "agree",  "report", "save",
@@ -118,7 +117,7 @@ static void set_mark(dt_timeline *t, timeline_stream *l, const char *name, const
     l->n_made++;
 }
 
-/* ---- what the timeline is told ----------------------------------------------------------------------------------- */
+/* ---- input of the timeline --------------------------------------------------------------------------------------- */
 
 static void on_phase(void *self, const char *name, const char *unit, double now_s)
 {
@@ -144,7 +143,7 @@ static void on_begin(void *self, dt_stream *stream, const char *what, const char
     if (l) set_mark(self, l, what, unit, number);
 }
 
-/* On the computation's stream the phase goes on. */
+/* On the compute stream the phase continues. */
 static void on_end(void *self, dt_stream *stream)
 {
     dt_timeline *t = self;
@@ -171,14 +170,14 @@ static void close_stream(const dt_timeline *t, timeline_stream *l)
 static dt_err open_stream(dt_timeline *t, timeline_stream *l)
 {
     l->marks = calloc(1, STREAM_NBYTES);
-    DT_CHECK(l->marks, DT_ERR_MEMORY, "no memory for what a stream does");
+    DT_CHECK(l->marks, DT_ERR_MEMORY, "no memory for stream events");
     l->spans = (dt_time_span *)(l->marks + TIMELINE_MARKS);
     dt_ledger_add(t->ledger, DT_MEM_OTHER, DT_ON_HOST, STREAM_NBYTES);
     for (int i = 0; i < TIMELINE_MARKS; i++) DT_TRY(t->dev->ops->event_create(t->dev, &l->marks[i].event));
     return DT_OK;
 }
 
-/* A second stream of a name is told apart by its number. */
+/* A number distinguishes streams of the same name. */
 static void name_stream(const dt_timeline *t, timeline_stream *l, const char *name)
 {
     int n = 1;

@@ -6,16 +6,16 @@
 
 enum {
     TIMELINE_SPANS = 65536,  /* of the trace */
-    TIMELINE_MARKS = 1024,   /* that a stream may be behind the host */
+    TIMELINE_MARKS = 1024,   /* that a stream may lag the host */
     TIMELINE_COUNTED = 4096, /* spans of a stream that wait to be counted */
     TIMELINE_STREAMS = 64,   /* more than a run can have: two of each model, and two */
     TIMELINE_NAME = 32
 };
 
-/** Lanes of the trace; those of streams come behind. */
+/** Lanes of the trace; lanes of streams follow. */
 enum { LANE_HOST, LANE_SAVER, LANE_STREAMS };
 
-/** An event, and what comes behind it on its stream; name NULL: nothing. */
+/** An event, and the span that follows it on its stream; name NULL: none. */
 typedef struct timeline_mark {
     dt_event *event;
     const char *name, *unit;
@@ -28,7 +28,7 @@ typedef struct timeline_stream {
     char name[TIMELINE_NAME];
     timeline_mark *marks;      /* [TIMELINE_MARKS], by turns */
     int64_t n_made, n_reached; /* marks recorded, and those that the stream was seen to have passed */
-    dt_time_span running;      /* behind the last of these */
+    dt_time_span running;      /* after the last of these */
     dt_time_span *spans;       /* [TIMELINE_COUNTED + 1] of breakdown: ended, not counted yet */
     int n_spans;
 } timeline_stream;
@@ -47,7 +47,7 @@ struct dt_timeline {
     double group_s[DT_N_TIME];
     dt_time_span *spans; /* ring, NULL without trace */
     long long n_spans;
-    long long n_left_out; /* marks for which a stream was too far behind the host */
+    long long n_left_out; /* dropped marks: the stream lagged too far behind the host */
 };
 
 /** What passes of models are for from this phase on, where they were for `before` until now (breakdown.c). */

@@ -110,7 +110,7 @@ static dt_err create_part(const char *path, char part[PATH_MAX], FILE **f)
     DT_TRY(dt_create_file(part, &fd));
     *f = fdopen(fd, "w");
     if (!*f) close(fd);
-    DT_CHECK(*f, DT_ERR_MEMORY, "%s: no memory to write it", part);
+    DT_CHECK(*f, DT_ERR_MEMORY, "%s: no memory to write the trace", part);
     return DT_OK;
 }
 
@@ -118,11 +118,10 @@ dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
 {
     char part[PATH_MAX];
     trace w = {.t = t, .comm = comm};
-    dt_err err = t && t->spans ? DT_OK : dt_fail(DT_ERR_ARG, "%s: there is no trace", path);
+    dt_err err =
+        t && t->spans ? DT_OK : dt_fail(DT_ERR_ARG, "internal: dt_timeline_write: %s: the timeline has no spans", path);
     if (err == DT_OK) timeline_read(t);
-    if (err == DT_OK && t->n_left_out)
-        DT_WARN("trace: %lld changes of what streams do are left out: they were too far behind the host",
-                t->n_left_out);
+    if (err == DT_OK && t->n_left_out) DT_WARN("trace: dropped %lld stream events (buffer full)", t->n_left_out);
     if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &w.f);
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
     if (w.f) fputs("{\"traceEvents\":[", w.f);

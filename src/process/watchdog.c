@@ -1,13 +1,13 @@
-/* watchdog.c - no rank waits for ever. Every rank has its own watchdog, for a rank that waits in a collective looks the
- * same from outside as the one that it waits for; the line that each prints tells them apart. They print first and
- * abort a moment later, so that all have spoken. A rank whose process is stopped prints nothing: the other ranks on its
- * host see that it does not run, and name it.
+/* watchdog.c - ensures that no rank waits forever. Every rank has its own watchdog, because from outside a rank that
+ * waits in a collective looks like the rank that it waits for; the printed lines distinguish them. The watchdogs
+ * print first and abort a moment later, so that all ranks report. A rank whose process is stopped prints nothing; the
+ * other ranks on its host notice this and name it.
  *
- * Time is counted in the watchdog's own ticks: one that took much longer than asked means that this process stood still
- * (SIGSTOP, Slurm's suspend, a machine that slept), and so did the work. A job that is suspended whole continues where
- * it was; of one that is suspended in part, the other ranks do wait, tick, and end the job after comm.timeout.
+ * Time is counted in the watchdog's own ticks. A tick that takes much longer than requested means that this process
+ * stood still (SIGSTOP, Slurm's suspend, a sleeping machine), and so did its work. A job that is suspended as a whole
+ * therefore resumes. If only some ranks are suspended, the others keep counting and end the job after comm.timeout.
  *
- * It also asks the transport: a thread that waits for a GPU, which waits for a rank that is gone, asks nobody. */
+ * It also polls the transport, because a thread that waits for a GPU, which waits for a lost rank, polls nothing. */
 #include "dtrain/process.h"
 #include "neighbours.h"
 #include <math.h>
@@ -29,7 +29,7 @@ struct dt_watchdog {
     double seen_since_s, idle_s; /* the phase's last change that was seen, and what has been counted since */
     bool asked;                  /* this rank has waited for half of timeout_s, and looks for the others */
     dt_phase closing;
-    dt_comm place; /* what is said of comm, which closing frees */
+    dt_comm place; /* description of comm, which closing frees */
     neighbours others;
 };
 
@@ -49,13 +49,13 @@ static bool wait_or_stop(dt_watchdog *w, double s)
     return stop;
 }
 
-/* Seconds without progress, after a tick that took tick_s where pause_s were asked for. A tick on a busy machine may
- * take longer, too: up to twice the time is believed. */
+/* Seconds without progress, after a tick that took tick_s instead of pause_s. On a busy machine a tick may take
+ * longer; up to twice the time is counted. */
 static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 {
     const double since_s = atomic_load(&w->phase->since_s), most_s = 2 * pause_s;
     if (tick_s > most_s + STOOD_STILL_S)
-        DT_INFO("this process stood still for %.0f s (stopped or suspended); comm.timeout does not count them",
+        DT_INFO("this process was stopped or suspended for %.0f s; comm.timeout does not count this time",
                 tick_s - pause_s);
     if (since_s != w->seen_since_s)
         w->idle_s = 0;

@@ -1,8 +1,8 @@
-/* csv.c - RFC 4180 as far as numbers need it: names of metrics are quoted where they must be, cells are numbers or
+/* csv.c - the subset of RFC 4180 that values need: names of metrics are quoted where necessary, cells are numbers or
  * empty.
  *
- * A new column goes to the right, so that a reader that knows the table finds what it knew in its place. Old rows get
- * an empty cell there. */
+ * A new column is appended on the right, so that readers of the table find known columns in their positions. Old rows
+ * get an empty cell there. */
 #include "csv.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static const char *const fixed[] = {"step",          "loss",        "lr",       
                                     "tokens",        "samples",     "step_time", "tokens_per_second",
                                     "memory_device", "memory_host", "skipped",   "validation_loss"};
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
-static const char later[] = "memory_pinned"; /* in every new table behind the fixed ones; older ones lack it */
+static const char later[] = "memory_pinned"; /* in every new table after the fixed ones; missing in older tables */
 
 /* ---- columns ----------------------------------------------------------------------------------------------------- */
 
@@ -32,11 +32,11 @@ static dt_err add_column(dt_csv *c, const char *name, size_t len)
         if (cells) c->cells = cells;
         bool *set = realloc(c->set, (size_t)room * sizeof *set);
         if (set) c->set = set;
-        DT_CHECK(names && cells && set, DT_ERR_MEMORY, "%s: out of memory for %d columns", c->path, room);
+        DT_CHECK(names && cells && set, DT_ERR_MEMORY, "%s: no memory for %d columns", c->path, room);
         c->room = room;
     }
     c->names[c->n_columns] = strndup(name, len);
-    DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: out of memory for a column", c->path);
+    DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: no memory for a column", c->path);
     c->set[c->n_columns++] = false;
     return DT_OK;
 }
@@ -63,7 +63,7 @@ static void put_header(const dt_csv *c, dt_record *out)
     dt_record_bytes(out, "\n", 1);
 }
 
-/* One name of a header line, in place; NULL behind the last. */
+/* One name of a header line, in place; NULL after the last. */
 static char *next_name(char **at)
 {
     char *name = *at, *to = name, *from = name;
@@ -84,8 +84,8 @@ static dt_err read_header(dt_csv *c, char *line)
     for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name, strlen(name)));
     for (int i = 0; i < N_FIXED; i++)
         DT_CHECK(i < c->n_columns && strcmp(c->names[i], fixed[i]) == 0, DT_ERR_DATA,
-                 "%s: expected a table of metrics with the column %s at position %d; move the file away", c->path,
-                 fixed[i], i + 1);
+                 "%s: expected a metrics table with column %s at position %d; move the file away", c->path, fixed[i],
+                 i + 1);
     return DT_OK;
 }
 
@@ -135,7 +135,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_fil
     return err;
 }
 
-/* The table again, with the columns of now; in: behind the header of the old one. */
+/* Write the table again with the current columns; in: after the header of the old table. */
 static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
 {
     dt_aside a;
@@ -175,13 +175,13 @@ static dt_err find_columns(dt_csv *c, FILE *in)
     return err;
 }
 
-/* in: the table that is there, behind its header, or NULL. */
+/* in: the existing table, after its header, or NULL. */
 static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE **in)
 {
     const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
     *in = NULL;
     *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
-    DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
+    DT_CHECK(c->path, DT_ERR_MEMORY, "no memory for the name of %s", path);
     DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
     if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
     if (there) DT_TRY(dt_open_text(path, in));
@@ -214,7 +214,7 @@ static dt_err widen(dt_csv *c)
     FILE *in;
     DT_TRY(dt_open_text(c->path, &in));
     dt_err err =
-        getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its header line is missing", c->path);
+        getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: the header line is missing", c->path);
     if (err == DT_OK) err = keep_rows(c, in, &(dt_kept){.last_step = INT64_MAX});
     free(header);
     fclose(in);

@@ -17,10 +17,10 @@ typedef struct dt_csv {
     dt_record row;
 } dt_csv;
 
-/** kept->last_step > 0: keep those rows, each training step once, and their columns; 0: start anew. DT_ERR_WRITE,
- *  DT_ERR_DATA (what is there is no such table). */
+/** kept->last_step > 0: keep these rows, each training step once, and their columns; 0: start a new table.
+ * DT_ERR_WRITE, DT_ERR_DATA (the existing file is not such a table). */
 dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept);
-/** Would the table that is there be opened? Nothing changes. */
+/** Check whether the existing table can be opened. Nothing changes. */
 dt_err dt_csv_look(const char *path, const dt_kept *kept);
 /** A metric that the table has no column for yet makes it be written again with one more (by way of PATH.part).
  *  DT_ERR_WRITE. */

@@ -77,9 +77,9 @@ static dt_err write_event(dt_events *e)
     return dt_record_file_write(&e->file, f);
 }
 
-/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds. Go
- * behind what is there, also where this host's clock is behind that of the host before, or the last start was in this
- * very second. */
+/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds.
+ * Choose a name after all existing ones, even if this host's clock is behind the previous host's, or the last start
+ * was in the same second. */
 static long long file_time(const char *dir)
 {
     long long t = (long long)time(NULL);
@@ -101,7 +101,7 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
     if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "localhost");
     const int n =
         snprintf(path, sizeof path, "%s/" FILE_PREFIX "%010lld.%s.%ld", dir, file_time(dir), host, (long)getpid());
-    DT_CHECK(n < (int)sizeof path, DT_ERR_WRITE, "%s: the name of its event file is too long", dir);
+    DT_CHECK(n < (int)sizeof path, DT_ERR_WRITE, "%s: the name of the event file is too long", dir);
     DT_TRY(dt_record_file_open(&e->file, path, false));
 
     begin_event(e, 0);

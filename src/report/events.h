@@ -13,9 +13,9 @@ typedef struct dt_events {
     int64_t step;
 } dt_events;
 
-/** A new file DIR/events.out.tfevents.TIME.HOST.PID that sorts behind those that are there. It begins by saying that
- *  the steps from first_step on are (re)started here: TensorBoard then drops what earlier files of the directory have
- *  of them. first_step < 0: nothing is repeated, and nothing is said. DT_ERR_WRITE. */
+/** Create a file DIR/events.out.tfevents.TIME.HOST.PID that sorts after the existing ones. Its first record says that
+ * steps from first_step on are (re)started here, so TensorBoard drops earlier records of them. first_step < 0: no
+ * step is repeated, and there is no such record. DT_ERR_WRITE. */
 dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step);
 /** One event: begin, any number of values, end. */
 void dt_events_begin(dt_events *e, int64_t step);

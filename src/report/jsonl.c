@@ -1,5 +1,5 @@
-/* jsonl.c - written by hand, because the lines are flat and their digits are part of the contract; read with jansson,
- * because what a crash or another program left there is to be trusted in nothing. */
+/* jsonl.c - writes lines by hand, because they are flat and their digits are part of the contract. It reads them with
+ * jansson, because a crash or another program may have damaged the file. */
 #include "jsonl.h"
 
 #include <errno.h>
@@ -89,7 +89,7 @@ static int64_t line_step(const char *line, size_t nbytes, bool *is_validation)
     if (nbytes == 0 || line[nbytes - 1] != '\n') return -1;
     json_t *object;
     if (dt_json_parse(&object, "", line, nbytes, DT_JSON_LAST_KEY | DT_JSON_RECORD) != DT_OK) dt_error_clear();
-    const json_t *step = json_object_get(object, "step"); /* NULL for what is no object */
+    const json_t *step = json_object_get(object, "step"); /* NULL if the line is not an object */
     const int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
     *is_validation = json_object_get(object, "validation_loss") != NULL;
     json_decref(object);

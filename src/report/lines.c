@@ -13,7 +13,7 @@ dt_err dt_lines_add(dt_lines *l, const char *path, const dt_kept *kept, dt_line 
     if (l->n == l->room) {
         const int64_t room = l->room ? 2 * l->room : 1024;
         dt_line *more = realloc(l->line, (size_t)room * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for the places of its lines", path);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for line offsets", path);
         l->line = more;
         l->room = room;
     }
@@ -65,7 +65,7 @@ int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at)
 {
     const bool ends = kept->last_step != INT64_MAX;
     int64_t before = 0, gap_before = first_gap(l);
-    bool judge = ends && gap_before > 0; /* one record alone does not tell how often there were some */
+    bool judge = ends && gap_before > 0; /* a single record does not show the interval between records */
     *at = 0;
     for (int64_t i = 0; i <= l->n && kept->every > 0; i++) {
         const bool end = i == l->n;
@@ -85,7 +85,7 @@ void dt_lines_tell_gone(const char *path, const dt_kept *kept)
 {
     if (kept->last_step == INT64_MAX || kept->every <= 0 || kept->last_step < kept->every) return;
     DT_WARN("%s does not exist or is empty: the records of steps %" PRId64 " to %" PRId64
-            " are missing; it begins anew",
+            " are missing; a new file is started",
             path, kept->every, kept->last_step / kept->every * kept->every);
 }
 
@@ -96,16 +96,13 @@ void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept
     if (n == 0 && n_bad == 0) return dt_lines_tell_gone(path, kept);
     if (!kept->several) dt_lines_settle(l);
     const int64_t missing = dt_lines_hole(l, kept, &at), n_twice = n - l->n, line = at + n_head;
-    if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
-    if (n_twice > 0)
-        DT_WARN("%s: left out %" PRId64 " older record%s of steps that it had twice", path, n_twice,
-                n_twice == 1 ? "" : "s");
+    if (n_bad > 0) DT_WARN("%s: removed %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
+    if (n_twice > 0) DT_WARN("%s: removed %" PRId64 " duplicate record%s", path, n_twice, n_twice == 1 ? "" : "s");
     if (missing && at < l->n)
-        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing before this line, that of step %" PRId64,
+        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing before this line, which has step %" PRId64,
                 path, line + 1, missing, l->line[at].step);
     else if (missing)
-        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing behind this line, the last", path, line,
-                missing);
+        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing after this last line", path, line, missing);
 }
 
 dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_record *out)
@@ -122,7 +119,7 @@ dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, d
         done += (int64_t)n;
         ok = n > 0;
     }
-    DT_CHECK(ok, DT_ERR_DATA, "%s: cannot read: %s", path, errno ? strerror(errno) : "it has become shorter");
+    DT_CHECK(ok, DT_ERR_DATA, "%s: cannot read: %s", path, errno ? strerror(errno) : "the file was truncated");
     DT_CHECK(!out->out_of_memory, DT_ERR_MEMORY, "%s: no memory for a line of %lld bytes", path,
              (long long)line->nbytes);
     return DT_OK;

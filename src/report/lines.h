@@ -26,20 +26,19 @@ typedef struct dt_kept {
 
 /** Add a record, unless it is none to keep. path is for messages. DT_ERR_MEMORY. */
 dt_err dt_lines_add(dt_lines *l, const char *path, const dt_kept *kept, dt_line line);
-/** Leave each training step once, its newest record, and the validations behind it; order by step. Files may hold steps
- *  twice that were put together by hand, or that a run wrote again. */
+/** Keep each training step once, its newest record and the validations after it, ordered by step. A file holds steps
+ * twice if it was merged by hand, or if a run wrote them again. */
 void dt_lines_settle(dt_lines *l);
-/** The first training step that should have a record and has none: at most every steps lie between two, or as many as
- *  between the two before, where log.logging_steps was larger then (before the first: as many as behind it). 0: there
- *  is none. *at: the index of the line before which it is missing, n for the end. To be called after
- *  dt_lines_settle. */
+/** The first training step whose record is missing. Two records may be `every` steps apart, or as many as the two
+ * before them, if log.logging_steps was larger then (before the first record: as many as after it). 0: no record is
+ * missing. *at: index of the line before which it is missing, n for the end. Call after dt_lines_settle. */
 int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at);
 /** Warn that the file which a resumed run would append to does not exist, or is empty. */
 void dt_lines_tell_gone(const char *path, const dt_kept *kept);
-/** Settle, and warn of what was left out and of a step that is missing. n_bad: lines that were no records; n_head:
- *  lines of the file before its records. */
+/** Settle, and warn of removed lines and of a missing step. n_bad: lines that are not records; n_head: lines of the
+ * file before its records. */
 void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head);
-/** Read line i into out (replacing what is there), from the file that the lines were found in. DT_ERR_DATA. */
+/** Read line i into out (replacing its contents) from the file of the lines. DT_ERR_DATA. */
 dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_record *out);
 void dt_lines_free(dt_lines *l);
 

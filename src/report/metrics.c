@@ -1,4 +1,4 @@
-/* metrics.c - the file is read into columns, since a picture asks for names and not for records. */
+/* metrics.c - reads the file into columns, because a plot asks for names and not for records. */
 #include "dtrain/metrics.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
@@ -51,8 +51,7 @@ const double *dt_metrics_column(const dt_metrics *m, const char *name)
 
 static dt_err add_row(dt_metrics *m, json_t *object)
 {
-    DT_CHECK(m->n_rows < m->cap_rows || grow_rows(m), DT_ERR_MEMORY, "out of memory for %" PRId64 " records",
-             m->n_rows);
+    DT_CHECK(m->n_rows < m->cap_rows || grow_rows(m), DT_ERR_MEMORY, "no memory for %" PRId64 " records", m->n_rows);
     for (int c = 0; c < m->n_columns; c++) m->columns[c][m->n_rows] = NAN;
     const char *name;
     json_t *value;
@@ -61,20 +60,20 @@ static dt_err add_row(dt_metrics *m, json_t *object)
         if (!json_is_number(value) && !json_is_boolean(value)) continue;
         double *column = (double *)dt_metrics_column(m, name);
         if (!column) column = add_column(m, name);
-        DT_CHECK(column, DT_ERR_DATA, "cannot keep column %d (\"%s\"): more than %d names, or out of memory",
-                 m->n_columns, name, MAX_COLUMNS);
+        DT_CHECK(column, DT_ERR_DATA, "cannot store column %d (\"%s\"): more than %d names, or no memory", m->n_columns,
+                 name, MAX_COLUMNS);
         column[m->n_rows] = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
     }
     m->n_rows++;
     return DT_OK;
 }
 
-/* NULL when the line is not an object with a step; then *why says what it is. */
+/* NULL when the line is not an object with a step; then *why describes the line. */
 static json_t *parse_line(const char *line, size_t nbytes, const char **why)
 {
     json_t *object;
     if (dt_json_parse(&object, "", line, nbytes, DT_JSON_LAST_KEY | DT_JSON_RECORD) != DT_OK) dt_error_clear();
-    *why = !object ? "not JSON" : !json_is_object(object) ? "not an object" : "without an integer \"step\"";
+    *why = !object ? "not JSON" : !json_is_object(object) ? "not an object" : "an object without an integer \"step\"";
     if (object && json_is_integer(json_object_get(object, "step"))) return object;
     json_decref(object);
     return NULL;
@@ -87,8 +86,8 @@ static dt_err read_lines(dt_metrics *m, FILE *f, const char *path, char **line)
     const char *why = NULL;
     int64_t n_line = 0;
     for (errno = 0; (n = getline(line, &cap, f)) >= 0; errno = 0) {
-        DT_CHECK(!why, DT_ERR_DATA, "%s:%" PRId64 ": expected a record of metrics, found a line that is %s", path,
-                 n_line, why);
+        DT_CHECK(!why, DT_ERR_DATA, "%s:%" PRId64 ": expected a metrics record, found a line that is %s", path, n_line,
+                 why);
         n_line++;
         json_t *object = parse_line(*line, (size_t)n, &why);
         if (!object) continue;
@@ -98,7 +97,7 @@ static dt_err read_lines(dt_metrics *m, FILE *f, const char *path, char **line)
         DT_TRY(err);
     }
     DT_CHECK_ERRNO(feof(f), DT_ERR_DATA, path, "cannot read");
-    DT_CHECK(m->n_rows > 0, DT_ERR_DATA, "%s: expected records of metrics, found none", path);
+    DT_CHECK(m->n_rows > 0, DT_ERR_DATA, "%s: expected metrics records, found none", path);
     return DT_OK;
 }
 

@@ -134,7 +134,7 @@ void dt_progress_train(dt_progress *p, const dt_train_record *rec)
     rewrite(p, "");
 }
 
-/* " 12 samples": the number, what it counts or measures, and how it is written. */
+/* " 12 samples": a value, its unit and its format. */
 static void put_validation_metric(dt_record *out, const dt_metric *m)
 {
     const char *const of_items[][2] = {{"rec/hr@", "HR@"}, {"rec/ndcg@", "NDCG@"}, {"rec/", ""}};
@@ -161,7 +161,7 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     dt_record_printf(out, "  %s %.4g", name, dt_unsigned_nan(m->value));
 }
 
-/* Metrics of which the loss is the negative, for comparing checkpoints: it is not shown with them. */
+/* Metrics that are the negative of the loss, for comparing checkpoints: not shown next to it. */
 static bool has_gain(const dt_metric *more, int n_more)
 {
     for (int i = 0; i < n_more; i++)

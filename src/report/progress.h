@@ -1,4 +1,4 @@
-/* progress.h - the line that people watch. */
+/* progress.h - the progress line for users. */
 #ifndef DTRAIN_REPORT_PROGRESS_H
 #define DTRAIN_REPORT_PROGRESS_H
 
@@ -8,7 +8,7 @@
 typedef struct dt_progress {
     bool live; /* one line, rewritten; else a line per record */
     int64_t total_steps;
-    double every_s;                  /* least time between two lines; < 0: dt_cadence_shows chooses it */
+    double every_s;                  /* minimum time between two lines; < 0: dt_cadence_shows chooses it */
     int64_t first_step;              /* of the first record seen, -1 before it */
     double open_s, first_s, shown_s; /* clock at the opening, at the first record and at the last rewriting */
     dt_cadence train, validation, activity;

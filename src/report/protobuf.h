@@ -1,5 +1,5 @@
-/* protobuf.h - the wire format of protocol buffers, as far as it is written here. A message is a record; what is inside
- * of another is put together first. */
+/* protobuf.h - the part of protocol buffers' wire format that is needed here. A message is a record; nested messages
+ * are assembled first. */
 #ifndef DTRAIN_REPORT_PROTOBUF_H
 #define DTRAIN_REPORT_PROTOBUF_H
 

@@ -1,5 +1,5 @@
-/* record.c - one write() per record and no buffer of stdio's: what the program has reported is in the kernel's hands
- * when the call returns, so a kill at any moment loses nothing and tears at most the line that was being written. */
+/* record.c - one write() per record, without stdio's buffer: a reported record is in the kernel when the call
+ * returns. A kill at any moment loses nothing and tears at most the line in progress. */
 #include "record.h"
 
 #include <errno.h>
@@ -58,17 +58,17 @@ void dt_record_free(dt_record *r)
     *r = (dt_record){0};
 }
 
-/* O_NONBLOCK: a pipe that nobody reads must not hold us here; of a regular file it changes nothing. */
+/* O_NONBLOCK: a pipe without a reader must not block; it does not affect regular files. */
 static dt_err open_kept(const char *path, int *fd)
 {
     struct stat st;
     *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0666);
     DT_CHECK(*fd >= 0 || (errno != ENXIO && errno != ELOOP), DT_ERR_WRITE,
-             "%s: expected a file or nothing there, found a %s; remove it, or choose another directory", path,
+             "%s: expected a regular file or no file, found a %s; remove it or choose another directory", path,
              errno == ELOOP ? "symbolic link" : "pipe, socket or device");
     DT_CHECK_ERRNO(*fd >= 0, DT_ERR_WRITE, path, "cannot open for writing");
     DT_CHECK(fstat(*fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_WRITE,
-             "%s: expected a file or nothing there, found a pipe or device; remove it, or choose another directory",
+             "%s: expected a regular file or no file, found a pipe or device; remove it or choose another directory",
              path);
     return DT_OK;
 }
@@ -77,7 +77,7 @@ dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
 {
     *f = (dt_record_file){.fd = -1};
     f->path = strdup(path);
-    DT_CHECK(f->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
+    DT_CHECK(f->path, DT_ERR_MEMORY, "no memory for the name of %s", path);
     if (!keep) DT_TRY(dt_check_replaceable(path));
     DT_TRY(keep ? open_kept(path, &f->fd) : dt_create_file(path, &f->fd));
     struct stat st;
@@ -89,8 +89,7 @@ dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
 
 dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
 {
-    DT_CHECK(!r->out_of_memory, DT_ERR_MEMORY, "%s: out of memory for a record of more than %zu bytes", f->path,
-             r->cap);
+    DT_CHECK(!r->out_of_memory, DT_ERR_MEMORY, "%s: no memory for a record of more than %zu bytes", f->path, r->cap);
     size_t done = 0;
     while (done < r->nbytes) {
         const ssize_t n = write(f->fd, r->data + done, r->nbytes - done);
@@ -101,7 +100,7 @@ dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
              * again. */
             const bool cut = done == 0 || ftruncate(f->fd, f->nbytes) == 0;
             return dt_fail(DT_ERR_WRITE, "%s: cannot write after byte %lld: %s%s", f->path, (long long)f->nbytes,
-                           strerror(why), cut ? "" : " (its last line is incomplete)");
+                           strerror(why), cut ? "" : " (the last line is incomplete)");
         }
         done += (size_t)n;
     }
@@ -111,7 +110,7 @@ dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
 
 dt_err dt_record_file_sync(dt_record_file *f)
 {
-    if (f->fd >= 0 && fsync(f->fd) != 0) return dt_fail_errno(DT_ERR_WRITE, f->path, "cannot flush to the disk");
+    if (f->fd >= 0 && fsync(f->fd) != 0) return dt_fail_errno(DT_ERR_WRITE, f->path, "cannot flush to disk");
     return DT_OK;
 }
 

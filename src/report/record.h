@@ -22,8 +22,8 @@ typedef struct dt_record_file {
     int64_t nbytes; /* whole records written, bytes */
 } dt_record_file;
 
-/** keep: append to what is there, else a new file takes its place. DT_ERR_WRITE naming the file; what is no regular
- *  file is refused. */
+/** keep: append to an existing file; else a new file replaces it. DT_ERR_WRITE names the file; anything but a regular
+ * file is refused. */
 dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep);
 /** Append one record with one write(), so that a crash leaves at most the last one torn. After a failure (disk full)
  *  the file ends with the record before. */

@@ -1,6 +1,6 @@
-/* report.c - hands each record to the line, the JSON file, the table and the event file. All of them take whole records
- * at once, so that what was reported before a kill is there after it, and a resumed run can cut back to the step of its
- * checkpoint. */
+/* report.c - passes each record to the progress line, the JSON file, the table and the event file. All of them write
+ * whole records immediately, so that records reported before a kill exist after it, and a resumed run can truncate
+ * them to the step of its checkpoint. */
 #include "dtrain/report.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@ struct dt_report {
     dt_events events;
 };
 
-/* What a file that is there keeps; last_step 0: nothing, it begins anew. */
+/* The part of an existing file to keep; last_step 0: nothing, a new file is started. */
 static dt_kept kept_of(const dt_report_options *opt)
 {
     return (dt_kept){.last_step = opt->append ? INT64_MAX : opt->resume_step,
@@ -100,12 +100,11 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
         for (size_t k = 0; k < sizeof sinks / sizeof sinks[0]; k++)
             if (strcmp(words[i], sinks[k].word) == 0) known = *sinks[k].wanted = true;
         if (!known && strcmp(words[i], "wandb") == 0)
-            err =
-                dt_fail(DT_ERR_USAGE,
-                        "%s: wandb is not written by the run itself, which may have no network: keep jsonl here, then "
-                        "`python3 wandb_offline.py OUTPUT_DIR` makes a directory for `wandb sync` (tools/ of the "
-                        "source, share/dtrain/tools where installed)",
-                        where);
+            err = dt_fail(DT_ERR_USAGE,
+                          "%s: the run itself does not write to wandb, because it may have no network: set jsonl, then "
+                          "`python3 wandb_offline.py OUTPUT_DIR` creates a directory for `wandb sync` (in tools/ of "
+                          "the source, share/dtrain/tools of an installation)",
+                          where);
         else if (!known)
             err = dt_fail(DT_ERR_USAGE, "%s: expected any of stdout, jsonl, csv, tensorboard, found '%s'", where,
                           words[i]);
@@ -117,7 +116,7 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
 {
     *r = calloc(1, sizeof **r);
-    DT_CHECK(*r, DT_ERR_MEMORY, "out of memory for the report (%zu bytes)", sizeof **r);
+    DT_CHECK(*r, DT_ERR_MEMORY, "no memory for the report (%zu bytes)", sizeof **r);
     (*r)->jsonl.fd = (*r)->csv.file.fd = (*r)->events.file.fd = -1;
     const dt_err err = open_sinks(*r, opt);
     if (err != DT_OK) {
@@ -220,7 +219,7 @@ void dt_report_last_line(dt_report *r)
 dt_err dt_report_flush(dt_report *r)
 {
     if (!r) return DT_OK;
-    dt_report_end_line(r); /* what the caller does next has its own line in the log */
+    dt_report_end_line(r); /* the caller logs its next action on its own line */
     if (r->to_csv) DT_TRY(dt_record_file_sync(&r->csv.file));
     if (r->to_jsonl) DT_TRY(dt_record_file_sync(&r->jsonl));
     if (r->to_tensorboard) DT_TRY(dt_events_sync(&r->events));

@@ -11,14 +11,14 @@ typedef struct known_content {
     const char *next_step;
 } known_content;
 
-#define UNPACK "give its contents on standard input: "
+#define UNPACK "pass its contents on standard input: "
 #define KNOWN(name, magic, next_step)                                                                                  \
     {                                                                                                                  \
         name, magic, sizeof magic - 1, next_step                                                                       \
     }
 
 static const known_content known[] = {
-    KNOWN("a Parquet file", "PAR1", "give it by its name, as a file of records: it cannot be read from a pipe"),
+    KNOWN("a Parquet file", "PAR1", "pass it by name as a file of records, because it cannot be read from a pipe"),
     KNOWN("an Arrow file", "ARROW1",
           "convert it to JSON lines: datasets.load_from_disk(FOLDER).to_json(\"FILE.jsonl\") in Python"),
     KNOWN("compressed with gzip", "\x1f\x8b", UNPACK "gzip -dc FILE | dtrain-data ... -, for JSON with --format json"),
@@ -30,8 +30,8 @@ static const known_content known[] = {
           UNPACK "xz -dc FILE | dtrain-data ... -, for JSON with --format json"),
     KNOWN("compressed with bzip2", "BZh", UNPACK "bzip2 -dc FILE | dtrain-data ... -, for JSON with --format json"),
     KNOWN("an HDF5 file", "\x89HDF\r\n\x1a\n",
-          "a dataset that dtrain-data has made is ready: give it to training as data.train"),
-    KNOWN("a zip archive", "PK\x03\x04", "unpack it, and give the text files in it"),
+          "datasets made by dtrain-data are ready for training: pass it as data.train"),
+    KNOWN("a zip archive", "PK\x03\x04", "unpack it and pass the text files in it"),
     KNOWN("a PDF document", "%PDF-", "convert it to text first, for instance with pdftotext"),
     KNOWN("UTF-16 text", "\xff\xfe", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
     KNOWN("UTF-16 text", "\xfe\xff", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
@@ -52,7 +52,7 @@ static dt_err refuse_binary(const dt_input *in, const char *text, size_t n)
     size_t n_bad = 0;
     DT_CHECK(
         !memchr(text, '\0', n), DT_ERR_DATA,
-        "%s: expected text, found a binary file (a zero byte among the first %zu); --format text takes it as it is",
+        "%s: expected text, found a binary file (a zero byte among the first %zu); --format text reads it unchanged",
         in->path, n);
     for (size_t at = 0; at < n;) {
         const size_t valid = dt_utf8_valid(text + at, n - at);
@@ -61,9 +61,8 @@ static dt_err refuse_binary(const dt_input *in, const char *text, size_t n)
         at += at < n;
     }
     DT_CHECK(n < AT_LEAST || n_bad * 10 < n * 3, DT_ERR_DATA,
-             "%s: expected UTF-8 text, found %zu bytes that are not among the first %zu: a binary file, or another "
-             "character set (convert it: "
-             "iconv -f CP1251 -t UTF-8 FILE); --format text takes it as it is",
+             "%s: expected UTF-8 text, found %zu invalid bytes among the first %zu: a binary file, or another "
+             "character set (convert it: iconv -f CP1251 -t UTF-8 FILE); --format text reads it unchanged",
              in->path, n_bad, n);
     return DT_OK;
 }
@@ -97,13 +96,12 @@ dt_err dt_input_check_content(dt_input *in, bool json, bool automatic)
     DT_TRY(refuse_binary(in, text, n));
     if (json) return DT_OK;
     DT_CHECK(!looks_like_records(text, text + n), DT_ERR_DATA,
-             "%s: looks like JSON lines: add --format json (or --format text to train on the JSON itself)", in->path);
-    DT_CHECK(
-        !dt_has_ending(in->path, ".csv") && !dt_has_ending(in->path, ".tsv"), DT_ERR_DATA,
-        "%s: looks like a table: --format minionerec reads one of recommendation data; convert others to JSON lines, "
-        "python3 -c 'import pandas as p, sys; "
-        "p.read_csv(sys.argv[1]).to_json(sys.argv[2], "
-        "orient=\"records\", lines=True)' FILE.csv FILE.jsonl (or --format text to train on it as it is)",
-        in->path);
+             "%s: the file looks like JSON lines: add --format json (or --format text to train on the JSON itself)",
+             in->path);
+    DT_CHECK(!dt_has_ending(in->path, ".csv") && !dt_has_ending(in->path, ".tsv"), DT_ERR_DATA,
+             "%s: the file looks like a table: --format minionerec reads recommendation data; convert other tables to "
+             "JSON lines, python3 -c 'import pandas as p, sys; p.read_csv(sys.argv[1]).to_json(sys.argv[2], "
+             "orient=\"records\", lines=True)' FILE.csv FILE.jsonl (or --format text to train on the table itself)",
+             in->path);
     return DT_OK;
 }

@@ -22,7 +22,7 @@ static dt_err take_field(const char *row, size_t nbytes, size_t *at, char *out, 
         const dt_csv_place before = place;
         place = dt_csv_step(place, row[*at]);
         DT_CHECK(before != DT_CSV_CLOSED || place == DT_CSV_QUOTED, DT_ERR_DATA,
-                 "expected a comma behind the closing quote, found '%c' at byte %zu", row[*at], *at + 1);
+                 "expected a comma after the closing quote, found '%c' at byte %zu", row[*at], *at + 1);
         const bool opens = before == DT_CSV_START && place == DT_CSV_QUOTED;
         if (place != DT_CSV_CLOSED && !opens) out[(*n_out)++] = row[*at];
     }
@@ -57,8 +57,8 @@ static dt_err add_column(void *self, int column, const char *text, size_t nbytes
 {
     dt_csv_header *h = self;
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
-             "expected names of columns in UTF-8, found another name in place %d", column + 1);
-    DT_CHECK(!dt_csv_header_has(h, text), DT_ERR_DATA, "column %s is there twice", text);
+             "expected column names in UTF-8, found another name in column %d", column + 1);
+    DT_CHECK(!dt_csv_header_has(h, text), DT_ERR_DATA, "column %s occurs twice", text);
     char **more = realloc(h->name, ((size_t)column + 1) * sizeof *more);
     if (more) h->name = more;
     char *name = more ? strdup(text) : NULL;

@@ -38,13 +38,13 @@ static dt_err find_calls(duckdb_calls *calls)
     DT_CHECK(library, DT_ERR_DATA, "%s", dlerror());
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *found = dlsym(library, names[i].name);
-        DT_CHECK(found, DT_ERR_DATA, "%s: has no %s", path, names[i].name);
+        DT_CHECK(found, DT_ERR_DATA, "%s: function %s is missing", path, names[i].name);
         memcpy((char *)calls + names[i].offset, &found, sizeof found);
     }
     int major = 0, minor = 0;
     const char *version = calls->library_version();
     sscanf(version, "v%d.%d", &major, &minor);
-    DT_CHECK(major > 1 || (major == 1 && minor >= 1), DT_ERR_DATA, "%s: is DuckDB %s, expected 1.1 or later", path,
+    DT_CHECK(major > 1 || (major == 1 && minor >= 1), DT_ERR_DATA, "%s: expected DuckDB 1.1 or later, found %s", path,
              version);
     return DT_OK;
 }
@@ -67,7 +67,7 @@ const char *dt_parquet_library(char *text, size_t size)
     if (dt_duckdb_open(&duck) == DT_OK)
         snprintf(text, size, "DuckDB %s", duck->library_version());
     else
-        snprintf(text, size, "not read (%s)", dt_error_message());
+        snprintf(text, size, "not available (%s)", dt_error_message());
     dt_error_clear();
     return text;
 }

@@ -62,7 +62,7 @@ static dt_err settle_placeholders(const dt_recipe *recipe, dt_sample *s, dt_side
     const size_t n_prompt = find_target(mask, s->n[side]);
     s->pair.prompt_length[side] = (uint32_t)n_prompt;
     DT_CHECK(s->kind != DT_DATASET_PREFERENCE || count_placeholders(form, id + n_prompt, s->n[side] - n_prompt) == 0,
-             DT_ERR_DATA, "an answer has an image: those of a preference belong to its prompt");
+             DT_ERR_DATA, "an answer contains an image: images of a preference belong in its prompt");
     return DT_OK;
 }
 

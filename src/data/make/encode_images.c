@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char OF_ROW[] = "bytes of an image";
+static const char OF_ROW[] = "image bytes";
 
 /* From its file, the record itself, or the row that it is in. */
 static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
@@ -21,7 +21,7 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
     if (dt_image_is_data(name)) return dt_image_read_data(name, called, image);
     DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
     DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0 || errno != ENOENT, DT_ERR_DATA,
-             "%s: cannot be opened: %s; --image-folder names the folder that paths of images begin in", called,
+             "%s: cannot be opened: %s; set the directory for relative image paths with --image-folder", called,
              strerror(errno));
     for (int i = 0; i < 2; i++)
         if (recipe->output[i]) DT_TRY(dt_check_output(recipe->output[i], true, (const char *const[]){called}, 1));

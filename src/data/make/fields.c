@@ -42,14 +42,13 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
                             (json_integer_value(label) == 0 || json_integer_value(label) == 1);
         if (!json_is_boolean(label) && !number) continue;
         DT_CHECK(number ? json_integer_value(label) == 1 : json_is_true(label), DT_ERR_DATA,
-                 "%s: the record says that its answer is bad (KTO), and sft would train on it: leave it out "
+                 "%s: the record labels its answer as bad (KTO), but sft would train on it: drop such records "
                  "(--skip-bad), or make pairs of chosen and rejected answers",
                  keys[k]);
-        DT_CHECK(
-            !rules->any_kind, DT_ERR_DATA,
-            "%s: a record with good or bad answers (KTO) is no plain sft: --kind sft trains on the good ones, with "
-            "--skip-bad, or make pairs of chosen and rejected answers",
-            keys[k]);
+        DT_CHECK(!rules->any_kind, DT_ERR_DATA,
+                 "%s: a record with a KTO label needs a choice: train only on good answers with --kind sft --skip-bad, "
+                 "or make pairs of chosen and rejected answers",
+                 keys[k]);
     }
     return DT_OK;
 }
@@ -60,11 +59,10 @@ static dt_err check_preference(const json_t *json, const dt_rules *rules)
     static const char *const keys[] = {
         "chosen", "rejected", "chosen_response", "rejected_response", "rejected_messages", "chosen_messages"};
     for (size_t k = 0; k < sizeof keys / sizeof keys[0] && rules->any_kind; k++)
-        DT_CHECK(
-            !dt_field_is_set(json_object_get(json, keys[k])), DT_ERR_DATA,
-            "%s: found an answer of a preference: a pair has chosen and rejected; --kind sft trains on the rest of "
-            "the record",
-            keys[k]);
+        DT_CHECK(!dt_field_is_set(json_object_get(json, keys[k])), DT_ERR_DATA,
+                 "%s: found one answer of a preference: a pair needs chosen and rejected; --kind sft trains on the "
+                 "rest of the record",
+                 keys[k]);
     return DT_OK;
 }
 
@@ -74,12 +72,12 @@ static dt_err check_weight(const dt_parsed_record *r, const json_t *json, const 
     for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !rules->weight_key; k++) {
         const json_t *weight = json_object_get(json, keys[k]);
         if (!json_is_number(weight) || json_number_value(weight) == 1) continue;
-        DT_CHECK(r->kind == DT_DATASET_PREFERENCE, DT_ERR_DATA,
-                 "%s: the record has a weight, which --weight-key %s would use; rename the field if it is something "
-                 "else",
-                 keys[k], keys[k]);
-        return dt_fail(DT_ERR_DATA, "%s: pairs have no weights; remove the field, or rename it if it is something else",
-                       keys[k]);
+        DT_CHECK(
+            r->kind == DT_DATASET_PREFERENCE, DT_ERR_DATA,
+            "%s: the record has a weight; use it with --weight-key %s, or rename the field if it means something else",
+            keys[k], keys[k]);
+        return dt_fail(DT_ERR_DATA,
+                       "%s: pairs have no weights; remove the field, or rename it if it means something else", keys[k]);
     }
     return DT_OK;
 }

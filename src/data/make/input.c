@@ -290,21 +290,21 @@ static dt_err peek(dt_input *in, int *c)
 }
 
 /* Records of an array, or one after the other over several lines. */
-static const char *kind_of(bool array) { return array ? "a JSON array" : "several lines"; }
+static const char *kind_of(bool array) { return array ? "a JSON array" : "records of several lines"; }
 
 static dt_err ends_inside(const dt_input *in, const dt_json_nesting *at, int64_t line, bool array)
 {
     const bool whole = at->depth == 0 && !at->in_string;
     DT_CHECK(at->last, DT_ERR_DATA, "%s:%" PRId64 ": the file ends inside a JSON array", in->path, in->line);
-    return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record of %s that begins here", in->path, line,
-                   whole ? "after" : "inside", kind_of(array));
+    return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": the file ends %s the record that begins here (input: %s)", in->path,
+                   line, whole ? "after" : "inside", kind_of(array));
 }
 
 static dt_err breaks(const dt_input *in, int64_t line, const char *wrong, bool array)
 {
     return dt_fail(DT_ERR_DATA,
                    "%s:%" PRId64 ": the record that begins here breaks in line %" PRId64
-                   ": %s; in %s nothing says where the next one begins, in JSON lines it would",
+                   ": %s; the next record cannot be located in %s (in JSON lines it can)",
                    in->path, line, in->line, wrong, kind_of(array));
 }
 
@@ -333,8 +333,7 @@ static dt_err read_value(dt_input *in, text_buffer *record, bool array)
         DT_TRY(append(record, from, (size_t)(p - from)));
         in->at += (size_t)(p - from);
         DT_CHECK(record->n <= ELEMENT_NBYTES, DT_ERR_DATA,
-                 "%s:%" PRId64
-                 ": the record that begins here has no end within %d MiB; in JSON lines it could be longer",
+                 "%s:%" PRId64 ": the record that begins here is longer than %d MiB; use JSON lines for longer records",
                  in->path, line, ELEMENT_NBYTES >> 20);
     }
     return DT_OK;

@@ -204,21 +204,21 @@ static dt_err check_options(const dt_make_options *o)
              DT_ERR_USAGE, "expected both a validation file and a fraction above 0 and below 1, found %s and %g",
              o->validation ? o->validation : "no file", o->validation_fraction);
     DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE,
-             "max length: expected 0 to %d, found %" PRId64, INT32_MAX, o->max_length);
+             "max length: expected a number from 0 to %d, found %" PRId64, INT32_MAX, o->max_length);
     DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE,
-             "turn budgets: expected a max length that they divide (--max-length)");
+             "turn budgets: expected a max length to divide (--max-length)");
     const dt_image_options *i = &o->images;
     DT_CHECK(i->preprocessor || (!i->folder && !i->captions), DT_ERR_USAGE,
-             "an image folder and captions are for images: expected a preprocessor (--images)");
+             "an image folder or captions need images: expected a preprocessor (--images)");
     DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS && i->token && i->token[0]),
-             DT_ERR_USAGE, "image tokens: expected a token and 1 to %d of them for an image, found %" PRId64,
+             DT_ERR_USAGE, "image tokens: expected a token and 1 to %d tokens per image, found %" PRId64,
              DT_MAX_IMAGE_TOKENS, i->n_tokens);
     DT_CHECK(!i->preprocessor || (!o->turn_budgets && strcmp(o->format, "minionerec") != 0), DT_ERR_USAGE,
-             "images are not for turn budgets, which would cut them, nor for format minionerec");
+             "images cannot be combined with turn budgets, which would cut them, or with format minionerec");
     DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",
              MAX_THREADS, o->n_threads);
     DT_CHECK(o->n_shards == 0 || o->shard_nbytes == 0, DT_ERR_USAGE,
-             "expected a number of shards or a size of shards, found both");
+             "expected a number of shards or a shard size, found both");
     DT_CHECK(o->n_shards >= 0 && o->n_shards <= 99999, DT_ERR_USAGE, "shards: expected 1 to 99999, found %" PRId64,
              o->n_shards);
     return DT_OK;
@@ -327,8 +327,8 @@ static dt_err find_placeholder(const make *k, int32_t *id)
     if (found) *id = ids.id[0];
     if (err == DT_OK && !found)
         err = dt_fail(DT_ERR_USAGE,
-                      "the tokenizer %s has no token \"%s\" to stand for an image: dtrain-convert --add-tokens FILE "
-                      "adds it to a tokenizer and its model (FILE: a line %s), or --image-token names another",
+                      "the tokenizer %s has no token \"%s\" for images: add it to the tokenizer and its model with "
+                      "dtrain-convert --add-tokens FILE (FILE: a line %s), or name another token with --image-token",
                       k->opt->tokenizer, o->token, o->token);
     free(ids.id);
     dt_encoder_close(e);
@@ -342,10 +342,10 @@ static dt_err open_images(make *k)
     if (!o->preprocessor) return DT_OK;
     DT_TRY(dt_preprocessor_read(o->preprocessor, p));
     DT_CHECK(p->out_height == p->out_width && p->out_width <= DT_MAX_IMAGE_SIZE, DT_ERR_DATA,
-             "%s: expected images as high as wide, of at most %d pixels a side, found %d x %d", o->preprocessor,
+             "%s: expected square images of at most %d pixels per side, found %d x %d", o->preprocessor,
              DT_MAX_IMAGE_SIZE, p->out_height, p->out_width);
     DT_CHECK(o->size <= 0 || o->size == p->out_width, DT_ERR_DATA,
-             "%s: makes images of %d pixels a side, but the model's tower takes %" PRId64, o->preprocessor,
+             "%s: produces images of %d pixels per side, but the model's tower takes %" PRId64, o->preprocessor,
              p->out_width, o->size);
     k->images = (dt_image_form){.size = p->out_width, .n_tokens = o->n_tokens, .preprocessor = p->json};
     DT_TRY(find_placeholder(k, &k->images.token));

@@ -17,9 +17,9 @@ dt_err dt_outputs_differ(const dt_make_options *opt)
         for (int j = 0; j < i; j++) {
             if (!outputs[i] || !outputs[j]) continue;
             DT_CHECK(!dt_is_same_place(outputs[i], outputs[j]), DT_ERR_USAGE,
-                     "%s: expected different files for output, validation and catalogue", outputs[i]);
+                     "%s: output, validation and catalogue must be different files", outputs[i]);
             DT_CHECK(j > 0 || !shards || !dt_is_shard_of(outputs[i], outputs[j]), DT_ERR_USAGE,
-                     "%s: is named as the shards of the output %s are: expected another name", outputs[i], outputs[j]);
+                     "%s: this name matches the shards of the output %s; choose another name", outputs[i], outputs[j]);
         }
     return DT_OK;
 }
@@ -32,12 +32,12 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     o->stats->kind = kind;
     const bool weights = opt->weight_key != NULL;
     DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE,
-             "a weight key is for datasets of kind sft; these inputs give kind %s", dt_dataset_kind_name(kind));
+             "a weight key needs datasets of kind sft, but these inputs give kind %s", dt_dataset_kind_name(kind));
     DT_TRY(dt_make_folder_of(opt->output));
     if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
     DT_TRY(dt_outputs_differ(opt));
     DT_CHECK(!o->recipe->images || kind != DT_DATASET_TOKENS, DT_ERR_USAGE,
-             "images are for records of kinds sft, preference and prompts; these inputs give kind %s",
+             "images need records of kinds sft, preference or prompts, but these inputs give kind %s",
              dt_dataset_kind_name(kind));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
     dt_dataset_set_own(o->train, t->n_own);
@@ -219,7 +219,7 @@ static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason, 
     if (item->line == 0) return dt_fail(DT_ERR_DATA, "%s: %s", item->path, reason);
     if (!o->opt->skip_bad)
         return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": %s%s", item->path, item->line, reason,
-                       n_named ? " (--skip-bad leaves out records whose images are missing or damaged)" : "");
+                       n_named ? " (--skip-bad drops records whose images are missing or damaged)" : "");
     dt_problems_add(o->stats, item, reason, n_named);
     return DT_OK;
 }
@@ -285,7 +285,7 @@ static dt_err check_result(const dt_outputs *o)
     char short_enough[128] = " is short enough";
     if (o->recipe->images)
         snprintf(short_enough, sizeof short_enough,
-                 " is short enough: of --max-length each image takes %" PRId64 " tokens, its placeholders",
+                 " is short enough: each image takes %" PRId64 " tokens of --max-length for its placeholders",
                  o->recipe->images->n_tokens);
     const int64_t n = s->n_documents + s->n_validation_documents;
     DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
@@ -295,14 +295,12 @@ static dt_err check_result(const dt_outputs *o)
              : s->n_bad     ? " is well formed"
                             : "");
     DT_CHECK(s->equal.n == 0 || s->equal.n < s->n_pairs, DT_ERR_DATA,
-             "%s: all %" PRId64
-             " pairs have equal answers, so there is nothing to learn: expected two different answers in chosen and "
-             "rejected, or a longer --max-length",
+             "%s: the answers of all %" PRId64 " pairs are equal, so there is no training signal: expected two "
+             "different answers in chosen and rejected, or a longer --max-length",
              o->opt->inputs[0], s->n_pairs);
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
-             "all %" PRId64
-             " documents went to the %s file: a fraction of %g needs more documents (plain text can be split: "
-             "--documents paragraphs or lines)",
+             "all %" PRId64 " documents are in the %s file: a fraction of %g needs more documents (plain text can be "
+             "split: --documents paragraphs or lines)",
              n, s->n_documents > 0 ? "training" : "validation", o->opt->validation_fraction);
     return DT_OK;
 }

@@ -99,14 +99,14 @@ static dt_err refuse(const parquet *p, const char *message)
     char text[512] = "";
     size_t n = 0;
     const size_t n_file = strlen(p->file);
-    if (!message || !message[0]) message = "DuckDB does not say why";
+    if (!message || !message[0]) message = "DuckDB gives no reason";
     while (*message && *message != '\n' && n < sizeof text - 1) {
         const bool file = strncmp(message, p->file, n_file) == 0;
         n += (size_t)snprintf(text + n, sizeof text - n, "%.*s", file ? 1 << 20 : 1, file ? p->in->path : message);
         message += file ? n_file : 1;
     }
     if (p->n_done == 0) return dt_fail(DT_ERR_DATA, "%s: cannot be read as Parquet: %s", p->in->path, text);
-    return dt_fail(DT_ERR_DATA, "%s: cannot be read as Parquet behind row %" PRId64 ": %s", p->in->path, p->n_done,
+    return dt_fail(DT_ERR_DATA, "%s: cannot be read as Parquet after row %" PRId64 ": %s", p->in->path, p->n_done,
                    text);
 }
 
@@ -115,12 +115,11 @@ static dt_err no_library(const char *path)
     char why[1024];
     snprintf(why, sizeof why, "%s", dt_error_message());
     dt_error_clear();
-    return dt_fail(
-        DT_ERR_DATA,
-        "%s: a Parquet file, which DuckDB's library reads: %s. Install the library (conda: libduckdb; Spack, "
-        "Homebrew: duckdb; or from duckdb.org) and set DTRAIN_DUCKDB to its libduckdb.so or the folder of it; "
-        "or convert the file to JSON lines, as docs/data.md shows",
-        path, why);
+    return dt_fail(DT_ERR_DATA,
+                   "%s: reading Parquet needs DuckDB's library: %s. Install the library (conda: libduckdb; Spack, "
+                   "Homebrew: duckdb; or from duckdb.org) and set DTRAIN_DUCKDB to its libduckdb.so or the directory "
+                   "of it; or convert the file to JSON lines (docs/data.md)",
+                   path, why);
 }
 
 /* ---- types ------------------------------------------------------------------------------------------------------- */
@@ -325,7 +324,7 @@ static dt_err open_database(parquet *p)
         ok = d->set_config(config, settings[i][0], settings[i][1]) == 0;
     ok = ok && d->open_ext(NULL, &p->database, config, &why) == 0;
     ok = ok && d->connect(p->database, &p->connection) == 0;
-    const dt_err err = ok ? DT_OK : refuse(p, why ? why : "DuckDB cannot be started");
+    const dt_err err = ok ? DT_OK : refuse(p, why ? why : "cannot start DuckDB");
     if (why) d->free(why);
     d->destroy_config(&config);
     return err;
@@ -425,7 +424,7 @@ static dt_err each_chunk(parquet *p, duckdb_result *result, dt_row_fn *fn, void 
     }
     const char *why = p->duck->result_error(result);
     if (why && why[0]) return refuse(p, why);
-    if (p->n_done != p->n_rows) return refuse(p, "it has fewer rows than it says");
+    if (p->n_done != p->n_rows) return refuse(p, "the file has fewer rows than its metadata states");
     *in->n_read = before + (int64_t)st.st_size;
     return DT_OK;
 }

@@ -49,7 +49,7 @@ dt_err dt_begin_with_system(dt_messages *m, const json_t *record, bool with_tool
     const char *text = json_string_value(system), *tools = NULL;
     size_t n = json_string_length(system), n_tools = 0;
     DT_CHECK(!system || !own || (own->nbytes == n && memcmp(own->text, text, n) == 0), DT_ERR_DATA,
-             "system: the messages begin with another system message: expected one of them");
+             "system: the messages already begin with a system message: expected only one");
     if (own) text = own->text, n = own->nbytes;
     if (with_tools) DT_TRY(find_tools(m, record, &tools, &n_tools));
     if (tools && !text)
@@ -83,7 +83,7 @@ static dt_err find_input(const json_t *record, const json_t **input)
     const json_t *context;
     DT_TRY(dt_optional_text(record, "input", input));
     DT_TRY(dt_optional_text(record, "context", &context));
-    DT_CHECK(!*input || !context, DT_ERR_DATA, "input and context: expected one of them");
+    DT_CHECK(!*input || !context, DT_ERR_DATA, "input and context: expected only one of them");
     if (!*input) *input = context;
     return DT_OK;
 }
@@ -108,8 +108,9 @@ dt_err dt_check_context(const json_t *record, bool lists)
     const json_t *system;
     if (lists) return dt_record_check_fields(record, DT_FIELDS_HISTORY);
     DT_CHECK(!dt_field_is_set(json_object_get(record, "history")), DT_ERR_DATA,
-             "history: a plain text has no earlier turns: --as-chat writes it as a conversation");
+             "history: plain text cannot have earlier turns; write the record as a conversation with --as-chat");
     DT_TRY(dt_record_system(record, &system));
-    DT_CHECK(!system, DT_ERR_DATA, "system: a plain text has no system message: --as-chat writes it as a conversation");
+    DT_CHECK(!system, DT_ERR_DATA,
+             "system: plain text cannot have a system message; write the record as a conversation with --as-chat");
     return DT_OK;
 }

@@ -8,10 +8,10 @@ dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *r
     r->images.n = 0;
     if (rules->image_text) return dt_image_names_list(&r->images, json);
     const char *key = dt_image_key(json);
-    DT_CHECK(!key, DT_ERR_DATA,
-             "%s: the record has an image, but --images does not say how it is prepared (a field that is no image "
-             "needs another name)",
-             key);
+    DT_CHECK(
+        !key, DT_ERR_DATA,
+        "%s: the record has an image: set its preparation with --images, or rename the field if it is not an image",
+        key);
     return DT_OK;
 }
 
@@ -41,11 +41,11 @@ dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules)
     dt_text_side *side = &r->side[0];
     DT_CHECK(m->n == 2 && m->item[0].role == DT_ROLE_USER && m->item[1].role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
              "expected a question with an image and its caption, found %d messages", m->n);
-    DT_TRY(dt_check_no_loss(m, 0, "a caption is trained on whole"));
-    DT_CHECK(m->item[1].n_thoughts == 0, DT_ERR_DATA, "message 1: %s: a caption has no thoughts; remove the field",
+    DT_TRY(dt_check_no_loss(m, 0, "the loss covers a whole caption"));
+    DT_CHECK(m->item[1].n_thoughts == 0, DT_ERR_DATA, "message 1: %s: a caption cannot have thoughts; remove the field",
              m->item[1].thoughts_key);
     const int n_images = r->images.n ? r->images.n : m->images.n;
-    DT_CHECK(n_images > 0, DT_ERR_DATA, "expected a caption of an image, found a record without any");
+    DT_CHECK(n_images > 0, DT_ERR_DATA, "expected an image with a caption, found a record without an image");
     DT_TRY(check_question(&m->item[0], n_images, rules->image_text));
     side->wrap = &rules->wrap;
     side->eos = side->eos_target = true;

@@ -260,7 +260,7 @@ static dt_err read_question_pair(dt_parsed_record *r, const json_t *json, const 
         n_prompt = m->n;
         DT_TRY(add_completion(m, completion[s], names[s]));
         DT_CHECK(m->item[n_prompt].role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
-                 "%s: expected an answer to %s, found a message that is none", names[s], key);
+                 "%s: expected an answer to %s, found another message", names[s], key);
         const char *system = input && rules->chat ? dt_chat_input_system(rules->chat) : NULL;
         const json_t *own;
         DT_TRY(dt_record_system(json, &own));
@@ -342,7 +342,7 @@ static dt_err read_ranking(dt_parsed_record *r, const json_t *json, const dt_rul
     const json_t *list = ranked(json);
     const size_t n = json_array_size(list);
     double better;
-    DT_CHECK(n >= 2 && n <= MOST, DT_ERR_DATA, "responses: expected 2 to %d of them, found %zu", MOST, n);
+    DT_CHECK(n >= 2 && n <= MOST, DT_ERR_DATA, "responses: expected 2 to %d responses, found %zu", MOST, n);
     r->n_records = (int)(n * (n - 1) / 2);
     size_t a = 0, left = (size_t)which;
     for (; left >= n - 1 - a; a++) left -= n - 1 - a;

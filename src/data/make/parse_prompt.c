@@ -77,7 +77,7 @@ dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *
     if (json_is_array(prompt)) {
         DT_TRY(dt_messages_parse(&r->messages[0], prompt, "prompt", "role", "content"));
         DT_CHECK(r->messages[0].item[r->messages[0].n - 1].role != DT_ROLE_ASSISTANT, DT_ERR_DATA,
-                 "prompt: expected a question at its end, found an answer");
+                 "prompt: expected a question at the end, found an answer");
         DT_TRY(dt_check_context(json, true));
         DT_TRY(dt_begin_with_system(&r->messages[0], json, false));
         return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);

@@ -25,7 +25,7 @@ static const char *column(const json_t *row, const char *name)
 static dt_err check_sid(const dt_rec *rec, const char *name, const char *sid)
 {
     if (rec->items.n > 0) {
-        DT_CHECK(json_object_get(rec->items.by_sid, sid), DT_ERR_DATA, "%s: \"%.100s\" is no item of %s", name, sid,
+        DT_CHECK(json_object_get(rec->items.by_sid, sid), DT_ERR_DATA, "%s: \"%.100s\" is not an item of %s", name, sid,
                  rec->items.index_path);
         return DT_OK;
     }
@@ -44,8 +44,8 @@ static dt_err check_row(const dt_rec *rec, const json_t *row, uint32_t uses)
     const char *target = column(row, "item_sid"), *id = column(row, "item_id");
     DT_TRY(check_sid(rec, "item_sid", target));
     const char *own = id[0] && rec->items.n > 0 ? json_string_value(json_object_get(rec->items.by_id, id)) : NULL;
-    DT_CHECK(!own || strcmp(own, target) == 0, DT_ERR_DATA, "item_sid: expected %s, which %s has for item %s, found %s",
-             own, rec->items.index_path, id, target);
+    DT_CHECK(!own || strcmp(own, target) == 0, DT_ERR_DATA, "item_sid: expected %s as in %s for item %s, found %s", own,
+             rec->items.index_path, id, target);
     return DT_OK;
 }
 

@@ -40,7 +40,7 @@ void dt_learn_completion(dt_messages *m, int first)
 dt_err dt_check_no_loss(const dt_messages *m, int first, const char *why)
 {
     for (int i = first; i < m->n; i++)
-        DT_CHECK(!m->item[i].no_loss, DT_ERR_DATA, "message %d: %s takes the answer out of the loss, but %s", i,
+        DT_CHECK(!m->item[i].no_loss, DT_ERR_DATA, "message %d: %s excludes the answer from the loss, but %s", i,
                  m->item[i].no_loss, why);
     return DT_OK;
 }
@@ -145,7 +145,7 @@ static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt
     dt_messages *m = &r->messages[0];
     const json_t *answer = json_object_get(json, "output"), *response = json_object_get(json, "response");
     DT_CHECK(!dt_field_is_set(answer) || !dt_field_is_set(response), DT_ERR_DATA,
-             "output and response: expected one of them");
+             "output and response: expected only one of them");
     if (!dt_field_is_set(answer) && response) answer = response;
     DT_CHECK(json_is_string(answer), DT_ERR_DATA, "output (or response): expected a text");
     DT_TRY(dt_add_history(m, json));
@@ -253,7 +253,7 @@ static dt_err check_both_sides(const json_t *json)
 {
     const bool chosen = dt_has(json, "chosen");
     DT_CHECK(chosen == dt_has(json, "rejected"), DT_ERR_DATA,
-             "found %s, but not %s: a pair of answers has both (--kind prompts takes the prompt alone)",
+             "found %s, but not %s: a pair of answers needs both (--kind prompts uses only the prompt)",
              chosen ? "chosen" : "rejected", chosen ? "rejected" : "chosen");
     return DT_OK;
 }
@@ -289,7 +289,7 @@ static dt_err read_weight(dt_parsed_record *r, const json_t *json, const dt_rule
     if (!w) return DT_OK;
     const double weight = json_is_number(w) ? json_number_value(w) : -1;
     DT_CHECK(weight == 0 || (weight >= 1e-3 && weight <= 1e6), DT_ERR_DATA,
-             "%s: expected a weight of 0, or from 0.001 to 1e6 (only their proportions count)", rules->weight_key);
+             "%s: expected a weight of 0, or from 0.001 to 1e6 (only proportions matter)", rules->weight_key);
     r->weight = (float)weight;
     return DT_OK;
 }

@@ -56,7 +56,7 @@ static dt_err hexadecimal(literal *l, int n_digits)
         c = c << 4 | (uint32_t)(isdigit((unsigned char)digit) ? digit - '0' : (digit | 0x20) - 'a' + 10);
     }
     DT_CHECK(c < 0x110000 && (c < 0xd800 || c > 0xdfff), DT_ERR_DATA,
-             "expected a character, found the escape of U+%04X in a list", (unsigned)c);
+             "expected a character, found the escape U+%04X in a list", (unsigned)c);
     put_character(l, c);
     return DT_OK;
 }
@@ -80,7 +80,7 @@ static dt_err escape(literal *l)
     if (c == 'x') return hexadecimal(l, 2);
     if (c == 'u') return hexadecimal(l, 4);
     if (c == 'U') return hexadecimal(l, 8);
-    DT_CHECK(c != 'N', DT_ERR_DATA, "names of characters (\\N) are not understood in a list");
+    DT_CHECK(c != 'N', DT_ERR_DATA, "character names (\\N) are not supported in a list");
     l->out[l->n_out++] = '\\'; /* as Python: what is no escape stays as it is */
     l->out[l->n_out++] = c;
     return DT_OK;
@@ -132,7 +132,7 @@ static dt_err elements(literal *l, json_t *list)
             return expected(l, "a comma or ]");
     }
     l->at++;
-    return peek(l) == EOF ? DT_OK : expected(l, "nothing behind ]");
+    return peek(l) == EOF ? DT_OK : expected(l, "the end of the text after ]");
 }
 
 dt_err dt_python_list(json_t **list, const char *text, size_t nbytes)

@@ -54,12 +54,13 @@ static dt_err add_input(dt_reader *r, const char *path)
 {
     struct stat st;
     if (strcmp(path, "-") == 0 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return add_path(r, strdup(path));
-    DT_CHECK(!r->rec, DT_ERR_USAGE, "%s: expected a CSV file, found a folder", path);
+    DT_CHECK(!r->rec, DT_ERR_USAGE, "%s: expected a CSV file, found a directory", path);
     struct dirent **names;
     const int n = scandir(path, &names, wanted, alphasort);
-    DT_CHECK_ERRNO(n >= 0, DT_ERR_DATA, path, "the folder cannot be read");
+    DT_CHECK_ERRNO(n >= 0, DT_ERR_DATA, path, "the directory cannot be read");
     dt_err err = DT_OK;
-    if (n == 0) err = dt_fail(DT_ERR_DATA, "%s: no .txt, .jsonl, .ndjson, .json or .parquet file in the folder", path);
+    if (n == 0)
+        err = dt_fail(DT_ERR_DATA, "%s: the directory has no .txt, .jsonl, .ndjson, .json or .parquet file", path);
     for (int i = 0; i < n; i++) {
         char *whole = NULL;
         if (err == DT_OK && asprintf(&whole, "%s/%s", path, names[i]->d_name) < 0) whole = NULL;
@@ -140,7 +141,7 @@ static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t 
     dt_err err = dt_csv_header_parse(r->header, text, nbytes);
     if (err == DT_OK) err = dt_rec_check_header(r->rec, r->header);
     if (err == DT_OK && r->opt->rec.longest && !dt_csv_header_has(r->header, "user_id"))
-        err = dt_fail(DT_ERR_DATA, "expected the column user_id, of which the longest rows are kept");
+        err = dt_fail(DT_ERR_DATA, "expected the column user_id, which identifies the longest row of each user");
     return dt_error_prefix(err, "%s:%" PRId64 ": ", r->path, line);
 }
 

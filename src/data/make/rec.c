@@ -9,7 +9,7 @@ static dt_err check_kind(const dt_make_options *o, dt_dataset_kind kind)
     DT_CHECK(strcmp(o->kind, "auto") == 0 || strcmp(o->kind, dt_dataset_kind_name(kind)) == 0, DT_ERR_USAGE,
              "kind: expected %s for the recipe %s, found %s", dt_dataset_kind_name(kind), o->rec.recipe, o->kind);
     DT_CHECK(!o->as_chat && !o->turn_budgets && !o->weight_key && strcmp(o->mask, "auto") == 0, DT_ERR_USAGE,
-             "format minionerec has no chats, masks and weights of other records");
+             "format minionerec does not support chats, masks or weights of other records");
     return DT_OK;
 }
 
@@ -24,7 +24,7 @@ static dt_err check_catalogue(const dt_rec *r, const dt_make_options *o)
                  t->name);
     }
     DT_CHECK(o->rec.index || (!o->rec.items && !o->rec.catalogue), DT_ERR_USAGE,
-             "expected the index file (--index) with an item file or a catalogue");
+             "expected the index file (--index) in addition to an item file or a catalogue");
     return DT_OK;
 }
 
@@ -83,7 +83,7 @@ dt_err dt_rec_check_header(const dt_rec *r, const dt_csv_header *h)
         for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
             DT_CHECK(r->texts.task[k].of_items || !(r->texts.task[k].uses & 1u << needed[i].value) ||
                          dt_csv_header_has(h, needed[i].column),
-                     DT_ERR_DATA, "expected the names of columns in the first line, %s (task %s) among them",
-                     needed[i].column, r->texts.task[k].name);
+                     DT_ERR_DATA, "expected column names in the first line, including %s (task %s)", needed[i].column,
+                     r->texts.task[k].name);
     return DT_OK;
 }

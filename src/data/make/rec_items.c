@@ -14,7 +14,7 @@ static dt_err read_json(json_t **json, const char *path)
     const dt_err err = dt_json_parse(json, path, text, n, 0);
     free(text);
     DT_TRY(err);
-    DT_CHECK(json_is_object(*json), DT_ERR_DATA, "%s: expected an object of items, by their ids", path);
+    DT_CHECK(json_is_object(*json), DT_ERR_DATA, "%s: expected an object of items with item ids as keys", path);
     return DT_OK;
 }
 
@@ -62,14 +62,13 @@ dt_err dt_rec_check_sid(const dt_rec_levels *l, const char *sid)
                  sid);
         snprintf(token, sizeof token, "%.*s", (int)n, sid + at);
         if (json_object_get(l->read, token)) continue;
-        DT_CHECK(
-            dt_tokenizer_find(l->tokenizer, token) < 0, DT_ERR_DATA,
-            "expected %s among the tokenizer's added tokens, with \"normalized\": false: the tokenizer has it, but "
-            "does not read its text as that one token",
-            token);
+        DT_CHECK(dt_tokenizer_find(l->tokenizer, token) < 0, DT_ERR_DATA,
+                 "expected %s among the tokenizer's added tokens, with \"normalized\": false: the tokenizer contains "
+                 "it, but does not encode its text as that single token",
+                 token);
         return dt_fail(DT_ERR_DATA,
-                       "%s is not one token of the tokenizer: give the model that has the level tokens (dtrain-convert "
-                       "--add-tokens INDEX.json MODEL NEW_MODEL adds them)",
+                       "%s is not one token of the tokenizer: use a model with the level tokens (add them with "
+                       "dtrain-convert --add-tokens INDEX.json MODEL NEW_MODEL)",
                        token);
     }
     return DT_OK;
@@ -146,7 +145,7 @@ static dt_err list_items(dt_rec_items *items, const char *items_path)
         if (!texts) continue;
         const json_t *title = json_object_get(texts, "title");
         DT_CHECK(json_is_object(texts) && (!title || json_is_null(title) || json_is_string(title)), DT_ERR_DATA,
-                 "%s: item %s: expected an object with the text title", items_path, id);
+                 "%s: item %s: expected an object with a string title", items_path, id);
         if (json_is_string(title)) item->title = json_string_value(title);
         item->description = first_text(texts, "description");
     }
@@ -164,7 +163,7 @@ dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char
     if (err == DT_OK) err = join_all(items, l, index);
     if (err == DT_OK && items_path) err = read_json(&items->texts, items_path);
     if (err == DT_OK) err = list_items(items, items_path);
-    if (err == DT_OK && items->n == 0) err = dt_fail(DT_ERR_DATA, "%s: there are no items in it", index_path);
+    if (err == DT_OK && items->n == 0) err = dt_fail(DT_ERR_DATA, "%s: the file contains no items", index_path);
     json_decref(index);
     return err;
 }
@@ -181,7 +180,7 @@ void dt_rec_items_close(dt_rec_items *items)
 dt_err dt_check_item_id(const char *path, const char *id)
 {
     DT_CHECK(id[0] && !strpbrk(id, "\t\n\r"), DT_ERR_DATA,
-             "%s: expected ids of items that are not empty and have no tabs and ends of lines, found \"%s\"", path, id);
+             "%s: expected item ids that are not empty and contain no tabs or line ends, found \"%s\"", path, id);
     return DT_OK;
 }
 

@@ -90,7 +90,7 @@ static dt_err check_keys(const json_t *json, const char *task, const char *const
     {
         int i = 0;
         while (i < n_known && strcmp(known[i], key) != 0) i++;
-        if (i == n_known) return bad(task, key, "no such key of a template");
+        if (i == n_known) return bad(task, key, "unknown template key");
     }
     return DT_OK;
 }
@@ -141,7 +141,7 @@ static dt_err choose_task(dt_rec_template *t, const char *word)
     size_t len = 0;
     json_object_foreach(tasks, name, json) if (len < sizeof list) len +=
         (size_t)snprintf(list + len, sizeof list - len, "%s%s", len ? ", " : "", name);
-    return dt_fail(DT_ERR_USAGE, "tasks: expected some of %s, found %.*s", list, (int)n, word);
+    return dt_fail(DT_ERR_USAGE, "tasks: expected one or more of %s, found %.*s", list, (int)n, word);
 }
 
 static dt_err choose_listed(dt_rec_template *t, const char *words)
@@ -164,7 +164,7 @@ static dt_err choose_tasks(dt_rec_template *t, const char *recipe, const char *t
     DT_CHECK(json_array_size(list) > 0, DT_ERR_DATA, "%s: expected a list of tasks (or --tasks)", recipe);
     json_array_foreach(list, i, word)
     {
-        DT_CHECK(json_is_string(word), DT_ERR_DATA, "%s: expected a list of names of tasks", recipe);
+        DT_CHECK(json_is_string(word), DT_ERR_DATA, "%s: expected a list of task names", recipe);
         DT_TRY(choose_task(t, json_string_value(word)));
     }
     return DT_OK;

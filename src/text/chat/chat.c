@@ -174,8 +174,8 @@ static dt_chat *open_own_jinja(const dt_tokenizer *t)
     if (spec && dt_chat_open_named(&c, spec, t) != DT_OK) dt_error_clear();
     if (c && !writes(c, image, info->chat_template)) c->wrapped = false;
     if (!c || !writes(c, image, info->chat_template)) {
-        DT_WARN("the chat_template in %s was changed after dtrain had written it, or an earlier version of dtrain has "
-                "written it: its first line is ignored",
+        DT_WARN("the chat_template in %s was changed after dtrain wrote it, or an earlier version of dtrain wrote it: "
+                "its first line is ignored",
                 dt_chat_place(t));
         dt_chat_close(c);
         c = NULL;
@@ -203,15 +203,14 @@ static dt_err open_automatic(dt_chat **out, const dt_tokenizer *t)
     if (info->chat_template) {
         DT_TRY(dt_chat_recognise(out, t));
         if ((*out)->dated)
-            DT_WARN("the chat template in %s writes the current date; dtrain writes 26 July 2024 on every day",
+            DT_WARN("the chat template in %s writes the current date; dtrain always writes 26 July 2024",
                     dt_chat_place(t));
         return DT_OK;
     }
-    DT_CHECK(
-        !info->chat_template_names, DT_ERR_USAGE,
-        "template: the chat templates in %s are named %s, and none is named default: name one of dtrain's templates "
-        "(dtrain-data --help lists them) or a JSON file",
-        dt_chat_place(t), info->chat_template_names);
+    DT_CHECK(!info->chat_template_names, DT_ERR_USAGE,
+             "template: %s has the chat templates %s, but none is named default: choose one of dtrain's templates "
+             "(dtrain-data --help lists them) or a JSON file",
+             dt_chat_place(t), info->chat_template_names);
     return dt_chat_open_named(out, "plain", t);
 }
 
@@ -297,8 +296,8 @@ const char *dt_chat_source(const dt_chat *c) { return c->source; }
 void dt_chat_warn(const dt_chat *c)
 {
     if (!c->missing[0]) return;
-    DT_WARN("template %s: the tokenizer has no %s: each becomes several tokens of text%s", c->form.name, c->missing,
-            dt_chat_end_token(c) < 0 ? ", and the tokenizer's end of text ends the last answer in training" : "");
+    DT_WARN("template %s: the tokenizer lacks %s: each is encoded as several text tokens%s", c->form.name, c->missing,
+            dt_chat_end_token(c) < 0 ? ", and the tokenizer's end-of-text token ends the last answer in training" : "");
 }
 
 /* JSON on one line. What begins a comment or a variable in a configuration stands inside strings only, and is written
@@ -492,8 +491,8 @@ static dt_err put_all(render *r)
         const dt_message *m = &r->message[i];
         if (inside && m->role == DT_ROLE_SYSTEM) {
             DT_CHECK(!waiting && r->last_user > i, DT_ERR_DATA,
-                     "message %d: the template %s puts the system message into a user's message: expected one system "
-                     "message, followed by a user's",
+                     "message %d: the template %s merges the system message into a user message: expected one system "
+                     "message, followed by a user message",
                      i, r->c->form.name);
             waiting = m;
             continue;
@@ -523,8 +522,8 @@ static dt_err check_thoughts(const dt_chat *c, const dt_message *messages, int n
 {
     for (int i = 0; i < n && !c->form.think_off; i++)
         DT_CHECK(messages[i].n_thoughts == 0, DT_ERR_DATA,
-                 "message %d: %s: the template %s has no block of thoughts; expected one that has it (--template "
-                 "qwen3), or thoughts in the text of the answer; without the field the answer alone is used",
+                 "message %d: %s: the template %s has no block for thoughts: choose one that has it (--template "
+                 "qwen3), put thoughts into the text of the answer, or remove the field to train on the answer only",
                  i, messages[i].thoughts_key, c->form.name);
     return DT_OK;
 }

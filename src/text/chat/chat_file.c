@@ -58,7 +58,7 @@ static dt_err read_template(const dt_spec *root, dt_chat_template *t)
     DT_TRY(dt_spec_need(root, "user", JSON_OBJECT, &turn));
     DT_TRY(dt_spec_need(root, "assistant", JSON_OBJECT, &turn));
     const char *end = t->turns[DT_ROLE_ASSISTANT].end;
-    return end && end[0] ? DT_OK : dt_spec_bad(&turn, "end", "what ends a turn");
+    return end && end[0] ? DT_OK : dt_spec_bad(&turn, "end", "the end of a turn");
 }
 
 dt_err dt_chat_template_parse(const char *name, const char *text, size_t nbytes, dt_chat_template *form, json_t **root)

@@ -16,14 +16,13 @@ bool dt_field_is_set(const json_t *value)
     return true;
 }
 
-#define AS_TEXT "write them into the messages as the model's template does, or leave the record out"
+#define AS_TEXT "write them into the messages in the format of the model's template, or drop the record"
 #define NO_ARGUMENTS                                                                                                   \
-    "arguments of a chat template are not supported; write what they change into the messages, or remove the field"
-#define NOT_READ "dtrain reads texts and images; leave the record out, or remove the field"
-#define THOUGHTS                                                                                                       \
-    "thoughts belong into a message of the assistant, or into the answer's text; move them there, or remove the field"
+    "chat template arguments are not supported; write their effect into the messages, or remove the field"
+#define NOT_READ "only texts and images are supported; drop the record or remove the field"
+#define THOUGHTS "thoughts must be in an assistant message or in the text of the answer; move them or remove the field"
 #define BY_TOKEN                                                                                                       \
-    "targets are chosen by --mask, and in messages by weight, loss or train; remove the field, or rename it if it is " \
+    "--mask selects the targets, and in messages weight, loss or train; remove the field, or rename it if it means "   \
     "something else"
 
 typedef struct refused_field {
@@ -36,11 +35,11 @@ static const refused_field of_records[] = {
     {DT_FIELDS_MEDIA, "video", NOT_READ},
     {DT_FIELDS_MEDIA, "audios", NOT_READ},
     {DT_FIELDS_MEDIA, "audio", NOT_READ},
-    {DT_FIELDS_TOOLS, "tools", "descriptions of tools are not supported; " AS_TEXT},
-    {DT_FIELDS_TOOLS, "functions", "descriptions of tools are not supported; " AS_TEXT},
+    {DT_FIELDS_TOOLS, "tools", "tool descriptions are not supported; " AS_TEXT},
+    {DT_FIELDS_TOOLS, "functions", "tool descriptions are not supported; " AS_TEXT},
     {DT_FIELDS_CHAT, "chat_template_kwargs", NO_ARGUMENTS},
     {DT_FIELDS_CHAT, "enable_thinking", NO_ARGUMENTS},
-    {DT_FIELDS_HISTORY, "history", "the record has a list of messages: expected earlier turns in it"},
+    {DT_FIELDS_HISTORY, "history", "the record has a list of messages: put earlier turns into it"},
     {DT_FIELDS_THOUGHTS, "reasoning_content", THOUGHTS},
     {DT_FIELDS_THOUGHTS, "reasoning", THOUGHTS},
     {DT_FIELDS_THOUGHTS, "thinking", THOUGHTS},
@@ -52,18 +51,18 @@ static const refused_field of_records[] = {
 };
 
 static const refused_field of_messages[] = {
-    {0, "tool_calls", "calls of tools are not supported; " AS_TEXT},
-    {0, "function_call", "calls of tools are not supported; " AS_TEXT},
-    {0, "tools", "descriptions of tools are not supported; " AS_TEXT},
-    {0, "functions", "descriptions of tools are not supported; " AS_TEXT},
-    {0, "refusal", "a refusal is not read as an answer; write it into content, or leave the record out"},
+    {0, "tool_calls", "tool calls are not supported; " AS_TEXT},
+    {0, "function_call", "tool calls are not supported; " AS_TEXT},
+    {0, "tools", "tool descriptions are not supported; " AS_TEXT},
+    {0, "functions", "tool descriptions are not supported; " AS_TEXT},
+    {0, "refusal", "refusals are not supported as answers; write the text into content, or drop the record"},
     {0, "audio", NOT_READ},
     {0, "audios", NOT_READ},
     {0, "video", NOT_READ},
     {0, "videos", NOT_READ},
-    {0, "images", "images of a message are parts of its content, {\"type\": \"image\", \"image\": PATH}"},
-    {0, "train_detail", "parts of an answer cannot be left out of the loss; split the record, or leave it out"},
-    {0, "training_detail", "parts of an answer cannot be left out of the loss; split the record, or leave it out"},
+    {0, "images", "put the images of a message into its content, as {\"type\": \"image\", \"image\": PATH}"},
+    {0, "train_detail", "an answer cannot be excluded from the loss in part; split the record or drop it"},
+    {0, "training_detail", "an answer cannot be excluded from the loss in part; split the record or drop it"},
 };
 
 dt_err dt_record_check_fields(const json_t *record, unsigned which)
@@ -108,7 +107,7 @@ dt_err dt_record_system(const json_t *record, const json_t **system)
         if (!value || json_is_null(value)) continue;
         DT_CHECK(json_is_string(value), DT_ERR_DATA, "%s: expected a text", keys[k]);
         if (json_string_length(value) == 0) continue;
-        DT_CHECK(!*system, DT_ERR_DATA, "system and system_prompt: expected one of them");
+        DT_CHECK(!*system, DT_ERR_DATA, "system and system_prompt: expected only one of them");
         *system = value;
     }
     return DT_OK;

@@ -59,9 +59,9 @@ static const char *say_kind(unsigned kind)
     case DT_KIND_TOOL:
         return "tool results";
     case DT_KIND_MARKS:
-        return "marks of thoughts (<think>) outside of answers";
+        return "thought marks (<think>) outside answers";
     case DT_KIND_THOUGHTS:
-        return "thoughts of a field of their own (reasoning_content)";
+        return "thoughts in a separate field (reasoning_content)";
     case DT_KIND_NAME:
     case DT_KIND_SYSTEM_NAME:
     case DT_KIND_TOOL_NAME:
@@ -75,11 +75,10 @@ dt_err dt_chat_check_kinds(const dt_chat *c, const dt_message *messages, int n, 
 {
     for (int i = 0; c->refused && i < n; i++) {
         const unsigned bad = dt_chat_kinds(messages, i, n, flags) & c->refused;
-        DT_CHECK(
-            !bad, DT_ERR_DATA,
-            "message %d: the chat template in %s does not write %s as dtrain's %s does: leave such records out, or "
-            "name the template (--template %s) to have them written as dtrain does",
-            i, dt_chat_place(c->tokenizer), say_kind(bad & -bad), c->form.name, c->form.name);
+        DT_CHECK(!bad, DT_ERR_DATA,
+                 "message %d: the chat template in %s and dtrain's %s write %s differently: drop such records, or "
+                 "choose dtrain's form with --template %s",
+                 i, dt_chat_place(c->tokenizer), c->form.name, say_kind(bad & -bad), c->form.name);
     }
     return DT_OK;
 }

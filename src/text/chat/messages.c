@@ -158,8 +158,8 @@ static dt_err read_thoughts(dt_message *out, const json_t *message, size_t turn)
         const size_t n = json_string_length(value);
         if (n > 0) {
             DT_CHECK(out->role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
-                     "message %zu: %s: only an answer has thoughts; remove the field", turn, keys[k]);
-            DT_CHECK(out->n_thoughts == 0, DT_ERR_DATA, "message %zu: %s and %s: expected one of them", turn,
+                     "message %zu: %s: only answers can have thoughts; remove the field", turn, keys[k]);
+            DT_CHECK(out->n_thoughts == 0, DT_ERR_DATA, "message %zu: %s and %s: expected only one of them", turn,
                      out->thoughts_key, keys[k]);
         }
         if (out->n_thoughts > 0) continue;
@@ -179,12 +179,12 @@ static dt_err read_loss(dt_message *out, const json_t *message, size_t turn)
         if (!value || json_is_null(value)) continue;
         const double number = json_is_number(value) ? json_number_value(value) : json_is_true(value);
         DT_CHECK((json_is_boolean(value) || json_is_number(value)) && (number == 0 || number == 1), DT_ERR_DATA,
-                 "message %zu: %s: expected 0 or false (the answer is not trained on), or 1 or true; other weights are "
-                 "those of whole records (--weight-key)",
+                 "message %zu: %s: expected 0 or false (excluded from the loss), or 1 or true; other weights apply to "
+                 "whole records (--weight-key)",
                  turn, keys[k]);
         DT_CHECK(number == 0 || out->role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
-                 "message %zu: %s: only answers are trained on: expected 0 or false, or an assistant's message "
-                 "(--mask full trains on all messages)",
+                 "message %zu: %s: the loss covers only answers: expected 0 or false, or an assistant message (--mask "
+                 "full trains on all messages)",
                  turn, keys[k]);
         if (number == 0 && out->role == DT_ROLE_ASSISTANT) out->no_loss = keys[k];
     }

@@ -101,8 +101,7 @@ static dt_err try_all(search *s)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-static const char advice[] =
-    "name the template that is meant (dtrain-data --help lists them) or a JSON file (docs/data.md)";
+static const char advice[] = "choose a template (dtrain-data --help lists them) or a JSON file (docs/data.md)";
 
 static dt_err say_difference(const search *s)
 {
@@ -114,16 +113,16 @@ static dt_err say_difference(const search *s)
     file = file ? file : "";
     if (!p->text)
         return dt_fail(DT_ERR_USAGE,
-                       "template: the chat template in %s%s%s is none of dtrain's templates: it refuses %s; %s", place,
-                       slash, file, p->about, advice);
+                       "template: the chat template in %s%s%s matches none of dtrain's templates: it refuses %s; %s",
+                       place, slash, file, p->about, advice);
     DT_TRY(dt_chat_text(s->near, p->message, p->n, p->flags, &text, &n));
     while (at < n && at < p->nbytes && text[at] == p->text[at]) at++;
     dt_probe_excerpt(p->text, p->nbytes, at, theirs);
     dt_probe_excerpt(text, n, at, ours);
     free(text);
     return dt_fail(DT_ERR_USAGE,
-                   "template: the chat template in %s%s%s is none of dtrain's templates. The nearest is %s, but for "
-                   "%s it writes \"%s\", and %s \"%s\": %s",
+                   "template: the chat template in %s%s%s matches none of dtrain's templates. The nearest is %s, but "
+                   "for %s the file writes \"%s\" and %s writes \"%s\": %s",
                    place, slash, file, name, p->about, theirs, name, ours, advice);
 }
 

@@ -57,7 +57,7 @@ dt_err dt_image_names_list(dt_image_names *names, const json_t *record)
         if (!json_is_array(list)) DT_TRY(add_named(names, dt_image_name_of(list), KEYS[k]));
         json_array_foreach(list, i, one) DT_TRY(add_named(names, dt_image_name_of(one), KEYS[k]));
         if (names->n == before) continue;
-        DT_CHECK(!found, DT_ERR_DATA, "%s and %s: expected one of them", found, KEYS[k]);
+        DT_CHECK(!found, DT_ERR_DATA, "%s and %s: expected only one of them", found, KEYS[k]);
         found = KEYS[k];
     }
     return DT_OK;
@@ -77,7 +77,8 @@ dt_err dt_image_names_take(dt_image_names *names, const dt_messages *m)
     bool any = false;
     for (int i = 0; i < m->images.n; i++) any |= m->images.path[i] != NULL;
     if (!any) return DT_OK;
-    DT_CHECK(names->n == 0, DT_ERR_DATA, "the record lists its images, and its messages name them: expected one");
+    DT_CHECK(names->n == 0, DT_ERR_DATA,
+             "images are given both by the record and by its messages: expected only one of them");
     for (int i = 0; i < m->images.n; i++) DT_TRY(add_named(names, m->images.path[i], "a part of type image"));
     return DT_OK;
 }
@@ -102,7 +103,7 @@ const char *dt_say_places(dt_place_words *out, const char *image_text, int64_t n
     if (n_places) snprintf(places, sizeof places, "%" PRId64, n_places);
     if (n_images) snprintf(images, sizeof images, "%" PRId64, n_images);
     const char *many = !image_text && n_places > 1 ? "s" : "";
-    snprintf(out->text, sizeof out->text, "the text has %s %.80s%s and %s has %s image%s", places,
+    snprintf(out->text, sizeof out->text, "the text has %s %.80s%s, but %s has %s image%s", places,
              image_text ? image_text : "placeholder", many, owner, images, n_images > 1 ? "s" : "");
     return out->text;
 }
@@ -152,8 +153,7 @@ static dt_err path_of_url(const char *name, char *path)
     const char *from = name + strlen("file:"), *host = strncmp(from, "//", 2) == 0 ? from + 2 : NULL;
     if (host) from = host + strcspn(host, "/");
     const bool here = !host || from == host || (from - host == 9 && strncasecmp(host, "localhost", 9) == 0);
-    DT_CHECK(here && *from == '/', DT_ERR_DATA,
-             "%.200s: expected a file of this machine with its whole path, file:///PATH", name);
+    DT_CHECK(here && *from == '/', DT_ERR_DATA, "%.200s: expected a local file with its full path, file:///PATH", name);
     return unescape(name, from, path);
 }
 
@@ -173,9 +173,8 @@ dt_err dt_image_path(const char *folder, const char *file, const char *name, cha
     const char *of = file ? file : "", *slash = strrchr(of, '/');
     if (begins(name, "file:")) return path_of_url(name, path);
     const int scheme = scheme_len(name);
-    DT_CHECK(scheme == 0, DT_ERR_DATA,
-             "%.200s: images are not fetched over the network (%.*s): download it, and name the file", name, scheme,
-             name);
+    DT_CHECK(scheme == 0, DT_ERR_DATA, "%.200s: images are not downloaded (%.*s): download the file and give its path",
+             name, scheme, name);
     const int n = name[0] == '/' ? snprintf(path, PATH_MAX, "%s", name)
                   : folder       ? snprintf(path, PATH_MAX, "%s/%s", folder, name)
                                  : snprintf(path, PATH_MAX, "%.*s%s", slash ? (int)(slash - of) + 1 : 0, of, name);
@@ -205,7 +204,7 @@ static dt_err decode_base64(const char *from, uint8_t *to, size_t *n)
         if (n_digits++ % 4) to[(*n)++] = (uint8_t)(bits >> (6 - 2 * ((n_digits - 1) % 4)));
     }
     from += strspn(from, "= \t\r\n");
-    DT_CHECK(!*from && n_digits % 4 != 1, DT_ERR_DATA, "expected base64, whose %zu digits end in between", n_digits);
+    DT_CHECK(!*from && n_digits % 4 != 1, DT_ERR_DATA, "expected base64, but its %zu digits are incomplete", n_digits);
     return DT_OK;
 }
 

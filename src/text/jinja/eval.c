@@ -76,7 +76,7 @@ static dt_jv character(dt_jctx *x, dt_jv v, int64_t i)
 {
     size_t at = 0;
     i = place(i, dt_jv_length(x, v));
-    if (i < 0) return dt_jv_undefined("an index out of range");
+    if (i < 0) return dt_jv_undefined("the index is out of range");
     while (i-- > 0) at += dt_jinja_char(v.u.s + at, v.n - at);
     return dt_jv_string(v.u.s + at, dt_jinja_char(v.u.s + at, v.n - at));
 }
@@ -84,7 +84,7 @@ static dt_jv character(dt_jctx *x, dt_jv v, int64_t i)
 dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key)
 {
     const bool index = key.kind == DT_J_INT || key.kind == DT_J_BOOL;
-    if (v.kind == DT_J_UNDEFINED) of_undefined(x, v, "an item of it was asked for");
+    if (v.kind == DT_J_UNDEFINED) of_undefined(x, v, "cannot take an item of it");
     if (v.kind == DT_J_DICT) {
         const dt_jv *found = dt_jv_get(x, v, key);
         if (found) return *found;
@@ -92,7 +92,7 @@ dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key)
     if (index && v.kind == DT_J_STRING) return character(x, v, dt_jv_to_int(x, key, "index"));
     if (index && (v.kind == DT_J_LIST || v.kind == DT_J_TUPLE)) {
         const int64_t i = place(dt_jv_to_int(x, key, "index"), (int64_t)v.u.list->n);
-        return i < 0 ? dt_jv_undefined("an index out of range") : v.u.list->item[i];
+        return i < 0 ? dt_jv_undefined("the index is out of range") : v.u.list->item[i];
     }
     if (key.kind != DT_J_STRING) return dt_jv_undefined("an item");
     char *name = dt_jinja_alloc(x, key.n + 1);
@@ -133,7 +133,7 @@ static int64_t bound(dt_jctx *x, dt_jv v, int64_t n, bool back, int64_t otherwis
 
 static dt_jv slice(dt_jctx *x, dt_jv v, const dt_jv part[3])
 {
-    if (v.kind == DT_J_UNDEFINED) of_undefined(x, v, "a slice of it was asked for");
+    if (v.kind == DT_J_UNDEFINED) of_undefined(x, v, "cannot take a slice of it");
     if (v.kind != DT_J_STRING && v.kind != DT_J_LIST && v.kind != DT_J_TUPLE)
         dt_jinja_fail(x, "a value of type %s has no slices", dt_jv_type(v));
     const dt_jlist *all = dt_jv_items(x, v);
@@ -168,7 +168,7 @@ static dt_jv integers(dt_jctx *x, char operator, int64_t a, int64_t b)
         if (!over) r = operator== 'd' ? a / b - ((a % b != 0) && ((a < 0) != (b < 0))) : a % b;
         if (!over && operator== '%' && r != 0 &&(r < 0) != (b < 0)) r += b;
     }
-    if (over) dt_jinja_fail(x, "an integer beyond 64 bits");
+    if (over) dt_jinja_fail(x, "integers of more than 64 bits are not supported");
     return dt_jv_int(r);
 }
 
@@ -255,7 +255,7 @@ static bool repeats(dt_jv v) { return v.kind == DT_J_STRING || v.kind == DT_J_LI
 dt_jv dt_jinja_binary(dt_jctx *x, const char *operator, dt_jv a, dt_jv b)
 {
     if (a.kind == DT_J_UNDEFINED || b.kind == DT_J_UNDEFINED)
-        of_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs its value");
+        of_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs a value");
     if (dt_jv_is_number(a) && dt_jv_is_number(b)) return numbers(x, operator, a, b);
     if (*operator== '+' && a.kind == DT_J_STRING && b.kind == DT_J_STRING) return join_two(x, a, b);
     if (*operator== '+' && a.kind == b.kind && repeats(a)) {
@@ -279,7 +279,7 @@ bool dt_jinja_compare(dt_jctx *x, const char *operator, dt_jv a, dt_jv b)
     if (strcmp(operator, "==") == 0) return dt_jv_equal(x, a, b);
     if (strcmp(operator, "!=") == 0) return !dt_jv_equal(x, a, b);
     if (a.kind == DT_J_UNDEFINED || b.kind == DT_J_UNDEFINED)
-        of_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs its value");
+        of_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs a value");
     const int order = dt_jv_compare(x, a, b);
     if (strcmp(operator, "<") == 0) return order < 0;
     if (strcmp(operator, "<=") == 0) return order <= 0;
@@ -346,7 +346,7 @@ static dt_jargs arguments(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 
 dt_jv dt_jinja_call(dt_jctx *x, dt_jv f, const dt_jargs *args)
 {
-    if (f.kind == DT_J_UNDEFINED) of_undefined(x, f, "it was called");
+    if (f.kind == DT_J_UNDEFINED) of_undefined(x, f, "it cannot be called");
     if (f.kind == DT_J_FUNCTION) return dt_jinja_apply(x, f.u.function, f, args);
     if (f.kind == DT_J_MACRO) return dt_jinja_run_macro(x, f.u.macro, args, NULL);
     if (f.kind != DT_J_METHOD) dt_jinja_fail(x, "a value of type %s cannot be called", dt_jv_type(f));

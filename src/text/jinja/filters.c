@@ -157,12 +157,12 @@ FILTER(list) { return list_of(x, DT_J_LIST, dt_jv_items(x, v)); }
 FILTER(first)
 {
     const dt_jlist *all = dt_jv_items(x, v);
-    return all->n > 0 ? all->item[0] : dt_jv_undefined("the first of nothing");
+    return all->n > 0 ? all->item[0] : dt_jv_undefined("first item of an empty list");
 }
 FILTER(last)
 {
     const dt_jlist *all = dt_jv_items(x, v);
-    return all->n > 0 ? all->item[all->n - 1] : dt_jv_undefined("the last of nothing");
+    return all->n > 0 ? all->item[all->n - 1] : dt_jv_undefined("last item of an empty list");
 }
 FILTER(join)
 {
@@ -253,7 +253,7 @@ FILTER(unique)
 static dt_jv extreme(dt_jctx *x, dt_jv v, const dt_jv *a, bool back)
 {
     const dt_jv all = sorted(x, dt_jv_items(x, v), a[1], flag(a[0]), back);
-    return all.u.list->n > 0 ? all.u.list->item[0] : dt_jv_undefined("the extreme of nothing");
+    return all.u.list->n > 0 ? all.u.list->item[0] : dt_jv_undefined("minimum or maximum of an empty list");
 }
 FILTER(minimum) { return extreme(x, v, a, false); }
 FILTER(maximum) { return extreme(x, v, a, true); }

@@ -166,7 +166,7 @@ static void number(lexer *l)
         const bool sign = (*p == '-' || *p == '+') && n > 0 && (digits[n - 1] == 'e' || digits[n - 1] == 'E');
         if (!digit && !point && !exponent && !sign) break;
         real = real || point || exponent;
-        if (n + 1 >= sizeof digits) dt_jinja_fail(l->x, "a number of more than 62 digits");
+        if (n + 1 >= sizeof digits) dt_jinja_fail(l->x, "numbers of more than 62 digits are not supported");
         digits[n++] = *p;
     }
     digits[n] = '\0';

@@ -21,7 +21,7 @@ static void assign(dt_jctx *x, dt_jscope *s, const dt_jnode *target, dt_jv value
     } else if (target->kind == DT_JN_ATTRIBUTE) {
         const dt_jv of = dt_jinja_eval(x, s, target->left);
         if (of.kind != DT_J_NAMESPACE)
-            dt_jinja_fail(x, "%s.%s cannot be set: %s is no namespace", target->left->name, target->name,
+            dt_jinja_fail(x, "%s.%s cannot be set, because %s is not a namespace", target->left->name, target->name,
                           target->left->name);
         dt_jv_put(x, of, dt_jv_string(target->name, strlen(target->name)), value);
     } else {

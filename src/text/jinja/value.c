@@ -29,7 +29,7 @@ void *dt_jinja_alloc(dt_jctx *x, size_t nbytes)
     enum { CHUNK = 64 << 10 };
     dt_jarena *a = &x->arena;
     if (nbytes > DT_JINJA_MAX_MEMORY || a->n_total + nbytes > DT_JINJA_MAX_MEMORY)
-        dt_jinja_fail(x, "the template needs more than %d MiB", DT_JINJA_MAX_MEMORY >> 20);
+        dt_jinja_fail(x, "the template needs more than %d MiB of memory", DT_JINJA_MAX_MEMORY >> 20);
     nbytes = (nbytes + 15) & ~(size_t)15;
     if (nbytes > a->n_free) {
         const size_t n = nbytes > CHUNK / 4 ? nbytes : CHUNK;
@@ -66,7 +66,7 @@ void dt_jinja_work(dt_jctx *x, size_t n)
 
 void dt_jinja_enter(dt_jctx *x)
 {
-    if (++x->depth > DT_JINJA_MAX_DEPTH) dt_jinja_fail(x, "nested more than %d levels deep", DT_JINJA_MAX_DEPTH);
+    if (++x->depth > DT_JINJA_MAX_DEPTH) dt_jinja_fail(x, "the nesting exceeds %d levels", DT_JINJA_MAX_DEPTH);
 }
 
 /* ---- strings ----------------------------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ void dt_jinja_put_utf8(dt_jctx *x, dt_jbuf *b, uint32_t code)
     char out[4];
     size_t n = 0;
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-        dt_jinja_fail(x, "U+%04X in a string is no character", (unsigned)code);
+        dt_jinja_fail(x, "U+%04X in a string is not a character", (unsigned)code);
     if (code < 0x80) {
         out[n++] = (char)code;
     } else if (code < 0x800) {
@@ -368,7 +368,7 @@ int dt_jv_compare(dt_jctx *x, dt_jv a, dt_jv b)
             }
         return (a.u.list->n > b.u.list->n) - (a.u.list->n < b.u.list->n);
     }
-    dt_jinja_fail(x, "values of types %s and %s have no order", dt_jv_type(a), dt_jv_type(b));
+    dt_jinja_fail(x, "values of types %s and %s cannot be compared", dt_jv_type(a), dt_jv_type(b));
 }
 
 bool dt_jv_in(dt_jctx *x, dt_jv item, dt_jv whole)
@@ -497,7 +497,7 @@ static void put_value(dt_jctx *x, dt_jbuf *b, dt_jv v, bool quoted)
             dt_jbuf_add(x, b, v.u.s, v.n);
         break;
     default:
-        dt_jinja_fail(x, "the text of a value of type %s is not supported", dt_jv_type(v));
+        dt_jinja_fail(x, "values of type %s cannot be converted to text", dt_jv_type(v));
     }
     dt_jinja_leave(x);
 }

@@ -234,7 +234,7 @@ dt_err dt_auto_build(dt_auto_class c, const dt_auto_files *f, const dt_spec *roo
     *changed = false;
     if (c == DT_AUTO_BACKEND || !json_is_object(model)) return DT_OK;
     const stages s = make_stages(c, f);
-    DT_CHECK(s.normalizer && s.splitter && s.decoder, DT_ERR_MEMORY, "%s: no memory for its stages", root->file);
+    DT_CHECK(s.normalizer && s.splitter && s.decoder, DT_ERR_MEMORY, "%s: no memory for its pipeline", root->file);
     *changed |= replaces(all, "normalizer", s.normalizer);
     *changed |= replaces(all, "pre_tokenizer", s.splitter);
     *changed |= replaces_model(c, model);

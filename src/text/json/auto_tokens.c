@@ -105,8 +105,8 @@ static dt_err add(collector *c, const dt_added_item *t)
     }
     made.id = next_id(c, t);
     if (t->id >= 0 && t->id != made.id)
-        DT_WARN("%s: %s: token `%s` has id %d there and gets id %d, as transformers numbers added tokens", t->from.file,
-                t->from.where, t->content, (int)t->id, (int)made.id);
+        DT_WARN("%s: %s: token `%s` has id %d in this file, but gets id %d, by the numbering of transformers",
+                t->from.file, t->from.where, t->content, (int)t->id, (int)made.id);
     if (made.id > c->largest) c->largest = made.id;
     c->changed = true;
     return append(c->list, &made);
@@ -127,11 +127,11 @@ static dt_err read_own(collector *c, const dt_spec *root)
         DT_TRY(read_item(&s, false, &t));
         DT_TRY(dt_spec_int(&s, "id", 0, DT_VOCAB_MAX_ID, &id));
         if (id < 0) return dt_spec_bad(&s, "id", "an id");
-        if (t.n == 0) return dt_spec_bad(&s, "content", "a text that is not empty");
+        if (t.n == 0) return dt_spec_bad(&s, "content", "a string that is not empty");
         t.id = (int32_t)id;
         if (c->files && !find(c->list, t.content, t.n) && t.id != next_id(c, &t))
-            DT_WARN("%s: %s: token `%s` has id %d there; transformers gives it %d", s.file, s.where, t.content,
-                    (int)t.id, (int)next_id(c, &t));
+            DT_WARN("%s: %s: token `%s` has id %d in this file, but transformers assigns id %d", s.file, s.where,
+                    t.content, (int)t.id, (int)next_id(c, &t));
         if (t.id > c->largest) c->largest = t.id;
         DT_TRY(append(c->list, &t));
     }

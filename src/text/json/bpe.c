@@ -251,10 +251,10 @@ static size_t most_symbols(const dt_bpe *b, size_t n)
 static dt_err merge_word(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     const size_t most = most_symbols(b, n);
-    DT_CHECK(most < INT32_MAX / 4, DT_ERR_DATA, "a piece of %zu bytes, too long for the tokenizer", n);
+    DT_CHECK(most < INT32_MAX / 4, DT_ERR_DATA, "a text segment of %zu bytes is too long for the tokenizer", n);
     if (w->n_alloc < most + 1) {
         symbol *grown = realloc(w->symbol, 2 * (most + 1) * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for a piece of %zu bytes", n);
+        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for a text segment of %zu bytes", n);
         w->symbol = grown;
         w->n_alloc = 2 * (most + 1);
     }
@@ -363,7 +363,7 @@ static dt_err encode_with_lens(const dt_bpe *b, dt_bpe_work *w, const char *text
         free(w->lens);
         w->lens = malloc((w->lens_alloc = 2 * w->n_symbols) * sizeof *w->lens);
         if (!w->lens) w->lens_alloc = 0;
-        DT_CHECK(w->lens, DT_ERR_MEMORY, "no memory for a piece of %zu bytes", n);
+        DT_CHECK(w->lens, DT_ERR_MEMORY, "no memory for a text segment of %zu bytes", n);
     }
     for (size_t i = 0; i < w->n_symbols; i++) w->lens[i] = w->symbol[i].n;
     *lens = w->lens;

@@ -93,7 +93,7 @@ static dt_err read_merge(dt_bpe *b, const dt_spec *item, int32_t rank, dt_text *
     dt_text_append(joined, half[1] + prefix, len[1] - prefix);
     DT_CHECK(!joined->failed, DT_ERR_MEMORY, "%s: no memory", item->file);
     const int32_t id = dt_vocab_find(&b->vocab, joined->bytes, joined->n, DT_TOKEN_MODEL);
-    if (id < 0) return dt_spec_bad(item, NULL, "two tokens that together are a token of the vocabulary");
+    if (id < 0) return dt_spec_bad(item, NULL, "two tokens whose concatenation is a token of the vocabulary");
     *merge_slot(b, left, right) =
         /* of two that are the same the later one counts */
         (dt_merge){.left = left, .right = right, .rank = rank, .joined = id};

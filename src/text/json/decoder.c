@@ -53,7 +53,7 @@ static dt_err read_kind(const dt_spec *s, const char *type, dt_decode_step *step
     step->kind = DT_DECODE_SUFFIX;
     DT_TRY(dt_spec_only(s, "type suffix"));
     DT_TRY(copy_text(s, "suffix", &step->content));
-    if (!step->content[0]) return dt_spec_bad(s, "suffix", "a text that is not empty");
+    if (!step->content[0]) return dt_spec_bad(s, "suffix", "a string that is not empty");
     return dt_regex_compile(&step->pattern, step->content, strlen(step->content), DT_REGEX_LITERAL);
 }
 

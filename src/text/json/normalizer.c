@@ -94,8 +94,8 @@ static dt_err read_step(dt_normalizer *n, const dt_spec *s)
 static dt_err make_chars(dt_normalizer *n)
 {
     DT_CHECK(atof(utf8proc_unicode_version()) >= OLDEST_UNICODE, DT_ERR_DATA,
-             "a normalizer of Unicode forms needs the library utf8proc of Unicode %d or later, found %s",
-             OLDEST_UNICODE, utf8proc_unicode_version());
+             "Unicode normalisation needs the library utf8proc with Unicode %d or later, found %s", OLDEST_UNICODE,
+             utf8proc_unicode_version());
     return dt_char_table_make(&n->chars, dt_unicode_normal, dt_unicode_normal_n);
 }
 

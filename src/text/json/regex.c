@@ -115,15 +115,15 @@ static dt_err match_failed(int code, const char *text, size_t n, size_t at)
     pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
     const size_t shown = n - at < 40 ? n - at : 40;
     return dt_fail(code == PCRE2_ERROR_NOMEMORY ? DT_ERR_MEMORY : DT_ERR_DATA,
-                   "the tokenizer's expression fails at byte %zu of a text of %zu, \"%.*s\": %s", at, n, (int)shown,
-                   text + at, why);
+                   "the tokenizer's regular expression fails at byte %zu of a text of %zu, \"%.*s\": %s", at, n,
+                   (int)shown, text + at, why);
 }
 
 /* The byte of each character, and where in the text it begins: offsets first, for their alignment. */
 static dt_err write_subject(dt_matches *s, const dt_char_table *chars, dt_text *out)
 {
     const size_t n = s->n;
-    DT_CHECK(n < UINT32_MAX, DT_ERR_DATA, "a text of %zu bytes is too long for the tokenizer's expressions", n);
+    DT_CHECK(n < UINT32_MAX, DT_ERR_DATA, "a text of %zu bytes is too long for the tokenizer's regular expressions", n);
     out->n = 0;
     dt_text_reserve(out, (n + 1) * sizeof *s->char_at + n);
     DT_CHECK(!out->failed, DT_ERR_MEMORY, "no memory for a text of %zu bytes", n);

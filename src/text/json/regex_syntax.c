@@ -93,7 +93,7 @@ static dt_err put_set(syntax *s, dt_code_ranges *r)
     else if (s->writing)
         write_set(s, k);
     else if (k < 0 && s->n_sets == MAX_SETS)
-        err = refuse(s, "an expression with so many sets of characters");
+        err = refuse(s, "an expression with this many character sets");
     else if (k < 0)
         s->set[s->n_sets++] = *r, *r = (dt_code_ranges){0};
     free(r->item);
@@ -161,7 +161,8 @@ static dt_err fold(syntax *s, dt_code_ranges *r)
     const size_t n = r->n;
     for (size_t i = 0; i < n; i++) {
         const dt_code_range range = r->item[i];
-        if (range.last >= 128 && has_case(&range)) return refuse(s, "a letter beyond ASCII without case");
+        if (range.last >= 128 && has_case(&range))
+            return refuse(s, "a letter beyond ASCII in case-insensitive matching");
         for (uint32_t c = range.first; c <= range.last && c < 128; c++) {
             if (!is_ascii_letter(c)) continue;
             dt_code_ranges_add(r, c ^ 32, c ^ 32);
@@ -183,7 +184,7 @@ static dt_err check_pair(syntax *s, uint32_t c)
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         const bool doubled = repeats && pairs[i][0] == pairs[i][1] && low == pairs[i][0];
         if (doubled || (s->last == pairs[i][0] && low == pairs[i][1]))
-            return refuse(s, "ss, st, ff, fi or fl without case");
+            return refuse(s, "case-insensitive matching of ss, st, ff, fi or fl");
     }
     return DT_OK;
 }
@@ -252,7 +253,7 @@ static dt_err code_point(syntax *s, uint32_t *c)
     if (n == 0 || (is_u && n < 4) || (braces && !next_is(s, "}"))) return refuse(s, "this code point");
     if (braces) s->p++;
     *c = (uint32_t)strtoul(digits, NULL, 16);
-    if (!is_u && !braces && *c > 0x7f) return refuse(s, "\\x with a byte that is no character");
+    if (!is_u && !braces && *c > 0x7f) return refuse(s, "\\x with a byte that is not a character");
     if (*c > 0x10ffff) return refuse(s, "this code point");
     return DT_OK;
 }
@@ -342,10 +343,10 @@ static dt_err items(syntax *s, dt_code_ranges *r)
         if (range) s->p++;
         if (range && s->p < s->end) DT_TRY(item(s, r, &ends_in_set, &last));
         if (ends_in_set) return refuse(s, "a range that ends with a set");
-        if (last < first) return refuse(s, "a range that runs backwards");
+        if (last < first) return refuse(s, "a range in descending order");
         dt_code_ranges_add(r, first, last);
     }
-    return s->p < s->end ? DT_OK : refuse(s, "a set without an end");
+    return s->p < s->end ? DT_OK : refuse(s, "an unclosed set");
 }
 
 static dt_err set(syntax *s)
@@ -369,14 +370,14 @@ static dt_err set(syntax *s)
 
 static dt_err open_group(syntax *s)
 {
-    if (s->depth == MAX_DEPTH) return refuse(s, "so deep a nesting of groups");
+    if (s->depth == MAX_DEPTH) return refuse(s, "such deep nesting of groups");
     s->folds[s->depth++] = s->fold;
     return DT_OK;
 }
 
 static dt_err close_group(syntax *s)
 {
-    if (s->depth == 0) return refuse(s, ") without its (");
+    if (s->depth == 0) return refuse(s, "an unmatched )");
     s->fold = s->folds[--s->depth];
     put_char(s);
     return DT_OK;
@@ -396,8 +397,8 @@ static dt_err options(syntax *s, const char *open)
         else
             return refuse(s, "this kind of group");
     }
-    if (s->p == s->end) return refuse(s, "a group without an end");
-    if (*s->p == ')' && open != s->begin) return refuse(s, "an option that is not at the beginning");
+    if (s->p == s->end) return refuse(s, "an unclosed group");
+    if (*s->p == ')' && open != s->begin) return refuse(s, "an option that is not at the start");
     const bool whole = *s->p++ == ')';
     if (!whole) DT_TRY(open_group(s));
     s->fold = fold;
@@ -475,7 +476,7 @@ static dt_err pass(syntax *s, bool writing)
     s->depth = 0;
     s->last = 0;
     while (s->p < s->end) DT_TRY(one(s));
-    return s->depth == 0 ? DT_OK : refuse(s, "a group without an end");
+    return s->depth == 0 ? DT_OK : refuse(s, "an unclosed group");
 }
 
 /* ---- classes ------------------ */
@@ -507,7 +508,7 @@ static dt_err class_of(syntax *s, uint64_t sets, uint8_t *value)
 {
     int k = 0;
     while (k < s->n_classes && s->class_sets[k] != sets) k++;
-    if (k == MAX_CLASSES) return refuse(s, "an expression that tells so many kinds of characters apart");
+    if (k == MAX_CLASSES) return refuse(s, "an expression with this many character classes");
     if (k == s->n_classes) s->class_sets[s->n_classes++] = sets;
     *value = (uint8_t)(128 + k);
     return DT_OK;

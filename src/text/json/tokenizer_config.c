@@ -53,7 +53,7 @@ static dt_err read_template(dt_post_processor *w, const dt_spec *s, const dt_voc
         } else {
             DT_TRY(dt_spec_need(&item, "Sequence", JSON_OBJECT, &part));
             DT_TRY(dt_spec_need_string(&part, "id", &name));
-            if (strcmp(name, "A") != 0 || after) return dt_spec_bad(&item, NULL, "the sequence A, once");
+            if (strcmp(name, "A") != 0 || after) return dt_spec_bad(&item, NULL, "the sequence A exactly once");
             after = true;
         }
     }
@@ -152,7 +152,7 @@ static int32_t choose_pad(const dt_tokenizer *t, const dt_auto_files *f)
     const dt_json_tokenizer *j = t->impl;
     int32_t id = -1;
     if (read_token(t, f, "pad_token", &id) != DT_OK) {
-        DT_WARN("%s; another token is taken", dt_error_message());
+        DT_WARN("%s; another padding token is used", dt_error_message());
         dt_error_clear();
         id = -1;
     }

@@ -47,7 +47,7 @@ static dt_err grow_ids(dt_vocab *v, int32_t id)
 
 static dt_err append_text(dt_vocab *v, const char *text, size_t n)
 {
-    DT_CHECK(v->text.n + n < UINT32_MAX, DT_ERR_DATA, "tokens of less than 4 GiB together");
+    DT_CHECK(v->text.n + n < UINT32_MAX, DT_ERR_DATA, "tokens of less than 4 GiB in total");
     dt_text_append(&v->text, text, n);
     dt_text_append(&v->text, "", 1);
     DT_CHECK(!v->text.failed, DT_ERR_MEMORY, "no memory for a vocabulary");
