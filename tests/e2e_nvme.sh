@@ -75,7 +75,7 @@ for np in 2 3; do
     fails "a disk that is full after all" swap.write:1:25:nospace $np "cannot write offloaded states: [0-9]+ $offset: No space left on device"
     same_bits fault $np
     fails "a checkpoint that cannot be read into the file" swap.write:1:1:error $np "cannot write offloaded states: [0-9]+ $offset: Input/output error"
-    fails "no file" swap.open:1:1:nospace $np "cannot make a file for offloaded states: No space left on device"
+    fails "no file" swap.open:1:1:nospace $np "cannot create a file for offloaded states: No space left on device"
 done
 
 mkdir "$tmp/node" "$tmp/node/disk" "$tmp/other"
@@ -88,7 +88,7 @@ for np in 2 3; do
     run 0 $MPIRUN -np $((np - 1)) "$@" : -np 1 bash -c 'cd ../other && exec ../node/"$0" "$@"' "$@"
     cd "$OLDPWD" || exit 1
     expect_exit "a directory that one rank of $np does not have: 74" 74
-    expect_text "which rank and why" "rank $((np - 1)) .*disk: cannot make a file for offloaded states: No such file or directory"
+    expect_text "which rank and why" "rank $((np - 1)) .*disk: cannot create a file for offloaded states: No such file or directory"
     untouched "a directory that one rank of $np does not have" missing
 done
 
