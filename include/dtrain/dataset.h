@@ -217,6 +217,7 @@ typedef struct dt_make_stats {
     int64_t nbytes_read, nbytes_total; /* total -1: not known (standard input) */
     int64_t n_documents, n_tokens;     /* training file; tokens of both sides */
     int64_t n_validation_documents, n_validation_tokens;
+    char first_dropped[512]; /* FILE:LINE of the first of n_dropped */
     int64_t n_dropped;   /* records without any target (sft), without an answer (preference), without a prompt */
     int64_t n_truncated; /* cut at max_length */
     int64_t n_too_long;  /* left out for max_length */

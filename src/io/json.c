@@ -186,6 +186,10 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
     if (!(flags & DT_JSON_RECORD)) DT_TRY(dt_refuse_stand_in(name, text, nbytes));
     DT_CHECK(why.text[0], DT_ERR_MEMORY, "%s: no memory for %zu bytes of JSON", name, nbytes);
     const char *comma = trailing_comma(text, nbytes, &why);
+    const char *end = strstr(why.text, " near end of file");
+    if (flags & DT_JSON_RECORD && json_error_code(&why) == json_error_premature_end_of_input)
+        return dt_fail(DT_ERR_DATA, "%s%snot valid JSON: the record ends before it is closed (%.*s)", name,
+                       name[0] ? ": " : "", (int)(end ? end - why.text : (ptrdiff_t)strlen(why.text)), why.text);
     if (flags & DT_JSON_RECORD)
         return dt_fail(DT_ERR_DATA, "%s%snot valid JSON: %s%s (line %d, column %d of the record)", name,
                        name[0] ? ": " : "", why.text, comma, why.line, why.column);

@@ -193,13 +193,17 @@ static void count_pairs(dt_make_stats *stats, const dt_sample *s)
     if (s->pair.contradicted) count_pair(&stats->contradicted, s->item);
 }
 
+static void count_dropped(dt_make_stats *stats, const dt_chunk_item *item)
+{
+    if (stats->n_dropped++ == 0)
+        snprintf(stats->first_dropped, sizeof stats->first_dropped, "%s:%" PRId64, item->path, item->line);
+}
+
 static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data *of)
 {
     const uint8_t *mask = of->mask;
-    if (s->too_long || is_empty(s, mask)) {
-        *(s->too_long ? &o->stats->n_too_long : &o->stats->n_dropped) += 1;
-        return DT_OK;
-    }
+    if (s->too_long) return o->stats->n_too_long++, DT_OK;
+    if (is_empty(s, mask)) return count_dropped(o->stats, s->item), DT_OK;
     o->stats->n_truncated += s->truncated;
     o->stats->n_parted += s->parted;
     count_pairs(o->stats, s);
@@ -288,10 +292,15 @@ static dt_err check_result(const dt_outputs *o)
                  " is short enough: each image takes %" PRId64 " tokens of --max-length for its placeholders",
                  o->recipe->images->n_tokens);
     const int64_t n = s->n_documents + s->n_validation_documents;
+    static const char *const missing[] = {"tokens", "an answer to train on", "an answer on both sides", "a prompt"};
+    DT_CHECK(n > 0 || s->n_dropped == 0 || s->n_too_long > 0, DT_ERR_DATA,
+             "%s: none of the %" PRId64 " records has %s%s", s->first_dropped, s->n_dropped, missing[s->kind],
+             s->kind == DT_DATASET_SFT
+                 ? "; add a message of role assistant with text, or use --kind prompts or --kind tokens"
+                 : "");
     DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
              o->opt->n_inputs > 1 ? " ..." : "",
              s->n_too_long  ? short_enough
-             : s->n_dropped ? " has a target"
              : s->n_bad     ? " is well formed"
                             : "");
     DT_CHECK(s->equal.n == 0 || s->equal.n < s->n_pairs, DT_ERR_DATA,

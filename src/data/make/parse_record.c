@@ -189,6 +189,34 @@ dt_err dt_open_messages(json_t *record)
 
 /* ---- which form it is -------------------------------------------------------------------------------------------- */
 
+/* What to do with keys of other conventions, the most specific first. */
+static const char *advice(const json_t *record)
+{
+    static const struct {
+        const char *key, *with, *text;
+    } NEAR[] = {
+        {"query", "response", "; rename query to prompt and response to completion"},
+        {"query", "answer", "; rename query to question"},
+        {"question", "response", "; rename response to answer"},
+        {"input", "output", "; rename input to prompt and output to completion"},
+        {"input", "response", "; rename input to prompt and response to completion"},
+        {"chosen_response", "prompt", "; a pair needs rejected_response as well"},
+        {"rejected_response", "prompt", "; a pair needs chosen_response as well"},
+        {"chosen_response", NULL, "; a pair of chosen_response and rejected_response needs prompt as well"},
+        {"rejected_response", NULL, "; a pair of chosen_response and rejected_response needs prompt as well"},
+        {"responses", NULL, "; responses needs ranks or scores, and a prompt; a single text is named completion"},
+        {"response", NULL, "; rename response to completion, and the key of the question to prompt"},
+        {"message", NULL, "; rename message to messages"},
+        {"dialogue", NULL, "; rename dialogue to messages"},
+        {"dialog", NULL, "; rename dialog to messages"},
+        {"query", NULL, "; rename query to prompt"},
+        {"content", NULL, "; rename content to text"},
+    };
+    for (size_t i = 0; i < sizeof NEAR / sizeof NEAR[0]; i++)
+        if (dt_has(record, NEAR[i].key) && (!NEAR[i].with || dt_has(record, NEAR[i].with))) return NEAR[i].text;
+    return "";
+}
+
 static dt_err unknown_record(const json_t *record)
 {
     char keys[200] = "";
@@ -199,8 +227,8 @@ static dt_err unknown_record(const json_t *record)
     return dt_fail(
         DT_ERR_DATA,
         "expected a record with text, messages, conversations, conversation, prompt and completion, instruction and "
-        "output, chosen and rejected, prompt, or question and answer; found the keys: %s",
-        keys[0] ? keys : "(none)");
+        "output, chosen and rejected, prompt, or question and answer; found the keys: %s%s",
+        keys[0] ? keys : "(none)", advice(record));
 }
 
 static bool is_chat_record(const json_t *json)

@@ -78,6 +78,20 @@ static const char *with_hyphens(const char *name, size_t len, const struct optio
     return NULL;
 }
 
+/* The option with the fewest letters to change, or NULL. */
+static const char *nearest(const char *name, size_t len, const struct option *longs)
+{
+    char typed[64];
+    const char *best = NULL;
+    if (len >= sizeof typed) return NULL;
+    snprintf(typed, sizeof typed, "%.*s", (int)len, name);
+    for (int most = 1 + (int)len / 4; longs->name; longs++) {
+        const int distance = dt_edit_distance(typed, longs->name);
+        if (distance <= most) best = longs->name, most = distance - 1;
+    }
+    return best;
+}
+
 static dt_err refuse(const char *word, const struct option *longs)
 {
     const char *help = dt_log_program();
@@ -92,6 +106,8 @@ static dt_err refuse(const char *word, const struct option *longs)
     DT_CHECK(!ours, DT_ERR_USAGE, "%s: unknown option; did you mean --%s?", word, ours);
     DT_CHECK(!name[len] || !memchr(name, '.', len), DT_ERR_USAGE, "%s: keys are set without the leading --: %s", word,
              name);
+    const char *near = nearest(name, len, longs);
+    DT_CHECK(!near, DT_ERR_USAGE, "%s: unknown option; the nearest is --%s; see %s --help", word, near, help);
     return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
 }
 

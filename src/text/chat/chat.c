@@ -117,6 +117,10 @@ static dt_err unknown_name(const char *name)
 
 static dt_err find_form(dt_chat *c, const char *name)
 {
+    DT_CHECK(!dt_has_ending(name, ".jinja") && !dt_has_ending(name, ".j2"), DT_ERR_USAGE,
+             "template: expected auto, a name or a JSON file, found the Jinja file %s: copy it into the tokenizer's "
+             "directory as chat_template.jinja and set the template to auto",
+             name);
     if (*name == '{') return dt_chat_template_parse("template", name, strlen(name), &c->form, &c->root);
     if (strchr(name, '/') || dt_has_ending(name, ".json")) return dt_chat_template_read(name, &c->form, &c->root);
     const dt_chat_template *form = dt_chat_template_find(name);
