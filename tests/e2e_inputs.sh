@@ -58,7 +58,7 @@ expect_exit "a model with the shape that its file names" 0
 expect "is not warned of" sh -c "! grep -q 'is ignored' '$out'"
 run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64
 expect_exit "another model than the file names" 0
-expect_text "is warned of, with both sizes" 'sizes that differ from the model of path = .* are ignored: hidden_size = 64 .it has 32.'
+expect_text "is warned of, with both sizes" 'keys that differ from the model of path = .* are ignored: hidden_size = 64 .it has 32.'
 mkdir "$tmp/elsewhere"
 run 0 ./dtrain --plan "$tmp/shape.ini" model.path="$tmp/elsewhere/model"
 expect_text "before the download, the shape is planned for" 'the plan uses the shape in \[model\]'

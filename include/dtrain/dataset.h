@@ -205,6 +205,8 @@ typedef struct dt_field_counts {
     int n;
     int64_t n_others; /* fields of more names */
     int64_t n_calls;  /* messages of role function_call, whose text is an answer like others */
+    int64_t n_in_row, n_without_user; /* chats with two answers in a row; with answers, but without a question */
+    char first_odd[512];              /* FILE:LINE of the first of these */
 } dt_field_counts;
 
 /** Pairs with something in common. */

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
 {
@@ -235,6 +236,17 @@ static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *b
                    n_ties + n_too_long + n_empty, why);
 }
 
+/* The message of dt_glob, with what makes a missing file. */
+static dt_err no_files(dt_err err, const char *item)
+{
+    if (err != DT_ERR_DATA || access(item, F_OK) == 0) return err;
+    char *why = strdup(dt_error_message());
+    dt_error_clear();
+    err = dt_fail(err, "%s; make datasets with dtrain-data", why ? why : item);
+    free(why);
+    return err;
+}
+
 /* One item of the list, with its weight: all files that a glob matches, in the order of their names. */
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
@@ -246,8 +258,8 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     char **paths;
     int n_paths;
     const dt_sources before = *s;
-    DT_TRY(dt_glob(item, &paths, &n_paths));
-    dt_err err = DT_OK;
+    dt_err err = dt_glob(item, &paths, &n_paths);
+    if (err != DT_OK) return no_files(err, item);
     for (int i = 0; i < n_paths && err == DT_OK; i++) {
         dt_phase_enter(opt->phase, "open", "data");
         err = dt_phase_poll(opt->phase);

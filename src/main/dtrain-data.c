@@ -66,7 +66,7 @@ static const char usage[] =
     "                            is an error)\n"
     "  --force                   replace existing outputs; an input file is never replaced\n"
     "  --threads N               encoder threads (default: one per core)\n"
-    "  -q, --quiet               no progress messages\n"
+    "  -q, --quiet               print only warnings and errors: no progress, no summary\n"
     "  -h, --help                print this text\n"
     "  -V, --version             print version, commit and build\n"
     "\n"
@@ -195,6 +195,18 @@ static int compare_counts(const void *a, const void *b)
     return x->n != y->n ? (x->n < y->n ? 1 : -1) : strcmp(x->name, y->name);
 }
 
+/* Such chats stay in the dataset, but are more often a mistake than meant. */
+static void report_turns(const dt_field_counts *c)
+{
+    char in_row[80] = "", without[80] = "";
+    if (c->n_in_row) snprintf(in_row, sizeof in_row, "%" PRId64 " with two answers in a row", c->n_in_row);
+    if (c->n_without_user)
+        snprintf(without, sizeof without, "%" PRId64 " without a message of role user", c->n_without_user);
+    if (*in_row || *without)
+        DT_WARN("unusual chats were kept: %s%s%s; check them (first: %s)", in_row, *in_row && *without ? ", " : "",
+                without, c->first_odd);
+}
+
 static void report_ignored(const dt_make_stats *s)
 {
     enum { MOST = 20 }; /* names listed */
@@ -234,6 +246,7 @@ static void report(const dt_make_options *o, const dt_make_stats *s, double seco
                 s->n_validation_documents, noun, s->n_validation_tokens);
     report_left_out(o, s, noun);
     report_ignored(s);
+    report_turns(&s->ignored);
     report_pairs(s);
     report_problems(s);
     DT_INFO("%s read in %.1f s, %s/s", dt_format_bytes((double)s->nbytes_read, text), seconds,
@@ -615,6 +628,7 @@ static dt_err make_main(int argc, char **argv)
     if (c.help) print_help();
     if (c.version) tool_print_version();
     if (c.help || c.version) return DT_OK;
+    if (c.quiet) setenv("DTRAIN_LOG", "warn", 0); /* nothing has been logged yet */
     DT_TRY(size_images(&c.make));
     meter m = {.start_s = dt_now_s(), .terminal = isatty(STDERR_FILENO)};
     m.last_s = m.start_s;

@@ -74,7 +74,9 @@ static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
 static dt_err not_there(const char *path, int why)
 {
     char hint[3 * PATH_MAX];
-    return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), dt_missing_model_hint(path, why, hint, sizeof hint));
+    const char *what = dt_missing_model_hint(path, why, hint, sizeof hint);
+    if (!*what && why == ENOENT) what = "; expected a directory with config.json and model.safetensors, or a checkpoint";
+    return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), what);
 }
 
 /* A directory with config.json is a model; one with weights or adapters alone is told what it lacks; all else may be

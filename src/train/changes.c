@@ -185,6 +185,7 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     char where[512] = "", start[2 * PATH_MAX];
     changes c = {.allowed = run->cfg.checkpoint_allow_changes};
     DT_TRY(compare(&c, run, path, meta));
+    const bool unset = c.key && !dt_config_given(&run->cfg, c.section, c.key);
     if (c.key) dt_config_where(&run->cfg, c.section, c.key, where, sizeof where);
     snprintf(start, sizeof start,
              strcmp(c.key ? c.section : "", "lora") ? "its weights with model.path = %s"
@@ -194,8 +195,9 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
         return dt_fail(
             DT_ERR_USAGE,
             "%s%s%s was written with other settings, and its optimizer state and data position do not fit the new ones "
-            "(%s); start a new run from %s and another run.output_dir, or list the keys in checkpoint.allow_changes",
-            where, c.key ? ": " : "", path, c.refused, start);
+            "(%s%s%s%s%s); start a new run from %s and another run.output_dir, or list the keys in checkpoint.allow_changes",
+            where, c.key ? ": " : "", path, c.refused, unset ? "; the configuration does not set " : "", unset ? c.section : "",
+            unset ? "." : "", unset ? c.key : "", start);
     DT_TRY(check_length(run, path, meta));
     if (c.reported[0])
         DT_WARN("%s was written with other settings; the run continues with the new ones: %s", path, c.reported);

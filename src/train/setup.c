@@ -41,48 +41,84 @@ static void check_needed(dt_run *run)
     note(run, check_stage(run));
 }
 
-/* Keys of [model] that state a size, with where the model's own size is. */
+/* Keys of [model] that state what the model is, with where the model's own value is. */
 static const struct shape_key {
     const char *key;
-    size_t text_at, size_at; /* in dt_config: "" where not given; in dt_model_config */
+    enum { SHAPE_SIZE, SHAPE_NUMBER, SHAPE_BOOLEAN } kind;
+    size_t text_at, value_at; /* in dt_config: "" if not set; in dt_model_config */
 } SHAPE_KEYS[] = {
-#define SHAPE_KEY(name)                                                                                                \
+#define SHAPE_KEY(kind, key, field)                                                                                    \
     {                                                                                                                  \
-#name, offsetof(dt_config, model_##name), offsetof(dt_model_config, name)                                      \
+#key, kind, offsetof(dt_config, model_##key), offsetof(dt_model_config, field)                                 \
     }
-    SHAPE_KEY(hidden_size),         SHAPE_KEY(intermediate_size),   SHAPE_KEY(num_hidden_layers),
-    SHAPE_KEY(num_attention_heads), SHAPE_KEY(num_key_value_heads), SHAPE_KEY(head_dim),
-    SHAPE_KEY(vocab_size),
+#define SHAPE_KEY_SIZE(key) SHAPE_KEY(SHAPE_SIZE, key, key)
+    SHAPE_KEY_SIZE(hidden_size),
+    SHAPE_KEY_SIZE(intermediate_size),
+    SHAPE_KEY_SIZE(num_hidden_layers),
+    SHAPE_KEY_SIZE(num_attention_heads),
+    SHAPE_KEY_SIZE(num_key_value_heads),
+    SHAPE_KEY_SIZE(head_dim),
+    SHAPE_KEY_SIZE(vocab_size),
+    SHAPE_KEY_SIZE(max_position_embeddings),
+    SHAPE_KEY(SHAPE_NUMBER, rope_theta, rope_theta),
+    SHAPE_KEY(SHAPE_NUMBER, rms_norm_eps, norm_eps),
+    SHAPE_KEY(SHAPE_BOOLEAN, tie_word_embeddings, tie_word_embeddings),
+    SHAPE_KEY(SHAPE_BOOLEAN, mlp_bias, mlp_bias),
+#undef SHAPE_KEY_SIZE
 #undef SHAPE_KEY
 };
 
-/* Sizes given in addition to path state the expected model. Differences from the actual model are reported in one line,
- * and path wins. stated: of model.config and the keys, or NULL: of the keys only. */
-static void compare_shape(const dt_config *cfg, const dt_model_config *stated, const dt_model_config *found)
+static double shape_value(const struct shape_key *k, const dt_model_config *mc)
+{
+    const char *at = (const char *)mc + k->value_at;
+    if (k->kind == SHAPE_BOOLEAN) return *(const bool *)at;
+    return k->kind == SHAPE_NUMBER ? *(const double *)at : (double)*(const int64_t *)at;
+}
+
+static double shape_stated(const struct shape_key *k, const char *text)
+{
+    return k->kind == SHAPE_BOOLEAN ? strcmp(text, "true") == 0 : strtod(text, NULL);
+}
+
+static void append_difference(char list[512], const struct shape_key *k, double stated, double found)
+{
+    const size_t len = strlen(list);
+    const char *comma = len ? ", " : "";
+    if (k->kind == SHAPE_BOOLEAN)
+        snprintf(list + len, 512 - len, "%s%s = %s (it has %s)", comma, k->key, stated != 0 ? "true" : "false",
+                 found != 0 ? "true" : "false");
+    else
+        snprintf(list + len, 512 - len, "%s%s = %.15g (it has %.15g)", comma, k->key, stated, found);
+}
+
+/* Keys given in addition to path state the expected model. Differences from the actual model are reported in one line,
+ * and path wins. file: the model of model.config, or NULL. */
+static void compare_shape(const dt_config *cfg, const dt_model_config *file, const dt_model_config *found)
 {
     char differ[512] = "";
-    size_t len = 0;
-    for (size_t i = 0; i < sizeof SHAPE_KEYS / sizeof SHAPE_KEYS[0] && len < sizeof differ; i++) {
+    const char *type = dt_family_name(found->family);
+    const char *stated_type = file ? dt_family_name(file->family) : cfg->model_model_type;
+    if (*stated_type && strcmp(stated_type, type) != 0)
+        snprintf(differ, sizeof differ, "model_type = %s (it has %s)", stated_type, type);
+    for (size_t i = 0; i < sizeof SHAPE_KEYS / sizeof SHAPE_KEYS[0]; i++) {
         const struct shape_key *k = &SHAPE_KEYS[i];
         const char *text = *(const char *const *)((const char *)cfg + k->text_at);
-        const int64_t have = *(const int64_t *)((const char *)found + k->size_at);
-        const int64_t want = stated  ? *(const int64_t *)((const char *)stated + k->size_at)
-                             : *text ? strtoll(text, NULL, 10)
-                                     : have;
-        if (want != have)
-            len += (size_t)snprintf(differ + len, sizeof differ - len, "%s%s = %" PRId64 " (it has %" PRId64 ")",
-                                    len ? ", " : "", k->key, want, have);
+        const double have = shape_value(k, found),
+                     want = file    ? shape_value(k, file)
+                            : *text ? shape_stated(k, text)
+                                    : have;
+        if (want != have) append_difference(differ, k, want, have);
     }
     if (*differ)
-        DT_WARN("[model] sizes that differ from the model of path = %s are ignored: %s", cfg->model_path, differ);
+        DT_WARN("[model] keys that differ from the model of path = %s are ignored: %s", cfg->model_path, differ);
 }
 
 static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *found)
 {
     dt_model_config stated;
-    const bool whole = *cfg->model_config || *cfg->model_model_type;
-    if (whole) DT_TRY(dt_model_config_from_keys(&stated, cfg));
-    compare_shape(cfg, whole ? &stated : NULL, found);
+    const bool file = *cfg->model_config, whole = file || *cfg->model_model_type;
+    if (whole) DT_TRY(dt_model_config_from_keys(&stated, cfg)); /* also finds invalid values */
+    compare_shape(cfg, file ? &stated : NULL, found);
     if (whole) dt_model_config_free(&stated);
     return DT_OK;
 }

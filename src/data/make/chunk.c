@@ -83,7 +83,7 @@ void dt_chunk_clear(dt_chunk *p)
     p->n_samples = p->n_items = 0;
     p->n_text = p->n_records = p->n_pixels = 0;
     p->ignored.n = 0;
-    p->ignored.n_others = p->ignored.n_calls = 0;
+    p->ignored.n_others = p->ignored.n_calls = p->ignored.n_in_row = p->ignored.n_without_user = 0;
     p->err = DT_OK;
     if (p->text_alloc > KEPT_NBYTES) {
         free(p->text);

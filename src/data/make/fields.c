@@ -1,6 +1,7 @@
 /* fields.c - which fields a record of each form may have. What would change the training is refused; what nothing reads
  * is counted. */
 #include "parse_record.h"
+#include <inttypes.h>
 #include <string.h>
 
 /* What each form reads besides its images and its weight, in one text: names between blanks. Fields of prompts are all
@@ -148,6 +149,26 @@ void dt_add_ignored(dt_field_counts *to, const dt_field_counts *from)
     for (int i = 0; i < from->n; i++) add_count(to, "", from->field[i].name, from->field[i].n);
     to->n_others += from->n_others;
     to->n_calls += from->n_calls;
+    if (to->n_in_row + to->n_without_user == 0) snprintf(to->first_odd, sizeof to->first_odd, "%s", from->first_odd);
+    to->n_in_row += from->n_in_row;
+    to->n_without_user += from->n_without_user;
+}
+
+void dt_count_turns(dt_field_counts *c, const dt_parsed_record *r, const char *path, int64_t line)
+{
+    const dt_messages *m = &r->messages[DT_SIDE_FIRST];
+    bool in_row = false, answers = false, asked = false;
+    if (r->form != DT_FORM_MESSAGES && r->form != DT_FORM_CONVERSATION && r->form != DT_FORM_CONVERSATIONS) return;
+    for (int i = 0; i < m->n; i++) {
+        const bool answer = m->item[i].role == DT_ROLE_ASSISTANT;
+        in_row |= answer && i > 0 && m->item[i - 1].role == DT_ROLE_ASSISTANT;
+        answers |= answer;
+        asked |= m->item[i].role == DT_ROLE_USER;
+    }
+    if (!in_row && (asked || !answers)) return;
+    if (c->n_in_row + c->n_without_user == 0) snprintf(c->first_odd, sizeof c->first_odd, "%s:%" PRId64, path, line);
+    c->n_in_row += in_row;
+    c->n_without_user += answers && !asked;
 }
 
 static void count_of_message(dt_field_counts *c, const json_t *message)

@@ -122,8 +122,10 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
     dt_err err = DT_OK;
     for (int which = 0; which < w->record.n_records && err == DT_OK && !bad; which++)
         err = add_sample(k, w, p, item, json, parsed, which, &bad);
-    if (err == DT_OK && !bad && item->json && !k->recipe.rules.rec)
+    if (err == DT_OK && !bad && item->json && !k->recipe.rules.rec) {
         dt_count_ignored(&p->ignored, &w->record, json, &k->recipe.rules);
+        if (!k->recipe.rules.captions) dt_count_turns(&p->ignored, &w->record, item->path, item->line);
+    }
     if (err == DT_OK && bad) {
         p->samples[first] = p->samples[p->n_samples - 1];
         p->n_samples = first + 1;

@@ -283,6 +283,15 @@ static dt_err check_both_sides(const json_t *json)
     DT_CHECK(chosen == dt_has(json, "rejected"), DT_ERR_DATA,
              "found %s, but not %s: a pair of answers needs both (--kind prompts uses only the prompt)",
              chosen ? "chosen" : "rejected", chosen ? "rejected" : "chosen");
+    DT_CHECK(!dt_has(json, "chosen_response") && !dt_has(json, "rejected_response"), DT_ERR_DATA,
+             "found one of chosen_response and rejected_response: a pair of answers needs both (--kind prompts uses "
+             "only the prompt)");
+    DT_CHECK(!dt_has(json, "prompt") || !json_is_string(json_object_get(json, "response")), DT_ERR_DATA,
+             "found prompt and response: rename response to completion to train on it (--kind prompts uses only the "
+             "prompt)");
+    DT_CHECK(!json_is_string(json_object_get(json, "responses")), DT_ERR_DATA,
+             "responses: expected a list; rename it to completion if it is one text (--kind prompts uses only the "
+             "prompt)");
     return DT_OK;
 }
 

@@ -123,6 +123,8 @@ dt_err dt_parse_rec(dt_parsed_record *r, const json_t *json, const dt_rules *rul
 dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_rules *rules);
 /** Count the fields of a record, and of its messages, that nothing reads. */
 void dt_count_ignored(dt_field_counts *counts, const dt_parsed_record *r, const json_t *json, const dt_rules *rules);
+/** Count a chat that has answers in a row or no question; path, line: of its record. */
+void dt_count_turns(dt_field_counts *counts, const dt_parsed_record *r, const char *path, int64_t line);
 void dt_add_ignored(dt_field_counts *to, const dt_field_counts *from);
 
 #endif
