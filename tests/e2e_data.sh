@@ -17,6 +17,10 @@ expect_exit "no input" 64
 run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
 expect_exit "unknown option" 64
 expect_text "unknown option is named" "no-such-thing"
+run 0 ./dtrain-data --tokeniser bytes -o "$tmp/x.h5" README.md
+expect_text "the nearest option is named" 'unknown option; the nearest is --tokenizer'
+run 0 ./dtrain-data --template chat.jinja -o "$tmp/x.h5" README.md
+expect_text "Jinja files: what is accepted instead" 'found the Jinja file chat.jinja: copy it into the tokenizer'
 run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
 expect_exit "a number that is none" 64
 run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
@@ -35,6 +39,28 @@ expect_exit "validation without a fraction" 64
 run 0 ./dtrain-data --force -o "$tmp/x.h5" "$tmp/absent.txt"
 expect_exit "absent input" 65
 expect_text "absent input is named" "absent.txt"
+
+# ---- records: what to change
+make_one() { echo "$1" >"$tmp/one.jsonl" && run 0 ./dtrain-data --force "${@:2}" -o "$tmp/x.h5" "$tmp/one.jsonl"; }
+make_one '{"messages":[{"role":"user","content":"q"}]}'
+expect_exit "no answer" 65
+expect_text "no answer: line and remedy" 'one.jsonl:1: none of the 1 records has an answer to train on; add a message of role assistant'
+make_one '{"prompt":"a","completion":"b"'
+expect_text "an unclosed record" 'one.jsonl:1: not valid JSON: the record ends before it is closed ('
+make_one '{"query":"a","response":"b"}'
+expect_text "keys of another convention" 'found the keys: query, response; rename query to prompt and response to completion'
+make_one '{"prompt":"a","response":"b"}'
+expect_text "a response is not dropped" 'rename response to completion'
+make_one '{"prompt":"a","chosen_response":"b"}'
+expect_text "half a pair" 'a pair of answers needs both'
+make_one '{"prompt":"a","responses":"b"}'
+expect_text "responses that are one text" 'responses: expected a list; rename it to completion'
+make_one '{"prompt":"a","response":"b"}' --kind prompts
+expect_exit "a prompt may have other fields" 0
+make_one '{"messages":[{"role":"assistant","content":"a"},{"role":"assistant","content":"b"}]}'
+expect_text "unusual chats" 'unusual chats were kept: 1 with two answers in a row, 1 without a message of role user; .*one.jsonl:1'
+make_one '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}' --quiet
+expect "a usual chat and --quiet: no output" test ! -s "$out"
 
 # ---- text
 printf '\xef\xbb\xbfalpha beta\r\n\n   \ngamma\nlast without newline' >"$tmp/lines.txt"

@@ -66,6 +66,27 @@ sed -i '/^model_type/d' "$tmp/shape.ini"
 run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64 model.vocab_size=300
 expect_text "also by keys alone, in one line" 'are ignored: hidden_size = 64 .it has 32., vocab_size = 300 .it has 257.'
 
+run 1 ./dtrain "$tmp/shape.ini" model.rope_theta=3 model.model_type=gpt2
+expect_text "other keys and the type as well" 'are ignored: model_type = gpt2 .it has llama., rope_theta = 3 .it has 10000.'
+run 1 ./dtrain --check "$tmp/shape.ini" model.path="$tmp/missing"
+expect_text "a missing model: what is expected" 'missing: No such file or directory; expected a directory with config.json'
+run 1 ./dtrain --check "$tmp/tiny.ini" data.train="$tmp/missing.h5" run.output_dir="$tmp/none"
+expect_text "a missing dataset: what makes it" 'missing.h5: cannot be opened: .*; make datasets with dtrain-data'
+
+# Without run.task.
+./dtrain-data -q --force -o "$tmp/pairs.h5" input/pairs.jsonl
+./dtrain-data -q --force --template plain -o "$tmp/chats.h5" input/chat.jsonl
+sed '/^task/d' "$tmp/tiny.ini" >"$tmp/no_task.ini"
+run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/pairs.h5" run.output_dir="$tmp/none"
+expect_text "pairs: the task is missing" 'expected tokens or sft for task pretrain (the default: .run. task is not set)'
+run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/chats.h5" data.validation= run.output_dir="$tmp/none"
+expect_text "chats: a warning" '.run. task is not set, so this is pretrain'
+run 1 ./dtrain "$tmp/no_task.ini" run.task=sft data.train="$tmp/chats.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
+run 1 ./dtrain "$tmp/no_task.ini" data.train="$tmp/chats.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
+expect_text "an existing run: the missing key" 'run.task: sft -> pretrain; the configuration does not set run.task'
+run 1 ./dtrain --check "$tmp/no_task.ini" run.task=sft data.train="$tmp/chats.h5" data.validation= run.max_steps=0 run.epochs=0.3 run.output_dir="$tmp/few"
+expect_text "few steps: which keys change it" 'gives only . optimizer step'
+
 # One file for every task, with data of their own kind.
 set -- run.output_dir="$tmp/ini" data.train="$tmp/train.h5" data.seq_len=32 run.max_steps=2
 run 1 ./dtrain input/pretrain.ini "$@" data.validation="$tmp/valid.h5" model.max_position_embeddings=32 model.hidden_size=32 model.intermediate_size=64

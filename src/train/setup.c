@@ -115,11 +115,11 @@ static void compare_shape(const dt_config *cfg, const dt_model_config *file, con
 
 static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *found)
 {
-    dt_model_config stated;
-    const bool file = *cfg->model_config, whole = file || *cfg->model_model_type;
-    if (whole) DT_TRY(dt_model_config_from_keys(&stated, cfg)); /* also finds invalid values */
-    compare_shape(cfg, file ? &stated : NULL, found);
-    if (whole) dt_model_config_free(&stated);
+    dt_model_config file;
+    if (!*cfg->model_config) return compare_shape(cfg, NULL, found), DT_OK;
+    DT_TRY(dt_model_config_from_keys(&file, cfg));
+    compare_shape(cfg, &file, found);
+    dt_model_config_free(&file);
     return DT_OK;
 }
 
