@@ -46,7 +46,7 @@ make_one '{"messages":[{"role":"user","content":"q"}]}'
 expect_exit "no answer" 65
 expect_text "no answer: line and remedy" 'one.jsonl:1: none of the 1 records has an answer to train on; add a message of role assistant'
 make_one '{"prompt":"a","completion":"b"'
-expect_text "an unclosed record" 'one.jsonl:1: not valid JSON: the record ends before it is closed ('
+expect_text "an unclosed record" 'one.jsonl:1: not valid JSON: the record ends before it is closed ..'
 make_one '{"query":"a","response":"b"}'
 expect_text "keys of another convention" 'found the keys: query, response; rename query to prompt and response to completion'
 make_one '{"prompt":"a","response":"b"}'

@@ -74,17 +74,18 @@ run 1 ./dtrain --check "$tmp/tiny.ini" data.train="$tmp/missing.h5" run.output_d
 expect_text "a missing dataset: what makes it" 'missing.h5: cannot be opened: .*; make datasets with dtrain-data'
 
 # Without run.task.
-./dtrain-data -q --force -o "$tmp/pairs.h5" input/pairs.jsonl
-./dtrain-data -q --force --template plain -o "$tmp/chats.h5" input/chat.jsonl
+./dtrain-data -q -o "$tmp/no_task_pairs.h5" input/pairs.jsonl
+for i in $(seq 20); do echo '{"prompt": "a", "completion": "b"}'; done >"$tmp/no_task.jsonl"
+./dtrain-data -q -o "$tmp/no_task.h5" "$tmp/no_task.jsonl"
 sed '/^task/d' "$tmp/tiny.ini" >"$tmp/no_task.ini"
-run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/pairs.h5" run.output_dir="$tmp/none"
-expect_text "pairs: the task is missing" 'expected tokens or sft for task pretrain (the default: .run. task is not set)'
-run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/chats.h5" data.validation= run.output_dir="$tmp/none"
+run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/no_task_pairs.h5" run.output_dir="$tmp/none"
+expect_text "pairs: the task is missing" 'expected tokens or sft for task pretrain .the default: .run. task is not set.'
+run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/no_task.h5" data.validation= run.output_dir="$tmp/none"
 expect_text "chats: a warning" '.run. task is not set, so this is pretrain'
-run 1 ./dtrain "$tmp/no_task.ini" run.task=sft data.train="$tmp/chats.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
-run 1 ./dtrain "$tmp/no_task.ini" data.train="$tmp/chats.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
+run 1 ./dtrain "$tmp/no_task.ini" run.task=sft data.train="$tmp/no_task.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
+run 1 ./dtrain "$tmp/no_task.ini" data.train="$tmp/no_task.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
 expect_text "an existing run: the missing key" 'run.task: sft -> pretrain; the configuration does not set run.task'
-run 1 ./dtrain --check "$tmp/no_task.ini" run.task=sft data.train="$tmp/chats.h5" data.validation= run.max_steps=0 run.epochs=0.3 run.output_dir="$tmp/few"
+run 1 ./dtrain --check "$tmp/no_task.ini" run.task=sft data.train="$tmp/no_task.h5" data.validation= run.max_steps=0 run.epochs=0.3 run.output_dir="$tmp/few"
 expect_text "few steps: which keys change it" 'gives only . optimizer step'
 
 # One file for every task, with data of their own kind.

@@ -203,8 +203,8 @@ typedef struct dt_field_count {
 typedef struct dt_field_counts {
     dt_field_count field[DT_MAX_FIELDS]; /* in the order of the input */
     int n;
-    int64_t n_others; /* fields of more names */
-    int64_t n_calls;  /* messages of role function_call, whose text is an answer like others */
+    int64_t n_others;                 /* fields of more names */
+    int64_t n_calls;                  /* messages of role function_call, whose text is an answer like others */
     int64_t n_in_row, n_without_user; /* chats with two answers in a row; with answers, but without a question */
     char first_odd[512];              /* FILE:LINE of the first of these */
 } dt_field_counts;
@@ -220,12 +220,12 @@ typedef struct dt_make_stats {
     int64_t n_documents, n_tokens;     /* training file; tokens of both sides */
     int64_t n_validation_documents, n_validation_tokens;
     char first_dropped[512]; /* FILE:LINE of the first of n_dropped */
-    int64_t n_dropped;   /* records without any target (sft), without an answer (preference), without a prompt */
-    int64_t n_truncated; /* cut at max_length */
-    int64_t n_too_long;  /* left out for max_length */
-    int64_t n_parted;    /* prompt and completion encoded one by one, because a token reached across the border */
-    int64_t n_bad;       /* malformed records left out (skip_bad) */
-    int64_t n_images;    /* in both files */
+    int64_t n_dropped;       /* records without any target (sft), without an answer (preference), without a prompt */
+    int64_t n_truncated;     /* cut at max_length */
+    int64_t n_too_long;      /* left out for max_length */
+    int64_t n_parted;        /* prompt and completion encoded one by one, because a token reached across the border */
+    int64_t n_bad;           /* malformed records left out (skip_bad) */
+    int64_t n_images;        /* in both files */
     dt_problem problems[DT_MAX_PROBLEMS];
     int n_problems; /* the rest of n_bad had other reasons */
     dt_field_counts ignored;

@@ -75,7 +75,8 @@ static dt_err not_there(const char *path, int why)
 {
     char hint[3 * PATH_MAX];
     const char *what = dt_missing_model_hint(path, why, hint, sizeof hint);
-    if (!*what && why == ENOENT) what = "; expected a directory with config.json and model.safetensors, or a checkpoint";
+    if (!*what && why == ENOENT)
+        what = "; expected a directory with config.json and model.safetensors, or a checkpoint";
     return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), what);
 }
 

@@ -195,9 +195,10 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
         return dt_fail(
             DT_ERR_USAGE,
             "%s%s%s was written with other settings, and its optimizer state and data position do not fit the new ones "
-            "(%s%s%s%s%s); start a new run from %s and another run.output_dir, or list the keys in checkpoint.allow_changes",
-            where, c.key ? ": " : "", path, c.refused, unset ? "; the configuration does not set " : "", unset ? c.section : "",
-            unset ? "." : "", unset ? c.key : "", start);
+            "(%s%s%s%s%s); start a new run from %s and another run.output_dir, or list the keys in "
+            "checkpoint.allow_changes",
+            where, c.key ? ": " : "", path, c.refused, unset ? "; the configuration does not set " : "",
+            unset ? c.section : "", unset ? "." : "", unset ? c.key : "", start);
     DT_TRY(check_length(run, path, meta));
     if (c.reported[0])
         DT_WARN("%s was written with other settings; the run continues with the new ones: %s", path, c.reported);

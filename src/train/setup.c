@@ -103,10 +103,9 @@ static void compare_shape(const dt_config *cfg, const dt_model_config *file, con
     for (size_t i = 0; i < sizeof SHAPE_KEYS / sizeof SHAPE_KEYS[0]; i++) {
         const struct shape_key *k = &SHAPE_KEYS[i];
         const char *text = *(const char *const *)((const char *)cfg + k->text_at);
-        const double have = shape_value(k, found),
-                     want = file    ? shape_value(k, file)
-                            : *text ? shape_stated(k, text)
-                                    : have;
+        const double have = shape_value(k, found), want = file    ? shape_value(k, file)
+                                                          : *text ? shape_stated(k, text)
+                                                                  : have;
         if (want != have) append_difference(differ, k, want, have);
     }
     if (*differ)

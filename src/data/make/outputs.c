@@ -300,9 +300,9 @@ static dt_err check_result(const dt_outputs *o)
                  : "");
     DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
              o->opt->n_inputs > 1 ? " ..." : "",
-             s->n_too_long  ? short_enough
-             : s->n_bad     ? " is well formed"
-                            : "");
+             s->n_too_long ? short_enough
+             : s->n_bad    ? " is well formed"
+                           : "");
     DT_CHECK(s->equal.n == 0 || s->equal.n < s->n_pairs, DT_ERR_DATA,
              "%s: the answers of all %" PRId64 " pairs are equal, so there is no training signal: expected two "
              "different answers in chosen and rejected, or a longer --max-length",
