@@ -90,7 +90,7 @@ finds "a name of the hub: how to fetch it" 65 1 'dtrain does not download models
 check model.path=models/no-such-model
 finds "a local place for a model is not taken for a name of the hub" 65 1 'hf download OWNER/no-such-model --local-dir models/no-such-model'
 check model.path=runs/no-such-run
-finds "nor is a run" 65 1 'no-such-run: No such file or directory$'
+finds "nor is a run" 65 1 'no-such-run: No such file or directory; expected a directory with config.json'
 check data.validation_steps=0
 expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25

@@ -79,7 +79,7 @@ for i in $(seq 20); do echo '{"prompt": "a", "completion": "b"}'; done >"$tmp/no
 ./dtrain-data -q -o "$tmp/no_task.h5" "$tmp/no_task.jsonl"
 sed '/^task/d' "$tmp/tiny.ini" >"$tmp/no_task.ini"
 run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/no_task_pairs.h5" run.output_dir="$tmp/none"
-expect_text "pairs: the task is missing" 'expected tokens or sft for task pretrain .the default: .run. task is not set.'
+expect_text "pairs: the task is missing" 'expected tokens or sft for this task .pretrain, the default: .run. task is not set.'
 run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/no_task.h5" data.validation= run.output_dir="$tmp/none"
 expect_text "chats: a warning" '.run. task is not set, so this is pretrain'
 run 1 ./dtrain "$tmp/no_task.ini" run.task=sft data.train="$tmp/no_task.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"

@@ -17,7 +17,7 @@ typedef struct dt_loader dt_loader;
 typedef struct dt_loader_options {
     const char *files; /* as [data] train: paths, globs, path:weight */
     const char *where; /* head of messages about it: dt_config_where */
-    const char *task;  /* name in messages; NULL: "this task" */
+    const char *task;  /* its name in messages; NULL: not known */
     int64_t seq_len;
     const char *packing; /* auto, none, wrapped, bfd, bfd_split */
     bool document_mask, shuffle, drop_last;

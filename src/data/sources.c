@@ -113,11 +113,11 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     DT_CHECK(opt->prompts ? kind == DT_DATASET_PROMPTS
              : opt->pairs ? kind == DT_DATASET_PREFERENCE
                           : kind == DT_DATASET_TOKENS || kind == DT_DATASET_SFT,
-             DT_ERR_DATA, "%s: kind %s: expected %s for %s", d->path, dt_dataset_kind_name(kind),
+             DT_ERR_DATA, "%s: kind %s: expected %s for this task%s%s%s", d->path, dt_dataset_kind_name(kind),
              opt->prompts ? "prompts (create it with dtrain-data --kind prompts)"
              : opt->pairs ? "preference (records with chosen and rejected)"
                           : "tokens or sft",
-             opt->task ? opt->task : "this task");
+             opt->task ? " (" : "", opt->task ? opt->task : "", opt->task ? ")" : "");
     if (d->info.has_images && s->with_images) DT_TRY(check_images_alike(s->with_images, &d->info));
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->samples[0].dataset->info;

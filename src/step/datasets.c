@@ -61,8 +61,8 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
     const dt_config *cfg = t->cfg;
     const bool training = l == &t->train;
     char where[512], task[80];
-    snprintf(task, sizeof task, "task %s%s", cfg->run_task,
-             dt_config_given(cfg, "run", "task") ? "" : " (the default: [run] task is not set)");
+    snprintf(task, sizeof task, "%s%s", cfg->run_task,
+             dt_config_given(cfg, "run", "task") ? "" : ", the default: [run] task is not set");
     const dt_loader_options opt = {
         .files = files,
         .task = task,
