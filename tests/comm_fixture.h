@@ -131,7 +131,7 @@ static inline bool guards_stand(const guarded *g)
 /** The pretended layouts are known here only when all ranks share one machine. */
 static inline bool on_one_machine(void)
 {
-    dt_comm c;
+    dt_comm c = {0};
     unsetenv("DTRAIN_FAKE_NODES");
     assert_int_equal(dt_comm_open(&c), DT_OK);
     const bool one = c.n_nodes == 1;

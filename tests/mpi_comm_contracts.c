@@ -205,7 +205,7 @@ static void ranks_find_their_nodes(void **state)
 /** Two devices for the ranks of the node, taken in turn; and the CPU, which is one for all. */
 static void ranks_that_share_a_device_are_counted(void **state)
 {
-    dt_comm c;
+    dt_comm c = {0};
     dt_device dev;
     dt_ledger ledger = {0};
     const char *was = getenv("DTRAIN_DEVICE");

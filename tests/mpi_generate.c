@@ -102,7 +102,7 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
 static void unequal_ranks_run_equally_many_passes(void **state)
 {
     (void)state;
-    dt_comm comm;
+    dt_comm comm = {0};
     struct work w;
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
     for (int way = 0; way < 4; way++) {
@@ -123,7 +123,7 @@ static void unequal_ranks_run_equally_many_passes(void **state)
 static void one_rank_that_fails_stops_all(void **state)
 {
     (void)state;
-    dt_comm comm;
+    dt_comm comm = {0};
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
     for (int way = 0; way < 2 * comm.nranks; way++) {
         const int bad = way / 2;

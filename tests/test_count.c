@@ -104,7 +104,7 @@ static void what_waits_comes_after_and_the_rest_beside(void **state)
 static void a_collective_sends_what_its_formula_says(void **state)
 {
     fixture *f = *state;
-    dt_comm comm;
+    dt_comm comm = {0};
     dt_buf b;
     assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, 1 << 20, DT_MEM_OTHER), DT_OK);
     float *at = b.ptr;

@@ -323,6 +323,8 @@ static void free_tables(dt_comm *comm)
     free(comm->mpi->node_of);
     free(comm->mpi->local_of);
     free(comm->mpi->rank_at);
+    free(comm->mpi->roll_hosts);
+    free(comm->mpi->reported);
     free(comm->mpi);
     free(comm->piece_of);
     free(comm->neighbours);
@@ -332,12 +334,14 @@ static void free_tables(dt_comm *comm)
 dt_err dt_comm_open(dt_comm *comm)
 {
     DT_CHECK(comm, DT_ERR_ARG, "internal: dt_comm_open: comm is NULL");
-    *comm = (dt_comm){.threads = comm->threads, .alone = comm->alone, .timeout_s = 1800};
-    int begun = 0, over = 0;
+    *comm = (dt_comm){.alone = comm->alone, .timeout_s = 1800};
+    int begun = 0, over = 0, provided = MPI_THREAD_SINGLE;
     MPI_Initialized(&begun);
     MPI_Finalized(&over);
     DT_CHECK(begun && !over, DT_ERR_COMM, "internal: dt_comm_open: MPI is %s",
              over ? "already finalised" : "not initialised");
+    MPI_Query_thread(&provided);
+    comm->threads = provided >= MPI_THREAD_MULTIPLE;
     if (gethostname(comm->host, sizeof comm->host - 1) != 0) strcpy(comm->host, "unknown");
     comm->mpi = calloc(1, sizeof *comm->mpi);
     DT_CHECK(comm->mpi, DT_ERR_MEMORY, "no memory for a communicator");
@@ -544,7 +548,7 @@ void dt_comm_close(dt_comm *comm)
     check_end(comm);
     if (comm->ops) comm->ops->close(comm);
     dt_comm_vote_close(comm->mpi);
-    dt_roll_close(comm->mpi);
+    if (comm->mpi->roll != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->roll);
     if (comm->mpi->check != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check);
     if (comm->mpi->across != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->across);
     if (comm->mpi->node != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->node);

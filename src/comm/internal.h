@@ -30,7 +30,7 @@ struct dt_comm_mpi {
     } crowd;
     size_t max_message;     /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
     MPI_Comm check;         /* of comm->check; made when it is first used */
-    MPI_Comm roll;          /* of roll_call.c; MPI_COMM_NULL on one rank, or where threads may not call MPI */
+    MPI_Comm roll;          /* of roll_call.c; MPI_COMM_NULL on one rank */
     char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
     bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
     bool differ;            /* comm->check found different collectives: no further exchange */
@@ -44,7 +44,6 @@ static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
 
 /** The roll call's communicator and the hosts' names. Collective. */
 dt_err dt_roll_open(dt_comm *comm);
-void dt_roll_close(struct dt_comm_mpi *mpi);
 
 /** Record an MPI error with MPI's own text. */
 dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);

@@ -11,12 +11,15 @@ enum { N_COLLECTORS = 2 };
 
 static int n_collectors(const dt_comm *comm) { return comm->nranks < N_COLLECTORS ? comm->nranks : N_COLLECTORS; }
 
-static bool collects(const dt_comm *comm) { return comm->rank < N_COLLECTORS && comm->mpi->roll_hosts; }
+/* Watchdogs may call MPI only if all threads may. */
+static bool takes_part(const dt_comm *comm) { return comm->threads && comm->nranks > 1 && comm->mpi; }
+
+static bool collects(const dt_comm *comm) { return takes_part(comm) && comm->rank < N_COLLECTORS; }
 
 dt_err dt_roll_open(dt_comm *comm)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
-    if (!comm->threads || comm->nranks == 1) return DT_OK;
+    if (comm->nranks == 1) return DT_OK;
     DT_MPI(MPI_Comm_dup(mpi->world, &mpi->roll));
     DT_MPI(MPI_Comm_set_errhandler(mpi->roll, MPI_ERRORS_RETURN));
     if (comm->rank < N_COLLECTORS) {
@@ -31,16 +34,9 @@ dt_err dt_roll_open(dt_comm *comm)
     return DT_OK;
 }
 
-void dt_roll_close(struct dt_comm_mpi *mpi)
-{
-    if (mpi->roll != MPI_COMM_NULL) MPI_Comm_free(&mpi->roll);
-    free(mpi->roll_hosts);
-    free(mpi->reported);
-}
-
 void dt_comm_report_waiting(const dt_comm *comm)
 {
-    if (!comm->mpi || comm->mpi->roll == MPI_COMM_NULL) return;
+    if (!takes_part(comm)) return;
     for (int to = 0; to < n_collectors(comm); to++) {
         MPI_Request sent;
         if (to == comm->rank || MPI_Isend(NULL, 0, MPI_BYTE, to, 0, comm->mpi->roll, &sent) != MPI_SUCCESS) continue;
@@ -66,7 +62,7 @@ static void receive(const dt_comm *comm)
 
 void dt_comm_forget_waiting(const dt_comm *comm)
 {
-    if (!comm->mpi || !collects(comm)) return;
+    if (!collects(comm)) return;
     receive(comm);
     memset(comm->mpi->reported, 0, (size_t)comm->nranks * sizeof *comm->mpi->reported);
 }
@@ -77,7 +73,7 @@ char *dt_comm_not_waiting(const dt_comm *comm, char *out, size_t out_size)
     int n = 0;
     size_t len = 0;
     *out = '\0';
-    if (!comm->mpi || !collects(comm)) return out;
+    if (!collects(comm)) return out;
     receive(comm);
     for (int r = 0; r < comm->nranks; r++) {
         if (r == comm->rank || comm->mpi->reported[r] || n++ >= MOST_NAMED || len >= out_size) continue;
