@@ -91,7 +91,7 @@ if [ "$sudo" != none ] && command -v apt-get >/dev/null; then
     log=$(mktemp)
     if $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q update >"$log" 2>&1 </dev/null &&
        $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $packages >>"$log" 2>&1 </dev/null; then
-        rm -f "$log"
+        rm -f "$log" build/*/config.mk # what make found without them
         exit 0
     fi
     tail -20 "$log" >&2

@@ -7,6 +7,11 @@ PREFIX   ?= /usr/local
 BUILD    ?= build/$(if $(SAN),$(if $(filter thread,$(SAN)),tsan,san),release)
 ,        := ,
 
+# Did the user set it, on the command line, in the environment or in a file config.mk at the top?
+HDF5_GIVEN := $(if $(filter undefined,$(origin HDF5)),undefined,given)
+ISAS_GIVEN := $(filter-out undefined,$(origin ISAS))
+CUDA_GIVEN := $(filter-out undefined,$(origin CUDA))
+
 # These only start make again, maybe after installing packages: nothing is probed for them.
 OUTER     = setup demo test test-setup test-full test-gpu test-mpich test-clang test-debian13 test-aarch64 bench bench-gpu gpu-bundle sanitize sanitize-threads fuzz all help clean format
 ifneq ($(filter-out $(OUTER),$(or $(MAKECMDGOALS),all)),)
@@ -15,7 +20,6 @@ ifeq ($(origin COMMIT),undefined)
 COMMIT   := $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 endif
 endif
-HDF5_GIVEN := $(if $(filter environment command,$(firstword $(origin HDF5))),given,undefined)
 $(BUILD)/config.key: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' "$(MPICC)" "$(HDF5_GIVEN)" "$(if $(filter given,$(HDF5_GIVEN)),$(HDF5))" "$$PATH" "$$PKG_CONFIG_PATH" "$$CPATH" "$$LIBRARY_PATH" "$$OMPI_CC$$MPICH_CC" >$@.new
@@ -24,7 +28,6 @@ $(BUILD)/config.mk: $(BUILD)/config.key tools/mk/probe.sh tools/mpi.sh
 	@MPICC="$(MPICC)" HDF5_GIVEN=$(HDF5_GIVEN) HDF5="$(HDF5)" tools/mk/probe.sh >$@.new && mv $@.new $@
 
 # Kernels in src/device/isa are compiled once for each instruction set, and a program chooses when it starts. ISAS=native: this machine's only.
-ISAS_GIVEN := $(filter environment command,$(firstword $(origin ISAS)))
 ISAS     ?= all
 override ISAS := $(patsubst all,$(ISAS_ALL),$(patsubst native,$(ISAS_NATIVE),$(ISAS)))
 ISA_CFLAGS_v2   ?= -march=x86-64-v2
@@ -60,4 +63,4 @@ MAKEAGAIN = +@$(MAKE) --no-print-directory
 SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands
 # Demo and tests compile for this machine alone: its instruction set, and CUDA only with a GPU. What is built already is kept up to date instead.
 HERE      = $(if $(ISAS_GIVEN),,ISAS="$(or $(shell cat $(BUILD)/isas 2>/dev/null),native)") \
-            $(if $(filter undefined,$(origin CUDA))$(filter file,$(origin CUDA)),$(if $(wildcard /dev/nvidiactl $(BUILD)/libdtrain_cuda.so),,CUDA=0))
+            $(if $(CUDA_GIVEN),,$(if $(wildcard /dev/nvidiactl $(BUILD)/libdtrain_cuda.so),,CUDA=0))
