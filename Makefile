@@ -26,6 +26,7 @@ bench: setup  ## tables of figures (the machine should be idle)
 	@$(FOR_TESTS) tools/bench.sh $(ONLY)
 
 TOOL      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/tool/*.c))
+DATA      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/data/*.c))
 INFO      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/info/*.c))
 GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
 SID       = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/sid/*.c))
@@ -43,6 +44,7 @@ $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS)
 $(PROGRAMS:%=$(BUILD)/%): $(TOOL)
 $(BUILD)/dtrain-generate: $(GENERATE)
+$(BUILD)/dtrain-data: $(DATA)
 $(BUILD)/dtrain-info: $(INFO)
 $(BUILD)/dtrain-sid: $(SID)
 # What --version says. The file keeps its time while its text is the same, so that nothing is compiled again for it. COMMIT=... where there is no .git.
@@ -115,4 +117,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-full test-setup check check-quick bench programs docs kernels lint format info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(SID:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(DATA:.o=.d) $(GENERATE:.o=.d) $(SID:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d)

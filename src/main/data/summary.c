@@ -1,0 +1,120 @@
+/* summary.c - what dtrain-data prints: progress while it reads, then counts and warnings. */
+#include "summary.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void data_show_progress(void *self, const dt_make_stats *s)
+{
+    meter *m = self;
+    const double now_s = dt_now_s(), seconds = now_s - m->start_s + 1e-9;
+    if (now_s - m->last_s < m->every_s) return;
+    m->last_s = now_s;
+    m->shown = m->terminal;
+    char read[24], total[24], rate[24], left[24], share[48] = "", eta[40] = "", images[32] = "", line[256];
+    dt_format_bytes((double)s->nbytes_read / seconds, rate);
+    if (s->nbytes_total > 0 && s->nbytes_read > 0) {
+        snprintf(share, sizeof share, " of %s (%.0f%%)", dt_format_bytes((double)s->nbytes_total, total),
+                 100.0 * (double)s->nbytes_read / (double)s->nbytes_total);
+        const double left_s = seconds * (double)(s->nbytes_total - s->nbytes_read) / (double)s->nbytes_read;
+        snprintf(eta, sizeof eta, "  left %s", dt_format_duration(left_s, left));
+    }
+    if (s->n_images > 0) snprintf(images, sizeof images, "  %" PRId64 " images", s->n_images);
+    snprintf(line, sizeof line, "%s%s  %" PRId64 " documents%s  %" PRId64 " tokens  %s/s%s",
+             dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents, images,
+             s->n_tokens + s->n_validation_tokens, rate, eta);
+    if (m->terminal)
+        fprintf(stderr, "\r%s \033[K", line), fflush(stderr);
+    else
+        DT_INFO("%s", line);
+}
+
+static void report_problems(const dt_make_stats *s)
+{
+    int64_t n_listed = 0;
+    if (s->n_bad) DT_WARN("%" PRId64 " malformed records skipped", s->n_bad);
+    for (int i = 0; i < s->n_problems; n_listed += s->problems[i++].n)
+        DT_WARN("  %" PRId64 " x %s (first: %s)", s->problems[i].n, s->problems[i].reason, s->problems[i].first);
+    if (n_listed < s->n_bad) DT_WARN("  %" PRId64 " for other reasons", s->n_bad - n_listed);
+}
+
+static void report_left_out(const dt_make_options *o, const dt_make_stats *s, const char *noun)
+{
+    static const char *const missing[] = {"any token", "any token to train on", "a completion on both sides",
+                                          "a prompt"};
+    if (s->n_truncated) DT_INFO("%" PRId64 " %s truncated to %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
+    if (s->n_too_long)
+        DT_INFO("%" PRId64 " %s with more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
+    if (s->n_images) DT_INFO("%" PRId64 " images", s->n_images);
+    if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, missing[s->kind]);
+    if (s->n_parted)
+        DT_INFO("%" PRId64
+                " %s whose prompt and completion were encoded separately, because a token would span the boundary",
+                s->n_parted, noun);
+}
+
+/* In descending order of frequency. */
+static int compare_counts(const void *a, const void *b)
+{
+    const dt_field_count *x = a, *y = b;
+    return x->n != y->n ? (x->n < y->n ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+/* Such chats stay in the dataset, but are more often a mistake than meant. */
+static void report_turns(const dt_field_counts *c)
+{
+    char in_row[80] = "", without[80] = "";
+    if (c->n_in_row) snprintf(in_row, sizeof in_row, "%" PRId64 " with two answers in a row", c->n_in_row);
+    if (c->n_without_user)
+        snprintf(without, sizeof without, "%" PRId64 " without a message of role user", c->n_without_user);
+    if (*in_row || *without)
+        DT_WARN("unusual chats were kept: %s%s%s; check them (first: %s)", in_row, *in_row && *without ? ", " : "",
+                without, c->first_odd);
+}
+
+static void report_ignored(const dt_make_stats *s)
+{
+    enum { MOST = 20 }; /* names listed */
+    dt_field_counts c = s->ignored;
+    char list[MOST * (DT_FIELD_NAME_SIZE + 24)] = "";
+    int n = 0;
+    if (c.n_calls)
+        DT_WARN("%" PRId64 " messages of role function_call are written as answers with unchanged text, without the "
+                "call markers of the model's template",
+                c.n_calls);
+    if (c.n == 0) return;
+    qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
+    for (int i = 0; i < c.n && i < MOST; i++)
+        n += snprintf(list + n, sizeof list - (size_t)n, "%s%s (%" PRId64 ")", i ? ", " : "", c.field[i].name,
+                      c.field[i].n);
+    DT_INFO("ignored fields: %s%s", list, c.n > MOST ? ", and others" : "");
+}
+
+static void report_pairs(const dt_make_stats *s)
+{
+    if (s->equal.n)
+        DT_WARN("%" PRId64 " of %" PRId64
+                " pairs have equal answers after encoding, so they add nothing to the training (first: %s)",
+                s->equal.n, s->n_pairs, s->equal.first);
+    if (s->contradicted.n) dt_warn_contradicted(NULL, s->contradicted.n, s->n_pairs, s->contradicted.first);
+}
+
+void data_report(const dt_make_options *o, const dt_make_stats *s, double seconds)
+{
+    const char *noun = s->kind == DT_DATASET_TOKENS ? "documents" : "samples";
+    char text[24], rate[24], files[40] = "";
+    if (o->n_shards || o->shard_nbytes) snprintf(files, sizeof files, " in %d files", s->n_shards);
+    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens%s", o->output, dt_dataset_kind_name(s->kind),
+            s->n_documents, noun, s->n_tokens, files);
+    if (o->validation)
+        DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->validation, dt_dataset_kind_name(s->kind),
+                s->n_validation_documents, noun, s->n_validation_tokens);
+    report_left_out(o, s, noun);
+    report_ignored(s);
+    report_turns(&s->ignored);
+    report_pairs(s);
+    report_problems(s);
+    DT_INFO("%s read in %.1f s, %s/s", dt_format_bytes((double)s->nbytes_read, text), seconds,
+            dt_format_bytes((double)s->nbytes_read / (seconds + 1e-9), rate));
+}
