@@ -42,6 +42,15 @@ done
 TEST_JOBS=2 BUILD=$tmp/build run 0 tests/run.sh test_core test_config
 expect_text tests_run_beside_each_other '^2 passed, 0 failed, 0 skipped$'
 
+# Tiers and slices: nothing is lost between them.
+list() { env LIST=1 "$@" tests/run.sh | sort; }
+list TIER=full >"$tmp/full"
+list TIER=quick >"$tmp/quick"
+for k in 0 1 2; do list TIER=full SLICE=$k/3; done | sort | expect "the slices together are the full tier, each test once" cmp - "$tmp/full"
+expect "the quick tier is smaller" test "$(wc -l <"$tmp/quick")" -lt "$(wc -l <"$tmp/full")"
+expect "and has every unit test" cmp <(grep -c '^test_[a-z0-9_]*$' "$tmp/quick") <(ls tests/test_*.c | wc -l)
+expect "and every program of several ranks" cmp <(grep -o '^mpi_[a-z0-9_]*' "$tmp/quick" | sort -u) <(basename -s .c tests/mpi_*.c | sort)
+
 # Interrupted, it leaves nothing running.
 program <<END
 #!/bin/bash

@@ -13,6 +13,7 @@
 # That line can also stand in the source of a program: "QUICK: 2 3 4 queue" runs it on these numbers of ranks and also on the queue
 # device; "cudasim" adds the simulated GPU, "none" leaves the program to the full tier. Scripts end at full_only (tests/e2e.sh).
 # TIER=full (make test-full, the default) runs everything. SLICE=K/N runs the K-th of N parts of it, counted from 0.
+# LIST=1 prints the names of the tests and runs none.
 #
 # With a line "DEVICES: cpu queue" the full tier also runs a program or script on the queue device (src/device/queue.c): programs of one
 # process with the seeds in QUEUE_SEEDS (0: as late as possible), programs of several ranks on 2 ranks, and scripts, with seed 1 (a random
@@ -101,6 +102,7 @@ in_slice() { # label
 
 each() { # counter label command...: starts it as soon as fewer than TEST_JOBS run
     in_slice "$2" || return 0
+    if [ -n "${LIST:-}" ]; then echo "$2"; return; fi
     local job=$work/$((started += 1))
     while [ "$(wc -w <<<"$running")" -ge "$jobs" ]; do show_ended; done
     mkdir "$job"
@@ -138,7 +140,7 @@ wanted() {
     local pattern found=
     for pattern in "${patterns[@]}"; do case $1.c in *"$pattern"*) found=1 ;; esac; done
     [ -n "$found" ] || return 1
-    [ -e "$1" ] && return 0
+    [ -e "$1" ] || [ -n "${LIST:-}" ] && return 0
     case $1 in *'*'*) return 1 ;; esac # a glob without a match
     echo "$1 is not built: make tests-build"
     failed=$((failed + 1))
@@ -213,6 +215,7 @@ if [ -z "$valgrind" ]; then
     done
     [ -z "${CAMPAIGNS:-}" ] || for t in tests/full_*.sh; do wanted "$t" && each count_lines "$(basename "$t" .sh)" bash "$t"; done
 fi
+if [ -n "${LIST:-}" ]; then exit; fi
 while [ -n "$running" ]; do show_ended; done
 [ ! -e "$work/counts" ] || read -r passed bad skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' "$work/counts")
 failed=$((failed + ${bad:-0}))
