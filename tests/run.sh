@@ -33,6 +33,8 @@ tier=${TIER:-full}
 [ $# = 0 ] || tier=full
 case $tier in quick | full) ;; *) echo "TIER=$tier: expected quick or full"; exit 64 ;; esac
 export FULL=${tier#quick} # e2e.sh: full_only
+slice=${SLICE:-} list=${LIST:-} campaigns=${CAMPAIGNS:-}
+unset TIER SLICE LIST CAMPAIGNS # tests that start this script choose for themselves
 jobs=${TEST_JOBS:-$(nproc)}
 [ -n "${TEST_JOBS:-}" ] || [ "$jobs" -le 4 ] || jobs=4
 work=$(mktemp -d) || exit 1
@@ -96,13 +98,13 @@ run_job() { # counter label command...: leaves what is to be shown, and the coun
 }
 
 in_slice() { # label
-    [ -n "${SLICE:-}" ] || return 0
-    [ $(($(cksum <<<"$1" | cut -d' ' -f1) % ${SLICE#*/})) = "${SLICE%/*}" ]
+    [ -n "$slice" ] || return 0
+    [ $(($(cksum <<<"$1" | cut -d' ' -f1) % ${slice#*/})) = "${slice%/*}" ]
 }
 
 each() { # counter label command...: starts it as soon as fewer than TEST_JOBS run
     in_slice "$2" || return 0
-    if [ -n "${LIST:-}" ]; then echo "$2"; return; fi
+    if [ -n "$list" ]; then echo "$2"; return; fi
     local job=$work/$((started += 1))
     while [ "$(wc -w <<<"$running")" -ge "$jobs" ]; do show_ended; done
     mkdir "$job"
@@ -140,7 +142,7 @@ wanted() {
     local pattern found=
     for pattern in "${patterns[@]}"; do case $1.c in *"$pattern"*) found=1 ;; esac; done
     [ -n "$found" ] || return 1
-    [ -e "$1" ] || [ -n "${LIST:-}" ] && return 0
+    [ -e "$1" ] || [ -n "$list" ] && return 0
     case $1 in *'*'*) return 1 ;; esac # a glob without a match
     echo "$1 is not built: make tests-build"
     failed=$((failed + 1))
@@ -213,9 +215,9 @@ if [ -z "$valgrind" ]; then
         [ $tier = full ] || grep -q '^# QUICK:' "$t" || continue
         wanted "$t" && on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"
     done
-    [ -z "${CAMPAIGNS:-}" ] || for t in tests/full_*.sh; do wanted "$t" && each count_lines "$(basename "$t" .sh)" bash "$t"; done
+    [ -z "$campaigns" ] || for t in tests/full_*.sh; do wanted "$t" && each count_lines "$(basename "$t" .sh)" bash "$t"; done
 fi
-if [ -n "${LIST:-}" ]; then exit; fi
+if [ -n "$list" ]; then exit; fi
 while [ -n "$running" ]; do show_ended; done
 [ ! -e "$work/counts" ] || read -r passed bad skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' "$work/counts")
 failed=$((failed + ${bad:-0}))
