@@ -37,7 +37,7 @@ LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUIL
 LIB       = $(BUILD)/libdtrain.a
 PROGRAMS  = $(patsubst src/main/%.c,%,$(wildcard src/main/*.c))
 
-programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%)) $(CUDA_LIB)
+programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%))
 $(PROGRAMS): %: $(BUILD)/% FORCE
 	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; }
 $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)

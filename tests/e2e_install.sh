@@ -4,7 +4,9 @@
 root=$tmp/root prefix=/opt/dtrain version=$(sed -n 's/^VERSION *?= *//p' tools/mk/config.mk)
 doc=$root$prefix/share/doc/dtrain modules=$root$prefix/share/modulefiles/dtrain
 
-run 0 make --no-print-directory install BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=
+cuda=0
+[ ! -e "$BUILD/libdtrain_cuda.so" ] || cuda=1
+run 0 make --no-print-directory install CUDA=$cuda BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=
 expect_exit "make install" 0
 for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot dtrain-sid; do
     run 0 "$root$prefix/bin/$program" --help

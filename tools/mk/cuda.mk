@@ -31,6 +31,7 @@ $(BUILD)/cuda/%.c.o: cuda/%.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -isystem $(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
 $(BUILD)/cuda/dnn.c.o $(BUILD)/cuda/attention_cudnn.c.o: private override CFLAGS += $(if $(CUDNN_HOME),-DDT_HAVE_CUDNN -isystem $(CUDNN_HOME))
+programs: $(CUDA_LIB)
 $(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
 $(BUILD)/cuda/nccl.c.o: private CPPFLAGS += -isystem $(NCCL_HOME)/include
