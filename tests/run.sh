@@ -25,7 +25,7 @@
 # temporary directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-900}
+export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-$([ -n "${CAMPAIGNS:-}" ] && echo 28800 || echo 900)}
 . tests/environment.sh
 # Threads wait as those of the programs do (src/main/tool/waiting.c): two tests whose threads spin on the same cores take ten times as long.
 [ -n "${OMP_WAIT_POLICY:-}" ] || export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-300} KMP_BLOCKTIME=${KMP_BLOCKTIME:-0}
