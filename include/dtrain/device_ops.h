@@ -119,9 +119,10 @@ static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patc
  *
  *      q' = turned(norm(q)),  k' = turned(norm(k)),  v' = v
  *
- *  norm RMSNorm over each head, as rmsnorm_forward computes it; without weights none turned   rotary embedding, halves
- *  layout (algorithms.md 8.4): the pairs (i, i + head_dim/2) of token t rotate by the angle in row pos[t] of cos_sin,
- *  float [n_pos, head_dim]: cos for i < head_dim/2, then sin; cos_sin NULL: no rotation
+ *  norm    RMSNorm over each head, as rmsnorm_forward computes it; without weights none
+ *  turned  rotary embedding, halves layout (algorithms.md 8.4): the pairs (i, i + head_dim/2) of token t rotate by the
+ *          angle in row pos[t] of cos_sin, float [n_pos, head_dim]: cos for i < head_dim/2, then sin; cos_sin NULL: no
+ *          rotation
  *
  *  The result of each step is rounded to dt. A row of x contains q, k and v of a token, in this order. The row distance
  *  of q' is q_ld, that of k' and v' kv_ld. k' and v' of token t are stored in row kv_row[t] (distinct rows of a cache);
@@ -145,13 +146,14 @@ enum { DT_ATTENTION_MAX_HEAD_DIM = 256 };
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
  *
  *  Rows     Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows, starting
- *  at row kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. With shared_len the first
- *  shared_len[s] key rows start at row shared_start[s], which sequences may share; the others start at kv_start[s]. q:
- *  [.., n_heads * head_dim] with row distance q_ld; k, v likewise with kv_ld; out, dout with o_ld. Query head h uses
- *  key head h / (n_heads/n_kv_heads). Mask     Causal, aligned at the end: query i of n_q attends to the key rows j <=
- *  kv_len - n_q + i, and with a window W > 0 only to j > kv_len - n_q + i - W. Bidirectional: every query attends to
- *  all kv_len rows, without a window. Dropout  of the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p);
- *  for key row j of its sequence u =
+ *           at row kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. With shared_len the first
+ *           shared_len[s] key rows start at row shared_start[s], which sequences may share; the others start at
+ *           kv_start[s]. q: [.., n_heads * head_dim] with row distance q_ld; k, v likewise with kv_ld; out, dout with
+ *           o_ld. Query head h uses key head h / (n_heads/n_kv_heads).
+ *  Mask     Causal, aligned at the end: query i of n_q attends to the key rows j <= kv_len - n_q + i, and with a window
+ *           W > 0 only to j > kv_len - n_q + i - W. Bidirectional: every query attends to all kv_len rows, without a
+ *           window.
+ *  Dropout  Of the probabilities, with p > 0: kept if u >= p, and scaled by 1/(1-p). For key row j of its sequence u =
  *           dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
 typedef struct dt_attention {
     int n_seq, n_heads, n_kv_heads, head_dim;
