@@ -31,8 +31,6 @@ typedef struct dt_generation_defaults {
     char *ignored, *ignored_sampling;
 } dt_generation_defaults;
 
-/** Tokens that end a model's text, each once: the tokenizer's end of text (own), those of generation_config.json or
- *  else config.json, and the end of a conversation turn (turn). Ids outside the vocabulary are omitted. Local. */
 enum { DT_MAX_ENDS = DT_MAX_EOS + 2 };
 /** Tokens that end a model's text, each once: the tokenizer's end of text (own), those of generation_config.json or
  *  else config.json, and the end of a conversation turn (turn). Ids outside the vocabulary are omitted. Local.
