@@ -186,7 +186,7 @@ int dt_zero_n_pieces(const dt_zero *z);
 /** The pieces that this rank is in charge of: [dt_zero_n_pieces], borrowed until dt_zero_close. */
 const dt_piece *dt_zero_pieces(const dt_zero *z);
 /** The pieces that this rank owns, and so writes when states are loaded: whole shards. With one group they are the
- *  pieces of dt_zero_pieces; with several, each group's cover every tensor once. */
+ *  pieces of dt_zero_pieces; with several, the pieces of each group cover every tensor once. */
 const dt_piece *dt_zero_owned(const dt_zero *z);
 /** The tensor of a piece. Borrowed from the units. */
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
