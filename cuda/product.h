@@ -8,7 +8,8 @@
  * product_fma.cu  our own kernels for fp32
  *
  * Own kernels support every form. Each element of C is one chain of sums over k or, for batch-invariant rows, a sum of
- * such chains over pieces of k. The order depends only on k, so dt_matmul.batch_invariant holds for every tile shape. */
+ * such chains over pieces of k. The order depends only on k, so dt_matmul.batch_invariant holds for every tile
+ * shape. */
 #ifndef DTRAIN_CUDA_PRODUCT_H
 #define DTRAIN_CUDA_PRODUCT_H
 
