@@ -1,5 +1,5 @@
 /* cuda.h - shared by the files of the CUDA device: its state, streams, the check of runtime calls, and the operations
- * of the table in device.c. Read by C and CUDA sources.
+ * of the table in cuda_device.c. Read by C and CUDA sources.
  *
  * The device is a separate shared object (libdtrain_cuda.so), which src/device/device.c opens when a GPU is requested.
  * It uses the program's errors and log. */
@@ -12,9 +12,9 @@
 #include <stdio.h>
 extern "C" {
 #endif
-#include "dtrain/device.h"
-#include "dtrain/device_check.h"
-#include "dtrain/gpu_sizes.h"
+#include "dtrain/device/device.h"
+#include "dtrain/device/device_check.h"
+#include "dtrain/device/gpu_sizes.h"
 
 /* Operations of a stream run one after the other, so they share its workspace. */
 struct dt_stream {
@@ -84,7 +84,7 @@ void cuda_products_close(cuda_state *cuda);
 size_t cuda_products_version(const cuda_state *cuda); /* version of the library; 0: none */
 bool cuda_distrust(dt_device *dev, const dt_matmul *mm);
 
-/* ---- the table: see dtrain/device.h ------------------------------------------------------------------------------ */
+/* ---- the table: see dtrain/device/device.h ----------------------------------------------------------------------- */
 
 /* graph.c */
 dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream);

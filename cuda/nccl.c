@@ -14,7 +14,7 @@
  * The host queues far ahead of the GPU, so in a hang the last queued collective says little. Events before and after
  * each collective show which one the GPU has reached (nccl_where). */
 #include "nccl_fold.h"
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>

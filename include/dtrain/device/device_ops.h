@@ -1,0 +1,273 @@
+/* device_ops.h - descriptions of the larger device operations: matrix products, patches, heads, attention, the
+ * classifier, token selection, optimizers. Part of device.h, whose conventions apply. */
+#ifndef DTRAIN_DEVICE_OPS_H
+#define DTRAIN_DEVICE_OPS_H
+
+#include "dtrain/core/core.h"
+#include "dtrain/core/int8.h"
+
+/** Activation functions. */
+typedef enum dt_activation {
+    DT_ACT_SILU,
+    DT_ACT_GELU,
+    DT_ACT_GELU_TANH,
+    DT_ACT_QUICK_GELU,
+    DT_ACT_RELU,
+    DT_N_ACT
+} dt_activation;
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+/** Last step of a product, applied to P before it is stored as C. */
+typedef enum dt_epilogue {
+    DT_EPILOGUE_NONE,         /* C = P */
+    DT_EPILOGUE_ACT,          /* aux = P, C = act(P); aux may be NULL */
+    DT_EPILOGUE_ACT_BACKWARD, /* C = P act'(aux): P is the gradient of act's output, aux the input of act */
+} dt_epilogue;
+
+/** Row or column sums of a matrix that a product reads or writes anyway: gradients of biases. */
+typedef enum dt_product_sums {
+    DT_SUMS_NONE,
+    DT_SUMS_OF_A, /* sums[m], sums_i = sum over p of op(A)_ip: with dW = dY^T X the gradient of Y's bias */
+    DT_SUMS_OF_B, /* sums[n], sums_j = sum over p of op(B)_pj: the same for a dW that is stored [in, out] */
+    DT_SUMS_OF_C, /* sums[n], sums_j = sum over i of C_ij: with ACT_BACKWARD the gradient of the bias before act */
+} dt_product_sums;
+
+/** Quantised storage of A or B: values of a narrower type times a scale. There is one scale for the matrix, one for
+ *  each stored row, or one for each block of 64 weights (nf4.h). Blocks continue from row to row, gaps between rows
+ *  included, and lda or ldb counts weights. The product is that of the dequantised matrix, each element rounded to dt.
+ *  Backends accept B as int8 with the first two, or as nf4 with the third, if A is not transposed, without
+ *  DT_SUMS_OF_B. Anything else is DT_ERR_ARG. */
+typedef struct dt_scaled {
+    enum { DT_SCALE_NONE, DT_SCALE_MATRIX, DT_SCALE_ROWS, DT_SCALE_NF4 } how;
+    dt_dtype stored;       /* DT_I8, or DT_NF4X2 */
+    const float *scale;    /* [1], [stored rows], or the groups of nf4.h */
+    const uint8_t *blocks; /* of nf4.h */
+    int finer;             /* of nf4.h: each group is stored 2^finer times, once for each part of it */
+} dt_scaled;
+
+/** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.
+ *
+ *  P is a float sum, rounded once when it is stored. An epilogue may use P before or after rounding (act_of_aux). A
+ *  GPU's library may round op(A) op(B) to bf16 before it adds D and bias. Pointers are device memory; NULL: no such
+ *  operand. Outputs must not overlap inputs, except D, which may be C or aux (with its row distance and type).
+ *
+ *  On a GPU, bias, epilogue and sums correspond to cuBLASLt's (BIAS, GELU_AUX_BIAS, DGELU_BGRAD, BGRADA, BGRADB; D is
+ *  its C). cuBLASLt has one pointer for bias and sums; a backend computes separately what a library does not
+ *  combine. */
+typedef struct dt_matmul {
+    int64_t m, n, k;
+    bool trans_a; /* A is stored [k,m] */
+    bool trans_b; /* B is stored [n,k] */
+    int64_t lda, ldb, ldc;
+    dt_dtype dt;      /* of A, B, bias and aux */
+    dt_dtype c_dtype; /* of C: dt or DT_F32; with an epilogue dt */
+    bool accumulate;  /* D is C */
+    /* a row of C has the same bits for any m and any other rows of A (generation); A is not transposed */
+    bool batch_invariant;
+
+    const void *bias;   /* [n] */
+    const void *addend; /* D [m,n] with row distance ldd, of type dt or DT_F32; not together with accumulate */
+    int64_t ldd;
+    dt_dtype addend_dtype;
+
+    dt_epilogue epilogue;
+    dt_activation act;
+    void *aux; /* [m,n] with row distance ld_aux: written by ACT, read by ACT_BACKWARD */
+    int64_t ld_aux;
+    bool act_of_aux; /* ACT with aux: C has the bits of act_forward(aux), which can recompute it */
+
+    dt_product_sums sums_of;
+    void *sums;
+    dt_dtype sums_dtype; /* DT_F32, DT_BF16 or DT_F16 */
+    bool accumulate_sums;
+
+    dt_scaled a_scaled, b_scaled;
+    dt_int8_product int8;
+} dt_matmul;
+
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+/** Images as rows of normalised patches: the input of the product with a vision tower's patch embedding (a convolution
+ *  whose stride equals its kernel size). With G = size / patch, rounded down,
+ *
+ *      out[i (lead + G^2) + lead + gy G + gx, (c patch + y) patch + x]
+ *          = pixel[i, gy patch + y, gx patch + x, c] scale[c] + shift[c],  c < 3
+ *
+ *  with one rounding to float (fmaf) and one to dt, so that all devices give the same bits. Pixels after the last whole
+ *  patch are ignored. The lead rows before an image's patches are 0. */
+typedef struct dt_patches {
+    int64_t n_images;
+    int64_t size;  /* side of an image, in pixels, up to DT_MAX_IMAGE_SIZE */
+    int64_t patch; /* side of a patch, from 1 to size */
+    int lead;      /* rows before the patches of each image: 0, or 1 for a class token */
+    float scale[3], shift[3];
+    dt_dtype dt; /* of out */
+} dt_patches;
+
+/** Rows of out per image, and columns of a row. */
+static inline int64_t dt_patches_rows(const dt_patches *p)
+{
+    const int64_t side = p->size / p->patch;
+    return p->lead + side * side;
+}
+static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patch * p->patch; }
+
+/* ---- heads ------------------------------------------------------------------------------------------------------- */
+
+/** Norm and rotary embedding of q, k and v between their product and attention, head by head:
+ *
+ *      q' = turned(norm(q)),  k' = turned(norm(k)),  v' = v
+ *
+ *  norm    RMSNorm over each head, as rmsnorm_forward computes it; without weights none
+ *  turned  rotary embedding, halves layout (algorithms.md 8.4): the pairs (i, i + head_dim/2) of token t rotate by the
+ *          angle in row pos[t] of cos_sin, float [n_pos, head_dim]: cos for i < head_dim/2, then sin; cos_sin NULL: no
+ *          rotation
+ *
+ *  The result of each step is rounded to dt. A row of x contains q, k and v of a token, in this order. The row distance
+ *  of q' is q_ld, that of k' and v' kv_ld. k' and v' of token t are stored in row kv_row[t] (distinct rows of a cache);
+ *  NULL: row t. */
+typedef struct dt_heads {
+    int64_t n_tok;
+    int n_heads, n_kv_heads, head_dim;
+    int64_t x_ld, q_ld, kv_ld;
+    const int32_t *kv_row;
+    const void *q_norm, *k_norm; /* [head_dim], both or neither */
+    float eps;
+    const int32_t *pos;
+    const float *cos_sin;
+    dt_dtype dt;
+} dt_heads;
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+enum { DT_ATTENTION_MAX_HEAD_DIM = 256 };
+
+/** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
+ *
+ *  Rows     Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows, starting
+ *           at row kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. With shared_len the first
+ *           shared_len[s] key rows start at row shared_start[s], which sequences may share; the others start at
+ *           kv_start[s]. q: [.., n_heads * head_dim] with row distance q_ld; k, v likewise with kv_ld; out, dout with
+ *           o_ld. Query head h uses key head h / (n_heads/n_kv_heads).
+ *  Mask     Causal, aligned at the end: query i of n_q attends to the key rows j <= kv_len - n_q + i, and with a window
+ *           W > 0 only to j > kv_len - n_q + i - W. Bidirectional: every query attends to all kv_len rows, without a
+ *           window.
+ *  Dropout  Of the probabilities, with p > 0: kept if u >= p, and scaled by 1/(1-p). For key row j of its sequence u =
+ *           dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
+typedef struct dt_attention {
+    int n_seq, n_heads, n_kv_heads, head_dim;
+    const int32_t *q_start;                   /* [n_seq + 1] */
+    const int32_t *kv_start;                  /* [n_seq] */
+    const int32_t *kv_len;                    /* [n_seq] */
+    const int32_t *shared_start, *shared_len; /* [n_seq] from 0 to kv_len, NULL: 0; only with batch_invariant */
+    int32_t n_tok;                            /* q_start[n_seq], known to the host */
+    int32_t max_q_len, max_kv_len;
+    int64_t q_ld, kv_ld, o_ld;
+    float scale;    /* above 0 */
+    int32_t window; /* 0: none */
+    bool bidirectional;
+    dt_dtype dt;
+    float dropout_p;
+    uint64_t dropout_key;      /* step and layer mixed in by the caller */
+    const uint64_t *token_key; /* [n_tok], NULL without dropout */
+    /* only forward without lse and dropout, for few queries: a row of out has the same bits whatever the other queries
+     * of the call are */
+    bool batch_invariant;
+    /* all sequences have max_q_len queries and the keys of the same rows: kv_start = q_start, kv_len = n_q. A library
+     * that was prepared for the shape may compute the call (attention_prepare) */
+    bool by_library;
+} dt_attention;
+
+/** Operations that a library was prepared for. */
+enum { DT_READY_FORWARD = 1, DT_READY_BACKWARD = 2 };
+
+/* ---- the classifier ---------------------------------------------------------------------------------------------- */
+
+/** The classifier over a chunk of rows of float logits: log-probabilities of targets, terms that depend on whole
+ *  distributions, and their gradient, which overwrites the logits. For a row with logits z, target t and temperature T,
+ *  and logits y of a reference model:
+ *
+ *      s = z/T, p = softmax(s), q = softmax(y/T), V = n_vocab
+ *      logp = log p_t            entropy H = - sum_v p_v log p_v            kl K = sum_v p_v (log p_v - log q_v)
+ *      loss = - (1 - eps) log p_t - eps/V sum_v log p_v + zeta (log sum_v e^(s_v))^2
+ *
+ *  with eps = label_smoothing and zeta = z_loss. The row's term of the objective is weight loss - entropy_weight H +
+ *  kl_weight K. Its gradient, written if any of the weights is given, is
+ *
+ *      dlogits_v = 1/T ( weight (p_v (1 + 2 zeta log sum e^s) - (1 - eps) [v = t] - eps/V)
+ *                        + entropy_weight p_v (log p_v + H) + kl_weight p_v (log p_v - log q_v - K) )
+ *
+ *  A class with the logit -inf has p_v = 0 and adds nothing, except that it makes a smoothed loss infinite. If q
+ *  excludes a class that p allows, K is infinite. Rows with target < 0 have results and gradients 0. If both models'
+ *  logits are equal, K and its gradient are exactly 0.
+ *
+ *  Pointers are device memory. NULL: weights are 0, results are not computed. */
+typedef struct dt_classifier {
+    int64_t n_rows, n_vocab;
+    int64_t logits_ld;      /* row distance of logits */
+    float inv_temperature;  /* 1/T */
+    dt_dtype dlogits_dtype; /* written over logits: row r at the byte address of logits' row r */
+    float label_smoothing;  /* from 0 to below 1 */
+    float z_loss;           /* from 0 */
+
+    const int32_t *target;                            /* [n_rows] */
+    const float *weight, *entropy_weight, *kl_weight; /* [n_rows] */
+    const float *ref_logits;                          /* y, for K; must not overlap logits */
+    int64_t ref_ld;
+
+    float *logp;            /* [n_rows] */
+    uint8_t *hit;           /* [n_rows] 1 if the target has the largest logit (ties: the lowest id) */
+    float *entropy, *kl;    /* [n_rows] */
+    float *loss;            /* [n_rows] */
+    float *log_sum_squares; /* [n_rows] log sum_v p_v^2 */
+    float *mean_logit;      /* [n_rows] 1/V sum_v s_v */
+} dt_classifier;
+
+/* ---- choosing tokens --------------------------------------------------------------------------------------------- */
+
+/** Rows of logits from which tokens are selected. */
+typedef struct dt_token_rows {
+    int64_t n_rows, n_vocab;
+    int64_t logits_ld;       /* row distance of logits, float */
+    const uint32_t *allowed; /* token v of row r: bit v % 32 of word r * allowed_ld + v / 32; NULL: all are */
+    int64_t allowed_ld;      /* 0: the same for all rows */
+    const uint32_t *seen;    /* likewise: tokens that occurred in the row's text; NULL: none. Only for draw_tokens */
+    int64_t seen_ld;
+    /* candidates of row r: the allowed ones of list[list_start[r] .. + list_len[r] - 1], in ascending order. NULL:
+     * all */
+    const int32_t *list;
+    const int32_t *list_start, *list_len; /* [n_rows] */
+} dt_token_rows;
+
+/** How a token is sampled from a row: the transforms apply in this order, each to the result of the one before. */
+typedef struct dt_choice {
+    double repetition_penalty; /* rho, for seen tokens: logit / rho if positive, else logit * rho, as a float */
+    bool greedy;               /* the largest logit (ties: the lowest id); the fields below are ignored */
+    double temperature;        /* logits / temperature, above 0 with a finite inverse */
+    int64_t top_k;             /* the k most probable tokens (ties: the lower ids); 0: all */
+    double top_p;              /* the smallest set of most probable tokens whose sum reaches p, at least one; 1: all */
+    double min_p;              /* tokens with at least min_p times the maximum probability; 0: all */
+} dt_choice;
+
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
+
+/** One Adam update of n elements (Kingma & Ba, arXiv:1412.6980), with decay in the gradient (l2) or decoupled
+ *  (weight_decay, times lr; AdamW: Loshchilov & Hutter, arXiv:1711.05101, algorithm 2):
+ *
+ *      g = grad_scale * grad + l2 p;  m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2
+ *      p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps) */
+typedef struct dt_adamw {
+    float lr, beta1, beta2, eps, weight_decay, l2;
+    float fix1, fix2; /* 1 - beta^t, computed in double by the caller */
+    float grad_scale;
+} dt_adamw;
+
+/** One update of n elements by gradient descent with momentum: b <- momentum b + g; p <- p - lr b, g = grad_scale *
+ *  grad + l2 p. b is zero before the first update. */
+typedef struct dt_sgd {
+    float lr, momentum, l2;
+    float grad_scale;
+} dt_sgd;
+
+#endif
