@@ -47,6 +47,7 @@ dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_look look, const char *titl
 /** Draw to a file that ends in .png or .svg, by way of NAME.part. DT_ERR_WRITE; DT_ERR_FAULT: gnuplot is missing or
  *  failed. */
 dt_err dt_picture_draw(const dt_picture *p, const char *path);
+/** Free the plot, with its curves. Safe on {0}. */
 void dt_picture_free(dt_picture *p);
 
 /** A readable unit for values up to `largest`: divisor, and "million" for 1e6; 1 and "" for small values. */

@@ -8,7 +8,7 @@ typedef struct dt_watchdog dt_watchdog;
 /** Start a thread that ends the job with exit code 76 if the phase does not change for timeout_s seconds, after every
  *  rank has logged its phase. Time in which this process was stopped does not count. Local.
  *
- *  w            out  stopped with dt_watchdog_stop; NULL on error
+ *  w            out  stopped with dt_watchdog_stop; unchanged on error
  *  phase, comm  borrowed until then
  *
  *  DT_ERR_MEMORY; DT_ERR_FAULT: no thread. */

@@ -162,7 +162,9 @@ void dt_rqvae_close(dt_rqvae *v); /* safe on NULL */
 /** Number of parameters. In the arrays below, host memory, they are ordered: weight [out, in] and bias of each layer,
  *  the encoder's first; then codebooks [L, K, dim]. Synchronous, Local. */
 int64_t dt_rqvae_n_param(const dt_rqvae *v);
+/** Copy the parameters to the host. param: out [dt_rqvae_n_param]. */
 dt_err dt_rqvae_get(const dt_rqvae *v, float *param);
+/** Set the parameters from the host. param: in [dt_rqvae_n_param]. */
 dt_err dt_rqvae_put(dt_rqvae *v, const float *param);
 dt_err dt_rqvae_get_gradient(const dt_rqvae *v, float *grad); /* of the last dt_rqvae_backward, not clipped */
 
@@ -193,6 +195,7 @@ typedef struct dt_sid_groups {
 } dt_sid_groups;
 /** Find the groups. code: in [L][n], by level. n_distinct: out, number of SIDs in use. Local. DT_ERR_MEMORY. */
 dt_err dt_sid_group(int32_t *const *code, int n_levels, int64_t n, dt_sid_groups *groups, int64_t *n_distinct);
+/** Free the groups. Local. Safe on {0}. */
 void dt_sid_groups_free(dt_sid_groups *groups);
 
 typedef struct dt_sid_sinkhorn {

@@ -63,14 +63,18 @@ typedef struct dt_code_ranges {
     bool failed; /* out of memory */
 } dt_code_ranges;
 
+/** Append the characters first .. last. Failure sets r->failed, as in the functions below. */
 void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
+/** Append the ranges of another set. */
 void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
 /** Add the characters whose masked value v has bit v set in wanted. */
 void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
+/** Add the characters whose value has this flag. */
 void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
 /** Add the characters of a property by its Oniguruma name (ignoring case, spaces, - and _): a category, Alphabetic,
  *  White_Space, or a script. False: unknown. */
 bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
+/** Add the white space characters. */
 void dt_code_ranges_add_spaces(dt_code_ranges *r);
 void dt_code_ranges_settle(dt_code_ranges *r); /* sort, and merge overlapping and adjacent ranges */
 void dt_code_ranges_negate(dt_code_ranges *r); /* complement; after dt_code_ranges_settle */
@@ -86,6 +90,7 @@ typedef struct dt_char_table {
 static inline uint8_t dt_char_value(const dt_char_table *t, uint32_t c) { return t->cell[t->page[c >> 8]][c & 255]; }
 /** Build a table from runs. t: out, freed with dt_char_table_free. DT_ERR_MEMORY. */
 dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs);
+/** Free the table. */
 void dt_char_table_free(dt_char_table *t);
 
 /** Code point of the first character of valid UTF-8; n: out, its bytes. */

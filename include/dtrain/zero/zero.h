@@ -136,11 +136,14 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
  *  and 1) or in each (stages 2 and 3, reproducible mode). */
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
 
-/** Sum of squares of the gradients that this rank is in charge of; each element is counted by one rank. Synchronous.
- *  The vote sums it over the ranks, and its square root is the global norm. sum: out.
+/** Complete the step's reductions, and sum the squares of the gradients that this rank is in charge of; each element is
+ *  counted by one rank. The vote sums it over the ranks, and its square root is the global norm. Collective,
+ *  synchronous.
  *
- *  Local. In reproducible mode Collective: rank 0 gets the global value, independent of order, and the other ranks
- *  0. */
+ *  sum  out  this rank's part; in reproducible mode rank 0 gets the global value, independent of order, and the other
+ *       ranks 0
+ *
+ *  DT_ERR_ARG: a frozen model, or before the last micro-step. DT_ERR_COMM, DT_ERR_FAULT. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
 
 /** The first unit, in the order of backward, whose gradients were non-finite in the last dt_zero_grad_sum_squares; -1:
