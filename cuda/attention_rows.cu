@@ -13,6 +13,7 @@
  * Either one block computes all splits of its rows, or each split has a block and a second kernel combines the partial
  * results in the stream's workspace. The number of blocks decides which; both give the same result. The division
  * depends only on the positions of the keys, so a row has the same bits whatever the other queries of the call are.
+ *
  * Numerics  Probabilities keep at least 16 bits, as a pair of elements, because reading the cache takes longer than
  *           multiplying.
  *
