@@ -96,7 +96,7 @@ typedef struct dt_mistakes {
 } dt_mistakes;
 
 /** Move this thread's message to the list, unless the list contains it, and clear it, so that the caller can look for
- *  further mistakes. err DT_OK: nothing. After a DT_ERR_STOP the list takes no more messages. */
+ *  further mistakes. err DT_OK: nothing. After a DT_ERR_STOP without an earlier mistake, later errors are dropped. */
 void dt_mistakes_add(dt_mistakes *m, dt_err err);
 /** Record all messages of the list as one. Returns the list's error, DT_OK if it is empty. Leaves {0}. */
 dt_err dt_mistakes_end(dt_mistakes *m);
