@@ -1,5 +1,4 @@
-/* images.c - the images of samples: in a text an image is a run of placeholders, and images and runs go together or not
- * at all. */
+/* images.c - the images of samples. In a text, an image is a run of placeholders; runs and images must match. */
 #include "images.h"
 #include "samples.h"
 #include <inttypes.h>
@@ -52,7 +51,7 @@ dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first,
     return DT_OK;
 }
 
-/* Has a text the placeholders of n_images, all of them among its first n_prompt tokens? */
+/* Check that a text has the placeholders of n_images, all of them among its first n_prompt tokens. */
 static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_images, int64_t n_prompt)
 {
     static const char *const texts[DT_N_DATASET_KINDS][DT_N_SIDES] = {
@@ -71,7 +70,7 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
     return DT_OK;
 }
 
-/* No placeholder is a target. */
+/* Check that no placeholder is a target. */
 static dt_err check_mask(dt_dataset *d, int64_t i)
 {
     int64_t first, n;
@@ -103,7 +102,7 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
     return kind == DT_DATASET_SFT && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
-/* Pixels, or their features. */
+/* Read pixels, or their features. */
 static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
 {
     if (!d->features) return dt_dataset_read_images(d, first, n, to);
@@ -112,7 +111,7 @@ static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *t
     return DT_OK;
 }
 
-/* The images of a record whose text stands in a batch from token `from` on. */
+/* Find the images of a record whose text starts at token `from` of the batch. */
 static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_batch *b, int64_t *first, int64_t *n)
 {
     const dt_image_form *form = &d->info.images;

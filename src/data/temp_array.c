@@ -1,6 +1,6 @@
-/* temp_array.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread.
- * Writing twice buys every later run a file of plain arrays. The unnamed file vanishes with the process, however that
- * ends. */
+/* temp_array.c - temporary arrays avoid growing HDF5 arrays, which must be chunked and cannot be read with
+ * pread. Writing the data twice gives later runs plain contiguous arrays. The unnamed file disappears with
+ * the process, however it ends. */
 #include "temp_array.h"
 #include "dtrain/io.h"
 #include <errno.h>
