@@ -1,5 +1,5 @@
-/* parquet.c - DuckDB reads, one thread of it and a chunk at a time; here its vectors become JSON. The file is given to
- * it by its descriptor, because DuckDB takes a star in a name for a pattern and an equals sign for a column. */
+/* parquet.c - DuckDB reads with one thread, one chunk at a time; its vectors are converted to JSON here.
+ * DuckDB opens the file by descriptor, because it expands * in names and takes = for a partition column. */
 #include "parquet.h"
 #include "duckdb.h"
 #include "dtrain/chat.h"
@@ -12,14 +12,14 @@
 #include <sys/stat.h>
 
 #define END_OF_SELECT "', hive_partitioning = false)"
-#define BYTES_NAME "\001%zu+%zu" /* begins as no path does: where they are behind the JSON, how many */
+#define BYTES_NAME "\001%zu+%zu" /* starts unlike any path: offset after the JSON + number of bytes */
 enum { MAX_DEPTH = 64 };
 
-/* What a column, an element or a field is. */
+/* Type of a column, an element or a field. */
 typedef struct dt_type {
     int id;
-    char *name;            /* of a column or field */
-    struct dt_type *child; /* [n] of a list one, of a struct its fields */
+    char *name;            /* name of a column or field */
+    struct dt_type *child; /* [n]: the element of a list, the fields of a struct */
     int n;
 } dt_type;
 
@@ -31,12 +31,12 @@ typedef struct buffer {
 typedef struct parquet {
     const duckdb_calls *duck;
     dt_input *in;
-    char file[64]; /* as DuckDB sees it */
+    char file[64]; /* path that DuckDB opens */
     void *database, *connection;
-    dt_type row;         /* a struct of the columns */
-    int64_t n_rows;      /* of the file */
-    int64_t n_done;      /* handed on */
-    buffer json, behind; /* of the row under way */
+    dt_type row;         /* struct of all columns */
+    int64_t n_rows;      /* in the file */
+    int64_t n_done;      /* delivered so far */
+    buffer json, behind; /* of the current row */
 } parquet;
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ __attribute__((format(printf, 2, 3))) static dt_err put_number(buffer *b, const 
     return put(b, text, (size_t)n);
 }
 
-/* A real stays one where it is whole: 1.0. */
+/* Write a real so that it stays one: 1.0, not 1. */
 static dt_err put_real(buffer *b, double x, int digits)
 {
     if (isnan(x)) return put_word(b, "NaN");
@@ -93,7 +93,7 @@ static dt_err put_text(buffer *b, const char *text, size_t n)
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* The first line of DuckDB's message, with the file's own name in the place of what it was given. */
+/* First line of DuckDB's message, with our file name instead of the path that DuckDB was given. */
 static dt_err refuse(const parquet *p, const char *message)
 {
     char text[512] = "";
@@ -177,7 +177,7 @@ static dt_err read_columns(parquet *p, duckdb_result *result)
     return DT_OK;
 }
 
-/* How DuckDB calls a scalar that we write as JSON; NULL: we have no value for it. */
+/* DuckDB's name of a scalar type that is written as JSON; NULL: unsupported. */
 static const char *known_name(int id)
 {
     static const char *const names[] = {[DUCKDB_BOOLEAN] = "BOOLEAN",
@@ -203,7 +203,7 @@ static bool is_known(const dt_type *t)
     return known_name(t->id) || t->id == DUCKDB_LIST || t->id == DUCKDB_STRUCT;
 }
 
-/* What is not known becomes it: numbers too large for us reals, all else texts. */
+/* Replace unsupported types: wide numbers by reals, all others by texts. */
 static void make_known(dt_type *t)
 {
     for (int i = 0; i < t->n; i++) make_known(&t->child[i]);
@@ -311,7 +311,7 @@ static dt_err put_row(parquet *p, void *chunk, uint64_t row)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Nothing is fetched from elsewhere, whatever a file says, and one thread is the reader's. */
+/* Disable access to other files and hosts, and use one thread. */
 static dt_err open_database(parquet *p)
 {
     static const char *const settings[][2] = {
@@ -357,7 +357,7 @@ static dt_err put_name(buffer *sql, const char *name)
     return put_word(sql, "\"");
 }
 
-/* A known type, as SQL has it. */
+/* Append a supported type in SQL. */
 static dt_err put_type(buffer *sql, const dt_type *t)
 {
     if (t->id != DUCKDB_LIST && t->id != DUCKDB_STRUCT) return put_word(sql, known_name(t->id));
@@ -375,7 +375,7 @@ static dt_err put_type(buffer *sql, const dt_type *t)
     return put_word(sql, ")");
 }
 
-/* Columns with something in them that is not known are cast, each part that is known to what it was. */
+/* Cast columns that contain unsupported types. Their supported parts keep their types. */
 static dt_err write_select(const parquet *p, buffer *sql)
 {
     for (int i = 0; i < p->row.n; i++) {
@@ -407,7 +407,7 @@ static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_row_fn *fn, void *se
     return DT_OK;
 }
 
-/* The bytes of the file count as read in proportion to its rows. */
+/* Progress counts the file's bytes in proportion to the rows read. */
 static dt_err each_chunk(parquet *p, duckdb_result *result, dt_row_fn *fn, void *self)
 {
     dt_input *in = p->in;
@@ -448,7 +448,8 @@ static dt_err read_file(parquet *p, buffer *sql, dt_row_fn *fn, void *self)
 {
     char first[160];
     DT_TRY(open_database(p));
-    /* the buffer counts what points to bytes, not the bytes: without this a file of images would be in memory whole */
+    /* The buffer size counts pointers, not the bytes they refer to. Without this setting, a file of images
+     * would be loaded into memory whole. */
     DT_TRY(with_result(p, "SET streaming_buffer_size = '1KB'", NULL));
     snprintf(first, sizeof first, "SELECT count(*) FROM read_parquet('%s" END_OF_SELECT, p->file);
     DT_TRY(with_result(p, first, take_count));
