@@ -1,4 +1,4 @@
-/* segment.c - text rewritten, with marks. */
+/* segment.c - rewrites text while keeping track of marks. */
 #include "segment.h"
 
 dt_edit dt_edit_begin(dt_text *out, dt_segment *piece)
