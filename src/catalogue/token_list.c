@@ -1,4 +1,4 @@
-/* token_list.c - the three kinds of files that tokens are listed in. */
+/* token_list.c - reads the three kinds of files that list tokens. */
 #include "dtrain/token_list.h"
 #include "dtrain/catalogue.h"
 #include "dtrain/io.h"

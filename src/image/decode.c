@@ -1,4 +1,4 @@
-/* decode.c - which format it is. */
+/* decode.c - detects the format of an image. */
 #include "decode.h"
 #include "dtrain/chat.h"
 #include "dtrain/io.h"

@@ -1,4 +1,4 @@
-/* write.c - the index and info files, and how evenly a level's codes are used. */
+/* write.c - writes the index and info files, and statistics of code usage per level. */
 #include "dtrain/sid.h"
 #include "dtrain/rec_files.h"
 #include <errno.h>
