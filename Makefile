@@ -1,4 +1,5 @@
-# dtrain - see README.md; `make help` lists the targets, `make info` what was found on this machine. Parts: tools/mk/*.mk
+# dtrain - see README.md; `make help` lists the targets, `make info` shows what was detected on this
+# machine. Parts: tools/mk/*.mk
 all: setup  ## the programs, at the top of the tree
 	$(MAKEAGAIN) programs
 -include config.mk
@@ -47,7 +48,8 @@ $(BUILD)/dtrain-generate: $(GENERATE)
 $(BUILD)/dtrain-data: $(DATA)
 $(BUILD)/dtrain-info: $(INFO)
 $(BUILD)/dtrain-sid: $(SID)
-# What --version says. The file keeps its time while its text is the same, so that nothing is compiled again for it. COMMIT=... where there is no .git.
+# Version information. The file's time stamp changes only with its content, to avoid recompiling.
+# Without .git set COMMIT=...
 $(BUILD)/build_version.h: FORCE
 	@mkdir -p $(@D)
 	@{ echo '#define BUILD_VERSION "$(VERSION)"'; echo '#define BUILD_COMMIT "$(or $(COMMIT),unknown)"'; \
@@ -55,27 +57,28 @@ $(BUILD)/build_version.h: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
 $(BUILD)/src/main/tool/version.o: CPPFLAGS += -I$(BUILD)
-$(BUILD)/src/data/make/rec_default.o: input/minionerec.json # is in it
+$(BUILD)/src/data/make/rec_default.o: input/minionerec.json # is embedded
 FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	$(call SAY,AR,$@)ar rcs $@ $(LIB_OBJ)
 	@echo "$$LOADEDMODULES" | tr : ' ' > $(BUILD)/modules # for make install
-# What all objects were compiled for. Another MPI or HDF5 in the same folder: everything is compiled again. Two MPIs at a time: refused.
+# MPI and HDF5 that all objects were compiled for. A change recompiles everything. A mix of two MPIs
+# is refused.
 $(BUILD)/mpi: FORCE
 	@mkdir -p $(@D)
 	@echo "$(MPI) $(HDF5)" | cmp -s - $@ || { tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" && echo "$(MPI) $(HDF5)" >$@; }
 $(BUILD)/%.o: %.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
-# Kernels, once for each instruction set. DT_ISA is the name of the set.
+# Kernels are compiled once per instruction set. DT_ISA is the name of the set.
 define ISA_RULE
 $(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
-# The sets that the programs have: with other ones, what chooses between them is made again.
+# Instruction sets of the programs. When they change, the code that selects one is recompiled.
 $(BUILD)/isas: FORCE
 	@mkdir -p $(@D)
 	@echo $(ISAS) | cmp -s - $@ || echo $(ISAS) >$@

@@ -1,11 +1,12 @@
-# tests.mk - the test programs, and the ways to run them besides make test.
+# tests.mk - the test programs, and ways to run them besides make test.
 TEST_SRC  = $(wildcard tests/test_*.c tests/mpi_*.c)
 TESTS     = $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_SUP  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/ref_*.c))
 FUZZ      = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES   = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 
-# Test programs are linked often and run seldom: no optimisation that takes long to compile, and the fast linker where there is one.
+# Test programs are linked often and run seldom: use an optimisation level that compiles fast, and
+# the fast linker if there is one.
 TEST_CFLAGS = $(patsubst -O2,-O1,$(CFLAGS:-g=-g1)) $(if $(SAN),,$(TEST_LD))
 $(TEST_SUP) $(BENCHES:=.o): TEST_CFLAGS = $(CFLAGS)# references and benchmarks compute
 tests-build: $(TESTS) $(FUZZ) $(SIM_LIBS)
@@ -39,8 +40,9 @@ mutants-cuda:  ## break one barrier, shuffle, guard, event, stride or the like o
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
 	$(MAKEAGAIN) SAN=1 CUDA=0 check
 	$(MAKEAGAIN) fuzz
-# Writers of checkpoints, transfers of swap files, readers ahead, signals, watchdogs, and two ranks as threads. One rank of one OpenMP thread
-# each: the thread sanitizer does not see what libgomp orders.
+# Tests of checkpoint writers, swap file transfers, prefetching, signals, watchdogs, and two ranks
+# as threads. They use one rank with one OpenMP thread, because the thread sanitizer does not know
+# libgomp's synchronisation.
 WITH_THREADS = test_swap_file test_data_loader test_data_make test_data_make_images test_zero_streams test_zero_overlap test_signals mpi_checkpoint_async mpi_zero_offload mpi_run
 sanitize-threads: test-setup  ## the tests of what runs beside each other in one process under the thread sanitizer
 	$(MAKEAGAIN) SAN=thread CUDA=0 FUZZ= SIM_LIBS= TEST_SRC="$(WITH_THREADS:%=tests/%.c)" OMP_NUM_THREADS=1 NP=1 check ONLY="$(WITH_THREADS)"
@@ -50,7 +52,7 @@ fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
 	  FUZZER=-fsanitize=fuzzer fuzz-build
 	@tests/fuzz/fuzz.sh build/fuzz/tests/fuzz $(or $(FUZZ_SECONDS),60)
 fuzz-build: $(FUZZ)
-# A machine with a GPU; docs/testing.md has one that lacks MPI and all else.
+# Needs a machine with a GPU; docs/testing.md describes a machine that lacks MPI and other packages.
 test-gpu: test-setup  ## the tests with the GPU in the place of the CPU, and trainings on it against the CPU's
 	$(MAKEAGAIN) programs tests-build
 	@$(FOR_TESTS) tools/gpu/run.sh suite
