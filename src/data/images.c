@@ -57,16 +57,17 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
     static const char *const texts[DT_N_DATASET_KINDS][DT_N_SIDES] = {
         {"", ""}, {"", ""}, {"chosen ", "rejected "}, {"", "answer of "}};
     const char *which = texts[d->info.kind][side];
-    int64_t first, n, found, behind = 0;
+    int64_t first, n, found, in_completion = 0;
     DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
     DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
     DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
              "%s: %ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
              " for each image",
              d->path, which, i, found, n_images, d->info.images.n_tokens);
-    if (found && n_prompt < n) DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &behind));
-    DT_CHECK(behind == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": a completion contains image placeholders", d->path,
-             which, i);
+    if (found && n_prompt < n)
+        DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &in_completion));
+    DT_CHECK(in_completion == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": a completion contains image placeholders",
+             d->path, which, i);
     return DT_OK;
 }
 

@@ -59,7 +59,7 @@ static int64_t cut(const scan *s, uint64_t n)
 }
 
 /* A record whose cut would remove a placeholder is dropped. */
-static dt_err look_behind_cut(scan *s, int64_t first, int64_t end, uint32_t *n_target)
+static dt_err check_lost_images(scan *s, int64_t first, int64_t end, uint32_t *n_target)
 {
     int64_t n;
     DT_TRY(dt_dataset_count_placeholders(s->set->dataset, DT_SIDE_FIRST, first, end - first, &n));
@@ -79,7 +79,7 @@ static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t 
         err = targets_of(s->set->dataset, &w, first, n, read_end, &s->n_target[i]);
         if (first + n == end || err != DT_OK) continue;
         err = targets_of(s->set->dataset, &w, first + n - 1, end - first - n + 1, read_end, &s->n_lost[i]);
-        if (err == DT_OK) err = look_behind_cut(s, first + n, end, &s->n_target[i]);
+        if (err == DT_OK) err = check_lost_images(s, first + n, end, &s->n_target[i]);
     }
     free(w.bytes);
     return err;

@@ -1,10 +1,10 @@
 /* samples_wrapped.c - wrapped rows: row i has inputs tokens[i*T .. i*T+T-1] and targets shifted by one.
  * Neighbouring rows share one token, and n tokens give (n - 1) / T rows.
  *
- * With document_mask a row is cut where a document starts. Row i depends on the starts p with i*T < p <=
- * i*T+T. The target across each of them is dropped, and each except p = i*T+T begins a sequence. These
- * ranges are disjoint. One number per row, the index in /offsets of the first start after its first token,
- * therefore gives both the target count and where to read. */
+ * With document_mask a row is cut where a document starts. Row i depends on the starts p in (i*T, i*T+T].
+ * The target across each of them is dropped, and each except p = i*T+T begins a sequence. These ranges are
+ * disjoint. Therefore one number per row is enough for the target count and for where to read: the index
+ * in /offsets of the first start after the row's first token. */
 #include "samples.h"
 #include <stdlib.h>
 

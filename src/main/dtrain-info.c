@@ -203,9 +203,9 @@ static int64_t n_parameters(const file_info *f)
     int64_t n = 0;
     for (int i = 0; i < f->n_arrays; i++) {
         const char *name = f->arrays[i].name, *end = strrchr(name, '.');
-        const bool beside = end && (strcmp(end, ".weight_scale") == 0 || strcmp(end, ".weight_blocks") == 0);
+        const bool is_scale = end && (strcmp(end, ".weight_scale") == 0 || strcmp(end, ".weight_blocks") == 0);
         const int per_elem = f->arrays[i].a.type == DT_H5_U8 ? 2 : 1;
-        if (same_group(name, "model/") && !beside) n += per_elem * f->arrays[i].a.n_elems;
+        if (same_group(name, "model/") && !is_scale) n += per_elem * f->arrays[i].a.n_elems;
     }
     return n;
 }

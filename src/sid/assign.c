@@ -8,8 +8,8 @@
  * slack of the minimum. All slots are filled in the end, so initial prices do not affect this bound.
  *
  * With a small slack from the start, a bidding war may take largest cost / slack rounds. Therefore slack
- * starts large and decreases by a factor of ten per auction, and each auction starts from the prices of
- * the previous one (epsilon scaling: Bertsekas, "The auction algorithm", Ann. Oper. Res. 14, 1988). It
+ * starts large and decreases by a factor of ten per auction. Each auction starts from the prices of the
+ * previous one (epsilon scaling: Bertsekas, "The auction algorithm", Ann. Oper. Res. 14, 1988). It
  * stops when slack is small compared to an item's cost. */
 #include "dtrain/sid.h"
 #include <math.h>

@@ -33,7 +33,7 @@ dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item 
     DT_TRY(err);
     if (nbytes) memcpy(p->text + p->n_text, text, nbytes);
     item.first = p->n_text;
-    item.nbytes = nbytes - item.n_behind;
+    item.nbytes = nbytes - item.n_binary;
     p->items[p->n_items++] = item;
     p->n_text += nbytes;
     return DT_OK;

@@ -10,7 +10,7 @@
  *  the last ends. */
 typedef struct dt_chunk_item {
     size_t first, nbytes; /* in the chunk's text */
-    size_t n_behind;      /* bytes after the JSON, for a Parquet row: binary values that the JSON refers to */
+    size_t n_binary;      /* bytes after the JSON, for a Parquet row: binary values that the JSON refers to */
     int64_t line;         /* records: line where it begins; 0 for text */
     const char *path;     /* of the input; valid until the end of the run */
     bool json, begins, ends;

@@ -14,7 +14,7 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
                          char called[PATH_MAX], dt_image *image)
 {
     size_t first, nbytes;
-    if (dt_row_bytes(name, item->n_behind, &first, &nbytes)) {
+    if (dt_row_bytes(name, item->n_binary, &first, &nbytes)) {
         snprintf(called, PATH_MAX, "%s", OF_ROW);
         return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
     }

@@ -36,7 +36,7 @@ typedef struct parquet {
     dt_type row;         /* struct of all columns */
     int64_t n_rows;      /* in the file */
     int64_t n_done;      /* delivered so far */
-    buffer json, behind; /* of the current row */
+    buffer json, binary; /* of the current row */
 } parquet;
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
@@ -215,10 +215,10 @@ static void make_known(dt_type *t)
 
 static dt_err put_bytes(parquet *p, const duckdb_string *s)
 {
-    const size_t n = s->near.nbytes, first = p->behind.n;
+    const size_t n = s->near.nbytes, first = p->binary.n;
     char name[64];
     snprintf(name, sizeof name, BYTES_NAME, first, n);
-    DT_TRY(put(&p->behind, n <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes, n));
+    DT_TRY(put(&p->binary, n <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes, n));
     DT_TRY(put_word(&p->json, "{\"" DT_IMAGE_OF_ROW "\":"));
     DT_TRY(put_text(&p->json, name, strlen(name)));
     return put_word(&p->json, "}");
@@ -300,7 +300,7 @@ static dt_err put_value(parquet *p, const dt_type *t, void *vector, uint64_t row
 
 static dt_err put_row(parquet *p, void *chunk, uint64_t row)
 {
-    p->json.n = p->behind.n = 0;
+    p->json.n = p->binary.n = 0;
     DT_TRY(put_word(&p->json, "{"));
     for (int i = 0; i < p->row.n; i++) {
         DT_TRY(put_key(p, &p->row.child[i], i));
@@ -401,8 +401,8 @@ static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_row_fn *fn, void *se
     for (uint64_t i = 0; i < n; i++) {
         DT_TRY(put_row(p, chunk, i));
         const size_t nbytes = p->json.n;
-        DT_TRY(put(&p->json, p->behind.at, p->behind.n));
-        DT_TRY(fn(self, p->json.at, nbytes, p->behind.n, ++p->n_done));
+        DT_TRY(put(&p->json, p->binary.at, p->binary.n));
+        DT_TRY(fn(self, p->json.at, nbytes, p->binary.n, ++p->n_done));
     }
     return DT_OK;
 }
@@ -470,7 +470,7 @@ dt_err dt_parquet_each_row(dt_input *in, dt_row_fn *fn, void *self)
     p.duck->close(&p.database);
     free_type(&p.row);
     free(p.json.at);
-    free(p.behind.at);
+    free(p.binary.at);
     free(sql.at);
     return err;
 }
@@ -484,9 +484,9 @@ bool dt_is_parquet(const dt_input *in)
     return begins || dt_has_ending(in->path, ".parquet");
 }
 
-bool dt_row_bytes(const char *name, size_t n_behind, size_t *first, size_t *nbytes)
+bool dt_row_bytes(const char *name, size_t n_binary, size_t *first, size_t *nbytes)
 {
     int end = 0;
     if (sscanf(name, BYTES_NAME "%n", first, nbytes, &end) != 2 || name[end]) return false;
-    return *first <= n_behind && *nbytes <= n_behind - *first;
+    return *first <= n_binary && *nbytes <= n_binary - *first;
 }

@@ -6,8 +6,8 @@
 
 #include "input.h"
 
-/** Receives a row: nbytes of JSON, followed by n_behind bytes that it refers to. Rows count from 1. */
-typedef dt_err dt_row_fn(void *self, const char *text, size_t nbytes, size_t n_behind, int64_t row);
+/** Receives a row: nbytes of JSON, followed by n_binary bytes that it refers to. Rows count from 1. */
+typedef dt_err dt_row_fn(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row);
 
 /** Checks the name and the first bytes. Only a seekable file can be Parquet. */
 bool dt_is_parquet(const dt_input *in);
@@ -21,8 +21,8 @@ bool dt_is_parquet(const dt_input *in);
  *  truncated or corrupt. DT_ERR_STOP. An error of fn ends reading. */
 dt_err dt_parquet_each_row(dt_input *in, dt_row_fn *fn, void *self);
 
-/** Position of the bytes with this name after a row's JSON. false: not such a name. n_behind: 0 for
+/** Position of the bytes with this name after a row's JSON. false: not such a name. n_binary: 0 for
  *  records that are not rows, whose names are always paths. */
-bool dt_row_bytes(const char *name, size_t n_behind, size_t *first, size_t *nbytes);
+bool dt_row_bytes(const char *name, size_t n_binary, size_t *first, size_t *nbytes);
 
 #endif

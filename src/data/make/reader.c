@@ -127,12 +127,12 @@ static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t li
                (dt_chunk_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
 }
 
-static dt_err put_table_row(void *self, const char *text, size_t nbytes, size_t n_behind, int64_t row)
+static dt_err put_table_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row)
 {
     dt_reader *r = self;
     const dt_chunk_item item = {
-        .path = r->path, .line = row, .n_behind = n_behind, .json = true, .begins = true, .ends = true};
-    return put(r, text, nbytes + n_behind, item);
+        .path = r->path, .line = row, .n_binary = n_binary, .json = true, .begins = true, .ends = true};
+    return put(r, text, nbytes + n_binary, item);
 }
 
 static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t line)

@@ -6,9 +6,8 @@
 
 #include "dtrain/core.h"
 
-/** Must be the first call in main. Later messages begin with NAME. SIGXFSZ and SIGPIPE are turned into
- *  errors of write(2), so that neither a file size limit nor a closed pipe kills the program while it
- *  works. */
+/** Must be the first call in main. Later messages begin with NAME. SIGXFSZ and SIGPIPE are ignored:
+ *  a file size limit or a closed pipe becomes an error of write(2) instead of killing the program. */
 void tool_start(const char *name);
 
 /** For programs that compute; call before MPI and the first parallel loop. Idle threads then spin briefly

@@ -1,5 +1,5 @@
-/* record_images.c - images of a record and their positions in its texts, shared by datasets and prompts,
- * so that a record means the same in training and in generation. */
+/* record_images.c - images of a record and their positions in its texts. Datasets and prompts share
+ * this code, so that a record means the same in training and in generation. */
 #include "dtrain/chat.h"
 #include <ctype.h>
 #include <inttypes.h>

@@ -161,7 +161,7 @@ static void note_pairs(dt_bpe *b, const dt_vocab_entry *e)
 }
 
 /* Collect pairs of neighbours in tokens that merges create. A piece may be split between other neighbours,
- * because no merge spans them. Not supported if symbols depend on the position in the piece, or if merges
+ * because no merge spans them. Pieces are never split if symbols depend on their position, or if merges
  * apply to symbols that differ from the text (characters written as bytes). */
 static dt_err find_pairs(dt_bpe *b)
 {
