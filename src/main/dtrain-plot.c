@@ -347,7 +347,7 @@ static dt_err fill_panels(dt_picture *pic, const run *runs, int n_runs, const op
     dt_panel *last = &pic->panels[pic->n_panels++];
     DT_TRY(fill_one(last, "tokens_per_second", runs, n_runs, opt));
     snprintf(last->label[0], sizeof last->label[0], "tokens/s, all ranks");
-    /* the colours are named above */
+    /* earlier panels name the colours */
     for (int i = 0; i < last->n_series; i++) last->series[i].title[0] = 0;
     return DT_OK;
 }

@@ -25,8 +25,8 @@ typedef struct chat {
     char **texts; /* owned texts of messages */
     int n_texts;
     uint8_t *pixels; /* of messages.images.n images */
-    size_t n_bytes;  /* there */
-    int n_waiting;   /* of these, the last ones are not yet part of a message */
+    size_t n_bytes;  /* size of pixels, as accounted in the ledger */
+    int n_waiting;   /* the last n_waiting images belong to no message yet */
     dt_generate_stats total;
     int64_t n_kept; /* tokens reused from the cache */
 } chat;
