@@ -117,9 +117,8 @@ static double put_axis(FILE *f, const dt_panel *p, bool right)
     static const char *const superscript[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
     const char *axis = right ? "y2" : "y";
     const range r = y_range(p, right);
-    const bool logarithmic =
-        /* for spikes of a gradient norm; learning rates use a linear axis */
-        !right && r.low > 0 && r.high / r.low > 200;
+    /* for spikes of a gradient norm; learning rates use a linear axis */
+    const bool logarithmic = !right && r.low > 0 && r.high / r.low > 200;
     const int power = r.high > 0 ? (int)floor(log10(r.high)) : 0;
     const dt_scale scale = dt_scale_of(r.high);
     double divisor = 1;

@@ -161,9 +161,8 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
         s->pair.equal = memcmp(p->ids[0].id + p->ids[0].n - s->n[0], p->ids[1].id + p->ids[1].n - s->n[1],
                                s->n[0] * sizeof *p->ids[0].id) == 0;
     if (record->fields) DT_TRY(dt_chunk_add_record(p, s, record->fields));
-    const int32_t *ids =
-        /* pairs by prompt, so that a prompt is never on both sides of the split */
-        p->ids[0].id + p->ids[0].n - s->n[0];
+    /* pairs by prompt, so that a prompt is never on both sides of the split */
+    const int32_t *ids = p->ids[0].id + p->ids[0].n - s->n[0];
     const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
     s->hash = dt_hash_bytes(ids, n * sizeof *ids);
     return record->images.n && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;

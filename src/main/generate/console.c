@@ -133,9 +133,8 @@ static dt_err save(const char *file, const dt_messages *said)
         json_t *message = json_object();
         json_object_set_new(message, "role", json_string(role_name(said->item[i].role)));
         size_t n;
-        char *text =
-            /* a byte-level model may produce invalid UTF-8 */
-            dt_utf8_repair(said->item[i].text, said->item[i].nbytes, &n);
+        /* a byte-level model may produce invalid UTF-8 */
+        char *text = dt_utf8_repair(said->item[i].text, said->item[i].nbytes, &n);
         json_object_set_new(message, "content", text ? json_stringn(text, n) : json_null());
         free(text);
         json_array_append_new(list, message);

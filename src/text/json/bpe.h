@@ -26,10 +26,8 @@ typedef struct dt_bpe {
     int32_t ascii[128];    /* symbols of characters without affixes */
     bool all_known;        /* no text becomes unk or is dropped */
     char *prefix, *suffix; /* of symbols that continue a word, and that end one; NULL: none */
-    uint64_t *
-        /* bit set of pairs of neighbours (bytes or characters) that occur within a token; NULL: pieces are
-         * never split */
-        pair;
+    /* bit set of pairs of neighbours (bytes or characters) that occur in a token; NULL: pieces are never split */
+    uint64_t *pair;
     uint64_t pair_mask;
 } dt_bpe;
 

@@ -140,9 +140,8 @@ bool dt_bpe_keeps_apart(const dt_bpe *b, uint32_t x, uint32_t y)
     if (!b->pair) return false;
     const uint64_t bit = pair_bit(b, x, y);
     if (b->pair[bit / 64] >> (bit % 64) & 1) return false;
-    return b->all_known ||
-           /* dropped characters do not separate their neighbours, and unk may absorb the next character */
-           (is_symbol(b, x) && is_symbol(b, y));
+    /* dropped characters do not separate their neighbours, and unk may absorb the next character */
+    return b->all_known || (is_symbol(b, x) && is_symbol(b, y));
 }
 
 static void note_pairs(dt_bpe *b, const dt_vocab_entry *e)

@@ -74,7 +74,7 @@ static bool is_space_place(const char *text, size_t at, size_t n)
     return before < at && is_letter(text, before, at);
 }
 
-/* All normaliser steps except NFC and plain replacement may change a letter. */
+/* All normaliser steps except NFC, prepending and replacing may change a letter. */
 static bool keeps_letters(const dt_normalizer *n)
 {
     for (int i = 0; i < n->n_steps; i++)
