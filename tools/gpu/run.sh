@@ -1,6 +1,5 @@
 #!/bin/bash
-# run.sh PART [ARGUMENT...] - runs on a machine with a GPU, in a built tree or in an unpacked bundle
-# of pack.sh.
+# run.sh PART [ARGUMENT...] - runs on a machine with a GPU, in a built tree or an unpacked bundle of pack.sh.
 #
 #   check                   dtrain --check on the GPU
 #   tests [PATTERN...]      test programs on the GPU instead of the CPU, ranks sharing it; names that match
@@ -11,8 +10,7 @@
 #   exec COMMAND...         any program with these libraries: exec build/release/tests/bench_products
 #   all                     check, suite and bench
 #
-# Logs are in $OUT (default build/gpu); results are printed. JOBS programs run in parallel, each for
-# at
+# Logs are in $OUT (default build/gpu); results are printed. JOBS programs run in parallel, each for at
 # most LIMIT seconds (default 150), tests on at most MOST_RANKS ranks (default 4).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
