@@ -58,7 +58,7 @@ static const uint8_t SIZE[N_TYPES] = {
     [BYTE] = 1,   [ASCII] = 1, [SHORT] = 2,     [LONG] = 4,  [RATIONAL] = 8, [SBYTE] = 1, [UNDEFINED] = 1,
     [SSHORT] = 2, [SLONG] = 4, [SRATIONAL] = 8, [FLOAT] = 4, [DOUBLE] = 8,   [IFD] = 4,   [LONG8] = 8};
 
-/* The first value if it is 2 to 8; else 1. BYTE is 1, too, because Pillow reads it as text. */
+/* The first value if it is 2 to 8; else 1. A BYTE always gives 1, because Pillow reads it as text. */
 static int orientation_at(const tiff *t, uint64_t at, uint64_t type)
 {
     const uint64_t bits = number(t, at, SIZE[type]); /* negative values become large ones */

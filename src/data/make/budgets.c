@@ -19,7 +19,7 @@ typedef struct turns {
     bool cut;
 } turns;
 
-/* Encode pieces from .. to-1 separately. */
+/* Encode pieces from .. to-1 as an independent text. */
 static dt_err encode_part(turns *t, const dt_text_side *side, int from, int to, dt_ids *out)
 {
     const dt_pieces part = {.span = side->pieces.span + from, .target = side->pieces.target + from, .n = to - from};

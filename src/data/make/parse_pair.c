@@ -272,7 +272,7 @@ static dt_err read_question_pair(dt_parsed_record *r, const json_t *json, const 
     return render_pair(r, json, n_prompt, rules);
 }
 
-/* True for a list of messages that begins with the question. */
+/* True for a list of messages that includes the prompt: its first message is not an answer. */
 static bool is_whole(const json_t *completion)
 {
     const json_t *first = json_array_get(completion, 0), *role = json_object_get(first, "role");

@@ -145,7 +145,7 @@ static dt_err write_all(dt_pipeline *p)
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
-/* Wake all threads; each sees stop and returns. */
+/* Make all threads return: wake them with stop set. */
 static void give_up(dt_pipeline *p)
 {
     pthread_mutex_lock(&p->lock);

@@ -7,7 +7,7 @@
 
 typedef struct line_reader line_reader;
 
-/** terminal true: edited lines with a prompt, in colour with colours. terminal false: plain lines of
+/** terminal true: line editing with a prompt, which colours makes coloured. terminal false: plain lines of
  *  standard input, without a prompt. interrupted: set by the handler of SIGINT, cleared here at the start
  *  of a line. */
 dt_err line_open(line_reader **l, bool terminal, bool colours, volatile sig_atomic_t *interrupted);

@@ -7,7 +7,7 @@ static dt_jnode *new_node(dt_jparser *p, dt_jnode_kind kind)
     return dt_jinja_node(p->x, kind, p->at->line);
 }
 
-/* A binary operator at the previous token. */
+/* Build a node for the binary operator at the previous token. */
 static dt_jnode *two(dt_jparser *p, dt_jnode_kind kind, dt_jnode *left, dt_jnode *right)
 {
     dt_jnode *node = new_node(p, kind);
@@ -235,7 +235,7 @@ static dt_jnode *test(dt_jparser *p, dt_jnode *of)
     return not ;
 }
 
-/* Postfix filters, tests and calls. */
+/* Parse the filters, tests and calls after an expression. */
 static dt_jnode *filters_and_tests(dt_jparser *p, dt_jnode *node)
 {
     for (int n = 0;; n++) {
