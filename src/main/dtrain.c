@@ -1,5 +1,5 @@
-/* dtrain.c - main program: options, MPI, one run, exit code. All fallible work is in run_program(); only
- * main ends the job. */
+/* dtrain.c - main program: options, MPI, one run, exit code. The run
+ * itself is dt_run_main(); only this file ends the job (dt_comm_leave). */
 #include "dtrain/train.h"
 #include "dtrain/io.h"
 #include "tool/tool.h"

@@ -2,8 +2,7 @@
  * the part of a sum over blocks (sums.h); every rank then takes the same optimizer step. Memory holds
  * activations of only one block.
  *
- *     Y = act(X W^T + b)        dP = dY act'(P)        dW = dP^T X        db = sum of rows of dP        dX
- *     = dP W */
+ *     Y = act(X W^T + b)        dP = dY act'(P)        dW = dP^T X        db = sum of rows of dP        dX = dP W */
 #include "points.h"
 #include "sums.h"
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* run.c - evaluates statements. Scopes are those of Jinja2: loops, macros, with and block sets have one,
- * if has none. A macro sees its defining scope. */
+/* run.c - evaluates statements. Scopes are those of Jinja2: loops, macros, `with` and block sets have
+ * one, `if` has none. A macro sees its defining scope. */
 #include "jinja_private.h"
 
 typedef enum flow { NEXT, BREAK, CONTINUE } flow;
