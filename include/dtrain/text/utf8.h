@@ -15,7 +15,7 @@ size_t dt_utf8_length(const char *text, size_t n);
 size_t dt_utf8_bad(const char *text, size_t n);
 /** Code point of the first character of valid UTF-8; *text advances past it. */
 uint32_t dt_utf8_next(const char **text);
-/** Write a code point as UTF-8; returns its length. */
+/** Encode a code point as UTF-8; returns its length. */
 size_t dt_utf8_put(uint32_t code, char out[4]);
 
 /** A copy that is valid UTF-8, malloc'ed, the caller's. U+FFFD replaces each maximal incomplete prefix of a character
@@ -26,7 +26,7 @@ char *dt_utf8_repair(const char *text, size_t nbytes, size_t *repaired_nbytes);
 /** Length of the longest prefix of a text of n bytes that is valid UTF-8. */
 size_t dt_utf8_valid(const char *text, size_t n);
 
-/* ---- text that grows --------------------------------------------------------------------------------------------- */
+/* ---- growing text buffers ---------------------------------------------------------------------------------------- */
 
 /** A growing text. {0} to begin. */
 typedef struct dt_text {
