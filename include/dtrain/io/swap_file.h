@@ -45,7 +45,7 @@ void dt_swap_plan(const dt_swap_options *opt, dt_memory *memory);
 /** Create the file, without a name, with all blocks reserved; it reads as zeros. Rank 0 logs how transfers are done. f:
  *  out, closed with dt_swap_close; NULL on error. DT_ERR_WRITE naming reason, dir and what: no such directory, no
  *  permission, no space, quota. DT_ERR_ARG: sizes or depth. DT_ERR_USAGE: DTRAIN_SWAP_IO is not available.
- *  DT_ERR_MEMORY. */
+ *  DT_ERR_FAULT: no asynchronous I/O. DT_ERR_MEMORY. */
 dt_err dt_swap_open(dt_swap_file **f, const dt_swap_options *opt);
 /** Wait for transfers in flight, discard queued ones, and close the file. Safe on NULL. */
 void dt_swap_close(dt_swap_file *f);

@@ -214,7 +214,7 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
  *
  *  host  out  [n] of dt_zero_state_dtype, the caller's
  *
- *  DT_ERR_ARG: no such state or elements. DT_ERR_FAULT; DT_ERR_DATA or DT_ERR_WRITE of an offload file. */
+ *  DT_ERR_ARG: no such state or elements. DT_ERR_FAULT; DT_ERR_WRITE: an offload file. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
 /** Copy elements skip .. skip+n-1 of a piece's state from host memory. Otherwise as dt_zero_state_read. Call
  *  dt_zero_state_written afterwards. */
