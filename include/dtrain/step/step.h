@@ -22,22 +22,23 @@ typedef struct dt_batching {
     int64_t train_batch_size, micro_batch_size, accumulation;
 } dt_batching;
 
-/** A model that a run trains: its own, or one that the task trains in addition (a policy's critic). Each has its own
- *  learning rate groups and optimizer states, and clips its gradients by its own norm, unless they share one. All
- *  follow [scheduler], from their own peaks, and apply or skip a step together. */
+/** A model that a run trains: its main model, or an auxiliary model of the task, such as the critic of a policy. Each
+ *  model has its own learning rate groups and optimizer states. Its gradients are clipped by their own norm unless
+ *  shares_norm is set. All models follow [scheduler], from their own peaks, and apply or skip a step together. */
 typedef struct dt_trained {
-    const char *name; /* in checkpoints, metrics and messages; NULL: the run's own model */
+    const char *name; /* in checkpoints, metrics and messages; NULL: the main model */
     dt_unit *units;   /* [n_units] */
     int n_units;
     dt_zero_options zero_opt;   /* with the optimizer; stage, offload and max_live_parameters are the run's */
     dt_optimizer_step settings; /* lr, grad_scale and t are set for each update */
     dt_lr_groups groups;        /* peak rates by dt_tensor.lr_group */
     double max_grad_norm;       /* 0: gradients are not clipped */
-    /* additional models: clip by the common norm of the run's own model and all models that share it */
+    /* auxiliary model: clipped by the joint norm of its gradients, those of the main model and of all models that set
+     * shares_norm */
     bool shares_norm;
-    /* additional models: the key of the task's section that enables it; NULL: always enabled */
+    /* auxiliary model: the key of the task's section that enables it; NULL: always enabled */
     const char *key;
-    const char *model_config; /* additional models: config.json of the export to OUTPUT_DIR/name; NULL: not exported */
+    const char *model_config; /* auxiliary model: config.json of the export to OUTPUT_DIR/name; NULL: no export */
 
     /* the run's */
     dt_zero *zero;         /* set before `begin` */
@@ -170,7 +171,7 @@ struct dt_task {
     dt_model_config *mc; /* of the model that is trained or evaluated; n_units 0 after a mistake in it */
     const dt_unit *units;
     int n_units;
-    const dt_trained *main;      /* the run's own model; its stage is that of `plan`, and set in `begin` */
+    const dt_trained *main;      /* the main model; its stage is that of `plan`, and set in `begin` */
     dt_model_options *model_opt; /* from the configuration; open may increase limits */
     /* since `open`: the model's tokenizer, from [model] tokenizer or the model's files; "": unknown. Rollouts set it if
      * prompts are bytes */
@@ -210,7 +211,7 @@ struct dt_task {
     int64_t n_validation;  /* micro-steps per rank; 0: no validation */
     dt_features *features; /* vision.feature_cache: features that batches read; NULL: none */
     uint64_t tower_hash;   /* of the tower that computed them */
-    /* frozen models that get the same batches, and so must have the same tower (dt_scorer) */
+    /* frozen models that receive the main model's batches and therefore must have the same tower (dt_scorer) */
     dt_frozen_model *same_tower[DT_MAX_TASK_FILES];
     int n_same_tower;
     int images; /* index of the sum "images", which exists if model_opt->max_images > 0 */
@@ -249,13 +250,13 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step);
  *  DT_ERR_DATA: as dt_model_forward. */
 dt_err dt_task_forward(dt_task *t, const dt_micro *m);
 
-/* ---- additional models ------------------------------------------------------------------------------------------- */
+/* ---- auxiliary models -------------------------------------------------------------------------------------------- */
 
-/** Train these units in addition to the run's own model; in open. The run plans, opens, updates and closes them, and
- *  stores them in checkpoints. Local. units: borrowed until the task is closed.
+/** Declare an auxiliary model, in open. The run plans, opens and closes its zero, updates it and includes it in
+ *  checkpoints. Local. units: borrowed until the task is closed.
  *
- *  Returns a copy of the run's own settings ([optimizer] without lr_groups, [zero]), for the task to change; NULL after
- *  an error, which is added to t->mistakes. */
+ *  Returns a copy of the main model's settings ([optimizer] without lr_groups, [zero]), which the task may change; NULL
+ *  after an error, which is added to t->mistakes. */
 dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, int n_units);
 
 /* ---- for tasks that read datasets -------------------------------------------------------------------------------- */

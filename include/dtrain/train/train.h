@@ -102,7 +102,7 @@ typedef struct dt_run {
     dt_trained main;                   /* the run's own model, whether it is trained or evaluated */
     dt_param_source source;            /* of main.zero, for model */
     dt_model *model;
-    dt_trained *trained[DT_MAX_TRAINED]; /* main, and the task's additional models */
+    dt_trained *trained[DT_MAX_TRAINED]; /* main, and the task's auxiliary models */
     int n_trained;
     dt_task task;     /* task.ops set by the caller, or NULL: the task that run.task names */
     dt_sums sums;     /* the task's sums, then the loop's */
