@@ -21,24 +21,23 @@ typedef struct dt_batching {
     int64_t train_batch_size, micro_batch_size, accumulation;
 } dt_batching;
 
-/** A model that a run trains: its own, or one that the task trains beside it (the critic of a policy). Each has updates
- *  of its own: its learning rates are in groups of its own, its optimizer keeps its own states, its gradients are
- *  clipped by their own norm unless they share one. All follow [scheduler], from their own peaks, and take or leave a
- *  step together. */
+/** A model that a run trains: its main model, or an auxiliary model of the task, such as the critic of a policy. Each
+ *  model has its own learning rate groups and optimizer states. Its gradients are clipped by their own norm unless
+ *  shares_norm is set. All models follow [scheduler], from their own peaks, and apply or skip a step together. */
 typedef struct dt_trained {
-    const char *name; /* in checkpoints, metrics and messages; NULL: the run's own model */
+    const char *name; /* in checkpoints, metrics and messages; NULL: the main model */
     dt_unit *units;   /* [n_units] */
     int n_units;
     dt_zero_options zero_opt;   /* the optimizer among them; stage, offload and max_live_parameters are the run's */
     dt_optimizer_step settings; /* lr, grad_scale and t are set for each update */
     dt_lr_groups groups;        /* peak rates by dt_tensor.lr_group */
     double max_grad_norm;       /* 0: gradients are not clipped */
-    /* beside the run's own model: clipped by one norm, of its gradients and those of the run's own model and of all
-     * others that share it */
+    /* auxiliary model: clipped by the joint norm of its gradients, those of the main model and of all models that
+     * set shares_norm */
     bool shares_norm;
-    /* beside: the key of the task's section that asks for it; NULL: there is always one */
+    /* auxiliary model: the key of the task's section that enables it; NULL: always enabled */
     const char *key;
-    const char *model_config; /* beside: config.json of what is exported to OUTPUT_DIR/name; NULL: it is not */
+    const char *model_config; /* auxiliary model: config.json of the export to OUTPUT_DIR/name; NULL: no export */
 
     /* the run's */
     dt_zero *zero;         /* from begin on */
@@ -117,8 +116,8 @@ typedef struct dt_task_ops {
      *  options and main model in t are those of the plan, which may differ from those at open. Local. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
     /** Open extra models, allocate: nothing is allocated after it. t->model, t->zero and the zero of each model in
-     *  t->beside are there; of these the task fills in the weights to start from, of t->model the run. Collective,
-     *  agreed. NULL: nothing to do. */
+     *  t->auxiliary are open. The run loads the initial weights of t->model, the task those of the auxiliary models.
+     *  Collective, agreed. NULL: nothing to do. */
     dt_err (*begin)(dt_task *t);
     void (*close)(dt_task *t); /* local; also after an error in any of these, and twice */
 
@@ -126,9 +125,9 @@ typedef struct dt_task_ops {
      *  uses a model; a local error ends the job. */
     dt_err (*next_micro)(dt_task *t, int64_t step, int micro, dt_micro *m);
     dt_err (*weights)(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w); /* local */
-    /** The forward and backward of all models in t->beside, as often as the run's own. Collective. NULL: there are
-     *  none. */
-    dt_err (*train_beside)(dt_task *t, const dt_micro *m);
+    /** Forward and backward of all models in t->auxiliary, once per micro-step. Collective. NULL: no auxiliary
+     *  models. */
+    dt_err (*train_auxiliary)(dt_task *t, const dt_micro *m);
     void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p); /* into t->sums; local */
     /** One of t->n_validation micro-steps of a validation, into t->sums. Collective inside. */
     dt_err (*evaluate)(dt_task *t, int64_t micro);
@@ -211,16 +210,16 @@ struct dt_task {
     int64_t n_validation;  /* micro-steps a rank; 0: there is no validation */
     dt_features *features; /* vision.feature_cache: what batches read; NULL: there are none */
     uint64_t tower_hash;   /* of the tower that made them */
-    /* frozen models beside the run's own that get the same batches, and so must have the same tower (dt_scorer) */
+    /* frozen models that receive the main model's batches and therefore must have the same tower (dt_scorer) */
     dt_frozen_model *same_tower[DT_MAX_TASK_FILES];
     int n_same_tower;
     int images; /* number of the sum "images", which is there where model_opt->max_images > 0 */
     /* in begin: what divergences are from (DT_HEAD_DIVERGENCE); its forward of a batch comes before the micro-step's.
      * NULL: there are none */
     dt_model *reference;
-    double saved_nbytes;                   /* of the arrays that save leaves, together, at most */
-    dt_trained beside[DT_MAX_TRAINED - 1]; /* dt_task_train_beside */
-    int n_beside;
+    double saved_nbytes;                      /* of the arrays that save leaves, together, at most */
+    dt_trained auxiliary[DT_MAX_TRAINED - 1]; /* dt_task_train_auxiliary */
+    int n_auxiliary;
     /* a frozen model that the task changes in after_step: in checkpoints like those that are trained. The task loads
      * it; a resume then finds in it what the checkpoint has. NULL: there is none */
     dt_frozen_model *kept;
@@ -246,12 +245,12 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step);
 /** Forward and metrics alone. */
 dt_err dt_task_forward(dt_task *t, const dt_micro *m);
 
-/* ---- models beside the run's own --------------------------------------------------------------------------------- */
+/* ---- auxiliary models -------------------------------------------------------------------------------------------- */
 
-/** Train these units beside the model, in open: the run plans, opens and closes their zero, counts them in checkpoints
- *  and updates them. Returns what the run's own model has ([optimizer] without lr_groups, [zero]), for the task to
- *  change; NULL after a mistake, which is added to t->mistakes. units are borrowed until the task is closed. */
-dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, int n_units);
+/** Declare an auxiliary model, in open. The run plans, opens and closes its zero, updates it and includes it in
+ *  checkpoints. Returns the main model's settings ([optimizer] without lr_groups, [zero]), which the task may change.
+ *  Returns NULL after an error, which is added to t->mistakes. units are borrowed until the task is closed. */
+dt_trained *dt_task_train_auxiliary(dt_task *t, const char *name, dt_unit *units, int n_units);
 
 /* ---- for tasks that read datasets -------------------------------------------------------------------------------- */
 

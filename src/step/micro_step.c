@@ -123,7 +123,7 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
     DT_TRY(head(t, m));
     dt_phase_enter(t->phase, "backward", "");
     DT_TRY(dt_model_backward(t->model, m->batch));
-    if (t->ops->train_beside) DT_TRY(t->ops->train_beside(t, m));
+    if (t->ops->train_auxiliary) DT_TRY(t->ops->train_auxiliary(t, m));
     /* of a head of values they are there; else the device has backward to do meanwhile */
     if (!t->ops->n_labels) DT_TRY(dt_model_results(t->model, &results));
     t->ops->collect(t, m, &p);

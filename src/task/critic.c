@@ -57,7 +57,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
     dt_model_config_set_dropout(&c->mc, 0);
     DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
     if (c->lora.r == 0) DT_TRY(dt_task_verifies(t, &c->from, c->units, c->n_units));
-    c->trained = dt_task_train_beside(t, name, c->units, c->n_units);
+    c->trained = dt_task_train_auxiliary(t, name, c->units, c->n_units);
     if (!c->trained) return DT_OK; /* already reported */
     c->trained->shares_norm = true;
     c->trained->model_config = c->mc.json;

@@ -1,8 +1,8 @@
 /* critic.h - a model with a scalar head that is trained together with a policy and predicts the return of each state.
  * Private to src/task.
  *
- * Its parameters and optimizer states belong to the run (dt_task_train_beside). It has its own activations, because its
- * forward and backward run while the policy's activations are kept. It is exported to OUTPUT_DIR/NAME. */
+ * Its parameters and optimizer states belong to the run (dt_task_train_auxiliary). It has its own activations, because
+ * its forward and backward run while the policy's activations are kept. It is exported to OUTPUT_DIR/NAME. */
 #ifndef DTRAIN_TASK_CRITIC_H
 #define DTRAIN_TASK_CRITIC_H
 

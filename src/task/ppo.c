@@ -372,7 +372,7 @@ static dt_err train_critic(dt_task *t, const dt_batch *b, int i)
     return dt_critic_backward(critic, t, b);
 }
 
-static dt_err ppo_train_beside(dt_task *t, const dt_micro *m)
+static dt_err ppo_train_auxiliary(dt_task *t, const dt_micro *m)
 {
     for (int i = 0; i < 1 + ppo_of(t)->with_costs; i++) DT_TRY(train_critic(t, m->batch, i));
     return DT_OK;
@@ -449,7 +449,7 @@ const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .close = ppo_close,
                                  .next_micro = ppo_next_micro,
                                  .weights = ppo_weights,
-                                 .train_beside = ppo_train_beside,
+                                 .train_auxiliary = ppo_train_auxiliary,
                                  .collect = ppo_collect,
                                  .after_step = ppo_after_step,
                                  .count_steps = count_all_steps,

@@ -202,7 +202,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     s->source = dt_zero_source(s->main.zero);
     *t = run->task;
     s->ops = *run->task.ops;
-    s->ops.weights = weights_of_all, s->ops.collect = collect_nothing, s->ops.train_beside = NULL;
+    s->ops.weights = weights_of_all, s->ops.collect = collect_nothing, s->ops.train_auxiliary = NULL;
     t->ops = &s->ops, t->zero = s->main.zero, t->main = &s->main, t->compute = s->compute;
     DT_TRY(dt_model_open(&t->model, &run->mc, &with->model_opt, run->units, run->n_units, &s->dev, &s->source,
                          s->compute, &run->phase));

@@ -171,10 +171,10 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
 }
 
 /* A checkpoint lacks the states of a model that was added after it was written. */
-static dt_err check_beside(const dt_run *run, const char *path)
+static dt_err check_auxiliary(const dt_run *run, const char *path)
 {
-    for (int i = 0; i < run->task.n_beside; i++) {
-        const dt_trained *m = &run->task.beside[i];
+    for (int i = 0; i < run->task.n_auxiliary; i++) {
+        const dt_trained *m = &run->task.auxiliary[i];
         dt_ckpt_states states = {0};
         if (!m->key) continue;
         const dt_err err = dt_checkpoint_read_states(path, m->name, &states);
@@ -256,7 +256,7 @@ static dt_err look_at(const dt_run *run, const char *path)
     dt_saved_model models[DT_MAX_SAVED];
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_err err = run_check_changes(run, path, &meta);
-    if (err == DT_OK) err = check_beside(run, path);
+    if (err == DT_OK) err = check_auxiliary(run, path);
     if (err == DT_OK) err = check_left_out(run, path, &meta);
     const int n = err == DT_OK ? run_list_saved(run, path, models) : 0;
     if (err == DT_OK) err = dt_checkpoint_fits(path, models, 1);

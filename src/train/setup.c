@@ -618,7 +618,7 @@ void run_open_task(dt_run *run)
     t->ops->open(t);
     run->n_trained = 0;
     run->trained[run->n_trained++] = &run->main;
-    for (int i = 0; i < t->n_beside; i++) run->trained[run->n_trained++] = &t->beside[i];
+    for (int i = 0; i < t->n_auxiliary; i++) run->trained[run->n_trained++] = &t->auxiliary[i];
     if (run_trains(run) && (t->train || t->steps_per_epoch > 0)) note(run, count_steps(run));
 }
 
