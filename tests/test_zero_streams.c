@@ -88,7 +88,9 @@ static dt_err train(rank_thread *t, dt_zero *z)
             dt_zero_discard(z);
             continue;
         }
-        if (step == 1) DT_TRY(dt_zero_grad_sum_squares(z, &t->norm)); /* the last update waits by itself */
+        if (step == 1) /* the last update waits without it */
+            DT_TRY(z->opt.reproducible ? dt_zero_grad_sum_squares_reproducible(z, &t->norm)
+                                       : dt_zero_grad_sum_squares(z, &t->norm));
         DT_TRY(dt_zero_update(z, &WITH, NULL));
     }
     DT_TRY(hash_states(t, z));

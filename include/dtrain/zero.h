@@ -119,16 +119,19 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
  *  1) or in each (2, 3, reproducible). */
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
 
-/** Local: sum of squares of the gradients that this rank is in charge of (each element counted by exactly one),
- *  finished when it returns. After the vote summed it, sqrt is the global norm. In reproducible mode collective and
- *  returns the global value on rank 0 and 0 elsewhere, free of order. */
+/** Sum of squares of the gradients that this rank is in charge of: exactly one rank counts each element. The square
+ *  root of the sum over all ranks is the global norm. Local, synchronous; every rank calls it after backward, because it
+ *  issues any reductions that backward deferred. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
+/** Sum of squares of all gradients, on rank 0; other ranks receive 0, so that a vote may add the values as above. The
+ *  bits depend neither on the number of ranks nor on the order of summation. Collective, synchronous. */
+dt_err dt_zero_grad_sum_squares_reproducible(dt_zero *z, double *sum);
 
-/** Of the gradients that dt_zero_grad_sum_squares saw last, the unit that was not finite first, in the order in which
- *  backward makes them: the last in the model; -1: all were finite. Local. */
+/** The first unit with a non-finite gradient in the order of backward, which is the last such unit of the model; -1:
+ *  all are finite. Refers to the last call of one of the two functions above. Local. */
 typedef struct dt_nonfinite {
-    int own_unit; /* of this rank's own, before they are summed: known on a lone rank, and while they are watched */
-    int sum_unit; /* of the sums in its shards */
+    int own_unit; /* of this rank's gradients before the reduction: set on a single rank, and while they are watched */
+    int sum_unit; /* of the sums in this rank's shards */
 } dt_nonfinite;
 dt_nonfinite dt_zero_nonfinite(const dt_zero *z);
 /** From the next step on, look at this rank's own gradients before they are summed, or do not: one more pass over

@@ -249,7 +249,7 @@ static dt_err step(stand_in *s, forecast *f, int64_t n_micro)
     if (run_trains(s->run)) {
         DT_TRY(micro_steps(s, f, n_micro, more_s));
         dt_phase_enter(&s->run->phase, "norm", "");
-        DT_TRY(dt_zero_grad_sum_squares(s->main.zero, &squares));
+        DT_TRY(run_grad_sum_squares(s->run, s->main.zero, &squares));
         DT_TRY(dt_zero_update(s->main.zero, &update, NULL));
     } else {
         DT_TRY(dt_task_forward(&s->task, &(dt_micro){.batch = &s->batch, .n_micro = 1}));

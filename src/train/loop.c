@@ -134,12 +134,18 @@ static void begin_micro(const dt_run *run, int micro, int n_micro)
     for (int i = 0; i < run->n_trained; i++) dt_zero_begin_micro(run->trained[i]->zero, micro, n_micro);
 }
 
+dt_err run_grad_sum_squares(const dt_run *run, dt_zero *zero, double *squares)
+{
+    if (run->cfg.run_reproducible) return dt_zero_grad_sum_squares_reproducible(zero, squares);
+    return dt_zero_grad_sum_squares(zero, squares);
+}
+
 static dt_err add_sums_of_squares(dt_run *run, bool *nonfinite)
 {
     *nonfinite = false;
     for (int i = 0; i < run->n_trained; i++) {
         double squares;
-        DT_TRY(dt_zero_grad_sum_squares(run->trained[i]->zero, &squares));
+        DT_TRY(run_grad_sum_squares(run, run->trained[i]->zero, &squares));
         dt_sums_add(&run->sums, run->trained[i]->sum_squares, squares);
         *nonfinite |= !isfinite(squares);
     }

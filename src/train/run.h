@@ -99,6 +99,8 @@ typedef struct plan_setting {
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
 /* options of a model, with the run's strategy and max_live_parameters */
 dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m);
+/* the sum of squares that the vote adds up; collective if run.reproducible is set */
+dt_err run_grad_sum_squares(const dt_run *run, dt_zero *zero, double *squares);
 
 /* memory of a rank, as run_open_states would allocate it */
 typedef struct rank_plan {

@@ -394,9 +394,9 @@ static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
     return err;
 }
 
-/** Free of the order of summation and of how the gradients are cut: terms below 2^52, relative to the largest, are
- *  added as integers. */
-static dt_err reproducible_sum_squares(dt_zero *z, double *sum)
+/** Adds the squares as integers, scaled so that each term is below 2^52. The result depends neither on the order of
+ *  summation nor on the partition of the gradients. */
+static dt_err exact_sum_squares(dt_zero *z, double *sum)
 {
     float largest = 0;
     dt_err err = largest_abs(z, &largest);
@@ -411,18 +411,29 @@ static dt_err reproducible_sum_squares(dt_zero *z, double *sum)
     return fixed_sum(z, 52 - 2 * exponent, sum, err);
 }
 
-dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
+/** Make the step's sums valid for the compute stream, or in host memory, and queue the copy of the watch slots. */
+static dt_err finish_sums(dt_zero *z)
 {
-    *sum = 0;
-    DT_TRY(zero_check_complete(z));
     dt_err err = zero_reduce_deferred(z);
     if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
     if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
-    err = zero_first_err(err, bring_watched(z));
-    if (err == DT_ERR_COMM) return err;
-    if (z->opt.reproducible) return zero_first_err(err, reproducible_sum_squares(z, sum));
+    return zero_first_err(err, bring_watched(z));
+}
+
+dt_err dt_zero_grad_sum_squares_reproducible(dt_zero *z, double *sum)
+{
+    *sum = 0;
+    DT_TRY(zero_check_complete(z));
+    const dt_err err = finish_sums(z);
+    return err == DT_ERR_COMM ? err : zero_first_err(err, exact_sum_squares(z, sum));
+}
+
+dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
+{
     int n;
-    DT_TRY(err);
+    *sum = 0;
+    DT_TRY(zero_check_complete(z));
+    DT_TRY(finish_sums(z));
     DT_TRY(over_own_grads(z, SUM_SQUARES, 0, &n));
     note_nonfinite(z, SUM_SQUARES, n);
     for (int i = 0; i < n; i++) {
