@@ -1,12 +1,12 @@
-/* task_items.c - what a task left: one array each, under /task. Rank 0 has all of them and writes them, as all ranks
- * write tensors: HDF5 says where they go. */
+/* task_items.c - saved items of a task, one array each in group /task. Rank 0 has all of them and writes them as ranks
+ * write tensors, at the offsets from HDF5. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define GROUP "/task"
-static const int64_t MOST_BYTES = INT64_C(1) << 32; /* of an item that is read */
+static const int64_t MOST_BYTES = INT64_C(1) << 32; /* upper bound for an item that is read */
 
 static hid_t h5_type_of(dt_item_type type)
 {
@@ -116,7 +116,7 @@ dt_err ckpt_read_task_items(hid_t file, const char *path, dt_items *items)
 {
     H5G_info_t info;
     H5L_info_t link;
-    if (H5Lexists(file, GROUP, H5P_DEFAULT) <= 0) return DT_OK; /* of a task that leaves nothing */
+    if (H5Lexists(file, GROUP, H5P_DEFAULT) <= 0) return DT_OK; /* the task saved nothing */
     DT_CHECK(H5Lget_info(file, GROUP, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD &&
                  H5Gget_info_by_name(file, GROUP, &info, H5P_DEFAULT) >= 0,
              DT_ERR_DATA, "%s: " GROUP " is no group", path);
