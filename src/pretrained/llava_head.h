@@ -4,8 +4,8 @@
 
 #include "dtrain/core.h"
 
-/** Where config.json of llava says tie_word_embeddings in the one place and not in the other: true or false in both, by
- *  the weights of the directory. *text, that of config.json, is replaced. Other texts stay as they are, and so does one
+/** If tie_word_embeddings of LLaVA's config.json differs between its two objects, set both to true or false, depending
+ *  on the weights of the directory. *text, that of config.json, is replaced. It is unchanged for other models and
  *  without weights. DT_ERR_DATA. */
 dt_err llava_settle_head(char **text, const char *name, const char *dir);
 
