@@ -85,7 +85,7 @@ static dt_err check_products(const dt_tensor *t)
 }
 
 /* Add blocks or scales for the codes of tensor t. t is an index because the array may be reallocated. */
-static dt_err add_beside(dt_unit *u, int t, dt_part part, const char *suffix, bool new_group)
+static dt_err add_scales(dt_unit *u, int t, dt_part part, const char *suffix, bool new_group)
 {
     char name[DT_NAME_MAX + 8];
     const int64_t n_param = u->n_param;
@@ -102,12 +102,12 @@ static dt_err add_beside(dt_unit *u, int t, dt_part part, const char *suffix, bo
 }
 
 /* Add all blocks, then all scales, for the codes of tensors first .. end-1. */
-static dt_err add_all_beside(dt_unit *u, int first, int end)
+static dt_err add_all_scales(dt_unit *u, int first, int end)
 {
     const bool with_blocks = u->tensors[first].coded.type == DT_NF4X2;
     const int n = end - first, blocks = u->n_tensors, scales = with_blocks ? blocks + n : blocks;
-    for (int t = first; t < end && with_blocks; t++) DT_TRY(add_beside(u, t, DT_BLOCKS, "_blocks", t == first));
-    for (int t = first; t < end; t++) DT_TRY(add_beside(u, t, DT_SCALES, "_scale", t == first));
+    for (int t = first; t < end && with_blocks; t++) DT_TRY(add_scales(u, t, DT_BLOCKS, "_blocks", t == first));
+    for (int t = first; t < end; t++) DT_TRY(add_scales(u, t, DT_SCALES, "_scale", t == first));
     for (int k = 0; k < n; k++) {
         dt_coded *c = &u->tensors[first + k].coded;
         c->codes = first + k, c->scales = scales + k;
@@ -129,7 +129,7 @@ static dt_err store_unit(dt_unit *u, choice *c)
             make_codes(&u->tensors[t], c, finer);
             DT_TRY(check_products(&u->tensors[t]));
         }
-        DT_TRY(add_all_beside(u, first, end));
+        DT_TRY(add_all_scales(u, first, end));
         c->n_codes += end - first;
     }
     dt_unit_lay_out(u);

@@ -171,7 +171,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
 }
 
 /* As in a model directory, preprocessor_config.json next to model.config defines the image preprocessing. */
-static dt_err read_preprocessor_beside(dt_model_config *mc, const char *file)
+static dt_err read_preprocessor_file(dt_model_config *mc, const char *file)
 {
     char dir[PATH_MAX] = ".";
     const char *slash = strrchr(file, '/');
@@ -201,7 +201,7 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
     const dt_spec source = {
         .file = file ? cfg->model_config : "[model]", .err = file ? DT_ERR_DATA : DT_ERR_USAGE, .value = root};
     dt_err err = finish(mc, cfg, &source, root, !file);
-    if (err == DT_OK && file) err = read_preprocessor_beside(mc, cfg->model_config);
+    if (err == DT_OK && file) err = read_preprocessor_file(mc, cfg->model_config);
     json_decref(root);
     if (err == DT_OK) return DT_OK;
     dt_model_config_free(mc);

@@ -93,8 +93,8 @@ static void set_pad(json_t *root, const char *name)
 static void free_pad(json_t *root, const dt_new_tokens *more)
 {
     const json_t *pad = json_object_get(root, "pad_token_id");
-    const json_int_t id = json_integer_value(pad), behind = more ? id - more->first_id : -1;
-    if (!json_is_integer(pad) || behind < 0 || behind >= more->n_added) return;
+    const json_int_t id = json_integer_value(pad), from_new = more ? id - more->first_id : -1;
+    if (!json_is_integer(pad) || from_new < 0 || from_new >= more->n_added) return;
     DT_WARN("config.json: pad_token_id = %lld is removed, because a new token uses this id", (long long)id);
     json_object_set_new(root, "pad_token_id", json_null());
 }

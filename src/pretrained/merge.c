@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* The piece of MODULE.part, given the name MODULE.weight; NULL: none. */
-static const dt_piece *beside(dt_zero *z, const char *weight, const char *part)
+static const dt_piece *find_piece(dt_zero *z, const char *weight, const char *part)
 {
     char name[2 * DT_NAME_MAX];
     const dt_piece *pieces = dt_zero_pieces(z);
@@ -37,9 +37,11 @@ typedef struct adapter_of {
 static adapter_of find_adapter(dt_zero *z, const char *weight, bool conv1d)
 {
     const bool head = strcmp(dt_stored_of_language(weight), DT_STORED_HEAD) == 0;
-    adapter_of found = {beside(z, weight, "lora_A.weight"), beside(z, weight, "lora_B.weight"), conv1d && !head};
+    adapter_of found = {find_piece(z, weight, "lora_A.weight"), find_piece(z, weight, "lora_B.weight"),
+                        conv1d && !head};
     if (!found.a)
-        found = (adapter_of){beside(z, weight, "lora_embedding_A"), beside(z, weight, "lora_embedding_B"), true};
+        found =
+            (adapter_of){find_piece(z, weight, "lora_embedding_A"), find_piece(z, weight, "lora_embedding_B"), true};
     return found.a && found.b ? found : (adapter_of){0};
 }
 

@@ -126,7 +126,7 @@ static dt_err make_own(const quantise_job *j)
     return DT_OK;
 }
 
-static const dt_piece *beside(const quantise_job *j, int tensor) { return j->owned + (tensor - j->c->codes); }
+static const dt_piece *owned_piece(const quantise_job *j, int tensor) { return j->owned + (tensor - j->c->codes); }
 
 /* Store the quantised maxima. blocks [n_lines] and groups [dt_nf4_groups, 2] are scratch; pairs [dt_nf4_pairs, 2]
  * repeats the groups. */
@@ -136,14 +136,14 @@ static dt_err keep_maxima(const quantise_job *j, uint8_t *blocks, float *groups,
     DT_CHECK(blocks && groups && pairs, DT_ERR_MEMORY, "out of memory to quantise tensor %s", j->t->name);
     dt_quantise_nf4_maxima(j->of_line, j->n_lines, blocks, groups);
     for (int64_t i = 0; i < n; i++) memcpy(pairs + 2 * i, groups + 2 * (i >> j->c->finer), 2 * sizeof *pairs);
-    DT_TRY(keep(j->z, beside(j, j->c->blocks), 0, j->n_lines, blocks));
-    return keep(j->z, beside(j, j->c->scales), 0, 2 * n, pairs);
+    DT_TRY(keep(j->z, owned_piece(j, j->c->blocks), 0, j->n_lines, blocks));
+    return keep(j->z, owned_piece(j, j->c->scales), 0, 2 * n, pairs);
 }
 
 static dt_err keep_rest(const quantise_job *j)
 {
-    if (j->c->type == DT_I8) return keep(j->z, beside(j, j->c->scales), 0, j->n_lines, j->of_line);
-    if (beside(j, j->c->blocks)->n == 0 && beside(j, j->c->scales)->n == 0) return DT_OK;
+    if (j->c->type == DT_I8) return keep(j->z, owned_piece(j, j->c->scales), 0, j->n_lines, j->of_line);
+    if (owned_piece(j, j->c->blocks)->n == 0 && owned_piece(j, j->c->scales)->n == 0) return DT_OK;
     uint8_t *blocks = malloc((size_t)j->n_lines);
     float *groups = malloc((size_t)dt_nf4_groups(j->n_weights) * 2 * sizeof *groups),
           *pairs = malloc((size_t)dt_nf4_pairs(j->n_weights, j->c->finer) * 2 * sizeof *pairs);
