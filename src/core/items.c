@@ -21,7 +21,7 @@ const dt_item *dt_items_find(const dt_items *items, const char *name)
     return NULL;
 }
 
-/* Zeros in the room that is lent, else of their own. */
+/* Zeroed memory from the borrowed buffer, or allocated. */
 static void *take(dt_items *items, size_t nbytes)
 {
     const size_t padded = (nbytes + 7) / 8 * 8;

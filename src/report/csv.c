@@ -1,8 +1,7 @@
-/* csv.c - the subset of RFC 4180 that values need: names of metrics are quoted where necessary, cells are numbers or
- * empty.
+/* csv.c - the subset of RFC 4180 that metrics.csv needs: names are quoted if necessary, cells are numbers or empty.
  *
- * A new column is appended on the right, so that readers of the table find known columns in their positions. Old rows
- * get an empty cell there. */
+ * A new column is appended on the right, so that the positions of existing columns do not change. Old rows get an empty
+ * cell there. */
 #include "csv.h"
 
 #include <errno.h>
@@ -63,7 +62,7 @@ static void put_header(const dt_csv *c, dt_record *out)
     dt_record_bytes(out, "\n", 1);
 }
 
-/* One name of a header line, in place; NULL after the last. */
+/* The next name of a header line, unquoted in place; NULL after the last. */
 static char *next_name(char **at)
 {
     char *name = *at, *to = name, *from = name;
@@ -108,7 +107,7 @@ static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines
     for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) > 0; offset += n) {
         char *end;
         const long long step = strtoll(line, &end, 10);
-        /* the second cell, the loss, is empty in a validation's */
+        /* in a validation row the second cell, the loss, is empty */
         const dt_line row = {step, offset, n, strncmp(end, ",,", 2) == 0};
         if (line[n - 1] == '\n' && end != line)
             err = dt_lines_add(rows, c->path, kept, row);
@@ -121,7 +120,7 @@ static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines
     return err;
 }
 
-/* Whole rows, with as many cells as there are columns now. */
+/* Copy complete rows, padded with empty cells to the present number of columns. */
 static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_file *to)
 {
     dt_err err = DT_OK;
@@ -135,7 +134,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_fil
     return err;
 }
 
-/* Write the table again with the current columns; in: after the header of the old table. */
+/* Rewrite the table with the present columns; in: positioned after the header of the old table. */
 static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
 {
     dt_aside a;
@@ -159,7 +158,7 @@ static dt_err keep_rows(dt_csv *c, FILE *in, const dt_kept *kept)
     return err;
 }
 
-/* Its columns; in: NULL for a new table. */
+/* Determine the columns; in: NULL for a new table. */
 static dt_err find_columns(dt_csv *c, FILE *in)
 {
     char *line = NULL;
@@ -175,14 +174,14 @@ static dt_err find_columns(dt_csv *c, FILE *in)
     return err;
 }
 
-/* in: the existing table, after its header, or NULL. */
+/* in: the existing table, positioned after its header, or NULL. */
 static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE **in)
 {
     const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
     *in = NULL;
     *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "no memory for the name of %s", path);
-    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
     if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
     if (there) DT_TRY(dt_open_text(path, in));
     return find_columns(c, *in);
@@ -241,7 +240,7 @@ static dt_err set_more(dt_csv *c, const dt_metric *more, int n_more)
     return DT_OK;
 }
 
-/* Whole numbers with all their digits, others with 9 significant ones. */
+/* Integers are printed with all digits, other values with 9 significant digits. */
 static dt_err write_row(dt_csv *c)
 {
     c->row.nbytes = 0;
