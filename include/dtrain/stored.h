@@ -141,7 +141,7 @@ const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to 
 bool dt_stored_is_ignored(const char *name);
 /** What a directory of CLIP, SigLIP or llava-hf has besides the tower: a text or language model, projections and
  *  pooling, and buffers. */
-bool dt_stored_is_beside_tower(const char *name);
+bool dt_stored_is_outside_tower(const char *name);
 /** A tensor by the name that it has here, or else by one that other programs give it in their files. */
 const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name);
 /** Leave a prefix out of the names of a file's tensors: at the start; of one that begins with "_", as parts of

@@ -97,7 +97,7 @@ bool dt_stored_is_ignored(const char *name)
     return is_pooling(name);
 }
 
-bool dt_stored_is_beside_tower(const char *name)
+bool dt_stored_is_outside_tower(const char *name)
 {
     static const char *const beginnings[] = {
         "text_model.",           "text_projection.", "visual_projection.",

@@ -62,7 +62,7 @@ static dt_err locate_head(locate_job *job, const dt_tensor *embed, dt_stored_map
 
 static bool may_be_left(const locate_job *job, const char *name, const dt_stored_slot *slots, int n_slots)
 {
-    if (job->of_tower) return dt_stored_is_beside_tower(name);
+    if (job->of_tower) return dt_stored_is_outside_tower(name);
     return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) ||
            dt_stored_is_replaced(slots, n_slots, name);
 }

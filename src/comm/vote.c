@@ -16,7 +16,7 @@ enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
 /* kinds used only in the head: minimum or maximum of integers */
 enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
 /* in HEAD_FAILED: no failed rank; otherwise the rank, with its error in the lower half */
-static const int64_t NOBODY = INT64_MAX;
+static const int64_t NO_RANK = INT64_MAX;
 
 /** NaN is larger, or smaller, than every number: a NaN of one rank reaches all ranks. */
 static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
@@ -119,7 +119,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
     all[HEAD_FAILED] =
         (dt_vote_value){.kind = LEAST_INTEGER,
-                        .count = vote->err == DT_OK ? NOBODY : ((int64_t)owner_of(comm, vote->err) << 32) + vote->err};
+                        .count = vote->err == DT_OK ? NO_RANK : ((int64_t)owner_of(comm, vote->err) << 32) + vote->err};
     all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
     all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
     if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
@@ -127,8 +127,8 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     mpi->failed_rank = -1; /* a failed exchange is not an agreement */
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, all, N_HEAD + vote->n_values, mpi->vote_type, mpi->vote_op, mpi->world));
     const int64_t failed = all[HEAD_FAILED].count;
-    vote->err = failed == NOBODY ? DT_OK : (int32_t)(failed & INT32_MAX);
-    vote->failed_rank = failed == NOBODY ? -1 : (int32_t)(failed >> 32);
+    vote->err = failed == NO_RANK ? DT_OK : (int32_t)(failed & INT32_MAX);
+    vote->failed_rank = failed == NO_RANK ? -1 : (int32_t)(failed >> 32);
     vote->stop = (int32_t)all[HEAD_STOP].count;
     vote->nonfinite = (int32_t)all[HEAD_NONFINITE].count;
     if (nbytes) memcpy(vote->values, all + N_HEAD, nbytes);

@@ -44,10 +44,10 @@ static const char *string_end(const char *p, const char *end)
     return p < end ? p + 1 : end;
 }
 
-static bool is_key(const char *behind, const char *end)
+static bool is_key(const char *after, const char *end)
 {
-    while (behind < end && strchr(" \t\r\n", *behind) && *behind) behind++;
-    return behind < end && *behind == ':';
+    while (after < end && strchr(" \t\r\n", *after) && *after) after++;
+    return after < end && *after == ':';
 }
 
 /* The code point of \uHHHH at p; -1 if it is something else. */

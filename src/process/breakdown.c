@@ -80,7 +80,7 @@ static double stands_still(const dt_stream_spans *compute, int *first, double fr
 }
 
 /* Count the copies of another stream, and the communication that the compute stream does not wait for. */
-static void count_beside(const dt_stream_spans *compute, const dt_stream_spans *stream, double from_s, double to_s,
+static void count_stream(const dt_stream_spans *compute, const dt_stream_spans *stream, double from_s, double to_s,
                          double group_s[DT_N_TIME])
 {
     int first = 0;
@@ -103,5 +103,5 @@ void dt_time_groups(const dt_stream_spans *streams, int n_streams, double from_s
         const int group = group_of(&streams[0].span[i]);
         if (group >= 0) group_s[group] += part_of(&streams[0].span[i], from_s, to_s);
     }
-    for (int k = 1; k < n_streams; k++) count_beside(&streams[0], &streams[k], from_s, to_s, group_s);
+    for (int k = 1; k < n_streams; k++) count_stream(&streams[0], &streams[k], from_s, to_s, group_s);
 }

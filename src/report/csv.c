@@ -257,7 +257,7 @@ static dt_err write_row(dt_csv *c)
 
 dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
 {
-    const dt_metric beside[] = {{later, (double)rec->memory_pinned}, {"flops_per_second", rec->flops_per_second}};
+    const dt_metric optional[] = {{later, (double)rec->memory_pinned}, {"flops_per_second", rec->flops_per_second}};
     const double values[] = {(double)rec->step,
                              rec->loss,
                              rec->lr,
@@ -271,7 +271,7 @@ dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
     for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
     set_cell(c, N_FIXED - 2, rec->skipped);
     const dt_metric mfu = {"mfu", rec->mfu};
-    DT_TRY(set_more(c, beside, rec->flops_per_second > 0 ? 2 : 1));
+    DT_TRY(set_more(c, optional, rec->flops_per_second > 0 ? 2 : 1));
     DT_TRY(set_more(c, &mfu, rec->mfu > 0));
     DT_TRY(set_more(c, rec->more, rec->n_more));
     return write_row(c);

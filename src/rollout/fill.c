@@ -27,11 +27,11 @@ static dt_err add_prompts(dt_rollout *r, int64_t first, int64_t end)
 static dt_err keep_chosen(dt_rollout *r, dt_task *t, int64_t first, int64_t end)
 {
     const int n = r->opt.num_generations;
-    const int64_t behind = rollout_room(r);
+    const int64_t scratch = rollout_room(r);
     for (int64_t from = first, to = first; from < end; from += r->opt.n_drawn, to += n) {
         DT_TRY(r->opt.choose(r->opt.choose_self, t, r, from, r->chosen));
-        for (int k = 0; k < n; k++) rollout_copy_row(r, from + r->chosen[k], behind + k);
-        for (int k = 0; k < n; k++) rollout_copy_row(r, behind + k, to + k);
+        for (int k = 0; k < n; k++) rollout_copy_row(r, from + r->chosen[k], scratch + k);
+        for (int k = 0; k < n; k++) rollout_copy_row(r, scratch + k, to + k);
     }
     return DT_OK;
 }

@@ -56,12 +56,12 @@ static const char *describe(const dt_run *run, char *out, size_t size)
 }
 
 /* Reports the first ten, then only powers of two. */
-static bool is_told(int64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
+static bool is_reported(int64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
 
 static void tell(const dt_run *run, const progress *p, const char *what, double scale)
 {
     char change[80] = "";
-    if (run->comm->rank || !is_told(run->n_nonfinite)) return;
+    if (run->comm->rank || !is_reported(run->n_nonfinite)) return;
     if (run->scale.scaled && run->scale.scale != scale)
         snprintf(change, sizeof change, "; the loss scale is lowered from %g to %g", scale, run->scale.scale);
     else if (run->scale.scaled)

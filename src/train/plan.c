@@ -47,7 +47,7 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .model_opt = run->model_opt,
                           .max_live_parameters = run->main.zero_opt.max_live_parameters,
                           .gathered = run->task.keep_gathered,
-                          .saves_beside = run_saves_beside(run)};
+                          .saves_beside = run_saves_async(run)};
 }
 
 /* Nodes with different numbers of ranks are refused elsewhere. */

@@ -243,7 +243,7 @@ char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 bool run_saves_frozen(const dt_run *run); /* do checkpoints contain frozen parameters? local */
 
 /* saving.c: collective and agreed, unless marked local. */
-bool run_saves_beside(const dt_run *run);   /* is checkpoint.async in use? local */
+bool run_saves_async(const dt_run *run);    /* is checkpoint.async in use? local */
 size_t run_items_nbytes(const dt_run *run); /* size of the task's items in a checkpoint; local */
 dt_err run_open_saver(dt_run *run);         /* opens the saver and reserves that size; local */
 void run_close_saver(dt_run *run);          /* local */

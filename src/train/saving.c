@@ -7,7 +7,7 @@
 
 /* ---- asynchronous saves ------------------------------------------------------------------------------------------ */
 
-bool run_saves_beside(const dt_run *run) { return run_trains(run) && run->cfg.checkpoint_async; }
+bool run_saves_async(const dt_run *run) { return run_trains(run) && run->cfg.checkpoint_async; }
 
 size_t run_items_nbytes(const dt_run *run)
 {
@@ -20,7 +20,7 @@ dt_err run_open_saver(dt_run *run)
     const size_t n_items = run_items_nbytes(run);
     size_t nbytes = 0;
     if (n_items > 0) DT_TRY(dt_buf_alloc(&run->saving.items, &run->dev, DT_ON_HOST, n_items, DT_MEM_DATA));
-    if (!run_saves_beside(run)) return DT_OK;
+    if (!run_saves_async(run)) return DT_OK;
     for (int i = 0; i < run->n_trained; i++) {
         const bool frozen = run->trained[i] != &run->main || run_saves_frozen(run);
         for (int p = 0; p < (frozen ? DT_N_PARTS : DT_FROZEN); p++)
@@ -106,7 +106,7 @@ static dt_err publish(dt_run *run, progress *p)
     return err;
 }
 
-static dt_err tell_beside(dt_run *run, progress *p, double since_s)
+static dt_err report_async(dt_run *run, progress *p, double since_s)
 {
     dt_saving *s = &run->saving;
     const dt_saver_state state = dt_saver_state_of(s->saver);
@@ -152,7 +152,7 @@ static dt_err save_at_once(dt_run *run, progress *p, double begin_s)
     return publish(run, p);
 }
 
-static dt_err save_beside(dt_run *run, double begin_s)
+static dt_err save_async(dt_run *run, double begin_s)
 {
     dt_saving *s = &run->saving;
     dt_phase_enter(&run->phase, "save", "copy");
@@ -167,7 +167,7 @@ dt_err run_save(dt_run *run, progress *p, bool at_once)
     const double begin_s = dt_now_s();
     if (at_once) dt_report_last_line(run->report); /* no step follows soon, or none at all */
     dt_err err = gather(run, p);
-    if (err == DT_OK) err = at_once || !run->saving.saver ? save_at_once(run, p, begin_s) : save_beside(run, begin_s);
+    if (err == DT_OK) err = at_once || !run->saving.saver ? save_at_once(run, p, begin_s) : save_async(run, begin_s);
     if (err != DT_OK) forget(&run->saving);
     return err;
 }
@@ -189,7 +189,7 @@ dt_err run_save_go_on(dt_run *run, progress *p)
     if (!is_under_way(run) || dt_sums_value(&run->sums, run->counted.save_done) == 0) return DT_OK;
     dt_phase_enter(&run->phase, "save", "");
     DT_TRY(dt_saver_go_on(run->saving.saver, dt_sums_value(&run->sums, run->counted.save_work), &ended));
-    if (ended) return tell_beside(run, p, begin_s);
+    if (ended) return report_async(run, p, begin_s);
     run->saving.stall_s += dt_now_s() - begin_s;
     return DT_OK;
 }
@@ -200,7 +200,7 @@ dt_err run_save_finish(dt_run *run, progress *p)
     if (!is_under_way(run)) return DT_OK;
     dt_phase_enter(&run->phase, "save", "");
     const dt_err err = dt_saver_finish(run->saving.saver, &run->phase);
-    if (err == DT_OK) return tell_beside(run, p, begin_s);
+    if (err == DT_OK) return report_async(run, p, begin_s);
     if (err != DT_ERR_COMM) forget(&run->saving); /* otherwise the writer may still run: run_close_saver */
     return err;
 }
