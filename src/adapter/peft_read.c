@@ -1,8 +1,8 @@
 /* peft_read.c - read adapter_config.json of other programs. Settings that would change the meaning of the same tensors
  * are rejected by name. Unknown keys and null values are ignored. */
 #include "module_match.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* peft_write.c - write adapter_config.json with the keys that PEFT writes. */
 #include "module_match.h"
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

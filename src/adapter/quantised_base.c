@@ -5,7 +5,7 @@
  * the last must consist of whole groups of the second quantisation; the group size is reduced until this holds. Rows
  * are outputs: codes are [out, in] even if the weight is [in, out] (Conv1D). */
 #include "module_match.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 #include <inttypes.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * A tensor that is read from the base is verified against its checksum, like a tensor of the file. A base that was
  * modified since is rejected, neither trained nor exported. */
 #include "file.h"
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

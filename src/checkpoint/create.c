@@ -1,9 +1,9 @@
 /* create.c - the checkpoint file's metadata, written by one process before and after the data.
  *
- * Only rank 0 calls HDF5, on a file in memory (image.c). It creates every dataset contiguous, with early allocation and
- * without fill values, so every offset is fixed before data is written. It then closes the file, and the metadata is
- * copied to the disk once. Checksums are created as zeros and overwritten in place later, so opening the file again
- * moves nothing.
+ * Only rank 0 calls HDF5, on a file in memory (file_image.c). It creates every dataset contiguous, with early
+ * allocation and without fill values, so every offset is fixed before data is written. It then closes the file, and the
+ * metadata is copied to the disk once. Checksums are created as zeros and overwritten in place later, so opening the
+ * file again moves nothing.
  *
  * If HDF5 wrote the data, every rank would enter every metadata operation, a few hundred collectives per save. A full
  * disk would go unnoticed: MPI-IO reports success and the data is lost (Open MPI 4.1, HDF5 1.10). The file uses the 1.8
@@ -180,13 +180,13 @@ static hid_t list_of_places(void)
 }
 
 static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots,
-                            const dt_items *items, int64_t *offsets)
+                            const dt_named_arrays *items, int64_t *offsets)
 {
     const hid_t group = list_without_times(H5P_GROUP_CREATE), dataset = list_of_places();
     dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "dataset properties") : DT_OK;
     for (int i = 0; i < n_slots && err == DT_OK; i++)
         err = create_dataset(file, path, dataset, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
-    if (err == DT_OK) err = ckpt_create_task_items(file, path, group, dataset, items, offsets + n_slots);
+    if (err == DT_OK) err = ckpt_create_task_arrays(file, path, group, dataset, items, offsets + n_slots);
     if (group >= 0) H5Pclose(group);
     if (dataset >= 0) H5Pclose(dataset);
     return err;
@@ -207,8 +207,8 @@ static hid_t access_list(int n_slots)
 }
 
 /* Register the arrays with the image: they are written directly to the file, and copying the image skips them. */
-static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, int n_slots, const dt_items *items,
-                               const int64_t *offsets)
+static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, int n_slots,
+                               const dt_named_arrays *items, const int64_t *offsets)
 {
     const int n = n_slots + items->n_items;
     dt_byte_range *arrays = malloc(((size_t)n + 1) * sizeof *arrays);
@@ -218,8 +218,8 @@ static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, i
         arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
     }
     for (int i = n_slots; i < n; i++) {
-        const dt_item *item = &items->item[i - n_slots];
-        arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = item->n * (int64_t)dt_item_size(item->type)};
+        const dt_named_array *item = &items->item[i - n_slots];
+        arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = item->n * (int64_t)dt_named_type_size(item->type)};
     }
     ckpt_image_leave_out(image, arrays, n);
     return DT_OK;

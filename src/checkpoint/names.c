@@ -1,7 +1,7 @@
 /* names.c - names of tensors in files of other programs (algorithms.md 7.1, 8.3). dtrain uses one name per tensor, that
  * of the newest transformers. Older versions, LLaVA, and the component models of a vision-language model use other
  * names. */
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* safetensors_locate.c - locate a model's tensors in the safetensors files of one directory, or of several that hold
  * its components. */
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 #include <string.h>
 

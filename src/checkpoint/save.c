@@ -1,6 +1,7 @@
 /* save.c - all ranks write one file. Either every rank knows that it is safely on disk, or nothing of it remains.
  *
- *     create   rank 0: directory, metadata by HDF5 in memory (create.c, image.c); then reserves the whole file, so that
+ *     create   rank 0: directory, metadata by HDF5 in memory (create.c, file_image.c); then reserves the whole file, so
+ *     that
  *              a full disk is detected by one rank before anything is lost
  *     write    every rank: its ranges of elements by pwrite, at the offsets from HDF5, with checksums;
  *              rank 0 also writes the task's items
@@ -110,7 +111,7 @@ static dt_err probe_space(const save_job *j)
     const dt_base *base = j->models[0].base;
     const size_t base_len = base ? PATH_MAX + (size_t)base->n * (DT_NAME_MAX + 32) : 0;
     double nbytes = root_nbytes((config ? strlen(config) : 0) + (model ? strlen(model) : 0) + base_len) +
-                    ckpt_task_items_nbytes(&j->meta->items);
+                    ckpt_task_arrays_nbytes(&j->meta->items);
     for (int i = 0; i < j->n_slots; i++)
         nbytes +=
             array_nbytes((double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(ckpt_slot_dtype(&j->slots[i])));
@@ -193,7 +194,7 @@ static dt_err write_slots(save_job *j)
         if (copy) copy += save_slot_nbytes(slot);
     }
     if (err == DT_OK && j->comm->rank == 0)
-        err = ckpt_write_task_items(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
+        err = ckpt_write_task_arrays(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
     /* On one node rank 0 syncs for all ranks after the checksums are written. Across nodes each rank flushes its own
      * cache concurrently. */
     const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;

@@ -1,6 +1,6 @@
 /* stored.c - lists of expected tensors, and their shapes (algorithms.md 8.3). Names in files: names.c; reading:
  * load.c. */
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

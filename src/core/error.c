@@ -1,7 +1,7 @@
 /* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or cleaning
  * up, are consequences. One message per thread, in a fixed buffer, so that running out of memory can be reported
  * too. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

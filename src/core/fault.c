@@ -1,7 +1,7 @@
 /* fault.c - faults that tests inject with DTRAIN_FAULT. The list is read once, when any point is first passed. Without
  * a list each later pass costs one load. Passes are counted per process, so this is global state, like the
  * environment. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

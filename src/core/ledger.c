@@ -1,6 +1,6 @@
 /* ledger.c - counts bytes held by category and memory space. It does not allocate, because that would hide
  * allocations. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 const char *dt_memcat_name(dt_memcat c)
 {

@@ -1,6 +1,6 @@
 /* object.c - loads parts of the program as shared objects, because a program that is linked against a library does not
  * start without the library. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, not on the number of ranks.
  * The elements of a tensor in a shard are therefore one range. */
-#include "dtrain/unit.h"
+#include "dtrain/core/unit.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

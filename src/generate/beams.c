@@ -7,7 +7,7 @@
  *
  * The device returns the candidate tokens of each beam. If more candidates than the limit have equal scores, larger
  * logits and then lower ids are preferred. */
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "decode_loop.h"
 #include "rules.h"
 

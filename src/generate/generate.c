@@ -1,5 +1,5 @@
 /* generate.c - generation with sampling on the device. When a sequence ends, the next one takes its slot. */
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "decode_loop.h"
 #include "rules.h"
 

@@ -1,7 +1,7 @@
 /* sampler.c - validation of sampling options, and a uniform random number for each position of each sequence. The
  * device samples. */
-#include "dtrain/sampler.h"
-#include "dtrain/logits.h"
+#include "dtrain/generate/sampler.h"
+#include "dtrain/device/logits.h"
 
 #include <inttypes.h>
 #include <math.h>

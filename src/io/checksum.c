@@ -8,7 +8,7 @@
  * Detected errors. One changed element: delta * odd * odd is never 0 modulo 2^64. Two elements of a block exchanged, or
  * both with the same bit flipped: delta * (lane(j) +- lane(k)) is a product of two numbers below 2^32, and not 0
  * because lanes differ. Other errors are detected with high probability. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <assert.h>
 #include <string.h>
 

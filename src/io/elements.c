@@ -1,6 +1,6 @@
 /* elements.c - conversions between 32-bit and 16-bit floats. F32 represents every F16 and BF16 exactly, so all
  * conversions go through F32. */
-#include "dtrain/safetensors.h"
+#include "dtrain/io/safetensors.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* file.c - plain files: written to a temporary name, synced, renamed. A reader, or a crash at any time, finds the old
  * file or the new one, never a partial file. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>

@@ -7,8 +7,8 @@
  *
  * Numbers are read through the widest type of their own signedness, because HDF5 silently clips values that do not
  * fit. */
-#include "dtrain/io.h"
-#include "dtrain/seal.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/seal.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* nesting.c - finds the end of a JSON record by its brackets and quotes, before it is parsed. */
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 
 #include <ctype.h>
 #include <string.h>

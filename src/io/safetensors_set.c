@@ -1,7 +1,7 @@
 /* safetensors_set.c - the set of files of a model. Verifies that each tensor is in exactly the file that the index
  * names. */
 #include "safetensors_private.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

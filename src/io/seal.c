@@ -1,8 +1,8 @@
 /* seal.c - layout of a seal: the ranges of the arrays (offset and length each), their number, the checksum, a magic
  * number; all little-endian 64-bit words. The checksum covers every preceding byte outside the ranges, each weighted by
  * its position. */
-#include "dtrain/seal.h"
-#include "dtrain/io.h"
+#include "dtrain/io/seal.h"
+#include "dtrain/io/io.h"
 #include <endian.h>
 #include <inttypes.h>
 #include <stdlib.h>

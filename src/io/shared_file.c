@@ -1,6 +1,6 @@
 /* shared_file.c - large files that several processes write. Space is checked and reserved before anything is written,
  * so that one process detects a full disk before data is lost. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

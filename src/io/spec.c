@@ -1,7 +1,7 @@
 /* spec.c - typed access to JSON values. jansson accepts any value anywhere. Each key is therefore read with its type
  * and range, so that an invalid value is reported with its location. */
-#include "dtrain/spec.h"
-#include "dtrain/io.h"
+#include "dtrain/io/spec.h"
+#include "dtrain/io/io.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* stand_in.c - recognises files that are left by a failed download: a Git LFS pointer, a web page, an empty file. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <string.h>
 #include <strings.h>

@@ -1,6 +1,6 @@
 /* survives.c - HDF5 1.10 may crash, or loop forever, on corrupt metadata. For a file without a seal, a child process
  * therefore lists it first; only the child crashes. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

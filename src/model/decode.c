@@ -3,7 +3,7 @@
  *
  * Several sequences may share the slot of a prompt; each stores its continuation in its own slot. Attention reads the
  * prompt's slot first, then the own one. A row of a block's cache holds keys, then values. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 #include <inttypes.h>
 #include <string.h>
 

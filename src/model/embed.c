@@ -3,7 +3,7 @@
  * The table's gradient is sparse but its buffer is dense. Rows of tokens that do not occur must be zero, so the first
  * write clears the buffer. A tied table may hold the head's gradient in fp32 (head.c). The embedding's gradient is then
  * added there, and the sum is rounded once. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 
 static uint64_t key_of(const dt_model *m, dt_rng_purpose purpose, uint64_t where)
 {

@@ -1,6 +1,6 @@
 /* model.c - the layer loop. The order of units does not depend on the batch: under ZeRO-3 a rank with nothing to
  * compute must still enter every gather and every reduction. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 
 /* The buffers that stage i reads and writes. */
 static struct block_acts acts_of(const dt_model *m, int64_t i)

@@ -1,7 +1,7 @@
 /* open.c - the memory of a model. One function counts and lays out all buffers. The plan calls it without memory, open
  * with memory, so the two cannot differ. */
-#include "vision_private.h"
-#include "dtrain/device_check.h"
+#include "vision/vision_private.h"
+#include "dtrain/device/device_check.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Matrices that one GEMM can compute (q, k, v; gate, up) and their biases are adjacent and form a group of the unit.
  * Every other tensor starts its own group, so that every matrix is aligned. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* optimizer.c - the available optimizers, and their selection. */
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* schedule.c - the learning rate is a pure function of the number of updates and of the schedule's span of steps. The
  * span follows from the configuration, unless the run was extended. */
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 #include <string.h>
 

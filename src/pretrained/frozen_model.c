@@ -1,6 +1,6 @@
 /* frozen_model.c - a frozen model uses ZeRO like a trained one, and so the same stages, transports and checkpoint
  * reader. */
-#include "dtrain/frozen_model.h"
+#include "dtrain/pretrained/frozen_model.h"
 
 static dt_err make_units(dt_frozen_model *f, int n_labels)
 {

@@ -1,7 +1,7 @@
 /* generation_config.c - a model's generation_config.json: end tokens and the authors' sampling settings. */
 #include "generation_config.h"
-#include "dtrain/io.h"
-#include "dtrain/spec.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PRETRAINED_LLAVA_HEAD_H
 #define DTRAIN_PRETRAINED_LLAVA_HEAD_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** If tie_word_embeddings of LLaVA's config.json differs between its two objects, set both to true or false, depending
  *  on the weights of the directory. *text, that of config.json, is replaced. It is unchanged for other models and

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PRETRAINED_MERGE_H
 #define DTRAIN_PRETRAINED_MERGE_H
 
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 
 /** The update of a weight [rows, cols]:  scale L R,  L [rows, rank], R [rank, cols]; rank 0: none. For quantised
  *  weights also the scales. */

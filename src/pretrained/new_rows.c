@@ -1,7 +1,7 @@
 /* new_rows.c - rows of new tokens. Each rank owns a range of elements of the old rows; it may begin and end within a
  * row. */
 #include "new_rows.h"
-#include "dtrain/model.h"
+#include "dtrain/model/model.h"
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>

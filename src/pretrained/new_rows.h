@@ -2,8 +2,8 @@
 #ifndef DTRAIN_PRETRAINED_NEW_ROWS_H
 #define DTRAIN_PRETRAINED_NEW_ROWS_H
 
-#include "dtrain/new_tokens.h"
-#include "dtrain/stored.h"
+#include "dtrain/pretrained/new_tokens.h"
+#include "dtrain/checkpoint/stored.h"
 
 /** Rows needed by a vocabulary matrix that has n. A matrix may be larger than its tokenizer and is never shrunk. t
  *  NULL: n. */

@@ -1,9 +1,9 @@
 /* new_tokens.c - add tokens to a tokenizer's files. Only the affected value is replaced in the text; the rest stays
  * unchanged. */
-#include "dtrain/new_tokens.h"
-#include "dtrain/io.h"
-#include "dtrain/spec.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/pretrained/new_tokens.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
+#include "dtrain/tokenizer/tokenizer.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

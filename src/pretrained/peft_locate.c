@@ -1,7 +1,7 @@
 /* peft_locate.c - locate an adapter's tensors in PEFT's file: names are dtrain's with a prefix. */
 #include "peft_locate.h"
-#include "dtrain/io.h"
-#include "dtrain/model.h"
+#include "dtrain/io/io.h"
+#include "dtrain/model/model.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>

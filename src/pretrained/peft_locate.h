@@ -2,8 +2,8 @@
 #ifndef DTRAIN_PRETRAINED_PEFT_LOCATE_H
 #define DTRAIN_PRETRAINED_PEFT_LOCATE_H
 
-#include "dtrain/adapter.h"
-#include "dtrain/stored.h"
+#include "dtrain/adapter/adapter.h"
+#include "dtrain/checkpoint/stored.h"
 
 /** A dt_stored_locator: path is a directory in PEFT's format. It must contain all adapters of the slots' units and the
  *  tensors that modules_to_save names. The base model's other tensors keep their values. */

@@ -1,8 +1,8 @@
 /* tokenizer_files.c - copy the files of a tokenizer. Their contents are not parsed here. */
 #include "tokenizer_files.h"
 #include "vision_files.h"
-#include "dtrain/export.h"
-#include "dtrain/io.h"
+#include "dtrain/pretrained/export.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

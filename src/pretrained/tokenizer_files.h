@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PRETRAINED_TOKENIZER_FILES_H
 #define DTRAIN_PRETRAINED_TOKENIZER_FILES_H
 
-#include "dtrain/export.h"
+#include "dtrain/pretrained/export.h"
 
 /** Does the directory contain any tokenizer file? */
 bool tokenizer_dir_has_files(const char *dir);

@@ -5,7 +5,7 @@
  * further below the stack pointer than the 128 bytes that the kernel preserves, so a signal frame corrupts its data. An
  * alternate stack protects only its own thread. While that thread is in its handler, the kernel delivers the next
  * signal to another thread. */
-#include "dtrain/process.h"
+#include "dtrain/process/process.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 /* trace.c - writes the spans of all ranks to one file in Chrome's trace format. Each rank is a process. Its lanes are
  * the host, each stream of the device, and the checkpoint writer thread. */
 #include "timeline_private.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

@@ -8,7 +8,7 @@
  * some ranks are suspended, the others keep counting and end the job after comm.timeout.
  *
  * The watchdog also polls the transport. A thread that waits for a GPU, which waits for a lost rank, polls nothing. */
-#include "dtrain/process.h"
+#include "dtrain/process/process.h"
 #include "neighbours.h"
 #include <math.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* journal.c - a file of JSON objects, one per line, with several lines per step. */
-#include "jsonl.h"
+#include "metrics_jsonl.h"
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /* metrics.c - reads a metrics file into columns, the form that plots need. */
-#include "dtrain/metrics.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
+#include "dtrain/report/metrics.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 
 /* metrics lines are shorter, so a step never reallocates the buffer */
 enum { FIRST_CAP = 8192 };

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_REPORT_RECORD_H
 #define DTRAIN_REPORT_RECORD_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** Bytes of one record. The memory is reused for the next record. Initialise to {0}. */
 typedef struct dt_record {

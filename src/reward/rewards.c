@@ -1,8 +1,8 @@
 /* rewards.c - the list of reward functions. Each rank first scores its rows with built-in functions, then with its
  * programs, and finally all ranks together with models. At the end all ranks receive all rewards. */
 #include "builtin.h"
-#include "exchange.h"
-#include "model.h"
+#include "program_exchange.h"
+#include "scoring_model.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

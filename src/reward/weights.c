@@ -1,5 +1,5 @@
 /* weights.c - combines the rewards of a completion into one value. */
-#include "dtrain/reward.h"
+#include "dtrain/reward/reward.h"
 #include <math.h>
 #include <stdlib.h>
 

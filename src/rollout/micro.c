@@ -1,6 +1,6 @@
 /* micro.c - passes over a rollout: splits rows into micro-batches and stores scores of models. */
 #include "rollout_private.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <string.h>
 
 static const double VOTE_EVERY_S = 0.5;

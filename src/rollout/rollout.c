@@ -1,6 +1,6 @@
 /* rollout.c - open and close a rollout, and access its rows. */
 #include "rollout_private.h"
-#include "dtrain/pretrained.h"
+#include "dtrain/pretrained/pretrained.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

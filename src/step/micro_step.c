@@ -1,5 +1,5 @@
 /* micro_step.c - one micro-step of a task: forward, weights, head, backward. */
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <stdlib.h>
 
 /* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */

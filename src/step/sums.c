@@ -1,5 +1,5 @@
 /* sums.c - values are stored in one list, the format of the vote. A sum knows its index in it. */
-#include "dtrain/sums.h"
+#include "dtrain/step/sums.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* language_model.c - pre-training and SFT are one task. They differ only in which tokens are targets, which the data
  * determines: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
 #include "language_model.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <math.h>
 #include <stdlib.h>
 

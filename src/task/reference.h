@@ -5,9 +5,9 @@
 #ifndef DTRAIN_TASK_REFERENCE_H
 #define DTRAIN_TASK_REFERENCE_H
 
-#include "dtrain/io.h"
-#include "dtrain/items.h"
-#include "dtrain/scorer.h"
+#include "dtrain/io/io.h"
+#include "dtrain/core/named_arrays.h"
+#include "dtrain/step/scorer.h"
 #include <string.h>
 
 /** Initialise to {0}. */
@@ -41,8 +41,8 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */
 /** In save and load: compare the weights with those at the start of the run, unless they follow the policy or have
  *  another type now. Local. DT_ERR_BASE: they differ. */
 enum { DT_REFERENCE_NBYTES = 16 };
-dt_err dt_reference_save(const dt_reference *r, dt_items *items);
-dt_err dt_reference_load(const dt_reference *r, const dt_items *items);
+dt_err dt_reference_save(const dt_reference *r, dt_named_arrays *items);
+dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items);
 
 /** Compute the batch's log-probabilities into r->logp, 0 without a target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);

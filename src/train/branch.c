@@ -13,7 +13,7 @@
  * Before the second line nothing has changed and the directory is removed. After it the remaining steps are repeated.
  * TensorBoard's event files stay in place: the next file records the step from which the run is repeated. */
 #include "run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* intervals.c - intervals of logging, validation and saving. */
-#include "dtrain/train.h"
+#include "dtrain/train/train.h"
 #include <math.h>
 
 int64_t dt_interval_steps(double value, int64_t total_steps)

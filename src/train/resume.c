@@ -1,7 +1,7 @@
 /* resume.c - determine where a run begins: the newest checkpoint that verifies, a given one, an initial model, or
  * random weights. */
 #include "run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* trained_parts.c - vision.train: the trained parts of a vision-language model, and the cache of a frozen tower's
  * features. */
 #include "run.h"
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * The matrix is split into lines: rows for int8, blocks for nf4. The codes of a line depend on its weights only. Each
  * line also yields one value: its scale, or its maximum |w|. Everything else is computed from these values of the whole
  * matrix, which the ranks exchange. A rank therefore reads only the lines whose codes it owns, each once. */
-#include "dtrain/device.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/device.h"
+#include "dtrain/device/nf4.h"
 #include "zero_impl.h"
 #include <inttypes.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 #define DTRAIN_ZERO_IMPL_H
 
 #include "arrange.h"
-#include "dtrain/swap_file.h"
+#include "dtrain/io/swap_file.h"
 
 enum {
     ZERO_N_SEEN = 4,
@@ -87,7 +87,7 @@ struct dt_zero {
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
     dt_buf watched; /* maximum |g| of own gradients, per unit; slot 0 is the work slot */
-    /* offloaded states: offload.c, fetch.c */
+    /* offloaded states: offload.c, offload_params.c */
     dt_stream *copy_stream;         /* gradients to host during backward, parameters to device during the update */
     bool own_copy_stream;           /* something is offloaded */
     dt_buf away[DT_N_PARTS];        /* parameters in host memory */
@@ -214,7 +214,7 @@ static inline int64_t zero_last_collective(const dt_zero *z)
     return atomic_load_explicit(&z->comm->sequence, memory_order_relaxed);
 }
 
-/* streams (exchange.c): later work on one stream waits for the work queued so far on the other */
+/* streams (bucket_collectives.c): later work on one stream waits for the work queued so far on the other */
 dt_err zero_comm_after(dt_zero *z, dt_stream *stream);
 dt_err zero_comm_after_compute(dt_zero *z);
 dt_err zero_compute_after_comm(dt_zero *z);
@@ -337,7 +337,7 @@ dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b);
 int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x);
 int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x);
 
-/* ---- fetch.c: parameters in host memory or in the file ----------------------------------------------------------- */
+/* ---- offload_params.c: parameters in host memory or in the file -------------------------------------------------- */
 
 /** Copy the owned shard of a part that is kept off the device into its arena region, on the comm stream. Waits for the
  *  file read if it was not prefetched. */

@@ -1,0 +1,154 @@
+/* vision_private.h - shared declarations of the vision part and the layer loop.
+ *
+ * Symbols  N images of the micro-batch, P rows of an image in the tower (patches, after a class token if there is one),
+ * p side of a patch in pixels, C the tower's width, R = N n_features rows of the projector, S = N n_tokens rows for the
+ * language model, D its width. */
+#ifndef DT_MODEL_VISION_PRIVATE_H
+#define DT_MODEL_VISION_PRIVATE_H
+
+#include "../model_private.h"
+
+/* vision_units.c; vision NULL: no units */
+int dt_vision_n_units(const dt_vision_config *v);
+dt_err dt_vision_build_units(const dt_vision_config *v, dt_unit *units);
+/** Index of the tower's first unit among all units of a model; n_units without a tower. */
+int dt_vision_first_unit(const dt_unit *units, int n_units);
+
+/* tower_norm.c */
+/** The norm stage of a tower whose features are normalised (dt_vision_config.feature_norm), and its buffers; on the
+ *  device. */
+struct tower_norm {
+    float eps;
+    float *mean, *rstd; /* [N P] */
+    float *scratch;     /* for backward */
+};
+extern const dt_stage_ops dt_tower_norm; /* self: struct tower_norm */
+/** m: the language model. trains: is the tower trained? */
+void dt_tower_norm_place(struct tower_norm *n, const dt_model *m, bool trains, struct arena *device);
+
+/* tower.c */
+/** A view of a source whose unit 0 is unit `first`. */
+struct shifted_source {
+    const dt_param_source *of;
+    int first;
+};
+
+struct tower {
+    const dt_unit *units; /* its own */
+    int n_units;
+    bool trains;
+    struct tower_norm norm_stage;
+    struct shifted_source shifted;
+    dt_param_source source;
+    dt_model *model; /* if frozen, it borrows activations of the language model, or of that model's lender */
+    dt_batch batch;  /* the positions of each image */
+    int32_t *row;    /* device [max R, shuffle^2]: feature rows to concatenate in x */
+};
+
+/* projector.c */
+enum { HIDDEN = DT_MAX_PROJECTOR_LAYERS - 1 };
+/** Intermediate output of a layer; on the device. */
+struct hidden {
+    void *pre;          /* before the activation */
+    void *act;          /* after the activation and dropout */
+    void *norm;         /* after the norm; equals act without a norm */
+    float *mean, *rstd; /* [R] */
+};
+/** Mean of the rows of y, for images with one placeholder; on the device. */
+struct pool {
+    int32_t *image, *in_order; /* [R]: each row's image; 0, 1 .. */
+    float *sum;                /* [N, D] */
+};
+
+struct projector {
+    int unit;
+    bool trains;
+    struct linear layer[DT_MAX_PROJECTOR_LAYERS];
+    struct norm norm[HIDDEN];
+    /* device */
+    struct hidden hidden[HIDDEN];
+    void *y, *out;                     /* [R, D], [S, D] */
+    void *dy, *dout, *dhidden[HIDDEN]; /* gradients */
+    struct pool pool;
+    struct span keys; /* uint64 [R]: for dropout */
+};
+
+/* placeholders.c */
+/** Consecutive placeholders first .. first+n-1 of the batch that refer to consecutive rows. */
+struct run {
+    int64_t first, row, n;
+};
+/** Placeholders of the batch, on the host. Their positions, rows and order by row: struct image. */
+struct placeholders {
+    int64_t n;       /* S, or more if sequences share an image */
+    struct run *run; /* [max_seq], n_runs used */
+    int32_t n_runs;
+    int32_t *row_end; /* [max S + 1]: end of each row's tokens in shown_order */
+};
+
+struct vision {
+    const dt_vision_config *config;
+    struct tower tower;
+    struct projector projector;
+    struct placeholders placeholders;
+    int32_t n_images; /* of the batch */
+    dt_buf device, staging;
+    void *x, *dx;         /* device [max R, n_in]: input of the projector, and its gradient */
+    struct span features; /* precomputed features; x is their device side */
+};
+
+/** The components in order of execution. Each is described from the units (m->vision exists and is empty) and laid out
+ *  in the arenas, either counted or allocated. The index lists on the device are constant. */
+dt_err dt_tower_describe(const dt_model *m, const dt_unit *units, int n_units); /* the tower's own units */
+void dt_tower_place(const dt_model *m, struct arena *device);
+dt_err dt_tower_size(const dt_model *m, size_t *nbytes);  /* like dt_vision_size */
+dt_err dt_tower_plan(const dt_model *m, dt_memory *plan); /* added to the plan, without the arenas */
+dt_err dt_tower_open(dt_model *m, int first);             /* first: index of its first unit */
+void dt_tower_close(dt_model *m);
+/** Row (I, J) of the projector's input is the concatenation of patches (I f + a, J f + b), a outermost; without a class
+ *  token. */
+void dt_tower_list_rows(const struct vision *v, int64_t n_images, int32_t *row);
+/** pixels [n_images, S, S, 3] on the host -> x. shown_by: the batch with the placeholders; NULL: none, and no dropout.
+ *  All ranks call it at the same point, with or without images. */
+dt_err dt_tower_forward(dt_model *m, const uint8_t *pixels, const dt_batch *shown_by);
+dt_err dt_tower_backward(const dt_model *m); /* input: dx */
+
+dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit);
+void dt_projector_place(const dt_model *m, struct arena *device, struct arena *staging);
+void dt_projector_list_images(const struct vision *v, int64_t n_images, int32_t *image); /* image index of each row */
+void dt_projector_list_in_order(const struct vision *v, int64_t n_images, int32_t *row);
+dt_err dt_projector_stage(dt_model *m, const dt_batch *b);
+dt_err dt_projector_forward(const dt_model *m, const dt_param_view *w);                         /* x -> out */
+dt_err dt_projector_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g); /* dout -> dx */
+
+void dt_placeholders_place(const dt_model *m, struct arena *host);
+/** DT_ERR_DATA: the number of placeholders of a sequence does not match its images. */
+dt_err dt_placeholders_find(dt_model *m, const dt_batch *b);
+int32_t dt_placeholders_first(const dt_model *m, int64_t row); /* the first token that refers to a row of out */
+dt_err dt_placeholders_scatter(const dt_model *m, void *x);    /* copy out to the placeholder rows of x [T, D] */
+/** Sum the gradients of placeholders in s.dx [T, D] into dout. If the table has an adapter, clears their rows of
+ *  s.dx. */
+dt_err dt_placeholders_gather(const dt_model *m);
+
+/* vision.c */
+/** Open tower and projector of a model that is being opened; no operation without such units. first: index of the
+ *  tower's first unit. */
+dt_err dt_vision_open(dt_model *m, const dt_unit *units, int n_units, int first);
+/** Activations that the tower borrows from the model or its lender. A frozen tower borrows all: its features have
+ *  become projector rows before the embedding starts. */
+dt_err dt_vision_size(const dt_model *m, const dt_unit *units, int n_units, int first, size_t *nbytes);
+/** Add the allocations of dt_vision_open to the plan. */
+dt_err dt_vision_plan(const dt_model *m, const dt_unit *units, int n_units, int first, dt_memory *plan);
+void dt_vision_close(dt_model *m);
+/** Find the placeholders of a batch and queue the copies that precede a pass. DT_ERR_DATA. */
+dt_err dt_vision_stage(dt_model *m, const dt_batch *b);
+/** Compute the language model's rows from the batch's images. All ranks call it at the same point of a pass: always in
+ *  training, otherwise if batches can have images, which is the same on all ranks. */
+dt_err dt_vision_forward(dt_model *m, const dt_batch *b);
+dt_err dt_vision_backward(dt_model *m);
+/** Does any part of tower or projector have gradients? */
+bool dt_vision_trains(const dt_model *m);
+int64_t dt_vision_max_rows(const dt_model *m);  /* the largest R */
+int64_t dt_vision_rows(const struct vision *v); /* R */
+
+#endif

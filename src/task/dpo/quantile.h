@@ -1,0 +1,12 @@
+/* quantile.h - a quantile of values that are distributed over the ranks. Private to src/task. */
+#ifndef DTRAIN_TASK_QUANTILE_H
+#define DTRAIN_TASK_QUANTILE_H
+
+#include "dtrain/comm/comm.h"
+
+/** The q-quantile of the values of all ranks, with linear interpolation, as torch.quantile of fp32 values; NaN if there
+ *  are none. x [n] is this rank's part, without NaN. The bits do not depend on the distribution over ranks. q is the
+ *  same on all ranks. Collective. comm NULL: a single rank. */
+dt_err dt_quantile(dt_comm *comm, const float *x, int64_t n, float q, float *quantile);
+
+#endif
