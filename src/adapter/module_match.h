@@ -8,8 +8,8 @@
 void module_of(const dt_tensor *t, char module[DT_NAME_MAX]);
 /** Is the path `name`, or does it end with "." and `name`? */
 bool module_is_called(const char *module, const char *name);
-/** Does the module's path, or that of a module that contains it, end with these letters? PEFT matches modules_to_save
- *  like this: "norm" also matches input_layernorm, and "mlp" all modules in it. */
+/** Does the path of the module, or of a module that contains it, end with these letters? PEFT matches modules_to_save
+ *  like this. For example, "norm" also matches input_layernorm, and "mlp" matches all modules in it. */
 bool module_is_within(const char *module, const char *letters);
 /** Is the module one of the list, or matched by the pattern? all-linear matches nothing. */
 bool module_is_in(const dt_modules *m, const char *module);

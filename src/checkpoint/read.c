@@ -302,7 +302,7 @@ static dt_err check_tensor(const char *path, const char *name, const dt_tensor *
     return DT_OK;
 }
 
-/* Has the file a link of this name, /GROUP/.../NAME? What there is and cannot be opened is damaged. */
+/* Does the file have a link of this name, /GROUP/.../NAME? A link that cannot be opened is corrupt. */
 static bool has_link(hid_t file, const char *name)
 {
     char part[256];
@@ -324,7 +324,7 @@ dt_err dt_checkpoint_is_scored(const char *path, bool *is)
     return err;
 }
 
-/* Of codes and what goes with them: does the file hold the plain weight? It is no codes then. */
+/* For codes, blocks and scales: does the file hold the plain weight instead? */
 static bool is_plain(hid_t file, const char *path, const dt_stored_slot *plain)
 {
     char name[256];

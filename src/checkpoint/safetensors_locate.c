@@ -69,7 +69,8 @@ static bool may_be_left(const locate_job *job, const char *name, const dt_stored
 
 /* ---- names with a wrapper's prefix ------------------------------------------------------------------------------- */
 
-/* A head that is missing from a reward model has a message of its own. */
+/* Does the directory have all names? A missing head of a reward model is accepted here, because it has its own
+ * message. */
 static bool has_all(const locate_job *job, const dt_stored_slot *slots, int n_slots)
 {
     const bool scored = dt_safetensors_find(&job->s, DT_STORED_SCORE);

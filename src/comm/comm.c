@@ -1,8 +1,8 @@
 /* comm.c - opens a communicator and passes public calls to the transport.
  *
- * Everything that ranks must agree on (which ranks share a node, and therefore how a collective is split into steps) is
- * gathered once, when the communicator is opened, into the same table on every rank. A collective then depends only on
- * its arguments and this table. */
+ * Opening a communicator gathers everything that ranks must agree on into the same table on every rank. It defines
+ * which ranks share a node, and therefore how a collective is split into steps. A collective then depends only on its
+ * arguments and this table. */
 #include "dtrain/comm/comm.h"
 #include "dtrain/perfmodel/chips.h"
 #include "dtrain/perfmodel/counting_device.h"
@@ -559,8 +559,8 @@ void dt_comm_close(dt_comm *comm)
 
 /* ---- collectives on tensors -------------------------------------------------------------------------------------- */
 
-/* A rank with a local error, including an injected one, still takes part and returns the error afterwards, so that all
- * ranks reach the next vote. */
+/* A rank with a local or injected error still takes part and returns the error afterwards. All ranks therefore reach
+ * the next vote. */
 
 /* For the timeline: the number of the collective, and this rank's current unit. */
 static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *kind)

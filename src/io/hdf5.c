@@ -1,6 +1,6 @@
 /* hdf5.c - HDF5's lock and messages, and attributes, which are validated before use.
  *
- * Text is written as a fixed-length UTF-8 string, because it is stored in an object header, which has a checksum in
+ * Text is written as a fixed-length UTF-8 string. Such strings are stored in object headers, which have checksums in
  * files of the 1.8 format. A variable-length string is stored in a heap without a checksum, where a flipped bit made
  * HDF5 1.10 loop forever. In older formats a header holds at most 64 KiB, so longer text is written with variable
  * length there. Both forms can be read.

@@ -1,8 +1,8 @@
 /* safetensors_layout.c - computes the offset of each tensor of a model to be written. Every process computes the same
  * layout.
  *
- * The header's text equals that of the safetensors library byte for byte (compact JSON, metadata first, tensors by
- * name, padded with spaces to a multiple of 8). A model that dtrain reads and writes without changes is therefore the
+ * The header's text equals that of the safetensors library byte for byte: compact JSON, metadata first, tensors sorted
+ * by name, padded with spaces to a multiple of 8. A model that dtrain reads and writes without changes is therefore the
  * same file. */
 #include "safetensors_private.h"
 #include <inttypes.h>

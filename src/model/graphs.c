@@ -1,8 +1,8 @@
 /* graphs.c - generation steps as CUDA graphs. A step with the same operations, sizes and addresses as an earlier one is
  * recorded at its second occurrence. From then on it is launched with one call.
  *
- * Values that change from step to step (tokens, positions, cache rows and lengths, masks, random numbers) or with an
- * update (parameters) are read from device memory. Everything else is part of the graph's key.
+ * Values that change are read from device memory. Per step these are tokens, positions, cache rows and lengths, masks
+ * and random numbers; per update the parameters. Everything else is part of the graph's key.
  *
  * Launch sizes depend on the longest cache, so lengths are rounded up to powers of two and one graph serves many steps.
  * They also depend on the number of sequences, which shrinks as texts end. A step is padded with unused tokens to 16,

@@ -1,5 +1,5 @@
-/* llava_head.c - transformers ties head and embedding if either of two keys says so, except if the files have a head
- * that differs from the embedding. */
+/* llava_head.c - transformers ties head and embedding if either of two keys says so. It does not tie them if the files
+ * have a head that differs from the embedding. */
 #include "llava_head.h"
 #include "dtrain/io/json.h"
 #include "dtrain/model/model.h"

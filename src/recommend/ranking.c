@@ -2,7 +2,7 @@
  * of the prompt's target gives HR@K and NDCG@K (docs/recommendation.md).
  *
  * A micro-step of the validation is a rollout. Each rank searches for its share of the prompts, and all ranks receive
- * all results, so that rank 0 writes the predictions in the order of the prompts. */
+ * all results. Rank 0 writes the predictions in the order of the prompts. */
 #include "dtrain/recommend/ranking.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/json.h"

@@ -1,8 +1,8 @@
 /* sample.c - generate completions with the model in training.
  *
  * Each rank generates an equal share of the rows with its own passes. About once a second, at the end of a pass, the
- * ranks vote: on errors, stop requests and progress. A rank that has finished its share waits there. If a pass is a
- * collective (stage 3, with parameters gathered for each pass), all ranks run the same number of passes and agree
+ * ranks vote: on errors, stop requests and progress. A rank that has finished its share waits there. At stage 3, with
+ * parameters gathered for each pass, a pass is a collective. All ranks then run the same number of passes and agree
  * before each. */
 #include "rollout_private.h"
 #include <math.h>

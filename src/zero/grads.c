@@ -14,9 +14,9 @@
  * reductions left for which other ranks would wait.
  *
  * With an offloaded optimizer the sums are kept in host memory. Full gradients are copied to the host in the last
- * micro-step, own shard only. Shards pass through a slot on the device. The previous sum is copied up, the same call as
- * on the device adds this micro-step, so the bits are equal, and the new sum is copied down asynchronously. A skipped
- * step may leave such copies in flight; the copies of the next step are queued after them. */
+ * micro-step, own shard only. Shards pass through a slot on the device. The previous sum is copied up, and the same
+ * call as without offload adds this micro-step, so the bits are equal. The new sum is copied down asynchronously. A
+ * skipped step may leave such copies in flight; the copies of the next step are queued after them. */
 #include "zero_impl.h"
 #include <math.h>
 #include <string.h>

@@ -15,9 +15,9 @@ int dt_vision_first_unit(const dt_unit *units, int n_units)
 
 static bool is_trained(const dt_unit *u) { return u->flat_len[DT_TRAINED] > 0; }
 
-/* Matrices: 2 operations per element and row in forward, 2 for their gradient, and 2 for the gradient of their input if
- * an earlier unit is trained. A kernel on pixels counts as a matrix; the other one of that unit is the position
- * table. */
+/* Matrices: 2 operations per element and row in forward, 2 for their gradient. Another 2 for the gradient of their
+ * input if an earlier unit is trained. A kernel on pixels counts as a matrix; the other one of that unit is the
+ * position table. */
 static double flops_of_products(const dt_unit *u, double n_rows, bool input_gradient)
 {
     const bool of_pixels = u->role == DT_UNIT_PATCHES;
