@@ -304,7 +304,7 @@ static void place_kept(zero_layout *l)
     }
 }
 
-/** The maximum charge_len over all parts. */
+/** The maximum charge_len over the trained parts of all units. */
 static int64_t longest_charge(const zero_layout *l)
 {
     int64_t n = 0;

@@ -101,9 +101,9 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     return DT_OK;
 }
 
-/** Store the maximum |g| of this rank's own gradients of a unit in its slot, over the micro-steps since `first`. The
- *  value is not finite if one of them is not. Does nothing if gradients are not watched, or on a single rank, where own
- *  gradients are the sums. */
+/** Store the maximum |g| of this rank's own gradients of a unit in its slot, over the micro-steps of a step. It is not
+ *  finite if one of the gradients is not. first: the first micro-step. Does nothing if gradients are not watched, or on
+ *  a single rank, where own gradients are the sums. */
 static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
 {
     const dt_device_ops *ops = z->dev->ops;

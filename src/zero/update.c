@@ -117,7 +117,7 @@ dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err)
         if (gathers) err = zero_gather_changed(z, u, DT_TRAINED, wrote, err);
     }
     z->next_read = 0;
-    return zero_first_err(err, zero_comm_after(z, wrote)); /* shards are gathered on their next use */
+    return zero_first_err(err, zero_comm_after(z, wrote)); /* later gathers send these shards */
 }
 
 dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr)
