@@ -10,8 +10,8 @@
  * Backward will soon wait for the gather of the unit after the next. It waits for the reduction of this unit only when
  * another unit's gradients need its arena region. The communication stream runs in order, so a reduction is deferred
  * until params_acquire has queued the gathers of another unit. Each such call issues one deferred reduction. In the
- * last micro-step a reduction is deferred only if another unit is known to follow. A rank that fails there then has no
- * reductions left for which other ranks would wait.
+ * last micro-step a reduction is deferred only if another unit is known to follow, and the last unit issues all that
+ * remain. A rank that fails there then has no reductions left for which other ranks would wait.
  *
  * With an offloaded optimizer the sums are kept in host memory. Full gradients are copied to the host in the last
  * micro-step, own shard only. Shards pass through a slot on the device. The previous sum is copied up, and the same
@@ -189,9 +189,11 @@ static dt_err reduce_unit(dt_zero *z, const zero_deferred *d)
     return err;
 }
 
-/* Are gathers expected that should not wait for a reduction? */
+/* Are gathers expected that should not wait for a reduction? After the last unit of a step none is deferred, so the
+ * norm needs no collectives. */
 static bool may_stand_back(const dt_zero *z)
 {
+    if (z->last_micro && z->n_incomplete == 0) return false;
     const bool gathers = z->last_unit >= 0 && z->comm_stream != z->compute;
     return gathers && z->n_deferred < ZERO_N_DEFERRED && (!z->last_micro || zero_another_follows(z));
 }
@@ -204,6 +206,7 @@ dt_err zero_grads_release(void *self, int u)
     zero_unit_state *s = &z->state[u];
     if (--s->grads_held > 0) return DT_OK;
     s->micro_done = z->micro_serial;
+    z->n_incomplete -= z->lay.units[u].n_runs > 0;
     if (z->lay.whole_grads && !z->last_micro) return DT_OK;
     if (z->lay.whole_grads && z->comm->nranks == 1 && !z->lay.grads_down) return DT_OK;
     const zero_deferred complete = {u, z->first_micro, z->last_micro};
@@ -245,6 +248,8 @@ void dt_zero_begin_micro(dt_zero *z, int index, int n_micro)
 {
     z->micro_serial++;
     z->in_micro = true;
+    z->n_incomplete = 0;
+    for (int u = 0; u < z->n_units; u++) z->n_incomplete += z->lay.units[u].n_runs > 0;
     z->first_micro = index == 0;
     z->last_micro = index == n_micro - 1;
     zero_params_begin_micro(z);
@@ -417,8 +422,7 @@ static dt_err exact_sum_squares(dt_zero *z, double *sum)
 /** Make the step's sums valid for the compute stream, or in host memory, and queue the copy of the watch slots. */
 static dt_err finish_sums(dt_zero *z)
 {
-    dt_err err = zero_reduce_deferred(z);
-    if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
+    dt_err err = zero_compute_after_comm(z);
     if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
     return zero_first_err(err, bring_watched(z));
 }

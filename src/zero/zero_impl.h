@@ -106,6 +106,7 @@ struct dt_zero {
     int last_unit, before_last;              /* the last two units that were acquired; -1: none */
     zero_deferred deferred[ZERO_N_DEFERRED]; /* reductions not yet queued, oldest first */
     int n_deferred;
+    int n_incomplete;     /* units whose gradients of this micro-step are not complete */
     int64_t micro_serial; /* micro-steps begun */
     bool in_micro;        /* between dt_zero_begin_micro and the update */
     bool first_micro, last_micro;

@@ -120,8 +120,7 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
 
 /** Sum of squares of the gradients that this rank is in charge of: exactly one rank counts each element. The square
- *  root of the sum over all ranks is the global norm. Local, synchronous; every rank calls it after backward, because
- *  it issues any reductions that backward deferred. */
+ *  root of the sum over all ranks is the global norm. Local, synchronous. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
 /** Sum of squares of all gradients, on rank 0; other ranks receive 0, so that a vote may add the values as above. The
  *  bits depend neither on the number of ranks nor on the order of summation. Collective, synchronous. */
