@@ -148,7 +148,7 @@ const char *dt_stored_bare_name(const char *name);
 bool dt_stored_is_ignored(const char *name);
 /** Is it a tensor of CLIP, SigLIP or llava-hf outside of the tower: a text or language model, projection, pooling, or a
  *  buffer? */
-bool dt_stored_is_beside_tower(const char *name);
+bool dt_stored_is_outside_tower(const char *name);
 /** Find a tensor by dtrain's name, or by a name that other programs use for it. */
 const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name);
 /** Remove a prefix from the names of a file's tensors: at the start; if it begins with "_", as for wrapped modules,

@@ -117,7 +117,7 @@ typedef struct dt_task_ops {
      *  options and main model in t are those of the plan, which may differ from those at open. Local. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
     /** Open extra models and allocate: nothing is allocated afterwards. t->model, t->zero and the zero of each model in
-     *  t->beside exist. The task sets the initial weights of models in t->beside, the run those of t->model.
+     *  t->auxiliary exist. The task sets the initial weights of models in t->auxiliary, the run those of t->model.
      *  Collective, agreed. NULL: nothing to do. */
     dt_err (*begin)(dt_task *t);
     void (*close)(dt_task *t); /* local; safe after an error in any of these, and twice */
@@ -126,8 +126,8 @@ typedef struct dt_task_ops {
      *  if it uses a model; a local error ends the job. */
     dt_err (*next_micro)(dt_task *t, int64_t step, int micro, dt_micro *m);
     dt_err (*weights)(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w); /* local */
-    /** Forward and backward of all models in t->beside, once per micro-step. Collective. NULL: there are none. */
-    dt_err (*train_beside)(dt_task *t, const dt_micro *m);
+    /** Forward and backward of all models in t->auxiliary, once per micro-step. Collective. NULL: there are none. */
+    dt_err (*train_auxiliary)(dt_task *t, const dt_micro *m);
     void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p); /* into t->sums; local */
     /** Micro-step `micro` of t->n_validation of a validation, into t->sums. Collective, as it uses the model. */
     dt_err (*evaluate)(dt_task *t, int64_t micro);
@@ -218,9 +218,9 @@ struct dt_task {
     /* set in begin: the reference of divergences (DT_HEAD_DIVERGENCE); its forward of a batch precedes the
      * micro-step's. NULL: none */
     dt_model *reference;
-    double saved_nbytes;                   /* maximum bytes of the items of `save` */
-    dt_trained beside[DT_MAX_TRAINED - 1]; /* dt_task_train_beside */
-    int n_beside;
+    double saved_nbytes;                      /* maximum bytes of the items of `save` */
+    dt_trained auxiliary[DT_MAX_TRAINED - 1]; /* dt_task_train_auxiliary */
+    int n_auxiliary;
     /* a frozen model that the task changes in after_step: stored in checkpoints like trained models. The task loads it;
      * a resume restores it from the checkpoint. NULL: none */
     dt_frozen_model *kept;
@@ -257,7 +257,7 @@ dt_err dt_task_forward(dt_task *t, const dt_micro *m);
  *
  *  Returns a copy of the main model's settings ([optimizer] without lr_groups, [zero]), which the task may change; NULL
  *  after an error, which is added to t->mistakes. */
-dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, int n_units);
+dt_trained *dt_task_train_auxiliary(dt_task *t, const char *name, dt_unit *units, int n_units);
 
 /* ---- for tasks that read datasets -------------------------------------------------------------------------------- */
 

@@ -136,21 +136,18 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
  *  and 1) or in each (stages 2 and 3, reproducible mode). */
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
 
-/** Complete the step's reductions, and sum the squares of the gradients that this rank is in charge of; each element is
- *  counted by one rank. The vote sums it over the ranks, and its square root is the global norm. Collective,
- *  synchronous.
- *
- *  sum  out  this rank's part; in reproducible mode rank 0 gets the global value, independent of order, and the other
- *       ranks 0
- *
- *  DT_ERR_ARG: a frozen model, or before the last micro-step. DT_ERR_COMM, DT_ERR_FAULT. */
+/** Sum of squares of the gradients that this rank is in charge of: exactly one rank counts each element. The square
+ *  root of the sum over all ranks is the global norm. Local, synchronous. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
+/** Sum of squares of all gradients, on rank 0; other ranks receive 0, so that a vote may add the values as above. The
+ *  bits depend neither on the number of ranks nor on the order of summation. Collective, synchronous. */
+dt_err dt_zero_grad_sum_squares_reproducible(dt_zero *z, double *sum);
 
-/** The first unit, in the order of backward, whose gradients were non-finite in the last dt_zero_grad_sum_squares; -1:
- *  all were finite. */
+/** The first unit with a non-finite gradient in the order of backward, which is the last such unit of the model; -1:
+ *  all are finite. Refers to the last call of one of the two functions above. Local. */
 typedef struct dt_nonfinite {
-    int own_unit; /* in this rank's own gradients, before the sum; known with one rank, and while watched */
-    int sum_unit; /* in the sums of its shards */
+    int own_unit; /* of this rank's gradients before the reduction: set on a single rank, and while they are watched */
+    int sum_unit; /* of the sums in this rank's shards */
 } dt_nonfinite;
 /** See dt_nonfinite. */
 dt_nonfinite dt_zero_nonfinite(const dt_zero *z);
