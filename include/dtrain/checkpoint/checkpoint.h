@@ -121,7 +121,7 @@ typedef struct dt_saver_state {
 /** The state. Local. s may be NULL. */
 dt_saver_state dt_saver_state_of(const dt_saver *s);
 
-/* ---- the file ---------------------------------------------------------------------------------------------------- */
+/* ---- reading, finding and deleting files ------------------------------------------------------------------------- */
 
 /** Maximum bytes of a checkpoint file, without models: texts_len bytes of configurations, and task_nbytes in up to
  *  DT_CKPT_TASK_ITEMS arrays of its task. Add dt_checkpoint_model_nbytes for each model. A save reserves as much, and

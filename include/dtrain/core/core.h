@@ -335,7 +335,7 @@ bool dt_parse_bytes(const char *text, uint64_t *nbytes);
 /** Free n_items malloc'ed strings and the malloc'ed array of them. Safe on NULL. */
 void dt_list_free(char **items, int n_items);
 
-/* ---- clocks, phases ---------------------------------------------------------------------------------------------- */
+/* ---- clocks ------------------------------------------------------------------------------------------------------ */
 
 /** Seconds of a monotonic clock. Any thread. */
 double dt_now_s(void);
@@ -360,6 +360,8 @@ int dt_cores_online(void);
 /** Cores of the job on this machine: SLURM_CPUS_ON_NODE, else the affinity mask of the parent process. */
 int dt_cores_of_job(void);
 
+/* ---- shared objects ---------------------------------------------------------------------------------------------- */
+
 /** Load a shared object of this program (libdtrain_cuda.so) and return the address of a symbol. It stays loaded.
  *
  *  file    file name without directory
@@ -377,6 +379,8 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
  *  out. */
 enum { DT_BUILD_TEXT = 80 };
 char *dt_object_build(const void *address, char out[DT_BUILD_TEXT]);
+
+/* ---- phases ------------------------------------------------------------------------------------------------------ */
 
 /** Current phase of a rank: written by the working thread, read by the watchdog. Strings are literals or outlive the
  *  run. */
@@ -411,7 +415,7 @@ static inline void dt_phase_enter(dt_phase *p, const char *name, const char *uni
  *  caller carries it to the next vote like any error. p may be NULL. */
 dt_err dt_phase_poll(const dt_phase *p);
 
-/* ---- faults to inject -------------------------------------------------------------------------------------------- */
+/* ---- fault injection --------------------------------------------------------------------------------------------- */
 
 /** Fault injection: let a test make one rank fail at a named point. Without DTRAIN_FAULT a call costs one load.
  *

@@ -60,7 +60,7 @@ dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes);
  *  {0}, on a view and twice; leaves {0}. */
 void dt_buf_free(dt_buf *b);
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- operations of a backend ------------------------------------------------------------------------------------- */
 
 /** Functions of a backend. Those that may be NULL say so. */
 typedef struct dt_device_ops {

@@ -16,7 +16,7 @@ typedef enum dt_activation {
     DT_N_ACT
 } dt_activation;
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- matrix products --------------------------------------------------------------------------------------------- */
 
 /** Last step of a product, applied to P before it is stored as C. */
 typedef enum dt_epilogue {
@@ -86,7 +86,7 @@ typedef struct dt_matmul {
     dt_int8_product int8;
 } dt_matmul;
 
-/* ---- images ------------------------------------------------------------------------------------------------------ */
+/* ---- image patches ----------------------------------------------------------------------------------------------- */
 
 /** Images as rows of normalised patches: the input of the product with a vision tower's patch embedding (a convolution
  *  whose stride equals its kernel size). With G = size / patch, rounded down,
@@ -113,7 +113,7 @@ static inline int64_t dt_patches_rows(const dt_patches *p)
 }
 static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patch * p->patch; }
 
-/* ---- heads ------------------------------------------------------------------------------------------------------- */
+/* ---- norm and rotary embedding of heads -------------------------------------------------------------------------- */
 
 /** Norm and rotary embedding of q, k and v between their product and attention, head by head:
  *
@@ -182,7 +182,7 @@ typedef struct dt_attention {
 /** Operations that a library was prepared for. */
 enum { DT_READY_FORWARD = 1, DT_READY_BACKWARD = 2 };
 
-/* ---- the classifier ---------------------------------------------------------------------------------------------- */
+/* ---- classifier -------------------------------------------------------------------------------------------------- */
 
 /** The classifier over a chunk of rows of float logits: log-probabilities of targets, terms that depend on whole
  *  distributions, and their gradient, which overwrites the logits. For a row with logits z, target t and temperature T,
@@ -224,7 +224,7 @@ typedef struct dt_classifier {
     float *mean_logit;      /* [n_rows] 1/V sum_v s_v */
 } dt_classifier;
 
-/* ---- choosing tokens --------------------------------------------------------------------------------------------- */
+/* ---- token selection --------------------------------------------------------------------------------------------- */
 
 /** Rows of logits from which tokens are selected. */
 typedef struct dt_token_rows {

@@ -71,7 +71,7 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
 /** Free the prompts. Local. Safe on {0}; leaves {0}. */
 void dt_prompts_free(dt_prompts *p);
 
-/* ---- decoding ---------------------------------------------------------------------------------------------------- */
+/* ---- generation -------------------------------------------------------------------------------------------------- */
 
 /* Why a sequence ended. STOP: on_token or is_complete. MISSING: a beam search found fewer sequences than requested. */
 typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH, DT_FINISH_STOP, DT_FINISH_MISSING } dt_finish;

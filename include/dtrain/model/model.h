@@ -153,7 +153,7 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
  *  features_given: without the tower's. */
 double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units, bool features_given);
 
-/* ---- the model --------------------------------------------------------------------------------------------------- */
+/* ---- forward, backward and generation ---------------------------------------------------------------------------- */
 
 typedef struct dt_model dt_model;
 

@@ -134,7 +134,7 @@ const char *dt_rollout_record(dt_rollout *r, int64_t row);
  *  and the epoch; the identity if data.shuffle is false. order: out [n]. Local, the same on all ranks. */
 void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_t n, int64_t *order);
 
-/* ---- passes over it ---------------------------------------------------------------------------------------------- */
+/* ---- micro-batches and scores ------------------------------------------------------------------------------------ */
 
 /** This rank's micro-batch `micro` of a step that takes the rows order[first .. first+n-1] (order NULL: rows in order).
  *  As in *Order of samples*, micro-batch j has m rows and belongs to rank j mod N. A sequence is a whole prompt and

@@ -42,7 +42,7 @@ typedef struct dt_lower_run {
 extern const dt_lower_run dt_unicode_lower_runs[];
 extern const size_t dt_unicode_n_lower_runs;
 
-/* ---- looking up -------------------------------------------------------------------------------------------------- */
+/* ---- lookups ----------------------------------------------------------------------------------------------------- */
 
 /** The value of a character in a table of runs. */
 uint8_t dt_unicode_find(const uint32_t *runs, size_t n_runs, uint32_t c);
@@ -79,7 +79,7 @@ void dt_code_ranges_add_spaces(dt_code_ranges *r);
 void dt_code_ranges_settle(dt_code_ranges *r); /* sort, and merge overlapping and adjacent ranges */
 void dt_code_ranges_negate(dt_code_ranges *r); /* complement; after dt_code_ranges_settle */
 
-/* ---- a byte for each character ----------------------------------------------------------------------------------- */
+/* ---- character tables -------------------------------------------------------------------------------------------- */
 
 typedef struct dt_char_table {
     uint16_t page[0x1100];

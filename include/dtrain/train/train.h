@@ -34,7 +34,7 @@ dt_err dt_intervals_check(const dt_config *cfg);
  *  nearest valid save_steps. */
 dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 
-/* ---- the run ----------------------------------------------------------------------------------------------------- */
+/* ---- state of a run ---------------------------------------------------------------------------------------------- */
 
 /** Indices of sums (sums.h): those of a task that the loop needs, and its own. */
 typedef struct dt_loop_sums {

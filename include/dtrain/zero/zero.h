@@ -137,10 +137,12 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
 
 /** Sum of squares of the gradients that this rank is in charge of: exactly one rank counts each element. The square
- *  root of the sum over all ranks is the global norm. Local, synchronous. */
+ *  root of the sum over all ranks is the global norm. Local, synchronous. sum: out. DT_ERR_ARG: a frozen model, or
+ *  before the last micro-step. DT_ERR_FAULT. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
 /** Sum of squares of all gradients, on rank 0; other ranks receive 0, so that a vote may add the values as above. The
- *  bits depend neither on the number of ranks nor on the order of summation. Collective, synchronous. */
+ *  bits depend neither on the number of ranks nor on the order of summation. Collective, synchronous. Errors as above,
+ *  and DT_ERR_COMM. */
 dt_err dt_zero_grad_sum_squares_reproducible(dt_zero *z, double *sum);
 
 /** The first unit with a non-finite gradient in the order of backward, which is the last such unit of the model; -1:
@@ -167,7 +169,7 @@ dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *g
 /** Discard this step's gradients (a skipped step). */
 void dt_zero_discard(dt_zero *z);
 
-/* ---- states by name: what a checkpoint reads and writes ---------------------------------------------------------- */
+/* ---- states by name, for checkpoints ----------------------------------------------------------------------------- */
 
 /** A state of a parameter: the parameter itself, or DT_STATE_OPTIMIZER + k, the optimizer's state k. */
 typedef int dt_state;
