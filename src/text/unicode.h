@@ -1,17 +1,17 @@
 /* unicode.h - what is known of characters: general category, script, case, and what the normal forms do to them.
  *
- * The tables are part of the program, because ids must not depend on the version of Unicode that a library of the
- * machine at hand has. They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose parts have
- * versions of their own: 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an
- * older one for punctuation. */
+ * Ids must not depend on the version of Unicode that an installed library has, so the tables are part of the program.
+ * They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose components have different versions:
+ * 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an older one for punctuation.
+ * utf8proc supplies the rest: normal forms themselves, and the lower case of characters that Unicode 12 has. */
 #ifndef DTRAIN_TEXT_UNICODE_H
 #define DTRAIN_TEXT_UNICODE_H
 
 #include "tokenizer_ops.h"
 
-/* ---- tables (unicode_tables.c): runs of code point * 256 + value, up to the next one ---------- */
+/* ---- tables (unicode_tables.c) ---------- */
 
-/** Values of dt_unicode_general: a category and flags. */
+/** Values of the table of categories: a category and flags. */
 /* clang-format off */
 typedef enum dt_category {
     DT_CAT_LU, DT_CAT_LL, DT_CAT_LT, DT_CAT_LM, DT_CAT_LO, DT_CAT_MN, DT_CAT_MC, DT_CAT_ME, DT_CAT_ND, DT_CAT_NL,
@@ -22,17 +22,22 @@ typedef enum dt_category {
 /** Flags: alphabetic; what the pre-tokenizers Digits and Punctuation take for a digit and for punctuation. */
 enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64, DT_GENERAL_PUNCTUATION = 128 };
 
-/** Values of dt_unicode_normal: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself; it has a
- *  combining class; it composes with what stands before it; something that follows may compose with it. */
+/** Values of the table of normal forms: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself;
+ *  it has a combining class; it composes with the character before it; one that follows may compose with it. */
 enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
 
-extern const uint32_t dt_unicode_general[], dt_unicode_normal[], dt_unicode_script[];
-extern const size_t dt_unicode_general_n, dt_unicode_normal_n, dt_unicode_script_n;
-/** Aliases; value k + 1 of dt_unicode_script is script k, 0 none. */
-extern const char *const dt_unicode_script_names[][3];
-extern const size_t dt_unicode_n_scripts;
+typedef enum dt_unicode_kind { DT_UNICODE_GENERAL, DT_UNICODE_NORMAL, DT_UNICODE_SCRIPT } dt_unicode_kind;
+/** packed holds each run's length - 1 and value; a category's flags are stored as the difference to its usual ones. */
+typedef struct dt_unicode_table {
+    const char *packed;
+    uint32_t *run; /* [n] unpacked: code point * 256 + value, which holds up to the next run */
+    size_t n;
+} dt_unicode_table;
+extern dt_unicode_table dt_unicode_tables[];
+/** Aliases between spaces, scripts between commas; value k + 1 of the table of scripts is script k, 0 none. */
+extern const char dt_unicode_script_names[];
 
-/** first, first + step, ..., last become lower case by adding distance. */
+/** Characters newer than Unicode 12: first, first + step, ..., last become lower case by adding distance. */
 typedef struct dt_lower_run {
     uint32_t first, last;
     int step, distance;
@@ -42,8 +47,11 @@ extern const size_t dt_unicode_n_lower_runs;
 
 /* ---- looking up ------------------ */
 
-uint8_t dt_unicode_find(const uint32_t *runs, size_t n_runs, uint32_t c);
+/** A table, unpacked by the first call. */
+const dt_unicode_table *dt_unicode_get(dt_unicode_kind kind);
+dt_category dt_unicode_category(uint32_t c);
 bool dt_unicode_is_letter(uint32_t c);
+bool dt_unicode_is_space(uint32_t c);
 bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
 uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, stays */
 
@@ -61,9 +69,9 @@ typedef struct dt_code_ranges {
 
 void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
 void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
-/** Those whose value, masked, has its bit set in wanted. */
-void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
-void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
+/** The characters of these categories (bits of a dt_category), or with this flag. */
+void dt_code_ranges_add_categories(dt_code_ranges *r, uint32_t categories);
+void dt_code_ranges_add_flag(dt_code_ranges *r, uint8_t flag);
 /** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic,
  * White_Space, a script. false: unknown. */
 bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
@@ -80,7 +88,7 @@ typedef struct dt_char_table {
 } dt_char_table;
 
 static inline uint8_t dt_char_value(const dt_char_table *t, uint32_t c) { return t->cell[t->page[c >> 8]][c & 255]; }
-/** From runs as above. DT_ERR_MEMORY. */
+/** From runs as those of a table. DT_ERR_MEMORY. */
 dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs);
 void dt_char_table_free(dt_char_table *t);
 

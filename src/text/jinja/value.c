@@ -409,11 +409,7 @@ static void put_float(dt_jctx *x, dt_jbuf *b, double f)
 }
 
 /* str.isprintable: no separator but the space, no control or format character, no unassigned one. */
-static bool is_printable(uint32_t c)
-{
-    const int category = dt_unicode_find(dt_unicode_general, dt_unicode_general_n, c) & DT_GENERAL_CATEGORY;
-    return c == ' ' || category < DT_CAT_ZS;
-}
+static bool is_printable(uint32_t c) { return c == ' ' || dt_unicode_category(c) < DT_CAT_ZS; }
 
 /* repr of a string: single quotes, unless it has such and no double ones. */
 static void put_quoted(dt_jctx *x, dt_jbuf *b, dt_jv v)

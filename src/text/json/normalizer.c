@@ -1,6 +1,6 @@
 /* normalizer.c - Unicode's forms by utf8proc, a stretch at a time; case, replacing, prepending, stripping.
  *
- * Most text is in form C already. Stretches of characters that the form leaves as they are (dt_unicode_normal) are
+ * Most text is in form C already. Stretches of characters that the form leaves as they are (DT_UNICODE_NORMAL) are
  * copied; what lies between them, with the character before it, is given to the library. It is given only characters of
  * the Unicode version of that table, whose forms never change in a later one, so the library's own version does not
  * matter. */
@@ -13,7 +13,7 @@
 /* Steps multiply each other's growth, so a small file could ask for any amount of memory. No form of Unicode makes a
  * text 20 times as long. */
 enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
-enum { OLDEST_UNICODE = 12 }; /* what dt_unicode_normal was measured on has this version */
+enum { OLDEST_UNICODE = 12 }; /* the version of what DT_UNICODE_NORMAL was measured on */
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -96,7 +96,8 @@ static dt_err make_chars(dt_normalizer *n)
     DT_CHECK(atof(utf8proc_unicode_version()) >= OLDEST_UNICODE, DT_ERR_DATA,
              "Unicode normalisation needs the library utf8proc with Unicode %d or later, found %s", OLDEST_UNICODE,
              utf8proc_unicode_version());
-    return dt_char_table_make(&n->chars, dt_unicode_normal, dt_unicode_normal_n);
+    const dt_unicode_table *t = dt_unicode_get(DT_UNICODE_NORMAL);
+    return dt_char_table_make(&n->chars, t->run, t->n);
 }
 
 dt_err dt_normalizer_read(dt_normalizer *n, const dt_spec *root)

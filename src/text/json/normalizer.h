@@ -6,7 +6,7 @@
 #include "regex.h"
 #include "dtrain/spec.h"
 
-/** Forms first, numbered as the bits of dt_unicode_normal. */
+/** Forms first, numbered as the bits of DT_UNICODE_NORMAL. */
 typedef enum dt_normal_kind {
     DT_NFC,
     DT_NFD,
@@ -32,7 +32,7 @@ enum { DT_NORMAL_MAX = 32, DT_CONTENT_MAX = 1024 };
 typedef struct dt_normalizer {
     dt_normal_step step[DT_NORMAL_MAX];
     int n_steps;
-    dt_char_table chars; /* values of dt_unicode_normal; empty without a form */
+    dt_char_table chars; /* values of DT_UNICODE_NORMAL; empty without a form */
 } dt_normalizer;
 
 /** Read "normalizer"; none: no steps. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */

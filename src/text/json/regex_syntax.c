@@ -145,9 +145,8 @@ static bool has_case(const dt_code_range *range)
 {
     dt_code_ranges cased = {0};
     bool any = false;
-    dt_code_ranges_add_runs(&cased, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
-                            1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL | 1u << DT_CAT_SO |
-                                1u << DT_CAT_MN | 1u << DT_CAT_LM);
+    dt_code_ranges_add_categories(&cased, 1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL |
+                                              1u << DT_CAT_SO | 1u << DT_CAT_MN | 1u << DT_CAT_LM);
     for (size_t i = 0; i < cased.n; i++) {
         const uint32_t first = cased.item[i].first < 128 ? 128 : cased.item[i].first;
         any = any || (first <= range->last && cased.item[i].last >= range->first && cased.item[i].last >= 128);
@@ -234,7 +233,7 @@ static dt_err property(syntax *s, dt_code_ranges *r, bool *negated)
                          : strcmp(name, "punct") == 0   ? DT_GENERAL_PUNCTUATION
                                                         : 0;
     if (flag)
-        dt_code_ranges_add_flag(r, dt_unicode_general, dt_unicode_general_n, flag);
+        dt_code_ranges_add_flag(r, flag);
     else if (!dt_code_ranges_add_property(r, name))
         return refuse(s, "this property");
     s->p = close + 1;

@@ -47,7 +47,6 @@ void dt_marks_pass(dt_marks *m, const dt_mark *end);
 dt_segment dt_segment_part(const dt_segment *p, const dt_marks *m, size_t from, size_t to);
 
 /** Characters with the property White_Space; bytes of it at the start and at the end of a text. */
-bool dt_is_space(uint32_t code);
 size_t dt_spaces_at_start(const char *text, size_t n);
 size_t dt_spaces_at_end(const char *text, size_t n);
 
