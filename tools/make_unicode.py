@@ -152,7 +152,7 @@ def put_runs(name, value):
 def main():
     names, script = scripts()
     print(f"/* unicode_tables.c - made by tools/make_unicode.py with tokenizers {tokenizers.__version__}; see unicode.h. */")
-    print('#include "unicode.h"')
+    print('#include "dtrain/text/unicode.h"')
     put_runs("general", [v ^ usual_flags(v) for v in general()])
     put_runs("normal", normal())
     put_runs("script", script)

@@ -1,6 +1,6 @@
 /* space.c - the white space of Unicode, and the separators U+001C to U+001F. */
-#include "space.h"
-#include "unicode.h"
+#include "dtrain/text/space.h"
+#include "dtrain/text/unicode.h"
 
 size_t dt_space_length(const char *text, size_t n)
 {

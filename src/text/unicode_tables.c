@@ -1,5 +1,5 @@
 /* unicode_tables.c - made by tools/make_unicode.py with tokenizers 0.23.3; see unicode.h. */
-#include "unicode.h"
+#include "dtrain/text/unicode.h"
 
 static const char general[] =
     "B;!8$3!]%$3!/!0!3![%!3!.#3+*#3$[%#3;!!/!3!0!^%!-!^%;#!/![%!0![%C;!8!3%5!7!3!6!7!&!1!4!<!7!6!7!4#,!6!##3!6!,!&!2$"

@@ -4,7 +4,7 @@
 
 #include <getopt.h>
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** First thing in main. Messages begin with NAME from here on. A file size limit is then an error of write(2), and so
  *  is a reader of standard output that has left: neither ends the program by a signal in the middle of its work. */

@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "build_version.h"
-#include "dtrain/comm.h"
-#include "dtrain/dataset.h"
-#include "dtrain/device.h"
-#include "dtrain/io.h"
+#include "dtrain/comm/comm.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/device/device.h"
+#include "dtrain/io/io.h"
 #include "tool.h"
 
 #ifdef __clang__

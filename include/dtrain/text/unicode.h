@@ -1,0 +1,106 @@
+/* unicode.h - what is known of characters: general category, script, case, and what the normal forms do to them.
+ *
+ * Ids must not depend on the version of Unicode that an installed library has, so the tables are part of the program.
+ * They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose components have different versions:
+ * 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an older one for punctuation.
+ * utf8proc supplies the rest: normal forms themselves, and the lower case of characters that Unicode 12 has. */
+#ifndef DTRAIN_TEXT_UNICODE_H
+#define DTRAIN_TEXT_UNICODE_H
+
+#include "dtrain/core/core.h"
+#include "dtrain/text/utf8.h"
+
+/* ---- tables (unicode_tables.c) ---------- */
+
+/** Values of the table of categories: a category and flags. */
+/* clang-format off */
+typedef enum dt_category {
+    DT_CAT_LU, DT_CAT_LL, DT_CAT_LT, DT_CAT_LM, DT_CAT_LO, DT_CAT_MN, DT_CAT_MC, DT_CAT_ME, DT_CAT_ND, DT_CAT_NL,
+    DT_CAT_NO, DT_CAT_PC, DT_CAT_PD, DT_CAT_PS, DT_CAT_PE, DT_CAT_PI, DT_CAT_PF, DT_CAT_PO, DT_CAT_SM, DT_CAT_SC,
+    DT_CAT_SK, DT_CAT_SO, DT_CAT_ZS, DT_CAT_ZL, DT_CAT_ZP, DT_CAT_CC, DT_CAT_CF, DT_CAT_CO, DT_CAT_CN
+} dt_category;
+/* clang-format on */
+/** Flags: alphabetic; what the pre-tokenizers Digits and Punctuation take for a digit and for punctuation. */
+enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64, DT_GENERAL_PUNCTUATION = 128 };
+
+/** Values of the table of normal forms: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself;
+ *  it has a combining class; it composes with the character before it; one that follows may compose with it. */
+enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
+
+typedef enum dt_unicode_kind { DT_UNICODE_GENERAL, DT_UNICODE_NORMAL, DT_UNICODE_SCRIPT } dt_unicode_kind;
+/** packed holds each run's length - 1 and value; a category's flags are stored as the difference to its usual ones. */
+typedef struct dt_unicode_table {
+    const char *packed;
+    uint32_t *run; /* [n] unpacked: code point * 256 + value, which holds up to the next run */
+    size_t n;
+} dt_unicode_table;
+extern dt_unicode_table dt_unicode_tables[];
+/** Aliases between spaces, scripts between commas; value k + 1 of the table of scripts is script k, 0 none. */
+extern const char dt_unicode_script_names[];
+
+/** Characters newer than Unicode 12: first, first + step, ..., last become lower case by adding distance. */
+typedef struct dt_lower_run {
+    uint32_t first, last;
+    int step, distance;
+} dt_lower_run;
+extern const dt_lower_run dt_unicode_lower_runs[];
+extern const size_t dt_unicode_n_lower_runs;
+
+/* ---- looking up ------------------ */
+
+/** A table, unpacked by the first call. */
+const dt_unicode_table *dt_unicode_get(dt_unicode_kind kind);
+dt_category dt_unicode_category(uint32_t c);
+bool dt_unicode_is_letter(uint32_t c);
+bool dt_unicode_is_space(uint32_t c);
+bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
+uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, stays */
+
+/* ---- sets of characters ------------------ */
+
+typedef struct dt_code_range {
+    uint32_t first, last;
+} dt_code_range;
+/** {0} to begin; free item. */
+typedef struct dt_code_ranges {
+    dt_code_range *item;
+    size_t n, n_alloc;
+    bool failed; /* out of memory */
+} dt_code_ranges;
+
+void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
+void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
+/** The characters of these categories (bits of a dt_category), or with this flag. */
+void dt_code_ranges_add_categories(dt_code_ranges *r, uint32_t categories);
+void dt_code_ranges_add_flag(dt_code_ranges *r, uint8_t flag);
+/** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic,
+ * White_Space, a script. false: unknown. */
+bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
+void dt_code_ranges_add_spaces(dt_code_ranges *r);
+void dt_code_ranges_settle(dt_code_ranges *r); /* in order, none touching another */
+void dt_code_ranges_negate(dt_code_ranges *r); /* of settled ones */
+
+/* ---- a byte for each character ------------------ */
+
+typedef struct dt_char_table {
+    uint16_t page[0x1100];
+    uint8_t (*cell)[256];
+    size_t n_pages;
+} dt_char_table;
+
+static inline uint8_t dt_char_value(const dt_char_table *t, uint32_t c) { return t->cell[t->page[c >> 8]][c & 255]; }
+/** From runs as those of a table. DT_ERR_MEMORY. */
+dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs);
+void dt_char_table_free(dt_char_table *t);
+
+/** Code point of the character at p, of text that is valid UTF-8; *n bytes. */
+static inline uint32_t dt_utf8_decode(const char *text, size_t *n)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    if (p[0] < 0x80) return *n = 1, p[0];
+    if (p[0] < 0xe0) return *n = 2, (p[0] & 0x1fu) << 6 | (p[1] & 0x3fu);
+    if (p[0] < 0xf0) return *n = 3, (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+    return *n = 4, (p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
+}
+
+#endif
