@@ -1,4 +1,4 @@
-/* unicode.h - what is known of characters: general category, script, case, and what the normal forms do to them.
+/* unicode.h - properties of characters: general category, script, case, and the effect of normal forms.
  *
  * Ids must not depend on the version of Unicode that an installed library has, so the tables are part of the program.
  * They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose components have different versions:
