@@ -80,13 +80,13 @@ bool dt_unicode_is_word(uint32_t c)
 
 uint32_t dt_unicode_lower(uint32_t c)
 {
-    for (size_t i = 0; i < dt_unicode_n_lower_runs; i++) {
+    for (size_t i = 0; i < dt_unicode_n_lower_runs && c >= dt_unicode_lower_runs[i].first; i++) {
         const dt_lower_run *r = &dt_unicode_lower_runs[i];
-        if (c >= r->first && c <= r->last && (c - r->first) % (uint32_t)r->step == 0)
-            return (uint32_t)((int64_t)c + r->distance);
+        if (c <= r->last && (c - r->first) % (uint32_t)r->step == 0) return (uint32_t)((int64_t)c + r->distance);
     }
-    if (c == 0x130 || dt_unicode_category(c) == DT_CAT_CN) return c; /* the library may know newer ones */
-    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    const uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    const bool stays = low != c && (c == 0x130 || dt_unicode_category(c) == DT_CAT_CN); /* the library may be newer */
+    return stays ? c : low;
 }
 
 bool dt_unicode_is_space(uint32_t c)
