@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Write src/text/unicode_tables.c: what Hugging Face's tokenizers knows of each character, asked of the library itself.
+"""Write src/text/unicode_tables.c: character properties as Hugging Face's tokenizers has them, measured by calling the library.
 
     python tools/make_unicode.py > src/text/unicode_tables.c        (needs perl and the packages tokenizers and regex)
 
-The library takes its knowledge from several places, each with its own version of Unicode (Oniguruma, Rust's standard library, two crates), so every table is
-measured. A table is a list of runs, each its length less one and its value, packed into text. tests/make_unicode_fixtures.py checks it.
+The library combines several sources with their own versions of Unicode (Oniguruma, Rust's standard library, two crates).
+Therefore every table is measured. A table is a list of runs, packed into text: the length of each run minus 1, and its value.
+tests/make_unicode_fixtures.py checks it.
 """
 import subprocess
 
@@ -17,12 +18,12 @@ TEXT = "".join(map(chr, ALL))
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
 ALPHABETIC, NUMERIC, PUNCTUATION = 32, 64, 128
 FORMS = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD()]
-MOVES, COMPOSES, BEGINS = 16, 32, 64  # after a flag for each form that changes the character
+MOVES, COMPOSES, BEGINS = 16, 32, 64  # flags after one for each form that changes the character
 SYMBOLS = [chr(c) for c in range(33, 127) if chr(c) not in '"?\\']
 
 
 def left_out(splitter):
-    """The code points that a pre-tokenizer leaves out."""
+    """Code points that a pre-tokenizer removes."""
     kept = bytearray(len(ALL))
     for _, (begin, end) in splitter.pre_tokenize_str(TEXT):
         kept[begin:end] = b"\1" * (end - begin)
@@ -34,7 +35,7 @@ def with_property(name):
 
 
 def apart(splitter):
-    """The code points that stand apart between two letters."""
+    """Code points that are separate pieces between two letters."""
     return [c for c in ALL if len(splitter.pre_tokenize_str("x" + chr(c) + "x")) == 3]
 
 
@@ -59,7 +60,7 @@ def known(name):
 
 
 def scripts():
-    """Names of each script (at most three), value of each code point: 1 + its script's place in the list."""
+    """Names of each script (at most three), value of each code point: 1 + index of its script in the list."""
     names = {}
     for name, code in _regex_core.PROPERTIES["SCRIPT"][1].items():
         if known(name):
@@ -83,7 +84,7 @@ def normal():
         if nfd("a\u0345" + s) != "a\u0345" + nfd(s) or nfd("a" + s + "\u0334") != "a" + nfd(s) + "\u0334":
             value[c] |= MOVES
         parts = nfd(s)
-        if len(parts) > 1 and nfc(parts) == s:  # a composite: of what, and what?
+        if len(parts) > 1 and nfc(parts) == s:  # a composite: record its parts
             value[ord(parts[-1])] |= COMPOSES
             first = nfc(parts[:-1])
             assert len(first) == 1
@@ -142,7 +143,7 @@ def usual_flags(v):
 
 
 def put_runs(name, value):
-    value[0xD800:0xE000] = [value[0xD7FF]] * 0x800  # no text has these
+    value[0xD800:0xE000] = [value[0xD7FF]] * 0x800  # surrogates, which no text contains
     begins = [c for c in range(0x110000) if c == 0 or value[c] != value[c - 1]] + [0x110000]
     print(f"\nstatic const char {name}[] =")
     put_text("".join(packed(end - c - 1) + packed(value[c]) for c, end in zip(begins, begins[1:])))

@@ -1,4 +1,4 @@
-/* decode_image.c - which format it is. */
+/* decode_image.c - detects the format of an image. */
 #include "decode_image.h"
 #include "dtrain/chat/chat.h"
 #include "dtrain/io/io.h"
@@ -19,6 +19,12 @@ dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image 
     *image = (dt_image){.width = (int)width, .height = (int)height, .rgb = malloc(3 * (size_t)(width * height))};
     DT_CHECK(image->rgb, DT_ERR_MEMORY, "%s: no memory for %d x %d pixels", name, image->width, image->height);
     return DT_OK;
+}
+
+dt_err dt_image_no_library(const char *name, const char *format, const char *library)
+{
+    return dt_fail(DT_ERR_USAGE, "%s: %s images need %s, and this program was built without it: install %s, then make",
+                   name, format, library, library);
 }
 
 static bool has(const uint8_t *bytes, size_t nbytes, size_t at, const char *text)
