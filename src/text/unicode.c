@@ -119,7 +119,7 @@ void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other)
     for (size_t i = 0; i < other->n; i++) dt_code_ranges_add(r, other->item[i].first, other->item[i].last);
 }
 
-/* Runs with one of these values; bit k of values[k / 64]. */
+/* Add the runs whose value v has bit v % 64 set in values[v / 64]. */
 static void add_runs(dt_code_ranges *r, dt_unicode_kind kind, const uint64_t values[4])
 {
     const dt_unicode_table *t = dt_unicode_get(kind);
@@ -185,7 +185,7 @@ void dt_code_ranges_negate(dt_code_ranges *r)
 
 /* ---- properties ------------------ */
 
-/* In the order of dt_category, then of groups; two more. */
+/* In the order of dt_category, then of groups, then two properties. */
 static const char general_names[] =
     "lu uppercaseletter,ll lowercaseletter,lt titlecaseletter,lm modifierletter,lo otherletter,mn nonspacingmark,"
     "mc spacingmark,me enclosingmark,nd decimalnumber digit,nl letternumber,no othernumber,pc connectorpunctuation,"
@@ -199,7 +199,7 @@ static const struct {
               {DT_CAT_SM, DT_CAT_SO}, {DT_CAT_ZS, DT_CAT_ZP}, {DT_CAT_CC, DT_CAT_CN}, {DT_CAT_LU, DT_CAT_LT}};
 enum { GROUPS = DT_CAT_CN + 1, ALPHABETIC = GROUPS + 8 };
 
-/* Index of a name in a list like these, -1 if it is not there. */
+/* Index of a name in such a list, -1: missing. */
 static int find_name(const char *list, const char *name)
 {
     for (int at = 0;; at += *list++ == ',') {

@@ -1,18 +1,19 @@
-/* unicode.h - properties of characters: general category, script, case, and the effect of normal forms.
+/* unicode.h - properties of characters: general category, script, case, and the effect of normal forms. Every function
+ * is Local.
  *
- * Ids must not depend on the version of Unicode that an installed library has, so the tables are part of the program.
- * They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose components have different versions:
- * 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an older one for punctuation.
- * utf8proc supplies the rest: normal forms themselves, and the lower case of characters that Unicode 12 has. */
+ * The tables are part of the program, because token ids must not depend on the Unicode version of an installed library.
+ * They were extracted from Hugging Face's tokenizers (tools/make_unicode.py), whose components use different versions:
+ * 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an older one for
+ * punctuation. utf8proc computes the normal forms, and the lower case of characters that Unicode 12 has. */
 #ifndef DTRAIN_TEXT_UNICODE_H
 #define DTRAIN_TEXT_UNICODE_H
 
 #include "dtrain/core/core.h"
 #include "dtrain/text/utf8.h"
 
-/* ---- tables (unicode_tables.c) ---------- */
+/* ---- tables (unicode_tables.c) ----------------------------------------------------------------------------------- */
 
-/** Values of the table of categories: a category and flags. */
+/** Values of DT_UNICODE_GENERAL: a category and flags. */
 /* clang-format off */
 typedef enum dt_category {
     DT_CAT_LU, DT_CAT_LL, DT_CAT_LT, DT_CAT_LM, DT_CAT_LO, DT_CAT_MN, DT_CAT_MC, DT_CAT_ME, DT_CAT_ND, DT_CAT_NL,
@@ -20,22 +21,22 @@ typedef enum dt_category {
     DT_CAT_SK, DT_CAT_SO, DT_CAT_ZS, DT_CAT_ZL, DT_CAT_ZP, DT_CAT_CC, DT_CAT_CF, DT_CAT_CO, DT_CAT_CN
 } dt_category;
 /* clang-format on */
-/** Flags: alphabetic; what the pre-tokenizers Digits and Punctuation take for a digit and for punctuation. */
+/** Flags: alphabetic; digit and punctuation as the pre-tokenizers Digits and Punctuation define them. */
 enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64, DT_GENERAL_PUNCTUATION = 128 };
 
-/** Values of the table of normal forms: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself;
- *  it has a combining class; it composes with the character before it; one that follows may compose with it. */
+/** Values of DT_UNICODE_NORMAL: bit k for each form NFC, NFD, NFKC, NFKD that changes the single character; it has a
+ *  combining class; it may compose with a preceding character; a following character may compose with it. */
 enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
 
 typedef enum dt_unicode_kind { DT_UNICODE_GENERAL, DT_UNICODE_NORMAL, DT_UNICODE_SCRIPT } dt_unicode_kind;
-/** packed holds each run's length - 1 and value; a category's flags are stored as the difference to its usual ones. */
+/** packed stores length - 1 and value of each run. Flags of a category are stored as the difference to its usual flags. */
 typedef struct dt_unicode_table {
     const char *packed;
-    uint32_t *run; /* [n] unpacked: code point * 256 + value, which holds up to the next run */
+    uint32_t *run; /* [n] code point * 256 + value, valid up to the next run */
     size_t n;
 } dt_unicode_table;
 extern dt_unicode_table dt_unicode_tables[];
-/** Aliases between spaces, scripts between commas; value k + 1 of the table of scripts is script k, 0 none. */
+/** Scripts separated by commas, aliases by spaces. Value k + 1 of DT_UNICODE_SCRIPT is script k, 0 none. */
 extern const char dt_unicode_script_names[];
 
 /** Characters newer than Unicode 12: first, first + step, ..., last become lower case by adding distance. */
@@ -46,17 +47,19 @@ typedef struct dt_lower_run {
 extern const dt_lower_run dt_unicode_lower_runs[];
 extern const size_t dt_unicode_n_lower_runs;
 
-/* ---- looking up ------------------ */
+/* ---- looking up -------------------------------------------------------------------------------------------------- */
 
-/** A table, unpacked by the first call. */
+/** A table. The first call unpacks all tables. */
 const dt_unicode_table *dt_unicode_get(dt_unicode_kind kind);
+/** The general category of a character. */
 dt_category dt_unicode_category(uint32_t c);
+/** Is it a letter? */
 bool dt_unicode_is_letter(uint32_t c);
-bool dt_unicode_is_space(uint32_t c);
+bool dt_unicode_is_space(uint32_t c);  /* property White_Space */
 bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
-uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, stays */
+uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, is unchanged */
 
-/* ---- sets of characters ------------------ */
+/* ---- sets of characters ------------------------------------------------------------------------------------------ */
 
 typedef struct dt_code_range {
     uint32_t first, last;
@@ -68,19 +71,23 @@ typedef struct dt_code_ranges {
     bool failed; /* out of memory */
 } dt_code_ranges;
 
+/** Append the characters first .. last. Failure sets r->failed, as in the functions below. */
 void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
+/** Append the ranges of another set. */
 void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
-/** The characters of these categories (bits of a dt_category), or with this flag. */
+/** Add the characters of these categories, bits numbered as dt_category. */
 void dt_code_ranges_add_categories(dt_code_ranges *r, uint32_t categories);
+/** Add the characters with this flag. */
 void dt_code_ranges_add_flag(dt_code_ranges *r, uint8_t flag);
-/** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic,
- * White_Space, a script. false: unknown. */
+/** Add the characters of a property by its Oniguruma name (ignoring case, spaces, - and _): a category, Alphabetic,
+ *  White_Space, or a script. False: unknown. */
 bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
+/** Add the white space characters. */
 void dt_code_ranges_add_spaces(dt_code_ranges *r);
-void dt_code_ranges_settle(dt_code_ranges *r); /* in order, none touching another */
-void dt_code_ranges_negate(dt_code_ranges *r); /* of settled ones */
+void dt_code_ranges_settle(dt_code_ranges *r); /* sort, and merge overlapping and adjacent ranges */
+void dt_code_ranges_negate(dt_code_ranges *r); /* complement; after dt_code_ranges_settle */
 
-/* ---- a byte for each character ------------------ */
+/* ---- a byte for each character ----------------------------------------------------------------------------------- */
 
 typedef struct dt_char_table {
     uint16_t page[0x1100];
@@ -89,11 +96,12 @@ typedef struct dt_char_table {
 } dt_char_table;
 
 static inline uint8_t dt_char_value(const dt_char_table *t, uint32_t c) { return t->cell[t->page[c >> 8]][c & 255]; }
-/** From runs as those of a table. DT_ERR_MEMORY. */
+/** Build a table from runs as in dt_unicode_table. t: out, freed with dt_char_table_free. DT_ERR_MEMORY. */
 dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs);
+/** Free the table. */
 void dt_char_table_free(dt_char_table *t);
 
-/** Code point of the character at p, of text that is valid UTF-8; *n bytes. */
+/** Code point of the first character of valid UTF-8; n: out, its bytes. */
 static inline uint32_t dt_utf8_decode(const char *text, size_t *n)
 {
     const unsigned char *p = (const unsigned char *)text;
