@@ -29,7 +29,7 @@ enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC 
 enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
 
 typedef enum dt_unicode_kind { DT_UNICODE_GENERAL, DT_UNICODE_NORMAL, DT_UNICODE_SCRIPT } dt_unicode_kind;
-/** packed stores length - 1 and value of each run. Flags of a category are stored as the difference to its usual flags. */
+/** packed stores length - 1 and value of each run, and flags as the difference to those usual in the category. */
 typedef struct dt_unicode_table {
     const char *packed;
     uint32_t *run; /* [n] code point * 256 + value, valid up to the next run */
