@@ -51,8 +51,6 @@ make_one '{"query":"a","response":"b"}'
 expect_text "keys of another convention" 'found the keys: query, response; rename query to prompt and response to completion'
 make_one '{"prompt":"a","response":"b"}'
 expect_text "a response is not dropped" 'rename response to completion'
-make_one '{"prompt":"a","chosen_response":"b"}'
-expect_text "half a pair" 'a pair of answers needs both'
 make_one '{"prompt":"a","responses":"b"}'
 expect_text "responses that are one text" 'responses: expected a list; rename it to completion'
 make_one '{"prompt":"a","response":"b"}' --kind prompts
@@ -100,11 +98,6 @@ is "only answers and their ends are targets" "$(./dtrain-data show "$tmp/s.h5" 0
     'User: Hi
 Assistant:{+ Hello<|endoftext|>+}User: Bye
 Assistant:{+ Ciao<|endoftext|>+}'
-is "completion" "$(./dtrain-data show "$tmp/s.h5" 2 | tail -1)" '2+2={+4<|endoftext|>+}'
-is "instruction with input" "$(./dtrain-data show "$tmp/s.h5" 3 | tail -n +2)" 'User: Add
-1 2
-Assistant:{+ 3<|endoftext|>+}'
-is "system first" "$(./dtrain-data show "$tmp/s.h5" 1 | sed -n 2p)" "Be brief."
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
 expect_text "a template without its tokens" 'warn.*template chatml: the tokenizer lacks <\|im_start\|>, <\|im_end\|>: each .*end-of-text token ends the last answer'
 is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
@@ -185,22 +178,11 @@ chat='"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "cont
 fields "{$chat, \"source\": \"x\", \"id\": 1}" "{$chat, \"id\": 2}" "{$chat, \"id\": null}"
 expect_exit "fields that nothing reads do no harm" 0
 expect_text "and are listed at the end, the most frequent first" 'ignored fields: id \(2\), source \(1\)$'
-for threads in 1 4; do ./dtrain-data --force --threads $threads -o "$tmp/fields.h5" "$tmp/fields.jsonl" 2>&1 | grep ignored >"$tmp/ignored$threads"; done
-expect "the same with 4 threads" cmp "$tmp/ignored1" "$tmp/ignored4"
 fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
 expect_exit "a field that changes what is learned" 65
 expect_text "is refused by name, file and line" 'fields.jsonl:2: tools: tool descriptions are not supported; write them into the messages'
-fields '{"instruction": "and its capital?", "input": "", "output": "Paris.", "system": "One word.", "history": [["A country?", "France."]]}'
-is "system and history of Alpaca records" "$(./dtrain-data show "$tmp/fields.h5" 0 | tail -n +2)" 'One word.
-
-User: A country?
-Assistant:{+ France.<|endoftext|>+}User: and its capital?
-Assistant:{+ Paris.<|endoftext|>+}'
-printf '{\n "text": "a"\n}\n{\n "text": "b"\n}\n' >"$tmp/printed.jsonl"
-run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/printed.jsonl"
-is "records over several lines" "$(field "$tmp/fields.h5" documents)" 2
 (printf '{'; sleep 0.2; printf '\n "text":'; sleep 0.2; printf ' "a"\n}\n') | ./dtrain-data --force -q --format json -o "$tmp/fields.h5" - >/dev/null 2>&1
-is "also from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents)" 1
+is "a record over several lines from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents)" 1
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
 run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
 expect_exit "a Git LFS pointer instead of a table" 65
@@ -245,10 +227,6 @@ expect_text "another tokenizer: why" "created with the tokenizer"
 echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
-echo '{"user": {"prefx": "<"}}' >"$tmp/own.json"
-run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
-expect_exit "a bad one" 65
-expect_text "a bad one: which key" "own.json: user.prefx"
 
 # ---- malformed
 bad() { # name, record, reason
@@ -643,10 +621,4 @@ expect_text "the first difference is shown" "The nearest is chatml, but for a qu
 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
 expect_exit "a template can be named instead" 0
 expect_text "the template is reported" "chat template: chatml \(by name\)$"
-sed -i "s/'<|im_end|>'}}/'<|im_end|>' + '\\\\n'}}/" "$tmp/edited/tokenizer_config.json"
-run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
-expect_text "and its file" "chat template: chatml \($tmp/edited/tokenizer_config.json\)$"
-rm "$tmp/edited/tokenizer_config.json"
-run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
-expect_text "plain is taken only where there is no template" "chat template: plain \($tmp/edited has no chat template\)$"
 e2e_done

@@ -86,6 +86,14 @@ static char *shown(const dt_pieces *p, bool marks)
     return text;
 }
 
+static json_t *all; /* templates as published, by dtrain's name */
+static const char *published(const char *name) { return json_string_value(json_object_get(all, name)); }
+
+static void says(const char *words)
+{
+    if (!strstr(dt_error_message(), words)) fail_msg("expected \"%s\", found \"%s\"", words, dt_error_message());
+}
+
 static json_t *read_json(const char *path)
 {
     json_error_t e;
@@ -93,6 +101,15 @@ static json_t *read_json(const char *path)
     if (!root) print_message("%s: %s\n", path, e.text);
     assert_non_null(root);
     return root;
+}
+
+/* Only whether it is rendered. */
+static dt_err render(const dt_chat *c, const dt_message *m, int n, unsigned flags)
+{
+    dt_pieces p = {0};
+    const dt_err err = dt_chat_render(c, m, n, flags, &p);
+    dt_pieces_free(&p);
+    return err;
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
@@ -159,17 +176,15 @@ static void a_template_without_thoughts_refuses_them(void **state)
                  keys[k]);
         json_t *list = json_loads(text, 0, NULL);
         dt_messages m = {0};
-        dt_pieces p = {0};
         dt_chat *c;
         assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
         assert_int_equal(dt_chat_open(&c, "chatml", &fake), DT_OK);
         dt_error_clear();
-        assert_int_equal(dt_chat_render(c, m.item, m.n, 0, &p), DT_ERR_DATA);
-        assert_non_null(strstr(dt_error_message(), "message 1: "));
-        assert_non_null(strstr(dt_error_message(), keys[k]));
-        assert_non_null(strstr(dt_error_message(), "template chatml has no block for thoughts"));
+        assert_int_equal(render(c, m.item, m.n, 0), DT_ERR_DATA);
+        says("message 1: ");
+        says(keys[k]);
+        says("template chatml has no block for thoughts");
         dt_error_clear();
-        dt_pieces_free(&p);
         dt_messages_free(&m);
         dt_chat_close(c);
         json_decref(list);
@@ -199,19 +214,19 @@ static void fields_that_change_a_conversation_are_refused(void **state)
         char text[512];
         snprintf(text, sizeof text, "[{\"role\": \"assistant\", \"content\": \"\", %s}]", cases[i].field);
         assert_int_equal(parse(&m, text), cases[i].named ? DT_ERR_DATA : DT_OK);
-        if (cases[i].named) assert_non_null(strstr(dt_error_message(), cases[i].named));
+        if (cases[i].named) says(cases[i].named);
     }
     assert_int_equal(parse(&m, "[{\"role\": \"assistant\", \"tool_calls\": [{}]}]"), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 0: tool_calls: "));
+    says("message 0: tool_calls: ");
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": \"q\", \"train\": true}]"), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 0: train: the loss covers only answers"));
+    says("message 0: train: the loss covers only answers");
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": \"q\", \"thinking\": \"w\"}]"), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 0: thinking: only answers can have thoughts"));
+    says("message 0: thinking: only answers can have thoughts");
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": null}]"), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 0: content: expected a text, found null"));
+    says("message 0: content: expected a text, found null");
     assert_int_equal(parse(&m, "[{\"role\": \"user\", \"content\": [{\"type\": \"video\", \"video\": \"a\"}]}]"),
                      DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "found type video"));
+    says("found type video");
     dt_messages_free(&m);
     dt_error_clear();
 }
@@ -240,7 +255,8 @@ static void thoughts_are_targets(void **state)
 /* Open what the fake tokenizer has when this is its own template. */
 static dt_err open_with(const char *jinja, dt_chat **c)
 {
-    dt_tokenizer t = fake;
+    static dt_tokenizer t; /* the template keeps it */
+    t = fake;
     t.info.directory = "models/x";
     t.info.chat_template = jinja;
     t.info.chat_template_file = "tokenizer_config.json";
@@ -250,7 +266,7 @@ static dt_err open_with(const char *jinja, dt_chat **c)
 
 static void templates_are_recognised(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json"), *value;
+    json_t *value;
     const char *name;
     char source[128];
     dt_chat *c;
@@ -262,7 +278,6 @@ static void templates_are_recognised(void **state)
         assert_string_equal(dt_chat_source(c), source);
         dt_chat_close(c);
     }
-    json_decref(all);
     assert_int_equal(dt_chat_open(&c, "auto", &fake), DT_OK);
     assert_string_equal(dt_chat_source(c), "plain (fake has no chat template)");
     dt_chat_close(c);
@@ -270,8 +285,8 @@ static void templates_are_recognised(void **state)
     assert_string_equal(dt_chat_source(c), "chatml (by name)");
     dt_chat_close(c);
     assert_int_equal(dt_chat_open(&c, "wizard", &fake), DT_ERR_USAGE);
-    assert_non_null(strstr(dt_error_message(), "qwen2.5"));
-    assert_non_null(strstr(dt_error_message(), "wizard"));
+    says("qwen2.5");
+    says("wizard");
     dt_error_clear();
 }
 
@@ -302,7 +317,7 @@ static char *said_by(const dt_chat *c)
  * that changes a kind of message only makes that kind refused. */
 static void edited_templates_are_not_taken_for_the_original(void **state)
 {
-    json_t *edits = read_json("tests/data/chat/edited.json"), *all = read_json("tests/data/chat/jinja.json"), *edit;
+    json_t *edits = read_json("tests/data/chat/edited.json"), *edit;
     size_t i;
     int n_refused = 0;
     json_array_foreach(edits, i, edit)
@@ -312,13 +327,13 @@ static void edited_templates_are_not_taken_for_the_original(void **state)
                          json_is_null(json_array_get(edit, 3)) ? 0 : -1);
         assert_int_equal(json_unpack(edit, "[sss]", &name, &from, &to), 0);
         kind = json_string_value(json_array_get(edit, 3));
-        char *jinja = replaced(json_string_value(json_object_get(all, name)), from, to);
+        char *jinja = replaced(published(name), from, to);
         dt_chat *c, *original;
         const dt_err err = open_with(jinja, &c);
         if (err != DT_OK) {
             n_refused++;
             assert_int_equal(err, DT_ERR_USAGE);
-            assert_non_null(strstr(dt_error_message(), "models/x"));
+            says("models/x");
             assert_true(!kind || strstr(kind, "basic"));
         } else if (kind) {
             assert_true(c->refused & (strstr(kind, "tool") ? DT_KIND_TOOL : DT_KIND_THINK));
@@ -337,7 +352,6 @@ static void edited_templates_are_not_taken_for_the_original(void **state)
     }
     assert_true(n_refused > 200);
     json_decref(edits);
-    json_decref(all);
 }
 
 /* What shows only in long conversations, with a word of the template in the last question or in the system message, or
@@ -355,51 +369,32 @@ static void rare_differences_are_found(void **state)
                                  "message['content'].startswith('You are') else message['content']) +"},
         {"{% if add_generation_prompt", "{{ pad_token }}{% if add_generation_prompt"},
     };
-    json_t *all = read_json("tests/data/chat/jinja.json"), *named = json_pack("{s:s}", "pad_token", "<pad>");
+    json_t *named = json_pack("{s:s}", "pad_token", "<pad>");
     dt_tokenizer t = fake;
     dt_chat *c;
     t.info.directory = "models/x";
     t.info.named = named;
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
-        char *jinja = replaced(json_string_value(json_object_get(all, "chatml")), edits[i][0], edits[i][1]);
+        char *jinja = replaced(published("chatml"), edits[i][0], edits[i][1]);
         t.info.chat_template = jinja;
         if (dt_chat_open(&c, "auto", &t) != DT_ERR_USAGE) fail_msg("%s is taken for %s", edits[i][1], dt_chat_name(c));
         free(jinja);
     }
     dt_error_clear();
     json_decref(named);
-    json_decref(all);
 }
 
-/* A template that ignores reasoning_content, and one that changes the marks of thoughts in questions. */
-static void fields_and_marks_of_thoughts_are_kinds(void **state)
+static void a_template_that_changes_the_marks_of_thoughts_is_refused_where_they_are(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
-    const dt_message field[] = {{.role = DT_ROLE_USER, .text = "q", .nbytes = 1},
-                                {.role = DT_ROLE_ASSISTANT,
-                                 .text = "x",
-                                 .nbytes = 1,
-                                 .thoughts = "why",
-                                 .thoughts_key = "reasoning_content",
-                                 .n_thoughts = 3}},
-                     marks[] = {{.role = DT_ROLE_USER, .text = "<think>q", .nbytes = 8}};
-    char *jinja = replaced(json_string_value(json_object_get(all, "chatml")), "message['content'] +",
-                           "message['content'].replace('<think>', '') +");
-    dt_pieces p = {0};
+    const dt_message m = {.role = DT_ROLE_USER, .text = "<think>q", .nbytes = 8};
+    char *jinja = replaced(published("chatml"), "message['content'] +", "message['content'].replace('<think>', '') +");
     dt_chat *c;
-    assert_int_equal(open_with(json_string_value(json_object_get(all, "qwen3")), &c), DT_OK);
-    assert_int_equal(dt_chat_render(c, field, 2, 0, &p), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 1: "));
-    assert_non_null(strstr(dt_error_message(), "(reasoning_content)"));
-    dt_chat_close(c);
     assert_int_equal(open_with(jinja, &c), DT_OK);
-    assert_int_equal(dt_chat_render(c, marks, 1, 0, &p), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "(<think>) outside answers"));
+    assert_int_equal(render(c, &m, 1, 0), DT_ERR_DATA);
+    says("(<think>) outside answers");
     dt_chat_close(c);
     dt_error_clear();
-    dt_pieces_free(&p);
     free(jinja);
-    json_decref(all);
 }
 
 /* The message shows where the texts part. A template that cannot be evaluated says which line. */
@@ -422,8 +417,7 @@ static void a_refused_template_says_where_it_differs(void **state)
     dt_chat *c;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(open_with(cases[i].jinja, &c), DT_ERR_USAGE);
-        if (!strstr(dt_error_message(), cases[i].says)) print_message("%s\n", dt_error_message());
-        assert_non_null(strstr(dt_error_message(), cases[i].says));
+        says(cases[i].says);
         assert_null(c);
     }
     dt_error_clear();
@@ -432,7 +426,6 @@ static void a_refused_template_says_where_it_differs(void **state)
 /* Kinds of messages that the tokenizer's own template writes otherwise are refused, and only with auto. */
 static void kinds_that_differ_are_refused(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
     static const struct {
         const char *name;
         dt_message message[3];
@@ -454,49 +447,42 @@ static void kinds_that_differ_are_refused(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_chat *c;
-        dt_pieces p = {0};
         int n = 1;
         while (n < 3 && cases[i].message[n].text) n++;
-        assert_int_equal(open_with(json_string_value(json_object_get(all, cases[i].name)), &c), DT_OK);
-        assert_int_equal(dt_chat_render(c, cases[i].message, n, 0, &p), cases[i].kind ? DT_ERR_DATA : DT_OK);
+        assert_int_equal(open_with(published(cases[i].name), &c), DT_OK);
+        assert_int_equal(render(c, cases[i].message, n, 0), cases[i].kind ? DT_ERR_DATA : DT_OK);
         assert_true((c->refused & cases[i].kind) == cases[i].kind);
-        if (cases[i].says) assert_non_null(strstr(dt_error_message(), cases[i].says));
+        if (cases[i].says) says(cases[i].says);
         dt_chat_close(c);
         dt_error_clear();
         assert_int_equal(dt_chat_open(&c, cases[i].name, &fake), DT_OK);
-        assert_int_equal(dt_chat_render(c, cases[i].message, n, 0, &p), DT_OK);
+        assert_int_equal(render(c, cases[i].message, n, 0), DT_OK);
         dt_chat_close(c);
-        dt_pieces_free(&p);
     }
-    json_decref(all);
 }
 
 /* A template that ignores reasoning_content is not used for records with that field; Qwen3's own reads it. */
 static void thoughts_of_a_field_are_refused_where_the_template_ignores_them(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
     const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
                             {DT_ROLE_ASSISTANT, "a", 1, 0, .thoughts = "why", .n_thoughts = 3, .thoughts_key = "key"}};
-    const char *ignores = json_string_value(json_object_get(all, "qwen3"));
+    const char *ignores = published("qwen3");
     char *reads = replaced(ignores, "{%- if '</think>' in content %}",
                            "{%- if message.reasoning_content is string %}{%- set reasoning_content = "
                            "message.reasoning_content %}{%- elif '</think>' in content %}");
     assert_string_not_equal(reads, ignores);
     for (int k = 0; k < 2; k++) {
         dt_chat *c;
-        dt_pieces p = {0};
         assert_int_equal(open_with(k ? ignores : reads, &c), DT_OK);
         assert_string_equal(dt_chat_name(c), "qwen3");
         assert_int_equal(c->refused & DT_KIND_THOUGHTS, k ? DT_KIND_THOUGHTS : 0);
-        assert_int_equal(dt_chat_render(c, m, 2, 0, &p), k ? DT_ERR_DATA : DT_OK);
-        if (k) assert_non_null(strstr(dt_error_message(), "message 1: "));
-        if (k) assert_non_null(strstr(dt_error_message(), "(reasoning_content)"));
+        assert_int_equal(render(c, m, 2, 0), k ? DT_ERR_DATA : DT_OK);
+        if (k) says("message 1: ");
+        if (k) says("(reasoning_content)");
         dt_error_clear();
-        dt_pieces_free(&p);
         dt_chat_close(c);
     }
     free(reads);
-    json_decref(all);
 }
 
 /* A default system message of the template's own belongs to it, and its spec carries it. */
@@ -527,16 +513,13 @@ static void a_default_system_message_is_taken_over(void **state)
 /* Llama 3.2 writes the date of the day: it is Llama 3.1's on 26 July 2024, and an export does not keep it. */
 static void a_template_with_the_date_is_one_of_a_fixed_day(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
-    char *jinja =
-        replaced(json_string_value(json_object_get(all, "llama-3.1")), "'26 Jul 2024'", "strftime_now('%d %b %Y')");
+    char *jinja = replaced(published("llama-3.1"), "'26 Jul 2024'", "strftime_now('%d %b %Y')");
     dt_chat *c;
     assert_int_equal(open_with(jinja, &c), DT_OK);
     assert_string_equal(dt_chat_name(c), "llama-3.1");
     assert_true(c->dated);
     dt_chat_close(c);
     free(jinja);
-    json_decref(all);
 }
 
 /* A conversation of two answers, all turns trained on: content and what ends it, nothing else. */
@@ -719,8 +702,8 @@ static void bad_templates_say_what_is_wrong(void **state)
     dt_chat *c;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(open_file(cases[i].text, &c), DT_ERR_DATA);
-        assert_non_null(strstr(dt_error_message(), cases[i].says));
-        assert_non_null(strstr(dt_error_message(), path));
+        says(cases[i].says);
+        says(path);
         assert_null(c);
     }
     unlink(path);
@@ -732,13 +715,11 @@ static void bad_templates_say_what_is_wrong(void **state)
 static void a_system_message_without_its_place_is_an_error(void **state)
 {
     dt_chat *c;
-    dt_pieces p = {0};
     const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_SYSTEM, "s", 1, 0}, {DT_ROLE_ASSISTANT, "x", 1, 0}};
     assert_int_equal(dt_chat_open(&c, "llama-2", &fake), DT_OK);
-    assert_int_equal(dt_chat_render(c, m, 3, 0, &p), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "message 1"));
+    assert_int_equal(render(c, m, 3, 0), DT_ERR_DATA);
+    says("message 1");
     dt_error_clear();
-    dt_pieces_free(&p);
     dt_chat_close(c);
 }
 
@@ -796,19 +777,28 @@ static void evaluates_to_the_same(const char *jinja, const char *name)
     dt_chat_close(c);
 }
 
+/* Written as Jinja, a template is the file that is kept, and read back it is the same. Closes it. */
+static void is_written(dt_chat *c, const char *image, const char *kept, const dt_tokenizer *t, bool named)
+{
+    char *jinja, *spec;
+    assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
+    assert_int_equal(dt_chat_jinja(c, image, &jinja), DT_OK);
+    same_as_kept(kept, jinja);
+    comes_back(jinja, t, spec);
+    if (named) assert_string_equal(spec, kept);
+    if (named) evaluates_to_the_same(jinja, kept);
+    free(jinja);
+    free(spec);
+    dt_chat_close(c);
+}
+
 static void jinja_says_every_template(void **state)
 {
     const char *name, *about;
-    char *jinja, *spec;
     dt_chat *c;
     for (int i = 0; dt_chat_named(i, &name, &about); i++) {
         assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
-        assert_int_equal(dt_chat_jinja(c, NULL, &jinja), DT_OK);
-        same_as_kept(name, jinja);
-        comes_back(jinja, &fake, name);
-        evaluates_to_the_same(jinja, name);
-        free(jinja);
-        dt_chat_close(c);
+        is_written(c, NULL, name, &fake, true);
     }
     assert_int_equal(open_file("{\"name\": \"mine #}\", \"begin\": \"'\\\\{% #}\\u001f\", \"trim\": true, "
                                "\"default_system\": \"it's\\n\", \"system_place\": \"last_user\", "
@@ -817,26 +807,10 @@ static void jinja_says_every_template(void **state)
                                &c),
                      DT_OK);
     unlink(path);
-    assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
-    assert_int_equal(dt_chat_jinja(c, NULL, &jinja), DT_OK);
-    same_as_kept("own", jinja);
-    comes_back(jinja, &fake, spec);
-    free(jinja);
-    free(spec);
-    dt_chat_close(c);
-}
-
-/* apply_chat_template lets the tokenizer put no BOS, so the template writes it. */
-static void jinja_writes_what_the_tokenizer_puts_first(void **state)
-{
-    dt_chat *c;
-    char *jinja;
+    is_written(c, NULL, "own", &fake, false);
+    /* apply_chat_template lets the tokenizer put no BOS, so the template writes it */
     assert_int_equal(dt_chat_open(&c, "plain", &wrapping), DT_OK);
-    assert_int_equal(dt_chat_jinja(c, NULL, &jinja), DT_OK);
-    same_as_kept("plain-wrapped", jinja);
-    comes_back(jinja, &wrapping, "plain");
-    free(jinja);
-    dt_chat_close(c);
+    is_written(c, NULL, "plain-wrapped", &wrapping, false);
 }
 
 /* Of a vision-language model: parts of type image are written, too, as dt_messages_read places them. What the file
@@ -844,40 +818,29 @@ static void jinja_writes_what_the_tokenizer_puts_first(void **state)
 static void jinja_writes_images(void **state)
 {
     dt_chat *c;
-    char *jinja, *spec;
-    for (int own = 0; own < 2; own++) {
-        const dt_err err =
-            own ? open_file("{\"name\": \"q\", \"user\": {\"prefix\": \"Q: \"}, \"assistant\": {\"end\": \"{eos}\"}}",
-                            &c)
-                : dt_chat_open(&c, "qwen3", &fake); /* which looks at contents twice */
-        assert_int_equal(err, DT_OK);
-        assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
-        assert_int_equal(dt_chat_jinja(c, own ? "<an 'image\\>" : "<image>", &jinja), DT_OK);
-        same_as_kept(own ? "own-images" : "qwen3-images", jinja);
-        comes_back(jinja, &fake, spec);
-        free(jinja);
-        free(spec);
-        dt_chat_close(c);
-    }
+    assert_int_equal(dt_chat_open(&c, "qwen3", &fake), DT_OK); /* which looks at contents twice */
+    is_written(c, "<image>", "qwen3-images", &fake, false);
+    assert_int_equal(
+        open_file("{\"name\": \"q\", \"user\": {\"prefix\": \"Q: \"}, \"assistant\": {\"end\": \"{eos}\"}}", &c),
+        DT_OK);
+    is_written(c, "<an 'image\\>", "own-images", &fake, false);
     unlink(path);
 }
 
 /* The first line is a claim: a file that was edited is compared as others are. */
 static void edited_jinja_is_not_believed(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
     char edited[2048];
     dt_chat *c;
     const char *first[] = {"plain", "qwen3", "/tmp/template.json", "{\"user\": {}, \"assistant\": {\"end\": \"x\"}}",
                            "{"};
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++) {
         snprintf(edited, sizeof edited, "{#- Written by dtrain. chat_template = %s #}\n%s", first[i],
-                 json_string_value(json_object_get(all, "chatml")));
+                 published("chatml"));
         assert_int_equal(open_with(edited, &c), DT_OK);
         assert_string_equal(dt_chat_name(c), "chatml");
         dt_chat_close(c);
     }
-    json_decref(all);
 }
 
 static void write_in(const char *folder, const char *name, const char *text)
@@ -909,18 +872,24 @@ static void found_in(const char *folder, const char *want)
     dt_tokenizer_close(t);
 }
 
+/* A new directory with a tokenizer.json of the tests. */
+static void make_folder(char *folder, const char *family)
+{
+    char from[256], to[256];
+    assert_non_null(mkdtemp(folder));
+    snprintf(from, sizeof from, "tests/data/tokenizer/%s/tokenizer.json", family);
+    snprintf(to, sizeof to, "%s/tokenizer.json", folder);
+    char *source = realpath(from, NULL);
+    assert_int_equal(symlink(source, to), 0);
+    free(source);
+}
+
 /* In the order of transformers 5, and plain only where there is none at all. */
 static void a_directory_s_template_is_found(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
-    const char *chatml = json_string_value(json_object_get(all, "chatml")),
-               *qwen2 = json_string_value(json_object_get(all, "qwen2")),
-               *qwen3 = json_string_value(json_object_get(all, "qwen3"));
-    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], more[256], where[128];
-    assert_non_null(mkdtemp(folder));
-    char *source = realpath("tests/data/tokenizer/smollm/tokenizer.json", NULL);
-    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-    assert_int_equal(symlink(source, file), 0);
+    const char *chatml = published("chatml"), *qwen2 = published("qwen2"), *qwen3 = published("qwen3");
+    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", more[256], where[128];
+    make_folder(folder, "smollm");
     found_in(folder, "has no chat template)");
     json_t *one = json_pack("{s:s}", "chat_template", qwen2),
            *named = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "rag", "template", chatml, "name",
@@ -954,15 +923,12 @@ static void a_directory_s_template_is_found(void **state)
     json_decref(one);
     json_decref(named);
     json_decref(others);
-    json_decref(all);
-    free(source);
 }
 
 /* A template that writes the names of messages is used, and messages with a name are refused: dtrain writes none. */
 static void names_that_a_template_writes_are_refused(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
-    const char *chatml = json_string_value(json_object_get(all, "chatml"));
+    const char *chatml = published("chatml");
     static const struct {
         const char *from, *to;
         unsigned refused;
@@ -976,37 +942,27 @@ static void names_that_a_template_writes_are_refused(void **state)
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         char *jinja = i ? replaced(chatml, edits[i].from, edits[i].to) : strdup(chatml);
         dt_chat *c;
-        dt_pieces p = {0};
         assert_int_equal(open_with(jinja, &c), DT_OK);
         assert_string_equal(dt_chat_name(c), "chatml");
         assert_int_equal(c->refused, edits[i].refused | DT_KIND_DEVELOPER);
-        assert_int_equal(dt_chat_render(c, m, 1, DT_CHAT_GENERATE, &p), i ? DT_ERR_DATA : DT_OK);
+        assert_int_equal(render(c, m, 1, DT_CHAT_GENERATE), i ? DT_ERR_DATA : DT_OK);
         assert_true(!i ||
                     strstr(dt_error_message(), "and dtrain's chatml write messages with the field name differently"));
         dt_error_clear();
-        dt_pieces_free(&p);
         dt_chat_close(c);
         free(jinja);
     }
-    json_decref(all);
 }
 
 static char *exported(const char *family, const char *template, int32_t image, const char *jinja)
 {
-    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", file[256], *written;
-    assert_non_null(mkdtemp(folder));
-    snprintf(file, sizeof file, "tests/data/tokenizer/%s/tokenizer.json", family);
-    char *source = realpath(file, NULL);
-    assert_non_null(source);
-    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-    assert_int_equal(symlink(source, file), 0);
+    char folder[] = "/tmp/dtrain-test-chat-XXXXXX", *written;
+    make_folder(folder, family);
     write_in(folder, "chat_template.jinja", jinja);
     assert_int_equal(dt_chat_jinja_for(template, folder, image, NULL, &written), DT_OK);
-    unlink(file);
-    snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
-    unlink(file);
+    write_in(folder, "tokenizer.json", NULL);
+    write_in(folder, "chat_template.jinja", NULL);
     rmdir(folder);
-    free(source);
     return written;
 }
 
@@ -1021,14 +977,13 @@ static void the_own_template_decides_on_bos(void **state)
                  {"chatml", "chatml", true, true},    {"chatml", "vicuna", false, true},
                  {"chatml", NULL, false, true},       {"auto", NULL, false, true},
                  {"llama-3", "llama-3", false, true}, {"auto", "llama-3", true, true}};
-    json_t *all = read_json("tests/data/chat/jinja.json");
     dt_ids ids = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_tokenizer t = wrapping;
         dt_encoder *e;
         dt_chat *c;
         const dt_message m = {DT_ROLE_USER, "q", 1, 0};
-        t.info.chat_template = cases[i].own ? json_string_value(json_object_get(all, cases[i].own)) : NULL;
+        t.info.chat_template = cases[i].own ? published(cases[i].own) : NULL;
         assert_int_equal(dt_encoder_open(&e, &t), DT_OK);
         assert_int_equal(dt_chat_open(&c, cases[i].name, &t), DT_OK);
         if (cases[i].images) dt_chat_for_images(c);
@@ -1040,32 +995,27 @@ static void the_own_template_decides_on_bos(void **state)
         dt_encoder_close(e);
     }
     free(ids.id);
-    json_decref(all);
 }
 
 /* An export writes what training had: BOS where a template by name got it from the tokenizer, and none where the
  * tokenizer's own template writes none. */
 static void an_exported_template_writes_bos(void **state)
 {
-    json_t *all = read_json("tests/data/chat/jinja.json");
-    const char *chatml = json_string_value(json_object_get(all, "chatml"));
+    const char *chatml = published("chatml");
     assert_null(exported("smollm", "auto", -1, chatml));
     assert_null(exported("llama3", "auto", -1, chatml));
     assert_null(exported("llama3", "chatml", -1, chatml));
-    char *written = exported("llama3", "plain", -1, chatml);
-    assert_non_null(written);
-    assert_non_null(strstr(written, "<|begin_of_text|>"));
-    free(written);
-    written = exported("llama3", "auto", 1, chatml);
-    assert_non_null(written);
-    assert_non_null(strstr(written, "<|begin_of_text|>"));
-    free(written);
-    json_decref(all);
+    for (int images = 0; images < 2; images++) {
+        char *written = exported("llama3", images ? "auto" : "plain", images ? 1 : -1, chatml);
+        assert_true(written && strstr(written, "<|begin_of_text|>"));
+        free(written);
+    }
 }
 
 int main(void)
 {
     snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
+    all = read_json("tests/data/chat/jinja.json");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_write_what_transformers_writes),
         cmocka_unit_test(thoughts_of_a_field_are_written_as_by_transformers),
@@ -1075,7 +1025,7 @@ int main(void)
         cmocka_unit_test(templates_are_recognised),
         cmocka_unit_test(edited_templates_are_not_taken_for_the_original),
         cmocka_unit_test(rare_differences_are_found),
-        cmocka_unit_test(fields_and_marks_of_thoughts_are_kinds),
+        cmocka_unit_test(a_template_that_changes_the_marks_of_thoughts_is_refused_where_they_are),
         cmocka_unit_test(a_refused_template_says_where_it_differs),
         cmocka_unit_test(kinds_that_differ_are_refused),
         cmocka_unit_test(thoughts_of_a_field_are_refused_where_the_template_ignores_them),
@@ -1091,7 +1041,6 @@ int main(void)
         cmocka_unit_test(a_system_message_without_its_place_is_an_error),
         cmocka_unit_test(contents_in_parts_are_joined),
         cmocka_unit_test(jinja_says_every_template),
-        cmocka_unit_test(jinja_writes_what_the_tokenizer_puts_first),
         cmocka_unit_test(jinja_writes_images),
         cmocka_unit_test(edited_jinja_is_not_believed),
         cmocka_unit_test(a_directory_s_template_is_found),
@@ -1099,5 +1048,7 @@ int main(void)
         cmocka_unit_test(the_own_template_decides_on_bos),
         cmocka_unit_test(an_exported_template_writes_bos),
     };
-    return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
+    const int n_failed = cmocka_run_group_tests_name("chat", tests, NULL, NULL);
+    json_decref(all);
+    return n_failed;
 }

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Write src/text/unicode_tables.c: character properties as Hugging Face's tokenizers has them, measured by calling the library.
 
-    python tools/make_unicode.py > src/text/unicode_tables.c        (needs the packages tokenizers and regex)
+    python tools/make_unicode.py > src/text/unicode_tables.c        (needs perl and the packages tokenizers and regex)
 
 The library combines several sources with their own versions of Unicode (Oniguruma, Rust's standard library, two crates).
-Therefore every table is measured. A table is a list of runs: the first code point times 256, plus the value that is valid
-up to the next run. tests/make_unicode_fixtures.py checks it.
+Therefore every table is measured. A table is a list of runs, packed into text: the length of each run minus 1, and its value.
+tests/make_unicode_fixtures.py checks it.
 """
+import subprocess
+
 import tokenizers
 from regex import _regex_core
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -17,6 +19,7 @@ CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So 
 ALPHABETIC, NUMERIC, PUNCTUATION = 32, 64, 128
 FORMS = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD()]
 MOVES, COMPOSES, BEGINS = 16, 32, 64  # flags after one for each form that changes the character
+SYMBOLS = [chr(c) for c in range(33, 127) if chr(c) not in '"?\\']
 
 
 def left_out(splitter):
@@ -90,7 +93,9 @@ def normal():
 
 
 def lower():
-    """Runs (first, last, step, distance) of characters with a lower case."""
+    """Runs (first, last, step, distance) of characters with a lower case that a utf8proc of Unicode 12 does not know."""
+    script = r'print join " ", grep {chr($_) =~ /\p{Present_In: 12.0}/} 0..0x10ffff'
+    old = set(map(int, subprocess.run(["perl", "-e", script], check=True, capture_output=True).stdout.split()))
     form, runs = normalizers.Lowercase().normalize_str, []
     for c in ALL:
         low = form(chr(c))
@@ -98,7 +103,7 @@ def lower():
             assert c == 0x130 and low == "i\u0307"
             continue
         d = ord(low) - c
-        if d == 0:
+        if d == 0 or c in old:
             continue
         if runs and runs[-1][3] == d and (c - runs[-1][1] == runs[-1][2] or (runs[-1][0] == runs[-1][1] and c - runs[-1][1] in (1, 2))):
             runs[-1][2], runs[-1][1] = c - runs[-1][1], c
@@ -117,26 +122,48 @@ def wrapped(items):
     print(line)
 
 
+def packed(number):
+    """Digits in base 45, the lowest first; a symbol that is 45 higher says that another follows."""
+    out = ""
+    while number >= 45:
+        out += SYMBOLS[45 + number % 45]
+        number //= 45
+    return out + SYMBOLS[number]
+
+
+def put_text(text):
+    for i in range(0, len(text), 112):
+        print('    "%s"' % text[i:i + 112])
+
+
+def usual_flags(v):
+    """The flags that most characters of a category have."""
+    name = CATEGORIES[v % 32]
+    return {"L": ALPHABETIC, "N": NUMERIC, "P": PUNCTUATION}.get(name[0], 0) | (ALPHABETIC if name == "Nl" else 0)
+
+
 def put_runs(name, value):
     value[0xD800:0xE000] = [value[0xD7FF]] * 0x800  # surrogates, which no text contains
-    runs = [c << 8 | value[c] for c in range(0x110000) if c == 0 or value[c] != value[c - 1]]
-    print(f"\nconst uint32_t dt_unicode_{name}[] = {{")
-    wrapped("%#x" % r for r in runs)
-    print(f"}};\nconst size_t dt_unicode_{name}_n = {len(runs)};")
+    begins = [c for c in range(0x110000) if c == 0 or value[c] != value[c - 1]] + [0x110000]
+    print(f"\nstatic const char {name}[] =")
+    put_text("".join(packed(end - c - 1) + packed(value[c]) for c, end in zip(begins, begins[1:])))
+    print(f"    ;\nstatic uint32_t {name}_runs[{len(begins) - 1}];")
 
 
 def main():
     names, script = scripts()
     print(f"/* unicode_tables.c - made by tools/make_unicode.py with tokenizers {tokenizers.__version__}; see unicode.h. */")
-    print('#include "unicode.h"')
-    put_runs("general", general())
+    print('#include "dtrain/text/unicode.h"')
+    put_runs("general", [v ^ usual_flags(v) for v in general()])
     put_runs("normal", normal())
     put_runs("script", script)
-    print("\nconst char *const dt_unicode_script_names[][3] = {")
-    wrapped("{" + ", ".join('"%s"' % name for name in aliases) + "}" for aliases in names)
-    print(f"}};\nconst size_t dt_unicode_n_scripts = {len(names)};")
+    print("\ndt_unicode_table dt_unicode_tables[] = {")
+    for name in ("general", "normal", "script"):
+        print("    {%s, %s_runs, sizeof %s_runs / sizeof *%s_runs}," % (name, name, name, name))
+    print("};\n\nconst char dt_unicode_script_names[] =")
+    put_text(",".join(" ".join(aliases) for aliases in names))
     runs = lower()
-    print("\nconst dt_lower_run dt_unicode_lower_runs[] = {")
+    print("    ;\n\nconst dt_lower_run dt_unicode_lower_runs[] = {")
     wrapped("{%#x, %#x, %d, %d}" % tuple(r) for r in runs)
     print(f"}};\nconst size_t dt_unicode_n_lower_runs = {len(runs)};")
 

@@ -409,11 +409,7 @@ static void put_float(dt_jctx *x, dt_jbuf *b, double f)
 }
 
 /* As str.isprintable: excludes separators except the space, control, format and unassigned characters. */
-static bool is_printable(uint32_t c)
-{
-    const int category = dt_unicode_find(dt_unicode_general, dt_unicode_general_n, c) & DT_GENERAL_CATEGORY;
-    return c == ' ' || category < DT_CAT_ZS;
-}
+static bool is_printable(uint32_t c) { return c == ' ' || dt_unicode_category(c) < DT_CAT_ZS; }
 
 /* As repr of a string: single quotes, unless it contains single and no double quotes. */
 static void put_quoted(dt_jctx *x, dt_jbuf *b, dt_jv v)

@@ -1,18 +1,13 @@
 /* space.c - Unicode white space, and the separators U+001C to U+001F. */
 #include "dtrain/text/space.h"
+#include "dtrain/text/unicode.h"
 
 size_t dt_space_length(const char *text, size_t n)
 {
-    const unsigned char *p = (const unsigned char *)text;
-    if (n == 0) return 0;
-    if ((p[0] >= 9 && p[0] <= 13) || (p[0] >= 28 && p[0] <= 32)) return 1;
-    if (n >= 2 && p[0] == 0xc2 && (p[1] == 0x85 || p[1] == 0xa0)) return 2;
-    if (n < 3 || (p[0] & 0xf0) != 0xe0 || (p[1] & 0xc0) != 0x80 || (p[2] & 0xc0) != 0x80) return 0;
-    const unsigned code = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    return code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 || code == 0x202f ||
-                   code == 0x205f || code == 0x3000
-               ? 3
-               : 0;
+    size_t len;
+    if (n == 0 || !dt_utf8_length(text, n)) return 0;
+    const uint32_t c = dt_utf8_decode(text, &len);
+    return dt_unicode_is_space(c) || (c >= 0x1c && c <= 0x1f) ? len : 0;
 }
 
 size_t dt_space_before(const char *text, size_t n)

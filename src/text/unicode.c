@@ -2,27 +2,74 @@
 #include "dtrain/text/unicode.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 enum { LAST = 0x10ffff };
 
-uint8_t dt_unicode_find(const uint32_t *runs, size_t n_runs, uint32_t c)
+/* ---- tables ------------------ */
+
+/* Digits in base 45, the lowest first; a symbol that is 45 higher says that another follows. Symbols are the printable
+ * characters in order, without space, ", ? and backslash. */
+static uint32_t unpack_number(const char **p)
 {
-    size_t low = 0, high = n_runs; /* runs[low] begins at c or before */
+    uint32_t n = 0, digit, unit = 1;
+    do {
+        const int c = *(*p)++;
+        digit = (uint32_t)(c - '!' - (c > '"') - (c > '?') - (c > '\\'));
+        n += digit % 45 * unit;
+        unit *= 45;
+    } while (digit >= 45);
+    return n;
+}
+
+static uint32_t usual_flags(uint32_t category)
+{
+    return (category <= DT_CAT_LO || category == DT_CAT_NL ? DT_GENERAL_ALPHABETIC : 0) |
+           (category >= DT_CAT_ND && category <= DT_CAT_NO ? DT_GENERAL_NUMERIC : 0) |
+           (category >= DT_CAT_PC && category <= DT_CAT_PO ? DT_GENERAL_PUNCTUATION : 0);
+}
+
+static void unpack_tables(void)
+{
+    for (int kind = DT_UNICODE_GENERAL; kind <= DT_UNICODE_SCRIPT; kind++) {
+        dt_unicode_table *t = &dt_unicode_tables[kind];
+        const char *p = t->packed;
+        for (uint32_t i = 0, c = 0; i < t->n; i++) {
+            const uint32_t length = unpack_number(&p) + 1, value = unpack_number(&p);
+            t->run[i] =
+                c << 8 | (kind == DT_UNICODE_GENERAL ? value ^ usual_flags(value & DT_GENERAL_CATEGORY) : value);
+            c += length;
+        }
+    }
+}
+
+const dt_unicode_table *dt_unicode_get(dt_unicode_kind kind)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, unpack_tables);
+    return &dt_unicode_tables[kind];
+}
+
+static uint8_t general(uint32_t c)
+{
+    const dt_unicode_table *t = dt_unicode_get(DT_UNICODE_GENERAL);
+    size_t low = 0, high = t->n; /* run[low] begins at c or before */
     while (high - low > 1) {
         const size_t middle = low + (high - low) / 2;
-        if (runs[middle] >> 8 <= c)
+        if (t->run[middle] >> 8 <= c)
             low = middle;
         else
             high = middle;
     }
-    return runs[low] & 255;
+    return t->run[low] & 255;
 }
 
-static uint8_t general(uint32_t c) { return dt_unicode_find(dt_unicode_general, dt_unicode_general_n, c); }
+dt_category dt_unicode_category(uint32_t c) { return (dt_category)(general(c) & DT_GENERAL_CATEGORY); }
 
-bool dt_unicode_is_letter(uint32_t c) { return (general(c) & DT_GENERAL_CATEGORY) <= DT_CAT_LO; }
+bool dt_unicode_is_letter(uint32_t c) { return dt_unicode_category(c) <= DT_CAT_LO; }
 
 bool dt_unicode_is_word(uint32_t c)
 {
@@ -33,17 +80,19 @@ bool dt_unicode_is_word(uint32_t c)
 
 uint32_t dt_unicode_lower(uint32_t c)
 {
-    size_t low = 0, high = dt_unicode_n_lower_runs;
-    while (high - low > 1) {
-        const size_t middle = low + (high - low) / 2;
-        if (dt_unicode_lower_runs[middle].first <= c)
-            low = middle;
-        else
-            high = middle;
+    for (size_t i = 0; i < dt_unicode_n_lower_runs && c >= dt_unicode_lower_runs[i].first; i++) {
+        const dt_lower_run *r = &dt_unicode_lower_runs[i];
+        if (c <= r->last && (c - r->first) % (uint32_t)r->step == 0) return (uint32_t)((int64_t)c + r->distance);
     }
-    const dt_lower_run *r = &dt_unicode_lower_runs[low];
-    const bool has = c >= r->first && c <= r->last && (c - r->first) % (uint32_t)r->step == 0;
-    return has ? (uint32_t)((int64_t)c + r->distance) : c;
+    const uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    const bool stays = low != c && (c == 0x130 || dt_unicode_category(c) == DT_CAT_CN); /* the library may be newer */
+    return stays ? c : low;
+}
+
+bool dt_unicode_is_space(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 /* ---- sets ------------------ */
@@ -70,26 +119,34 @@ void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other)
     for (size_t i = 0; i < other->n; i++) dt_code_ranges_add(r, other->item[i].first, other->item[i].last);
 }
 
-void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted)
+/* Add the runs whose value v has bit v % 64 set in values[v / 64]. */
+static void add_runs(dt_code_ranges *r, dt_unicode_kind kind, const uint64_t values[4])
 {
-    for (size_t i = 0; i < n_runs; i++)
-        if (wanted >> (runs[i] & mask) & 1)
-            dt_code_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
+    const dt_unicode_table *t = dt_unicode_get(kind);
+    for (size_t i = 0; i < t->n; i++) {
+        const uint8_t value = t->run[i] & 255;
+        if (values[value / 64] >> value % 64 & 1)
+            dt_code_ranges_add(r, t->run[i] >> 8, i + 1 < t->n ? (t->run[i + 1] >> 8) - 1 : LAST);
+    }
 }
 
-void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag)
+void dt_code_ranges_add_categories(dt_code_ranges *r, uint32_t categories)
 {
-    for (size_t i = 0; i < n_runs; i++)
-        if (runs[i] & flag) dt_code_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
+    const uint64_t both = (uint64_t)categories << 32 | categories; /* whatever the flags are */
+    add_runs(r, DT_UNICODE_GENERAL, (uint64_t[4]){both, both, both, both});
+}
+
+void dt_code_ranges_add_flag(dt_code_ranges *r, uint8_t flag)
+{
+    uint64_t values[4] = {0};
+    for (unsigned v = 0; v < 256; v++) values[v / 64] |= (uint64_t)((v & flag) != 0) << v % 64;
+    add_runs(r, DT_UNICODE_GENERAL, values);
 }
 
 void dt_code_ranges_add_spaces(dt_code_ranges *r)
 {
-    static const dt_code_range spaces[] = {{9, 13},          {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},
-                                           {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
-                                           {0x205f, 0x205f}, {0x3000, 0x3000}};
-    for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++)
-        dt_code_ranges_add(r, spaces[i].first, spaces[i].last);
+    for (uint32_t c = 0; c <= 0x3000; c++)
+        if (dt_unicode_is_space(c)) dt_code_ranges_add(r, c, c);
 }
 
 static int by_first(const void *a, const void *b)
@@ -128,58 +185,28 @@ void dt_code_ranges_negate(dt_code_ranges *r)
 
 /* ---- properties ------------------ */
 
-/* As bits of a dt_category. */
+/* In the order of dt_category, then of groups, then two properties. */
+static const char general_names[] =
+    "lu uppercaseletter,ll lowercaseletter,lt titlecaseletter,lm modifierletter,lo otherletter,mn nonspacingmark,"
+    "mc spacingmark,me enclosingmark,nd decimalnumber digit,nl letternumber,no othernumber,pc connectorpunctuation,"
+    "pd dashpunctuation,ps openpunctuation,pe closepunctuation,pi initialpunctuation,pf finalpunctuation,"
+    "po otherpunctuation,sm mathsymbol,sc currencysymbol,sk modifiersymbol,so othersymbol,zs spaceseparator,"
+    "zl lineseparator,zp paragraphseparator,cc control,cf format,co privateuse,cn unassigned,"
+    "l letter,m mark,n number,p punctuation,s symbol,z separator,c other,lc casedletter,alphabetic alpha,whitespace";
 static const struct {
-    const char *name, *name_too;
-    uint32_t categories;
-} general_names[] = {
-#define BIT(cat) (1u << DT_CAT_##cat)
-    {"l", "letter", BIT(LU) | BIT(LL) | BIT(LT) | BIT(LM) | BIT(LO)},
-    {"m", "mark", BIT(MN) | BIT(MC) | BIT(ME)},
-    {"n", "number", BIT(ND) | BIT(NL) | BIT(NO)},
-    {"p", "punctuation", BIT(PC) | BIT(PD) | BIT(PS) | BIT(PE) | BIT(PI) | BIT(PF) | BIT(PO)},
-    {"s", "symbol", BIT(SM) | BIT(SC) | BIT(SK) | BIT(SO)},
-    {"z", "separator", BIT(ZS) | BIT(ZL) | BIT(ZP)},
-    {"c", "other", BIT(CC) | BIT(CF) | BIT(CO) | BIT(CN)},
-    {"lc", "casedletter", BIT(LU) | BIT(LL) | BIT(LT)},
-    {"lu", "uppercaseletter", BIT(LU)},
-    {"ll", "lowercaseletter", BIT(LL)},
-    {"lt", "titlecaseletter", BIT(LT)},
-    {"lm", "modifierletter", BIT(LM)},
-    {"lo", "otherletter", BIT(LO)},
-    {"mn", "nonspacingmark", BIT(MN)},
-    {"mc", "spacingmark", BIT(MC)},
-    {"me", "enclosingmark", BIT(ME)},
-    {"nd", "decimalnumber", BIT(ND)},
-    {"nl", "letternumber", BIT(NL)},
-    {"no", "othernumber", BIT(NO)},
-    {"pc", "connectorpunctuation", BIT(PC)},
-    {"pd", "dashpunctuation", BIT(PD)},
-    {"ps", "openpunctuation", BIT(PS)},
-    {"pe", "closepunctuation", BIT(PE)},
-    {"pi", "initialpunctuation", BIT(PI)},
-    {"pf", "finalpunctuation", BIT(PF)},
-    {"po", "otherpunctuation", BIT(PO)},
-    {"sm", "mathsymbol", BIT(SM)},
-    {"sc", "currencysymbol", BIT(SC)},
-    {"sk", "modifiersymbol", BIT(SK)},
-    {"so", "othersymbol", BIT(SO)},
-    {"zs", "spaceseparator", BIT(ZS)},
-    {"zl", "lineseparator", BIT(ZL)},
-    {"zp", "paragraphseparator", BIT(ZP)},
-    {"cc", "control", BIT(CC)},
-    {"cf", "format", BIT(CF)},
-    {"co", "privateuse", BIT(CO)},
-    {"cn", "unassigned", BIT(CN)},
-    {"digit", "digit", BIT(ND)},
-#undef BIT
-};
+    dt_category first, last;
+} groups[] = {{DT_CAT_LU, DT_CAT_LO}, {DT_CAT_MN, DT_CAT_ME}, {DT_CAT_ND, DT_CAT_NO}, {DT_CAT_PC, DT_CAT_PO},
+              {DT_CAT_SM, DT_CAT_SO}, {DT_CAT_ZS, DT_CAT_ZP}, {DT_CAT_CC, DT_CAT_CN}, {DT_CAT_LU, DT_CAT_LT}};
+enum { GROUPS = DT_CAT_CN + 1, ALPHABETIC = GROUPS + 8 };
 
-static bool is_script(const char *name, size_t k)
+/* Index of a name in such a list, -1: missing. */
+static int find_name(const char *list, const char *name)
 {
-    for (int i = 0; i < 3 && dt_unicode_script_names[k][i]; i++)
-        if (strcmp(name, dt_unicode_script_names[k][i]) == 0) return true;
-    return false;
+    for (int at = 0;; at += *list++ == ',') {
+        const size_t n = strcspn(list, " ,");
+        if (n == strlen(name) && memcmp(list, name, n) == 0) return at;
+        if (!*(list += n)) return -1;
+    }
 }
 
 bool dt_code_ranges_add_property(dt_code_ranges *r, const char *raw)
@@ -192,27 +219,24 @@ bool dt_code_ranges_add_property(dt_code_ranges *r, const char *raw)
         name[n++] = (char)tolower((unsigned char)*raw);
     }
     name[n] = '\0';
-    for (size_t i = 0; i < sizeof general_names / sizeof general_names[0]; i++) {
-        if (strcmp(name, general_names[i].name) != 0 && strcmp(name, general_names[i].name_too) != 0) continue;
-        dt_code_ranges_add_runs(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
-                                general_names[i].categories);
-        return true;
-    }
-    if (strcmp(name, "alphabetic") == 0 || strcmp(name, "alpha") == 0)
-        return dt_code_ranges_add_flag(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_ALPHABETIC), true;
-    if (strcmp(name, "whitespace") == 0) return dt_code_ranges_add_spaces(r), true;
-    for (size_t k = 0; k < dt_unicode_n_scripts; k++) {
-        if (!is_script(name, k)) continue;
-        for (size_t i = 0; i < dt_unicode_script_n; i++)
-            if ((dt_unicode_script[i] & 255) == k + 1)
-                dt_code_ranges_add(r, dt_unicode_script[i] >> 8,
-                                   i + 1 < dt_unicode_script_n ? (dt_unicode_script[i + 1] >> 8) - 1 : LAST);
-        return true;
-    }
-    return false;
+    const int k = find_name(general_names, name), script = find_name(dt_unicode_script_names, name) + 1;
+    uint64_t of_script[4] = {0};
+    of_script[script / 64] = (uint64_t)1 << script % 64;
+    if (k < 0 && script == 0) return false;
+    if (k < 0)
+        add_runs(r, DT_UNICODE_SCRIPT, of_script);
+    else if (k < GROUPS)
+        dt_code_ranges_add_categories(r, 1u << k);
+    else if (k < ALPHABETIC)
+        dt_code_ranges_add_categories(r, (2u << groups[k - GROUPS].last) - (1u << groups[k - GROUPS].first));
+    else if (k == ALPHABETIC)
+        dt_code_ranges_add_flag(r, DT_GENERAL_ALPHABETIC);
+    else
+        dt_code_ranges_add_spaces(r);
+    return true;
 }
 
-/* ---- tables ------------------ */
+/* ---- a byte for each character ------------------ */
 
 /* Pages that are equal are kept once; neighbours mostly are. */
 static bool keep_page(dt_char_table *t, size_t page, const uint8_t cells[256])

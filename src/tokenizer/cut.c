@@ -65,7 +65,7 @@ static bool is_line_place(const char *text, size_t at, size_t n)
     if (at < 2 || text[at - 1] != '\n' || !is_letter(text, at, n)) return false;
     const size_t before = char_before(text, at - 1);
     const char *p = text + before;
-    return before < at - 1 && !dt_is_space(dt_utf8_next(&p));
+    return before < at - 1 && !dt_unicode_is_space(dt_utf8_next(&p));
 }
 
 static bool is_space_place(const char *text, size_t at, size_t n)

@@ -1,6 +1,6 @@
 /* normalizer.c - Unicode normal forms by utf8proc, lower case, replacing, prepending, stripping.
  *
- * Most text is already in NFC. Runs of characters that the form does not change (dt_unicode_normal) are
+ * Most text is already in NFC. Runs of characters that the form does not change (DT_UNICODE_NORMAL) are
  * copied. The text between them, with the character before it, is passed to the library. It contains only
  * characters of the Unicode version of that table, whose forms never change later. The library's version
  * therefore does not matter. */
@@ -14,7 +14,7 @@
 /* The growth of steps multiplies, so a small file could request any amount of memory. No Unicode form
  * makes a text 20 times as long. */
 enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
-enum { OLDEST_UNICODE = 12 }; /* version of the data behind dt_unicode_normal */
+enum { OLDEST_UNICODE = 12 }; /* version of the data behind DT_UNICODE_NORMAL */
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -97,7 +97,8 @@ static dt_err make_chars(dt_normalizer *n)
     DT_CHECK(atof(utf8proc_unicode_version()) >= OLDEST_UNICODE, DT_ERR_DATA,
              "Unicode normalisation needs the library utf8proc with Unicode %d or later, found %s", OLDEST_UNICODE,
              utf8proc_unicode_version());
-    return dt_char_table_make(&n->chars, dt_unicode_normal, dt_unicode_normal_n);
+    const dt_unicode_table *t = dt_unicode_get(DT_UNICODE_NORMAL);
+    return dt_char_table_make(&n->chars, t->run, t->n);
 }
 
 dt_err dt_normalizer_read(dt_normalizer *n, const dt_spec *root)

@@ -7,7 +7,7 @@
 #include "dtrain/io/spec.h"
 #include "dtrain/text/utf8.h"
 
-/** Unicode forms first, numbered as the bits of dt_unicode_normal. */
+/** Unicode forms first, numbered as the bits of DT_UNICODE_NORMAL. */
 typedef enum dt_normal_kind {
     DT_NFC,
     DT_NFD,
@@ -33,7 +33,7 @@ enum { DT_NORMAL_MAX = 32, DT_CONTENT_MAX = 1024 };
 typedef struct dt_normalizer {
     dt_normal_step step[DT_NORMAL_MAX];
     int n_steps;
-    dt_char_table chars; /* values of dt_unicode_normal; empty without a form */
+    dt_char_table chars; /* values of DT_UNICODE_NORMAL; empty without a form */
 } dt_normalizer;
 
 /** Read "normalizer"; missing: no steps. DT_ERR_DATA, DT_ERR_MEMORY. Must be freed, also after an error. */

@@ -70,16 +70,14 @@ static int find_set(const syntax *s, const dt_code_ranges *r)
 static void write_set(syntax *s, int k)
 {
     char byte[16];
-    bool any = false;
     put(s, "[");
     for (unsigned c = 0; c < 128u + (unsigned)s->n_classes; c++) {
         const bool in = c < 128 ? holds(&s->set[k], c) : s->class_sets[c - 128] >> k & 1;
         if (!in) continue;
         snprintf(byte, sizeof byte, "\\x%02x", c);
         put(s, byte);
-        any = true;
     }
-    put(s, any ? "]" : "^\\x00-\\xff]");
+    put(s, "]");
 }
 
 /* One character of a set. Takes r, which is settled. */
@@ -146,9 +144,8 @@ static bool has_case(const dt_code_range *range)
 {
     dt_code_ranges cased = {0};
     bool any = false;
-    dt_code_ranges_add_runs(&cased, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
-                            1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL | 1u << DT_CAT_SO |
-                                1u << DT_CAT_MN | 1u << DT_CAT_LM);
+    dt_code_ranges_add_categories(&cased, 1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL |
+                                              1u << DT_CAT_SO | 1u << DT_CAT_MN | 1u << DT_CAT_LM);
     for (size_t i = 0; i < cased.n; i++) {
         const uint32_t first = cased.item[i].first < 128 ? 128 : cased.item[i].first;
         any = any || (first <= range->last && cased.item[i].last >= range->first && cased.item[i].last >= 128);
@@ -235,7 +232,7 @@ static dt_err property(syntax *s, dt_code_ranges *r, bool *negated)
                          : strcmp(name, "punct") == 0   ? DT_GENERAL_PUNCTUATION
                                                         : 0;
     if (flag)
-        dt_code_ranges_add_flag(r, dt_unicode_general, dt_unicode_general_n, flag);
+        dt_code_ranges_add_flag(r, flag);
     else if (!dt_code_ranges_add_property(r, name))
         return refuse(s, "this property");
     s->p = close + 1;
@@ -482,29 +479,6 @@ static dt_err pass(syntax *s, bool writing)
 
 /* ---- classes ------------------ */
 
-static int by_value(const void *a, const void *b)
-{
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Where any set begins or ends: between two such places all characters are alike. */
-static uint32_t *find_borders(const syntax *s, size_t *n)
-{
-    size_t n_all = 129;
-    for (int k = 0; k < s->n_sets; k++) n_all += 2 * s->set[k].n;
-    uint32_t *border = malloc(n_all * sizeof *border);
-    *n = 0;
-    for (uint32_t c = 0; border && c <= 128; c++) border[(*n)++] = c; /* ASCII characters are classes of their own */
-    for (int k = 0; border && k < s->n_sets; k++)
-        for (size_t i = 0; i < s->set[k].n; i++) {
-            border[(*n)++] = s->set[k].item[i].first;
-            border[(*n)++] = s->set[k].item[i].last + 1;
-        }
-    if (border) qsort(border, *n, sizeof *border, by_value);
-    return border;
-}
-
 static dt_err class_of(syntax *s, uint64_t sets, uint8_t *value)
 {
     int k = 0;
@@ -515,26 +489,31 @@ static dt_err class_of(syntax *s, uint64_t sets, uint8_t *value)
     return DT_OK;
 }
 
+/* From one border of any set to the next all characters are alike; ASCII characters are classes of their own. */
 static dt_err make_classes(syntax *s, dt_char_table *table)
 {
-    size_t n, n_runs = 0, at[MAX_SETS] = {0};
-    uint32_t *border = find_borders(s, &n);
-    DT_CHECK(border, DT_ERR_MEMORY, "no memory for a regular expression");
+    size_t n_runs = 0, n_most = 129, at[MAX_SETS] = {0};
+    for (int k = 0; k < s->n_sets; k++) n_most += 2 * s->set[k].n;
+    uint32_t *run = malloc(n_most * sizeof *run);
+    DT_CHECK(run, DT_ERR_MEMORY, "no memory for a regular expression");
     dt_err err = DT_OK;
-    for (size_t i = 0; i < n && err == DT_OK; i++) {
-        const uint32_t c = border[i];
+    for (uint32_t c = 0, next; c <= 0x10ffff && err == DT_OK; c = next) {
         uint64_t sets = 0;
         uint8_t value = (uint8_t)c;
-        if (c > 0x10ffff || (i + 1 < n && border[i + 1] == c)) continue;
+        next = c < 128 ? c + 1 : 0x110000;
         for (int k = 0; k < s->n_sets; k++) {
             while (at[k] < s->set[k].n && s->set[k].item[at[k]].last < c) at[k]++;
-            if (at[k] < s->set[k].n && s->set[k].item[at[k]].first <= c) sets |= (uint64_t)1 << k;
+            if (at[k] == s->set[k].n) continue;
+            const dt_code_range *r = &s->set[k].item[at[k]];
+            const uint32_t border = r->first <= c ? r->last + 1 : r->first;
+            if (r->first <= c) sets |= (uint64_t)1 << k;
+            if (border < next) next = border;
         }
         if (c >= 128) err = class_of(s, sets, &value);
-        border[n_runs++] = c << 8 | value;
+        run[n_runs++] = c << 8 | value;
     }
-    if (err == DT_OK) err = dt_char_table_make(table, border, n_runs);
-    free(border);
+    if (err == DT_OK) err = dt_char_table_make(table, run, n_runs);
+    free(run);
     return err;
 }
 

@@ -1,6 +1,6 @@
 /* segment.c - rewrites text while keeping track of marks. */
 #include "segment.h"
-#include "dtrain/text/utf8.h"
+#include "dtrain/text/unicode.h"
 
 dt_edit dt_edit_begin(dt_text *out, dt_segment *piece)
 {
@@ -59,18 +59,12 @@ dt_segment dt_segment_part(const dt_segment *p, const dt_marks *m, size_t from, 
     return part;
 }
 
-bool dt_is_space(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
 size_t dt_spaces_at_start(const char *text, size_t n)
 {
     const char *p = text, *end = text + n;
     while (p < end) {
         const char *at = p;
-        if (!dt_is_space(dt_utf8_next(&p))) return (size_t)(at - text);
+        if (!dt_unicode_is_space(dt_utf8_next(&p))) return (size_t)(at - text);
     }
     return n;
 }
@@ -82,7 +76,7 @@ size_t dt_spaces_at_end(const char *text, size_t n)
         size_t begin = end - 1;
         while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80) begin--;
         const char *p = text + begin;
-        if (!dt_is_space(dt_utf8_next(&p))) break;
+        if (!dt_unicode_is_space(dt_utf8_next(&p))) break;
         end = begin;
     }
     return n - end;

@@ -4,16 +4,16 @@
  * The tables are part of the program, because token ids must not depend on the Unicode version of an installed library.
  * They were extracted from Hugging Face's tokenizers (tools/make_unicode.py), whose components use different versions:
  * 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an older one for
- * punctuation. */
+ * punctuation. utf8proc computes the normal forms, and the lower case of characters that Unicode 12 has. */
 #ifndef DTRAIN_TEXT_UNICODE_H
 #define DTRAIN_TEXT_UNICODE_H
 
 #include "dtrain/core/core.h"
 #include "dtrain/text/utf8.h"
 
-/* ---- tables (unicode_tables.c): runs of code point * 256 + value, up to the next one ----------------------------- */
+/* ---- tables (unicode_tables.c) ----------------------------------------------------------------------------------- */
 
-/** Values of dt_unicode_general: a category and flags. */
+/** Values of DT_UNICODE_GENERAL: a category and flags. */
 /* clang-format off */
 typedef enum dt_category {
     DT_CAT_LU, DT_CAT_LL, DT_CAT_LT, DT_CAT_LM, DT_CAT_LO, DT_CAT_MN, DT_CAT_MC, DT_CAT_ME, DT_CAT_ND, DT_CAT_NL,
@@ -24,17 +24,22 @@ typedef enum dt_category {
 /** Flags: alphabetic; digit and punctuation as the pre-tokenizers Digits and Punctuation define them. */
 enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64, DT_GENERAL_PUNCTUATION = 128 };
 
-/** Values of dt_unicode_normal: bit k for each form NFC, NFD, NFKC, NFKD that changes the single character; it has a
+/** Values of DT_UNICODE_NORMAL: bit k for each form NFC, NFD, NFKC, NFKD that changes the single character; it has a
  *  combining class; it may compose with a preceding character; a following character may compose with it. */
 enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
 
-extern const uint32_t dt_unicode_general[], dt_unicode_normal[], dt_unicode_script[];
-extern const size_t dt_unicode_general_n, dt_unicode_normal_n, dt_unicode_script_n;
-/** Aliases; value k + 1 of dt_unicode_script is script k, 0 none. */
-extern const char *const dt_unicode_script_names[][3];
-extern const size_t dt_unicode_n_scripts;
+typedef enum dt_unicode_kind { DT_UNICODE_GENERAL, DT_UNICODE_NORMAL, DT_UNICODE_SCRIPT } dt_unicode_kind;
+/** packed stores length - 1 and value of each run, and flags as the difference to those usual in the category. */
+typedef struct dt_unicode_table {
+    const char *packed;
+    uint32_t *run; /* [n] code point * 256 + value, valid up to the next run */
+    size_t n;
+} dt_unicode_table;
+extern dt_unicode_table dt_unicode_tables[];
+/** Scripts separated by commas, aliases by spaces. Value k + 1 of DT_UNICODE_SCRIPT is script k, 0 none. */
+extern const char dt_unicode_script_names[];
 
-/** Characters first, first + step, ..., last become lower case by adding distance. */
+/** Characters newer than Unicode 12: first, first + step, ..., last become lower case by adding distance. */
 typedef struct dt_lower_run {
     uint32_t first, last;
     int step, distance;
@@ -44,10 +49,13 @@ extern const size_t dt_unicode_n_lower_runs;
 
 /* ---- lookups ----------------------------------------------------------------------------------------------------- */
 
-/** The value of a character in a table of runs. */
-uint8_t dt_unicode_find(const uint32_t *runs, size_t n_runs, uint32_t c);
+/** A table. The first call unpacks all tables. */
+const dt_unicode_table *dt_unicode_get(dt_unicode_kind kind);
+/** The general category of a character. */
+dt_category dt_unicode_category(uint32_t c);
 /** Is it a letter? */
 bool dt_unicode_is_letter(uint32_t c);
+bool dt_unicode_is_space(uint32_t c);  /* property White_Space */
 bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
 uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, is unchanged */
 
@@ -67,10 +75,10 @@ typedef struct dt_code_ranges {
 void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
 /** Append the ranges of another set. */
 void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
-/** Add the characters whose masked value v has bit v set in wanted. */
-void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
-/** Add the characters whose value has this flag. */
-void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
+/** Add the characters of these categories, bits numbered as dt_category. */
+void dt_code_ranges_add_categories(dt_code_ranges *r, uint32_t categories);
+/** Add the characters with this flag. */
+void dt_code_ranges_add_flag(dt_code_ranges *r, uint8_t flag);
 /** Add the characters of a property by its Oniguruma name (ignoring case, spaces, - and _): a category, Alphabetic,
  *  White_Space, or a script. False: unknown. */
 bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
@@ -88,7 +96,7 @@ typedef struct dt_char_table {
 } dt_char_table;
 
 static inline uint8_t dt_char_value(const dt_char_table *t, uint32_t c) { return t->cell[t->page[c >> 8]][c & 255]; }
-/** Build a table from runs. t: out, freed with dt_char_table_free. DT_ERR_MEMORY. */
+/** Build a table from runs as in dt_unicode_table. t: out, freed with dt_char_table_free. DT_ERR_MEMORY. */
 dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs);
 /** Free the table. */
 void dt_char_table_free(dt_char_table *t);
