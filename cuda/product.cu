@@ -351,7 +351,6 @@ static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
 {
     bool taken = false;
     const bool library = cuda_of(dev)->products->library && !t.mm.batch_invariant && t.mm.k > 0;
-    if (t.mm.int8.on && t.mm.k > 0) return cuda_product_int8(describe(&t.mm, t.a, t.b, t.c), &t.mm, s);
     if (t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) return stored_product(dev, t, library, s);
     if (library) {
         DT_TRY(by_library(dev, t, s, &taken));

@@ -64,7 +64,6 @@ typedef struct dt_lora {
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
     dt_dtype base; /* base_quantization: DT_I8 or DT_NF4X2, DT_F32: none; a file of adapters says nothing of it */
-    dt_int8_product int8; /* on where llm_int8_threshold is given */
     /* of a file: what is tied to an embedding in modules_to_save stays so, and of an embedding and its head among
      * target_modules both have adapters, of the same numbers */
     bool ties;
@@ -108,8 +107,8 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
 
 /** Where base_quantization asks for it, let the matrices of blocks of which these adapters train nothing be codes with
  *  scales; after dt_units_choose_trained, before anyone borrows the units. Embeddings, norms, heads, biases and
- *  adapters stay as they are. DT_ERR_USAGE: there is nothing to store so, what one product serves cannot be one matrix
- *  of nf4, or a matrix has too many inputs for products in int8 (DT_INT8_MOST_K). Local. */
+ *  adapters stay as they are. DT_ERR_USAGE: there is nothing to store so, or what one product serves cannot be one
+ *  matrix of nf4. Local. */
 dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
 /** The same of the matrices that are codes in the units of another model of that shape. Local. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units);

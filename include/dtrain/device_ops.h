@@ -4,7 +4,6 @@
 #define DTRAIN_DEVICE_OPS_H
 
 #include "dtrain/core.h"
-#include "dtrain/int8.h"
 
 typedef enum dt_activation {
     DT_ACT_SILU,
@@ -83,7 +82,6 @@ typedef struct dt_matmul {
     bool accumulate_sums;
 
     dt_scaled a_scaled, b_scaled;
-    dt_int8_product int8;
 } dt_matmul;
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */

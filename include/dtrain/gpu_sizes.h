@@ -29,17 +29,4 @@ typedef struct dt_gpu_attention_library {
 } dt_gpu_attention_library;
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at);
 
-/** Where a product in int8 of depth k, at most DT_INT8_MOST_K, keeps what in the workspace, in bytes from its start. */
-enum { DT_GPU_INT8_SPLITS = 16 /* of the rows of A, for marks */, DT_GPU_INT8_CHUNK = 16 /* codes */ };
-typedef struct dt_gpu_int8_places {
-    size_t marks;      /* uint8_t [DT_GPU_INT8_SPLITS][k] */
-    size_t n_outliers; /* int [1] */
-    size_t outliers;   /* int [k] */
-    size_t scale;      /* float [rows] */
-    size_t codes;      /* int8_t [rows][ld] */
-    int64_t ld;        /* a multiple of DT_GPU_INT8_CHUNK */
-    int64_t rows;      /* of A that are there at a time: above 0 */
-} dt_gpu_int8_places;
-dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k);
-
 #endif

@@ -8,7 +8,6 @@
 #define DTRAIN_UNIT_H
 
 #include "dtrain/core.h"
-#include "dtrain/int8.h"
 
 enum { DT_MAX_DIMS = 4, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
 
@@ -29,7 +28,6 @@ typedef struct dt_coded {
     bool turned;               /* it is [n_in, n_out] elsewhere, as in GPT-2's files */
     int codes, blocks, scales; /* numbers in the unit's table; blocks: -1 with int8 */
     int finer;                 /* of nf4 (dt_scaled) */
-    dt_int8_product int8;      /* of int8: how forward multiplies */
 } dt_coded;
 
 /** Rows first .. end-1 of a tensor: places in its first dimension. */

@@ -141,20 +141,11 @@ static int by_panels(const product *x)
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
-/* Marks and a list of outliers; then codes of A and their product, for as many rows as the workspace has room for
- * (cuda/product_int8.cu). */
-static int in_int8(const dt_matmul *mm)
-{
-    const int64_t rows = dt_gpu_int8_workspace(mm->k).rows;
-    return (mm->int8.threshold > 0 ? 2 : 0) + 2 * (int)dt_ceil_div(mm->m, rows);
-}
-
 static int n_launches(const product *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
     if (mm->k == 0) return 1;
-    if (mm->int8.on) return in_int8(mm);
     if (mm->b_scaled.how != DT_SCALE_NONE) return by_panels(x);
     if (mm->batch_invariant) return 1;
     launches = by_library(x);

@@ -48,20 +48,3 @@ int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention 
     if (!at->by_library || s.work_nbytes == 0) return pairs;
     return pairs + (2 * s.each_nbytes + s.work_nbytes + ALIGNED) / (int64_t)sizeof(float);
 }
-
-/* ---- products in int8 -------------------------------------------------------------------------------------------- */
-
-static size_t in_pieces(size_t nbytes) { return (nbytes + 255) / 256 * 256; }
-
-dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k)
-{
-    enum { ROWS = 64 };
-    dt_gpu_int8_places w = {.ld = dt_ceil_div(k, DT_GPU_INT8_CHUNK) * DT_GPU_INT8_CHUNK};
-    w.n_outliers = w.marks + in_pieces(DT_GPU_INT8_SPLITS * (size_t)k);
-    w.outliers = w.n_outliers + in_pieces(sizeof(int));
-    w.scale = w.outliers + in_pieces((size_t)k * sizeof(int));
-    w.rows =
-        (int64_t)(DT_GPU_WORKSPACE_NBYTES - w.scale - in_pieces(1)) / (w.ld + (int64_t)sizeof(float)) / ROWS * ROWS;
-    w.codes = w.scale + in_pieces((size_t)w.rows * sizeof(float));
-    return w;
-}

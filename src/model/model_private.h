@@ -53,7 +53,6 @@ struct linear {
     int finer;                            /* of a W of nf4 (dt_scaled) */
     int64_t w_ld;
     bool conv1d;
-    dt_int8_product int8; /* of forward */
     struct low_rank low[MAX_LOW];
     int n_low;
     int64_t low_r; /* columns of all h together; 0: there are no adapters */

@@ -201,9 +201,6 @@ void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config 
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
 /* nothing that would be reported? */
 dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same);
-/** The configuration in a checkpoint; keys that this version does not know are left out. Free it, also after an
- *  error. */
-dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta);
 
 /* branch.c: local, on rank 0. */
 /* newer checkpoints are moved away, where there are any */
