@@ -56,7 +56,6 @@ dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_me
 void dt_report_activity(dt_report *r, int64_t step, const char *text);
 void dt_report_end_line(dt_report *r);  /* what is printed next has a line of its own */
 void dt_report_last_line(dt_report *r); /* the line of the last step is printed, if it was not its turn so far */
-dt_err dt_report_done(dt_report *r);    /* all steps are done: TensorBoard shows the run as a success */
 dt_err dt_report_flush(dt_report *r);   /* to the disk: before a checkpoint names the step */
 void dt_report_close(dt_report *r);
 
