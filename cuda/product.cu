@@ -340,13 +340,6 @@ static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_str
 
 /* ---- which way --------------------------------------------------------------------------------------------------- */
 
-/* Small products are sooner computed by one kernel of our own than by a cut. */
-static bool is_worth_cutting(const dt_matmul *mm)
-{
-    const double least = 0x1p27; /* terms */
-    return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= least;
-}
-
 static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
 {
     bool taken = false;
@@ -354,7 +347,7 @@ static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
     if (t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) return stored_product(dev, t, library, s);
     if (library) {
         DT_TRY(by_library(dev, t, s, &taken));
-        if (!taken && is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
+        if (!taken && dt_gpu_is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
     }
     return taken ? DT_OK : own_product(dev, t, s);
 }

@@ -32,14 +32,13 @@ typedef struct dt_graph dt_graph; /* operations that were recorded, to be queued
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/** A piece of memory, not in a file, and who pays for it. Views are not owned and must not outlive their buffer. */
+/** A memory allocation, not in a file, and its accounting category. */
 typedef struct dt_buf {
     void *ptr;
     size_t nbytes;
     dt_device *dev;
     dt_memcat category;
     dt_place place;
-    bool owned;
 } dt_buf;
 
 /** Allocate, aligned to 64 bytes, in huge pages where the system gives them; counted in the device's ledger. The
@@ -48,8 +47,7 @@ typedef struct dt_buf {
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
 /** The same, and zero for every stream when it returns. Costs nothing more where fresh memory is zero anyway. */
 dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
-dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes);
-/** Safe on {0}, on a view and twice; leaves {0} behind. Nothing that is queued may work on it: wait first. */
+/** Safe on {0} and twice; leaves {0} behind. Nothing that is queued may work on it: wait first. */
 void dt_buf_free(dt_buf *b);
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,5 @@
-/* gpu_sizes.h - what a GPU holds for operations and for itself. The CUDA device has its sizes from here, and so has a
- * plan: they depend on the call alone, not on the GPU, so a plan is the same with and without one, and with and without
- * CUDA. */
+/* gpu_sizes.h - what the CUDA device and a plan have in common: memory that a GPU holds for operations and for itself,
+ * and which products cuBLASLt computes. All of it depends on the call only, so a plan needs neither a GPU nor CUDA. */
 #ifndef DTRAIN_GPU_SIZES_H
 #define DTRAIN_GPU_SIZES_H
 
@@ -28,5 +27,13 @@ typedef struct dt_gpu_attention_library {
     int64_t work_nbytes; /* the library's own */
 } dt_gpu_attention_library;
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at);
+
+/** Is cuBLASLt asked for this product in one call? Not if bias or D have another type than C, if the activation is not
+ *  GELU by tanh, or if 16-bit rows are no whole chunks of 16 bytes, for which it has only slow kernels. */
+bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, const void *c);
+/** Do rows begin at multiples of 16 bytes? */
+bool dt_gpu_whole_row(const void *p, int64_t ld, dt_dtype dt);
+/** Is a product, of a form that cuBLASLt does not take, large enough to be cut into products that it takes? */
+bool dt_gpu_is_worth_cutting(const dt_matmul *mm);
 
 #endif

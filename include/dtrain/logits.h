@@ -15,8 +15,6 @@ void dt_logits_exp(const float *x, int64_t n, double top, double scale, double *
 
 /** The lowest id of the largest of n logits; -1 when one is NaN or +inf, or all are -inf. */
 int64_t dt_logits_first_best(const float *x, int64_t n);
-/** The same. DT_ERR_NONFINITE naming what there is in its place. */
-dt_err dt_logits_best(const float *x, int64_t n, int32_t *best);
 
 /** log(sum over v of e^(scale * logits[v])): scale * logits[t] minus it is the log-probability of t at the temperature
  *  1/scale. +inf or NaN among the logits give no finite number. */
