@@ -4,7 +4,7 @@
  * NP: 1 2 */
 #include "memory_guard.h"
 #include "run_fixture.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 
 static const char model[] =
     "[run]\nthreads = 1\n[model]\npath = tests/data/dpo/start\n[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 2\n"

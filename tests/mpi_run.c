@@ -4,7 +4,7 @@
  * DEVICES: cpu queue */
 #include "h5_change.h"
 #include "run_fixture.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <float.h>
 #include <dirent.h>
 #include <jansson.h>

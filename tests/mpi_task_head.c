@@ -9,9 +9,9 @@
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "task_run.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include "../src/task/reference.h"
-#include "dtrain/metrics.h"
+#include "dtrain/report/metrics.h"
 #include <math.h>
 
 enum { LEN = 10, N_STEPS = 6 };

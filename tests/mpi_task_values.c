@@ -9,8 +9,8 @@
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "task_run.h"
-#include "dtrain/step.h"
-#include "dtrain/metrics.h"
+#include "dtrain/step/step.h"
+#include "dtrain/report/metrics.h"
 #include <math.h>
 
 enum { LEN = 8, LABELS = 3 };

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
 

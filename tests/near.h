@@ -2,7 +2,7 @@
 #ifndef NEAR_H
 #define NEAR_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
 #ifndef DTRAIN_TESTS_SWAP_FIXTURE_H
 #define DTRAIN_TESTS_SWAP_FIXTURE_H
 
-#include "dtrain/io.h"
-#include "dtrain/swap_file.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/swap_file.h"
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>

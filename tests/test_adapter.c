@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/adapter.h"
+#include "dtrain/adapter/adapter.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* test_batch_beta.c - the beta of a step: which pairs are drawn, what moves the usual margin, and what does not. (A
  * plain loop of whole runs is in tests/data/dpo/batch.txt.) */
-#include "../src/task/batch_beta.h"
+#include "../src/task/dpo/batch_beta.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -79,7 +79,7 @@ static void a_single_pair_is_kept(void **state)
 
 static void a_checkpoint_has_the_usual_margin_to_the_bit(void **state)
 {
-    dt_items items = {0};
+    dt_named_arrays items = {0};
     dt_batch_beta b = usual, back = usual, without = usual;
     b.state = (dt_gap_state){.mean = 1.0 / 3, .deviation = 2.0 / 7, .n_steps = 11};
     assert_int_equal(dt_batch_beta_load(&without, &items), DT_OK);
@@ -88,7 +88,7 @@ static void a_checkpoint_has_the_usual_margin_to_the_bit(void **state)
     assert_true(without.state.n_steps == 0);
     assert_true(back.state.mean == b.state.mean && back.state.deviation == b.state.deviation &&
                 back.state.n_steps == 11);
-    dt_items_free(&items);
+    dt_named_arrays_free(&items);
 }
 
 int main(void)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/chips.h"
+#include "dtrain/perfmodel/chips.h"
 #include <string.h>
 
 static void a_driver_s_name_finds_its_chip(void **state)

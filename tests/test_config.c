@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/config.h"
+#include "dtrain/config/config.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

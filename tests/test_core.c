@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/batch.h"
-#include "dtrain/core.h"
-#include "dtrain/unit.h"
+#include "dtrain/core/token_batch.h"
+#include "dtrain/core/core.h"
+#include "dtrain/core/unit.h"
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>

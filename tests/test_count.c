@@ -2,10 +2,10 @@
  * had, and on the simulator of CUDA (DTRAIN_DEVICE=cudasim) the CUDA device makes as many, and has the sizes of a
  * plan. */
 #include "model_fixture.h"
-#include "dtrain/chips.h"
-#include "dtrain/comm.h"
-#include "dtrain/count.h"
-#include "../src/device/count_private.h"
+#include "dtrain/perfmodel/chips.h"
+#include "dtrain/comm/comm.h"
+#include "dtrain/perfmodel/counting_device.h"
+#include "../src/perfmodel/count_private.h"
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* test_data_fields.c - fields of records that nothing reads: those that would change the training are refused by name,
  * the others are counted. Pairs that teach nothing. Files that are not what their name says. */
 #include "data_make_fixture.h"
-#include "dtrain/core.h"
-#include "dtrain/io.h"
+#include "dtrain/core/core.h"
+#include "dtrain/io/io.h"
 #include <hdf5.h>
 
 #define Q "{\"role\": \"user\", \"content\": \"q\"}"

@@ -1,9 +1,9 @@
 /* test_data_image_names.c - how a record may name an image: a path, a file: URL, a data: URI, OpenAI's image_url. All
  * give the same dataset; what is not on this machine is refused. */
 #include "data_make_fixture.h"
-#include "dtrain/chat.h"
-#include "dtrain/core.h"
-#include "dtrain/io.h"
+#include "dtrain/chat/chat.h"
+#include "dtrain/core/core.h"
+#include "dtrain/io/io.h"
 #include <limits.h>
 
 #define FILES "tests/data/image/files/"

@@ -2,8 +2,8 @@
  * target, what is left out; images that cannot be read and records that do not say what they mean. Fixture:
  * tests/make_vision_data_fixtures.py */
 #include "data_make_fixture.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 #include <stdatomic.h>
 
 #define FOLDER "tests/data/vision_data"

@@ -2,9 +2,9 @@
  * (tests/make_rec_data_fixtures.py), lists as Python writes them, what is drawn, and every kind of broken file by its
  * line. */
 #include "data_make_fixture.h"
-#include "dtrain/rec_files.h"
-#include "../src/data/make/csv.h"
-#include "../src/data/make/rec.h"
+#include "dtrain/make/rec_files.h"
+#include "../src/make/csv_reader.h"
+#include "../src/make/rec/rec.h"
 
 #define FILES "tests/data/rec/"
 

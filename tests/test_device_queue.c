@@ -1,7 +1,7 @@
 /* test_device_queue.c - the queue device keeps its promises to tests: work runs late and in order of its events, waits
  * are told apart by what is queued behind them, what fails comes back with the next wait, memory in use is not
  * freed. */
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "ref_model.h"
 
 #include <jansson.h>

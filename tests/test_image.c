@@ -1,6 +1,6 @@
 /* test_image.c - images as a model's input: what Pillow and transformers make of files and sizes
  * (make_image_fixtures.py), and what is refused. */
-#include "dtrain/image.h"
+#include "dtrain/image/image.h"
 #include <jansson.h>
 #include <limits.h>
 #include <png.h>

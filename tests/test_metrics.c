@@ -1,6 +1,6 @@
 /* test_metrics.c - metrics.jsonl read back, and curves of it. */
 #include "report_fixture.h"
-#include "dtrain/curve.h"
+#include "dtrain/plot/curve.h"
 #include <math.h>
 
 static void metrics_read_refuses_bad_lines_but_the_last(void **state)

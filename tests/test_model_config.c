@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/model.h"
+#include "dtrain/model/model.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/adapter.h"
+#include "dtrain/adapter/adapter.h"
 #include "slopes.h"
 #include <jansson.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* test_model_graphs.c - generation whose steps are recorded as graphs: the tokens of generation without them, and fewer
  * calls of the device.
  * DEVICES: cpu queue */
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include "../src/model/model_private.h"
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "ref_model.h"
 #include <setjmp.h>
 #include <stdarg.h>

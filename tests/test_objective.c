@@ -1,6 +1,6 @@
 /* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a
  * run that diverges. */
-#include "dtrain/task.h"
+#include "dtrain/task/task.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

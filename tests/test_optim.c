@@ -1,5 +1,5 @@
 /* test_optim.c - optimizers, schedules and learning rates by name: pure functions of the configuration. */
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/io.h"
-#include "dtrain/safetensors.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/safetensors.h"
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>

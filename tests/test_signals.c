@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/process.h"
+#include "dtrain/process/process.h"
 #include <dnnl.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* test_timeline.c - where the time of a step went follows from what streams did, and what they did is seen as the
  * device did it, with the host far ahead. */
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include "../src/process/timeline_private.h"
 #include <math.h>
 #include <setjmp.h>

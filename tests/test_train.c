@@ -1,6 +1,6 @@
 /* test_train.c - batch sizes and intervals, pure functions of the configuration; and the words of its keys that name
  * tables. */
-#include "dtrain/train.h"
+#include "dtrain/train/train.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

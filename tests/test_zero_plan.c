@@ -1,6 +1,6 @@
 /* test_zero_plan.c - the arithmetic of shards and of the plan: no rank, no device. */
-#include "dtrain/model.h"
-#include "dtrain/zero.h"
+#include "dtrain/model/model.h"
+#include "dtrain/zero/zero.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>

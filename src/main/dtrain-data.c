@@ -1,10 +1,10 @@
 /* dtrain-data.c - creates and shows datasets: command line and messages. The work is done in src/data. */
-#include "dtrain/chat.h"
-#include "dtrain/config.h"
-#include "dtrain/dataset.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
-#include "dtrain/model.h"
+#include "dtrain/chat/chat.h"
+#include "dtrain/config/config.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
+#include "dtrain/model/model.h"
 #include "data/summary.h"
 #include "tool/tool.h"
 #include <inttypes.h>
@@ -163,14 +163,14 @@ enum {
     OPT_IMAGE_TOKEN,
     OPT_IMAGE_TOKENS,
     OPT_CAPTIONS,
-    OPT_RECIPE, /* from here on for recommendation data */
+    OPT_RECIPE, /* from here to OPT_CATALOGUE: recommendation data */
     OPT_INDEX,
     OPT_ITEMS,
     OPT_TASKS,
     OPT_CATEGORY,
     OPT_LONGEST,
     OPT_SEED,
-    OPT_CATALOGUE, /* up to here */
+    OPT_CATALOGUE, /* end of these options */
     OPT_SEQ_LEN
 };
 
@@ -216,7 +216,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Newline, tab and backslash as they are written in a shell, in place. */
+/* Replace the escapes for newline, tab and backslash, in place. */
 static char *unescape(char *text)
 {
     char *to = text;
@@ -234,7 +234,7 @@ static char *unescape(char *text)
 
 typedef struct command {
     dt_make_options make;
-    const char *rec_option; /* an option only for recommendation data; NULL: none was given */
+    const char *rec_option; /* an option given that requires recommendation data; NULL: none */
     bool quiet, help, version;
 } command;
 
@@ -387,9 +387,9 @@ static dt_err parse(int argc, char **argv, command *c)
     return DT_OK;
 }
 
-/* ---- what a model makes of an image ------------------------------------------------------------------------------ */
+/* ---- tokens per image -------------------------------------------------------------------------------------------- */
 
-/* A complete vision-language model: the tokens that replace an image. */
+/* Number of tokens that replace an image in a complete vision-language model. */
 static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
 {
     dt_model_config mc;
@@ -403,7 +403,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
     return DT_OK;
 }
 
-/* A CLIP or SigLIP tower only: its number of patches, for a projector that keeps their number. */
+/* A CLIP or SigLIP tower without projector: its number of patches, assuming that the projector keeps it. */
 static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
@@ -440,13 +440,14 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
     return err;
 }
 
-/* The preprocessor's directory may have a model, and so may the tokenizer's. */
+/* A model may be in the preprocessor's directory or in the tokenizer's. */
 static dt_err size_images(dt_make_options *m)
 {
     dt_image_options *o = &m->images;
     dt_preprocessor p;
     if (!o->preprocessor) return DT_OK;
-    DT_TRY(dt_preprocessor_read(o->preprocessor, &p)); /* a missing folder has no config.json either */
+    /* also reports a missing folder, which has no config.json either */
+    DT_TRY(dt_preprocessor_read(o->preprocessor, &p));
     dt_preprocessor_free(&p);
     DT_TRY(ask_model(o->preprocessor, o));
     if (strcmp(m->tokenizer, "bytes") != 0 && o->token_id < 0) DT_TRY(ask_model(m->tokenizer, o));
@@ -526,7 +527,7 @@ static dt_err make_main(int argc, char **argv)
     return err;
 }
 
-/* ---- looking ----------------------------------------------------------------------------------------------------- */
+/* ---- show and verify --------------------------------------------------------------------------------------------- */
 
 typedef struct look {
     bool show;

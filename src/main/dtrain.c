@@ -1,7 +1,7 @@
-/* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is
- * the job ended. */
-#include "dtrain/train.h"
-#include "dtrain/io.h"
+/* dtrain.c - main program: options, MPI, one run, exit code. The run
+ * itself is dt_run_main(); only this file ends the job (dt_comm_leave). */
+#include "dtrain/train/train.h"
+#include "dtrain/io/io.h"
 #include "tool/tool.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -51,10 +51,10 @@ typedef struct options {
     action action;
     const char *asked_by, *asked_by_another; /* options that request different actions; NULL: none */
     dt_plan_request plan;
-    const char *filter; /* of --keys */
+    const char *filter; /* argument of --keys */
     bool force;
     const char *plan_option; /* the last option given that only --plan accepts; NULL: none */
-    const char *input;       /* NULL: --check only of the device */
+    const char *input;       /* NULL: --check without input tests only the device */
     int n_overrides;
     const char *const *overrides;
 } options;
@@ -67,7 +67,7 @@ static dt_err parse_ranks(const char *name, const char *text, int *value)
     return DT_OK;
 }
 
-/* No machine has less than a megabyte: a number without a unit was meant as gigabytes. */
+/* Values below a megabyte are rejected: a number without unit was probably meant as gigabytes. */
 static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
 {
     DT_TRY(tool_parse_bytes(name, text, nbytes));
@@ -101,7 +101,7 @@ static void choose_action(options *o, action asked, const char *name)
     if (!o->asked_by || asked >= ACTION_VERSION) o->action = asked, o->asked_by = name;
 }
 
-/* c: of the table, or a letter. */
+/* c: an option of the table, or a letter. */
 static dt_err take_option(options *o, int c, const char *name)
 {
     if (c >= RANKS && c <= GPU) o->plan_option = name;
@@ -207,7 +207,7 @@ static dt_err run_alone(const options *o)
     return err;
 }
 
-/* Users set NCCL_TIMEOUT as a limit in seconds without progress; NCCL itself does not read it. */
+/* Users set NCCL_TIMEOUT in seconds to limit time without progress. NCCL itself does not read it. */
 static dt_err adopt_timeout(dt_config *cfg)
 {
     const char *text = getenv("NCCL_TIMEOUT");
@@ -215,7 +215,7 @@ static dt_err adopt_timeout(dt_config *cfg)
                                                                      : DT_OK;
 }
 
-/* The variable that makes PyTorch check that all ranks call the same collectives. */
+/* This variable makes PyTorch check that all ranks call the same collectives. */
 static dt_err adopt_check(dt_config *cfg)
 {
     const char *text = getenv("TORCH_DISTRIBUTED_DEBUG");
@@ -224,8 +224,8 @@ static dt_err adopt_check(dt_config *cfg)
                : DT_OK;
 }
 
-/* Rank 0 reads and resolves the configuration (with its environment for ${NAME}), and the others parse the resolved
- * text. Mistakes are collected in run, so that all are reported together. */
+/* Rank 0 reads and resolves the configuration (with its environment for ${NAME}); the other ranks parse
+ * the resolved text. Errors are collected in run, so that all are reported together. */
 static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
     dt_config *cfg = &run->cfg;
@@ -253,7 +253,7 @@ done:
     return err;
 }
 
-/* Prints an error message once, on the rank that reports. A requested stop is not an error for the user. */
+/* Print an error message once, on the rank that reports. A requested stop is not an error for the user. */
 static void tell(dt_err err, bool speaks)
 {
     if (err == DT_OK || !speaks) return;
@@ -280,7 +280,7 @@ static int run_ranks(const options *o)
 {
     dt_comm comm = {0};
     dt_run run = {.start_s = dt_now_s(), .force = o->force};
-    /* a request during start-up is met after the first step */
+    /* a request during start-up takes effect after the first step */
     dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK;
     if (err != DT_OK) return tell(err, true), dt_exit_code(err);
     if ((err = dt_comm_start(&comm)) != DT_OK) return tell(err, true), dt_exit_code(err);
@@ -303,7 +303,7 @@ int main(int argc, char **argv)
     tool_start("dtrain");
     const dt_err parsed = parse_options(argc, argv, &o);
     if (parsed != DT_OK) return tool_end(parsed);
-    if (o.action == ACTION_RUN) dt_signals_hold(); /* the program may execute itself again */
+    if (o.action == ACTION_RUN) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
     if (o.action <= ACTION_CHECK) tool_wait_fairly(argv);
     return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));
 }

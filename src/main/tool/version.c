@@ -1,12 +1,12 @@
-/* version.c - the one file that is compiled again when the commit or the flags change: build_version.h is written by
- * the Makefile. */
+/* version.c - the only file that is recompiled when the commit or the flags change. The Makefile writes
+ * build_version.h. */
 #include <string.h>
 
 #include "build_version.h"
-#include "dtrain/comm.h"
-#include "dtrain/dataset.h"
-#include "dtrain/device.h"
-#include "dtrain/io.h"
+#include "dtrain/comm/comm.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/device/device.h"
+#include "dtrain/io/io.h"
 #include "tool.h"
 
 #ifdef __clang__

@@ -1,0 +1,63 @@
+/* samples.c - code shared by the five layouts. The shift of targets for whole documents is implemented only here. */
+#include "samples.h"
+#include <stdlib.h>
+#include <string.h>
+
+void *dt_samples_alloc(dt_samples *set, int64_t n, size_t elem_size)
+{
+    if (n < 0 || (uint64_t)n > SIZE_MAX / 2 / elem_size) return NULL;
+    void *p = calloc(n > 0 ? (size_t)n : 1, elem_size);
+    if (!p) return NULL;
+    set->nbytes += (size_t)n * elem_size;
+    dt_ledger_add(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
+    return p;
+}
+
+void dt_samples_free(dt_samples *set, void *p, int64_t n, size_t elem_size)
+{
+    if (!p) return;
+    set->nbytes -= (size_t)n * elem_size;
+    dt_ledger_sub(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
+    free(p);
+}
+
+dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt)
+{
+    *set = (dt_samples){.ops = ops, .dataset = dataset, .opt = *opt, .max_tok = opt->seq_len, .max_seq = 1};
+    const dt_err err = ops->open(set);
+    if (err != DT_OK) dt_samples_close(set);
+    return err;
+}
+
+void dt_samples_close(dt_samples *set)
+{
+    if (set->ops) set->ops->close(set);
+    *set = (dt_samples){0};
+}
+
+void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int64_t n, float weight)
+{
+    dt_fill_begin_sequence(b);
+    int32_t *token = b->token + b->n_tok, *target = b->target + b->n_tok, *pos = b->pos + b->n_tok;
+    float *w = b->weight + b->n_tok;
+    const float counted = dt_weight_counted(weight);
+    if (token != ids) memcpy(token, ids, (size_t)n * sizeof *token);
+    for (int64_t t = 0; t < n; t++) {
+        const bool predicts = t + 1 < n && (!mask || mask[t + 1]);
+        target[t] = predicts ? ids[t + 1] : -1;
+        w[t] = predicts ? counted : 0;
+        pos[t] = (int32_t)t;
+    }
+    b->n_tok += (int32_t)n;
+}
+
+dt_err dt_fill_record(const dt_samples *set, int64_t first, int64_t n, float weight, dt_batch *b,
+                      dt_fill_scratch *scratch)
+{
+    int32_t *ids = b->token + b->n_tok;
+    const bool masked = set->dataset->info.kind == DT_DATASET_SFT;
+    DT_TRY(dt_dataset_read_tokens(set->dataset, first, n, ids));
+    if (masked) DT_TRY(dt_dataset_read_mask(set->dataset, first, n, scratch->mask));
+    dt_fill_document(b, ids, masked ? scratch->mask : NULL, n, weight);
+    return DT_OK;
+}

@@ -1,0 +1,241 @@
+/* samples_packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit
+ * decreasing when the file is opened. The position of each piece is kept in row order, 12 bytes per piece
+ * (16 with weights), so that filling a row needs no search.
+ *
+ * Pieces with nothing to predict are dropped: single-token documents, single-token last pieces of split
+ * documents, and records without targets. */
+#include "samples.h"
+#include "best_fit.h"
+#include "samples_records.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+typedef struct pieces {
+    int64_t *first; /* first token in the file */
+    uint32_t *len;
+    uint32_t *n_target;
+    float *weight; /* NULL: all 1 */
+    /* only for a file with images, else NULL: number of the record and of its images */
+    int64_t *record;
+    uint32_t *n_images;
+    int64_t n, n_alloc;
+} pieces;
+
+typedef struct packed {
+    int64_t n_rows, n_pieces;
+    int64_t *row_start; /* [n_rows + 1] */
+    int64_t *first;     /* [n_pieces], in row order; likewise len and weight */
+    uint32_t *len;
+    float *weight;
+    int64_t *record;          /* NULL: the file has no images */
+    dt_sample_counts *counts; /* [n_rows] */
+} packed;
+
+static void free_pieces(pieces *p)
+{
+    free(p->first);
+    free(p->len);
+    free(p->n_target);
+    free(p->weight);
+    free(p->record);
+    free(p->n_images);
+    *p = (pieces){0};
+}
+
+static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
+{
+    if (p->n + n_more <= p->n_alloc) return DT_OK;
+    const int64_t n = p->n + n_more > 2 * p->n_alloc ? p->n + n_more : 2 * p->n_alloc;
+    DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA,
+             "%s: expected at most %u documents to pack, found more; split the dataset into several files", path,
+             UINT32_MAX - 1);
+    int64_t *first = realloc(p->first, (size_t)n * sizeof *first);
+    if (first) p->first = first;
+    uint32_t *len = realloc(p->len, (size_t)n * sizeof *len);
+    if (len) p->len = len;
+    uint32_t *n_target = realloc(p->n_target, (size_t)n * sizeof *n_target);
+    if (n_target) p->n_target = n_target;
+    float *weight = weights ? realloc(p->weight, (size_t)n * sizeof *weight) : NULL;
+    if (weight) p->weight = weight;
+    DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY,
+             "%s: no memory to pack %" PRId64 " documents", path, n);
+    p->n_alloc = n;
+    return DT_OK;
+}
+
+static dt_err reserve_images(pieces *p, const char *path)
+{
+    int64_t *record = realloc(p->record, (size_t)p->n_alloc * sizeof *record);
+    if (record) p->record = record;
+    uint32_t *n_images = realloc(p->n_images, (size_t)p->n_alloc * sizeof *n_images);
+    if (n_images) p->n_images = n_images;
+    DT_CHECK(record && n_images, DT_ERR_MEMORY, "%s: no memory for the images of %" PRId64 " records", path,
+             p->n_alloc);
+    return DT_OK;
+}
+
+/* ---- collecting pieces ------------------------------------------------------------------------------------------- */
+
+typedef struct collect {
+    dt_samples *set;
+    pieces *p;
+    const dt_records *records; /* sft */
+    int64_t kept, dropped;     /* sft: cursors in records and in its list of dropped ones */
+} collect;
+
+/* Documents of kind tokens. A document longer than T is split into pieces of T (bfd_split) or truncated (bfd). */
+static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    collect *c = arg;
+    const int64_t T = c->set->opt.seq_len;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t end = (int64_t)offset[i + 1], whole = end - (int64_t)offset[i];
+        if (whole < 2) c->set->n_dropped++;
+        if (whole < 2) continue;
+        if (whole > T && !c->set->opt.split) {
+            dt_cut_counts *cut = &c->set->cut;
+            *cut = (dt_cut_counts){cut->n + 1, cut->n_target + whole - 1, cut->n_lost + whole - dt_max_i64(T, 1)};
+        }
+        const int64_t n_pieces = c->set->opt.split ? (whole + T - 1) / T : 1;
+        DT_TRY(reserve(c->p, n_pieces, false, c->set->dataset->path));
+        for (int64_t k = 0; k < n_pieces; k++) {
+            const int64_t at = (int64_t)offset[i] + k * T, len = end - at < T ? end - at : T;
+            if (len < 2) continue;
+            c->p->first[c->p->n] = at;
+            c->p->len[c->p->n] = (uint32_t)len;
+            c->p->n_target[c->p->n++] = (uint32_t)len - 1;
+        }
+    }
+    return DT_OK;
+}
+
+/* Records of kind sft that have a target, with their lengths after the cut at T. */
+static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    collect *c = arg;
+    const dt_records *r = c->records;
+    DT_TRY(reserve(c->p, n, r->weight != NULL, c->set->dataset->path));
+    if (r->n_images) DT_TRY(reserve_images(c->p, c->set->dataset->path));
+    for (int64_t i = 0; i < n; i++) {
+        if (c->dropped < r->n_dropped && r->dropped[c->dropped] == first + i) {
+            c->dropped++;
+            continue;
+        }
+        const int64_t k = c->kept++;
+        c->p->first[c->p->n] = (int64_t)offset[i];
+        c->p->len[c->p->n] = r->len[k].n_tok;
+        c->p->n_target[c->p->n] = r->len[k].n_target;
+        if (r->weight) c->p->weight[c->p->n] = r->weight[k];
+        if (r->n_images) c->p->record[c->p->n] = first + i, c->p->n_images[c->p->n] = r->n_images[k];
+        c->p->n++;
+    }
+    return DT_OK;
+}
+
+static dt_err collect_pieces(dt_samples *set, pieces *p)
+{
+    collect c = {.set = set, .p = p};
+    if (set->dataset->info.kind == DT_DATASET_TOKENS) return dt_dataset_each_block(set->dataset, collect_documents, &c);
+    dt_records records;
+    dt_err err = dt_records_scan(&records, set);
+    int64_t most;
+    c.records = &records;
+    if (err == DT_OK) err = dt_records_scan_images(&records, set, &most);
+    if (err == DT_OK) err = dt_dataset_each_block(set->dataset, collect_records, &c);
+    set->n_dropped = records.n_dropped - records.n_cut;
+    set->n_too_long = records.n_cut;
+    dt_records_free(&records, set);
+    return err;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
+{
+    k->n_rows = packing->n_rows;
+    k->n_pieces = packing->n_items;
+    k->row_start = dt_samples_alloc(set, k->n_rows + 1, sizeof *k->row_start);
+    k->counts = dt_samples_alloc(set, k->n_rows, sizeof *k->counts);
+    k->first = dt_samples_alloc(set, k->n_pieces, sizeof *k->first);
+    k->len = dt_samples_alloc(set, k->n_pieces, sizeof *k->len);
+    if (p->weight) k->weight = dt_samples_alloc(set, k->n_pieces, sizeof *k->weight);
+    if (p->record) k->record = dt_samples_alloc(set, k->n_pieces, sizeof *k->record);
+    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight) && (k->record || !p->record),
+             DT_ERR_MEMORY, "%s: no memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
+    return DT_OK;
+}
+
+/* Store the position of each piece in row order, and the counts of each row, so that steps are counted
+ * without reading. */
+static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
+{
+    for (int64_t row = 0; row < k->n_rows; row++) {
+        dt_sample_counts *c = &k->counts[row];
+        int64_t n_images = 0;
+        k->row_start[row + 1] = packing->row_start[row + 1];
+        for (int64_t i = k->row_start[row]; i < k->row_start[row + 1]; i++) {
+            const uint32_t item = packing->item[i];
+            k->first[i] = p->first[item];
+            k->len[i] = p->len[item];
+            if (k->weight) k->weight[i] = p->weight[item];
+            if (k->record) k->record[i] = p->record[item], n_images += p->n_images[item];
+            c->n_tok += p->len[item];
+            c->n_target += p->n_target[item];
+            c->weight_fixed += p->n_target[item] * dt_weight_fixed(k->weight ? k->weight[i] : 1);
+        }
+        const int64_t n_seq = k->row_start[row + 1] - k->row_start[row];
+        if (n_seq > set->max_seq) set->max_seq = n_seq;
+        c->images = n_images > 0;
+        if (n_images > set->max_images) set->max_images = n_images;
+    }
+}
+
+static dt_err packed_open(dt_samples *set)
+{
+    packed *k = calloc(1, sizeof *k);
+    DT_CHECK(k, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
+    set->impl = k;
+    pieces p = {0};
+    dt_row_list packing = {0};
+    dt_err err = collect_pieces(set, &p);
+    if (err == DT_OK) err = dt_best_fit(&packing, p.len, p.n, (uint32_t)set->opt.seq_len);
+    if (err == DT_OK) err = alloc_rows(set, k, &p, &packing);
+    if (err == DT_OK) fill_rows(set, k, &p, &packing);
+    set->n_samples = k->n_rows;
+    dt_row_list_free(&packing);
+    free_pieces(&p);
+    return err;
+}
+
+static void packed_close(dt_samples *set)
+{
+    packed *k = set->impl;
+    if (!k) return;
+    dt_samples_free(set, k->row_start, k->n_rows + 1, sizeof *k->row_start);
+    dt_samples_free(set, k->counts, k->n_rows, sizeof *k->counts);
+    dt_samples_free(set, k->first, k->n_pieces, sizeof *k->first);
+    dt_samples_free(set, k->len, k->n_pieces, sizeof *k->len);
+    dt_samples_free(set, k->weight, k->n_pieces, sizeof *k->weight);
+    dt_samples_free(set, k->record, k->n_pieces, sizeof *k->record);
+    free(k);
+}
+
+static void packed_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
+{
+    const packed *k = set->impl;
+    *c = k->counts[i];
+}
+
+static dt_err packed_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+{
+    const packed *k = set->impl;
+    for (int64_t j = k->row_start[i]; j < k->row_start[i + 1]; j++) {
+        const int32_t from = b->n_tok;
+        DT_TRY(dt_fill_record(set, k->first[j], k->len[j], k->weight ? k->weight[j] : 1, b, scratch));
+        if (k->record) DT_TRY(dt_fill_images(set, k->record[j], from, b));
+    }
+    return DT_OK;
+}
+
+const dt_samples_ops dt_samples_packed = {
+    .name = "packed", .open = packed_open, .close = packed_close, .counts = packed_counts, .fill = packed_fill};

@@ -1,0 +1,205 @@
+/* samples_pairs.c - samples of a preference file are its pairs: a chosen and a rejected text, each its own
+ * sequence in the batch. Targets are the tokens of the answers (algorithms.md 2, 3). A pair is dropped if
+ * an answer is empty, or if a text exceeds T tokens and must not be cut. Lengths are kept in memory, so
+ * that pairs are numbered and steps counted without reading. */
+#include "samples_records.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Reason for dropping a pair, stored instead of n_target. Kept pairs store n_target + STAYS. */
+enum { NO_ANSWER, TOO_LONG, TIE, STAYS };
+
+typedef struct pairs {
+    dt_records r;       /* both texts together */
+    uint32_t *n_chosen; /* [r.n_alloc], r.n used: targets of the chosen text */
+} pairs;
+
+typedef struct scan {
+    dt_samples *set;
+    pairs *p;
+    dt_side side;
+    uint32_t *prompt; /* [n_alloc]: prompt lengths of a block */
+    uint8_t *tie;     /* [n_alloc] */
+    int64_t n_alloc;
+} scan;
+
+/* Add one side of a pair: its tokens after the cut, and the targets among them (token 0 is never one). */
+static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt, bool tie)
+{
+    dt_record_len *len = &s->p->r.len[i];
+    const uint64_t T = (uint64_t)s->set->opt.seq_len, kept = n < T ? n : T, first = prompt > 0 ? prompt : 1;
+    if (s->side == DT_SIDE_FIRST) *len = (dt_record_len){0, STAYS};
+    if (len->n_target < STAYS) return; /* already dropped */
+    if (tie)
+        len->n_target = TIE;
+    else if (n > T && !s->set->opt.truncate)
+        len->n_target = TOO_LONG;
+    else if (kept <= first)
+        len->n_target = NO_ANSWER;
+    else
+        *len = (dt_record_len){len->n_tok + (uint32_t)kept, len->n_target + (uint32_t)(kept - first)};
+    if (s->side == DT_SIDE_FIRST && len->n_target >= STAYS) s->p->n_chosen[i] = len->n_target - STAYS;
+}
+
+static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    scan *s = arg;
+    const dt_dataset *d = s->set->dataset;
+    if (n > s->n_alloc) {
+        uint32_t *prompt = realloc(s->prompt, (size_t)n * sizeof *prompt);
+        if (prompt) s->prompt = prompt;
+        uint8_t *tie = realloc(s->tie, (size_t)n);
+        if (tie) s->tie = tie;
+        DT_CHECK(prompt && tie, DT_ERR_MEMORY, "%s: no memory to read the lengths of prompts", d->path);
+        s->n_alloc = n;
+    }
+    const bool ties = s->set->opt.no_ties && d->info.has_ties;
+    DT_TRY(dt_array_read(&d->prompt_length[s->side], first, n, s->prompt));
+    if (ties) DT_TRY(dt_array_read(&d->ties, first, n, s->tie));
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t n_tok = offset[i + 1] - offset[i];
+        DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
+                 d->prompt_length[s->side].name, first + i, s->prompt[i], n_tok);
+        add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
+    }
+    return DT_OK;
+}
+
+typedef struct texts {
+    int32_t *ids[DT_N_SIDES];
+    int64_t n_alloc;
+} texts;
+
+/* Check whether pair i has equal texts without being a tie. */
+static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
+{
+    int64_t first[DT_N_SIDES], n[DT_N_SIDES];
+    dt_pair pair;
+    *same = false;
+    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first[s], &n[s]));
+    DT_TRY(dt_dataset_read_pair(d, i, &pair));
+    if (n[0] != n[1] || n[0] == 0 || pair.tie) return DT_OK;
+    for (int s = 0; s < DT_N_SIDES && n[0] > t->n_alloc; s++) {
+        int32_t *more = realloc(t->ids[s], (size_t)n[0] * sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to compare texts of %" PRId64 " tokens", d->path, n[0]);
+        t->ids[s] = more;
+    }
+    t->n_alloc = dt_max_i64(t->n_alloc, n[0]);
+    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_read_side(d, (dt_side)s, first[s], n[s], t->ids[s]));
+    *same = memcmp(t->ids[0], t->ids[1], (size_t)n[0] * sizeof *t->ids[0]) == 0;
+    return DT_OK;
+}
+
+dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n)
+{
+    texts t = {0};
+    dt_err err = DT_OK;
+    *n = 0;
+    for (int64_t i = 0; i < d->info.n_documents && err == DT_OK; i++) {
+        bool same = false;
+        if (each_piece && i % 4096 == 0) err = each_piece(arg);
+        if (err == DT_OK) err = compare_texts(d, i, &t, &same);
+        *n += same;
+    }
+    for (int s = 0; s < DT_N_SIDES; s++) free(t.ids[s]);
+    return err;
+}
+
+/* Compact the kept pairs, in file order. */
+static dt_err keep(dt_samples *set, pairs *p)
+{
+    dt_records *r = &p->r;
+    for (int64_t i = 0; i < r->n_alloc; i++) {
+        dt_record_len len = r->len[i];
+        if (len.n_target >= STAYS) {
+            len.n_target -= STAYS;
+            p->n_chosen[r->n] = p->n_chosen[i];
+            r->len[r->n++] = len;
+            continue;
+        }
+        set->n_too_long += len.n_target == TOO_LONG;
+        set->n_ties += len.n_target == TIE;
+        set->n_dropped += len.n_target == NO_ANSWER;
+        DT_TRY(dt_records_drop(r, set, i));
+    }
+    return DT_OK;
+}
+
+static dt_err pairs_open(dt_samples *set)
+{
+    pairs *p = calloc(1, sizeof *p);
+    DT_CHECK(p, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
+    set->impl = p;
+    dt_records *r = &p->r;
+    r->n_alloc = set->dataset->info.n_documents;
+    r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
+    p->n_chosen = dt_samples_alloc(set, r->n_alloc, sizeof *p->n_chosen);
+    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: no memory for the lengths of %" PRId64 " pairs",
+             set->dataset->path, r->n_alloc);
+    scan s = {.set = set, .p = p};
+    dt_err err = DT_OK;
+    for (int side = 0; side < DT_N_SIDES && err == DT_OK; side++) {
+        s.side = (dt_side)side;
+        err = dt_dataset_each_side_block(set->dataset, s.side, scan_block, &s);
+    }
+    free(s.prompt);
+    free(s.tie);
+    DT_TRY(err);
+    DT_TRY(keep(set, p));
+    set->n_samples = r->n;
+    set->max_tok = DT_N_SIDES * set->opt.seq_len;
+    set->max_seq = DT_N_SIDES;
+    return dt_records_scan_images(r, set, &set->max_images);
+}
+
+static void pairs_close(dt_samples *set)
+{
+    pairs *p = set->impl;
+    if (!p) return;
+    dt_samples_free(set, p->n_chosen, p->r.n_alloc, sizeof *p->n_chosen);
+    dt_records_free(&p->r, set);
+    free(p);
+}
+
+static void pairs_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
+{
+    const pairs *p = set->impl;
+    const dt_record_len *len = &p->r.len[i];
+    *c = (dt_sample_counts){len->n_tok, len->n_target, len->n_target * dt_weight_fixed(1), p->n_chosen[i],
+                            p->r.n_images && p->r.n_images[i]};
+}
+
+static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, const dt_pair *pair, dt_batch *b,
+                        dt_fill_scratch *scratch)
+{
+    int64_t first, n;
+    DT_TRY(dt_dataset_side_document(set->dataset, side, number, &first, &n));
+    n = n < set->opt.seq_len ? n : set->opt.seq_len;
+    int32_t *ids = b->token + b->n_tok;
+    DT_TRY(dt_dataset_read_side(set->dataset, side, first, n, ids));
+    for (int64_t t = 0; t < n; t++) scratch->mask[t] = t >= (int64_t)pair->prompt_length[side];
+    const int32_t from = b->n_tok;
+    b->safety[b->n_seq] = (uint8_t)pair->safety[side];
+    dt_fill_document(b, ids, scratch->mask, n, 1);
+    return (side == DT_SIDE_FIRST ? dt_fill_images : dt_fill_same_images)(set, number, from, b);
+}
+
+static dt_err pairs_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+{
+    const dt_records *r = &((const pairs *)set->impl)->r;
+    const int64_t number = dt_records_number(r, i);
+    const int32_t before = b->n_tok;
+    dt_pair pair;
+    DT_TRY(dt_dataset_read_pair(set->dataset, number, &pair));
+    b->margin[b->n_samples] = pair.margin;
+    b->tie[b->n_samples] = pair.tie;
+    for (int side = 0; side < DT_N_SIDES; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
+    DT_CHECK(b->n_tok - before == (int32_t)r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open",
+             set->dataset->path);
+    return DT_OK;
+}
+
+const dt_samples_ops dt_samples_pairs = {
+    .name = "pairs", .open = pairs_open, .close = pairs_close, .counts = pairs_counts, .fill = pairs_fill};

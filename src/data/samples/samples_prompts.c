@@ -1,0 +1,36 @@
+/* samples_prompts.c - samples of a prompts file are its prompts. They are not batched but read one by one
+ * (dt_loader_prompt), because each starts a sequence that the model completes. */
+#include "samples.h"
+#include <inttypes.h>
+
+static dt_err find_longest(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    dt_samples *set = arg;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t n_tok = (int64_t)(offset[i + 1] - offset[i]);
+        DT_CHECK(n_tok > 0, DT_ERR_DATA, "%s: prompt %" PRId64 ": expected at least one token, found none",
+                 set->dataset->path, first + i);
+        set->max_tok = dt_max_i64(set->max_tok, n_tok);
+    }
+    return DT_OK;
+}
+
+static dt_err find_most_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    dt_samples *set = arg;
+    for (int64_t i = 0; i < n; i++) set->max_images = dt_max_i64(set->max_images, (int64_t)(offset[i + 1] - offset[i]));
+    return DT_OK;
+}
+
+static dt_err prompts_open(dt_samples *set)
+{
+    set->n_samples = set->dataset->info.n_documents;
+    set->max_tok = 0;
+    if (set->dataset->info.has_images)
+        DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, find_most_images, set));
+    return dt_dataset_each_block(set->dataset, find_longest, set);
+}
+
+static void prompts_close(dt_samples *set) {}
+
+const dt_samples_ops dt_samples_prompts = {.name = "prompts", .open = prompts_open, .close = prompts_close};

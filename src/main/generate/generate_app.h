@@ -1,0 +1,133 @@
+/* generate_app.h - shared declarations of dtrain-generate. */
+#ifndef DTRAIN_MAIN_GENERATE_APP_H
+#define DTRAIN_MAIN_GENERATE_APP_H
+
+#include "../tool/together.h"
+#include "dtrain/pretrained/frozen_model.h"
+#include "dtrain/generate/generate.h"
+#include "dtrain/image/image.h"
+#include "dtrain/io/io.h"
+#include "dtrain/train/train.h"
+#include "dtrain/recommend/trie.h"
+
+enum { MAX_GIVEN_IMAGES = 64 };
+
+typedef struct options {
+    const char *model, *adapter, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
+    bool standard_input;                            /* one prompt per line */
+    const char *output;                             /* a file; NULL: standard output */
+    const char *score, *answers;                    /* score: a reward model; answers: a file, "-": standard input */
+    const char *catalogue;                          /* constrains continuations; NULL: unconstrained */
+    bool force;
+    const char *tokenizer, *device;
+    dt_dtype dtype;
+    dt_sampling sampling;
+    struct {
+        bool temperature, top_k, top_p, min_p, penalty, greedy, beams, max_new, length_penalty, early, min_new, ngram,
+            suppress, begin_suppress;
+    } given; /* given on the command line, which overrides generation_config.json */
+    dt_beam_options beams;
+    int64_t max_new_tokens, num_samples, batch_size, threads, stage, context;
+    int64_t max_length; /* limit for prompt and new tokens from generation_config.json; 0: no limit */
+    int64_t min_new_tokens, min_length, no_repeat_ngram_size;
+    dt_ids suppress, begin_suppress;
+    const char *stop[DT_MAX_STOPS];
+    int n_stop;
+    bool chat, no_think;
+    const char *system, *chat_template;
+    const char *image[MAX_GIVEN_IMAGES];
+    int n_images;
+    double timeout_s;
+    bool no_graphs, stream, jsonl, logprobs, verbose, help, version;
+} options;
+
+typedef struct app {
+    options opt;
+    dt_comm comm;
+    dt_phase phase;
+    dt_watchdog *watchdog;
+    dt_ledger ledger;
+    dt_device dev;
+    dt_frozen_model frozen;
+    dt_model *model;
+    dt_frozen_model judge; /* model of --score, if it differs from the generating model */
+    dt_model *judging;
+    double *reward;    /* [n_seqs]; NULL: no scoring */
+    dt_tokenizer *tok; /* NULL: ids are read and printed, and encoder is NULL */
+    dt_encoder *encoder;
+    int32_t eos[DT_MAX_ENDS];
+    int n_eos;
+    dt_catalogue *catalogue; /* NULL: none */
+    dt_trie *trie;
+    dt_constraint only;
+    dt_prompt_reader reader;
+    dt_prompts prompts;
+    char *image_text;  /* placeholder of an image in a text; NULL: none */
+    dt_sequence *seqs; /* all sequences of the job, n_out consecutive ones per prompt */
+    int n_seqs, n_out, printed;
+    size_t shown;        /* bytes of the current answer already printed */
+    char *part;          /* temporary name of the output file while it is being written */
+    bool plain_terminal; /* output is a terminal: control characters are filtered */
+} app;
+
+/* generate_options.c */
+extern const char generate_usage[];
+dt_err generate_parse_options(options *o, int argc, char **argv);
+void generate_free_options(options *o);
+void generate_print_settings(const app *a);
+
+/* settings.c */
+/** Apply settings of generation_config.json that the command line does not set. speaks: warn about ignored ones. */
+dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks);
+dt_token_rules generate_rules(const options *o);
+
+/* sequences.c: builds sequences from prompts, assigns them to ranks, and gathers results on all ranks */
+dt_err generate_make_sequences(app *a);
+/** With a catalogue: check that at least one item fits after every prompt. DT_ERR_USAGE, DT_ERR_DATA. */
+dt_err generate_check_items(const app *a);
+int generate_owner(const app *a, int sequence);
+/** Tokens per second; 0 if the time is too short to measure, as when the only new token came with the prompt. */
+double generate_rate(int64_t n_tok, double seconds);
+dt_err generate_fetch_from(app *a, int from); /* collective */
+
+/* read_images.c */
+/** Determine how the model's prompts may contain images, for the reader. DT_ERR_USAGE: --image is given
+ *  but unsupported. */
+dt_err generate_describe_images(app *a);
+/** Assign image numbers to sequences. DT_ERR_DATA names a missing file that this rank must read. */
+dt_err generate_find_images(app *a);
+/** Callback dt_generate_options.image for sequences of a->prompts; ctx: a. */
+dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels);
+/** Read one image in the tower's format into pixels [generate_image_nbytes]. */
+dt_err generate_read_image(app *a, const char *path, uint8_t *pixels);
+size_t generate_image_nbytes(const app *a); /* of a vision-language model */
+/** Reserve memory for images per pass if prompts may have images, at most `most` at a time. */
+void generate_size_images(const app *a, dt_generate_options *g, int64_t most);
+void generate_free_images(app *a);
+
+/* score.c: collective */
+/** Read the description of the reward model, without its tensors. */
+dt_err generate_describe_judge(app *a);
+/** Compute a->reward for this rank's sequences. */
+dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine);
+dt_err generate_report_rewards(app *a); /* on standard error, after rank 0 has received all */
+
+/* output.c */
+/** With -o, redirect standard output to FILE.part on rank 0. */
+dt_err generate_begin_output(app *a);
+dt_err generate_end_output(app *a); /* rename FILE.part to FILE, durably */
+void generate_drop_output(app *a);  /* removes the partial output file */
+/** Text of the continuation, malloc'ed: without special tokens, up to a stop text; *stopped: a stop text occurred.
+ *  NULL: out of memory. */
+char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped);
+void generate_put_prompt(const app *a, const dt_sequence *s);
+dt_err generate_put_finished(app *a); /* prints finished sequences, in the order of their numbers */
+dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* prints new text, only whole characters */
+/** True if the newest token completes a stop text, which may begin in the prompt. */
+bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids);
+dt_err generate_flush(const app *a);
+
+/* chat_session.c */
+dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len); /* collective */
+
+#endif
