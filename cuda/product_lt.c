@@ -303,7 +303,7 @@ bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm)
 
 size_t cuda_library_version(void) { return cublasLtGetVersion(); }
 
-/* ---- products ----------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 bool cuda_library_takes(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, const void *c,
                         dt_stream *s)

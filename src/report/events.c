@@ -10,7 +10,8 @@
  *     SessionLog  1 enum status (1: START)
  * The configuration is a text: a tensor of one string for the plugin "text".
  *     SummaryMetadata  1 PluginData {1 string plugin_name}   4 enum data_class (2: TENSOR)
- *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}   8 repeated bytes string_val */
+ *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}
+ *                      8 repeated bytes string_val */
 #include "events.h"
 #include "protobuf.h"
 

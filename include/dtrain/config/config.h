@@ -46,9 +46,9 @@ typedef enum dt_config_variables { DT_VARIABLES_MUST_BE_SET, DT_VARIABLES_MAY_BE
 dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides,
                       dt_config_variables variables, dt_mistakes *mistakes);
 
-/** Parse a configuration that a run recorded in a checkpoint or in its config.ini. What this version does not know (keys
- *  of another version, variables that are not set) is ignored: those keys keep their defaults. text may be NULL. Returns
- *  DT_OK or DT_ERR_MEMORY; cfg must be freed in any case. Local. */
+/** Parse a configuration that a run recorded in a checkpoint or in its config.ini. What this version does not know
+ *  (keys of another version, variables that are not set) is ignored: those keys keep their defaults. text may be NULL.
+ *  Returns DT_OK or DT_ERR_MEMORY; cfg must be freed in any case. Local. */
 dt_err dt_config_read_recorded(dt_config *cfg, const char *name, const char *text);
 
 /** Is the key's value not what its writer meant (a mistake in it or in a name that is near to it, a variable that is
