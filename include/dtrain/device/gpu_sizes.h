@@ -1,5 +1,6 @@
 /* gpu_sizes.h - sizes of a GPU's workspaces, and the products that cuBLASLt computes. The CUDA device and plans use the
- * same functions. Results depend only on the call, not on the GPU, so a plan is the same with and without a GPU and CUDA. Every function is Local. */
+ * same functions. Results depend only on the call, not on the GPU, so a plan is the same with and without a GPU and
+ * CUDA. Every function is Local. */
 #ifndef DTRAIN_GPU_SIZES_H
 #define DTRAIN_GPU_SIZES_H
 
