@@ -341,22 +341,14 @@ static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_str
 
 /* ---- choice of a kernel ------------------------------------------------------------------------------------------ */
 
-/* Small products are faster with one own kernel than divided. */
-static bool is_worth_cutting(const dt_matmul *mm)
-{
-    const double least = 0x1p27; /* terms */
-    return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= least;
-}
-
 static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
 {
     bool taken = false;
     const bool library = cuda_of(dev)->products->library && !t.mm.batch_invariant && t.mm.k > 0;
-    if (t.mm.int8.on && t.mm.k > 0) return cuda_product_int8(describe(&t.mm, t.a, t.b, t.c), &t.mm, s);
     if (t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) return stored_product(dev, t, library, s);
     if (library) {
         DT_TRY(by_library(dev, t, s, &taken));
-        if (!taken && is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
+        if (!taken && dt_gpu_is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
     }
     return taken ? DT_OK : own_product(dev, t, s);
 }

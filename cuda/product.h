@@ -4,7 +4,6 @@
  * product_lt.c    cuBLASLt: the forms that it computes with one rounding, and always the same bits
  * product_mma.cu  our own kernels for bf16 and fp16, on tensor cores
  * product_stored.cu few rows of A, and a B that is stored with scales
- * product_int8.cu products in int8
  * product_fma.cu  our own kernels for fp32
  *
  * Own kernels support every form. Each element of C is one chain of sums over k or, for batch-invariant rows, a sum of

@@ -305,40 +305,10 @@ size_t cuda_library_version(void) { return cublasLtGetVersion(); }
 
 /* ---- products that the library supports -------------------------------------------------------------------------- */
 
-/* Supported epilogues: tanh GELU of the unrounded P. The rows of aux are multiples of 16 bytes, and aux is not D. Its
- * backward has no bias. */
-static bool has_epilogue(const dt_matmul *mm)
-{
-    if (mm->epilogue == DT_EPILOGUE_NONE) return true;
-    if (mm->act != DT_ACT_GELU_TANH || mm->dt == DT_F32 || (mm->aux && mm->act_of_aux)) return false;
-    if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
-    return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
-}
-
-/* Bias and D must have C's type. */
-static bool has_types(const dt_matmul *mm)
-{
-    return (!mm->addend || mm->addend_dtype == mm->c_dtype) && (!mm->bias || mm->c_dtype == mm->dt);
-}
-
-static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
-{
-    return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
-}
-
-/* Are 16-bit matrices aligned to 16 bytes? For others the library only has slow kernels. */
-static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const void *c)
-{
-    if (mm->dt == DT_F32) return true;
-    return mm->n % 8 == 0 && (mm->m % 8 == 0 || !mm->trans_a) && (mm->k % 8 == 0 || (mm->trans_a && !mm->trans_b)) &&
-           whole_row(a, mm->lda, mm->dt) && whole_row(b, mm->ldb, mm->dt) && whole_row(c, mm->ldc, mm->c_dtype) &&
-           whole_row(mm->bias, 0, mm->dt) && (!mm->addend || whole_row(mm->addend, mm->ldd, mm->addend_dtype));
-}
-
 bool cuda_library_takes(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, const void *c,
                         dt_stream *s)
 {
-    return has_types(mm) && has_epilogue(mm) && is_whole(mm, a, b, c) && computes(library, mm, s);
+    return dt_gpu_library_takes(mm, a, b, c) && computes(library, mm, s);
 }
 
 dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,

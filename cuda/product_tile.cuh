@@ -29,8 +29,6 @@ dt_err cuda_product_mma(dt_device *dev, const product &p, dt_dtype dt, bool tran
 /** A B^T for few rows and a quantised B, if cuda_stored_fits. */
 dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, dt_stream *s);
 bool cuda_stored_fits(const product &p, bool trans_b);
-/** dt_matmul.int8, with k above 0. */
-dt_err cuda_product_int8(const product &p, const dt_matmul *mm, dt_stream *s);
 /** out [rows][cols] of dt, contiguous = the dequantised elements of q starting at (row0, col0), with row distance
  *  ld. */
 dt_err cuda_dequantise(const void *q, int64_t ld, const dt_scaled *how, int64_t row0, int64_t col0, int64_t rows,

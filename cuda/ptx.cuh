@@ -29,14 +29,6 @@ __device__ inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/** D += A B on a warp, of int8 with sums in int32: the same fragments with two elements in the place of one. */
-__device__ inline void mma_16832(int d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 /** 2^x by the special function unit: relative error below 2^-22; results below 2^-126 are 0. exp2f needs three more
  *  instructions to represent those. */
 __device__ inline float exp2_approx(float x)

@@ -95,7 +95,6 @@ holds cudasim test_model_graphs
 TEST_EVERY=5 holds cudasim test_device_attention
 TEST_EVERY=19 holds cudasim test_device_matmul
 TEST_EVERY=37 holds cudasim test_device_rows
-TEST_EVERY=5 holds cudasim test_device_int8
 for part in 'what_is*' 'a*_infinit*'; do TEST_EVERY=13 holds cudasim test_device_nonfinite "$part"; done
 for part in "plans_*" "an_order_*"; do holds cudasim test_device_attention_library "$part"; done
 

@@ -161,46 +161,13 @@ expect "grpo, planned is allocated" as_planned
 lora 1 grpofloat "$tmp/numbersnf4llama" $rollouts
 expect "grpo: rollouts and steps as on the numbers" same_adapter grpo grpofloat
 
-# ---- products in int8 -------------------------------------------------------------------------------------------------------------------------
-# A threshold that a few activations of this model reach; two samples a micro-batch, whose outliers are each other's.
-in_int8() { int8 "$@" lora.llm_int8_threshold=${threshold-2.5}; }
-in_int8 1 product $llama batch.micro_batch_size=2
-# The rounding of x to 127 steps has moved these losses by at most 2.3e-4 of themselves, GPT-2's with those of bf16 by 1.5e-4: four times that and more.
-expect "the losses of products in int8 are near those of the numbers" close_losses product int8llama 1e-3
-expect "and not the same" sh -c "! cmp -s '$tmp/product/adapter/adapter_model.safetensors' '$tmp/int8llama/adapter/adapter_model.safetensors'"
-threshold=0 in_int8 1 nothreshold $llama batch.micro_batch_size=2
-expect "outliers make a difference" sh -c "! cmp -s '$tmp/product/adapter/adapter_model.safetensors' '$tmp/nothreshold/adapter/adapter_model.safetensors'"
-while read -r np stage checkpointing more; do
-    in_int8 "$np" "product$np" $llama batch.micro_batch_size=2 zero.stage="$stage" model.activation_checkpointing="$checkpointing" $more
-    expect "the same bits on $np ranks at stage $stage, recomputed: $checkpointing${more:+, $more}" same_model "$(newest product)" "$(newest "product$np")"
-    expect "and planned is allocated" as_planned
-done <<LAYOUTS
-2 2 selective
-3 3 block zero.offload_param=cpu
-LAYOUTS
-in_int8 2 producthalf $llama batch.micro_batch_size=2 run.max_steps=2
-int8 2 producthalf $llama batch.micro_batch_size=2 checkpoint.resume=auto
-expect_text "resumed without the key: said by name" "lora.llm_int8_threshold: 2.5 -> .nothing."
-expect_exit "and refused" 64
-in_int8 3 producthalf $llama batch.micro_batch_size=2 zero.stage=1 checkpoint.resume=auto
-expect "resumed on other ranks: the same bits" same_model "$(newest product)" "$(newest producthalf)"
-in_int8 2 productgpt2 $gpt2 precision.dtype=bf16
-expect "GPT-2 in bf16, its losses are near those of the numbers" close_losses productgpt2 int8gpt2 1e-3
-lora 2 producton "$(newest product)" $pairs zero.stage=3
-expect "dpo goes on from such a checkpoint, with its threshold" grep -q "llm_int8_threshold *= *2.5" "$tmp/producton/config.ini"
-expect "and its reference multiplies in int8, too: the first margin is 0" [ "$(number producton dpo/rewards/margins | head -1)" = 0 ]
-in_int8 2 productgrpo $llama $rollouts zero.stage=3
-expect "grpo, planned is allocated" as_planned
-sample 1 product
-expect_exit "dtrain-generate multiplies so, too" 0
-
 # ---- what cannot be ---------------------------------------------------------------------------------------------------------------------------
 nf4 1 refused $llama lora.r=0 lora.target_modules= lora.dropout=0
 expect_exit "nothing is frozen: refused" 64
 expect_text "by name" "lora.base_quantization: nf4 needs lora.r, because it stores frozen weights"
-lora 1 refused $llama lora.llm_int8_threshold=6
-expect_exit "products in int8 of weights that are not: refused" 64
-expect_text "by name" "lora.llm_int8_threshold: needs lora.base_quantization = int8"
+int8 1 refused $llama lora.llm_int8_threshold=6
+expect_exit "int8 weights with outlier columns in a higher precision: refused" 64
+expect_text "by name" "lora.llm_int8_threshold: remove it: weights in int8 are dequantised"
 int8 1 refused $llama lora.modules_to_save=k_proj,o_proj,mlp lora.target_modules=q_proj
 expect_exit "all is trained whole: refused" 64
 expect_text "by name" "lora.base_quantization: no linear layer of the blocks remains to be quantised"

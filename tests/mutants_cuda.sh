@@ -131,7 +131,6 @@ tests_of() { # FILE
     */patches*) echo "cudasim:test_device_patches cudasim_races:test_device_patches" ;;
     */heads*) echo "cudasim:test_device_heads cudasim_races:test_device_heads" ;;
     */product_stored* | */stored*) echo "cudasim:test_device_scaled cudasim_races:test_device_scaled" ;;
-    */product_int8*) echo "cudasim:test_device_int8 cudasim_races:test_device_int8" ;;
     */product*) echo "cudasim:test_device_epilogue cudasim_races:test_device_epilogue cudasim:test_device_matmul" ;;
     */sums*) echo "cudasim_races:test_device_layers cudasim_races:test_device_optimizer cudasim:test_device_epilogue" ;;
     *) echo "cudasim_races:test_device_layers cudasim_races:test_device_classifier cudasim_races:test_device_optimizer" ;;

@@ -318,6 +318,27 @@ static void keys_with_mistakes_are_doubted_and_the_rest_is_read(void **state)
     dt_config_free(&cfg);
 }
 
+static void a_recorded_configuration_may_have_keys_of_another_version(void **state)
+{
+    static const char *const texts[] = {
+        "[optimizer]\nlr = 2e-3\n[lora]\nllm_int8_threshold = 6\nr = 4\n",
+        "[new]\nkey = 1\n[optimizer]\nlr = 2e-3\nlr_2 =\n[lora]\nr = 4\ninit = another\n[data]\ntrain = "
+        "${DTRAIN_TEST_UNSET}\n",
+    };
+    dt_config cfg;
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        assert_int_equal(dt_config_read_recorded(&cfg, "step-2.h5", texts[i]), DT_OK);
+        assert_true(cfg.optimizer_lr == 2e-3 && cfg.lora_r == 4);
+        assert_string_equal(cfg.lora_init, "kaiming");
+        assert_string_equal(dt_error_message(), "");
+        dt_config_free(&cfg);
+    }
+    assert_int_equal(dt_config_read_recorded(&cfg, "step-2.h5", NULL), DT_OK);
+    assert_false(dt_config_given(&cfg, "lora", "r"));
+    dt_config_free(&cfg);
+}
+
 static void a_list_of_mistakes_has_each_once_and_the_lowest_exit_code(void **state)
 {
     dt_mistakes m = {0};
@@ -781,6 +802,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(values_may_be_written_as_elsewhere),
         cmocka_unit_test(an_overridden_value_needs_no_environment_variable),
         cmocka_unit_test(keys_with_mistakes_are_doubted_and_the_rest_is_read),
+        cmocka_unit_test(a_recorded_configuration_may_have_keys_of_another_version),
         cmocka_unit_test(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code),
         cmocka_unit_test(every_mistake_is_named),
         cmocka_unit_test(a_line_over_4000_bytes_is_refused),

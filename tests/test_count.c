@@ -371,12 +371,6 @@ static void a_product_has_the_launches_of_the_cuda_device(void **state)
         if (i / 12) mm.b_scaled = (dt_scaled){.how = DT_SCALE_NF4, .stored = DT_NF4X2, .scale = b.ptr, .blocks = b.ptr};
         expect_launches(f, &cuda, counter, b.ptr, &mm);
     }
-    for (int i = 0; counter && i < 2 * 2; i++) { /* in int8 */
-        dt_matmul mm = product(b.ptr, i % 2 ? large[1] : small[1], DT_BF16, 2, 2);
-        mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = (const float *)b.ptr};
-        mm.int8 = (dt_int8_product){true, i / 2 ? 6 : 0};
-        expect_launches(f, &cuda, counter, b.ptr, &mm);
-    }
     assert_int_equal(cuda.ops->stream_sync(&cuda, NULL), DT_OK);
     dt_buf_free(&b);
     dt_device_close(&cuda);

@@ -69,8 +69,6 @@ struct event {
     char tag[16][40];
     float value[16];
     char plugin[16][16], text[16][400]; /* of a value with a tensor: its metadata's plugin, its one string */
-    char hparams[16][40];               /* "name=value" of a session that begins */
-    int n_hparams, end_status;
 };
 
 static struct field inner(const uint8_t **p, int number)
@@ -80,45 +78,13 @@ static struct field inner(const uint8_t **p, int number)
     return f;
 }
 
-static void read_hparam(struct event *e, const uint8_t *p)
-{
-    const struct field name = inner(&p, 1), message = inner(&p, 2);
-    const uint8_t *v = message.bytes;
-    const struct field value = next_field(&v);
-    const union {
-        uint64_t u;
-        double d;
-    } x = {.u = value.value};
-    char *out = e->hparams[e->n_hparams++];
-    if (value.number == 2) snprintf(out, 40, "%.*s=%g", (int)name.value, (const char *)name.bytes, x.d);
-    if (value.number == 3)
-        snprintf(out, 40, "%.*s='%.*s'", (int)name.value, (const char *)name.bytes, (int)value.value,
-                 (const char *)value.bytes);
-    if (value.number == 4)
-        snprintf(out, 40, "%.*s=%s", (int)name.value, (const char *)name.bytes, value.value ? "true" : "false");
-}
-
-static void read_session(struct event *e, const uint8_t *p, const uint8_t *end)
-{
-    const struct field session = next_field(&p);
-    assert_ptr_equal(session.bytes + session.value, end);
-    for (p = session.bytes; p < end;) {
-        const struct field f = next_field(&p);
-        if (session.number == 3 && f.number == 1) read_hparam(e, f.bytes);
-        if (session.number == 4 && f.number == 1) e->end_status = (int)f.value;
-    }
-}
-
 static void read_metadata(struct event *e, const uint8_t *p)
 {
     const struct field plugin = inner(&p, 1);
     const uint8_t *in = plugin.bytes, *end = in + plugin.value;
     const struct field name = inner(&in, 1);
     snprintf(e->plugin[e->n_values], 16, "%.*s", (int)name.value, (const char *)name.bytes);
-    if (in < end) {
-        const struct field content = inner(&in, 2);
-        read_session(e, content.bytes, content.bytes + content.value);
-    }
+    assert_ptr_equal(in, end);
 }
 
 static void read_tensor(struct event *e, const uint8_t *p, const uint8_t *end)
@@ -238,7 +204,7 @@ static void events_are_framed_and_read_back(void **state)
     assert_true(e[3].value[0] == 1.5f && e[3].value[1] == 0.5f && e[3].value[2] == 0.25f);
 }
 
-static void the_configuration_is_a_text_and_hyperparameters(void **state)
+static void the_configuration_is_a_text(void **state)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;
@@ -249,24 +215,15 @@ static void the_configuration_is_a_text_and_hyperparameters(void **state)
                                    .config = "[run]\ntask = sft\nseed = 7\nreproducible = false\ntime_limit "
                                              "=\n\n[optimizer]\nlr = 3e-4\nbetas = 0.9, 0.95\n"};
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
-    assert_int_equal(dt_report_done(r), DT_OK);
     dt_report_close(r);
     assert_int_equal(event_files(f, paths, 2), 1);
-    assert_int_equal(read_events(paths[0], e, 8), 4);
-    assert_int_equal(e[2].n_values, 2);
+    assert_int_equal(read_events(paths[0], e, 8), 3);
+    assert_int_equal(e[2].n_values, 1);
     assert_string_equal(e[2].tag[0], "config");
     assert_string_equal(e[2].plugin[0], "text");
     assert_string_equal(e[2].text[0], "    [run]\n    task = sft\n    seed = 7\n    reproducible = false\n    "
                                       "time_limit =\n    \n    [optimizer]\n    lr = 3e-4\n"
                                       "    betas = 0.9, 0.95\n");
-    assert_string_equal(e[2].tag[1], "_hparams_/session_start_info");
-    assert_string_equal(e[2].plugin[1], "hparams");
-    const char *const expected[] = {"run.task='sft'", "run.seed=7", "run.reproducible=false", "optimizer.lr=0.0003",
-                                    "optimizer.betas='0.9, 0.95'"};
-    assert_int_equal(e[2].n_hparams, 5);
-    for (int i = 0; i < 5; i++) assert_string_equal(e[2].hparams[i], expected[i]);
-    assert_string_equal(e[3].tag[0], "_hparams_/session_end_info");
-    assert_int_equal(e[3].end_status, 1);
 }
 
 static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **state)
@@ -319,7 +276,7 @@ int main(void)
         WITH_DIR(events_are_framed_and_read_back),
         WITH_DIR(an_evaluation_adds_to_what_is_there_and_restarts_no_step),
         WITH_DIR(a_resumed_run_says_which_steps_it_repeats_in_a_later_file),
-        WITH_DIR(the_configuration_is_a_text_and_hyperparameters),
+        WITH_DIR(the_configuration_is_a_text),
     };
     return cmocka_run_group_tests_name("event files", tests, NULL, NULL);
 }

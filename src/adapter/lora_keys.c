@@ -1,6 +1,5 @@
 /* lora_keys.c - the keys of [lora]. Without a rank they have no effect, so they are rejected without one. */
 #include "module_match.h"
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +27,6 @@ static dt_err check_quantization(const dt_config *cfg)
                     "%s needs lora.r, because it stores frozen weights, and without adapters all weights are trained; "
                     "lora.r = 8 is usual",
                     cfg->lora_base_quantization);
-    DT_CONFIG_CHECK(!*cfg->lora_llm_int8_threshold || base_of(cfg) == DT_I8, cfg, "lora", "llm_int8_threshold",
-                    "needs lora.base_quantization = int8, because int8 GEMMs need int8 weights");
-    const double threshold = strtod(cfg->lora_llm_int8_threshold, NULL);
-    DT_CONFIG_CHECK(threshold == 0 || threshold >= (double)FLT_MIN, cfg, "lora", "llm_int8_threshold",
-                    "expected 0 (no outliers) or a normal fp32 number (6 is usual), found %s",
-                    cfg->lora_llm_int8_threshold);
     return DT_OK;
 }
 
@@ -94,7 +87,6 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
                    .base = base_of(cfg),
-                   .int8 = {*cfg->lora_llm_int8_threshold != '\0', strtof(cfg->lora_llm_int8_threshold, NULL)},
                    .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
@@ -225,8 +217,6 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, con
     DT_TRY(
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
     if (l->base != DT_F32) DT_TRY(settle_base(cfg, l, of));
-    if (l->int8.on && !is_given(cfg, "llm_int8_threshold"))
-        DT_TRY(settle(cfg, of, "llm_int8_threshold", false, real_text((double)l->int8.threshold)));
     dt_err err = read_keys(&now, cfg);
     if (err == DT_OK) err = settle_lists(cfg, l, of, dt_lora_compare(&now, l, mc, units, n_units));
     dt_lora_free(&now);

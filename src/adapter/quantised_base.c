@@ -62,26 +62,14 @@ static dt_err choose_finer(const dt_unit *u, int first, int end, int *finer)
 static void make_codes(dt_tensor *t, const choice *c, int finer)
 {
     const int rows = c->turned ? 1 : 0;
-    const dt_tensor *like = codes_in(c->like, c->n_like, t->name);
     t->part = DT_CODES;
     t->coded = (dt_coded){.type = c->type, .n_out = t->shape[rows], .n_in = t->shape[!rows], .turned = c->turned};
     t->coded.finer = finer;
-    t->coded.int8 = like ? like->coded.int8 : c->lora->int8;
     t->coded.blocks = -1;
     t->shape[0] = t->coded.n_out, t->shape[1] = t->coded.n_in;
     if (c->type == DT_I8) return;
     t->n_dims = 1;
     t->shape[0] = t->n_elems = dt_ceil_div(t->n_elems, 2);
-}
-
-/* A sum of more int8 products overflows int32. */
-static dt_err check_products(const dt_tensor *t)
-{
-    DT_CHECK(!t->coded.int8.on || t->coded.n_in <= DT_INT8_MOST_K, DT_ERR_USAGE,
-             "int8 GEMMs (lora.llm_int8_threshold) need matrices with at most %d inputs, but %s has %" PRId64
-             "; leave the threshold out",
-             DT_INT8_MOST_K, t->name, t->coded.n_in);
-    return DT_OK;
 }
 
 /* Add blocks or scales for the codes of tensor t. t is an index because the array may be reallocated. */
@@ -125,10 +113,7 @@ static dt_err store_unit(dt_unit *u, choice *c)
         if (end > n_own) end = n_own;
         if (!may_be_codes(c, u, first, end)) continue;
         if (c->type == DT_NF4X2) DT_TRY(choose_finer(u, first, end, &finer));
-        for (int t = first; t < end; t++) {
-            make_codes(&u->tensors[t], c, finer);
-            DT_TRY(check_products(&u->tensors[t]));
-        }
+        for (int t = first; t < end; t++) make_codes(&u->tensors[t], c, finer);
         DT_TRY(add_all_scales(u, first, end));
         c->n_codes += end - first;
     }

@@ -224,6 +224,15 @@ dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n
     return err;
 }
 
+dt_err dt_config_read_recorded(dt_config *cfg, const char *name, const char *text)
+{
+    dt_mistakes unknown = {0};
+    const dt_err err = dt_config_read(cfg, name, text ? text : "", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown);
+    free(unknown.text);
+    if (err == DT_OK) dt_error_clear();
+    return err;
+}
+
 bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key)
 {
     for (int i = 0; i < dt_n_keys; i++)

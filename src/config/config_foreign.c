@@ -297,7 +297,7 @@ static const struct {
     {"", "layers_to_transform", "use a regular expression in lora.target_modules, which must match whole names"},
     {"", "layers_pattern", "use a regular expression in lora.target_modules, which must match whole names"},
     {"", "load_in_8bit", "use lora.base_quantization = int8, which stores frozen weights in 8 bits"},
-    {"", "llm_int8_threshold", "use lora.llm_int8_threshold with lora.base_quantization = int8"},
+    {"", "llm_int8_threshold", "remove it: weights in int8 are dequantised and multiplied in precision.dtype"},
     {"", "llm_int8_skip_modules",
      "remove it: embeddings, head, norms and lora.modules_to_save are never stored in 8 bits"},
     {"", "llm_int8_*", "remove it: only the 8-bit codes of base weights are kept; zero.offload_param offloads them"},

@@ -95,7 +95,7 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
              "internal: dt_buf_alloc: the device is not open, or category %d or place %d is invalid", (int)category,
              (int)place);
     if (nbytes == 0) {
-        *b = (dt_buf){.dev = dev, .category = category, .place = place, .owned = true};
+        *b = (dt_buf){.dev = dev, .category = category, .place = place};
         return DT_OK;
     }
     void *ptr = NULL;
@@ -111,7 +111,7 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
     }
     if (err != DT_OK) return err;
     dt_ledger_add(dev->ledger, category, place, nbytes);
-    *b = (dt_buf){.ptr = ptr, .nbytes = nbytes, .dev = dev, .category = category, .place = place, .owned = true};
+    *b = (dt_buf){.ptr = ptr, .nbytes = nbytes, .dev = dev, .category = category, .place = place};
     return DT_OK;
 }
 
@@ -129,18 +129,9 @@ dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nby
     return err;
 }
 
-dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes)
-{
-    dt_buf v = *b;
-    v.ptr = b->ptr ? (char *)b->ptr + offset : NULL;
-    v.nbytes = nbytes;
-    v.owned = false;
-    return v;
-}
-
 void dt_buf_free(dt_buf *b)
 {
-    if (b->owned && b->ptr) {
+    if (b->ptr) {
         b->dev->ops->free(b->dev, b->place, b->ptr, b->nbytes);
         dt_ledger_sub(b->dev->ledger, b->category, b->place, b->nbytes);
     }

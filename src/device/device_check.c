@@ -70,22 +70,11 @@ static dt_err check_scales(const dt_matmul *mm)
     return DT_OK;
 }
 
-static dt_err check_int8(const dt_matmul *mm)
-{
-    const bool rows = mm->b_scaled.how == DT_SCALE_ROWS && mm->trans_b && !mm->trans_a;
-    DT_CHECK(!mm->int8.on || (rows && mm->int8.threshold >= 0 && mm->k <= DT_INT8_MOST_K), DT_ERR_ARG,
-             "internal: matmul: int8: found %s, k = %" PRId64
-             ", threshold %g: expected one scale per row of B, k up to %d and a threshold of at least 0",
-             rows ? "scales by rows" : "another layout of A or B", mm->k, (double)mm->int8.threshold, DT_INT8_MOST_K);
-    return DT_OK;
-}
-
 dt_err dt_matmul_check(const dt_matmul *mm)
 {
     DT_TRY(check_shape(mm));
     DT_TRY(check_addend(mm));
     DT_TRY(check_scales(mm));
-    DT_TRY(check_int8(mm));
     return check_epilogue(mm);
 }
 

@@ -49,19 +49,45 @@ int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention 
     return pairs + (2 * s.each_nbytes + s.work_nbytes + ALIGNED) / (int64_t)sizeof(float);
 }
 
-/* ---- products in int8 -------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
-static size_t in_pieces(size_t nbytes) { return (nbytes + 255) / 256 * 256; }
-
-dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k)
+/* GELU by tanh and not of the rounded P, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope
+ * comes without bias. */
+static bool has_epilogue(const dt_matmul *mm)
 {
-    enum { ROWS = 64 };
-    dt_gpu_int8_places w = {.ld = dt_ceil_div(k, DT_GPU_INT8_CHUNK) * DT_GPU_INT8_CHUNK};
-    w.n_outliers = w.marks + in_pieces(DT_GPU_INT8_SPLITS * (size_t)k);
-    w.outliers = w.n_outliers + in_pieces(sizeof(int));
-    w.scale = w.outliers + in_pieces((size_t)k * sizeof(int));
-    w.rows =
-        (int64_t)(DT_GPU_WORKSPACE_NBYTES - w.scale - in_pieces(1)) / (w.ld + (int64_t)sizeof(float)) / ROWS * ROWS;
-    w.codes = w.scale + in_pieces((size_t)w.rows * sizeof(float));
-    return w;
+    if (mm->epilogue == DT_EPILOGUE_NONE) return true;
+    if (mm->act != DT_ACT_GELU_TANH || mm->dt == DT_F32 || (mm->aux && mm->act_of_aux)) return false;
+    if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
+    return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
+}
+
+static bool has_types(const dt_matmul *mm)
+{
+    return (!mm->addend || mm->addend_dtype == mm->c_dtype) && (!mm->bias || mm->c_dtype == mm->dt);
+}
+
+bool dt_gpu_whole_row(const void *p, int64_t ld, dt_dtype dt)
+{
+    return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
+}
+
+static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const void *c)
+{
+    if (mm->dt == DT_F32) return true;
+    return mm->n % 8 == 0 && (mm->m % 8 == 0 || !mm->trans_a) && (mm->k % 8 == 0 || (mm->trans_a && !mm->trans_b)) &&
+           dt_gpu_whole_row(a, mm->lda, mm->dt) && dt_gpu_whole_row(b, mm->ldb, mm->dt) &&
+           dt_gpu_whole_row(c, mm->ldc, mm->c_dtype) && dt_gpu_whole_row(mm->bias, 0, mm->dt) &&
+           (!mm->addend || dt_gpu_whole_row(mm->addend, mm->ldd, mm->addend_dtype));
+}
+
+bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, const void *c)
+{
+    return has_types(mm) && has_epilogue(mm) && is_whole(mm, a, b, c);
+}
+
+/* One kernel of our own computes small products sooner. */
+bool dt_gpu_is_worth_cutting(const dt_matmul *mm)
+{
+    const double least = 0x1p27; /* terms */
+    return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= least;
 }

@@ -2,7 +2,6 @@
  * library decides the last bit. */
 #include "dtrain/device/logits.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -62,17 +61,6 @@ int64_t dt_logits_first_best(const float *x, int64_t n)
     }
     while (at >= 0 && x[at] != top) at++;
     return at;
-}
-
-dt_err dt_logits_best(const float *x, int64_t n, int32_t *best)
-{
-    const int64_t at = dt_logits_first_best(x, n);
-    for (int64_t v = 0; at < 0 && v < n; v++)
-        DT_CHECK(x[v] < INFINITY, DT_ERR_NONFINITE,
-                 "logit %" PRId64 " is %g: the model's weights or activations are not finite", v, (double)x[v]);
-    DT_CHECK(at >= 0, DT_ERR_NONFINITE, "all %" PRId64 " logits are -inf", n);
-    *best = (int32_t)at;
-    return DT_OK;
 }
 
 double dt_logits_log_sum_exp(const float *logits, int64_t n, double scale)

@@ -285,7 +285,7 @@ static dt_st_type type_of_run(const dt_pretrained *p)
     dt_config cfg = {0};
     dt_st_type type = DT_ST_OTHER;
     if (!p->meta.config) return type;
-    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) != DT_OK)
+    if (dt_config_read_recorded(&cfg, p->path, p->meta.config) != DT_OK)
         dt_error_clear();
     else if (dt_config_given(&cfg, "precision", "dtype"))
         type = dt_st_type_of(dt_config_precision(&cfg));

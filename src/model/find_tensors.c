@@ -78,7 +78,6 @@ static struct linear linear_at(const dt_model *m, const dt_unit *u, enum linear_
                        .finer = coded ? w->coded.finer : 0,
                        .w_ld = conv1d ? n_out : n_in,
                        .conv1d = conv1d,
-                       .int8 = coded ? w->coded.int8 : (dt_int8_product){0},
                        .layer = layer,
                        .site = site};
     if (!m->opt.no_adapters) find_adapters(&l, u, &of);

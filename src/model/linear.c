@@ -39,8 +39,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .dt = m->opt.dtype,
                     .c_dtype = m->opt.dtype,
                     .batch_invariant = dt_model_is_invariant(m),
-                    .b_scaled = scales_of(l, w),
-                    .int8 = l->int8};
+                    .b_scaled = scales_of(l, w)};
     add_to_product(m, &with, &mm);
     DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
     return dt_low_rank_forward(m, l, w, x, y, y_ld, dt_low_rank_tokens(m, n_rows), with.low);

@@ -52,7 +52,6 @@ struct linear {
     int finer;                            /* of an nf4 W (dt_scaled) */
     int64_t w_ld;
     bool conv1d;
-    dt_int8_product int8; /* forward only */
     struct low_rank low[MAX_LOW];
     int n_low;
     int64_t low_r; /* total columns of h of all adapters; 0: no adapters */

@@ -12,43 +12,13 @@ enum { WHOLE = 8 }; /* of cuda/product.cu */
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 
-/* ---- what the library takes (cuda/product_lt.c) ------------------------------------------------------------------ */
-
 typedef struct product {
     dt_matmul mm;
     const void *a, *b;
     void *c;
 } product;
 
-static bool has_epilogue(const dt_matmul *mm)
-{
-    if (mm->epilogue == DT_EPILOGUE_NONE) return true;
-    if (mm->act != DT_ACT_GELU_TANH || mm->dt == DT_F32 || (mm->aux && mm->act_of_aux)) return false;
-    if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
-    return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
-}
-
-static bool has_types(const dt_matmul *mm)
-{
-    return (!mm->addend || mm->addend_dtype == mm->c_dtype) && (!mm->bias || mm->c_dtype == mm->dt);
-}
-
-static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
-{
-    return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
-}
-
-static bool is_whole(const product *x)
-{
-    const dt_matmul *mm = &x->mm;
-    if (mm->dt == DT_F32) return true;
-    return mm->n % 8 == 0 && (mm->m % 8 == 0 || !mm->trans_a) && (mm->k % 8 == 0 || (mm->trans_a && !mm->trans_b)) &&
-           whole_row(x->a, mm->lda, mm->dt) && whole_row(x->b, mm->ldb, mm->dt) &&
-           whole_row(x->c, mm->ldc, mm->c_dtype) && whole_row(mm->bias, 0, mm->dt) &&
-           (!mm->addend || whole_row(mm->addend, mm->ldd, mm->addend_dtype));
-}
-
-static bool by_one_kernel(const product *x) { return has_types(&x->mm) && has_epilogue(&x->mm) && is_whole(x); }
+static bool by_one_kernel(const product *x) { return dt_gpu_library_takes(&x->mm, x->a, x->b, x->c); }
 
 /* ---- the passes beside it (cuda/product.cu) ---------------------------------------------------------------------- */
 
@@ -110,18 +80,14 @@ static int by_cut(const product *x)
     return launches ? launches + (n < mm->n) + (m < mm->m) : 0;
 }
 
-static bool is_worth_cutting(const dt_matmul *mm)
-{
-    return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= 0x1p27;
-}
-
 /* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? That for fp32 reads any. */
 static bool reads_stored(const product *x)
 {
     enum { FEW_ROWS = 64 };
     const dt_matmul *mm = &x->mm;
     if (mm->dt == DT_F32) return true;
-    return mm->trans_b && mm->m <= FEW_ROWS && whole_row(x->a, mm->lda, mm->dt) && whole_row(x->b, 0, mm->dt) &&
+    return mm->trans_b && mm->m <= FEW_ROWS && dt_gpu_whole_row(x->a, mm->lda, mm->dt) &&
+           dt_gpu_whole_row(x->b, 0, mm->dt) &&
            (mm->k | mm->ldb) % (mm->b_scaled.how == DT_SCALE_NF4 ? DT_NF4_BLOCK : 16) == 0;
 }
 
@@ -141,24 +107,15 @@ static int by_panels(const product *x)
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
-/* Marks and a list of outliers; then codes of A and their product, for as many rows as the workspace has room for
- * (cuda/product_int8.cu). */
-static int in_int8(const dt_matmul *mm)
-{
-    const int64_t rows = dt_gpu_int8_workspace(mm->k).rows;
-    return (mm->int8.threshold > 0 ? 2 : 0) + 2 * (int)dt_ceil_div(mm->m, rows);
-}
-
 static int n_launches(const product *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
     if (mm->k == 0) return 1;
-    if (mm->int8.on) return in_int8(mm);
     if (mm->b_scaled.how != DT_SCALE_NONE) return by_panels(x);
     if (mm->batch_invariant) return 1;
     launches = by_library(x);
-    if (launches == 0 && is_worth_cutting(mm)) launches = by_cut(x);
+    if (launches == 0 && dt_gpu_is_worth_cutting(mm)) launches = by_cut(x);
     return launches ? launches : 1;
 }
 

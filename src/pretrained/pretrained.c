@@ -42,16 +42,13 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
 
 /* ---- a checkpoint ------------------------------------------------------------------------------------------------ */
 
-/* Find the tokenizer of the run that wrote the checkpoint. Its configuration may be from another version and not parse;
- * then the tokenizer is unknown. */
+/* Find the tokenizer and the template of the run that wrote the checkpoint. */
 static dt_err find_tokenizer_of(dt_pretrained *p)
 {
     dt_config cfg = {0};
-    dt_err err = DT_OK;
-    const bool known = dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) == DT_OK;
-    if (!known) dt_error_clear();
-    if (known && *cfg.model_tokenizer) err = copy_text(&p->tokenizer, cfg.model_tokenizer);
-    if (err == DT_OK && known && *cfg.model_chat_template) err = copy_text(&p->chat_template, cfg.model_chat_template);
+    dt_err err = dt_config_read_recorded(&cfg, p->path, p->meta.config);
+    if (err == DT_OK && *cfg.model_tokenizer) err = copy_text(&p->tokenizer, cfg.model_tokenizer);
+    if (err == DT_OK && *cfg.model_chat_template) err = copy_text(&p->chat_template, cfg.model_chat_template);
     dt_config_free(&cfg);
     DT_TRY(err);
     /* the directory may be missing or on another machine; its users report that */
@@ -129,17 +126,13 @@ void dt_pretrained_free(dt_pretrained *p)
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
-/* A configuration of another version may not parse. Adapters are then unexpected tensors, which are rejected. */
 dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora)
 {
     dt_config cfg = {0};
-    dt_err err = DT_OK;
     *lora = (dt_lora){0};
     if (!p->meta.config) return DT_OK;
-    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) != DT_OK)
-        dt_error_clear();
-    else
-        err = dt_lora_from_keys(lora, &cfg);
+    dt_err err = dt_config_read_recorded(&cfg, p->path, p->meta.config);
+    if (err == DT_OK) err = dt_lora_from_keys(lora, &cfg);
     lora->lenient = true; /* the original run validated the names */
     dt_config_free(&cfg);
     return err;

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -49,9 +50,8 @@ struct dt_lock {
     char text[TEXT_SIZE];
     int fd; /* of our file, from before it has the name: compared with the current holder */
     pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    bool stop, has_thread, has_name; /* has_name: ours was given the name */
+    int stop[2];                      /* a pipe: what is written to it ends the thread */
+    bool has_thread, has_name, taken; /* has_name: ours was given the name; taken: and nothing can take it away now */
     /* while another holder is observed */
     struct timespec seen; /* its time, when it was first looked at */
     double seen_s;
@@ -123,11 +123,22 @@ static void parse(const char *text, holder *h)
         sscanf(line, "start %lld", &h->start);
         sscanf(line, "boot %63[^\n]", h->boot);
         sscanf(line, "space %lld", &h->space);
-        /* may be empty */
-        if (!strncmp(line, "job ", 4)) snprintf(h->job, sizeof h->job, "%.*s", (int)strcspn(line + 4, "\n"), line + 4);
+        sscanf(line, "job%*1[ ]%127[^\n]", h->job); /* may be empty */
         sscanf(line, "restart %lld", &h->restart);
         sscanf(line, "since %lld", &h->since);
     }
+}
+
+/* A lock file as text and as its holder. Where it cannot be read, both are unknown. */
+static dt_err read_lock(const char *path, char text[TEXT_SIZE], holder *h)
+{
+    char *found = NULL;
+    size_t n;
+    const dt_err err = dt_read_file(path, TEXT_SIZE, &found, &n);
+    snprintf(text, TEXT_SIZE, "%s", err == DT_OK ? found : "");
+    free(found);
+    parse(text, h);
+    return err;
 }
 
 /* ---- is it stale? ------------------------------------------------------------------------------------------------ */
@@ -198,20 +209,17 @@ static dt_err check_is_file(const char *path)
 
 dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
 {
-    char path[PATH_MAX], *text = NULL;
-    size_t n;
+    char path[PATH_MAX], text[TEXT_SIZE];
     struct stat st;
     holder mine, h;
     *holder_text = '\0';
     if ((size_t)snprintf(path, sizeof path, "%s/run.lock", dir) >= sizeof path || lstat(path, &st) != 0)
         return DT_LOCK_FREE;
-    if (check_is_file(path) != DT_OK || dt_read_file(path, TEXT_SIZE, &text, &n) != DT_OK) {
+    if (check_is_file(path) != DT_OK || read_lock(path, text, &h) != DT_OK) {
         snprintf(holder_text, size, "%s", dt_error_message());
         dt_error_clear();
         return DT_LOCK_UNREADABLE;
     }
-    parse(text, &h);
-    free(text);
     describe_self(&mine);
     who(&h, holder_text, size);
     const double age_s = difftime(time(NULL), st.st_mtime); /* by two clocks: good enough to be shown */
@@ -220,8 +228,6 @@ dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
 }
 
 /* ---- taking, on rank 0 ------------------------------------------------------------------------------------------- */
-
-typedef enum outcome { FAILED, TAKEN, WAIT } outcome;
 
 /* Give our file the name, unless there is one. */
 static bool take_free_name(dt_lock *l)
@@ -238,20 +244,16 @@ static bool take_free_name(dt_lock *l)
     return rename(l->own, l->path) == 0;
 }
 
-/* WAIT: ours has the name, and is looked at again after a while. */
-static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool force, dt_err *err)
+/* Ours gets the name, and is looked at again after a while (settle). */
+static dt_err take_over(dt_lock *l, const char *judged, const holder *h, bool force)
 {
-    char *text = NULL, name[512];
-    size_t n;
-    const bool same = dt_read_file(l->path, TEXT_SIZE, &text, &n) == DT_OK && !strcmp(text, judged);
+    char text[TEXT_SIZE], name[512];
+    holder now;
+    const bool same = read_lock(l->path, text, &now) == DT_OK && !strcmp(text, judged);
     dt_error_clear();
-    free(text);
-    if (!same && !force) return WAIT; /* another process was faster */
-    if ((*err = dt_fault("lock.rename")) != DT_OK) return FAILED;
-    if (rename(l->own, l->path) != 0) {
-        *err = dt_fail_errno(DT_ERR_WRITE, l->path, "the lock cannot be taken over");
-        return FAILED;
-    }
+    if (!same && !force) return DT_OK; /* another process was faster */
+    DT_TRY(dt_fault("lock.rename"));
+    DT_CHECK_ERRNO(rename(l->own, l->path) == 0, DT_ERR_WRITE, l->path, "the lock cannot be taken over");
     l->renamed_s = dt_now_s();
     l->has_name = true;
     who(h, name, sizeof name);
@@ -259,55 +261,44 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
         DT_WARN("--force: taking over %s from %s", l->path, name);
     else
         DT_INFO("taking over %s: its run has ended (%s)", l->path, name);
-    *err = dt_fault("lock.renamed");
-    return *err == DT_OK ? WAIT : FAILED;
+    return dt_fault("lock.renamed");
 }
 
 /* An unreadable lock gives no information, and waiting for it would never end. A file server may fail to answer
  * temporarily, so a few attempts are made. */
-static outcome cannot_be_read(dt_lock *l, dt_err *err)
+static dt_err cannot_be_read(dt_lock *l)
 {
     enum { TURNS = 4 };
     char why[512];
     struct stat st;
     snprintf(why, sizeof why, "%s", dt_error_message());
     dt_error_clear();
-    if (lstat(l->path, &st) != 0 && errno == ENOENT) return WAIT; /* gone again */
-    if (++l->n_unread < TURNS) return WAIT;
-    *err = dt_fail(DT_ERR_USAGE,
-                   "%s; without it dtrain cannot tell whether another run uses this output_dir. If no other run uses "
-                   "it, remove the file, or start with --force",
-                   why);
-    return FAILED;
+    const bool gone = lstat(l->path, &st) != 0 && errno == ENOENT;
+    DT_CHECK(gone || ++l->n_unread < TURNS, DT_ERR_USAGE,
+             "%s; without it dtrain cannot tell whether another run uses this output_dir. If no other run uses it, "
+             "remove the file, or start with --force",
+             why);
+    return DT_OK;
 }
 
-static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err *err)
+static dt_err look_at_holder(dt_lock *l, const holder *mine, bool force)
 {
-    char *text = NULL, name[512];
-    size_t n;
+    char text[TEXT_SIZE], name[512];
     holder h;
-    if ((*err = check_is_file(l->path)) != DT_OK) return FAILED;
-    const bool readable = dt_read_file(l->path, TEXT_SIZE, &text, &n) == DT_OK;
-    if (!readable && !force) return cannot_be_read(l, err);
+    DT_TRY(check_is_file(l->path));
+    if (read_lock(l->path, text, &h) != DT_OK && !force) return cannot_be_read(l);
     dt_error_clear();
     l->n_unread = 0;
-    parse(text ? text : "", &h);
     const verdict v = force ? STALE : judge(l, mine, &h);
-    outcome o = WAIT;
-    if (v == ALIVE) {
-        *err = dt_fail(DT_ERR_USAGE,
-                       "another run uses this output_dir: %s (%s). Wait for it, stop it, or choose another "
-                       "run.output_dir. If that run is certainly dead, take over with --force",
-                       who(&h, name, sizeof name), l->path);
-        o = FAILED;
-    } else if (v == STALE) {
-        o = take_over(l, text ? text : "", &h, force, err);
-    } else if (v == UNSURE && l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5) {
-        DT_INFO("%s was written by %s; checking for %d s whether that run is alive", l->path,
-                who(&h, name, sizeof name), OBSERVE_S);
-    }
-    free(text);
-    return o;
+    if (v == STALE) return take_over(l, text, &h, force);
+    who(&h, name, sizeof name);
+    DT_CHECK(v == UNSURE, DT_ERR_USAGE,
+             "another run uses this output_dir: %s (%s). Wait for it, stop it, or choose another run.output_dir. If "
+             "that run is certainly dead, take over with --force",
+             name, l->path);
+    if (l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5)
+        DT_INFO("%s was written by %s; checking for %d s whether that run is alive", l->path, name, OBSERVE_S);
+    return DT_OK;
 }
 
 /* ---- holding ----------------------------------------------------------------------------------------------------- */
@@ -345,23 +336,23 @@ static dt_err make_own_file(dt_lock *l)
 }
 
 /* Ours has the name, or had it: another that found the same stale file may have been slower. */
-static outcome settle(dt_lock *l, dt_err *err)
+static dt_err settle(dt_lock *l)
 {
-    if (!is_ours(l)) {
-        l->lost = true;
-        l->has_name = false;
-        return (*err = make_own_file(l)) == DT_OK ? WAIT : FAILED; /* the next iteration checks the current holder */
-    }
-    return dt_now_s() - l->renamed_s > SETTLE_S ? TAKEN : WAIT;
+    l->has_name = is_ours(l);
+    l->taken = l->has_name && dt_now_s() - l->renamed_s > SETTLE_S;
+    if (l->has_name) return DT_OK;
+    l->lost = true;
+    return make_own_file(l); /* the next turn looks at the present holder */
 }
 
-static outcome try_to_take(dt_lock *l, const holder *mine, bool force, dt_err *err)
+/* One turn; l->taken: it was the last. */
+static dt_err try_to_take(dt_lock *l, const holder *mine, bool force)
 {
-    if (l->renamed_s > 0) return settle(l, err);
-    if (take_free_name(l)) return l->has_name = true, TAKEN;
-    if (errno == EEXIST) return look_at_holder(l, mine, force && !l->lost, err);
-    *err = dt_fail_errno(DT_ERR_WRITE, l->path, "cannot be created");
-    return FAILED;
+    if (l->renamed_s > 0) return settle(l);
+    l->taken = l->has_name = take_free_name(l);
+    if (l->taken) return DT_OK;
+    DT_CHECK_ERRNO(errno == EEXIST, DT_ERR_WRITE, l->path, "cannot be created");
+    return look_at_holder(l, mine, force && !l->lost);
 }
 
 /* ---- refreshing -------------------------------------------------------------------------------------------------- */
@@ -369,23 +360,14 @@ static outcome try_to_take(dt_lock *l, const holder *mine, bool force, dt_err *e
 static void *refresh(void *arg)
 {
     dt_lock *l = arg;
-    struct timespec until;
-    pthread_mutex_lock(&l->mutex);
-    for (clock_gettime(CLOCK_MONOTONIC, &until); !l->stop;) {
-        until.tv_sec += REFRESH_S;
-        while (!l->stop && pthread_cond_timedwait(&l->wake, &l->mutex, &until) == 0) {
-        }
-        if (l->stop) break;
-        pthread_mutex_unlock(&l->mutex);
+    struct pollfd stop = {.fd = l->stop[0], .events = POLLIN};
+    while (poll(&stop, 1, 1000 * REFRESH_S) != 1) {
         if (dt_lock_check(l) != DT_OK) {
             dt_log(DT_LOG_ERROR, "%s", dt_error_message());
             dt_comm_abort(dt_exit_code(DT_ERR_WRITE));
         }
         futimens(l->fd, NULL);
-        pthread_mutex_lock(&l->mutex);
-        clock_gettime(CLOCK_MONOTONIC, &until); /* after a suspension: not one turn for each that was missed */
     }
-    pthread_mutex_unlock(&l->mutex);
     return NULL;
 }
 
@@ -395,13 +377,7 @@ static dt_err hold(dt_lock *l)
     l->own[0] = '\0';
     DT_CHECK(is_ours(l), DT_ERR_USAGE,
              "%s: another run locked this output_dir at the same moment; start again when that run has ended", l->path);
-    pthread_condattr_t attr;
-    pthread_mutex_init(&l->mutex, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    l->has_thread = pthread_create(&l->thread, NULL, refresh, l) == 0;
+    l->has_thread = pipe2(l->stop, O_CLOEXEC) == 0 && pthread_create(&l->thread, NULL, refresh, l) == 0;
     DT_CHECK(l->has_thread, DT_ERR_FAULT, "%s: cannot start the thread that refreshes the lock", l->path);
     return DT_OK;
 }
@@ -413,13 +389,10 @@ static dt_err hold(dt_lock *l)
 static bool is_litter(const dt_lock *l, const holder *mine, const char *path)
 {
     struct stat st, now;
-    char *text = NULL;
-    size_t n;
+    char text[TEXT_SIZE];
     holder h;
     if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || fstat(l->fd, &now) != 0) return false;
-    if (dt_read_file(path, TEXT_SIZE, &text, &n) != DT_OK) dt_error_clear();
-    parse(text ? text : "", &h);
-    free(text);
+    if (read_lock(path, text, &h) != DT_OK) dt_error_clear();
     /* our own file is new, by the file server's idea of the time */
     return is_here(mine, &h) ? judge_process(&h) == STALE : now.st_mtim.tv_sec - st.st_mtim.tv_sec > LITTER_OLD_S;
 }
@@ -456,17 +429,17 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
     dt_err err = dt_fault("lock.take");
     dt_lock *l = comm->rank == 0 && err == DT_OK ? calloc(1, sizeof *l) : NULL;
     if (comm->rank == 0 && err == DT_OK) err = l ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the lock of %s", dir);
-    if (l) l->fd = -1;
+    if (l) l->fd = l->stop[0] = l->stop[1] = -1;
     *out = l;
     if (err == DT_OK && l) err = prepare(l, dir, &mine);
     err = dt_comm_agree(comm, err);
     /* All take every turn: a rank that waits for long must show progress to its watchdog. */
-    for (int state = WAIT; err == DT_OK && state == WAIT;) {
+    for (bool taken = false; err == DT_OK && !taken;) {
         dt_phase_enter(phase, "lock", "");
-        if (l) state = (int)try_to_take(l, &mine, force, &err);
+        if (l) err = try_to_take(l, &mine, force), taken = l->taken;
         if (err == DT_OK) err = dt_phase_poll(phase); /* a waiting process may be asked to end */
-        if ((err = dt_comm_agree(comm, err)) == DT_OK) err = dt_comm_broadcast_host(comm, &state, sizeof state, 0);
-        if (err == DT_OK && state == WAIT) nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+        if ((err = dt_comm_agree(comm, err)) == DT_OK) err = dt_comm_broadcast_host(comm, &taken, sizeof taken, 0);
+        if (err == DT_OK && !taken) nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
     }
     if (err == DT_OK) err = dt_comm_agree(comm, l ? hold(l) : DT_OK);
     return err;
@@ -475,15 +448,9 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
 void dt_lock_release(dt_lock *l)
 {
     if (!l) return;
-    if (l->has_thread) {
-        pthread_mutex_lock(&l->mutex);
-        l->stop = true;
-        pthread_cond_signal(&l->wake);
-        pthread_mutex_unlock(&l->mutex);
-        pthread_join(l->thread, NULL);
-        pthread_cond_destroy(&l->wake);
-        pthread_mutex_destroy(&l->mutex);
-    }
+    if (l->has_thread && write(l->stop[1], "", 1) == 1) pthread_join(l->thread, NULL);
+    for (int i = 0; i < 2; i++)
+        if (l->stop[i] >= 0) close(l->stop[i]);
     if (l->has_name && is_ours(l)) unlink(l->path);
     if (l->fd >= 0) close(l->fd);
     if (*l->own) unlink(l->own);

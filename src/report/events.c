@@ -8,13 +8,10 @@
  *     Summary     1 repeated Value value
  *     Value       1 string tag   2 float simple_value   8 TensorProto tensor   9 SummaryMetadata metadata
  *     SessionLog  1 enum status (1: START)
- * A text is a tensor of one string for the plugin "text"; what a run was started with is told to the plugin "hparams"
- * in the metadata of a value (tensorboard/plugins/hparams/plugin_data.proto):
- *     SummaryMetadata  1 PluginData {1 string plugin_name, 2 bytes content}   4 enum data_class (2: TENSOR)
- *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}   8 repeated bytes string_val
- *     content          3 SessionStartInfo {1 map<string, Value> hparams, 5 double start_time_secs}
- *                      4 SessionEndInfo {1 enum status (1: SUCCESS), 2 double end_time_secs}
- *     Value            2 double number   3 string text   4 bool flag */
+ * The configuration is a text: a tensor of one string for the plugin "text".
+ *     SummaryMetadata  1 PluginData {1 string plugin_name}   4 enum data_class (2: TENSOR)
+ *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}
+ *                      8 repeated bytes string_val */
 #include "events.h"
 #include "protobuf.h"
 
@@ -22,7 +19,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -135,16 +131,14 @@ dt_err dt_events_end(dt_events *e)
     return write_event(e);
 }
 
-/* ---- what a run was started with --------------------------------------------------------------------------------- */
+/* ---- the configuration ------------------------------------------------------------------------------------------- */
 
-/* TensorBoard gives values of "hparams" their class and a tensor itself. */
-static void put_plugin(dt_record *value, const char *plugin, dt_record *content)
+static void put_text_metadata(dt_record *value)
 {
     dt_record data = {0}, metadata = {0};
-    dt_pb_text(&data, 1, plugin);
-    if (content) dt_pb_message(&data, 2, content);
+    dt_pb_text(&data, 1, "text");
     dt_pb_message(&metadata, 1, &data);
-    if (!content) dt_pb_varint(&metadata, 4, 2);
+    dt_pb_varint(&metadata, 4, 2);
     dt_pb_message(value, VALUE_METADATA, &metadata);
     dt_record_free(&data);
     dt_record_free(&metadata);
@@ -165,8 +159,8 @@ static void put_tensor_of_text(dt_record *value, const dt_record *text)
     dt_record_free(&tensor);
 }
 
-/* Markdown is what TensorBoard shows: lines that begin with four blanks stand as they are. */
-static void put_config_text(dt_events *e, const char *ini)
+/* TensorBoard shows Markdown: lines that begin with four blanks are shown as they are. */
+dt_err dt_events_config(dt_events *e, int64_t step, const char *ini)
 {
     dt_record text = {0};
     while (*ini) {
@@ -174,77 +168,12 @@ static void put_config_text(dt_events *e, const char *ini)
         dt_record_printf(&text, "    %.*s\n", len, ini);
         ini += len + (ini[len] == '\n');
     }
+    dt_events_begin(e, step);
     dt_pb_text(&e->value, VALUE_TAG, "config");
     put_tensor_of_text(&e->value, &text);
-    put_plugin(&e->value, "text", NULL);
+    put_text_metadata(&e->value);
     dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
     dt_record_free(&text);
-}
-
-static void put_hparam(dt_record *start, const char *name, const char *text)
-{
-    dt_record value = {0}, entry = {0};
-    char *end;
-    const double number = strtod(text, &end);
-    const bool yes = strcmp(text, "true") == 0, no = strcmp(text, "false") == 0;
-    if (yes || no)
-        dt_pb_varint(&value, 4, yes);
-    else if (*end == '\0' && isfinite(number))
-        dt_pb_double(&value, 2, number);
-    else
-        dt_pb_text(&value, 3, text);
-    dt_pb_text(&entry, 1, name);
-    dt_pb_message(&entry, 2, &value);
-    dt_pb_message(start, 1, &entry);
-    dt_record_free(&value);
-    dt_record_free(&entry);
-}
-
-/* The resolved configuration has one "key = value" a line below "[section]"; what is empty is left out. */
-static void put_hparams(dt_record *start, const char *ini)
-{
-    char section[64] = "", key[64], line[4200], name[160];
-    for (size_t len; *ini; ini += len + (ini[len] == '\n')) {
-        len = strcspn(ini, "\n");
-        snprintf(line, sizeof line, "%.*s", (int)len, ini);
-        const char *value = strstr(line, " = ");
-        if (sscanf(line, "[%63[^]]]", section) == 1 || !value || sscanf(line, "%63[^ =]", key) != 1) continue;
-        snprintf(name, sizeof name, "%s.%s", section, key);
-        put_hparam(start, name, value + 3);
-    }
-}
-
-static void put_session(dt_events *e, const char *tag, int field, dt_record *info)
-{
-    dt_record content = {0};
-    dt_pb_message(&content, field, info);
-    dt_pb_text(&e->value, VALUE_TAG, tag);
-    put_plugin(&e->value, "hparams", &content);
-    dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
-    dt_record_free(&content);
-    dt_record_free(info);
-}
-
-static double wall_time(void) { return (double)time(NULL); }
-
-dt_err dt_events_config(dt_events *e, int64_t step, const char *ini)
-{
-    dt_record start = {0};
-    dt_events_begin(e, step);
-    put_config_text(e, ini);
-    put_hparams(&start, ini);
-    dt_pb_double(&start, 5, wall_time());
-    put_session(e, "_hparams_/session_start_info", 3, &start);
-    return dt_events_end(e);
-}
-
-dt_err dt_events_done(dt_events *e)
-{
-    dt_record end = {0};
-    dt_events_begin(e, e->step);
-    dt_pb_varint(&end, 1, 1);
-    dt_pb_double(&end, 2, wall_time());
-    put_session(e, "_hparams_/session_end_info", 4, &end);
     return dt_events_end(e);
 }
 

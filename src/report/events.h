@@ -21,10 +21,8 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step);
 void dt_events_begin(dt_events *e, int64_t step);
 void dt_events_add(dt_events *e, const char *tag, double value);
 dt_err dt_events_end(dt_events *e);
-/** The configuration (INI text) as a text, and its values as hyperparameters of the run. DT_ERR_WRITE. */
+/** The configuration (INI text) as a text. DT_ERR_WRITE. */
 dt_err dt_events_config(dt_events *e, int64_t step, const char *ini);
-/** The run has done all of its steps. DT_ERR_WRITE. */
-dt_err dt_events_done(dt_events *e);
 dt_err dt_events_sync(dt_events *e);
 void dt_events_close(dt_events *e);
 

@@ -194,13 +194,6 @@ dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_me
     return DT_OK;
 }
 
-dt_err dt_report_done(dt_report *r)
-{
-    if (!r) return DT_OK;
-    dt_report_last_line(r);
-    return r->to_tensorboard ? dt_events_done(&r->events) : DT_OK;
-}
-
 void dt_report_activity(dt_report *r, int64_t step, const char *text)
 {
     if (r && r->to_stdout) dt_progress_activity(&r->progress, step, text);

@@ -20,7 +20,6 @@ static const struct product_way {
     dt_dtype stored; /* of B; DT_F32: as it is computed in */
     dt_epilogue epilogue;
     dt_product_sums sums_of;
-    bool int8; /* in int8, some columns outliers */
 } WAYS[] = {
     {.name = "plain"},
     {"into float", .float_c = true},
@@ -36,8 +35,6 @@ static const struct product_way {
     {"B of int8, batch-invariant", .batch_invariant = true, .stored = DT_I8},
     {"B of nf4, addend", .addend = true, .stored = DT_NF4X2},
     {"B of nf4, batch-invariant", .bias = true, .batch_invariant = true, .stored = DT_NF4X2},
-    {"in int8, bias and addend", .bias = true, .addend = true, .stored = DT_I8, .int8 = true},
-    {"in int8, batch-invariant", .batch_invariant = true, .stored = DT_I8, .int8 = true},
 };
 enum { N_WAYS = sizeof WAYS / sizeof WAYS[0] };
 
@@ -108,11 +105,10 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
                 sums = w->accumulate ? put(c, mm.sums_dtype, n_sums, 1) : room(c, mm.sums_dtype, n_sums);
     c->product = &mm; // cppcheck-suppress autoVariables ; nobody looks after end_product
     EACH_DEVICE (c) {
-        mm.int8 = (dt_int8_product){w->int8, 0.99f};
         if (w->stored != DT_F32)
-            mm.b_scaled = (dt_scaled){.how = w->stored == DT_NF4X2           ? DT_SCALE_NF4
-                                             : form & 2 && n % 2 && !w->int8 ? DT_SCALE_MATRIX
-                                                                             : DT_SCALE_ROWS,
+            mm.b_scaled = (dt_scaled){.how = w->stored == DT_NF4X2 ? DT_SCALE_NF4
+                                             : form & 2 && n % 2   ? DT_SCALE_MATRIX
+                                                                   : DT_SCALE_ROWS,
                                       .stored = w->stored,
                                       .scale = at(c, b.scale),
                                       .blocks = w->stored == DT_NF4X2 ? at(c, b.blocks) : NULL};
@@ -134,8 +130,8 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
 /* Which of the four ways to store A and B there are. */
 static bool has_form(const struct product_way *w, int form)
 {
-    const bool ta = form & 1, tb = form >> 1;
-    return w->int8 ? tb && !ta : !ta || (!w->batch_invariant && w->stored == DT_F32);
+    const bool ta = form & 1;
+    return !ta || (!w->batch_invariant && w->stored == DT_F32);
 }
 
 static void products(check *c, dt_dtype dt)

@@ -140,20 +140,10 @@ static void see_optimizer(changes *c, const dt_run *run, const dt_ckpt_meta *met
     if (first && c->refused[0]) c->section = "optimizer", c->key = "type";
 }
 
-dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta)
-{
-    dt_mistakes unknown = {0}; /* keys of other versions */
-    const dt_err err =
-        dt_config_read(cfg, path, meta->config ? meta->config : "", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown);
-    free(unknown.text);
-    if (err == DT_OK) dt_error_clear();
-    return err;
-}
-
 static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
     dt_config before = {0};
-    DT_TRY(run_read_saved_config(&before, path, meta));
+    DT_TRY(dt_config_read_recorded(&before, path, meta->config));
     const double dropout = before.model_dropout;
     dt_config_compare(&before, &run->cfg, see_key, c);
     dt_config_free(&before);

@@ -69,7 +69,7 @@ static bool is_submitted_again(const dt_run *run, const char *newest, bool path_
     dt_config before = {0};
     bool same = false;
     if (dt_checkpoint_read_meta(newest, &meta) == DT_OK) {
-        if (run_read_saved_config(&before, newest, &meta) == DT_OK &&
+        if (dt_config_read_recorded(&before, newest, meta.config) == DT_OK &&
             !strcmp(before.checkpoint_resume, run->cfg.checkpoint_resume) &&
             run_same_settings(run, newest, &meta, &same) == DT_OK)
             same = same || path_is_gone;
@@ -194,7 +194,7 @@ static dt_err check_auxiliary(const dt_run *run, const char *path)
 static dt_err fail_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta, const char *tensor)
 {
     dt_config before = {0};
-    DT_TRY(run_read_saved_config(&before, path, meta));
+    DT_TRY(dt_config_read_recorded(&before, path, meta->config));
     const char *was = before.lora_base_quantization, *now = run->cfg.lora_base_quantization;
     const dt_err err =
         strcmp(was, now) != 0
@@ -242,7 +242,7 @@ static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_m
     dt_config before = {0};
     named_model named = {.section = run->task.ops->name};
     if (n == 1) return DT_OK;
-    DT_TRY(run_read_saved_config(&before, path, meta));
+    DT_TRY(dt_config_read_recorded(&before, path, meta->config));
     dt_config_compare(&before, &run->cfg, see_path, &named);
     dt_config_free(&before);
     const dt_err err = dt_checkpoint_fits(path, models, n);
@@ -315,7 +315,7 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     dt_config before = {0};
     p->validation_due = meta->validation_due && run->task.n_validation > 0;
     p->best_step = meta->best_step, p->best_metric = meta->best_metric, p->n_not_better = meta->n_not_better;
-    if (run_read_saved_config(&before, path, meta) == DT_OK && !run_best_same_metric(&before, &run->cfg))
+    if (dt_config_read_recorded(&before, path, meta->config) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;
     place_in_data(run, p, &before);
     run_extend_schedule(run, meta, &before, p);

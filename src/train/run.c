@@ -318,7 +318,7 @@ static dt_err train(dt_run *run)
     err = run_save_last(run, &p, err);
     const double loop_s = dt_now_s() - begin_s;
     if (err == DT_OK) err = export_result(run, &p);
-    if (err == DT_OK) err = dt_comm_agree(run->comm, run_trains(run) ? dt_report_done(run->report) : DT_OK);
+    if (err == DT_OK && run_trains(run)) dt_report_last_line(run->report);
     if (err == DT_OK || err == DT_ERR_STOP) run_say_closing(run, &from, &p, loop_s);
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
     const dt_err traced = write_trace(run);

@@ -205,9 +205,6 @@ void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config 
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
 /* are there no changes to report? */
 dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same);
-/** Read the configuration in a checkpoint, without keys that this version does not know. Free it even after an
- *  error. */
-dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta);
 
 /* branch.c: local, on rank 0. */
 /* moves newer checkpoints away, if any */

@@ -85,25 +85,6 @@ void sim_multiplied_half(void *const brought[32], uint32_t lanes)
     multiply<__half>(brought);
 }
 
-/* Four elements of row g (A) or column g (B) from 4 t on; PTX ISA, "Matrix Fragments for mma.m16n8k32". */
-void sim_multiplied_int8(void *const brought[32], uint32_t lanes)
-{
-    int8_t a[16][32], b[8][32];
-    whole_warp(lanes, "mma_16832");
-    for (int l = 0; l < WARP; l++) {
-        const sim_int8_product *mine = static_cast<sim_int8_product *>(brought[l]);
-        const int g = l / 4, t = l % 4;
-        for (int i = 0; i < 4; i++) memcpy(&a[g + i % 2 * 8][4 * t + i / 2 * 16], &mine->a[i], 4);
-        for (int i = 0; i < 2; i++) memcpy(&b[g][4 * t + i * 16], &mine->b[i], 4);
-    }
-    for (int row = 0; row < 16; row++)
-        for (int j = 0; j < 8; j++) {
-            int sum = 0;
-            for (int k = 0; k < 32; k++) sum += a[row][k] * b[j][k];
-            static_cast<sim_int8_product *>(brought[row % 8 * 4 + j / 2])->d[row / 8 * 2 + j % 2] += sum;
-        }
-}
-
 /* ---- matrices from shared memory -------------------------------------------------------------------------------- */
 
 static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)

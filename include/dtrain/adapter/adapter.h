@@ -63,8 +63,7 @@ typedef struct dt_lora {
     dt_modules modules_to_save;
     dt_module_value *rank_pattern, *alpha_pattern;
     int n_rank_pattern, n_alpha_pattern;
-    dt_dtype base;        /* base_quantization: DT_I8 or DT_NF4X2; DT_F32: none. Not in adapter files */
-    dt_int8_product int8; /* on where llm_int8_threshold is given */
+    dt_dtype base; /* base_quantization: DT_I8 or DT_NF4X2; DT_F32: none. Not in adapter files */
     /* of a file: a head tied to an embedding in modules_to_save stays tied; an embedding and its head among
      * target_modules both have adapters with the same values */
     bool ties;
@@ -108,8 +107,7 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
 
 /** Apply base_quantization: store the matrices of blocks of which these adapters train nothing as codes with scales.
  *  After dt_units_choose_trained, before the units are borrowed. Embeddings, norms, heads, biases and adapters are
- *  unchanged. DT_ERR_USAGE: no such matrix; matrices of one product cannot be one nf4 matrix; or a matrix has too many
- *  inputs for int8 products (DT_INT8_MOST_K). DT_ERR_MEMORY. */
+ *  unchanged. DT_ERR_USAGE: no such matrix, or matrices of one product cannot be one nf4 matrix. DT_ERR_MEMORY. */
 dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
 /** The same for the matrices that are quantised in the units of another model with the same shape. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units);

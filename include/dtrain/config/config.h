@@ -51,6 +51,15 @@ typedef enum dt_config_variables { DT_VARIABLES_MUST_BE_SET, DT_VARIABLES_MAY_BE
 dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides,
                       dt_config_variables variables, dt_mistakes *mistakes);
 
+/** Parse a configuration that a run recorded in a checkpoint or in its config.ini. Keys of another version and
+ *  variables that are not set are ignored: these keys keep their defaults.
+ *
+ *  cfg   out  must be freed with dt_config_free in any case
+ *  text  may be NULL: all defaults
+ *
+ *  DT_ERR_MEMORY. */
+dt_err dt_config_read_recorded(dt_config *cfg, const char *name, const char *text);
+
 /** Is the key's value uncertain, so that nothing should be concluded from it? True if the value or a similar name has a
  *  mistake, or if its variable is not set. key NULL: does any key of the section have a mistake? */
 bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key);

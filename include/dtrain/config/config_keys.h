@@ -256,10 +256,6 @@
     ENUM(lora, base_quantization, "none", "none|int8|nf4", \
          "storage of frozen block matrices. int8: one byte per weight and one float per row; nf4: half a byte per " \
          "weight, bitsandbytes' format with double quantisation. Weights are rounded when they are loaded") \
-    MAYBE(lora, llm_int8_threshold, number, 0, 1e30, "", "", \
-         "with base_quantization = int8: compute GEMMs in int8, as bitsandbytes does. Input columns with an element " \
-         "of at least this magnitude stay in precision.dtype (6 is usual; 0: no column does). Not set: GEMMs in " \
-         "precision.dtype") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "number of steps between checkpoints; below 1: a fraction of all steps; 0: save only at the end") \
     ENUM(checkpoint, save, "all", "all|trainable", \

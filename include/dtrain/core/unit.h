@@ -8,7 +8,6 @@
 #define DTRAIN_UNIT_H
 
 #include "dtrain/core/core.h"
-#include "dtrain/core/int8.h"
 
 enum { DT_MAX_DIMS = 4, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
 
@@ -29,7 +28,6 @@ typedef struct dt_coded {
     bool turned;               /* files store it as [n_in, n_out], as GPT-2's */
     int codes, blocks, scales; /* indices of its tensors in the unit's table; blocks: -1 with int8 */
     int finer;                 /* of nf4 (dt_scaled) */
-    dt_int8_product int8;      /* of int8: how forward multiplies */
 } dt_coded;
 
 /** Rows first .. end-1 of a tensor: indices of its first dimension. */

@@ -31,14 +31,13 @@ typedef struct dt_graph dt_graph; /* recorded operations that one call queues ag
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/** A memory allocation and its accounting category. Views do not own their memory and must not outlive their buffer. */
+/** A memory allocation and its accounting category. */
 typedef struct dt_buf {
     void *ptr;
     size_t nbytes;
     dt_device *dev;
     dt_memcat category;
     dt_place place;
-    bool owned;
 } dt_buf;
 
 /** Allocate memory, aligned to 64 bytes, in huge pages if the system provides them. The content is undefined.
@@ -54,10 +53,8 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
 /** As dt_buf_alloc, but the content is zero, for every stream, on return. Free of cost where fresh memory is zero
  *  anyway. */
 dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
-/** A view of nbytes bytes at an offset of a buffer, not owned. The range is not checked. */
-dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes);
-/** Free an owned buffer and subtract it from the ledger. No queued operation may use it: synchronise first. Safe on
- *  {0}, on a view and twice; leaves {0}. */
+/** Free a buffer and subtract it from the ledger. No queued operation may use it: synchronise first. Safe on
+ *  {0} and twice; leaves {0}. */
 void dt_buf_free(dt_buf *b);
 
 /* ---- operations of a backend ------------------------------------------------------------------------------------- */

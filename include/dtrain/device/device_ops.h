@@ -4,7 +4,6 @@
 #define DTRAIN_DEVICE_OPS_H
 
 #include "dtrain/core/core.h"
-#include "dtrain/core/int8.h"
 
 /** Activation functions. */
 typedef enum dt_activation {
@@ -83,7 +82,6 @@ typedef struct dt_matmul {
     bool accumulate_sums;
 
     dt_scaled a_scaled, b_scaled;
-    dt_int8_product int8;
 } dt_matmul;
 
 /* ---- image patches ----------------------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
-/* gpu_sizes.h - sizes of a GPU's workspaces. The CUDA device and plans use the same functions. Sizes depend only on the
- * call, not on the GPU, so a plan is the same with and without a GPU and CUDA. Every function is Local. */
+/* gpu_sizes.h - sizes of a GPU's workspaces, and the products that cuBLASLt computes. The CUDA device and plans use the
+ * same functions. Results depend only on the call, not on the GPU, so a plan is the same with and without a GPU and
+ * CUDA. Every function is Local. */
 #ifndef DTRAIN_GPU_SIZES_H
 #define DTRAIN_GPU_SIZES_H
 
@@ -27,17 +28,12 @@ typedef struct dt_gpu_attention_library {
 } dt_gpu_attention_library;
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at);
 
-/** Where a product in int8 of depth k, at most DT_INT8_MOST_K, keeps what in the workspace, in bytes from its start. */
-enum { DT_GPU_INT8_SPLITS = 16 /* of the rows of A, for marks */, DT_GPU_INT8_CHUNK = 16 /* codes */ };
-typedef struct dt_gpu_int8_places {
-    size_t marks;      /* uint8_t [DT_GPU_INT8_SPLITS][k] */
-    size_t n_outliers; /* int [1] */
-    size_t outliers;   /* int [k] */
-    size_t scale;      /* float [rows] */
-    size_t codes;      /* int8_t [rows][ld] */
-    int64_t ld;        /* a multiple of DT_GPU_INT8_CHUNK */
-    int64_t rows;      /* of A that are there at a time: above 0 */
-} dt_gpu_int8_places;
-dt_gpu_int8_places dt_gpu_int8_workspace(int64_t k);
+/** Is cuBLASLt asked for this product in one call? Not if bias or D have another type than C, if the activation is not
+ *  GELU by tanh, or if 16-bit rows are no whole chunks of 16 bytes, for which it has only slow kernels. */
+bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, const void *c);
+/** Do rows begin at multiples of 16 bytes? */
+bool dt_gpu_whole_row(const void *p, int64_t ld, dt_dtype dt);
+/** Is a product, of a form that cuBLASLt does not take, large enough to be cut into products that it takes? */
+bool dt_gpu_is_worth_cutting(const dt_matmul *mm);
 
 #endif

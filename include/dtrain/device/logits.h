@@ -16,8 +16,6 @@ void dt_logits_exp(const float *x, int64_t n, double top, double scale, double *
 
 /** The lowest id of the largest of n logits; -1 if one is NaN or +inf, or all are -inf. */
 int64_t dt_logits_first_best(const float *x, int64_t n);
-/** As dt_logits_first_best. DT_ERR_NONFINITE, naming the value, instead of -1. */
-dt_err dt_logits_best(const float *x, int64_t n, int32_t *best);
 
 /** log(sum over v of e^(scale * logits[v])): scale * logits[t] minus it is the log-probability of t at the temperature
  *  1/scale. Not finite if a logit is +inf or NaN. */

@@ -63,8 +63,6 @@ void dt_report_activity(dt_report *r, int64_t step, const char *text);
 void dt_report_end_line(dt_report *r);
 /** Print the line of the last step, if it has not been printed. */
 void dt_report_last_line(dt_report *r);
-/** Report that all steps are done: TensorBoard shows the run as successful. DT_ERR_WRITE. */
-dt_err dt_report_done(dt_report *r);
 /** fsync all files, before a checkpoint names the step. DT_ERR_WRITE. */
 dt_err dt_report_flush(dt_report *r);
 /** Close all sinks. Safe on NULL. */

@@ -107,15 +107,12 @@ static dt_err choose_kernels(const dt_cpu_kernels **k)
     return DT_OK;
 }
 
-/* Leaf 7, edx; compilers' names for them are too new. */
-enum { AMX_BF16 = 1 << 22, AMX_INT8 = 1 << 25 };
-
 /* Linux hands out the state of AMX tiles on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM), for the process. */
-static bool runs_amx(unsigned feature)
+static bool runs_amx(void)
 {
 #if defined(__x86_64__) && defined(SYS_arch_prctl) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
-    const unsigned need = feature | 1u << 24; /* AMX-TILE */
+    const unsigned need = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE; compilers' names for them are too new */
     unsigned eax, ebx, ecx, edx = 0;
     return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & need) == need &&
            syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
@@ -140,21 +137,8 @@ static const dt_bf16_unit *choose_unit(const dt_cpu_kernels *k)
     const char *most = getenv("DTRAIN_BF16");
     if (most && !strcmp(most, "none")) return NULL;
     const bool dot = most && !strcmp(most, "dot");
-    if (k->amx_unit && !dot && runs_amx(AMX_BF16)) return k->amx_unit;
+    if (k->amx_unit && !dot && runs_amx()) return k->amx_unit;
     return k->dot_unit && runs_bf16_dot(dot) ? k->dot_unit : NULL;
-}
-
-/* Are there instructions for sums of products of int8? */
-static bool runs_int8_dot(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512vnni");
-#elif defined(__aarch64__)
-    enum { HAS_DOTPROD = 1 << 20 };
-    return getauxval(AT_HWCAP) & HAS_DOTPROD;
-#else
-    return false;
-#endif
 }
 
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
@@ -180,7 +164,6 @@ static void cpu_close(dt_device *dev)
     cpu_state *cpu = cpu_of(dev);
     if (!cpu) return;
     cpu_matmul_close(cpu);
-    cpu_int8_close(cpu);
     cpu_gemm_close(cpu);
     cpu_drop(cpu->attention_scratch, (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads);
     free(cpu);
@@ -193,7 +176,6 @@ static dt_err open_parts(cpu_state *cpu)
 {
     DT_TRY(choose_kernels(&cpu->k));
     cpu->unit = choose_unit(cpu->k);
-    cpu_int8_open(cpu, runs_int8_dot(), runs_amx(AMX_INT8));
     cpu->pairs = cpu_rows_use_pairs(cpu->k);
     cpu->attention_scratch_elems = cpu->k->attention_scratch(DT_ATTENTION_MAX_HEAD_DIM);
     const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
@@ -238,11 +220,7 @@ static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
 }
 
 static size_t cpu_memory_free(const dt_device *dev) { return dt_host_memory_free(); }
-static size_t cpu_overhead(const dt_device *dev)
-{
-    return cpu_of(dev)->nbytes_held + cpu_of(dev)->int8_scratch_nbytes[0] + cpu_of(dev)->int8_scratch_nbytes[1] +
-           cpu_matmul_held(cpu_of(dev));
-}
+static size_t cpu_overhead(const dt_device *dev) { return cpu_of(dev)->nbytes_held + cpu_matmul_held(cpu_of(dev)); }
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 

@@ -17,10 +17,7 @@ typedef struct cpu_state {
     bool reproducible;        /* the same bits on any number of threads */
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
-    bool pairs; /* batch-invariant bf16 products use the processor's pairwise dot products */
-    const dt_int8_unit *int8_few, *int8_many; /* what multiplies int8: for few rows, and for more */
-    void *int8_scratch[2];                    /* of outliers, and of panels: grown */
-    size_t int8_scratch_nbytes[2];
+    bool pairs;         /* batch-invariant bf16 products use the processor's pairwise dot products */
     void *gemm_scratch; /* n_threads pieces of gemm_scratch_nbytes; NULL: bf16 products are oneDNN's */
     size_t gemm_scratch_nbytes;
     /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to DT_ATTENTION_MAX_HEAD_DIM */
@@ -76,11 +73,6 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
 /* cpu_matmul_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
 void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
-
-/* cpu_int8.c: dt_matmul.int8, with k above 0; the caller sees to epilogue and sums */
-void cpu_int8_open(cpu_state *cpu, bool has_dot, bool has_amx); /* does the processor run these units? */
-void cpu_int8_close(cpu_state *cpu);
-dt_err cpu_int8_product(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* cpu_epilogue.c: what comes after a product; the caller has checked mm */
 void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c);

@@ -28,20 +28,6 @@ typedef struct dt_stored {
     dt_scaled how;
 } dt_stored;
 
-/** Sums of products of int8: sum[i][j] = sum over p < k of x[i][p] w[j][p] for m rows of x and n of w, each at most
- *  DT_INT8_BLOCK. Rows of x are ldx apart, a multiple of DT_INT8_PAD, have zeros from k on, and are there (as anything)
- *  up to a multiple of DT_INT8_ROWS; sums beyond m and n are anything. in_quads: DT_QUAD_ROWS rows lie together, four
- *  elements of each in turn, [ldx/4][DT_QUAD_ROWS][4]. begin and end bracket a thread's use. */
-enum { DT_INT8_BLOCK = 64, DT_INT8_PAD = 64, DT_INT8_ROWS = 32, DT_QUAD_ROWS = 16 };
-typedef struct dt_int8_unit {
-    const char *name;
-    bool in_quads;
-    void (*begin)(void);
-    void (*end)(void);
-    void (*product)(int64_t m, int64_t n, int64_t k, const int8_t *x, int64_t ldx, const int8_t *w, int64_t ldw,
-                    int32_t sum[][DT_INT8_BLOCK]);
-} dt_int8_unit;
-
 /** A product of matrices without its epilogue, and what one thread computes of it: rows and columns of C, cut between
  *  tiles. */
 typedef struct dt_gemm {
@@ -72,22 +58,6 @@ typedef struct dt_rows_product {
     dt_gemm g;
     bool pairs; /* bf16 by the processor's pairwise dot products, where B is stored [n,k] */
 } dt_rows_product;
-
-/** A product in int8 (dt_int8_product), and rows of A as they are multiplied. */
-enum { DT_INT8_BESIDE = 128 /* outliers of which the numbers of A are kept */ };
-typedef struct dt_int8_rows {
-    dt_gemm g;
-    uint32_t least;      /* the bits of the smallest outlier; UINT32_MAX: none */
-    uint8_t *is_outlier; /* [k] */
-    int32_t *outliers;   /* [n_outliers], ascending */
-    int64_t n_outliers;
-    int64_t first, n; /* rows of A */
-    int8_t *q;        /* [n up to DT_INT8_ROWS][ld] */
-    int64_t ld;
-    float *scale;  /* [n] */
-    float *beside; /* [n][DT_INT8_BESIDE], where there may be outliers: the numbers of A in the first of them */
-    const dt_int8_unit *unit;
-} dt_int8_rows;
 
 typedef struct dt_attention_args {
     const void *q, *k, *v;
@@ -124,13 +94,6 @@ typedef struct dt_cpu_kernels {
 
     /* dequantise.c: n elements of a row, from column col on, as numbers of dt */
     void (*dequantise)(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
-
-    /* int8.c: is_outlier of n columns from col on; row i of q with its scale; rows of C, n columns from col on */
-    void (*int8_mark)(const dt_int8_rows *p, int64_t col, int64_t n);
-    void (*int8_quantise)(const dt_int8_rows *p, int64_t i);
-    void (*int8_columns)(const dt_int8_rows *p, int64_t col, int64_t n);
-    /* units: the compiler's own, on every processor; by dot products, and by a matrix unit: NULL in sets without */
-    const dt_int8_unit *int8_plain, *int8_dot, *int8_amx;
 
     /* norm.c: one row; backward adds to the block's float sums */
     float (*rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt);

@@ -598,9 +598,7 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
     if (mm->m > 0 && mm->n > 0) {
         void *to = c;
         const dt_matmul p = product_of(mm, &to);
-        DT_TRY(mm->int8.on && mm->k > 0 ? cpu_int8_product(cpu, &p, a, b, to)
-               : reads_stored(&p)       ? run_product(cpu, &p, a, b, to)
-                                        : run_panels(cpu, &p, a, b, to));
+        DT_TRY(reads_stored(&p) ? run_product(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
         cpu_epilogue_act(cpu, mm, c);
     }
     return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;

@@ -7,11 +7,6 @@
 
 int64_t ISA_NAME(attention_scratch)(int head_dim) { return tiles_elems(round_up(head_dim, DT_ATTENTION_PAD)); }
 
-/* m and l of each query: the largest score seen so far, and the sum of exp(score - m) over all keys seen so far. */
-typedef struct running {
-    float max[TQ], sum[TQ];
-} running;
-
 /* s [n_keys][TQ], of which n columns count: scores of keys that a query does not see become -inf, so their
  * probability is exactly 0. key: number in the sequence of the first row. */
 static void mask_scores(float *s, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
@@ -28,19 +23,7 @@ static void mask_scores(float *s, const visible *vis, int32_t key, int32_t n_key
 static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t n, float *restrict alpha)
 {
     float max[TQ], sum[TQ];
-    int moved = 0;
-    SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = r->max[i];
-    for (int32_t j = 0; j < n_keys; j++)
-        SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
-    _Pragma("omp simd reduction(| : moved)") for (int32_t i = 0; i < n; i++)
-    {
-        moved |= max[i] > r->max[i];
-        const float base = max[i] == -INFINITY ? 0.0f : max[i];
-        alpha[i] = exp_below(r->max[i] - base);
-        r->max[i] = max[i];
-        max[i] = base;
-        sum[i] = 0.0f;
-    }
+    const bool moved = raise_maxima(r, s, n_keys, n, alpha, max, sum);
     for (int32_t j = 0; j < n_keys; j++)
         SIMD_FOR (int32_t i = 0; i < n; i++) {
             const float e = exp_below(s[j * TQ + i] - max[i]);
@@ -48,28 +31,7 @@ static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t 
             sum[i] += e;
         }
     SIMD_FOR (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
-    return moved != 0;
-}
-
-/* o <- alpha o for every query: acc [d][TQ], alpha [n]. Left out while no maximum moves, where alpha is 1. */
-static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
-{
-    for (int64_t c = 0; c < d; c++)
-        SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
-}
-
-/* out_i = o_i / l_i and lse_i = m_i + log l_i, for the part's queries. acc [dp][TQ] is turned on its way to rows. */
-static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r,
-                   const tiles *t)
-{
-    const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
-    float inverse[TQ] = {0};
-    for (int32_t i = 0; i < part->n; i++) {
-        inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i]; /* a NaN goes on */
-        if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
-    }
-    store_transposed(element_w(a->out_w, at->dt, row * at->o_ld + part->head * d), at->dt, at->o_ld, t->acc, part->n, d,
-                     inverse, t->s);
+    return moved;
 }
 
 /* One head, queries first .. first+n-1 of a sequence, n <= TQ. Keys come in tiles that begin at multiples of TK of the
@@ -104,5 +66,5 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
         }
         tile_product(true, d, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
     }
-    finish(at, a, part, &r, &t);
+    finish(at, at->dt, a, part, &r, t.acc, t.s);
 }

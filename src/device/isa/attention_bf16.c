@@ -89,11 +89,6 @@ INLINE uint32_t pair_of(float low, float high)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* m and l, as in attention.c. */
-typedef struct running {
-    float max[TQ], sum[TQ];
-} running;
-
 /* s [n_keys][TQ] <- scale s, or -inf where the query does not see the key. */
 static void scale_and_mask(float *s, float scale, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
 {
@@ -117,19 +112,7 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
     float max[TQ], sum[TQ];
     const float *restrict s = t->s;
     uint32_t *restrict pairs = t->p_pairs;
-    int moved = 0;
-    SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = r->max[i];
-    for (int32_t j = 0; j < n_keys; j++)
-        SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
-    _Pragma("omp simd reduction(| : moved)") for (int32_t i = 0; i < n; i++)
-    {
-        moved |= max[i] > r->max[i];
-        const float base = max[i] == -INFINITY ? 0.0f : max[i];
-        alpha[i] = exp_below(r->max[i] - base);
-        r->max[i] = max[i];
-        max[i] = base;
-        sum[i] = 0.0f;
-    }
+    const bool moved = raise_maxima(r, s, n_keys, n, alpha, max, sum);
     for (int32_t j = 0; j < (int32_t)round_up(n_keys, 32); j += 2) {
         const float *lower = s + j * TQ, *upper = lower + TQ, *fl = f ? f + j * TQ : NULL;
         if (j + 1 < n_keys && !f) {
@@ -150,28 +133,7 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
         }
     }
     SIMD_FOR (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
-    return moved != 0;
-}
-
-/* o <- alpha o, acc [d][TQ]. */
-static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
-{
-    for (int64_t c = 0; c < d; c++)
-        SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
-}
-
-/* out_i = o_i / l_i, lse_i = m_i + log l_i. */
-static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r,
-                   const bf16_tiles *t)
-{
-    const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
-    float inverse[TQ] = {0};
-    for (int32_t i = 0; i < part->n; i++) {
-        inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i];
-        if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
-    }
-    store_transposed((uint16_t *)a->out_w + row * at->o_ld + part->head * d, DT_BF16, at->o_ld, t->acc, part->n, d,
-                     inverse, t->s);
+    return moved;
 }
 
 /* As attention_forward: one head, one tile of queries. */
@@ -202,7 +164,7 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
         if (exponentials(&t, &r, n_keys, n, alpha, at->dropout_p > 0 ? t.drop : NULL)) rescale(t.acc, d, n, alpha);
         part->unit->product(dp, n, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
     }
-    finish(at, a, part, &r, &t);
+    finish(at, DT_BF16, a, part, &r, t.acc, t.s);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */

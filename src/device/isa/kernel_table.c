@@ -8,13 +8,6 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .isa = DT_TEXT(DT_ISA),
     .convert = ISA_NAME(convert),
     .dequantise = ISA_NAME(dequantise),
-    .int8_mark = ISA_NAME(int8_mark),
-    .int8_quantise = ISA_NAME(int8_quantise),
-    .int8_columns = ISA_NAME(int8_columns),
-    .int8_plain = &ISA_NAME(int8_plain),
-#if HAVE_INT8_DOT
-    .int8_dot = &ISA_NAME(int8_dot),
-#endif
     .add_into = ISA_NAME(add_into),
     .add = ISA_NAME(add),
     .scale = ISA_NAME(scale),
@@ -53,7 +46,6 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .dot_unit = &ISA_NAME(dot_unit),
 #endif
 #if HAVE_X86_UNITS
-    .int8_amx = &ISA_NAME(int8_amx),
     .amx_unit = &ISA_NAME(amx_unit),
     .gemm_scratch = ISA_NAME(gemm_scratch),
     .gemm_bf16 = ISA_NAME(gemm_bf16),

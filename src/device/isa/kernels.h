@@ -7,10 +7,6 @@
 
 void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n);
 void ISA_NAME(dequantise)(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
-void ISA_NAME(int8_mark)(const dt_int8_rows *p, int64_t col, int64_t n);
-void ISA_NAME(int8_quantise)(const dt_int8_rows *p, int64_t i);
-void ISA_NAME(int8_columns)(const dt_int8_rows *p, int64_t col, int64_t n);
-extern const dt_int8_unit ISA_NAME(int8_plain);
 void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n);
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n);
 void ISA_NAME(scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n);
@@ -66,15 +62,6 @@ void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_
 #define HAVE_ARM_UNITS 1
 #else
 #define HAVE_ARM_UNITS 0
-#endif
-#if HAVE_X86_UNITS || (defined(__aarch64__) && (!defined(__clang__) || __clang_major__ >= 16))
-#define HAVE_INT8_DOT 1
-extern const dt_int8_unit ISA_NAME(int8_dot);
-#else
-#define HAVE_INT8_DOT 0
-#endif
-#if HAVE_X86_UNITS
-extern const dt_int8_unit ISA_NAME(int8_amx);
 #endif
 #define HAVE_BF16_UNITS (HAVE_X86_UNITS || HAVE_ARM_UNITS)
 #if HAVE_BF16_UNITS

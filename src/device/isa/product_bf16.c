@@ -5,7 +5,6 @@
 #include "rows.h"
 
 #if HAVE_X86_UNITS
-#include "amx.h"
 #include <string.h>
 
 static void nothing(void) {}
@@ -227,7 +226,22 @@ const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK,
 
 /* ---- matrix unit ------------------------------------------------------------------------------------------------- */
 
-/* Tiles 4 and 5 are of A, 6 and 7 of B. */
+/* Eight tiles of 16 rows of 64 bytes: 0 to 3 hold sums, two by two, 4 and 5 are of A, 6 and 7 of B. */
+
+typedef struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+__attribute__((target("amx-tile"))) static void amx_begin(void)
+{
+    /* static: gcc takes the instruction to read 8 bytes, and would drop the stores to the rest */
+    static const tile_config config = {
+        .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(&config);
+}
+__attribute__((target("amx-tile"))) static void amx_end(void) { _tile_release(); }
 
 #define LOAD_SUM(t, p)                                                                                                 \
     if (accumulate)                                                                                                    \

@@ -60,30 +60,18 @@ INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int6
     {                                                                                                                  \
         dots(rows, cols, dt, k, a, lda, b, ldb, sums);                                                                 \
     }
-DOTS(float_1, 1, LANES, DT_F32)
-DOTS(float_2, 2, LANES / 2, DT_F32)
-DOTS(float_4, 4, LANES / 4, DT_F32)
-DOTS(float_1x1, 1, 1, DT_F32)
-DOTS(float_2x1, 2, 1, DT_F32)
-DOTS(float_4x1, 4, 1, DT_F32)
-DOTS(bf16_1, 1, LANES, DT_BF16)
-DOTS(bf16_2, 2, LANES / 2, DT_BF16)
-DOTS(bf16_4, 4, LANES / 4, DT_BF16)
-DOTS(bf16_1x1, 1, 1, DT_BF16)
-DOTS(bf16_2x1, 2, 1, DT_BF16)
-DOTS(bf16_4x1, 4, 1, DT_BF16)
-DOTS(f16_1, 1, LANES, DT_F16)
-DOTS(f16_2, 2, LANES / 2, DT_F16)
-DOTS(f16_4, 4, LANES / 4, DT_F16)
-DOTS(f16_1x1, 1, 1, DT_F16)
-DOTS(f16_2x1, 2, 1, DT_F16)
-DOTS(f16_4x1, 4, 1, DT_F16)
-static const dot_shapes float_dots = {
-    CHUNK, ISA_NAME(dequantise), NULL, {float_1, float_2, float_4}, {float_1x1, float_2x1, float_4x1}};
-static const dot_shapes bf16_dots = {
-    CHUNK, ISA_NAME(dequantise), NULL, {bf16_1, bf16_2, bf16_4}, {bf16_1x1, bf16_2x1, bf16_4x1}};
-static const dot_shapes f16_dots = {
-    CHUNK, ISA_NAME(dequantise), NULL, {f16_1, f16_2, f16_4}, {f16_1x1, f16_2x1, f16_4x1}};
+#define DOTS_OF(name, dt)                                                                                              \
+    DOTS(name##_1, 1, LANES, dt)                                                                                       \
+    DOTS(name##_2, 2, LANES / 2, dt)                                                                                   \
+    DOTS(name##_4, 4, LANES / 4, dt)                                                                                   \
+    DOTS(name##_1x1, 1, 1, dt)                                                                                         \
+    DOTS(name##_2x1, 2, 1, dt)                                                                                         \
+    DOTS(name##_4x1, 4, 1, dt)                                                                                         \
+    static const dot_shapes name##_dots = {                                                                            \
+        CHUNK, ISA_NAME(dequantise), NULL, {name##_1, name##_2, name##_4}, {name##_1x1, name##_2x1, name##_4x1}};
+DOTS_OF(float, DT_F32)
+DOTS_OF(bf16, DT_BF16)
+DOTS_OF(f16, DT_F16)
 
 /* sums [rows][cols] into total from (i, j) on: written, or added to for later pieces of k. */
 INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, int cols, const float *sums, bool add)

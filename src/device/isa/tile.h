@@ -266,6 +266,56 @@ INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys)
     return vis->most_from <= key && key + n_keys <= vis->least_to;
 }
 
+/* ---- softmax with running maxima --------------------------------------------------------------------------------- */
+
+/* m and l of each query: the largest score seen so far, and the sum of exp(score - m) over all keys seen so far. */
+typedef struct running {
+    float max[TQ], sum[TQ];
+} running;
+
+/* Scores [n_keys][n] raise the maxima of r; returns whether one moved. alpha [n]: the factors of earlier sums; max [n]:
+ * the new maxima, 0 for -inf; sum [n]: zeros. */
+INLINE bool raise_maxima(running *r, const float *restrict s, int32_t n_keys, int32_t n, float *restrict alpha,
+                         float *restrict max, float *restrict sum)
+{
+    int moved = 0;
+    SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = r->max[i];
+    for (int32_t j = 0; j < n_keys; j++)
+        SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
+    _Pragma("omp simd reduction(| : moved)") for (int32_t i = 0; i < n; i++)
+    {
+        moved |= max[i] > r->max[i];
+        const float base = max[i] == -INFINITY ? 0.0f : max[i];
+        alpha[i] = exp_below(r->max[i] - base);
+        r->max[i] = max[i];
+        max[i] = base;
+        sum[i] = 0.0f;
+    }
+    return moved != 0;
+}
+
+/* o <- alpha o for every query: acc [d][TQ], alpha [n]. Left out while no maximum moves, where alpha is 1. */
+static inline void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
+{
+    for (int64_t c = 0; c < d; c++)
+        SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
+}
+
+/* out_i = o_i / l_i and lse_i = m_i + log l_i, for the part's queries. acc [dp][TQ] is transposed through scratch
+ * [TK][TQ]. dt: of out, a constant where it is known. */
+INLINE void finish(const dt_attention *at, dt_dtype dt, const dt_attention_args *a, const dt_attention_part *part,
+                   const running *r, const float *acc, float *scratch)
+{
+    const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
+    float inverse[TQ] = {0};
+    for (int32_t i = 0; i < part->n; i++) {
+        inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i]; /* NaN propagates */
+        if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
+    }
+    store_transposed(element_w(a->out_w, dt, row * at->o_ld + part->head * d), dt, at->o_ld, acc, part->n, d, inverse,
+                     scratch);
+}
+
 /* ---- dropout of probabilities ------------------------------------------------------------------------------------ */
 
 /* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as in

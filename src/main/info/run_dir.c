@@ -66,13 +66,13 @@ static dt_err read_config(run_info *r)
     snprintf(path, sizeof path, "%s/config.ini", r->home);
     if (!dt_is_file(path)) return DT_OK;
     DT_TRY(dt_config_read_file(path, &text));
-    const dt_err err = dt_config_parse(&r->cfg, path, text, 0, NULL);
+    dt_mistakes unknown = {0}; /* written by another version, or edited */
+    const dt_err err = dt_config_read(&r->cfg, path, text, 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown);
     free(text);
     r->has_config = err == DT_OK;
-    if (err != DT_ERR_USAGE) return err;
-    DT_WARN("%s; dtrain-info ignores this file", dt_error_message()); /* written by another version, or edited */
-    dt_error_clear();
-    return DT_OK;
+    if (unknown.text) DT_WARN("%s; dtrain-info ignores these lines", unknown.text);
+    free(unknown.text);
+    return err;
 }
 
 /* The last row with a value of this name, or the row with the minimum value. */

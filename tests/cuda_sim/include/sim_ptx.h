@@ -18,17 +18,6 @@ static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2
     sim_meet(sim_multiplied_half, "mma_16816", 0xffffffffu, &mine);
 }
 
-struct sim_int8_product {
-    int *d;
-    const uint32_t *a, *b;
-};
-sim_together sim_multiplied_int8;
-static inline void mma_16832(int d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    sim_int8_product mine = {d, a, b};
-    sim_meet(sim_multiplied_int8, "mma_16832", 0xffffffffu, &mine);
-}
-
 struct sim_matrices {
     uint32_t *r;
     const void *row;
