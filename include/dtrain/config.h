@@ -117,6 +117,9 @@ void dt_config_print_markdown(FILE *out);
  *  of long words the first 63 letters only. */
 int dt_edit_distance(const char *a, const char *b);
 
+/** Prints a text in lines of at most 100 columns. column: of all lines, where the cursor already is. */
+void dt_print_wrapped(FILE *out, const char *text, int column);
+
 /** Replace ~ at the beginning of a path by HOME. DT_ERR_USAGE, with head in front: HOME is not set. *out is
  *  malloc'ed. */
 dt_err dt_path_expand(const char *path, const char *head, char **out);

@@ -270,7 +270,7 @@ static void print_templates(void)
     const char *name, *about;
     for (int i = 0; dt_chat_named(i, &name, &about); i++) {
         printf("  %-15s ", name);
-        tool_print_wrapped(about, 18);
+        dt_print_wrapped(stdout, about, 18);
     }
 }
 

@@ -248,15 +248,3 @@ dt_err tool_parse(const tool_row *rows, void *options, int argc, char **argv)
         DT_TRY(store(row, options, optarg));
     }
 }
-
-void tool_print_wrapped(const char *text, int column)
-{
-    enum { COLUMNS = 100 };
-    for (int at = column; *text;) {
-        const int len = (int)strcspn(text, " ");
-        if (at > column && at + 1 + len > COLUMNS) at = printf("\n%*s", column, "") - 1;
-        at += printf(at > column ? " %.*s" : "%.*s", len, text);
-        text += len + (text[len] == ' ');
-    }
-    putchar('\n');
-}

@@ -87,9 +87,6 @@ typedef struct tool_help {
     unsigned codes;     /* bits of dt_err that the program ends with, apart from those of every program */
 } tool_help;
 
-/** Prints a text in lines of at most 100 columns. column: of all lines, where the cursor already is. */
-void tool_print_wrapped(const char *text, int column);
-
 /** Print the help, the version, or both, as they are asked for; false: neither is, and there is work to do. */
 bool tool_answers(const tool_help *what, bool help, bool version);
 

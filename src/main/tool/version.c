@@ -4,6 +4,7 @@
 
 #include "build_version.h"
 #include "dtrain/comm.h"
+#include "dtrain/config.h"
 #include "dtrain/dataset.h"
 #include "dtrain/device.h"
 #include "dtrain/io.h"
@@ -32,7 +33,7 @@ static void print_row(const char *label, const char *help, int column)
     const int room = column - 4; /* two blanks before and after */
     printf("  %-*s", room, label);
     printf((int)strlen(label) > room ? "\n%*s" : "  ", column, "");
-    tool_print_wrapped(help, column);
+    dt_print_wrapped(stdout, help, column);
 }
 
 static void print_rows(const tool_row *rows)
@@ -60,7 +61,7 @@ static void print_codes(unsigned codes)
         if (codes >> e & 1)
             snprintf(text + strlen(text), sizeof text - strlen(text), ", %d %s", dt_exit_code((dt_err)e),
                      dt_error_words((dt_err)e));
-    tool_print_wrapped(text, printf("\nexit codes: ") - 1);
+    dt_print_wrapped(stdout, text, printf("\nexit codes: ") - 1);
 }
 
 bool tool_answers(const tool_help *what, bool help, bool version)
