@@ -8,6 +8,7 @@
  * optimizer, a rate and a bound of its own.
  * NP: 1 2 3
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "task_run.h"
 #include "dtrain/step.h"
 #include "dtrain/metrics.h"
@@ -259,7 +260,7 @@ static void column(const char *name, const char *key, double *by_step)
 }
 
 /* What a validation sees behind a step is what the next one begins with: the same passes, the same exact sums. */
-static void a_model_with_a_scalar_head_is_trained(void **state)
+TEST(a_model_with_a_scalar_head_is_trained)
 {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -275,7 +276,7 @@ static void a_model_with_a_scalar_head_is_trained(void **state)
     }
 }
 
-static void it_resumes_to_the_bit(void **state)
+TEST(it_resumes_to_the_bit)
 {
     (void)state;
     const char *whole[] = {"zero.stage=1"}, *half[] = {"zero.stage=1", "run.max_steps=6"};
@@ -311,7 +312,7 @@ static bool same(const courses *a, const courses *b)
 }
 
 /* The same sums of squares and bits at every stage, and a model that does not know of its critic. */
-static void a_critic_is_trained_beside_it(void **state)
+TEST(a_critic_is_trained_beside_it)
 {
     (void)state;
     courses first, c, alone;
@@ -331,7 +332,7 @@ static void a_critic_is_trained_beside_it(void **state)
 }
 
 /* Also at another stage, and with its states in host memory. */
-static void both_resume_to_the_bit(void **state)
+TEST(both_resume_to_the_bit)
 {
     (void)state;
     courses whole, c;
@@ -343,7 +344,7 @@ static void both_resume_to_the_bit(void **state)
 }
 
 /* All else comes a step later, for both: the data are the same in every step, and the rates. */
-static void a_step_is_left_out_of_both_when_the_critic_has_no_numbers(void **state)
+TEST(a_step_is_left_out_of_both_when_the_critic_has_no_numbers)
 {
     enum { BROKEN = 5 };
     (void)state;
@@ -362,13 +363,6 @@ static void a_step_is_left_out_of_both_when_the_critic_has_no_numbers(void **sta
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_model_with_a_scalar_head_is_trained),
-        cmocka_unit_test(it_resumes_to_the_bit),
-        cmocka_unit_test(a_critic_is_trained_beside_it),
-        cmocka_unit_test(both_resume_to_the_bit),
-        cmocka_unit_test(a_step_is_left_out_of_both_when_the_critic_has_no_numbers),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, make_task_run_dir, remove_task_run_dir));
+    return mpi_test_end(run_listed(NULL, make_task_run_dir, remove_task_run_dir));
 }

@@ -1,10 +1,6 @@
 /* test_adapter.c - what [lora] puts into the tables of a model's units (algorithms.md 6.1). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/adapter.h"
 #include <math.h>
 #include <stdio.h>
@@ -74,7 +70,7 @@ static int n_adapted(const struct adapted *a)
     return n;
 }
 
-static void the_a_of_one_product_lie_together_and_the_base_is_frozen(void **state)
+TEST(the_a_of_one_product_lie_together_and_the_base_is_frozen)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\nalpha = 16\n");
@@ -99,7 +95,7 @@ static void the_a_of_one_product_lie_together_and_the_base_is_frozen(void **stat
     drop(&a);
 }
 
-static void a_layer_stored_the_other_way_round_has_the_same_shapes(void **state)
+TEST(a_layer_stored_the_other_way_round_has_the_same_shapes)
 {
     struct adapted a;
     adapt(&a, GPT2, 0, "r = 2\ntarget_modules = c_attn, h.1.mlp.c_proj\ninit = gaussian\nuse_rslora = true\n");
@@ -115,7 +111,7 @@ static void a_layer_stored_the_other_way_round_has_the_same_shapes(void **state)
     drop(&a);
 }
 
-static void ranks_and_alphas_follow_patterns(void **state)
+TEST(ranks_and_alphas_follow_patterns)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0,
@@ -140,7 +136,7 @@ static void ranks_and_alphas_follow_patterns(void **state)
     drop(&a);
 }
 
-static void a_regular_expression_matches_whole_paths(void **state)
+TEST(a_regular_expression_matches_whole_paths)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\ntarget_modules = .*\\.1\\.self_attn\\.(q|o)_proj\n");
@@ -159,7 +155,7 @@ static void assert_shape(const struct adapted *a, const char *name, int64_t rows
 }
 
 /* A is zero and B is drawn; a head that is tied has an adapter in its own unit, or none. */
-static void tables_and_heads_have_adapters_of_their_own(void **state)
+TEST(tables_and_heads_have_adapters_of_their_own)
 {
     struct adapted a;
     (void)state;
@@ -198,7 +194,7 @@ static void tables_and_heads_have_adapters_of_their_own(void **state)
     drop(&a);
 }
 
-static void the_score_and_what_is_named_are_trained_whole(void **state)
+TEST(the_score_and_what_is_named_are_trained_whole)
 {
     struct adapted a;
     adapt(&a, LLAMA, 1, "r = 4\nmodules_to_save = embed_tokens\n");
@@ -210,7 +206,7 @@ static void the_score_and_what_is_named_are_trained_whole(void **state)
 }
 
 /* Where the table of tokens is trained the head that is tied to it goes into the file, too; positions have none. */
-static void a_file_has_the_head_of_the_embedding_that_it_saves(void **state)
+TEST(a_file_has_the_head_of_the_embedding_that_it_saves)
 {
     static const char *const saved[] = {"wte", "wpe"};
     (void)state;
@@ -229,7 +225,7 @@ static void a_file_has_the_head_of_the_embedding_that_it_saves(void **state)
 
 /* q, k and v are one matrix of codes with one array of scales; what is trained, and all that is no matrix of a block,
  * stays. */
-static void an_int8_base_is_codes_with_scales(void **state)
+TEST(an_int8_base_is_codes_with_scales)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 2\nmodules_to_save = layers.1.self_attn.k_proj\nbase_quantization = int8\n");
@@ -266,7 +262,7 @@ static void an_int8_base_is_codes_with_scales(void **state)
 }
 
 /* 576 blocks of q and 288 of k are whole numbers of 32: an eighth of a group. v's are 288, too, but nothing follows. */
-static void an_nf4_base_is_codes_with_blocks_and_pairs(void **state)
+TEST(an_nf4_base_is_codes_with_blocks_and_pairs)
 {
     static const char json[] = "{\"model_type\": \"llama\", \"hidden_size\": 192, \"intermediate_size\": 256, "
                                "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
@@ -305,7 +301,7 @@ static void an_nf4_base_is_codes_with_blocks_and_pairs(void **state)
 }
 
 /* 131073 inputs of down_proj; stored as int8 without products in int8 it is fine. */
-static void an_int8_product_of_too_many_inputs_is_refused_by_name(void **state)
+TEST(an_int8_product_of_too_many_inputs_is_refused_by_name)
 {
     static const char json[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 131073, "
                                "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"vocab_size\": 16, "
@@ -323,7 +319,7 @@ static void an_int8_product_of_too_many_inputs_is_refused_by_name(void **state)
     drop(&a);
 }
 
-static void what_cannot_be_adapted_is_refused_by_name(void **state)
+TEST(what_cannot_be_adapted_is_refused_by_name)
 {
     static const struct {
         const char *lora, *message;
@@ -389,7 +385,7 @@ static void assert_settles(const char *of, const char *lora, const char *key)
     drop(&plain);
 }
 
-static void keys_in_other_words_say_the_same(void **state)
+TEST(keys_in_other_words_say_the_same)
 {
     static const char of[] = "r = 4\ntarget_modules = q_proj, v_proj, up_proj\n"
                              "rank_pattern = layers.0.mlp.up_proj:6, v_proj:2, up_proj:3\n"
@@ -410,21 +406,4 @@ static void keys_in_other_words_say_the_same(void **state)
     assert_settles(of, "modules_to_save = embed_tokens\n", "modules_to_save");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_a_of_one_product_lie_together_and_the_base_is_frozen),
-        cmocka_unit_test(a_layer_stored_the_other_way_round_has_the_same_shapes),
-        cmocka_unit_test(ranks_and_alphas_follow_patterns),
-        cmocka_unit_test(a_regular_expression_matches_whole_paths),
-        cmocka_unit_test(tables_and_heads_have_adapters_of_their_own),
-        cmocka_unit_test(the_score_and_what_is_named_are_trained_whole),
-        cmocka_unit_test(a_file_has_the_head_of_the_embedding_that_it_saves),
-        cmocka_unit_test(an_int8_base_is_codes_with_scales),
-        cmocka_unit_test(an_nf4_base_is_codes_with_blocks_and_pairs),
-        cmocka_unit_test(an_int8_product_of_too_many_inputs_is_refused_by_name),
-        cmocka_unit_test(keys_in_other_words_say_the_same),
-        cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -24,7 +24,7 @@ static results of(dt_advantage_rule rule, int64_t n_rows, const double *reward)
     return r;
 }
 
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     const double reward[G] = {1, 0, 0, 1};
     const dt_advantage_rule group = {.num_generations = G, .n_funcs = 1, .weight = one};
@@ -106,7 +106,7 @@ static void expect_of_normalized(const double *reward, double *expected)
     }
 }
 
-static void they_are_those_of_plain_loops(void **state)
+TEST(they_are_those_of_plain_loops)
 {
     for (uint64_t seed = 0; seed < 200; seed++) {
         double reward[N * N_FUNCS], expected[N];
@@ -130,7 +130,7 @@ static void they_are_those_of_plain_loops(void **state)
     (void)state;
 }
 
-static void what_applies_to_nothing_counts_for_nothing(void **state)
+TEST(what_applies_to_nothing_counts_for_nothing)
 {
     const double reward[2 * G] = {1, NAN, 0, 0.5, NAN, NAN, 3, NAN};
     const dt_advantage_rule rule = {.num_generations = G, .n_funcs = 1, .weight = one};
@@ -145,7 +145,7 @@ static void what_applies_to_nothing_counts_for_nothing(void **state)
     (void)state;
 }
 
-static void a_group_of_equal_rewards_is_flat(void **state)
+TEST(a_group_of_equal_rewards_is_flat)
 {
     const double reward[] = {0.1, 0.1, 0.1, 0, 1, 0}; /* of three, for (0.1 + 0.1 + 0.1) / 3 is not 0.1 */
     dt_advantage_rule rule = {.num_generations = 3, .n_funcs = 1, .weight = one};
@@ -163,7 +163,7 @@ static void a_group_of_equal_rewards_is_flat(void **state)
     (void)state;
 }
 
-static void moments_leave_out_what_is_not_known(void **state)
+TEST(moments_leave_out_what_is_not_known)
 {
     const double x[] = {1, 9, NAN, 9, 3, 9};
     const dt_moments m = dt_moments_of(x, 3, 2), none = dt_moments_of(x + 2, 1, 1), alone = dt_moments_of(x, 1, 1);
@@ -174,7 +174,7 @@ static void moments_leave_out_what_is_not_known(void **state)
     (void)state;
 }
 
-static void long_completions_are_penalized(void **state)
+TEST(long_completions_are_penalized)
 {
     const int32_t length[] = {1, 80, 81, 90, 100, 101};
     const double expected[] = {0, 0, -0.05, -0.5, -1, -1};
@@ -184,13 +184,4 @@ static void long_completions_are_penalized(void **state)
     (void)state;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_worked_numbers),
-                                       cmocka_unit_test(they_are_those_of_plain_loops),
-                                       cmocka_unit_test(what_applies_to_nothing_counts_for_nothing),
-                                       cmocka_unit_test(a_group_of_equal_rewards_is_flat),
-                                       cmocka_unit_test(moments_leave_out_what_is_not_known),
-                                       cmocka_unit_test(long_completions_are_penalized)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

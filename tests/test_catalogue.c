@@ -1,10 +1,6 @@
 /* test_catalogue.c - an info file is read whole, in its order, and what is wrong in it is refused by file and line; the
  * trie has its SIDs and no others, and what is generated through it is an item; embeddings are those of the items. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,7 +32,7 @@ static int remove_file(void **state)
     return unlink(path);
 }
 
-static void items_are_read_in_the_order_of_the_file(void **state)
+TEST(items_are_read_in_the_order_of_the_file)
 {
     (void)state;
     dt_ledger ledger = {0};
@@ -65,7 +61,7 @@ static void items_are_read_in_the_order_of_the_file(void **state)
     assert_int_equal(atomic_load(&ledger.total_now), 0);
 }
 
-static void items_are_found_by_their_sid_and_id(void **state)
+TEST(items_are_found_by_their_sid_and_id)
 {
     (void)state;
     dt_catalogue *c;
@@ -88,7 +84,7 @@ static void items_are_found_by_their_sid_and_id(void **state)
     dt_catalogue_close(c);
 }
 
-static void level_tokens_are_a_sorted_set(void **state)
+TEST(level_tokens_are_a_sorted_set)
 {
     (void)state;
     dt_catalogue *c;
@@ -106,7 +102,7 @@ static void level_tokens_are_a_sorted_set(void **state)
     dt_catalogue_close(c);
 }
 
-static void what_is_wrong_is_named_by_line(void **state)
+TEST(what_is_wrong_is_named_by_line)
 {
     (void)state;
     static const struct {
@@ -178,7 +174,7 @@ static int walk(const dt_constraint *c, int32_t state, int32_t *ids, int32_t n, 
     return n_found;
 }
 
-static void the_trie_has_every_sid_once(void **state)
+TEST(the_trie_has_every_sid_once)
 {
     (void)state;
     dt_ledger ledger = {0};
@@ -218,7 +214,7 @@ static void the_trie_has_every_sid_once(void **state)
 }
 
 /* GPT-2's merges have a token " <". */
-static void tails_that_join_the_sid_are_refused(void **state)
+TEST(tails_that_join_the_sid_are_refused)
 {
     (void)state;
     dt_catalogue *c = open_text("<a>\tA\t31\n<b>\tB\t32\n");
@@ -433,7 +429,7 @@ static int32_t item_of(const fixture *x, const dt_sequence *q)
 static fixture fixed;
 static search w;
 
-static void a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does(void **state)
+TEST(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does)
 {
     (void)state;
     fixture *x = &fixed;
@@ -464,7 +460,7 @@ static void a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does(
     close_fixture(x);
 }
 
-static void a_search_too_short_for_the_longest_items_finds_others_and_cuts_none(void **state)
+TEST(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none)
 {
     (void)state;
     fixture *x = &fixed;
@@ -485,7 +481,7 @@ static void a_search_too_short_for_the_longest_items_finds_others_and_cuts_none(
     close_fixture(x);
 }
 
-static void samples_are_items_with_their_probabilities_among_all_tokens(void **state)
+TEST(samples_are_items_with_their_probabilities_among_all_tokens)
 {
     (void)state;
     fixture *x = &fixed;
@@ -561,7 +557,7 @@ static void cosines_are_of_rows(const char *text, const int *row, int n_rows)
     dt_catalogue_close(c);
 }
 
-static void embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere(void **state)
+TEST(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere)
 {
     (void)state;
     const int fd = mkstemp(vectors_path);
@@ -572,7 +568,7 @@ static void embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere(voi
 }
 
 /* The same matrix in NumPy's format, fp32, and in HDF5's, fp64 and compressed. */
-static void embeddings_of_hdf5_are_those_of_numpy(void **state)
+TEST(embeddings_of_hdf5_are_those_of_numpy)
 {
     (void)state;
     static const struct {
@@ -592,7 +588,7 @@ static void embeddings_of_hdf5_are_those_of_numpy(void **state)
     dt_catalogue_close(c);
 }
 
-static void embeddings_that_do_not_fit_are_refused(void **state)
+TEST(embeddings_that_do_not_fit_are_refused)
 {
     (void)state;
     static const struct {
@@ -623,21 +619,4 @@ static void embeddings_that_do_not_fit_are_refused(void **state)
     assert_int_equal(unlink(vectors_path), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_are_read_in_the_order_of_the_file),
-        cmocka_unit_test(items_are_found_by_their_sid_and_id),
-        cmocka_unit_test(level_tokens_are_a_sorted_set),
-        cmocka_unit_test(what_is_wrong_is_named_by_line),
-        cmocka_unit_test(the_trie_has_every_sid_once),
-        cmocka_unit_test(tails_that_join_the_sid_are_refused),
-        cmocka_unit_test(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does),
-        cmocka_unit_test(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none),
-        cmocka_unit_test(samples_are_items_with_their_probabilities_among_all_tokens),
-        cmocka_unit_test(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere),
-        cmocka_unit_test(embeddings_of_hdf5_are_those_of_numpy),
-        cmocka_unit_test(embeddings_that_do_not_fit_are_refused),
-    };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
-}
+int main(void) { return run_listed(NULL, make_file, remove_file); }

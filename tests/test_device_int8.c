@@ -165,7 +165,7 @@ static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt
     free(want), drop(&x);
 }
 
-static void products_are_as_defined(void **state)
+TEST(products_are_as_defined)
 {
     for (int i = 0; i < N_SIZES; i++)
         for (int k = 0; k < N_FORMS; k++)
@@ -175,7 +175,7 @@ static void products_are_as_defined(void **state)
 /* ---- what must not matter ---------------------------------------------------------------------------------------- */
 
 /* A row that is batch-invariant is the row alone, and of a threshold all rows alone are the same call with that row. */
-static void a_row_alone_has_the_same_bits(void **state)
+TEST(a_row_alone_has_the_same_bits)
 {
     const struct size s = {37, 50, 130, 0}, one = {1, 50, 130, 0};
     const form how = {.threshold = 6, .batch_invariant = true, .bias = true};
@@ -204,7 +204,7 @@ static int open_with(void **state, const char *unit)
 }
 
 /* Of a processor without a unit another stands in. */
-static void all_units_give_the_same_bits(void **state)
+TEST(all_units_give_the_same_bits)
 {
     static const char *const others[] = {"plain", "dot"};
     for (size_t u = 0; u < sizeof others / sizeof others[0]; u++) {
@@ -222,7 +222,7 @@ static void all_units_give_the_same_bits(void **state)
 }
 
 /* What a rank holds after its first step it holds in all: a batch with many outliers takes no more. */
-static void outliers_take_no_memory(void **state)
+TEST(outliers_take_no_memory)
 {
     const struct size s = {70, 80, 1000, 0};
     const form how = {.threshold = 6};
@@ -247,7 +247,7 @@ static const void *row_of(const ref_array *a, int64_t row, int64_t ld)
 }
 
 /* On a GPU rows become int8 as many at a time as a stream's workspace has room for. */
-static void panels_of_rows_do_not_matter(void **state)
+TEST(panels_of_rows_do_not_matter)
 {
     fixture *f = *state;
     const struct size s = {300, 3, DT_INT8_MOST_K, 0}, few = {10, 3, DT_INT8_MOST_K, 0};
@@ -270,7 +270,7 @@ static void panels_of_rows_do_not_matter(void **state)
 
 /* ---- numbers that are none, and what cannot be ------------------------------------------------------------------- */
 
-static void what_is_no_number_shows_in_its_row(void **state)
+TEST(what_is_no_number_shows_in_its_row)
 {
     static const float values[] = {NAN, INFINITY, -INFINITY}, thresholds[] = {0, 6};
     const struct size s = {20, 40, 70, 0};
@@ -288,7 +288,7 @@ static void what_is_no_number_shows_in_its_row(void **state)
 }
 
 /* 127 / largest is infinite, and 0 times that no number: its code must be 0. Column 0 alone counts in B. */
-static void a_zero_stays_zero_in_a_row_of_tiny_numbers(void **state)
+TEST(a_zero_stays_zero_in_a_row_of_tiny_numbers)
 {
     const struct size s = {2, 20, 64, 0};
     const form how = {.threshold = 6};
@@ -301,7 +301,7 @@ static void a_zero_stays_zero_in_a_row_of_tiny_numbers(void **state)
     drop(&x);
 }
 
-static void other_forms_are_refused(void **state)
+TEST(other_forms_are_refused)
 {
     const struct size s = {4, 8, 16, 0};
     const form how = {.threshold = 6};
@@ -328,7 +328,7 @@ static double activation(int64_t i, int64_t k)
     return i / k == 4 ? 0 : ((double)(any(i) >> 56) - 128) / 64 * (any(i + 7777) % 40 == 0 ? 4 : 1);
 }
 
-static void it_is_what_bitsandbytes_computes(void **state)
+TEST(it_is_what_bitsandbytes_computes)
 {
     json_t *file = json_load_file("tests/data/int8_product.json", 0, NULL), *cases = json_object_get(file, "cases");
     assert_true(json_array_size(cases) == 2);
@@ -364,19 +364,8 @@ static void it_is_what_bitsandbytes_computes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_as_defined),
-        cmocka_unit_test(a_row_alone_has_the_same_bits),
-        cmocka_unit_test(all_units_give_the_same_bits),
-        cmocka_unit_test(outliers_take_no_memory),
-        cmocka_unit_test(panels_of_rows_do_not_matter),
-        cmocka_unit_test(what_is_no_number_shows_in_its_row),
-        cmocka_unit_test(a_zero_stays_zero_in_a_row_of_tiny_numbers),
-        cmocka_unit_test(other_forms_are_refused),
-        cmocka_unit_test(it_is_what_bitsandbytes_computes),
-    };
-    int failed = cmocka_run_group_tests_name("as it comes", tests, open_device, close_device);
+    int failed = run_listed("as it comes", open_device, close_device);
     for (int i = 0; ref_is_cpu() && i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+        failed += run_listed(ref_take_isa(i), open_device, close_device);
     return failed != 0;
 }

@@ -4,13 +4,8 @@
  * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for
  * tests/e2e_generate.sh.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -121,7 +116,7 @@ static dt_err hear(void *ctx, dt_sequence *s)
     return DT_OK;
 }
 
-static void tokens_do_not_depend_on_slots_and_passes(void **state)
+TEST(tokens_do_not_depend_on_slots_and_passes)
 {
     (void)state;
     struct work expected;
@@ -173,7 +168,7 @@ static dt_err refuse(void *ctx, dt_sequence *s)
 }
 
 /* A text that goes on: what the cache holds does not pass through again, and the tokens are those of a fresh start. */
-static void a_cached_beginning_is_not_run_again(void **state)
+TEST(a_cached_beginning_is_not_run_again)
 {
     (void)state;
     dt_ledger ledger = {0};
@@ -204,7 +199,7 @@ static void a_cached_beginning_is_not_run_again(void **state)
     dt_error_clear();
 }
 
-static void errors_come_back(void **state)
+TEST(errors_come_back)
 {
     (void)state;
     struct fake f = {.max_tok = 64}, f_bad = {.max_tok = 64, .bad = true};
@@ -247,7 +242,7 @@ static dt_err parse(dt_prompts *p, const char *text, dt_prompt_format format, dt
     return dt_prompts_parse(p, "file", text, strlen(text), format, reader);
 }
 
-static void prompts_come_as_text_lines_and_json(void **state)
+TEST(prompts_come_as_text_lines_and_json)
 {
     (void)state;
     dt_tokenizer *tok;
@@ -307,7 +302,7 @@ static void prompts_come_as_text_lines_and_json(void **state)
 }
 
 /* As in datasets: what would change the question is used or refused. */
-static void fields_of_prompts_are_used_or_refused(void **state)
+TEST(fields_of_prompts_are_used_or_refused)
 {
     static const struct {
         const char *record, *says; /* says: the error, or the text */
@@ -358,7 +353,7 @@ static void fields_of_prompts_are_used_or_refused(void **state)
     dt_tokenizer_close(tok);
 }
 
-static void bad_prompts_are_named_by_line(void **state)
+TEST(bad_prompts_are_named_by_line)
 {
     (void)state;
     const struct {
@@ -473,7 +468,7 @@ static void full_logits(struct stack *k, const int32_t *ids, int32_t n, float *l
 /* Greedy tokens through the cache are those of the whole sequence run anew for each, unless the two best logits are so
  * close that rounding may turn them: sums of at most 64 products of floats in another order differ by less than 64 *
  * 2^-24 = 4e-6 of their size, a few layers deep; 1e-3 is far above. */
-static void the_cache_gives_the_tokens_of_full_passes(void **state)
+TEST(the_cache_gives_the_tokens_of_full_passes)
 {
     (void)state;
     for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
@@ -519,7 +514,7 @@ static void the_cache_gives_the_tokens_of_full_passes(void **state)
 /* Completions of one prompt, which lie in memory with them, or once for all of them that run: the same tokens, and the
  * same bits of their log-probabilities. With one place for prompts those of the second wait for the last of the
  * first. */
-static void a_prompt_that_is_shared_gives_the_same_bits(void **state)
+TEST(a_prompt_that_is_shared_gives_the_same_bits)
 {
     enum { N = 7, PROMPT = 11, LONGEST = 3 + N - 1 };
     static const struct {
@@ -580,21 +575,10 @@ static int make_checkpoint(const char *dir)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_do_not_depend_on_slots_and_passes),
-        cmocka_unit_test(a_cached_beginning_is_not_run_again),
-        cmocka_unit_test(errors_come_back),
-        cmocka_unit_test(prompts_come_as_text_lines_and_json),
-        cmocka_unit_test(fields_of_prompts_are_used_or_refused),
-        cmocka_unit_test(bad_prompts_are_named_by_line),
-        cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),
-        cmocka_unit_test(a_prompt_that_is_shared_gives_the_same_bits),
-    };
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-    const int status = argc == 3 && strcmp(argv[1], "--make-checkpoint") == 0
-                           ? make_checkpoint(argv[2])
-                           : cmocka_run_group_tests_name("generate", tests, NULL, NULL);
+    const int status = argc == 3 && strcmp(argv[1], "--make-checkpoint") == 0 ? make_checkpoint(argv[2])
+                                                                              : run_listed("generate", NULL, NULL);
     MPI_Finalize();
     return status;
 }

@@ -24,7 +24,7 @@ static dt_grpo_loss usual(dt_grpo_type type)
 
 /* ---- normalisers ------------------------------------------------------------------------------------------------- */
 
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     static const struct {
         dt_grpo_type type;
@@ -41,7 +41,7 @@ static void the_worked_numbers(void **state)
     (void)state;
 }
 
-static void a_masked_completion_weighs_nothing(void **state)
+TEST(a_masked_completion_weighs_nothing)
 {
     const dt_grpo_counts none = {.n_completions = 2};
     for (int type = 0; type < DT_N_GRPO_TYPES; type++) {
@@ -59,7 +59,7 @@ static void a_masked_completion_weighs_nothing(void **state)
     (void)state;
 }
 
-static void k3_of_the_worked_numbers(void **state)
+TEST(k3_of_the_worked_numbers)
 {
     const float logp[] = {-1, -1, -1}, ref[] = {-1, -0.5f, -1.5f};
     const double k3[] = {0, 0.148721, 0.106531};
@@ -201,7 +201,7 @@ static void compare(plain *p)
     }
 }
 
-static void every_loss_and_option(void **state)
+TEST(every_loss_and_option)
 {
     uint64_t seed = 1;
     for (int type = 0; type < DT_N_GRPO_TYPES; type++)
@@ -223,7 +223,7 @@ static void every_loss_and_option(void **state)
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
 
-static void clipped_ratios_are_counted(void **state)
+TEST(clipped_ratios_are_counted)
 {
     const float logp[] = {-1, -1, -1, -1}, old[] = {-1, -1.4f, -0.6f, -1.2f}; /* ratios 1, 1.49, 0.67, 1.22 */
     dt_grpo_completion y = {.n = 4, .advantage = 1, .logp = logp, .old = old};
@@ -244,7 +244,7 @@ static void clipped_ratios_are_counted(void **state)
     (void)state;
 }
 
-static void without_old_probabilities_the_ratio_is_1(void **state)
+TEST(without_old_probabilities_the_ratio_is_1)
 {
     const float logp[] = {-1.5f, -0.25f, -3};
     for (int type = 0; type < DT_N_GRPO_TYPES; type++)
@@ -266,11 +266,4 @@ static void without_old_probabilities_the_ratio_is_1(void **state)
     (void)state;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_numbers),         cmocka_unit_test(a_masked_completion_weighs_nothing),
-        cmocka_unit_test(k3_of_the_worked_numbers),   cmocka_unit_test(every_loss_and_option),
-        cmocka_unit_test(clipped_ratios_are_counted), cmocka_unit_test(without_old_probabilities_the_ratio_is_1)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,9 +1,5 @@
 /* test_json.c - what published files contain beyond JSON is read, and what is wrong is refused by name and place. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +22,7 @@ static void refused(const char *text, unsigned flags, const char *words)
     dt_error_clear();
 }
 
-static void numbers_beyond_64_bits_are_reals(void **state)
+TEST(numbers_beyond_64_bits_are_reals)
 {
     (void)state;
     json_t *root = parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 9223372036854775807, \"m\": "
@@ -53,7 +49,7 @@ static void numbers_beyond_64_bits_are_reals(void **state)
     json_decref(part);
 }
 
-static void numbers_of_python_are_words(void **state)
+TEST(numbers_of_python_are_words)
 {
     (void)state;
     json_t *root = parse("{\"a\": NaN, \"b\": [Infinity, -Infinity], \"c\": \"NaN Infinity \\\" NaN\", \"d\": 1}", 0);
@@ -65,7 +61,7 @@ static void numbers_of_python_are_words(void **state)
     json_decref(root);
 }
 
-static void a_byte_order_mark_is_passed_by(void **state)
+TEST(a_byte_order_mark_is_passed_by)
 {
     (void)state;
     json_t *root = parse("\xef\xbb\xbf{\"a\": 1}", 0);
@@ -75,7 +71,7 @@ static void a_byte_order_mark_is_passed_by(void **state)
 
 /* Every key comes back as it was: U+0000, the noncharacter that it is escaped by, backslashes before a "u0000" that is
  * plain text. */
-static void keys_may_contain_nul(void **state)
+TEST(keys_may_contain_nul)
 {
     (void)state;
     const struct {
@@ -120,7 +116,7 @@ static void keys_may_contain_nul(void **state)
     refused("{\"\\u0000\": 1, \"\\u0000\": 2}", DT_JSON_NUL_KEYS, "duplicate");
 }
 
-static void what_is_wrong_is_named(void **state)
+TEST(what_is_wrong_is_named)
 {
     (void)state;
     static char deep[20001];
@@ -157,7 +153,7 @@ static void *take_or_fail(size_t nbytes)
 }
 
 /* A record that there was no memory for is not malformed: --skip-bad must not leave it out. */
-static void no_memory_is_no_wrong_text(void **state)
+TEST(no_memory_is_no_wrong_text)
 {
     static const char text[] = "{\"a\": [1, 2.5, {\"b\": \"c\\u00e4\"}], \"d\": null}";
     json_t *root;
@@ -174,12 +170,4 @@ static void no_memory_is_no_wrong_text(void **state)
     assert_true(failing > 8);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_beyond_64_bits_are_reals), cmocka_unit_test(numbers_of_python_are_words),
-        cmocka_unit_test(a_byte_order_mark_is_passed_by),   cmocka_unit_test(keys_may_contain_nul),
-        cmocka_unit_test(what_is_wrong_is_named),           cmocka_unit_test(no_memory_is_no_wrong_text),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }
