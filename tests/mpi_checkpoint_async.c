@@ -196,8 +196,8 @@ int main(int argc, char **argv)
     const bool alone = last == 0;
     const int n_slots = n_slots_of(last, last + 1);
     snprintf(list, sizeof list,
-             "save.copy:%d:1:error,save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,"
-             "save.reserve:%d:%d:error,save.write:%d:%d:nospace,save.rename:0:2:nospace,save.latest:0:2:nospace",
+             "save.copy:%d:1:error,save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,save."
+             "reserve:%d:%d:error,save.write:%d:%d:nospace,save.rename:0:2:nospace,save.latest:0:2:nospace",
              last, last, 3, alone ? 2 : 3, last, alone ? 3 : 4, last, n_slots + 1);
     setenv("DTRAIN_FAULT", list, 1);
     return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));

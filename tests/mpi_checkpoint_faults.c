@@ -91,10 +91,9 @@ int main(int argc, char **argv)
     /* the first save passes each point once, "save.write" once for each of the last rank's tensors */
     const int n_slots = n_slots_of(last, last + 1);
     snprintf(list, sizeof list,
-             "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,save.reserve:%d:%d:error,"
-             "save.write:%d:%d:nospace,save.rename:0:2:nospace,load.read:%d:1:error,"
-             "save.latest:0:4:nospace,save.latest:0:5:nospace,"
-             "zero.gather:%d:8:error", /* once behind each filling and each loading of a model */
+             "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,save.reserve:%d:%d:error,save."
+             "write:%d:%d:nospace,save.rename:0:2:nospace,load.read:%d:1:error,save.latest:0:4:nospace,save.latest:0:5:"
+             "nospace,zero.gather:%d:8:error", /* once behind each filling and each loading of a model */
              last, 3, alone ? 2 : 3, last, alone ? 3 : 4, last, n_slots + 1, last, last);
     setenv("DTRAIN_FAULT", list, 1);
     return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));

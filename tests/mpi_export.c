@@ -39,6 +39,38 @@ static int count_files(const char *dir)
 
 /* ---- what comes out ---------------------------------------------------------------------------------------------- */
 
+static bool make_tokenizer(const fixture *f, const void *what)
+{
+    return shell("cd '%s' && mkdir tok && cd tok && echo '{}' > tokenizer.json && echo a > merges.txt && echo b > "
+                 "chat_template.jinja && echo c > other && %s",
+                 f->dir, what);
+}
+
+/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
+
+static int asked(void) { return 1; }
+
+/* In the order of the faults that main arms. */
+IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all)
+{
+    static const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
+                                      DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT};
+    fixture *f = *state;
+    char out[PATH_MAX];
+    in_dir(f, "out", out);
+    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
+    for (int k = 0; k < 6; k++) {
+        const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes");
+        if (err != expected[k]) print_error("attempt %d: error %d\n", k, err);
+        assert_all(f->mpi, err == expected[k] && count_files(f->dir) == 0);
+        dt_error_clear();
+    }
+    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 20000, "bytes") == DT_OK);
+    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_ERR_FAULT); /* load.read */
+    dt_error_clear();
+    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
+}
+
 IN_DIR(what_was_read_comes_out_as_the_same_bytes)
 {
     static const struct {
@@ -61,6 +93,23 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
             assert_all(f->mpi, on_first(f, are_same, (in_dir(f, "model.safetensors", t.b), &t)));
             assert_all(f->mpi, count_files(f->dir) == 2);
         }
+}
+
+/* The signal may have reached one rank alone. */
+IN_DIR(an_export_ends_for_all_when_one_rank_is_asked_to_stop)
+{
+    fixture *f = *state;
+    char out[PATH_MAX];
+    in_dir(f, "out", out);
+    dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
+    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
+    const dt_export_options opt = {.dir = out, .dtype = DT_ST_F32, .model_config = f->mc.json, .tokenizer = "bytes"};
+    const dt_err err = dt_export(&f->comm, f->z, &opt, &phase);
+    MPI_Barrier(f->mpi); /* rank 0 removes what there was after the vote */
+    assert_all(f->mpi, err == DT_ERR_STOP && count_files(f->dir) == 0);
+    assert_all(f->mpi, dt_comm_failed_together(&f->comm));
+    dt_error_clear();
+    assert_all(f->mpi, dt_export(&f->comm, f->z, &opt, NULL) == DT_OK);
 }
 
 IN_DIR(the_configuration_says_what_the_files_are)
@@ -98,13 +147,6 @@ IN_DIR(shards_are_as_large_as_allowed_and_replace_what_was_there)
         assert_all(f->mpi,
                    open_model(f, strcpy(text, f->dir), i % 4, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
     }
-}
-
-static bool make_tokenizer(const fixture *f, const void *what)
-{
-    return shell("cd '%s' && mkdir tok && cd tok && echo '{}' > tokenizer.json && echo a > merges.txt && echo b > "
-                 "chat_template.jinja && echo c > other && %s",
-                 f->dir, what);
 }
 
 IN_DIR(the_tokenizers_files_go_along)
@@ -169,48 +211,6 @@ IN_DIR(a_number_too_large_for_the_type_is_refused)
     assert_all(f->mpi, !dt_comm_speaks(&f->comm) || strstr(dt_error_message(), "`transformer.ln_f.bias`"));
     dt_error_clear();
     assert_all(f->mpi, export_to(f, f->dir, DT_ST_BF16, 0, NULL) == DT_OK);
-}
-
-/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
-
-static int asked(void) { return 1; }
-
-/* The signal may have reached one rank alone. */
-IN_DIR(an_export_ends_for_all_when_one_rank_is_asked_to_stop)
-{
-    fixture *f = *state;
-    char out[PATH_MAX];
-    in_dir(f, "out", out);
-    dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
-    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
-    const dt_export_options opt = {.dir = out, .dtype = DT_ST_F32, .model_config = f->mc.json, .tokenizer = "bytes"};
-    const dt_err err = dt_export(&f->comm, f->z, &opt, &phase);
-    MPI_Barrier(f->mpi); /* rank 0 removes what there was after the vote */
-    assert_all(f->mpi, err == DT_ERR_STOP && count_files(f->dir) == 0);
-    assert_all(f->mpi, dt_comm_failed_together(&f->comm));
-    dt_error_clear();
-    assert_all(f->mpi, dt_export(&f->comm, f->z, &opt, NULL) == DT_OK);
-}
-
-/* In the order of the faults that main arms. */
-IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all)
-{
-    static const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
-                                      DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT};
-    fixture *f = *state;
-    char out[PATH_MAX];
-    in_dir(f, "out", out);
-    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
-    for (int k = 0; k < 6; k++) {
-        const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes");
-        if (err != expected[k]) print_error("attempt %d: error %d\n", k, err);
-        assert_all(f->mpi, err == expected[k] && count_files(f->dir) == 0);
-        dt_error_clear();
-    }
-    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 20000, "bytes") == DT_OK);
-    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_ERR_FAULT); /* load.read */
-    dt_error_clear();
-    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
 }
 
 IN_DIR(a_full_disk_leaves_what_was_there)

@@ -41,12 +41,11 @@ static bool write_tokenizer(const struct fixture *f)
     FILE *out = fopen(path, "w");
     if (!out) return false;
     fputs("{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, \"pre_tokenizer\": {\"type\": "
-          "\"ByteLevel\", "
-          "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, \"post_processor\": null, "
-          "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": "
-          "false}, \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-          "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": "
-          "false, \"vocab\": {\"a\": 0",
+          "\"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, "
+          "\"post_processor\": null, \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+          "\"trim_offsets\": true, \"use_regex\": false}, \"model\": {\"type\": \"BPE\", \"dropout\": null, "
+          "\"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": "
+          "false, \"byte_fallback\": false, \"vocab\": {\"a\": 0",
           out);
     for (int i = 1; i < 6000; i++) fprintf(out, ", \"t%d\": %d", i, i);
     fputs("}, \"merges\": []}}", out);
@@ -55,9 +54,8 @@ static bool write_tokenizer(const struct fixture *f)
 
 static int open_all(void **state)
 {
-    static const char sft[] =
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"count %d\"}, {\"role\": \"assistant\", "
-        "\"content\": \"it is %d and %d\"}]}\n",
+    static const char sft[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"count %d\"}, {\"role\": "
+                              "\"assistant\", \"content\": \"it is %d and %d\"}]}\n",
                       preference[] = "{\"prompt\": \"count %d\", \"chosen\": \"it is %d\", \"rejected\": \"no, %d\"}\n",
                       prompts[] = "{\"prompt\": \"count %d\", \"answer\": \"%d %d\"}\n";
     if (open_fixture(state)) return -1;

@@ -13,8 +13,8 @@ static void arm(int nranks)
 {
     char text[256];
     snprintf(text, sizeof text,
-             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error,"
-             "comm.replicate:%d:2:error",
+             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error,comm."
+             "replicate:%d:2:error",
              nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }

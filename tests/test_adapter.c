@@ -10,8 +10,8 @@
 static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 12, "
                             "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
                             "\"vocab_size\": 16, \"max_position_embeddings\": 8, \"tie_word_embeddings\": true}";
-static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 2, \"n_head\": 2, "
-                           "\"vocab_size\": 16, \"n_positions\": 8}";
+static const char GPT2[] =
+    "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 2, \"n_head\": 2, \"vocab_size\": 16, \"n_positions\": 8}";
 
 static void assert_ok(dt_err err)
 {
@@ -264,9 +264,9 @@ TEST(an_int8_base_is_codes_with_scales)
 /* 576 blocks of q and 288 of k are whole numbers of 32: an eighth of a group. v's are 288, too, but nothing follows. */
 TEST(an_nf4_base_is_codes_with_blocks_and_pairs)
 {
-    static const char json[] = "{\"model_type\": \"llama\", \"hidden_size\": 192, \"intermediate_size\": 256, "
-                               "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
-                               "\"vocab_size\": 16, \"max_position_embeddings\": 8}";
+    static const char json[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": 192, \"intermediate_size\": 256, \"num_hidden_layers\": 1, "
+        "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"vocab_size\": 16, \"max_position_embeddings\": 8}";
     static const char *const names[] = {"q", "k", "v"}, *const suffixes[] = {"", "_blocks", "_scale"};
     static const dt_part parts[] = {DT_CODES, DT_BLOCKS, DT_SCALES};
     struct adapted a;
@@ -303,9 +303,9 @@ TEST(an_nf4_base_is_codes_with_blocks_and_pairs)
 /* 131073 inputs of down_proj; stored as int8 without products in int8 it is fine. */
 TEST(an_int8_product_of_too_many_inputs_is_refused_by_name)
 {
-    static const char json[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 131073, "
-                               "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"vocab_size\": 16, "
-                               "\"max_position_embeddings\": 8}";
+    static const char json[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 131073, \"num_hidden_layers\": 1, "
+        "\"num_attention_heads\": 2, \"vocab_size\": 16, \"max_position_embeddings\": 8}";
     struct adapted a;
     (void)state;
     adapt(&a, json, 0, "r = 2\nbase_quantization = int8\n");
@@ -324,9 +324,9 @@ TEST(what_cannot_be_adapted_is_refused_by_name)
     static const struct {
         const char *lora, *message;
     } CASES[] = {
-        {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; choose from embed_tokens, "
-                                                    "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, "
-                                                    "lm_head"},
+        {"r = 4\ntarget_modules = q_proj, q_prj\n",
+         "this model has no layer 'q_prj'; choose from embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, "
+         "up_proj, down_proj, lm_head"},
         {"r = 4\ntarget_modules = q_proj, norm\n", "this model has no layer 'norm'"},
         {"r = 4\ntarget_modules = .*c_attn\n", "the expression matches no layer of this model"},
         {"r = 4\ntarget_modules = (q_proj\n",

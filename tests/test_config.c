@@ -33,11 +33,10 @@ TEST(an_empty_file_gives_the_defaults)
 
 TEST(values_of_every_kind_are_read)
 {
-    const char *text =
-        "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; what to "
-        "do\noutput_dir: /tmp/a b\n"
-        "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, b;c.h5:2\n[zero]\nreduce_bucket_size = "
-        "5e8\n[run]\nthreads=3";
+    const char *text = "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; "
+                       "what to do\noutput_dir: /tmp/a b\n"
+                       "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, "
+                       "b;c.h5:2\n[zero]\nreduce_bucket_size = 5e8\n[run]\nthreads=3";
     dt_config cfg;
     assert_int_equal(parse(&cfg, text, NULL), DT_OK);
     assert_true(cfg.run_seed == 7 && cfg.run_threads == 3 && cfg.optimizer_lr == 1e-3 && !cfg.data_shuffle);
@@ -437,8 +436,8 @@ static const struct {
     {"[optimizer]\nlearning_rate = 1\n", NULL,
      "input.ini:2: [optimizer] learning_rate: unknown key; learning_rate is lr in [optimizer] here"},
     {"[run]\nper_device_train_batch_size = 1\n", NULL,
-     "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size "
-     "in [batch] here"},
+     "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size in "
+     "[batch] here"},
     {"[run]\ngradient_accumulation_steps = 1\n", NULL,
      "input.ini:2: [run] gradient_accumulation_steps: unknown key; gradient_accumulation_steps belongs to [batch]"},
     {"[run]\nnum_train_epochs = 1\n", NULL,
@@ -477,8 +476,7 @@ static const struct {
     {"[eval]\neval_steps = 5\n", NULL, "input.ini:1: [eval]: unknown section; such settings are in [data]"},
     {"", "grpo.use_vllm=true", "command line: grpo.use_vllm: remove it: dtrain generates with the weights in training"},
     {"[optimizer]\ngradient_clipping = 1\n", NULL,
-     "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] "
-     "here"},
+     "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] here"},
     {"[precision]\ndtype = O2\n", NULL,
      "input.ini:2: [precision] dtype: expected one of auto, fp32, bf16, fp16, found 'O2' (O2 of apex is fp16)"},
     {"[precision]\nenabled = true\nfp16_opt_level = O1\n", NULL,
@@ -490,8 +488,8 @@ static const struct {
      "suffix: 4000 or 4096)"},
     {"[data]\nseq_len = 1_\n", NULL, "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '1_'"},
     {"[scheduler]\nwarmup_ratio = 10%\n", NULL,
-     "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a "
-     "number: 0.1)"},
+     "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a number: "
+     "0.1)"},
     {"[run]\ntime_limit = 1:99:00\n", NULL,
      "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00'"},
     /* nothing is near */

@@ -65,8 +65,8 @@ TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
         {"{\"chosen\": [" Q ", " A "], \"rejected\": [{\"role\": \"user\", \"content\": \"other\"}, " A "]}",
          "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
          "message 0 the question \"q\" and the question \"other\""},
-        {"{\"chosen\": [" Q ", " A ", " Q ", " A "], \"rejected\": [" Q ", " A ", {\"role\": \"tool\", \"content\": "
-         "\"r\"}, " A "]}",
+        {"{\"chosen\": [" Q ", " A ", " Q ", " A "], \"rejected\": [" Q ", " A
+         ", {\"role\": \"tool\", \"content\": \"r\"}, " A "]}",
          "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
          "message 2 the question \"q\" and the tool result \"r\""},
         {"{\"chosen\": [{\"role\": \"system\", \"content\": \"s\"}, " Q ", " A "], \"rejected\": [" Q ", " A "]}",
@@ -118,8 +118,8 @@ TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
         {"{" CHAT ", \"tools\": \"[]\", \"weight\": 1, \"labels\": \"good\", \"label\": 3, \"input_ids\": null}", NULL},
         {"{\"text\": \"t\", \"label\": 0, \"weight\": 2.5, \"video\": \"v\", \"tools\": [1], \"system\": \"s\"}", NULL},
         {"{\"prompt\": \"p\", \"tools\": [1], \"label\": false, \"weight\": 2, \"reasoning\": \"why\"}", NULL},
-        {"{\"chosen\": [" Q ", " A "], \"rejected\": [" Q ", {\"role\": \"assistant\", \"content\": \"b\"}, "
-         "{\"role\": \"user\", \"content\": \"other\"}, " A "]}",
+        {"{\"chosen\": [" Q ", " A "], \"rejected\": [" Q
+         ", {\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"other\"}, " A "]}",
          NULL},
     };
     MUST_REFUSE(cases);
@@ -187,9 +187,8 @@ TEST_WITH(fields_that_nothing_reads_are_counted, clear, NULL)
     assert_int_equal(make("{\"prompt\": \"p\", \"answer\": \"a\", \"level\": 3}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
     assert_int_equal(
-        make("{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", "
-             "\"value\": \"c\"}, {\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": "
-             "\"a\"}]}\n",
+        make("{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", \"value\": "
+             "\"c\"}, {\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}\n",
              &o, &stats),
         DT_OK);
     assert_true(stats.ignored.n == 0 && stats.ignored.n_calls == 1);

@@ -135,8 +135,7 @@ TEST_WITH(errors_are_told_by_reason, clear, NULL)
     assert_int_equal(make("{\"prompt\": \"p\", \"completion\": \"c\"}\n\n{\"messages\": [{\"role\": \"user\", "
                           "\"content\": 1}]}\nnothing\n"
                           "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": "
-                          "2}]}\n{\"text\": "
-                          "\"t\"}\n",
+                          "2}]}\n{\"text\": \"t\"}\n",
                           &o, &stats),
                      DT_OK);
     assert_int_equal(stats.n_bad, 4);

@@ -210,20 +210,19 @@ TEST_WITH(pairs_and_prompts_have_images_in_their_prompts, clear, NULL)
         }
     dt_dataset_close(d);
     sample pairs[3];
-    make_well(
-        "{\"images\": [\"wide.ppm\", \"high.ppm\"], \"prompt\": \"<image><image>\", \"responses\": [\"a\", \"b\", "
-        "\"c\"]}\n",
-        &o, &stats);
+    make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], \"prompt\": \"<image><image>\", \"responses\": [\"a\", "
+              "\"b\", \"c\"]}\n",
+              &o, &stats);
     assert_int_equal(stats.n_images, 6);
     d = open_output(output);
     for (int i = 0; i < 3; i++) read_sample(d, DT_SIDE_FIRST, i, &pairs[i]);
     assert_memory_not_equal(pairs[0].pixels, pairs[0].pixels + IMAGE_NBYTES, IMAGE_NBYTES);
     for (int i = 1; i < 3; i++) assert_memory_equal(pairs[i].pixels, pairs[0].pixels, 2 * IMAGE_NBYTES);
     dt_dataset_close(d);
-    make_well("{\"image\": \"wide.ppm\", \"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, "
-              "{\"type\": \"text\", \"text\": \"What?\"}]}], \"answer\": \"a\"}\n{\"question\": \"What?\", "
-              "\"answer\": \"b\"}\n",
-              &o, &stats);
+    make_well(
+        "{\"image\": \"wide.ppm\", \"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, {\"type\": "
+        "\"text\", \"text\": \"What?\"}]}], \"answer\": \"a\"}\n{\"question\": \"What?\", \"answer\": \"b\"}\n",
+        &o, &stats);
     d = open_output(output);
     assert_int_equal(dt_dataset_get_info(d)->kind, DT_DATASET_PROMPTS);
     for (int i = 0; i < 2; i++) {

@@ -285,16 +285,15 @@ TEST(broken_catalogues_and_templates_are_refused)
         {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"preamble\": \"{input}\"}}}",
          "a.preamble: expected {category} {instruction}, or {{ and }} for braces, found \"{input}\"", 'm'},
         {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
-         "\"{target}\", "
-         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"{sids}\"}}}",
+         "\"{target}\", \"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"{sids}\"}}}",
          "a.input: expected {category} {sid} {title} {description}", 'm'},
         {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
-         "\"{target}\", "
-         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": []}}}",
+         "\"{target}\", \"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": "
+         "[]}}}",
          "a.instruction: expected a text or a list of texts", 'm'},
         {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
-         "\"{target}\", "
-         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": \"\"}}}",
+         "\"{target}\", \"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": "
+         "\"\"}}}",
          "sft: expected a list of tasks", 'm'},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

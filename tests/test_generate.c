@@ -388,14 +388,12 @@ TEST(bad_prompts_are_named_by_line)
 
 /* ---- a small model on the CPU ------------------------------------------------------------------------------------ */
 
-static const char *const configs[] = {"{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 48, "
-                                      "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
-                                      "\"num_key_value_heads\": 2, \"vocab_size\": 257, \"max_position_embeddings\": "
-                                      "64, \"eos_token_id\": 256, \"bos_token_id\": null, "
-                                      "\"tie_word_embeddings\": false, \"initializer_range\": 0.3}",
-                                      "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, "
-                                      "\"vocab_size\": 60, \"n_positions\": 64, \"eos_token_id\": 59, "
-                                      "\"bos_token_id\": 59, \"initializer_range\": 0.3}"};
+static const char *const configs[] = {
+    "{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2, "
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 257, \"max_position_embeddings\": 64, "
+    "\"eos_token_id\": 256, \"bos_token_id\": null, \"tie_word_embeddings\": false, \"initializer_range\": 0.3}",
+    "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, \"vocab_size\": 60, \"n_positions\": "
+    "64, \"eos_token_id\": 59, \"bos_token_id\": 59, \"initializer_range\": 0.3}"};
 
 struct stack {
     dt_comm comm;

@@ -204,13 +204,13 @@ TEST(numbers_are_what_is_in_effect)
     assert_int_equal(parse("{\"image_processor_type\": \"SiglipImageProcessor\", \"do_rescale\": false}", &p), DT_OK);
     assert_true(p.rescale_factor == 1 && p.mean[2] == 0.5 && p.std[0] == 0.5 && p.out_width == 224);
     dt_preprocessor_free(&p);
-    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true,"
-                           " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": [9]}",
+    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true, "
+                           "\"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": [9]}",
                            &p),
                      DT_ERR_DATA);
     assert_non_null(strstr(message, "p.json: crop_size: expected [height, width], found [9]"));
-    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true,"
-                           " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": 9}",
+    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true, "
+                           "\"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": 9}",
                            &p),
                      DT_OK);
     assert_true(p.rescale_factor == 1.0 / 255 && p.mean[1] == 0 && p.std[1] == 1 && p.out_height == 9);

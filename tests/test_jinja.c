@@ -122,8 +122,8 @@ TEST(looking_at_long_strings_is_work)
     dt_jinja_result r;
     for (size_t i = 0; i < sizeof looks / sizeof looks[0]; i++) {
         snprintf(text, sizeof text,
-                 "{%% set s = 'a' * 2000000 %%}{%% set half = 'a' * 100 %%}{%% set blank = ' ' * 2000000 %%}"
-                 "{%% set digits = '1' * 2000000 %%}{%% for i in range(9999) %%}{%% set t = %s %%}{%% endfor %%}",
+                 "{%% set s = 'a' * 2000000 %%}{%% set half = 'a' * 100 %%}{%% set blank = ' ' * 2000000 %%}{%% set "
+                 "digits = '1' * 2000000 %%}{%% for i in range(9999) %%}{%% set t = %s %%}{%% endfor %%}",
                  looks[i]);
         if (render(text, &r) == DT_OK) print_message("%s\n", looks[i]);
         assert_null(r.text);

@@ -26,8 +26,8 @@ TEST(numbers_beyond_64_bits_are_reals)
 {
     (void)state;
     json_t *root = parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 9223372036854775807, \"m\": "
-                         "-9223372036854775809,"
-                         " \"e\": 1e30, \"huge\": [1e400, -1e400], \"zero\": -0, \"text\": \"99999999999999999999\"}",
+                         "-9223372036854775809, \"e\": 1e30, \"huge\": [1e400, -1e400], \"zero\": -0, \"text\": "
+                         "\"99999999999999999999\"}",
                          0);
     assert_true(json_is_real(json_object_get(root, "model_max_length")));
     assert_float_equal(json_real_value(json_object_get(root, "model_max_length")), 1e30, 0); /* the nearest double */

@@ -68,21 +68,18 @@ TEST(spellings_of_one_thing_mean_the_same)
     dt_model_config_free(&b);
 
     a = parsed("{\"model_type\": \"gpt2\", \"hidden_size\": 24, \"num_attention_heads\": 3, \"num_hidden_layers\": 2, "
-               "\"vocab_size\": 100, "
-               "\"eos_token_id\": [3, 5], \"n_inner\": null, \"hidden_act\": \"gelu\"}");
+               "\"vocab_size\": 100, \"eos_token_id\": [3, 5], \"n_inner\": null, \"hidden_act\": \"gelu\"}");
     assert_true(a.hidden_size == 24 && a.intermediate_size == 96 && a.n_eos == 2 && a.eos_token_id[1] == 5 &&
                 a.act == DT_ACT_GELU);
     assert_int_equal(a.bos_token_id, -1); /* the default 50256 is outside a vocabulary of 100 */
     dt_model_config_free(&a);
 
-    a = parsed(
-        "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 64, "
-        "\"max_window_layers\": 3}");
+    a = parsed("{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, "
+               "\"sliding_window\": 64, \"max_window_layers\": 3}");
     assert_true(a.sliding && !a.sliding[2] && a.sliding[3] && a.sliding_window == 64);
     dt_model_config_free(&a);
-    a = parsed(
-        "{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, \"sliding_window\": 64, "
-        "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
+    a = parsed("{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, "
+               "\"sliding_window\": 64, \"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
     assert_true(a.sliding && a.sliding[0] && !a.sliding[1]);
     dt_model_config_free(&a);
     a = parsed("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null}");
@@ -379,10 +376,10 @@ TEST(a_preprocessor_is_read_as_dtrain_data_reads_it)
     dt_error_clear();
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
-    assert_int_equal(dt_model_config_parse(&mc, "c",
-                                           LLAVA ", \"preprocessor_config\": {\"image_processor_type\": "
-                                                 "\"ViTImageProcessor\"}}"),
-                     DT_ERR_DATA);
+    assert_int_equal(
+        dt_model_config_parse(&mc, "c",
+                              LLAVA ", \"preprocessor_config\": {\"image_processor_type\": \"ViTImageProcessor\"}}"),
+        DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "preprocessor_config.image_processor_type"));
     dt_error_clear();
 }
@@ -548,11 +545,10 @@ TEST(matrices_that_one_product_serves_are_adjacent)
 {
     dt_unit *u;
     int n;
-    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, "
-                                "\"num_key_value_heads\": 5, \"head_dim\": "
-                                "6, "
-                                "\"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, "
-                                "\"attention_bias\": true, \"mlp_bias\": true}");
+    dt_model_config mc =
+        parsed("{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, \"num_key_value_heads\": "
+               "5, \"head_dim\": 6, \"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, "
+               "\"attention_bias\": true, \"mlp_bias\": true}");
     static const char *const PAIRS[][2] = {
         {"self_attn.q_proj.weight", "self_attn.k_proj.weight"}, {"self_attn.k_proj.weight", "self_attn.v_proj.weight"},
         {"self_attn.q_proj.bias", "self_attn.k_proj.bias"},     {"self_attn.k_proj.bias", "self_attn.v_proj.bias"},
@@ -590,9 +586,8 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, dou
 TEST(llama3_frequencies_are_the_worked_ones)
 {
     dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 64, \"rope_theta\": 500000.0, "
-                                "\"rope_scaling\": {\"rope_type\": \"llama3\", "
-                                "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
-                                "\"original_max_position_embeddings\": 8192}}");
+                                "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0, \"low_freq_factor\": "
+                                "1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}");
     static const struct {
         int i;
         double ratio;
@@ -608,10 +603,9 @@ TEST(llama3_frequencies_are_the_worked_ones)
 
 TEST(yarn_frequencies_are_the_worked_ones)
 {
-    dt_model_config mc = parsed(
-        "{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, \"rope_theta\": 1000000.0, "
-        "\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\", "
-        "\"original_max_position_embeddings\": 32768}}");
+    dt_model_config mc = parsed("{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, "
+                                "\"rope_theta\": 1000000.0, \"max_position_embeddings\": 131072, \"rope_scaling\": "
+                                "{\"type\": \"yarn\", \"original_max_position_embeddings\": 32768}}");
     static const struct {
         int i;
         double ratio;
@@ -644,8 +638,8 @@ TEST(rotary_rows_of_a_piece_are_those_of_the_whole)
     for (int k = 0; k < 2; k++) {
         char text[256];
         snprintf(text, sizeof text,
-                 "{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, "
-                 "\"rope_scaling\": {\"type\": \"%s\", \"factor\": 3}}",
+                 "{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, \"rope_scaling\": "
+                 "{\"type\": \"%s\", \"factor\": 3}}",
                  RULES[k]);
         dt_model_config mc = parsed(text);
         float whole[N * D], piece[N * D], shorter[N * D];

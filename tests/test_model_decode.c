@@ -16,18 +16,16 @@ static const char *const CONFIGS[] = {
     "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, \"n_positions\": "
     "32}",
     "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": 4}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": "
+    "4}",
     "{\"model_type\": \"qwen2\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 10, \"num_key_value_heads\": 5}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 10, \"num_key_value_heads\": 5}",
     "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"tie_word_embeddings\": true}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
+    "\"tie_word_embeddings\": true}",
     "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 5, \"max_position_embeddings\": 8, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": "
-    "2}}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 8, \"rope_scaling\": {\"type\": "
+    "\"dynamic\", \"factor\": 2}}",
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 

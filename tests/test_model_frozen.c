@@ -11,14 +11,13 @@
 
 static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 3, \"n_head\": 3, \"vocab_size\": "
                            "61, \"n_positions\": 64, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";
-static const char QWEN3[] =
-    "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
-    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
-    "\"max_position_embeddings\": 64}";
-static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, "
-                            "\"num_hidden_layers\": 3, \"vocab_size\": 61, \"num_attention_heads\": 5, "
-                            "\"attention_bias\": true, \"mlp_bias\": true, \"max_position_embeddings\": 64, "
-                            "\"tie_word_embeddings\": true}";
+static const char QWEN3[] = "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, "
+                            "\"num_hidden_layers\": 3, \"vocab_size\": 61, \"num_attention_heads\": 4, "
+                            "\"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 64}";
+static const char LLAMA[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"attention_bias\": true, \"mlp_bias\": true, "
+    "\"max_position_embeddings\": 64, \"tie_word_embeddings\": true}";
 static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
 enum { N_CONFIGS = 3, MAX_TOK = 48 };
 static const int32_t LENS[] = {17, 1, 30};

@@ -73,8 +73,7 @@ TEST(gradients_are_the_slopes_with_adapters)
 {
     static const char *const CASES[] = {
         "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 1, \"n_head\": 3, \"vocab_size\": 61, "
-        "\"n_positions\": 32, "
-        "\"embd_pdrop\": 0.1}",
+        "\"n_positions\": 32, \"embd_pdrop\": 0.1}",
         "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 1, "
         "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64}"};
     (void)state;

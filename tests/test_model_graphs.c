@@ -17,8 +17,8 @@ static const char *const CONFIGS[] = {
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
     "\"tie_word_embeddings\": true}",
     "{\"model_type\": \"llama\", \"hidden_size\": 24, \"intermediate_size\": 28, \"num_hidden_layers\": 4, "
-    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"max_position_embeddings\": 200, "
-    "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"max_position_embeddings\": 200, \"rope_scaling\": {\"type\": "
+    "\"dynamic\", \"factor\": 2}}",
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 

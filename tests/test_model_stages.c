@@ -361,8 +361,9 @@ TEST(gradients_of_a_vision_like_model_are_the_slopes)
     dt_batch b;
     open_vision(&r, &b, &opt, build_encoder);
     assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
-    assert_string_equal(r.calls, "p0 P0 p1 P1 p2 P2 p3 P3 p4 P4 p5 p0 g5 g0 G5 P0 P5 "
-                                 "p4 g4 G4 P4 p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 G0 ");
+    assert_string_equal(
+        r.calls,
+        "p0 P0 p1 P1 p2 P2 p3 P3 p4 P4 p5 p0 g5 g0 G5 P0 P5 p4 g4 G4 P4 p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 G0 ");
     check_slopes(&r, &b, language_loss);
     close_vision(&r, &b);
 }

@@ -162,9 +162,8 @@ TEST(the_files_beside_it_follow)
     (void)state;
     char *const tokens[] = {(char[]){"<x>"}, (char[]){"c"}};
     dt_new_tokens more;
-    const char *config =
-        "{\n  \"model_max_length\": 1000000000000000019884624838656,\n  \"added_tokens_decoder\": {\n    "
-        "\"0\": {\"content\": \"a]}\"}\n  },\n  \"note\": \"\\u20ac\"\n}\n";
+    const char *config = "{\n  \"model_max_length\": 1000000000000000019884624838656,\n  \"added_tokens_decoder\": {\n "
+                         "   \"0\": {\"content\": \"a]}\"}\n  },\n  \"note\": \"\\u20ac\"\n}\n";
     write_file("tokenizer.json", MODEL "}"); /* without the key */
     write_file("tokenizer_config.json", config);
     write_file("added_tokens.json", "{\"old\": 5}");

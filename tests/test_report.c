@@ -24,13 +24,11 @@ TEST_WITH(a_line_has_the_agreed_keys_and_nine_digits, setup, teardown)
     assert_int_equal(dt_report_validation(r, 7, 2.0 / 3, more, 1), DT_OK);
     assert_int_equal(dt_report_flush(r), DT_OK);
     dt_report_close(r);
-    assert_file(
-        f->jsonl,
-        "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, \"samples\": 56, "
-        "\"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": 1048576, \"memory_pinned\": 1024, "
-        "\"memory_host\": 21474836480, \"skipped\": true, \"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": "
-        "1e-30}\n"
-        "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
+    assert_file(f->jsonl, "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, "
+                          "\"samples\": 56, \"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": "
+                          "1048576, \"memory_pinned\": 1024, \"memory_host\": 21474836480, \"skipped\": true, "
+                          "\"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": 1e-30}\n"
+                          "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
 }
 
 TEST_WITH(what_is_not_finite_becomes_null, setup, teardown)
@@ -396,15 +394,14 @@ TEST(the_progress_line_says_it_all)
     rec.mfu = 0.4125, rec.flops_per_second = 0;
     rec.skipped = true;
     dt_progress_format(&text, &rec, 0, -1);
-    assert_string_equal(text.data, "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  MFU 41.2 %"
-                                   "  skipped");
+    assert_string_equal(text.data,
+                        "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  MFU 41.2 %  skipped");
     const dt_metric more[] = {{"grpo/rewards/reward", 1}, {"margins", NAN}, {"grpo/reward", -0.03125}};
     static const char *const watch[] = {"grpo/reward", "grpo/kl", "margins", NULL};
     rec.more = more, rec.n_more = 3, rec.watch = watch;
     dt_progress_format(&text, &rec, 0, -1);
-    assert_string_equal(text.data,
-                        "step 25  loss 2.8333  reward -0.03125  margins -  grad 0.5  lr 3.00e-04  4.10k tok/s"
-                        "  mem 20.0 GiB  MFU 41.2 %  skipped");
+    assert_string_equal(text.data, "step 25  loss 2.8333  reward -0.03125  margins -  grad 0.5  lr 3.00e-04  4.10k "
+                                   "tok/s  mem 20.0 GiB  MFU 41.2 %  skipped");
     rec.n_more = 0, rec.loss = -NAN, rec.grad_norm = -NAN, rec.mfu = 0; /* a NaN has no sign there */
     dt_progress_format(&text, &rec, 0, -1);
     assert_string_equal(text.data, "step 25  loss nan  grad nan  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  skipped");
@@ -420,9 +417,9 @@ TEST(a_validation_line_has_units)
                               {"rec/hr@10", 0.125}};
     const dt_metric bad = {"rec/hr@10", -NAN};
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 7);
-    assert_string_equal(text.data, "step 25/200  validation  perplexity 12.25  accuracy 30.5 %  entropy "
-                                   "1.5 nats  4096 target tokens  64 samples"
-                                   "  in 2.34 s  HR@10 0.125"); /* whose loss is -NDCG, and not shown */
+    assert_string_equal(text.data,
+                        "step 25/200  validation  perplexity 12.25  accuracy 30.5 %  entropy 1.5 nats  4096 target "
+                        "tokens  64 samples  in 2.34 s  HR@10 0.125"); /* whose loss is -NDCG, and not shown */
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 6);
     assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy "
                                    "1.5 nats  4096 target tokens  64 samples  in 2.34 s");

@@ -54,11 +54,11 @@ TEST(one_that_reads_far_ahead_holds_nothing_up)
 {
     double reward[1000];
     dt_program p;
-    assert_int_equal(start_script(&p,
-                                  "yes warning | head -20000 >&2\n"
-                                  "while IFS= read -r l; do n=$((n + 1)); [ $((n % 500)) != 0 ] || yes -- -0.5 | head "
-                                  "-500; done"),
-                     DT_OK);
+    assert_int_equal(
+        start_script(&p,
+                     "yes warning | head -20000 >&2\n"
+                     "while IFS= read -r l; do n=$((n + 1)); [ $((n % 500)) != 0 ] || yes -- -0.5 | head -500; done"),
+        DT_OK);
     assert_int_equal(ask(&p, 1000, 300, reward, 60), DT_OK);
     for (int k = 0; k < 1000; k++) assert_true(reward[k] == -0.5);
     dt_program_close(&p);
@@ -80,11 +80,10 @@ TEST(numbers_and_null_are_answers)
     const double want[] = {1, -2.5, 0.001, (double)NAN, 0, 7};
     double reward[6];
     dt_program p;
-    assert_int_equal(
-        start_script(&p, "printf '1\\n-2.5\\r\\n 1e-3 \\nnull\\n-0\\n' >\"$0.lines\"\n"
-                         "while IFS= read -r l && IFS= read -r answer <&3; do printf '%s\\n' \"$answer\"; done 3<"
-                         "\"$0.lines\"\nprintf 7; exec >&-; cat >&2"),
-        DT_OK);
+    assert_int_equal(start_script(&p, "printf '1\\n-2.5\\r\\n 1e-3 \\nnull\\n-0\\n' >\"$0.lines\"\n"
+                                      "while IFS= read -r l && IFS= read -r answer <&3; do printf '%s\\n' \"$answer\"; "
+                                      "done 3<\"$0.lines\"\nprintf 7; exec >&-; cat >&2"),
+                     DT_OK);
     /* the last one without the end of its line */
     assert_int_equal(ask(&p, 6, 10, reward, 60), DT_OK);
     for (int k = 0; k < 6; k++) assert_true(isnan(want[k]) ? isnan(reward[k]) : reward[k] == want[k]);

@@ -291,8 +291,8 @@ TEST(lists_of_functions_have_names_and_weights)
     dt_mistakes mistakes = {0};
     assert_int_equal(dt_config_parse(&cfg, "test.ini", "", 0, NULL), DT_OK);
     dt_rewards *w = open_list(&cfg, &mistakes,
-                              "accuracy, length:4, length:8, command:python3 -u /x/judge.py --port 1, "
-                              "command:./a b=c, command:env A=1 sh 'my judge.sh'",
+                              "accuracy, length:4, length:8, command:python3 -u /x/judge.py --port 1, command:./a b=c, "
+                              "command:env A=1 sh 'my judge.sh'",
                               "1, 0.5, -2, 0, 1, 1");
     assert_int_equal(mistakes.n, 0);
     assert_int_equal(dt_rewards_n(w), 6);

@@ -114,14 +114,12 @@ TEST_WITH(a_good_file_is_read, open_dir, remove_dir)
     dt_safetensors s = {0};
     float x[4];
     uint16_t h[2];
-    write_file(
-        "a.safetensors",
-        "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]},"
-        "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\",\"shape\":[],"
-        "\"data_offsets\":[20,22]},"
-        "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],"
-        "\"data_offsets\":[22,25]}}   ",
-        25);
+    write_file("a.safetensors",
+               "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}"
+               ",\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\","
+               "\"shape\":[],\"data_offsets\":[20,22]},\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},"
+               "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[22,25]}}   ",
+               25);
     assert_int_equal(dt_safetensors_open(&s, in_dir("a.safetensors")), DT_OK);
     assert_int_equal(s.n_tensors, 5);
     const dt_st_tensor *a = dt_safetensors_find(&s, "a"), *b = dt_safetensors_find(&s, "b"),

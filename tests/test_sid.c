@@ -244,10 +244,10 @@ TEST(a_npy_file_of_ours_is_read_back)
 TEST(lists_that_python_has_written_are_read_but_in_titles)
 {
     (void)state;
-    static const char file[] = "{\"0\": {\"title\": \"[7]\", \"description\": \"['A pipe.', '', \\\"Bob's\\\"]\"},"
-                               "\"1\": {\"title\": \"b\", \"description\": \"[]\"},"
-                               "\"2\": {\"title\": \"c\", \"description\": [\"d\", \"e\"]},"
-                               "\"3\": {\"title\": \"f\", \"description\": \"[none] of it\"}}";
+    static const char file[] =
+        "{\"0\": {\"title\": \"[7]\", \"description\": \"['A pipe.', '', \\\"Bob's\\\"]\"},\"1\": {\"title\": \"b\", "
+        "\"description\": \"[]\"},\"2\": {\"title\": \"c\", \"description\": [\"d\", \"e\"]},\"3\": {\"title\": \"f\", "
+        "\"description\": \"[none] of it\"}}";
     static const char *const texts[] = {"[7] A pipe. Bob's", "b", "c d e", "f [none] of it"};
     char path[] = "/tmp/dtrain_sid_XXXXXX";
     dt_sid_items items = {0};
