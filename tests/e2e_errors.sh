@@ -31,8 +31,7 @@ refuses "cuDNN's attention with dropout" 64 'model.attention: cuDNN.*dropout' "$
 odd="$bf16 model.head_dim=12"
 refuses "cuDNN's attention of odd heads, by --check" 64 'model.attention: cuDNN.*head sizes of 8, 16' --check "$tmp/tiny.ini" $d $odd
 refuses "cuDNN's attention on a device without it, by --check" 64 'model.attention: cuDNN.*has no such library' --check "$tmp/tiny.ini" $d $bf16
-run 0 ./dtrain --plan "$tmp/tiny.ini" $d $odd
-expect_exit "cuDNN's attention of odd heads, by --plan" 64
+ends "cuDNN's attention of odd heads, by --plan" 64 run 0 ./dtrain --plan "$tmp/tiny.ini" $d $odd
 expect_text "... which says so" 'model.attention: cuDNN.*head sizes of 8, 16'
 refuses "cuDNN's attention on a device without it" 64 'model.attention: cuDNN.*has no such library' "$tmp/tiny.ini" $d $bf16
 refuses "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
@@ -46,22 +45,15 @@ refuses "a model that does not fit together names the line" 64 'command line: mo
 refuses "an interval that is neither a share nor whole" 64 'checkpoint.save_steps.*1.5' "$tmp/tiny.ini" $d checkpoint.save_steps=1.5
 refuses "output_dir is a file" 64 'run.output_dir.*text.txt' "$tmp/tiny.ini" run.output_dir="$tmp/text.txt"
 refuses "betas" 64 'betas' "$tmp/tiny.ini" $d optimizer.betas=0.9
-run 0 ./dtrain --frobnicate
-expect_exit "unknown option" 64
-run 0 ./dtrain
-expect_exit "no input" 64
-run 0 ./dtrain --keys batch.micro
-expect_exit "--keys with an unknown key" 64
-run 0 ./dtrain --keys zero.stage
-expect_text "--keys of one key" 'stage'
-run 0 ./dtrain --version
-expect_exit "--version" 0
+ends "unknown option" 64 run 0 ./dtrain --frobnicate
+ends "no input" 64 run 0 ./dtrain
+ends "--keys with an unknown key" 64 run 0 ./dtrain --keys batch.micro
+prints "--keys of one key" 'stage' run 0 ./dtrain --keys zero.stage
+ends "--version" 0 run 0 ./dtrain --version
 for result in --keys --version --help "--plan $tmp/tiny.ini $d"; do
-    run 0 sh -c "./dtrain $result >/dev/full"
-    expect_exit "${result%% *} into a full disk: 74" 74
+    ends "${result%% *} into a full disk: 74" 74 run 0 sh -c "./dtrain $result >/dev/full"
 done
-run 0 sh -c "./dtrain-info $tmp/train.h5 >/dev/full"
-expect_exit "dtrain-info into a full disk: 74" 74
+ends "dtrain-info into a full disk: 74" 74 run 0 sh -c "./dtrain-info $tmp/train.h5 >/dev/full"
 
 refuses "missing dataset" 65 'missing.h5' "$tmp/tiny.ini" $d data.train="$tmp/missing.h5"
 head -c 3000 "$tmp/train.h5" >"$tmp/cut.h5"
