@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum action { ACTION_RUN, ACTION_CHECK, ACTION_PLAN, ACTION_KEYS, ACTION_MARKDOWN } action;
+typedef enum action { ACTION_RUN, ACTION_CHECK, ACTION_PLAN, ACTION_KEYS } action;
 
 typedef struct options {
     action action;
@@ -52,7 +52,6 @@ static const tool_row rows[] = {
      "(run.device=cuda): verify the results of the device's kernels", ACTION_CHECK},
     {"force", NULL, TO(force), "take over the output_dir of another run. Use it only if that run is dead"},
     {"keys", NULL, CALL(choose_action), "list configuration keys: type, default, range, unit, help", ACTION_KEYS},
-    {"keys-markdown", NULL, CALL(choose_action), "", ACTION_MARKDOWN},
     {"plan", NULL, CALL(choose_action),
      "print memory per rank and communication per step for every ZeRO stage and offload, and the choice of "
      "zero.stage = auto", ACTION_PLAN},
@@ -119,10 +118,7 @@ static dt_err print_plan(const options *o)
 /* Actions that do not need MPI. */
 static dt_err run_alone(const options *o)
 {
-    if (o->action == ACTION_KEYS) return dt_config_print_keys(stdout, o->filter);
-    if (o->action == ACTION_PLAN) return print_plan(o);
-    dt_config_print_markdown(stdout);
-    return DT_OK;
+    return o->action == ACTION_KEYS ? dt_config_print_keys(stdout, o->filter) : print_plan(o);
 }
 
 /* Users set NCCL_TIMEOUT as a limit in seconds without progress; NCCL itself does not read it. */
